@@ -1,0 +1,71 @@
+#include "lockstep/autograd/gradcheck.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/tape.h"
+
+namespace lockstep {
+namespace {
+
+// Weights without pattern, so that errors in two elements do not cancel.
+Tensor probe_for(const Tensor& output) {
+  Tensor probe = Tensor::empty(output.shape(), DType::f64);
+  for (std::int64_t i = 0; i < probe.numel(); ++i)
+    probe.data<double>()[i] = std::sin(1.0 + 2.3 * static_cast<double>(i));
+  return probe;
+}
+
+// sum p (above - below): differences first, for most elements of y do not change at all.
+double contracted_difference(const Tensor& above, const Tensor& below) {
+  const Tensor probe = probe_for(above);
+  double total = 0;
+  for (std::int64_t i = 0; i < probe.numel(); ++i)
+    total += probe.data<double>()[i] * (above.data<double>()[i] - below.data<double>()[i]);
+  return total;
+}
+
+}  // namespace
+
+GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
+                          double step) {
+  std::vector<Tensor> gradients;
+  {
+    Tape tape;
+    std::vector<Tensor> watched;
+    for (const Tensor& input : inputs) {
+      check<DTypeError>(input.dtype() == DType::f64, "[gradcheck] takes f64, got {}", input.dtype());
+      watched.push_back(tape.watch(input));
+    }
+    const Tensor y = function(watched);
+    tape.backward(sum(y * probe_for(y)));
+    for (const Tensor& input : watched) gradients.push_back(tape.gradient(input));
+  }
+  GradcheckResult result;
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const std::vector<double> recorded =
+        gradients[k].defined() ? gradients[k].to_vector<double>()
+                               : std::vector<double>(static_cast<std::size_t>(inputs[k].numel()));
+    for (std::size_t i = 0; i < recorded.size(); ++i) {
+      double& x = inputs[k].data<double>()[i];
+      const double kept = x;
+      const double h = step * std::max(1.0, std::abs(kept));
+      x = kept + h;
+      const Tensor above = function(inputs).clone();
+      x = kept - h;
+      const Tensor below = function(inputs).clone();
+      x = kept;
+      const double numeric = contracted_difference(above, below) / (2 * h);
+      const double scale = std::max({1.0, std::abs(recorded[i]), std::abs(numeric)});
+      const double error = std::abs(recorded[i] - numeric) / scale;
+      if (error <= result.worst) continue;  // NaN is not <=, and is reported
+      result.worst = error;
+      result.where = fmt::format("input {} element {}: recorded {}, numeric {}", k, i, recorded[i],
+                                 numeric);
+    }
+  }
+  return result;
+}
+
+}  // namespace lockstep

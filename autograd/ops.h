@@ -1,0 +1,53 @@
+#pragma once
+/// The differentiable operations: each computes its result, and records how gradients flow back if a
+/// tape is alive and an operand wants one. Floating operands of one dtype (f32 or f64); every size may
+/// be 0. Errors name the operation and both values.
+
+#include "lockstep/autograd/tape.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+// Elementwise with NumPy's broadcasting: sizes are aligned at the end, and a size of 1 repeats.
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+
+Tensor neg(const Tensor& x);
+inline Tensor operator-(const Tensor& x) { return neg(x); }
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor relu(const Tensor& x);  ///< its derivative at 0 is 0
+Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor scale(const Tensor& x, double factor);
+
+struct MatmulOptions {
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+/// (n, k) x (k, m) -> (n, m); a transposed operand is stored the other way round: (k, n) or (m, k).
+Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options = {});
+
+/// x W^T + b: x (n, in), w (out, in), b (out,) or undefined -> (n, out). One fused kernel.
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
+
+Tensor sum(const Tensor& x);   ///< of all elements -> ()
+Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
+Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
+Tensor broadcast_to(const Tensor& x, const Shape& shape);
+
+/// Over the last dimension of (n, c).
+Tensor log_softmax(const Tensor& x);
+/// Mean over the n rows of -log softmax(logits)[label]: logits (n, c), labels (n,) i64 in [0, c) -> ().
+/// The mean over no rows is 0. Forward and backward share one pass over the logits.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels);
+/// Mean over all elements of (x - y)^2 -> ().
+Tensor mse(const Tensor& x, const Tensor& y);
+
+}  // namespace lockstep

@@ -1,0 +1,112 @@
+#include "lockstep/autograd/ops.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::Binary;
+using kernels::Unary;
+
+// A gradient in the broadcast shape, brought back to the operand's: summed where it was repeated.
+void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign = 1) {
+  if (!g.needed(i)) return;
+  if (sign == 1 && gradient.shape() == operand) return g.pass(i, gradient);
+  const auto to = g.into(i);
+  if (gradient.shape() == operand) return kernels::scale(sign, gradient, to.tensor, to.accumulate);
+  if (sign == 1) return kernels::sum_to(gradient, to.tensor, to.accumulate);
+  const Tensor summed = Tensor::empty(operand, gradient.dtype());
+  kernels::sum_to(gradient, summed);
+  kernels::scale(sign, summed, to.tensor, to.accumulate);
+}
+
+// d(operand i) = factor * other, or factor / other, then summed back.
+void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tensor& other,
+                const Shape& operand, double sign = 1) {
+  if (!g.needed(i)) return;
+  if (sign == 1 && operand == factor.shape()) {
+    const auto to = g.into(i);
+    return kernels::binary(op, factor, other, to.tensor, to.accumulate);
+  }
+  const Tensor product = Tensor::empty(factor.shape(), factor.dtype());
+  kernels::binary(op, factor, other, product);
+  contribute(g, i, product, operand, sign);
+}
+
+Tensor binary(const char* name, Binary op, const Tensor& a, const Tensor& b) {
+  check<DTypeError>(a.dtype() == b.dtype(), "[{}] dtypes differ: {} and {}", name, a.dtype(),
+                    b.dtype());
+  Tensor y = Tensor::empty(Shape::broadcast(name, a.shape(), b.shape()), a.dtype(), a.device());
+  kernels::binary(op, a, b, y);
+  return y;
+}
+
+Tensor unary(const char* name, Unary op, const Tensor& x) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  kernels::unary(op, x, y);
+  const Tensor saved = kernels::saves_output(op) ? y : x.detach();
+  return record(name, y, {&x}, [=](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::unary_backward(op, g.output(), saved, dx.tensor, dx.accumulate);
+  });
+}
+
+}  // namespace
+
+// y = a + b: da = dy, db = dy
+Tensor add(const Tensor& a, const Tensor& b) {
+  return record("add", binary("add", Binary::add, a, b), {&a, &b},
+                [sa = a.shape(), sb = b.shape()](Gradients& g) {
+                  contribute(g, 0, g.output(), sa);
+                  contribute(g, 1, g.output(), sb);
+                });
+}
+
+// y = a - b: da = dy, db = -dy
+Tensor sub(const Tensor& a, const Tensor& b) {
+  return record("sub", binary("sub", Binary::sub, a, b), {&a, &b},
+                [sa = a.shape(), sb = b.shape()](Gradients& g) {
+                  contribute(g, 0, g.output(), sa);
+                  contribute(g, 1, g.output(), sb, -1);
+                });
+}
+
+// y = a b: da = dy b, db = dy a
+Tensor mul(const Tensor& a, const Tensor& b) {
+  return record("mul", binary("mul", Binary::mul, a, b), {&a, &b},
+                [a = a.detach(), b = b.detach()](Gradients& g) {
+                  contribute(g, 0, Binary::mul, g.output(), b, a.shape());
+                  contribute(g, 1, Binary::mul, g.output(), a, b.shape());
+                });
+}
+
+// y = a / b: da = dy / b, db = -dy y / b
+Tensor div(const Tensor& a, const Tensor& b) {
+  const Tensor y = binary("div", Binary::div, a, b);
+  return record("div", y, {&a, &b}, [y, sa = a.shape(), b = b.detach()](Gradients& g) {
+    contribute(g, 0, Binary::div, g.output(), b, sa);
+    if (!g.needed(1)) return;
+    const Tensor dy_y = Tensor::empty(y.shape(), y.dtype());
+    kernels::binary(Binary::mul, g.output(), y, dy_y);
+    contribute(g, 1, Binary::div, dy_y, b, b.shape(), -1);
+  });
+}
+
+Tensor neg(const Tensor& x) { return unary("neg", Unary::neg, x); }
+Tensor exp(const Tensor& x) { return unary("exp", Unary::exp, x); }
+Tensor log(const Tensor& x) { return unary("log", Unary::log, x); }
+Tensor relu(const Tensor& x) { return unary("relu", Unary::relu, x); }
+Tensor sigmoid(const Tensor& x) { return unary("sigmoid", Unary::sigmoid, x); }
+Tensor tanh(const Tensor& x) { return unary("tanh", Unary::tanh, x); }
+
+// y = c x: dx = c dy
+Tensor scale(const Tensor& x, double factor) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  kernels::scale(factor, x, y, false);
+  return record("scale", y, {&x}, [factor](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+#include "lockstep/autograd/ops.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
+
+namespace lockstep {
+namespace {
+
+// y = c * (the sum of x):  dx = c dy, repeated
+Tensor scaled_sum(const char* name, const Tensor& x, double factor) {
+  const Tensor y = Tensor::empty({}, x.dtype(), x.device());
+  kernels::sum(x, y, false, factor);
+  return record(name, y, {&x}, [factor](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::broadcast_to(g.output(), dx.tensor, dx.accumulate, factor);
+  });
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x) { return scaled_sum("sum", x, 1); }
+
+Tensor mean(const Tensor& x) {
+  return scaled_sum("mean", x, x.numel() > 0 ? 1.0 / static_cast<double>(x.numel()) : 0.0);
+}
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  check<ShapeError>(shape.numel() == x.numel(), "[reshape] {} does not have as many elements as {}",
+                    shape, x.shape());
+  return record("reshape", x.detach().view(shape), {&x},
+                [](Gradients& g) { g.pass(0, g.output()); });
+}
+
+Tensor broadcast_to(const Tensor& x, const Shape& shape) {
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  kernels::broadcast_to(x, y);
+  return record("broadcast_to", y, {&x}, [](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::sum_to(g.output(), dx.tensor, dx.accumulate);
+  });
+}
+
+}  // namespace lockstep

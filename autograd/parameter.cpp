@@ -1,0 +1,81 @@
+#include "lockstep/autograd/parameter.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+Observation& Observation::operator=(Observation&& other) noexcept {
+  std::swap(state_, other.state_);
+  std::swap(observer_, other.observer_);
+  return *this;
+}
+
+Observation::~Observation() {
+  if (!state_) return;
+  auto& observers = state_->observers;
+  observers.erase(std::ranges::find(observers, observer_));
+}
+
+Parameter::Parameter(Tensor value, std::string name)
+    : state_(std::make_shared<detail::ParameterState>()) {
+  check<DTypeError>(is_floating(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}", name,
+                    value.dtype());
+  state_->value = value.detach();
+  state_->name = std::move(name);
+}
+
+const std::string& Parameter::name() const { return state_->name; }
+void Parameter::set_name(std::string name) const { state_->name = std::move(name); }
+const Tensor& Parameter::value() const { return state_->value; }
+
+Parameter::operator Tensor() const {
+  if (!state_) return {};
+  Tensor operand = state_->value;
+  if (state_->requires_grad) operand.set_gradient_ref({GradientRef::parameter, state_.get()});
+  return operand;
+}
+
+bool Parameter::requires_grad() const { return state_->requires_grad; }
+void Parameter::set_requires_grad(bool requires_grad) const {
+  state_->requires_grad = requires_grad;
+}
+
+Tensor Parameter::gradient() const {
+  return state_->state == GradientState::nothing ? Tensor() : gradient_slot();
+}
+
+GradientState Parameter::gradient_state() const { return state_->state; }
+void Parameter::set_gradient_state(GradientState state) const { state_->state = state; }
+
+const Tensor& Parameter::gradient_slot() const {
+  if (!state_->slot.defined())
+    state_->slot = Tensor::empty(state_->value.shape(), state_->value.dtype());
+  return state_->slot;
+}
+
+void Parameter::place_gradient(Tensor slot) const {
+  if (slot.defined()) {
+    check<ShapeError>(slot.shape() == state_->value.shape(),
+                      "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
+                      state_->value.shape(), slot.shape());
+    check<DTypeError>(slot.dtype() == state_->value.dtype(),
+                      "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
+                      state_->value.dtype(), slot.dtype());
+  }
+  state_->slot = std::move(slot);
+  state_->state = GradientState::nothing;
+}
+
+int Parameter::pending() const { return state_->pending; }
+
+Observation Parameter::observe(GradientObserver& observer) const {
+  state_->observers.push_back(&observer);
+  return {state_, &observer};
+}
+
+bool Parameter::managed() const {
+  return std::ranges::any_of(state_->observers,
+                             [](const GradientObserver* o) { return o->summed_ranks() > 0; });
+}
+
+}  // namespace lockstep

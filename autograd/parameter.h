@@ -1,0 +1,133 @@
+#pragma once
+/// A trainable tensor: a name, a value, a gradient slot, and whoever wants to know when its gradient is
+/// ready. A Parameter is a handle: copies are the same parameter, and its identity never changes, however
+/// its value or its gradient's memory moves.
+///
+/// Thread-safety: a parameter belongs to one rank and is used by one thread at a time.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+class Parameter;
+
+/// What the memory of a gradient holds.
+enum class GradientState : std::uint8_t {
+  nothing,       ///< no gradient: the next contribution overwrites
+  local,         ///< this rank's own; not yet reduced
+  synchronized,  ///< reduced: the same bits on every rank
+};
+
+/// Watches backward. A reducer is one; so is a test. Registered on parameters (Parameter::observe), not
+/// on a model, so that no way of calling the model can go round it.
+class GradientObserver {
+ public:
+  virtual ~GradientObserver() = default;
+  /// Before the first backward kernel, if the loss reaches one of the observed parameters.
+  /// Parameter::pending() now tells how many contributions each parameter will get; 0 for a parameter
+  /// that the loss does not reach.
+  virtual void backward_begins() {}
+  /// The last contribution to this parameter's gradient has been written.
+  virtual void gradient_ready(const Parameter& parameter) = 0;
+  /// After the last kernel. What the observer started must be finished when it returns.
+  virtual void backward_ends() {}
+  /// Backward was left by an exception. What the observer started must be given up.
+  virtual void backward_failed() noexcept {}
+  /// The number of ranks whose gradients are summed, or 0 if this observer does not sum any.
+  virtual int summed_ranks() const { return 0; }
+};
+
+namespace detail {
+struct ParameterState;
+class Gradients;
+}  // namespace detail
+
+/// Ends an observation when it goes out of scope.
+class [[nodiscard]] Observation {
+ public:
+  Observation() = default;
+  Observation(std::shared_ptr<detail::ParameterState> state, GradientObserver* observer)
+      : state_(std::move(state)), observer_(observer) {}
+  Observation(Observation&& other) noexcept = default;
+  Observation& operator=(Observation&& other) noexcept;
+  ~Observation();
+
+ private:
+  std::shared_ptr<detail::ParameterState> state_;
+  GradientObserver* observer_ = nullptr;
+};
+
+class Parameter {
+ public:
+  Parameter() = default;  ///< undefined; a Linear without bias has one
+  explicit Parameter(Tensor value, std::string name = {});
+
+  bool defined() const { return state_ != nullptr; }
+  bool operator==(const Parameter& other) const { return state_ == other.state_; }
+  const void* id() const { return state_.get(); }  ///< to look a parameter up by
+
+  /// For messages and checkpoints; set by Module::parameters() to the path in the model: "2.weight".
+  const std::string& name() const;
+  void set_name(std::string name) const;
+
+  /// The elements, outside any tape: to read, to initialize, to step.
+  const Tensor& value() const;
+  /// The same elements as an operand: operations on it are recorded if it requires a gradient. Such a
+  /// tensor must not outlive the parameter.
+  operator Tensor() const;  // NOLINT: a parameter is used like a tensor
+
+  bool requires_grad() const;
+  void set_requires_grad(bool requires_grad) const;
+
+  /// The gradient; undefined while there is none.
+  Tensor gradient() const;
+  GradientState gradient_state() const;
+  void set_gradient_state(GradientState state) const;
+  /// Only sets "the next contribution overwrites": the memory stays where it is.
+  void zero_grad() const { set_gradient_state(GradientState::nothing); }
+
+  /// The gradient's memory, whatever it holds; allocated at the first call unless it was placed.
+  const Tensor& gradient_slot() const;
+  /// Gives the gradient its memory, of the value's shape and dtype: from now on backward writes there.
+  /// An undefined tensor returns it to memory of its own. What the slot held is lost.
+  void place_gradient(Tensor slot) const;
+
+  /// During backward: how many contributions are still to come.
+  int pending() const;
+
+  /// `observer` must outlive the returned Observation.
+  Observation observe(GradientObserver& observer) const;
+  /// True while a reducer observes this parameter: its gradient is to be synchronized before a step.
+  bool managed() const;
+
+ private:
+  friend class Tape;
+  friend class detail::Gradients;
+  explicit Parameter(std::shared_ptr<detail::ParameterState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::ParameterState> state_;
+};
+
+/// Tensors of a model that are not trained (running statistics), with their names.
+struct Buffer {
+  std::string name;
+  Tensor value;
+};
+
+namespace detail {
+struct ParameterState : std::enable_shared_from_this<ParameterState> {
+  std::string name;
+  Tensor value;
+  Tensor slot;
+  GradientState state = GradientState::nothing;
+  bool requires_grad = true;
+  int pending = 0;
+  std::vector<GradientObserver*> observers;
+};
+}  // namespace detail
+
+}  // namespace lockstep

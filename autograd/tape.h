@@ -1,0 +1,169 @@
+#pragma once
+/// The tape. Operations record on it, in execution order, while it lives; backward is a loop from its
+/// end to its start. No graph search, no recursion.
+///
+///   Tape tape;                                   // this thread's current tape until it goes
+///   Tensor loss = cross_entropy(linear(x, w, b), y);
+///   tape.backward(loss);                         // w.gradient(), b.gradient()
+///
+///     cross_entropy          3  --> one sweep marks what the loss reaches and counts,
+///       ^                            for every parameter, the contributions to come;
+///     relu                   2       then the loop runs 3, 2, 1. A parameter whose last
+///       ^                            contribution has been written is *ready* at once,
+///     linear <- w, b         1       while the loop goes on: its observers are told.
+///
+/// No tape alive = inference: nothing is recorded. Tapes nest; the innermost records. The current tape
+/// is per thread, so that ranks can be threads; a tape is used by the thread that made it.
+///
+/// Saved tensors and gradients of intermediate results are freed as the loop passes them.
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/core/shard.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+class Tape;
+
+namespace detail {
+
+/// One recorded operation and, at once, the one value it produced.
+struct Node {
+  static constexpr int max_inputs = 3;
+  struct Input {
+    Node* node = nullptr;                      // another recorded value, or
+    std::shared_ptr<ParameterState> parameter;  // a parameter, or neither: a constant
+    explicit operator bool() const { return node || parameter; }
+  };
+
+  Node* previous = nullptr;  // recorded before this one
+  const char* operation = "";
+  Shape shape;
+  DType dtype = DType::f32;
+  Input inputs[max_inputs];
+  Tensor gradient;       // undefined until the first contribution
+  bool reached = false;  // by the loss of the backward that is running
+  bool watched = false;  // keeps its gradient
+  bool spent = false;    // an earlier backward has freed what it saved
+  void (*run)(void* closure, class Gradients&) = nullptr;
+  void (*drop)(void* closure) = nullptr;  // destroys the closure and the tensors it saved
+  void* closure = nullptr;
+};
+
+/// What an operation's backward sees: the gradient of its output, and where the gradients of its inputs
+/// go. They are written straight into their destination: bucket memory, for a parameter under DDP.
+class Gradients {
+ public:
+  struct Destination {
+    Tensor tensor;            // of the input's shape
+    bool accumulate = false;  // add to what is there, instead of overwriting it
+    explicit operator bool() const { return tensor.defined(); }
+  };
+
+  const Tensor& output() const { return node_.gradient; }
+  /// Whether input i wants a gradient.
+  bool needed(int i) const;
+  /// Where input i's contribution is to be written, once; empty if it wants none.
+  Destination into(int i);
+  /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
+  void pass(int i, const Tensor& gradient);
+
+ private:
+  friend class lockstep::Tape;
+  Gradients(Node& node, bool muted) : node_(node), muted_(muted) {}
+  Node& node_;
+  bool muted_;         // this rank counts for nothing: its contributions are exact zeros
+  unsigned written_ = 0;  // bit i: input i
+};
+
+}  // namespace detail
+
+using detail::Gradients;
+
+struct BackwardOptions {
+  bool retain = false;  ///< keep what the operations saved, so that backward can run again
+};
+
+class Tape {
+ public:
+  Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  /// This thread's innermost living tape, or null.
+  static Tape* current();
+
+  /// A handle to the same elements whose gradient this tape will compute and keep: see gradient().
+  Tensor watch(const Tensor& tensor);
+  /// The gradient of a watched tensor after backward; undefined if the loss did not reach it.
+  Tensor gradient(const Tensor& watched) const;
+
+  /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every parameter
+  /// that the loss reaches. `loss` must have one element and come from this tape. Without a weight it is
+  /// {1, ranks} where the loss reaches parameters of a reducer (the mean over ranks of their means), and
+  /// {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even if its values are NaN.
+  ///
+  /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used up.
+  /// If an operation or an observer throws, gradients hold undefined values.
+  void backward(const Tensor& loss, std::optional<Weight> weight = {}, BackwardOptions options = {});
+
+  // --- for operations ---
+
+  /// Records an operation and returns `output` as its value. `inputs` are its operands, of which up to
+  /// Node::max_inputs may want gradients; `backward(Gradients&)` is called once per backward and must
+  /// write each one that is needed.
+  template <class F>
+  Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
+                F backward);
+
+ private:
+  struct Chunk;
+  struct ObserverLink;
+  struct Pass;
+
+  detail::Node* append(const char* operation, const Tensor& output,
+                       std::initializer_list<const Tensor*> inputs);
+  detail::Node* node_of(const char* operation, const Tensor& tensor) const;
+  void* allocate(std::size_t bytes);
+  void mark(Pass& pass);
+  void run(Pass& pass, bool retain);
+  void contributed(detail::Node& node);
+  void clear_marks() noexcept;
+
+  std::uint64_t id_;
+  Tape* outer_;
+  detail::Node* last_ = nullptr;
+  Chunk* chunks_ = nullptr;
+};
+
+/// Records `output` on the current tape, if there is one and an input wants a gradient.
+template <class F>
+Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
+              F backward) {
+  Tape* tape = Tape::current();
+  return tape ? tape->record(operation, std::move(output), inputs, std::move(backward)) : output;
+}
+
+template <class F>
+Tensor Tape::record(const char* operation, Tensor output,
+                    std::initializer_list<const Tensor*> inputs, F backward) {
+  detail::Node* node = append(operation, output, inputs);
+  if (!node) return output;
+  static_assert(alignof(F) <= alignof(std::max_align_t));
+  node->closure = new (allocate(sizeof(F))) F(std::move(backward));
+  node->run = [](void* closure, Gradients& gradients) { (*static_cast<F*>(closure))(gradients); };
+  node->drop = [](void* closure) { static_cast<F*>(closure)->~F(); };
+  output.set_gradient_ref({id_, node});
+  return output;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,254 @@
+// `./lockstep bench step`: whole training steps (forward, backward, all-reduce, optimizer) of an MLP on
+// random data; with --peer pytorch, side by side with PyTorch's in the same run.
+//
+// Method: the peer's first loss must equal ours (the same seeds give the same weights and data), so that
+// both do the same work. Warm-up; then rounds in turns, ours and the peer's, each of as many steps as
+// take about --round seconds; the median of the rounds is the figure, their minimum and maximum its
+// spread. While one works the other waits without using a core.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/dist/environment.h"
+#include "lockstep/dist/launch.h"
+#include "lockstep/dist/report.h"
+#include "lockstep/lockstep.h"
+#include "peer.h"
+
+namespace bench {
+namespace {
+
+using namespace lockstep;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::vector<std::int64_t> layers = {64, 128, 64, 10};
+  std::int64_t batch = 32;
+  int ranks = 2;
+  std::string optimizer = "sgd";
+  int rounds = 7;
+  double round_seconds = 0.5;
+  std::string comm = "auto", transport = "shm", peer, python, json;
+};
+
+std::optional<Options> parse(int argc, const char* const* argv) {
+  Options o;
+  CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
+  app.add_option("--layers", o.layers, "Widths, input to output (64,128,64,10)")->delimiter(',');
+  app.add_option("--batch", o.batch, "Samples per rank (32)");
+  app.add_option("--ranks", o.ranks, "Replicas (2)");
+  app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
+      ->check(CLI::IsMember({"sgd", "adam"}));
+  app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)");
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.5)");
+  app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
+      ->check(CLI::IsMember({"auto", "ring", "direct"}));
+  app.add_option("--transport", o.transport, "shm or tcp (shm)")->check(CLI::IsMember({"shm", "tcp"}));
+  app.add_option("--peer", o.peer, "pytorch: the same shapes there, in turns")
+      ->check(CLI::IsMember({"pytorch"}));
+  app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
+  app.add_option("--json", o.json, "Write a machine-readable summary");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    app.exit(help);
+    return {};
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  check<UsageError>(o.layers.size() >= 2 && std::ranges::min(o.layers) > 0,
+                    "--layers needs at least two positive sizes, got {}", fmt::join(o.layers, ","));
+  check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
+  check<UsageError>(o.ranks > 0 && o.ranks <= 1024, "--ranks must be in 1..1024, got {}", o.ranks);
+  check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
+  check<UsageError>(std::isfinite(o.round_seconds) && o.round_seconds > 0,
+                    "--round must be positive, got {}", o.round_seconds);
+  return o;
+}
+
+/// One rank's model, data and optimizer; the same numbers as bench/peers/pytorch_step.py.
+class Trainer {
+ public:
+  Trainer(const Options& o, const World& world) : world_(world) {
+    manual_seed(0);
+    for (std::size_t i = 0; i + 1 < o.layers.size(); ++i) {
+      if (i > 0) model_.append(nn::ReLU());
+      model_.append(nn::Linear(o.layers[i], o.layers[i + 1]));
+    }
+    const auto parameters = model_.parameters();
+    if (o.optimizer == "sgd")
+      optimizer_ = std::make_unique<optim::SGD>(
+          parameters, optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
+    else
+      optimizer_ = std::make_unique<optim::Adam>(parameters, optim::Adam::Options{.lr = 1e-3});
+    ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
+    Generator generator(1000 + static_cast<std::uint64_t>(world.rank()));
+    x_ = Tensor::empty({o.batch, o.layers.front()});
+    y_ = Tensor::empty({o.batch}, DType::i64);
+    generator.normal(x_, 0, 1);
+    generator.randint(0, o.layers.back(), y_);
+  }
+
+  Tensor step() {
+    Tape tape;
+    const Tensor loss = nn::cross_entropy(model_(x_), y_);
+    tape.backward(loss);
+    optimizer_->step();
+    optimizer_->zero_grad();
+    return loss.detach();
+  }
+
+  /// Mean over the ranks of the loss of one step. Collective.
+  double mean_loss() {
+    const Tensor loss = step().view({1});
+    world_.communicator().all_reduce(loss, "loss").wait();
+    return loss.item() / world_.size();
+  }
+
+  /// Microseconds per step of a round, on this rank. All ranks start together.
+  double round(std::int64_t steps) {
+    world_.communicator().barrier("round").wait();
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < steps; ++i) step();
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
+           static_cast<double>(steps);
+  }
+
+  /// How many steps take about `seconds`: measured by rank 0, agreed by all.
+  std::int64_t calibrate(double seconds) {
+    for (int i = 0; i < 3; ++i) step();
+    const double us = round(5);
+    const Tensor steps = Tensor::empty({1}, DType::i64);
+    *steps.data<std::int64_t>() = std::max<std::int64_t>(3, std::llround(seconds * 1e6 / us));
+    world_.communicator().broadcast(steps, 0, "steps per round").wait();
+    return *steps.data<std::int64_t>();
+  }
+
+ private:
+  const World& world_;
+  nn::Sequential model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<dist::DistributedDataParallel> ddp_;
+  Tensor x_, y_;
+};
+
+struct Figures {
+  std::string name;
+  std::vector<double> rounds;
+  double median() const {
+    std::vector<double> sorted = rounds;
+    std::ranges::sort(sorted);
+    const std::size_t n = sorted.size();
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+  }
+  void print() const {
+    fmt::print("{:<28} {:>12.1f} {:>12.1f} {:>12.1f}\n", name, median(), std::ranges::min(rounds),
+               std::ranges::max(rounds));
+  }
+  nlohmann::ordered_json json() const {
+    return {{"name", name},
+            {"median_us", median()},
+            {"min_us", std::ranges::min(rounds)},
+            {"max_us", std::ranges::max(rounds)},
+            {"rounds_us", rounds}};
+  }
+};
+
+std::unique_ptr<Peer> start_peer(const Options& o, double our_loss) {
+  if (o.peer.empty()) return nullptr;
+  const std::string python = find_python(o.python);
+  if (python.empty()) {
+    fmt::print(stderr, "no Python with torch found (--python, $LOCKSTEP_PYTHON, python3): no peer\n");
+    return nullptr;
+  }
+  auto peer = std::make_unique<Peer>(std::vector<std::string>{
+      python, LOCKSTEP_PEER_SCRIPTS "/pytorch_step.py", fmt::format("{}", fmt::join(o.layers, ",")),
+      std::to_string(o.batch), std::to_string(o.ranks), o.optimizer});
+  const double difference = std::abs(peer->first_loss() - our_loss) / our_loss;
+  check<Error>(difference < 1e-4, "[bench] not the same work: first loss {} here, {} in {}", our_loss,
+               peer->first_loss(), peer->name());
+  return peer;
+}
+
+void report(const Options& o, const World& world, const Figures& ours,
+            const std::optional<Figures>& theirs) {
+  fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
+  ours.print();
+  nlohmann::ordered_json json = ours.json();
+  json.update({{"layers", o.layers},
+               {"batch", o.batch},
+               {"ranks", o.ranks},
+               {"optimizer", o.optimizer},
+               {"comm", o.comm},
+               {"transport", world.transport()},
+               {"device", "cpu"},
+               {"peer", nullptr}});
+  if (theirs) {
+    theirs->print();
+    const double ratio = theirs->median() / ours.median();
+    fmt::print("{} takes {:.2f} times as long\n", theirs->name, ratio);
+    json["peer"] = theirs->json();
+    json["ratio"] = ratio;
+  }
+  if (o.json.empty()) return;
+  std::ofstream file(o.json);
+  file << json.dump(1) << '\n';
+  file.close();
+  check<DataError>(file.good(), "--json '{}': cannot be written", o.json);
+}
+
+int run_rank(const Options& o, const World& world) {
+  Trainer trainer(o, world);
+  const double first_loss = trainer.mean_loss();
+  const bool first = world.rank() == 0;
+  const std::unique_ptr<Peer> peer = first ? start_peer(o, first_loss) : nullptr;
+  const std::int64_t steps = trainer.calibrate(o.round_seconds);
+  Figures ours{"Lockstep", {}}, theirs;
+  std::int64_t peer_steps = 0;
+  if (peer) {
+    theirs.name = peer->name();
+    peer->round(5);
+    peer_steps = std::max<std::int64_t>(3, std::llround(o.round_seconds * 1e6 / peer->round(5)));
+  }
+  if (first)
+    fmt::print("{} | batch {} per rank, {} rank{}, {} | {} rounds of {} steps{}\n",
+               fmt::join(o.layers, "-"), o.batch, o.ranks, o.ranks == 1 ? "" : "s", o.optimizer,
+               o.rounds, steps, peer ? ", in turns with the peer" : "");
+  for (int i = 0; i < o.rounds; ++i) {
+    ours.rounds.push_back(trainer.round(steps));
+    if (peer) theirs.rounds.push_back(peer->round(peer_steps));
+  }
+  // All ranks stay until the peer has ended its last round.
+  world.communicator().barrier("end").wait();
+  if (first) report(o, world, ours, peer ? std::optional(theirs) : std::nullopt);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const std::optional<Options> options = parse(argc, argv);
+  if (!options) return 0;
+  const auto environment = dist::read_environment();
+  check<UsageError>(!environment || environment->size == options->ranks,
+                    "--ranks {} in a world of {}", options->ranks, environment ? environment->size : 0);
+  if (!environment && options->ranks > 1) {
+    return dist::launch_self({.ranks = options->ranks}, argc, argv);
+  }
+  // The ranks wait for one another while the peer starts up and works.
+  return run_rank(*options, World::join({.comm = options->comm,
+                                         .transport = options->transport,
+                                         .timeout = dist::Seconds(600)}));
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return bench::run(argc, argv); });
+}

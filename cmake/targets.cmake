@@ -1,0 +1,42 @@
+# How every target of this project is made.
+
+# Sources read "lockstep/core/tensor.h", in the tree and after installation alike.
+set(LOCKSTEP_INCLUDE ${CMAKE_CURRENT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE})
+file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOLIC)
+
+add_library(lockstep_flags INTERFACE)
+target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+if(LOCKSTEP_WERROR)
+  target_compile_options(lockstep_flags INTERFACE -Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # False alarms of g++ 12 inside its own AVX-512, string and vector headers, and in fmt's.
+  target_compile_options(lockstep_flags INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized
+    -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
+endif()
+if(LOCKSTEP_NATIVE)
+  target_compile_options(lockstep_flags INTERFACE -march=native)
+endif()
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE}
+    -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+endif()
+
+# lockstep_library(NAME sources...): one static library per folder; link what it stands on yourself.
+function(lockstep_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE}>
+    $<INSTALL_INTERFACE:include>)
+  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# lockstep_program(NAME sources...): an executable on top of the whole library.
+function(lockstep_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE lockstep_flags lockstep_all)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+endfunction()

@@ -1,0 +1,84 @@
+#pragma once
+/// Element types. Floating: f32 (the default), f64 (gradient checks). Integer: i64 (labels), i32, u8
+/// (pixels).
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+enum class DType : std::uint8_t { f32, f64, i64, i32, u8 };
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return 4;
+    case DType::f64: return 8;
+    case DType::i64: return 8;
+    case DType::i32: return 4;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::f64: return "f64";
+    case DType::i64: return "i64";
+    case DType::i32: return "i32";
+    case DType::u8: return "u8";
+  }
+  return "?";
+}
+
+constexpr bool is_floating(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::f32;
+  else if constexpr (std::is_same_v<T, double>) return DType::f64;
+  else if constexpr (std::is_same_v<T, std::int64_t>) return DType::i64;
+  else if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
+  else {
+    static_assert(std::is_same_v<T, std::uint8_t>, "no DType for this C++ type");
+    return DType::u8;
+  }
+}
+
+/// Calls f with a zero of the C++ type behind `dtype`: f(float{}) or f(double{}). Throws DTypeError
+/// in the name of `operation` for any other dtype.
+template <class F>
+decltype(auto) visit_floating(std::string_view operation, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    default: fail<DTypeError>("[{}] takes f32 or f64, got {}", operation, name_of(dtype));
+  }
+}
+
+/// Calls f with a zero of the C++ type behind `dtype`, whichever it is.
+template <class F>
+decltype(auto) visit_any(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::u8: break;
+  }
+  return f(std::uint8_t{});
+}
+
+}  // namespace lockstep
+
+template <>
+struct fmt::formatter<lockstep::DType> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
+  auto format(lockstep::DType dtype, fmt::format_context& context) const {
+    return fmt::format_to(context.out(), "{}", lockstep::name_of(dtype));
+  }
+};

@@ -1,0 +1,43 @@
+#pragma once
+/// One exception family. A message names the operation in brackets and prints both values:
+///   [matmul] inner dimensions differ: (32, 64) x (63, 128)
+/// No `exit`, no assert that vanishes in release builds, nothing printed and then ignored.
+
+#include <fmt/core.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace lockstep {
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct ShapeError : Error { using Error::Error; };   ///< sizes or ranks that do not fit together
+struct DTypeError : Error { using Error::Error; };   ///< an element type an operation does not take
+struct DeviceError : Error { using Error::Error; };  ///< a device that is absent or differs
+struct DataError : Error { using Error::Error; };    ///< a file or value from outside that is not valid
+struct StateError : Error { using Error::Error; };   ///< a call that is not allowed now
+struct UsageError : Error { using Error::Error; };   ///< options that make no sense; exit code 2
+
+/// A collective or a connection failed. The message names rank, operation, sequence and bucket.
+struct CommError : Error { using Error::Error; };
+
+/// Another rank went away or gave up first; this rank's failure is only the echo of that one.
+struct PeerError : CommError { using CommError::CommError; };
+
+template <class E, class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw E(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Throws E with the formatted message unless `condition` holds.
+template <class E, class... Args>
+inline void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) [[unlikely]]
+    fail<E>(format, std::forward<Args>(args)...);
+}
+
+}  // namespace lockstep

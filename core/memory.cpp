@@ -1,0 +1,110 @@
+#include "lockstep/core/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+namespace lockstep::memory {
+namespace {
+
+// A cache hides overruns and uses after release from AddressSanitizer: its builds go without.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool caching = false;
+#else
+constexpr bool caching = true;
+#endif
+
+constexpr std::size_t alignment = 64;
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+struct Class {
+  std::size_t index;
+  std::size_t bytes;
+};
+
+// Quarter steps between powers of two, from 64 bytes on: 64, 80, 96, 112, 128, 160, ...
+Class class_of(std::size_t bytes) {
+  if (bytes <= alignment) return {0, alignment};
+  const int log2 = std::bit_width(bytes - 1) - 1;  // 2^log2 < bytes <= 2^(log2 + 1)
+  const std::size_t step = std::size_t{1} << (log2 - 2);
+  const std::size_t base = std::size_t{1} << log2;
+  const std::size_t quarter = (bytes - base + step - 1) / step;  // 1..4
+  return {static_cast<std::size_t>(log2 - 6) * 4 + quarter, base + quarter * step};
+}
+
+void* system_allocate(std::size_t bytes) {
+  const std::size_t align = bytes >= huge_page ? huge_page : alignment;
+  const std::size_t rounded = (bytes + align - 1) / align * align;
+  void* block = std::aligned_alloc(align, rounded);
+  if (!block) throw std::bad_alloc();
+  // Large matrices miss the TLB on 4 KiB pages; a hint only, so a refusal does not matter.
+  if (align == huge_page) (void)::madvise(block, rounded, MADV_HUGEPAGE);
+  return block;
+}
+
+struct FreeBlock {
+  FreeBlock* next;
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::array<FreeBlock*, 240> lists{};
+  Statistics statistics{};
+};
+
+// Never destroyed: tensors in static storage may be released after any destructor of ours.
+Cache& cache() {
+  static Cache& instance = *new Cache;
+  return instance;
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes) {
+  const Class c = class_of(bytes);
+  {
+    std::lock_guard lock(cache().mutex);
+    cache().statistics.live_bytes += c.bytes;
+    if (FreeBlock* block = cache().lists[c.index]) {
+      cache().lists[c.index] = block->next;
+      cache().statistics.cached_bytes -= c.bytes;
+      return block;
+    }
+    ++cache().statistics.system_allocations;
+  }
+  return system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}));
+}
+
+void release(void* block, std::size_t bytes) noexcept {
+  const Class c = class_of(bytes);
+  std::lock_guard lock(cache().mutex);
+  cache().statistics.live_bytes -= c.bytes;
+  if constexpr (!caching) {
+    std::free(block);
+    return;
+  }
+  cache().lists[c.index] = new (block) FreeBlock{cache().lists[c.index]};
+  cache().statistics.cached_bytes += c.bytes;
+}
+
+Statistics statistics() {
+  std::lock_guard lock(cache().mutex);
+  return cache().statistics;
+}
+
+void trim() noexcept {
+  std::lock_guard lock(cache().mutex);
+  for (FreeBlock*& list : cache().lists)
+    while (FreeBlock* block = list) {
+      list = block->next;
+      std::free(block);
+    }
+  cache().statistics.cached_bytes = 0;
+}
+
+}  // namespace lockstep::memory

@@ -1,0 +1,27 @@
+#pragma once
+/// A caching allocator for host memory. Fresh pages cost a fault each, and a training step asks for
+/// the same sizes every time: freed blocks wait in a list per size class and are handed out again.
+/// Size classes grow by a quarter (four per power of two), so at most a fifth of a block is unused.
+/// Thread-safe; a block may be freed by another thread than the one that allocated it.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::memory {
+
+/// At least `bytes` bytes, aligned to 64. Never null; throws std::bad_alloc. 0 bytes are allowed.
+void* allocate(std::size_t bytes);
+/// `bytes` as it was given to allocate.
+void release(void* block, std::size_t bytes) noexcept;
+
+struct Statistics {
+  std::uint64_t system_allocations;  ///< how often the operating system was asked, since the start
+  std::size_t live_bytes;            ///< handed out and not yet released
+  std::size_t cached_bytes;          ///< waiting in the lists
+};
+Statistics statistics();
+
+/// Gives all waiting blocks back to the operating system.
+void trim() noexcept;
+
+}  // namespace lockstep::memory

@@ -1,0 +1,52 @@
+#include "lockstep/core/shape.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+Shape::Shape(std::span<const std::int64_t> sizes) {
+  check<ShapeError>(sizes.size() <= max_rank, "[shape] {} dimensions; at most {} are supported",
+                    sizes.size(), max_rank);
+  rank_ = static_cast<int>(sizes.size());
+  std::ranges::copy(sizes, sizes_.begin());
+  constexpr std::int64_t limit = std::int64_t{1} << 62;
+  for (std::int64_t size : sizes) {
+    check<ShapeError>(size >= 0, "[shape] negative size {} in {}", size, *this);
+    check<ShapeError>(size == 0 || numel_ <= limit / size, "[shape] {} has more than 2^62 elements",
+                      *this);
+    numel_ *= size;
+  }
+}
+
+std::int64_t Shape::operator[](int i) const {
+  const int index = i < 0 ? i + rank_ : i;
+  check<ShapeError>(index >= 0 && index < rank_, "[shape] dimension {} of {}", i, *this);
+  return sizes_[static_cast<std::size_t>(index)];
+}
+
+bool Shape::operator==(const Shape& other) const {
+  return rank_ == other.rank_ && std::equal(begin(), end(), other.begin());
+}
+
+std::string Shape::to_string() const {
+  if (rank_ == 1) return fmt::format("({},)", sizes_[0]);
+  std::string text = "(";
+  for (int i = 0; i < rank_; ++i)
+    text += fmt::format("{}{}", i ? ", " : "", sizes_[static_cast<std::size_t>(i)]);
+  return text + ")";
+}
+
+Shape Shape::broadcast(std::string_view operation, const Shape& a, const Shape& b) {
+  std::array<std::int64_t, max_rank> sizes{};
+  const int rank = std::max(a.rank_, b.rank_);
+  for (int i = 1; i <= rank; ++i) {  // from the last dimension to the first
+    const std::int64_t x = i <= a.rank_ ? a[-i] : 1;
+    const std::int64_t y = i <= b.rank_ ? b[-i] : 1;
+    check<ShapeError>(x == y || x == 1 || y == 1, "[{}] shapes do not broadcast: {} and {}",
+                      operation, a, b);
+    sizes[static_cast<std::size_t>(rank - i)] = x == 1 ? y : x;
+  }
+  return Shape(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(rank)));
+}
+
+}  // namespace lockstep

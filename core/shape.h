@@ -1,0 +1,56 @@
+#pragma once
+/// The sizes of a tensor, row-major. Held inline (no heap), at most `max_rank` of them; rank 0 is a
+/// scalar of one element, and sizes may be 0.
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+class Shape {
+ public:
+  static constexpr int max_rank = 6;
+
+  Shape() = default;  ///< the shape of a scalar
+  Shape(std::initializer_list<std::int64_t> sizes)
+      : Shape(std::span<const std::int64_t>(sizes.begin(), sizes.size())) {}
+  /// Throws ShapeError for a negative size, more than max_rank sizes, or a product beyond 2^62.
+  explicit Shape(std::span<const std::int64_t> sizes);
+
+  int rank() const { return rank_; }
+  std::int64_t numel() const { return numel_; }
+
+  /// Size of dimension i; negative i counts from the end (-1 is the last).
+  std::int64_t operator[](int i) const;
+
+  const std::int64_t* begin() const { return sizes_.data(); }
+  const std::int64_t* end() const { return sizes_.data() + rank_; }
+
+  bool operator==(const Shape& other) const;
+
+  std::string to_string() const;  ///< "(32, 64)"; "(5,)"; "()"
+
+  /// NumPy's rule: sizes are aligned at the end; equal, or one of them is 1. Throws ShapeError in the
+  /// name of `operation`.
+  static Shape broadcast(std::string_view operation, const Shape& a, const Shape& b);
+
+ private:
+  std::array<std::int64_t, max_rank> sizes_{};
+  int rank_ = 0;
+  std::int64_t numel_ = 1;
+};
+
+}  // namespace lockstep
+
+template <>
+struct fmt::formatter<lockstep::Shape> {
+  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
+  auto format(const lockstep::Shape& shape, fmt::format_context& context) const {
+    return fmt::format_to(context.out(), "{}", shape.to_string());
+  }
+};

@@ -1,0 +1,19 @@
+#pragma once
+/// Two small values that the loader and the reducer share without knowing each other.
+
+namespace lockstep {
+
+/// Which part of the data is ours: part `rank` of `size`.
+struct Shard {
+  int rank = 0;
+  int size = 1;
+};
+
+/// What this rank's batch counts for in the step: `local` of `total` (samples, tokens, ...). The
+/// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean loss.
+struct Weight {
+  double local = 1;
+  double total = 1;
+};
+
+}  // namespace lockstep

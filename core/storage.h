@@ -1,0 +1,61 @@
+#pragma once
+/// A counted reference to a block of memory. Copying shares the block; the last reference frees it.
+/// The count is atomic, so references may be copied in different threads; the bytes are not guarded.
+/// The count lies in front of the bytes in one block of the caching allocator, so that making a
+/// tensor in a steady training step allocates nothing.
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep {
+
+class Storage {
+ public:
+  Storage() = default;
+
+  /// `bytes` bytes of the device's memory, aligned to 64, contents undefined.
+  static Storage allocate(std::size_t bytes, Device device = {});
+
+  /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file); `release` is
+  /// called when the last reference goes.
+  static Storage adopt(void* data, std::size_t bytes, std::function<void()> release,
+                       Device device = {});
+
+  Storage(const Storage& other) noexcept : block_(other.block_) {
+    if (block_) block_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  Storage(Storage&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  Storage& operator=(Storage other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~Storage() {
+    if (block_ && block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(block_);
+  }
+
+  explicit operator bool() const { return block_ != nullptr; }
+  std::byte* data() const { return block_->data; }
+  std::size_t bytes() const { return block_->bytes; }
+  Device device() const { return block_->device; }
+  /// True if this is the only reference: nobody else can see a write.
+  bool unique() const { return block_->references.load(std::memory_order_acquire) == 1; }
+
+ private:
+  struct Block {
+    std::atomic<int> references;
+    std::byte* data;
+    std::size_t bytes;
+    Device device;
+    std::function<void()>* release;  // null: `data` follows this header in the same block
+  };
+  explicit Storage(Block* block) : block_(block) {}
+  static void destroy(Block* block) noexcept;
+
+  Block* block_ = nullptr;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,101 @@
+#include "lockstep/core/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep {
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
+  const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  return over(Storage::allocate(bytes, device), 0, shape, dtype);
+}
+
+Tensor Tensor::over(Storage storage, std::size_t offset, const Shape& shape, DType dtype) {
+  const auto end = offset + static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  check<ShapeError>(end <= storage.bytes(), "[tensor] {} {} needs bytes {}..{} of a storage of {}",
+                    shape, dtype, offset, end, storage.bytes());
+  Tensor result;
+  result.storage_ = std::move(storage);
+  result.offset_ = offset;
+  result.shape_ = shape;
+  result.dtype_ = dtype;
+  return result;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
+  Tensor result = empty(shape, dtype, device);
+  result.fill_zero();
+  return result;
+}
+
+Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
+  Tensor result = empty(shape, dtype);
+  result.fill(value);
+  return result;
+}
+
+double Tensor::item() const {
+  check<ShapeError>(numel() == 1, "[item] needs one element, tensor has shape {}",
+                    defined() ? shape_.to_string() : "undefined");
+  return visit_any(dtype_, [&](auto zero) {
+    return static_cast<double>(*data<decltype(zero)>());
+  });
+}
+
+Tensor Tensor::view(const Shape& shape) const {
+  check<StateError>(gradient_.tape == GradientRef::nothing,
+                    "[view] {} is recorded on a tape: use reshape(), or detach() it first", shape_);
+  check<ShapeError>(shape.numel() == numel(), "[view] {} does not have as many elements as {}", shape,
+                    shape_);
+  Tensor result = *this;
+  result.shape_ = shape;
+  return result;
+}
+
+Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
+  check<StateError>(gradient_.tape == GradientRef::nothing,
+                    "[slice] {} is recorded on a tape: detach() it first", shape_);
+  check<ShapeError>(rank() > 0 && 0 <= begin && begin <= end && end <= shape_[0],
+                    "[slice] rows {}..{} of {}", begin, end, shape_);
+  std::int64_t sizes[Shape::max_rank];
+  std::copy(shape_.begin(), shape_.end(), sizes);
+  const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;
+  sizes[0] = end - begin;
+  Tensor result = *this;
+  result.shape_ = Shape(std::span<const std::int64_t>(sizes, static_cast<std::size_t>(rank())));
+  result.offset_ += static_cast<std::size_t>(begin * row) * size_of(dtype_);
+  return result;
+}
+
+Tensor Tensor::detach() const {
+  Tensor result = *this;
+  result.gradient_ = {};
+  return result;
+}
+
+Tensor Tensor::clone() const {
+  Tensor result = empty(shape_, dtype_, device());
+  result.copy_from(*this);
+  return result;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+  check<ShapeError>(shape_ == source.shape_, "[copy] shapes differ: {} from {}", shape_,
+                    source.shape_);
+  check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
+                    source.dtype_);
+  if (bytes() > 0) std::memmove(raw(), source.raw(), bytes());
+}
+
+void Tensor::fill(double value) const {
+  visit_any(dtype_, [&](auto zero) {
+    using T = decltype(zero);
+    std::ranges::fill(span<T>(), static_cast<T>(value));
+  });
+}
+
+void Tensor::fill_zero() const {
+  if (bytes() > 0) std::memset(raw(), 0, bytes());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,118 @@
+#pragma once
+/// A tensor: a value handle {storage, shape, offset, dtype}, always contiguous and row-major. Copying
+/// a Tensor shares its elements. The only views are `view` (another shape) and `slice` (a range of the
+/// first dimension); transposes are flags of the matrix product.
+///
+/// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need the
+/// caller's own ordering.
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/storage.h"
+
+namespace lockstep {
+
+/// Where the gradient of a tensor goes; written and read by autograd/ alone. Either the node of a
+/// living tape (`tape` is that tape's number), or a parameter (`tape` is `parameter`), or nothing.
+struct GradientRef {
+  static constexpr std::uint64_t nothing = 0;
+  static constexpr std::uint64_t parameter = ~std::uint64_t{0};
+  std::uint64_t tape = nothing;
+  void* target = nullptr;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  ///< undefined: defined() is false, everything else throws or is empty
+
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  static Tensor full(const Shape& shape, double value, DType dtype = DType::f32);
+  static Tensor scalar(double value, DType dtype = DType::f32) { return full({}, value, dtype); }
+  /// Copies `values`, whose number must be shape.numel().
+  template <class T>
+  static Tensor of(const Shape& shape, std::span<const T> values);
+  template <class T>
+  static Tensor of(const Shape& shape, std::initializer_list<T> values) {
+    return of<T>(shape, std::span<const T>(values.begin(), values.size()));
+  }
+  template <class T>
+  static Tensor of(const Shape& shape, const std::vector<T>& values) {
+    return of<T>(shape, std::span<const T>(values));
+  }
+  /// A tensor over `storage`, beginning `offset` bytes into it.
+  static Tensor over(Storage storage, std::size_t offset, const Shape& shape, DType dtype);
+
+  bool defined() const { return static_cast<bool>(storage_); }
+  const Shape& shape() const { return shape_; }
+  std::int64_t size(int dimension) const { return shape_[dimension]; }
+  int rank() const { return shape_.rank(); }
+  std::int64_t numel() const { return defined() ? shape_.numel() : 0; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return storage_.device(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  const Storage& storage() const { return storage_; }
+
+  std::byte* raw() const { return defined() ? storage_.data() + offset_ : nullptr; }
+  /// The elements. Throws DTypeError unless T is this tensor's element type.
+  template <class T>
+  T* data() const;
+  template <class T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<std::size_t>(numel())};
+  }
+  template <class T>
+  std::vector<T> to_vector() const {
+    return {data<T>(), data<T>() + numel()};
+  }
+  /// The value of a tensor of one element, whatever its dtype.
+  double item() const;
+
+  /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is being
+  /// recorded it throws StateError (there, use `reshape`).
+  Tensor view(const Shape& shape) const;
+  /// Rows [begin, end) of the first dimension. Not recorded, like `view`.
+  Tensor slice(std::int64_t begin, std::int64_t end) const;
+  /// The same elements, cut off from any tape.
+  Tensor detach() const;
+  Tensor clone() const;
+  /// Copies the elements of `source`, of the same shape and dtype, into this tensor's.
+  void copy_from(const Tensor& source) const;
+  void fill(double value) const;
+  void fill_zero() const;
+
+  const GradientRef& gradient_ref() const { return gradient_; }
+  void set_gradient_ref(GradientRef ref) { gradient_ = ref; }
+
+ private:
+  Storage storage_;
+  std::size_t offset_ = 0;  // bytes
+  Shape shape_;
+  DType dtype_ = DType::f32;
+  GradientRef gradient_;
+};
+
+template <class T>
+T* Tensor::data() const {
+  check<DTypeError>(dtype_ == dtype_of<T>(), "[data] tensor is {}, read as {}", dtype_,
+                    dtype_of<T>());
+  return reinterpret_cast<T*>(raw());
+}
+
+template <class T>
+Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
+  check<ShapeError>(shape.numel() == static_cast<std::int64_t>(values.size()),
+                    "[tensor] {} values for shape {}", values.size(), shape);
+  Tensor result = empty(shape, dtype_of<T>());
+  std::copy(values.begin(), values.end(), result.data<T>());
+  return result;
+}
+
+}  // namespace lockstep

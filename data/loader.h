@@ -1,0 +1,77 @@
+#pragma once
+/// One rank's batches of one epoch, for a range-for:
+///   for (const data::Batch& batch : data::Loader(train, {.batch = 32, .shuffle = true}, world,
+///   epoch))
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "lockstep/core/shard.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+
+struct Batch {
+  Tensor x;       ///< f32 (rows, pixels)
+  Tensor y;       ///< i64 (rows,)
+  Weight weight;  ///< {this rank's samples, all ranks' samples} of the step
+};
+
+struct LoaderOptions {
+  std::int64_t batch = 32;  ///< samples per rank and step, at least 1
+  bool shuffle = false;
+  std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
+  bool padded = false;     ///< see Deal
+  bool drop_last = false;  ///< see Deal
+};
+
+/// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has
+/// no samples left gets one of 0 rows. Batches own their tensors and may be kept. A step allocates
+/// only these tensors. Shares the dataset's memory; any number of loaders, in any threads, may read
+/// it.
+class Loader {
+ public:
+  /// Throws UsageError for the options that EpochPlan refuses and for a negative epoch.
+  Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
+
+  std::int64_t steps() const { return plan_.steps(); }
+  /// Gathers the batch of a step, 0 <= step < steps().
+  Batch batch(std::int64_t step) const;
+
+  /// An input iterator; the reference it gives holds until it is moved on.
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    explicit Iterator(const Loader& loader) : loader_(&loader) { load(); }
+    const Batch& operator*() const { return batch_; }
+    const Batch* operator->() const { return &batch_; }
+    Iterator& operator++() {
+      ++step_;
+      load();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return step_ == loader_->steps(); }
+
+   private:
+    void load() { batch_ = *this == std::default_sentinel ? Batch{} : loader_->batch(step_); }
+
+    const Loader* loader_;
+    std::int64_t step_ = 0;
+    Batch batch_;
+  };
+  Iterator begin() const { return Iterator(*this); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  Dataset dataset_;
+  EpochPlan plan_;
+  Tensor order_;  // i64 (n,): the epoch's permutation
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,53 @@
+#pragma once
+/// Which samples each rank takes in each step of an epoch: pure functions, no state.
+///
+/// An epoch is a permutation of the samples whose positions are dealt to the ranks like cards: rank
+/// r of W takes positions r, r + W, r + 2W, ..., and cuts what it got into batches. So the ranks'
+/// k-th batches together are positions [k * batch * W, (k + 1) * batch * W): the k-th batch of one
+/// process with a batch W times as large.
+
+#include <cstdint>
+
+#include "lockstep/core/shard.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::data {
+
+/// The order of the samples in `epoch` (counted from 0): i64 (n,). With `shuffle` it is
+/// Generator(seed + epoch).randperm(n), the order of PyTorch's DistributedSampler; without, 0 ..
+/// n-1.
+Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int epoch);
+
+/// How the positions of an epoch are dealt.
+struct Deal {
+  std::int64_t batch = 1;  ///< samples per rank and step
+  /// false: exactly the n samples; ranks' last batches may differ in size, or be empty.
+  /// true: the same number of samples for every rank, as in PyTorch's DistributedSampler.
+  bool padded = false;
+  /// With `padded`: leave out the last n mod W positions, instead of repeating the beginning.
+  bool drop_last = false;
+};
+
+/// A rank's part of an epoch. Functions of a step take 0 <= step < steps().
+class EpochPlan {
+ public:
+  /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= rank < size, and drop_last only with padded.
+  EpochPlan(std::int64_t n, Deal deal, Shard shard);
+
+  /// The same number on every rank: ceil(ceil(n / W) / batch) unless samples are dropped.
+  std::int64_t steps() const;
+  /// How many samples this rank takes in a step; 0 is possible in the last one.
+  std::int64_t rows(std::int64_t step) const;
+  /// {rows of this rank, rows of all ranks}.
+  Weight weight(std::int64_t step) const;
+  /// The index into the permutation of a row, 0 <= row < rows(step).
+  std::int64_t position(std::int64_t step, std::int64_t row) const;
+
+ private:
+  std::int64_t n_;
+  std::int64_t dealt_;  // positions of all ranks; those from n_ on begin again at 0
+  std::int64_t batch_;
+  Shard shard_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,100 @@
+#pragma once
+/// Collectives among the ranks of a world.
+///
+/// Every rank calls the same collectives in the same order. A call returns at once with a Work; the
+/// collective is carried on whenever any Work of its communicator is progressed or waited for, strictly
+/// in the order of the calls. Nothing blocks except Work::wait and allocate().
+///
+/// Every call carries a signature (sequence number, operation, dtype, count, name) that is compared
+/// with the other ranks' before any of their data is used.
+///
+/// After an error (a lost peer, a timeout, a mismatch) the communicator is broken: this and every later
+/// Work throws the same error. The contents of the tensors involved are then undefined.
+///
+/// Thread-safety: a communicator belongs to one rank and is used by one thread at a time.
+
+#include <cstdint>
+#include <exception>
+#include <string_view>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/dist/transport.h"
+
+namespace lockstep::dist {
+
+class Communicator;
+
+/// A collective on its way. A small value; dropping it does not stop the collective. It must not
+/// outlive its communicator.
+class Work {
+ public:
+  Work() = default;  ///< already done
+  Work(Communicator* communicator, std::uint64_t sequence)
+      : communicator_(communicator), sequence_(sequence) {}
+
+  /// Moves what can be moved without waiting; true once the collective has ended well. Throws if it
+  /// failed.
+  bool progress();
+  /// Progresses until done. Throws CommError if nothing moved for the communicator's timeout.
+  void wait();
+  /// What it failed with, or null.
+  std::exception_ptr exception() const;
+
+ private:
+  Communicator* communicator_ = nullptr;
+  std::uint64_t sequence_ = 0;
+};
+
+/// Elements [begin, end).
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+/// Part `index` of `count` elements cut into `parts`: sizes differ by at most one, larger parts first.
+Range partition(std::int64_t count, int parts, int index);
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// data := sum over ranks, in place, on every rank the same bits. Floating or i32/i64.
+  virtual Work all_reduce(const Tensor& data, std::string_view name) = 0;
+  /// output := this rank's part of the sum over ranks; output.numel() is
+  /// partition(input.numel(), size(), rank()).size(). The input is overwritten (it is the workspace).
+  virtual Work reduce_scatter(const Tensor& input, const Tensor& output, std::string_view name) = 0;
+  /// output := the ranks' inputs one after another; input.numel() is
+  /// partition(output.numel(), size(), rank()).size().
+  virtual Work all_gather(const Tensor& input, const Tensor& output, std::string_view name) = 0;
+  /// data := root's data. Any dtype.
+  virtual Work broadcast(const Tensor& data, int root, std::string_view name) = 0;
+  /// Ends when every rank has called it.
+  virtual Work barrier(std::string_view name) = 0;
+
+  /// A zeroed tensor in memory that the transport reaches without a copy. Collective and blocking.
+  virtual Tensor allocate(std::int64_t numel, DType dtype) = 0;
+
+  /// The algorithm that an all_reduce of so many bytes takes: "direct", "ring", ... A pure function of
+  /// the bytes and of what was chosen at construction.
+  virtual std::string_view algorithm(std::size_t bytes) const = 0;
+
+  // What Work is made of.
+  virtual bool progress(std::uint64_t sequence) = 0;
+  virtual void wait(std::uint64_t sequence) = 0;
+  virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
+};
+
+inline bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }
+inline void Work::wait() {
+  if (communicator_) communicator_->wait(sequence_);
+}
+inline std::exception_ptr Work::exception() const {
+  return communicator_ ? communicator_->failure(sequence_) : nullptr;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,81 @@
+#pragma once
+/// Carries out plans over a transport, one at a time, as a state machine that never waits:
+/// progress() moves the bytes that can be moved now and returns. Nothing is allocated per step;
+/// scratch memory comes from the caching allocator once per plan.
+///
+/// Within a step sending and receiving advance independently, and the next step begins when both
+/// are done. Ranks that follow matching plans cannot block each other, however small the streams
+/// are: of the ranks that are furthest behind, each waits only for others of the same step, all of
+/// which take what comes while they send.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/dist/plan.h"
+#include "lockstep/dist/signature.h"
+#include "lockstep/dist/transport.h"
+
+namespace lockstep::dist {
+
+/// A plan and the memory it works on, which the caller keeps alive.
+struct Job {
+  Plan plan;
+  Signature signature;
+  std::byte* buffer = nullptr;     ///< plan.count elements
+  std::byte* part = nullptr;       ///< the input of an all_gather, the output of a reduce_scatter
+  const Window* window = nullptr;  ///< for Algorithm::shared; the signature has the offset
+};
+
+class Executor {
+ public:
+  /// The transport must outlive the executor.
+  explicit Executor(Transport& transport);
+
+  /// Begins a job. The last one must be done.
+  void start(const Job& job);
+
+  /// Goes on as far as it can without waiting; true if anything moved. Throws CommError for a
+  /// header that does not match, PeerError for a lost peer; the executor is then of no more use.
+  bool progress();
+
+  bool done() const { return index_ == steps_; }
+
+  /// "rank 0 (step 2 of 5)"
+  std::string waiting_for() const;
+
+ private:
+  bool push();          // sends what the stream takes
+  bool pull();          // receives what has arrived
+  bool pull_payload();  // ... behind the header
+  void next_step();
+  void act();
+  void fold_slots();
+  void fold_windows();
+
+  std::byte* at(std::int64_t element) const { return job_.buffer + bytes(element); }
+  std::byte* slot(int peer) const;
+  std::size_t bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * element_;
+  }
+
+  Transport& transport_;
+  Job job_;
+  std::size_t element_ = 1;  // bytes
+  Tensor scratch_;           // slots, or the block in which elements to be added arrive
+  std::size_t slot_bytes_ = 0;
+  Signature theirs_;  // being received
+
+  int steps_ = 0;
+  int index_ = 0;
+  Step step_;
+  std::size_t sent_ = 0, to_send_ = 0;  // bytes of this step, its header included
+  std::size_t received_ = 0, to_receive_ = 0;
+
+  std::vector<const std::byte*> sources_;  // one per rank, for folds
+  std::vector<std::byte*> destinations_;
+};
+
+}  // namespace lockstep::dist

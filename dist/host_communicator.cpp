@@ -1,0 +1,202 @@
+#include "lockstep/dist/host_communicator.h"
+
+#include <algorithm>
+
+namespace lockstep::dist {
+
+HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
+                                   CommunicatorOptions options)
+    : transport_(std::move(transport)),
+      options_(options),
+      executor_(*transport_),
+      queue_(queue_length) {}
+
+// ---- calls ----
+
+Work HostCommunicator::all_reduce(const Tensor& data, std::string_view name) {
+  check<DTypeError>(data.dtype() != DType::u8,
+                    "[all_reduce] '{}' takes f32, f64, i32 or i64, got {}", name, data.dtype());
+  return enqueue(Operation::all_reduce, data, {}, 0, name);
+}
+
+Work HostCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
+                                      std::string_view name) {
+  check<DTypeError>(input.dtype() != DType::u8 && input.dtype() == output.dtype(),
+                    "[reduce_scatter] '{}' takes f32, f64, i32 or i64 twice, got {} and {}", name,
+                    input.dtype(), output.dtype());
+  const std::int64_t part = partition(input.numel(), size(), rank()).size();
+  check<ShapeError>(output.numel() == part,
+                    "[reduce_scatter] '{}': output has {} elements, this rank's part of {} is {}",
+                    name, output.numel(), input.numel(), part);
+  return enqueue(Operation::reduce_scatter, input, output, 0, name);
+}
+
+Work HostCommunicator::all_gather(const Tensor& input, const Tensor& output,
+                                  std::string_view name) {
+  check<DTypeError>(input.dtype() == output.dtype(), "[all_gather] '{}': input is {}, output {}",
+                    name, input.dtype(), output.dtype());
+  const std::int64_t part = partition(output.numel(), size(), rank()).size();
+  check<ShapeError>(input.numel() == part,
+                    "[all_gather] '{}': input has {} elements, this rank's part of {} is {}", name,
+                    input.numel(), output.numel(), part);
+  return enqueue(Operation::all_gather, output, input, 0, name);
+}
+
+Work HostCommunicator::broadcast(const Tensor& data, int root, std::string_view name) {
+  check<CommError>(root >= 0 && root < size(), "[broadcast] '{}': root {} in a world of {}", name,
+                   root, size());
+  return enqueue(Operation::broadcast, data, {}, root, name);
+}
+
+Work HostCommunicator::barrier(std::string_view name) {
+  return enqueue(Operation::barrier, {}, {}, 0, name);
+}
+
+Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const Tensor& part,
+                               int root, std::string_view name) {
+  if (failure_) return Work(this, next_);
+  if (next_ - front_ == queue_length) wait(front_);
+
+  Call& call = this->call(next_);
+  call = Call{};
+  call.buffer = buffer;
+  call.part = part;
+  std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin());
+
+  Signature& signature = call.job.signature;
+  signature.operation = operation;
+  signature.dtype = buffer.dtype();
+  signature.root = root;
+  signature.sequence = next_;
+  signature.count = buffer.numel();
+  signature.set_name(name);
+  place_in_window(call);
+  signature.algorithm = choose(options_.algorithm, operation, buffer.bytes(), size(),
+                               transport_->has_shared_memory(), call.job.window != nullptr);
+
+  call.job.plan = {operation, signature.algorithm, rank(), size(), buffer.numel(), root};
+  call.job.buffer = buffer.raw();
+  call.job.part = part.raw();
+  const Work work(this, next_++);
+  try {
+    advance();
+  } catch (const CommError&) {
+    // Kept in failure_: the Work throws it.
+  }
+  return work;
+}
+
+void HostCommunicator::place_in_window(Call& call) const {
+  const auto me = static_cast<std::size_t>(rank());
+  const std::byte* const data = call.buffer.raw();
+  for (std::size_t k = 0; data != nullptr && k < windows_.size(); ++k) {
+    const Window& window = windows_[k];
+    if (data < window.base[me] || data + call.buffer.bytes() > window.base[me] + window.bytes)
+      continue;
+    call.job.window = &window;
+    call.job.signature.window = static_cast<std::int32_t>(k);
+    call.job.signature.offset = static_cast<std::uint64_t>(data - window.base[me]);
+    return;
+  }
+}
+
+Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype) {
+  if (failure_) std::rethrow_exception(failure_);
+  if (!transport_->has_shared_memory()) return Tensor::zeros({numel}, dtype);
+  if (next_ > front_) wait(next_ - 1);  // others may need this rank's part in what is under way
+  const Shape shape{numel};
+  const std::size_t bytes =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, numel)) * size_of(dtype);
+  try {
+    windows_.push_back(transport_->allocate(bytes));
+  } catch (const PeerError& error) {
+    give_up(true, "allocate", fmt::format("{} {}", numel, dtype), error.what());
+  } catch (const CommError& error) {
+    give_up(false, "allocate", fmt::format("{} {}", numel, dtype), error.what());
+  }
+  const Window& window = windows_.back();
+  return Tensor::over(Storage::adopt(window.base[static_cast<std::size_t>(rank())], bytes,
+                                     [keeper = window.keeper] {}),
+                      0, shape, dtype);
+}
+
+std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
+  const bool windows = transport_->has_shared_memory();
+  return name_of(
+      choose(options_.algorithm, Operation::all_reduce, bytes, size(), windows, windows));
+}
+
+// ---- carrying them out ----
+
+bool HostCommunicator::advance() {
+  if (failure_) std::rethrow_exception(failure_);
+  bool moved = false;
+  try {
+    while (front_ < next_) {
+      Call& call = this->call(front_);
+      if (!started_) {
+        executor_.start(call.job);
+        started_ = true;
+      }
+      moved |= executor_.progress();
+      if (!executor_.done()) break;
+      call.buffer = call.part = Tensor();
+      started_ = false;
+      ++front_;
+      moved = true;
+    }
+  } catch (const PeerError& error) {
+    give_up(true, error.what());
+  } catch (const CommError& error) {
+    give_up(false, error.what());
+  }
+  return moved;
+}
+
+bool HostCommunicator::progress(std::uint64_t sequence) {
+  if (sequence >= front_) advance();
+  return sequence < front_;
+}
+
+void HostCommunicator::wait(std::uint64_t sequence) {
+  unsigned round = 0;
+  Seconds idle_since{};
+  while (sequence >= front_) {
+    if (advance()) {
+      round = 0;
+      continue;
+    }
+    const Seconds now = transport_->now();
+    if (round == 0) idle_since = now;
+    if (now - idle_since > options_.timeout) {
+      give_up(false, fmt::format("timed out after {:g} s, waiting for {}", options_.timeout.count(),
+                                 executor_.waiting_for()));
+    }
+    try {
+      transport_->relax(round++);
+    } catch (const PeerError& error) {
+      give_up(true, error.what());
+    }
+  }
+}
+
+std::exception_ptr HostCommunicator::failure(std::uint64_t sequence) const {
+  return sequence < front_ ? nullptr : failure_;
+}
+
+void HostCommunicator::give_up(bool echo, std::string_view why) {
+  const Call& call = this->call(front_);
+  give_up(echo, name_of(call.job.plan.operation),
+          fmt::format("#{} '{}'", call.job.signature.sequence, call.name.data()), why);
+}
+
+void HostCommunicator::give_up(bool echo, std::string_view operation, std::string_view call,
+                               std::string_view why) {
+  const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why);
+  failure_ = echo ? std::make_exception_ptr(PeerError(message))
+                  : std::make_exception_ptr(CommError(message));
+  transport_->abort(fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why));
+  std::rethrow_exception(failure_);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,137 @@
+#include "lockstep/dist/world.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lockstep/dist/environment.h"
+#include "lockstep/dist/host_communicator.h"
+#include "lockstep/dist/shm.h"
+#include "lockstep/dist/store.h"
+#include "lockstep/dist/tcp.h"
+#include "lockstep/dist/threads.h"
+
+namespace lockstep {
+
+struct World::Membership {
+  Membership(std::unique_ptr<dist::Transport> transport, const dist::CommunicatorOptions& options,
+             int local_rank_, int local_size_)
+      : local_rank(local_rank_),
+        local_size(local_size_),
+        communicator(std::move(transport), options) {}
+
+  ~Membership() {
+    if (std::uncaught_exceptions() > exceptions)
+      communicator.transport().abort(
+          fmt::format("rank {} was ended by an error of its own", communicator.rank()));
+  }
+
+  int local_rank;
+  int local_size;
+  dist::HostCommunicator communicator;  // owns the transport, which holds the store
+  int exceptions = std::uncaught_exceptions();
+};
+
+namespace {
+
+dist::CommunicatorOptions communicator_options(const JoinOptions& options) {
+  using enum dist::Algorithm;
+  check<UsageError>(options.timeout > dist::Seconds(0),
+                    "[world] the timeout must be positive, got {} s", options.timeout.count());
+  if (options.comm == "auto") return {automatic, options.timeout};
+  if (options.comm == "ring") return {ring, options.timeout};
+  if (options.comm == "direct") return {direct, options.timeout};
+  fail<UsageError>("[world] comm must be auto, ring or direct, got '{}'", options.comm);
+}
+
+std::unique_ptr<dist::Transport> make_transport(const dist::Launch& launch,
+                                                const JoinOptions& options) {
+  const std::string& wanted = options.transport;
+  check<UsageError>(wanted.empty() || wanted == "shm" || wanted == "tcp",
+                    "[world] the transport between processes must be shm or tcp, got '{}'", wanted);
+  check<UsageError>(
+      wanted != "shm" || launch.one_machine(),
+      "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
+      launch.local_size, launch.size);
+  if (launch.size == 1) return std::move(dist::threads_transports(1).front());
+  const dist::StoreOptions store_options = dist::store_options(launch, options.timeout);
+  const bool memory = launch.one_machine() && store_options.address.is_unix();
+  check<UsageError>(wanted != "shm" || memory,
+                    "[world] transport shm needs a store at unix:/PATH, got '{}'", launch.store);
+  const auto store = dist::join_store(store_options);
+  return wanted == "shm" || (wanted.empty() && memory) ? dist::shm_transport(store)
+                                                       : dist::tcp_transport(store);
+}
+
+/// Remembers the error to report: the first one, but a cause rather than an echo.
+class FirstError {
+ public:
+  void add(std::exception_ptr error, bool echo) {
+    const std::lock_guard lock(mutex_);
+    if (error_ && (echo || !echo_)) return;
+    error_ = std::move(error);
+    echo_ = echo;
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  bool echo_ = false;
+};
+
+}  // namespace
+
+World World::join(const JoinOptions& options) {
+  const dist::CommunicatorOptions communicator = communicator_options(options);
+  const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
+  return World(std::make_shared<Membership>(make_transport(launch, options), communicator,
+                                            launch.local_rank, launch.local_size));
+}
+
+int World::rank() const { return membership_->communicator.rank(); }
+int World::size() const { return membership_->communicator.size(); }
+int World::local_rank() const { return membership_->local_rank; }
+int World::local_size() const { return membership_->local_size; }
+dist::Communicator& World::communicator() const { return membership_->communicator; }
+std::string_view World::transport() const { return membership_->communicator.transport().name(); }
+
+void World::abort(std::string_view reason) const noexcept {
+  membership_->communicator.transport().abort(reason);
+}
+
+void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
+  const dist::CommunicatorOptions communicator = communicator_options(options);
+  check<UsageError>(options.transport.empty() || options.transport == "threads",
+                    "[world] ranks as threads use transport threads, got '{}'", options.transport);
+  dist::ThreadsOptions stream_options;
+  stream_options.join_timeout = options.timeout;
+  auto transports = dist::threads_transports(size, stream_options);
+  FirstError first;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world(std::make_shared<World::Membership>(
+          std::move(transports[static_cast<std::size_t>(rank)]), communicator, rank, size));
+      try {
+        body(world);
+      } catch (const PeerError&) {
+        first.add(std::current_exception(), true);
+        world.abort(fmt::format("rank {} lost a peer", rank));
+      } catch (const std::exception& error) {
+        first.add(std::current_exception(), false);
+        world.abort(fmt::format("rank {} failed: {}", rank, error.what()));
+      } catch (...) {
+        first.add(std::current_exception(), false);
+        world.abort(fmt::format("rank {} failed", rank));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  first.rethrow();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,124 @@
+#include "lockstep/kernels/elementwise.h"
+
+#include "lockstep/kernels/broadcast.h"
+#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/lanes.h"
+#include "lockstep/kernels/cpu/with_flag.h"
+#include "lockstep/kernels/functors.h"
+
+namespace lockstep::kernels {
+namespace {
+
+template <bool accumulate, class T>
+void put(T& out, T value) {
+  if constexpr (accumulate)
+    out += value;
+  else
+    out = value;
+}
+
+/// One run of out (+)= f(a, b), where a and b advance by 1 or stay (stride 0). The strides are told
+/// apart outside the loops, so that the compiler vectorizes each.
+template <bool accumulate, class T, class F>
+void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int64_t stride_b,
+                 std::int64_t n, F f) {
+  if (stride_a != 0 && stride_b != 0) {
+    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], b[i]));
+  } else if (stride_a != 0) {
+    const T right = *b;
+    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], right));
+  } else if (stride_b != 0) {
+    const T left = *a;
+    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(left, b[i]));
+  } else {
+    const T value = f(*a, *b);
+    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], value);
+  }
+}
+
+}  // namespace
+
+void unary(Unary op, const Tensor& x, const Tensor& out) {
+  const std::string_view name = name_of(op);
+  check_host(name, "x", x, x.dtype());
+  check_host(name, "out", out, x.dtype());
+  check_shape(name, "out", out, x.shape());
+  visit_floating(name, x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* from = x.data<T>();
+    T* to = out.data<T>();
+    visit(op, [&](auto functor) {
+      using F = decltype(functor);
+      if constexpr (F::transcendental) {
+        map_lanes(from, to, x.numel(), [](const auto& block) { return F::forward(block); });
+      } else {
+        for (std::int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = F::forward(from[i]);
+      }
+    });
+  });
+}
+
+void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                    bool accumulate) {
+  const std::string_view name = name_of(op);
+  const Tensor& values = op == Unary::neg ? dy : saved;
+  check_host(name, "dy", dy, dy.dtype());
+  check_host(name, "saved", values, dy.dtype());
+  check_host(name, "dx", dx, dy.dtype());
+  check_shape(name, "saved", values, dy.shape());
+  check_shape(name, "dx", dx, dy.shape());
+  visit_floating(name, dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    visit(op, [&](auto functor) {
+      with_flag(accumulate, [&](auto add) {
+        combine_run<add>(dx.data<T>(), dy.data<T>(), 1, values.data<T>(), 1, dy.numel(),
+                         [](T a, T b) { return decltype(functor)::backward(a, b); });
+      });
+    });
+  });
+}
+
+void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool accumulate) {
+  const std::string_view name = name_of(op);
+  check_host(name, "a", a, a.dtype());
+  check_host(name, "b", b, a.dtype());
+  check_host(name, "out", out, a.dtype());
+  check_shape(name, "out", out, Shape::broadcast(name, a.shape(), b.shape()));
+  const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+  visit_floating(name, a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    visit(op, [&](auto f) {
+      with_flag(accumulate, [&](auto add) {
+        for_each_row(plan, [&](std::int64_t to, std::int64_t from_a, std::int64_t from_b) {
+          combine_run<add>(out.data<T>() + to, a.data<T>() + from_a, plan.stride_a[0],
+                           b.data<T>() + from_b, plan.stride_b[0], plan.sizes[0], f);
+        });
+      });
+    });
+  });
+}
+
+void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate) {
+  check_host("scale", "out", out, x.dtype());
+  check_shape("scale", "out", out, x.shape());
+  broadcast_to(x, out, accumulate, alpha);
+}
+
+void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
+  check_host("broadcast_to", "x", x, x.dtype());
+  check_host("broadcast_to", "out", out, x.dtype());
+  check_shape("broadcast_to", "out", out, Shape::broadcast("broadcast_to", x.shape(), out.shape()));
+  const BroadcastPlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
+  visit_floating("broadcast_to", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T factor = static_cast<T>(alpha);
+    with_flag(accumulate, [&](auto add) {
+      for_each_row(plan, [&](std::int64_t to, std::int64_t from, std::int64_t) {
+        combine_run<add>(out.data<T>() + to, x.data<T>() + from, plan.stride_a[0], &factor, 0,
+                         plan.sizes[0], Mul{});
+      });
+    });
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,7 @@
+#include "lockstep/kernels/cpu/gemm_eigen.h"
+
+namespace lockstep::kernels {
+
+void gemm(const GemmProblem<float>& problem) { gemm_eigen(problem); }
+
+}  // namespace lockstep::kernels

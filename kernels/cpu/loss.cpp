@@ -1,0 +1,120 @@
+#include "lockstep/kernels/loss.h"
+
+#include <cmath>
+
+#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/rows.h"
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::kernels {
+namespace {
+
+void check_scalar(std::string_view operation, std::string_view name, const Tensor& tensor,
+                  DType dtype) {
+  check_host(operation, name, tensor, dtype);
+  check<ShapeError>(tensor.numel() == 1, "[{}] {}: expected one element, got shape {}", operation,
+                    name, tensor.shape());
+}
+
+void check_labels(const Tensor& labels, std::int64_t classes) {
+  const std::int64_t* label = labels.data<std::int64_t>();
+  for (std::int64_t i = 0; i < labels.numel(); ++i)
+    check<DataError>(0 <= label[i] && label[i] < classes,
+                     "[cross_entropy] label {} of sample {} is not in 0..{} ({} classes)", label[i],
+                     i, classes - 1, classes);
+}
+
+/// -log softmax(x)[label]; `saved`, unless null, becomes softmax(x) - onehot(label).
+template <class T>
+T cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T* saved) {
+  const T largest = row_max(x, classes);
+  const T shifted = x[label] - largest;  // read before `saved`, which may be x, is written
+  const T total = row_exp_sum(x, classes, largest, saved);
+  if (saved) {
+    for (std::int64_t i = 0; i < classes; ++i) saved[i] /= total;
+    saved[label] -= 1;
+  }
+  return std::log(total) - shifted;
+}
+
+/// The sum of n terms as f64.
+template <class F>
+double sum_terms(std::int64_t n, F&& term) {
+  double total = 0;
+  for (std::int64_t i = 0; i < n; ++i) total += static_cast<double>(term(i));
+  return total;
+}
+
+double mean(double total, std::int64_t n) { return n > 0 ? total / static_cast<double>(n) : 0; }
+
+}  // namespace
+
+void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                   const Tensor& saved) {
+  check_host("cross_entropy", "logits", logits, logits.dtype());
+  check_host("cross_entropy", "labels", labels, DType::i64);
+  check_rank("cross_entropy", "logits", logits, 2);
+  check_shape("cross_entropy", "labels", labels, {logits.size(0)});
+  check_scalar("cross_entropy", "loss", loss, logits.dtype());
+  if (saved.defined()) {
+    check_host("cross_entropy", "saved", saved, logits.dtype());
+    check_shape("cross_entropy", "saved", saved, logits.shape());
+  }
+  const std::int64_t rows = logits.size(0), classes = logits.size(1);
+  check_labels(labels, classes);
+  visit_floating("cross_entropy", logits.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = logits.data<T>();
+    const std::int64_t* label = labels.data<std::int64_t>();
+    T* to = saved.defined() ? saved.data<T>() : nullptr;
+    const double total = sum_terms(rows, [&](std::int64_t i) {
+      return cross_entropy_row(x + i * classes, classes, label[i], to ? to + i * classes : nullptr);
+    });
+    *loss.data<T>() = static_cast<T>(mean(total, rows));
+  });
+}
+
+void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
+                            bool accumulate) {
+  check_scalar("cross_entropy_backward", "dloss", dloss, saved.dtype());
+  check_rank("cross_entropy_backward", "saved", saved, 2);
+  scale(mean(dloss.item(), saved.size(0)), saved, dlogits, accumulate);
+}
+
+void mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
+  check_host("mse", "x", x, x.dtype());
+  check_host("mse", "y", y, x.dtype());
+  check_shape("mse", "y", y, x.shape());
+  check_scalar("mse", "loss", loss, x.dtype());
+  visit_floating("mse", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *a = x.data<T>(), *b = y.data<T>();
+    const double total = sum_terms(x.numel(), [&](std::int64_t i) {
+      const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+      return difference * difference;
+    });
+    *loss.data<T>() = static_cast<T>(mean(total, x.numel()));
+  });
+}
+
+void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
+                  bool accumulate) {
+  check_scalar("mse_backward", "dloss", dloss, x.dtype());
+  check_host("mse_backward", "x", x, x.dtype());
+  check_host("mse_backward", "y", y, x.dtype());
+  check_host("mse_backward", "dx", dx, x.dtype());
+  check_shape("mse_backward", "y", y, x.shape());
+  check_shape("mse_backward", "dx", dx, x.shape());
+  visit_floating("mse_backward", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *a = x.data<T>(), *b = y.data<T>();
+    T* to = dx.data<T>();
+    const T factor = static_cast<T>(mean(2 * dloss.item(), x.numel()));
+    for (std::int64_t i = 0, n = x.numel(); i < n; ++i) {
+      const T gradient = factor * (a[i] - b[i]);
+      to[i] = accumulate ? to[i] + gradient : gradient;
+    }
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,86 @@
+#include "lockstep/kernels/softmax.h"
+
+#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/rows.h"
+#include "lockstep/kernels/cpu/sums.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// Calls f(row) with the row's offset, for every row that has elements.
+template <class F>
+void for_each_row_of(const Tensor& matrix, F&& f) {
+  const std::int64_t columns = matrix.size(1);
+  if (columns == 0) return;
+  for (std::int64_t offset = 0; offset < matrix.numel(); offset += columns) f(offset);
+}
+
+void check_rows(std::string_view operation, const Tensor& x, const Tensor& out) {
+  check_host(operation, "x", x, x.dtype());
+  check_host(operation, "out", out, x.dtype());
+  check_rank(operation, "x", x, 2);
+  check_shape(operation, "out", out, x.shape());
+}
+
+}  // namespace
+
+void softmax(const Tensor& x, const Tensor& out) {
+  check_rows("softmax", x, out);
+  visit_floating("softmax", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = x.size(1);
+    for_each_row_of(x, [&](std::int64_t offset) {
+      const T* row = x.data<T>() + offset;
+      T* y = out.data<T>() + offset;
+      const T total = row_exp_sum(row, n, row_max(row, n), y);
+      for (std::int64_t i = 0; i < n; ++i) y[i] /= total;
+    });
+  });
+}
+
+void log_softmax(const Tensor& x, const Tensor& out) {
+  check_rows("log_softmax", x, out);
+  visit_floating("log_softmax", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = x.size(1);
+    for_each_row_of(x, [&](std::int64_t offset) {
+      const T* row = x.data<T>() + offset;
+      T* y = out.data<T>() + offset;
+      const T largest = row_max(row, n);
+      const T log_total = std::log(row_exp_sum<T>(row, n, largest, nullptr));
+      for (std::int64_t i = 0; i < n; ++i) y[i] = row[i] - largest - log_total;
+    });
+  });
+}
+
+void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool accumulate) {
+  check_rows("log_softmax_backward", dy, dx);
+  check_host("log_softmax_backward", "y", y, dy.dtype());
+  check_shape("log_softmax_backward", "y", y, dy.shape());
+  visit_floating("log_softmax_backward", dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = dy.size(1);
+    for_each_row_of(dy, [&](std::int64_t offset) {
+      const T* from = dy.data<T>() + offset;
+      const T* log_p = y.data<T>() + offset;
+      T* to = dx.data<T>() + offset;
+      const T total = sum_run(from, n);
+      const auto gradient = [&](const Lanes<T>& d, const Lanes<T>& l) -> Lanes<T> {
+        return d - l.exp() * total;
+      };
+      std::int64_t i = 0;
+      for (; i + lanes <= n; i += lanes) {
+        Lanes<T> value = gradient(load(from + i), load(log_p + i));
+        if (accumulate) value += load(to + i);
+        store<T, lanes>(to + i, value);
+      }
+      if (const std::int64_t rest = n - i; rest > 0) {
+        Lanes<T> value = gradient(load_first(from + i, rest), load_first(log_p + i, rest));
+        if (accumulate) value += load_first(to + i, rest);
+        store_first<T, lanes>(to + i, rest, value);
+      }
+    });
+  });
+}
+
+}  // namespace lockstep::kernels

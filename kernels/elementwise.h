@@ -1,0 +1,53 @@
+#pragma once
+/// Elementwise kernels, f32 and f64, in place where an output is also an input of the same shape.
+/// The formulas are in functors.h.
+///
+/// The bits of an element depend on its inputs alone: not on its position, on the size of the
+/// tensor or on the alignment of its memory. (A vectorized exponential differs from the scalar one,
+/// so the elements left over after the last full vector take the vectorized path too.)
+///
+/// As in all kernels: outputs are given, nothing is allocated but scratch; tensors may have 0
+/// elements; wrong shapes, dtypes and devices throw ShapeError, DTypeError, DeviceError. Where an
+/// output is a gradient, `accumulate` says whether to add to it (true) or overwrite it (false:
+/// whatever it held, NaN included, is gone).
+
+#include <string_view>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::kernels {
+
+enum class Unary : std::uint8_t { neg, exp, log, relu, sigmoid, tanh, square };
+enum class Binary : std::uint8_t { add, sub, mul, div };
+
+/// The enumerator's name, which error messages carry.
+std::string_view name_of(Unary op);
+std::string_view name_of(Binary op);
+
+/// out = op(x), of the same shape.
+///
+/// relu(NaN) is NaN. exp and log are within a few units in the last place; exp reaches infinity or
+/// zero slightly inside the representable range, and log takes subnormal numbers for the smallest
+/// normal one.
+void unary(Unary op, const Tensor& x, const Tensor& out);
+
+/// What `unary_backward` wants as `saved`: the output y (true), or the input x (false).
+bool saves_output(Unary op);
+
+/// dx (+)= dy * op'(x), computed from what is cheapest to keep: see `saves_output`. neg looks at no
+/// saved tensor, which may then be undefined.
+void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                    bool accumulate);
+
+/// out (+)= a op b with NumPy's broadcasting. `out` has the broadcast shape, and may be `a` or `b`
+/// if that one has it too.
+void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
+            bool accumulate = false);
+
+/// out (+)= alpha * x, of the same shape. With `accumulate` this is BLAS's axpy.
+void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate);
+
+/// out (+)= alpha * x, where x is repeated along the dimensions that it lacks or has as 1.
+void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, double alpha = 1);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,28 @@
+#pragma once
+/// The one way in which contributions are added up: a balanced binary tree over the sources, in
+/// their order, element by element. The sources are cut at the largest power of two below their
+/// number:
+///
+///   1  a          3  (a + b) + c                5  ((a + b) + (c + d)) + e
+///   2  a + b      4  (a + b) + (c + d)          6  ((a + b) + (c + d)) + (e + f)
+///
+/// Floating-point addition is not associative, so the shape of the tree is part of the result. It
+/// depends on the number of sources alone: not on who folds, in which portions, or on which
+/// transport the bytes travelled. A balanced tree also rounds less than a chain: the error grows
+/// with log2(n) instead of n (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "lockstep/core/dtype.h"
+
+namespace lockstep::kernels {
+
+/// Every destination := the tree sum of all sources, `count` elements each. A destination may be
+/// one of the sources (the same first element), otherwise it must not overlap any. At least one
+/// source. Integers wrap around. Throws DTypeError for u8.
+void fold(DType dtype, std::span<const std::byte* const> sources,
+          std::span<std::byte* const> destinations, std::int64_t count);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,30 @@
+#pragma once
+/// Losses, f32 and f64: means, with a scalar output. The terms are added in f64, so that the order
+/// in which they come does not show. The mean of nothing is 0, and so is its gradient: a rank
+/// without samples goes through the same motions as the others.
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::kernels {
+
+/// loss = mean over i of -log softmax(logits_i)[labels_i]: logits (N, C), labels (N,) i64.
+///
+/// `saved` (N, C) receives softmax(logits) - onehot(labels), which is the gradient but for its
+/// factor dloss / N; it may be `logits` itself, or undefined where no gradient is wanted. A label
+/// outside 0..C-1 throws DataError before anything is written.
+void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                   const Tensor& saved);
+
+/// dlogits (+)= dloss / N * saved, where dloss is a tensor of one element. `dlogits` may be
+/// `saved`.
+void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
+                            bool accumulate);
+
+/// loss = mean over all elements of (x - y)^2.
+void mse(const Tensor& x, const Tensor& y, const Tensor& loss);
+
+/// dx (+)= dloss * 2 (x - y) / n. The gradient of y is the same with x and y exchanged.
+void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
+                  bool accumulate);
+
+}  // namespace lockstep::kernels

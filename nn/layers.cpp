@@ -1,0 +1,41 @@
+#include "lockstep/nn/layers.h"
+
+#include <cmath>
+
+#include "lockstep/core/generator.h"
+
+namespace lockstep::nn {
+namespace {
+
+Parameter uniform_parameter(const Shape& shape, DType dtype, double bound) {
+  Tensor value = Tensor::empty(shape, dtype);
+  default_generator().uniform(value, -bound, bound);
+  return Parameter(value);
+}
+
+}  // namespace
+
+Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, DType dtype) {
+  check<ShapeError>(in > 0 && out > 0, "[Linear] widths must be positive, got {} -> {}", in, out);
+  const double root = std::sqrt(static_cast<double>(in));
+  const double gain = std::sqrt(2.0 / (1.0 + 5.0));  // a = sqrt(5), squared
+  weight = uniform_parameter({out, in}, dtype, std::sqrt(3.0) * (gain / root));
+  if (with_bias) bias = uniform_parameter({out}, dtype, 1.0 / root);
+}
+
+void Linear::parts(Parts& p) {
+  p("weight", weight);
+  p("bias", bias);
+}
+
+Tensor Sequential::forward(const Tensor& x) {
+  Tensor y = x;
+  for (const auto& module : modules_) y = (*module)(y);
+  return y;
+}
+
+void Sequential::parts(Parts& p) {
+  for (std::size_t i = 0; i < modules_.size(); ++i) p(std::to_string(i), *modules_[i]);
+}
+
+}  // namespace lockstep::nn

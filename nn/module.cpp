@@ -1,0 +1,88 @@
+#include "lockstep/nn/module.h"
+
+#include <algorithm>
+
+namespace lockstep::nn {
+namespace {
+
+/// Walks a model depth first and keeps the path.
+class Walk : public Parts {
+ public:
+  std::function<void(const std::string& path, Parameter&)> on_parameter = [](auto&&, auto&&) {};
+  std::function<void(const std::string& path, Tensor&)> on_buffer = [](auto&&, auto&&) {};
+  std::function<void(Module&)> on_module = [](auto&&) {};
+
+  void visit(Module& module) {
+    on_module(module);
+    module.parts(*this);
+  }
+  void operator()(std::string_view name, Parameter& parameter) override {
+    if (parameter.defined()) on_parameter(path_ + std::string(name), parameter);
+  }
+  void operator()(std::string_view name, Tensor& buffer) override {
+    if (buffer.defined()) on_buffer(path_ + std::string(name), buffer);
+  }
+  void operator()(std::string_view name, Module& child) override {
+    const std::size_t length = path_.size();
+    path_ += std::string(name) + ".";
+    visit(child);
+    path_.resize(length);
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::vector<Parameter> Module::parameters() {
+  std::vector<Parameter> result;
+  Walk walk;
+  walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
+    if (std::ranges::find(result, parameter) != result.end()) return;
+    parameter.set_name(path);
+    result.push_back(parameter);
+  };
+  walk.visit(*this);
+  return result;
+}
+
+std::vector<Buffer> Module::buffers() {
+  std::vector<Buffer> result;
+  Walk walk;
+  walk.on_buffer = [&](const std::string& path, Tensor& buffer) { result.push_back({path, buffer}); };
+  walk.visit(*this);
+  return result;
+}
+
+std::map<std::string, Tensor> Module::state_dict() {
+  std::map<std::string, Tensor> state;
+  for (const Parameter& parameter : parameters()) state[parameter.name()] = parameter.value();
+  for (const Buffer& buffer : buffers()) state[buffer.name] = buffer.value;
+  return state;
+}
+
+void Module::load_state_dict(const std::map<std::string, Tensor>& state) {
+  const std::map<std::string, Tensor> own = state_dict();
+  for (const auto& [name, value] : state)
+    check<StateError>(own.contains(name), "[load_state_dict] the model has no '{}'", name);
+  for (const auto& [name, value] : own) {
+    const auto found = state.find(name);
+    check<StateError>(found != state.end(), "[load_state_dict] '{}' is missing", name);
+    check<ShapeError>(found->second.shape() == value.shape(),
+                      "[load_state_dict] '{}' is {} in the model and {} in the state", name,
+                      value.shape(), found->second.shape());
+    check<DTypeError>(found->second.dtype() == value.dtype(),
+                      "[load_state_dict] '{}' is {} in the model and {} in the state", name,
+                      value.dtype(), found->second.dtype());
+  }
+  for (const auto& [name, value] : own) value.copy_from(state.at(name));
+}
+
+void Module::train(bool on) {
+  Walk walk;
+  walk.on_module = [on](Module& module) { module.training_ = on; };
+  walk.visit(*this);
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,63 @@
+#pragma once
+/// Layers. A module computes a tensor from a tensor and lists its parts; everything that walks a model
+/// (parameters, buffers, state dict, train and eval) uses that one list.
+///
+///   struct Net : nn::Module {
+///     nn::Linear first{64, 128}, second{128, 10};
+///     Tensor forward(const Tensor& x) override { return second(relu(first(x))); }
+///     void parts(nn::Parts& p) override { p("first", first); p("second", second); }
+///   };
+///
+/// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
+/// listed once, under its first name.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+
+namespace lockstep::nn {
+
+class Module;
+
+/// What a module calls, once per part, in the order of registration.
+class Parts {
+ public:
+  virtual ~Parts() = default;
+  virtual void operator()(std::string_view name, Parameter& parameter) = 0;
+  virtual void operator()(std::string_view name, Tensor& buffer) = 0;
+  virtual void operator()(std::string_view name, Module& child) = 0;
+};
+
+class Module {
+ public:
+  virtual ~Module() = default;
+
+  virtual Tensor forward(const Tensor& x) = 0;
+  virtual void parts(Parts&) {}
+
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  /// All parameters, in order, each named by its path. Undefined ones (no bias) are left out.
+  std::vector<Parameter> parameters();
+  std::vector<Buffer> buffers();
+
+  /// Parameters and buffers by path. The tensors share the model's memory.
+  std::map<std::string, Tensor> state_dict();
+  /// Copies values in. Throws StateError for a missing or an unknown name, ShapeError or DTypeError for
+  /// a value that does not fit; then nothing has been copied.
+  void load_state_dict(const std::map<std::string, Tensor>& state);
+
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool training() const { return training_; }
+
+ private:
+  bool training_ = true;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,59 @@
+#include <limits>
+
+#include "lockstep/nn/optim/groups.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+void validate(const AdamOptions& o) {
+  check_range("Adam", "lr", o.lr, 0, infinity);
+  check_range("Adam", "beta1", o.beta1, 0, 1);
+  check_range("Adam", "beta2", o.beta2, 0, 1);
+  check_range("Adam", "eps", o.eps, 0, infinity);
+  check_range("Adam", "weight_decay", o.weight_decay, 0, infinity);
+}
+
+}  // namespace
+
+Adam::Adam(std::vector<Parameter> parameters, Options options)
+    : Adam({{std::move(parameters), options}}, false) {}
+
+Adam::Adam(std::vector<Group<Options>> groups, bool decoupled)
+    : Optimizer(all_of(groups)),
+      decoupled_(decoupled),
+      groups_(std::move(groups)),
+      states_(groups_.size()) {
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    validate(groups_[k].options);
+    for (const Parameter& parameter : groups_[k].parameters) {
+      const Tensor& value = parameter.value();
+      states_[k].first.push_back(Tensor::zeros(value.shape(), value.dtype(), value.device()));
+      states_[k].second.push_back(Tensor::zeros(value.shape(), value.dtype(), value.device()));
+      states_[k].steps.push_back(0);
+    }
+    states_[k].items.reserve(groups_[k].parameters.size());
+  }
+}
+
+void Adam::update() {
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    const auto& [parameters, o] = groups_[k];
+    auto& [first, second, steps, items] = states_[k];
+    items.clear();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
+      if (parameter.gradient_state() == GradientState::nothing) continue;
+      items.push_back({parameter.value(), parameter.gradient_slot(), first[i], second[i], ++steps[i]});
+    }
+    kernels::adam_step(items, {.lr = o.lr,
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .eps = o.eps,
+                               .weight_decay = o.weight_decay,
+                               .decoupled = decoupled_});
+  }
+}
+
+}  // namespace lockstep::optim

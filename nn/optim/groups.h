@@ -1,0 +1,29 @@
+#pragma once
+/// What the optimizers share in handling their groups.
+
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+template <class Options>
+std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
+  std::vector<Parameter> all;
+  for (const auto& group : groups)
+    all.insert(all.end(), group.parameters.begin(), group.parameters.end());
+  return all;
+}
+
+/// Throws UsageError unless low <= value < high (and value is a number).
+inline void check_range(std::string_view optimizer, std::string_view name, double value, double low,
+                        double high) {
+  check<UsageError>(std::isfinite(value) && value >= low && value < high,
+                    "[{}] {} must be in [{}, {}), got {}", optimizer, name, low, high, value);
+}
+
+}  // namespace lockstep::optim

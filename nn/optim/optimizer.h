@@ -1,0 +1,120 @@
+#pragma once
+/// Optimizers with PyTorch's formulas. One kernel call steps all parameters of a group.
+///
+///   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
+///
+/// `step()` skips a parameter that has no gradient: its state and its step count stay as they are. A
+/// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would let the
+/// replicas drift apart.
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/kernels/optimizer.h"
+
+namespace lockstep::optim {
+
+/// Parameters that share their options.
+template <class Options>
+struct Group {
+  std::vector<Parameter> parameters;
+  Options options;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /// One update of every parameter that has a gradient.
+  void step();
+  /// "The next contribution overwrites", for every gradient. Touches no memory.
+  void zero_grad();
+
+ protected:
+  /// Checks that no parameter stands in two groups or is undefined.
+  explicit Optimizer(std::vector<Parameter> all);
+  virtual void update() = 0;
+
+ private:
+  std::vector<Parameter> all_;
+};
+
+/// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
+class SGD : public Optimizer {
+ public:
+  struct Options {
+    double lr = 1e-3;
+    double momentum = 0;
+    double dampening = 0;
+    double weight_decay = 0;
+    bool nesterov = false;
+  };
+  /// Throws UsageError for an option out of its range.
+  SGD(std::vector<Parameter> parameters, Options options);
+  explicit SGD(std::vector<Group<Options>> groups);
+
+  std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
+
+ private:
+  void update() override;
+  struct State {
+    std::vector<Tensor> momentum;  // per parameter; undefined until the first step
+    std::vector<kernels::SgdItem> items;
+  };
+  std::vector<Group<Options>> groups_;
+  std::vector<State> states_;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+/// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
+class Adam : public Optimizer {
+ public:
+  using Options = AdamOptions;
+  Adam(std::vector<Parameter> parameters, Options options);
+  explicit Adam(std::vector<Group<Options>> groups) : Adam(std::move(groups), false) {}
+
+  std::vector<Group<Options>>& groups() { return groups_; }
+
+ protected:
+  Adam(std::vector<Group<Options>> groups, bool decoupled);
+
+ private:
+  void update() override;
+  struct State {
+    std::vector<Tensor> first, second;  // moments, zeros at the start
+    std::vector<std::int64_t> steps;
+    std::vector<kernels::AdamItem> items;
+  };
+  bool decoupled_;  // weight decay on the value itself, not through the gradient
+  std::vector<Group<Options>> groups_;
+  std::vector<State> states_;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  operator AdamOptions() const { return {lr, beta1, beta2, eps, weight_decay}; }  // NOLINT
+};
+
+/// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
+class AdamW : public Adam {
+ public:
+  using Options = AdamWOptions;
+  AdamW(std::vector<Parameter> parameters, AdamWOptions options)
+      : Adam({{std::move(parameters), options}}, true) {}
+  explicit AdamW(std::vector<Group<AdamOptions>> groups) : Adam(std::move(groups), true) {}
+};
+
+}  // namespace lockstep::optim

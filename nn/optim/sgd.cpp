@@ -1,0 +1,56 @@
+#include <limits>
+
+#include "lockstep/nn/optim/groups.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+void validate(const SGD::Options& o) {
+  check_range("SGD", "lr", o.lr, 0, infinity);
+  check_range("SGD", "momentum", o.momentum, 0, infinity);
+  check_range("SGD", "weight_decay", o.weight_decay, 0, infinity);
+  check<UsageError>(std::isfinite(o.dampening), "[SGD] dampening must be a number, got {}",
+                    o.dampening);
+  check<UsageError>(!o.nesterov || (o.momentum > 0 && o.dampening == 0),
+                    "[SGD] nesterov needs momentum > 0 and dampening 0, got {} and {}", o.momentum,
+                    o.dampening);
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<Parameter> parameters, Options options)
+    : SGD(std::vector<Group<Options>>{{std::move(parameters), options}}) {}
+
+SGD::SGD(std::vector<Group<Options>> groups)
+    : Optimizer(all_of(groups)), groups_(std::move(groups)), states_(groups_.size()) {
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    validate(groups_[k].options);
+    states_[k].momentum.resize(groups_[k].parameters.size());
+    states_[k].items.reserve(groups_[k].parameters.size());
+  }
+}
+
+void SGD::update() {
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    const auto& [parameters, o] = groups_[k];
+    auto& [momentum, items] = states_[k];
+    items.clear();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
+      if (parameter.gradient_state() == GradientState::nothing) continue;
+      const Tensor& value = parameter.value();
+      const bool first = o.momentum != 0 && !momentum[i].defined();
+      if (first) momentum[i] = Tensor::empty(value.shape(), value.dtype(), value.device());
+      items.push_back({value, parameter.gradient_slot(), momentum[i], first});
+    }
+    kernels::sgd_step(items, {.lr = o.lr,
+                              .momentum = o.momentum,
+                              .dampening = o.dampening,
+                              .weight_decay = o.weight_decay,
+                              .nesterov = o.nesterov});
+  }
+}
+
+}  // namespace lockstep::optim

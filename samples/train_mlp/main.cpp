@@ -1,0 +1,94 @@
+// `./lockstep train`: trains an MLP on handwritten digits across ranks.
+//
+// The program starts its own ranks: run by hand, it is the launcher, and every rank is a child that
+// runs this same main() with RANK and WORLD_SIZE in its environment. Inside another launcher's world
+// (torchrun, mpirun, srun, lockstep-run) it joins that.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/dist/environment.h"
+#include "lockstep/dist/launch.h"
+#include "lockstep/dist/report.h"
+#include "train.h"
+
+namespace train_mlp {
+namespace {
+
+using namespace lockstep;
+
+void write_json(const Options& options, const Result& result, const World& world) {
+  nlohmann::ordered_json per_rank = nlohmann::ordered_json::array();
+  for (const Replica& replica : result.replicas)
+    per_rank.push_back({{"rank", replica.rank}, {"pid", replica.pid}, {"digest", replica.digest}});
+  const nlohmann::ordered_json json = {
+      {"test_accuracy", result.test_accuracy},
+      {"train_loss", result.train_loss},
+      {"ranks", world.size()},
+      {"replicas_identical", result.replicas_identical},
+      {"parameter_digest", result.replicas[0].digest},
+      {"per_rank", per_rank},
+      {"buckets", result.buckets},
+      {"samples_per_second", result.samples_per_second},
+      {"comm", options.comm},
+      {"algorithm", result.algorithm},
+      {"transport", world.transport()},
+      {"device", "cpu"},
+      {"seed", options.seed},
+      {"losses", result.losses},
+  };
+  std::ofstream file(options.json);
+  file << json.dump(1) << '\n';
+  file.close();
+  check<DataError>(file.good(), "--json '{}': cannot be written", options.json);
+}
+
+int run_rank(const Options& options, const World& world) {
+  const Result result = train(options, world);
+  if (world.rank() == 0) {
+    if (!options.json.empty()) write_json(options, result, world);
+    fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
+               result.test_accuracy, result.train_loss, world.size(),
+               result.replicas_identical ? "identical" : "different");
+    std::fflush(stdout);
+  }
+  return result.replicas_identical ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  const std::optional<Options> options = parse(argc, argv);
+  if (!options) return 0;
+  const auto environment = dist::read_environment();
+  if (environment) {
+    check<UsageError>(!options->ranks || *options->ranks == environment->size,
+                      "--ranks {} in a world of {} that {} started", options->ranks.value_or(0),
+                      environment->size, environment->launcher);
+    check<UsageError>(options->transport != "threads",
+                      "--transport threads in a world of processes that {} started",
+                      environment->launcher);
+  }
+  const int ranks = environment ? environment->size : options->ranks.value_or(2);
+  if (options->transport == "threads") {
+    std::vector<int> codes(static_cast<std::size_t>(ranks));
+    run_threads(ranks, {.comm = options->comm, .timeout = dist::Seconds(options->timeout)},
+                [&](const World& world) {
+                  codes[static_cast<std::size_t>(world.rank())] = run_rank(*options, world);
+                });
+    return *std::ranges::max_element(codes);
+  }
+  if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
+  return run_rank(*options, World::join({.comm = options->comm,
+                                         .transport = options->transport.value_or(""),
+                                         .timeout = dist::Seconds(options->timeout)}));
+}
+
+}  // namespace
+}  // namespace train_mlp
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return train_mlp::run(argc, argv); });
+}

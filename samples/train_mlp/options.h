@@ -1,0 +1,38 @@
+#pragma once
+/// The command line of `train`.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/dist/world.h"
+
+namespace train_mlp {
+
+struct Options {
+  std::vector<std::int64_t> layers;  ///< widths; empty: INPUT,128,64,10
+  std::int64_t epochs = 30;
+  std::int64_t batch = 32;  ///< samples per rank and step
+  std::string optimizer = "sgd";
+  std::optional<double> lr;            ///< sgd 0.1, adam and adamw 0.001
+  std::optional<double> momentum;      ///< sgd only: 0.9
+  std::optional<double> weight_decay;  ///< 0; adamw 0.01
+  std::uint64_t seed = 0;
+  std::string data;  ///< a folder of IDX files
+  bool shuffle = true;
+  bool padded = false;
+  std::optional<int> ranks;  ///< 2, or as many as the launcher started
+  std::string comm = "auto";
+  std::optional<std::string> transport;  ///< shm; tcp on several machines
+  double timeout = 60;                   ///< seconds without progress
+  double bucket_cap_mb = 25;
+  std::string checkpoint;
+  std::string json;
+};
+
+/// Throws UsageError with one line for anything that makes no sense. After --help, which it prints,
+/// nothing is returned.
+std::optional<Options> parse(int argc, const char* const* argv);
+
+}  // namespace train_mlp

@@ -1,0 +1,184 @@
+#include "train.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "lockstep/kernels/reduce.h"
+#include "lockstep/lockstep.h"
+#include "progress.h"
+
+namespace train_mlp {
+namespace {
+
+using namespace lockstep;
+
+std::vector<std::int64_t> widths(const Options& options, const data::Dataset& train) {
+  const std::int64_t pixels = train.images.size(1);
+  if (options.layers.empty()) return {pixels, 128, 64, 10};
+  check<DataError>(options.layers.front() == pixels,
+                   "--layers: the first layer has {} inputs, but the images in '{}' have {} pixels",
+                   options.layers.front(), options.data, pixels);
+  return options.layers;
+}
+
+nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
+  nn::Sequential model;
+  for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
+    if (i > 0) model.append(nn::ReLU());
+    model.append(nn::Linear(layers[i], layers[i + 1]));
+  }
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<Parameter> parameters) {
+  if (o.optimizer == "sgd")
+    return std::make_unique<optim::SGD>(
+        std::move(parameters), optim::SGD::Options{.lr = o.lr.value_or(0.1),
+                                                   .momentum = o.momentum.value_or(0.9),
+                                                   .weight_decay = o.weight_decay.value_or(0)});
+  const double lr = o.lr.value_or(0.001);
+  if (o.optimizer == "adam")
+    return std::make_unique<optim::Adam>(
+        std::move(parameters),
+        optim::Adam::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0)});
+  return std::make_unique<optim::AdamW>(
+      std::move(parameters),
+      optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
+}
+
+/// The share of `set` that the model classifies rightly: every rank counts its own part, none twice.
+double accuracy(nn::Module& model, const data::Dataset& set, const World& world) {
+  constexpr std::int64_t chunk = 512;  // rows at a time, to bound the memory
+  const dist::Range mine = dist::partition(set.labels.numel(), world.size(), world.rank());
+  const Tensor right = Tensor::zeros({1}, DType::i64);
+  const bool was_training = model.training();
+  model.eval();
+  for (std::int64_t begin = mine.begin; begin < mine.end; begin += chunk) {
+    const std::int64_t end = std::min(begin + chunk, mine.end);
+    const Tensor guess = Tensor::empty({end - begin}, DType::i64);
+    kernels::argmax(model(set.images.slice(begin, end)), guess);
+    const auto labels = set.labels.slice(begin, end).span<std::int64_t>();
+    const auto guesses = guess.span<std::int64_t>();
+    for (std::size_t i = 0; i < labels.size(); ++i) *right.data<std::int64_t>() += guesses[i] == labels[i];
+  }
+  model.train(was_training);
+  world.communicator().all_reduce(right, "right answers").wait();
+  return set.labels.numel() ? right.item() / static_cast<double>(set.labels.numel()) : 0;
+}
+
+/// One epoch's losses: on each rank, per step, the sum over its own samples; then over all ranks.
+class LossLog {
+ public:
+  explicit LossLog(std::int64_t steps) : sums_(Tensor::zeros({steps}, DType::f64)) {
+    totals_.reserve(static_cast<std::size_t>(steps));
+  }
+
+  void add(const Tensor& mean_loss, const Weight& weight) {
+    sums_.data<double>()[totals_.size()] = weight.local > 0 ? mean_loss.item() * weight.local : 0;
+    totals_.push_back(weight.total);
+  }
+  /// Collective. The global mean loss of every step, appended to `losses`; returns the epoch's.
+  double finish(const World& world, std::vector<double>& losses) {
+    world.communicator().all_reduce(sums_, "losses").wait();
+    double sum = 0, samples = 0;
+    for (std::size_t i = 0; i < totals_.size(); ++i) {
+      losses.push_back(sums_.data<double>()[i] / totals_[i]);
+      sum += sums_.data<double>()[i];
+      samples += totals_[i];
+    }
+    samples_ = samples;
+    return samples > 0 ? sum / samples : 0;
+  }
+  double samples() const { return samples_; }
+
+ private:
+  Tensor sums_;
+  std::vector<double> totals_;
+  double samples_ = 0;
+};
+
+std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const World& world) {
+  const std::string mine = fmt::format("{} {}", ::getpid(), dist::parameter_digest(parameters));
+  std::vector<Replica> all;
+  for (const std::string& text : dist::gather_text(world.communicator(), mine)) {
+    const std::size_t space = text.find(' ');
+    all.push_back({static_cast<int>(all.size()), std::stoi(text.substr(0, space)),
+                   text.substr(space + 1)});
+  }
+  return all;
+}
+
+}  // namespace
+
+Result train(const Options& options, const World& world) {
+  const auto [train_set, test_set] = data::load_idx(options.data);
+  const std::vector<std::int64_t> layers = widths(options, train_set);
+  data::check_labels(train_set, layers.back());
+  data::check_labels(test_set, layers.back());
+
+  manual_seed(options.seed);
+  nn::Sequential model = make_model(layers);
+  const std::vector<Parameter> parameters = model.parameters();
+  const auto optimizer = make_optimizer(options, parameters);
+  dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
+                                    {.bucket_cap_mb = options.bucket_cap_mb});
+  const data::LoaderOptions loading{.batch = options.batch,
+                                    .shuffle = options.shuffle,
+                                    .seed = options.seed,
+                                    .padded = options.padded};
+
+  Result result;
+  result.buckets = ddp.reducer().plan().buckets.size();
+  result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
+  Progress progress(world.rank() == 0, options.epochs);
+  progress.begin(fmt::format(
+      "{} | {} parameters in {} bucket{} | {} rank{} x batch {} over {}, {} all-reduce\n"
+      "{} training and {} test samples from {}",
+      fmt::join(layers, "-"), ddp.reducer().parameters(), result.buckets,
+      result.buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
+      world.transport(), result.algorithm, train_set.labels.numel(), test_set.labels.numel(),
+      options.data));
+
+  double training_seconds = 0, samples = 0;
+  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    const auto start = std::chrono::steady_clock::now();
+    data::Loader loader(train_set, loading, world, static_cast<int>(epoch));
+    LossLog log(loader.steps());
+    std::int64_t step = 0;
+    for (const data::Batch& batch : loader) {
+      Tape tape;
+      const Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
+      tape.backward(loss, batch.weight);
+      optimizer->step();
+      optimizer->zero_grad();
+      log.add(loss, batch.weight);
+      progress.step(epoch, ++step, loader.steps());
+    }
+    result.train_loss = log.finish(world, result.losses);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    training_seconds += seconds.count();
+    samples += log.samples();
+    const double train_accuracy = accuracy(model, train_set, world);
+    result.test_accuracy = accuracy(model, test_set, world);
+    progress.epoch({.epoch = epoch,
+                    .loss = result.train_loss,
+                    .train_accuracy = train_accuracy,
+                    .test_accuracy = result.test_accuracy,
+                    .samples_per_second = log.samples() / seconds.count()});
+  }
+  result.samples_per_second = samples / training_seconds;
+  result.replicas = replicas(parameters, world);
+  result.replicas_identical = std::ranges::all_of(result.replicas, [&](const Replica& replica) {
+    return replica.digest == result.replicas[0].digest;
+  });
+  if (!options.checkpoint.empty() && world.rank() == 0)
+    nn::save_safetensors(options.checkpoint, model.state_dict());
+  return result;
+}
+
+}  // namespace train_mlp

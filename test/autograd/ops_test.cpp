@@ -1,0 +1,86 @@
+// Every operation against numeric derivatives in f64, and f32 against f64.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "lockstep/autograd/ops.h"
+#include "op_table.h"
+
+using namespace lockstep;
+
+namespace {
+std::string title(const OpCase& op, const std::vector<Shape>& shapes) {
+  std::string text = op.name;
+  for (const Shape& shape : shapes) text += " " + shape.to_string();
+  return text;
+}
+}  // namespace
+
+TEST_CASE("gradients of every operation agree with numeric ones") {
+  for (const OpCase& op : op_table())
+    for (const auto& shapes : op.shapes) {
+      const GradcheckResult result = gradcheck(op.function, operands(op, shapes, DType::f64));
+      INFO(title(op, shapes), ": ", result.where);
+      CHECK(result.worst < 1e-8);
+    }
+}
+
+TEST_CASE("gradients of every operation add up where an operand is used twice") {
+  for (const OpCase& op : op_table())
+    for (const auto& shapes : op.shapes) {
+      const auto twice = [&](std::span<const Tensor> x) { return op.function(x) + op.function(x); };
+      const GradcheckResult result = gradcheck(twice, operands(op, shapes, DType::f64));
+      INFO(title(op, shapes), ": ", result.where);
+      CHECK(result.worst < 1e-8);
+    }
+}
+
+TEST_CASE("f32 values and gradients agree with f64") {
+  for (const OpCase& op : op_table())
+    for (const auto& shapes : op.shapes) {
+      INFO(title(op, shapes));
+      const auto run = [&](DType dtype) {
+        std::vector<Tensor> results;
+        Tape tape;
+        std::vector<Tensor> watched;
+        for (const Tensor& x : operands(op, shapes, dtype)) watched.push_back(tape.watch(x));
+        const Tensor y = op.function(watched);
+        tape.backward(sum(y));
+        results.push_back(y.detach());
+        for (const Tensor& x : watched) results.push_back(tape.gradient(x));
+        return results;
+      };
+      const auto single = run(DType::f32), exact = run(DType::f64);
+      for (std::size_t k = 0; k < single.size(); ++k) {
+        REQUIRE(single[k].shape() == exact[k].shape());
+        for (std::int64_t i = 0; i < single[k].numel(); ++i)
+          CHECK(single[k].data<float>()[i] ==
+                doctest::Approx(exact[k].data<double>()[i]).epsilon(1e-4));
+      }
+    }
+}
+
+TEST_CASE("gradcheck notices a wrong gradient") {
+  // y = x^2 with a backward that forgets the factor 2.
+  const auto wrong = [](std::span<const Tensor> x) {
+    const Tensor value = x[0].detach();
+    return record("wrong", mul(value, value), {&x[0]},
+                  [value](Gradients& g) { g.pass(0, mul(g.output(), value)); });
+  };
+  const Tensor x = Tensor::of<double>({2}, {1.5, -2.0});
+  CHECK(gradcheck(wrong, {x}).worst > 0.1);
+  CHECK(x.to_vector<double>() == std::vector<double>{1.5, -2.0});  // as it was
+}
+
+TEST_CASE("operands that do not fit are named with both values") {
+  const Tensor a = Tensor::zeros({32, 64}), b = Tensor::zeros({63, 128});
+  CHECK_THROWS_WITH_AS(matmul(a, b), doctest::Contains("(32, 64) x (63, 128)"), ShapeError);
+  CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("(32, 64) and (63, 128)"), ShapeError);
+  CHECK_THROWS_WITH_AS(add(a, Tensor::zeros({64}, DType::f64)), doctest::Contains("f32 and f64"),
+                       DTypeError);
+  CHECK_THROWS_AS(linear(a, b), ShapeError);
+  CHECK_THROWS_AS(mse(a, b), ShapeError);
+  CHECK_THROWS_AS(reshape(a, {5}), ShapeError);
+  CHECK_THROWS_AS(exp(Tensor::zeros({2}, DType::i64)), DTypeError);
+}

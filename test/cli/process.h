@@ -1,0 +1,64 @@
+#pragma once
+/// Runs real programs for the tests: starts them, watches them, and finds what they leave behind.
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/dist/descriptor.h"
+
+namespace lockstep::test {
+
+/// How a program ended and what it wrote.
+struct Ended {
+  int code = -1;  ///< exit code, -1 if a signal ended it
+  int signal = 0;
+  std::string out, err;
+};
+
+/// A running program with stdin from /dev/null. It and everything it starts carry a mark of their
+/// own in their environment. Whatever is left is killed at the end.
+class Process {
+ public:
+  /// `command[0]` is searched in PATH.
+  explicit Process(const std::vector<std::string>& command,
+                   const std::vector<std::string>& variables = {});
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t id() const { return id_; }
+  std::string out() const;  ///< what it has written to stdout up to now
+  std::string err() const;
+
+  /// Waits until `text` has appeared in stdout `times` times; fails the test after a minute.
+  void wait_for_output(const std::string& text, int times = 1) const;
+
+  /// Waits for the end of the program itself; fails the test after a minute.
+  Ended wait();
+
+  /// The living processes that carry this one's mark, itself included.
+  std::vector<pid_t> family() const;
+
+  /// Waits until no process of the family lives; fails the test after a minute.
+  void wait_for_empty_family() const;
+
+ private:
+  std::string mark_;
+  dist::Descriptor out_, err_;
+  pid_t id_ = -1;
+  bool waited_ = false;
+};
+
+Ended run(const std::vector<std::string>& command, const std::vector<std::string>& variables = {});
+
+/// `lockstep-run -n ranks [options] sh -c script`.
+std::vector<std::string> launched(int ranks, const std::string& script,
+                                  const std::vector<std::string>& options = {});
+
+std::vector<std::string> lines_of(const std::string& text);
+int count(const std::string& text, const std::string& part);
+bool contains(const std::string& text, const std::string& part);
+
+}  // namespace lockstep::test

@@ -1,0 +1,130 @@
+// How a program ends: run_main in a process of its own, alone and under a launcher.
+
+#include "lockstep/dist/report.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "lockstep/core/error.h"
+#include "lockstep/dist/descriptor.h"
+
+using namespace lockstep;
+using dist::Descriptor;
+
+namespace {
+
+struct Outcome {
+  int code;
+  std::string err, records;
+};
+
+std::string all_of(int descriptor) {
+  std::string text(8192, '\0');
+  const ssize_t got = pread(descriptor, text.data(), text.size(), 0);
+  return text.substr(0, got < 0 ? 0 : static_cast<std::size_t>(got));
+}
+
+// Runs run_main(body) in a child; `error_fd` is LOCKSTEP_ERROR_FD there, "pipe" stands for a real
+// one.
+Outcome run_child(const std::function<int()>& body, const char* error_fd = nullptr) {
+  const Descriptor err(memfd_create("err", MFD_CLOEXEC));
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  Descriptor read_end(ends[0]), write_end(ends[1]);
+  std::fflush(stdout);  // what is buffered must not come out of the child as well
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(err.get(), STDERR_FILENO);
+    unsetenv("LOCKSTEP_ERROR_FD");
+    const std::string number = std::to_string(write_end.get());
+    if (error_fd)
+      setenv("LOCKSTEP_ERROR_FD", error_fd == std::string("pipe") ? number.c_str() : error_fd, 1);
+    _exit(run_main(body));
+  }
+  write_end.close();
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  std::string records(8192, '\0');
+  const ssize_t got = read(read_end.get(), records.data(), records.size());
+  records.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return {WEXITSTATUS(status), all_of(err.get()), records};
+}
+
+}  // namespace
+
+TEST_CASE("run_main: exit codes and one line on stderr") {
+  CHECK(run_child([] { return 0; }).code == 0);
+  CHECK(run_child([] { return 5; }).code == 5);
+  CHECK(run_child([] { return 5; }).err.empty());
+
+  const Outcome shape = run_child([]() -> int { fail<ShapeError>("[add] {} and {}", 2, 3); });
+  CHECK(shape.code == 1);
+  CHECK(shape.err == "error: [add] 2 and 3\n");
+
+  const Outcome usage = run_child([]() -> int { fail<UsageError>("--lr: 'x'"); });
+  CHECK(usage.code == 2);
+  CHECK(usage.err == "error: --lr: 'x'\n");
+
+  CHECK(run_child([]() -> int { throw std::bad_alloc(); }).err == "error: out of memory\n");
+  CHECK(run_child([]() -> int { throw std::out_of_range("that"); }).err == "error: that\n");
+}
+
+TEST_CASE("run_main: a message with newlines or escape codes stays one line") {
+  const Outcome outcome = run_child([]() -> int { fail<DataError>("file 'a\nb\x1b[2J'"); });
+  CHECK(outcome.err == "error: file 'a b [2J'\n");
+}
+
+TEST_CASE("run_main: output that cannot be written is a failure") {
+  const Outcome outcome = run_child([] {
+    const int full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    std::printf("result\n");
+    return 0;
+  });
+  CHECK(outcome.code == 1);
+  CHECK(outcome.err == "error: cannot write to stdout: No space left on device\n");
+}
+
+TEST_CASE("run_main: under a launcher the message goes into its pipe") {
+  const Outcome cause = run_child([]() -> int { fail<DataError>("[x] bad"); }, "pipe");
+  CHECK(cause.code == 1);
+  CHECK(cause.err.empty());
+  CHECK(cause.records == "cause [x] bad\n");
+
+  const Outcome echo = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
+  CHECK(echo.records == "echo rank 1 is gone\n");
+  const Outcome own = run_child([]() -> int { fail<CommError>("timed out"); }, "pipe");
+  CHECK(own.records == "cause timed out\n");
+}
+
+TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone") {
+  for (const char* number : {"", "x", "-1", "99999", "0x3", "3 ", "2"}) {
+    CAPTURE(number);
+    const Outcome outcome = run_child([]() -> int { fail<DataError>("bad"); }, number);
+    CHECK(outcome.err == "error: bad\n");
+  }
+}
+
+TEST_CASE("records: there and back") {
+  for (bool echo : {false, true}) {
+    std::string line = dist::write_record({echo, "cause echo: a\tb"});
+    REQUIRE(line.back() == '\n');
+    line.pop_back();
+    const auto record = dist::read_record(line);
+    REQUIRE(record);
+    CHECK(record->echo == echo);
+    CHECK(record->message == "cause echo: a b");
+  }
+  CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
+  for (const char* line : {"", "cause", "Cause x", "something else", "\x01"})
+    CHECK_FALSE(dist::read_record(line));
+}

@@ -1,0 +1,133 @@
+// Which of several failures a launcher reports: a table of endings.
+
+#include "lockstep/dist/verdict.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "cli/process.h"
+#include "lockstep/dist/output.h"
+
+using namespace lockstep::dist;
+using lockstep::test::contains;
+
+namespace {
+
+RankOutcome fine(int order) { return {.order = order}; }
+RankOutcome code(int order, int exit_code) { return {.order = order, .exit_code = exit_code}; }
+RankOutcome killed(int order, int signal) { return {.order = order, .signal = signal}; }
+RankOutcome echo(int order) {
+  return {.order = order, .exit_code = 1, .record = FailureRecord{true, "rank x is gone"}};
+}
+RankOutcome cause(int order, int exit_code, const char* message) {
+  return {.order = order, .exit_code = exit_code, .record = FailureRecord{false, message}};
+}
+
+Verdict judge_all(const std::vector<RankOutcome>& outcomes) { return judge(outcomes); }
+
+}  // namespace
+
+TEST_CASE("verdict: success says nothing") {
+  const Verdict verdict = judge_all({fine(1), fine(0)});
+  CHECK(verdict.exit_code == 0);
+  CHECK(verdict.report.empty());
+}
+
+TEST_CASE("verdict: a signal, a code, a record") {
+  CHECK(judge_all({fine(0), killed(1, SIGKILL)}).report ==
+        "error: rank 1 was killed by signal 9 (Killed)\n");
+  CHECK(judge_all({fine(0), killed(1, SIGKILL)}).exit_code == 1);
+  CHECK(judge_all({fine(0), code(1, 7)}).report == "error: rank 1 failed with exit code 7\n");
+  CHECK(judge_all({fine(0), code(1, 7)}).exit_code == 7);
+  CHECK(judge_all({cause(0, 2, "--lr: 'x' is not a number"), fine(1)}).report ==
+        "error: rank 0 failed with exit code 2: --lr: 'x' is not a number\n");
+}
+
+TEST_CASE("verdict: codes that shells and timeout(1) use for themselves become 1") {
+  CHECK(judge_all({code(0, 123)}).exit_code == 123);
+  for (int taken : {124, 125, 126, 127, 128, 137, 255})
+    CHECK(judge_all({code(0, taken)}).exit_code == 1);
+}
+
+TEST_CASE("verdict: the first failure in time wins, not the lowest rank") {
+  CHECK(judge_all({code(2, 5), code(1, 6), fine(0)}).exit_code == 6);
+}
+
+TEST_CASE("verdict: a cause beats echoes that were seen before it") {
+  const std::vector<RankOutcome> outcomes{echo(0), echo(1), cause(2, 3, "[load] no such file")};
+  CHECK(judge_all(outcomes).exit_code == 3);
+  CHECK(judge_all(outcomes).report ==
+        "error: rank 2 failed with exit code 3: [load] no such file\n");
+  CHECK(
+      contains(judge_all({echo(0), killed(1, SIGSEGV)}).report, "rank 1 was killed by signal 11"));
+}
+
+TEST_CASE("verdict: a rank that was about to report an echo and then got killed is a cause") {
+  RankOutcome both = echo(1);
+  both.exit_code = 0;
+  both.signal = SIGKILL;
+  CHECK(contains(judge_all({echo(0), both}).report, "rank 1 was killed by signal 9"));
+}
+
+TEST_CASE("verdict: ranks that the launcher stopped are not to blame") {
+  RankOutcome stopped = killed(1, SIGTERM);
+  stopped.stopped = true;
+  CHECK(contains(judge_all({stopped, echo(0)}).report, "rank 1 failed with exit code 1"));
+  CHECK(judge_all({stopped, fine(0)}).exit_code == 1);
+}
+
+TEST_CASE("verdict: with echoes only, the rank that left early without a word is named") {
+  CHECK(judge_all({echo(2), fine(1), fine(0)}).report ==
+        "error: rank 0 failed with exit code 1: rank x is gone\n"
+        "rank 2 had ended before, with exit code 0\n");
+  CHECK_FALSE(contains(judge_all({echo(0), fine(1)}).report, "had ended before"));
+  CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "had ended before"));
+}
+
+TEST_CASE("verdict: the end of stderr stands in for a record") {
+  RankOutcome outcome = code(0, 1);
+  outcome.last_lines = {"a", "", "b"};
+  CHECK(judge_all({outcome}).report ==
+        "error: rank 0 failed with exit code 1; the end of its stderr:\n  a\n  \n  b\n");
+  outcome.record = FailureRecord{false, "better"};
+  CHECK(judge_all({outcome}).report == "error: rank 0 failed with exit code 1: better\n");
+}
+
+TEST_CASE("verdict: an interrupted run") {
+  CHECK(interrupted_by(SIGINT).exit_code == 1);
+  CHECK(interrupted_by(SIGINT).report == "error: stopped by signal 2 (Interrupt)\n");
+}
+
+TEST_CASE("output: lines however the bytes are cut") {
+  const std::string text = "one\n\nthree\nlast";
+  for (std::size_t piece = 1; piece <= text.size(); ++piece) {
+    std::vector<std::string> lines;
+    const auto take = [&](std::string_view line) { lines.emplace_back(line); };
+    LineSplitter splitter;
+    for (std::size_t at = 0; at < text.size(); at += piece)
+      splitter.feed(std::string_view(text).substr(at, piece), take);
+    CHECK(lines == std::vector<std::string>{"one", "", "three"});
+    splitter.finish(take);
+    CHECK(lines == std::vector<std::string>{"one", "", "three", "last"});
+    splitter.finish(take);
+    CHECK(lines.size() == 4);
+  }
+}
+
+TEST_CASE("output: a line without end is cut") {
+  std::vector<std::size_t> sizes;
+  const auto take = [&](std::string_view line) { sizes.push_back(line.size()); };
+  LineSplitter splitter;
+  splitter.feed(std::string(2 * LineSplitter::longest_line + 5, 'x'), take);
+  splitter.finish(take);
+  CHECK(sizes ==
+        std::vector<std::size_t>{LineSplitter::longest_line, LineSplitter::longest_line, 5});
+}
+
+TEST_CASE("output: the tail keeps the last lines in order") {
+  Tail tail(3);
+  CHECK(tail.lines().empty());
+  for (const char* line : {"1", "2", "3", "4", "5"}) tail.add(line);
+  CHECK(tail.lines() == std::vector<std::string>{"3", "4", "5"});
+}

@@ -1,0 +1,135 @@
+#include "lockstep/data/loader.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "data/heap_count.h"
+#include "lockstep/core/memory.h"
+
+namespace lockstep::data {
+namespace {
+
+// Sample i has label 100 + i and pixels 1000 i, 1000 i + 1, 1000 i + 2.
+Dataset dataset_of(std::int64_t n) {
+  std::vector<float> pixels;
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < n; ++i) {
+    labels.push_back(100 + i);
+    for (std::int64_t j = 0; j < 3; ++j) pixels.push_back(static_cast<float>(1000 * i + j));
+  }
+  return {Tensor::of({n, 3}, pixels), Tensor::of({n}, labels), {}, "made up"};
+}
+
+// The samples of a batch, after a check that its rows and labels belong together.
+std::vector<std::int64_t> samples_of(const Batch& batch) {
+  const std::int64_t rows = batch.y.numel();
+  REQUIRE(batch.x.shape() == Shape{rows, 3});
+  std::vector<std::int64_t> result;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t sample = batch.y.data<std::int64_t>()[i] - 100;
+    for (std::int64_t j = 0; j < 3; ++j)
+      CHECK(batch.x.data<float>()[3 * i + j] == static_cast<float>(1000 * sample + j));
+    result.push_back(sample);
+  }
+  return result;
+}
+
+TEST_CASE("loader: an epoch in order, with a smaller last batch") {
+  std::vector<std::vector<std::int64_t>> epoch;
+  std::vector<double> weights;
+  for (const Batch& batch : Loader(dataset_of(7), {.batch = 3})) {
+    epoch.push_back(samples_of(batch));
+    weights.push_back(batch.weight.local);
+    CHECK(batch.weight.total == batch.weight.local);
+  }
+  CHECK(epoch == std::vector<std::vector<std::int64_t>>{{0, 1, 2}, {3, 4, 5}, {6}});
+  CHECK(weights == std::vector<double>{3, 3, 1});
+}
+
+TEST_CASE("loader: ranks share each batch of one process, shuffled alike") {
+  const Dataset dataset = dataset_of(23);
+  for (int world : {1, 2, 3, 4, 7}) {
+    const Loader whole(dataset, {.batch = 2 * world, .shuffle = true, .seed = 4}, {}, 6);
+    CHECK(samples_of(whole.batch(0)) !=
+          samples_of(Loader(dataset, {.batch = 2 * world, .shuffle = true, .seed = 4}).batch(0)));
+    for (std::int64_t step = 0; step < whole.steps(); ++step) {
+      const std::vector<std::int64_t> expected = samples_of(whole.batch(step));
+      for (int rank = 0; rank < world; ++rank) {
+        const Loader loader(dataset, {.batch = 2, .shuffle = true, .seed = 4}, {rank, world}, 6);
+        REQUIRE(loader.steps() == whole.steps());
+        const Batch batch = loader.batch(step);
+        std::vector<std::int64_t> dealt;
+        for (std::size_t i = static_cast<std::size_t>(rank); i < expected.size();
+             i += static_cast<std::size_t>(world))
+          dealt.push_back(expected[i]);
+        CHECK(samples_of(batch) == dealt);
+        CHECK(batch.weight.local == static_cast<double>(dealt.size()));
+        CHECK(batch.weight.total == static_cast<double>(expected.size()));
+      }
+    }
+  }
+}
+
+TEST_CASE("loader: a rank without samples gets batches of no rows") {
+  int steps = 0;
+  for (const Batch& batch : Loader(dataset_of(2), {.batch = 5}, {2, 3})) {
+    CHECK(samples_of(batch).empty());
+    CHECK(batch.weight.local == 0);
+    CHECK(batch.weight.total == 2);
+    ++steps;
+  }
+  CHECK(steps == 1);
+  for (const Batch& batch : Loader(dataset_of(0), {.batch = 5})) FAIL(batch.y.numel());
+}
+
+TEST_CASE("loader: padded, with and without the last samples") {
+  const Dataset dataset = dataset_of(5);
+  const auto epoch = [&](bool drop_last, int rank) {
+    std::vector<std::int64_t> result;
+    const LoaderOptions options{.batch = 2, .padded = true, .drop_last = drop_last};
+    for (const Batch& batch : Loader(dataset, options, {rank, 2}))
+      for (std::int64_t sample : samples_of(batch)) result.push_back(sample);
+    return result;
+  };
+  CHECK(epoch(false, 0) == std::vector<std::int64_t>{0, 2, 4});
+  CHECK(epoch(false, 1) == std::vector<std::int64_t>{1, 3, 0});
+  CHECK(epoch(true, 0) == std::vector<std::int64_t>{0, 2});
+  CHECK(epoch(true, 1) == std::vector<std::int64_t>{1, 3});
+}
+
+TEST_CASE("loader: a batch that is kept is not overwritten by the next") {
+  const Loader loader(dataset_of(4), {.batch = 2});
+  auto batches = loader.begin();
+  const Batch kept = *batches;
+  ++batches;
+  CHECK(samples_of(kept) == std::vector<std::int64_t>{0, 1});
+  CHECK(samples_of(*batches) == std::vector<std::int64_t>{2, 3});
+}
+
+TEST_CASE("loader: a steady step takes nothing from the heap") {
+  const Loader loader(dataset_of(1000), {.batch = 10, .shuffle = true}, {1, 2});
+  auto batches = loader.begin();
+  ++batches;  // from here on two batches take turns in the caching allocator
+  const long before = heap_allocations();
+  [[maybe_unused]] const auto system_before = memory::statistics().system_allocations;
+  int steps = 0;
+  for (; batches != loader.end(); ++batches) ++steps;
+  CHECK(heap_allocations() == before);
+  CHECK(before > 0);
+#if !defined(__SANITIZE_ADDRESS__)  // there the allocator does not cache
+  CHECK(memory::statistics().system_allocations == system_before);
+#endif
+  CHECK(steps == 49);
+}
+
+TEST_CASE("loader: options that make no sense") {
+  const Dataset dataset = dataset_of(3);
+  CHECK_THROWS_AS(Loader(dataset, {.batch = 0}), UsageError);
+  CHECK_THROWS_AS(Loader(dataset, {.batch = 1}, {3, 3}), UsageError);
+  CHECK_THROWS_AS(Loader(dataset, {.batch = 1, .drop_last = true}), UsageError);
+  CHECK_THROWS_AS(Loader(dataset, {.batch = 1}, {}, -1), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,99 @@
+// DistributedDataParallel with ranks as threads.
+
+#include <doctest/doctest.h>
+
+#include <mutex>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/dist/ddp.h"
+
+using namespace lockstep;
+
+namespace {
+
+Parameter parameter(const std::string& name, const Shape& shape, double value) {
+  return Parameter(Tensor::full(shape, value), name);
+}
+
+/// What each rank throws.
+std::vector<std::string> messages(int world, const std::function<void(World&)>& body) {
+  std::vector<std::string> result(static_cast<std::size_t>(world));
+  run_threads(world, {}, [&](World& w) {
+    try {
+      body(w);
+    } catch (const StateError& error) {
+      result[static_cast<std::size_t>(w.rank())] = error.what();
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("rank 0's parameters and buffers start every replica") {
+  for (const int size : {1, 2, 3, 4, 7})
+    run_threads(size, {}, [&](World& world) {
+      const Parameter w = parameter("w", {3}, 10 + world.rank());
+      const Buffer buffer{"b", Tensor::full({2}, 20 + world.rank())};
+      const dist::DistributedDataParallel ddp({w}, {buffer}, world);
+      check<Error>(w.value().to_vector<float>() == std::vector<float>{10, 10, 10}, "parameters");
+      check<Error>(buffer.value.to_vector<float>() == std::vector<float>{20, 20}, "buffers");
+      check<Error>(dist::parameter_digest({w}) ==
+                       dist::gather_text(world.communicator(), dist::parameter_digest({w}))[0],
+                   "digests");
+    });
+}
+
+TEST_CASE("models that differ are named on every rank, rank 0 included") {
+  const auto all_say = [](const std::vector<std::string>& texts, const char* what) {
+    for (const std::string& text : texts) {
+      INFO(text);
+      CHECK(text.find(what) != std::string::npos);
+    }
+  };
+  all_say(messages(3, [](World& world) {
+            const Shape shape = world.rank() == 2 ? Shape{5} : Shape{4};
+            dist::DistributedDataParallel({parameter("0.weight", {2}, 0), parameter("0.bias", shape, 0)},
+                                          {}, world);
+          }),
+          "rank 2 differs from rank 0 at item 1: parameter '0.bias' (4,) f32 on rank 0, parameter "
+          "'0.bias' (5,) f32 on rank 2");
+  all_say(messages(2, [](World& world) {
+            dist::DistributedDataParallel({parameter(world.rank() ? "a" : "b", {2}, 0)}, {}, world);
+          }),
+          "'b' (2,) f32 on rank 0, parameter 'a' (2,) f32 on rank 1");
+  all_say(messages(2, [](World& world) {
+            std::vector<Parameter> all = {parameter("a", {2}, 0)};
+            if (world.rank() == 1) all.push_back(parameter("b", {2}, 0));
+            dist::DistributedDataParallel(all, {}, world);
+          }),
+          "parameter 'b' (2,) f32 on rank 1");
+  all_say(messages(2, [](World& world) {
+            dist::DistributedDataParallel({parameter("a", {2}, 0)}, {}, world,
+                                          {.bucket_cap_mb = 1.0 + world.rank()});
+          }),
+          "bucket_cap_mb 1 on rank 0, bucket_cap_mb 2 on rank 1");
+}
+
+TEST_CASE("a bucket cap that makes no sense is refused with its value") {
+  CHECK_THROWS_WITH_AS(run_threads(1, {},
+                                   [](World& world) {
+                                     dist::DistributedDataParallel({}, {}, world,
+                                                                   {.bucket_cap_mb = -1});
+                                   }),
+                       doctest::Contains("-1"), UsageError);
+}
+
+TEST_CASE("a frozen parameter takes no part, and a model may have none at all") {
+  run_threads(2, {}, [](World& world) {
+    const Parameter frozen = parameter("frozen", {2}, world.rank()), free = parameter("free", {2}, 1);
+    frozen.set_requires_grad(false);
+    const dist::DistributedDataParallel ddp({frozen, free}, {}, world);
+    const dist::DistributedDataParallel none({}, {}, world);
+    Tape tape;
+    tape.backward(sum(frozen + free));
+    check<Error>(free.gradient().to_vector<float>() == std::vector<float>{1, 1}, "free");
+    check<Error>(!frozen.gradient().defined(), "frozen");
+    check<Error>(frozen.value().to_vector<float>() == std::vector<float>{0, 0}, "broadcast");
+  });
+}

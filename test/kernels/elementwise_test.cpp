@@ -1,0 +1,237 @@
+#include "lockstep/kernels/elementwise.h"
+
+#include <map>
+
+#include "kernels/support.h"
+#include "lockstep/kernels/broadcast.h"
+
+using namespace lockstep;
+using namespace lockstep::kernels;
+using namespace lockstep::test;
+
+namespace {
+
+const std::map<std::string, Unary> unary_names = {
+    {"neg", Unary::neg},       {"exp", Unary::exp},   {"log", Unary::log},
+    {"relu", Unary::relu},     {"tanh", Unary::tanh}, {"sigmoid", Unary::sigmoid},
+    {"square", Unary::square},
+};
+
+double apply(Binary op, double a, double b) {
+  switch (op) {
+    case Binary::add:
+      return a + b;
+    case Binary::sub:
+      return a - b;
+    case Binary::mul:
+      return a * b;
+    case Binary::div:
+      break;
+  }
+  return a / b;
+}
+
+/// The offset in `shape` of element `i` of the broadcast shape `out`, straight from NumPy's rule.
+std::int64_t source_index(std::int64_t i, const Shape& shape, const Shape& out) {
+  std::int64_t offset = 0, stride = 1;
+  for (int d = 1; d <= out.rank(); ++d) {
+    const std::int64_t coordinate = i % out[-d];
+    i /= out[-d];
+    if (d > shape.rank()) continue;
+    if (shape[-d] != 1) offset += coordinate * stride;
+    stride *= shape[-d];
+  }
+  return offset;
+}
+
+const std::vector<std::pair<Shape, Shape>> broadcast_table = {
+    {{}, {}},
+    {{1}, {}},
+    {{5}, {5}},
+    {{33}, {}},
+    {{}, {33}},
+    {{7, 5}, {5}},
+    {{5}, {7, 5}},
+    {{7, 5}, {7, 1}},
+    {{7, 1}, {1, 5}},
+    {{1, 5}, {7, 1}},
+    {{2, 3, 17}, {3, 1}},
+    {{2, 1, 4}, {3, 1}},
+    {{2, 3, 4, 5}, {2, 1, 1, 5}},
+    {{2, 1, 3, 1, 2, 1}, {1, 4, 1, 3, 1, 5}},
+    {{0}, {}},
+    {{0, 3}, {3}},
+    {{3, 0}, {3, 1}},
+    {{1, 3}, {0, 1}},
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("unary functions and gradients are PyTorch's", T, float, double) {
+  CHECK(reference()["functions"]["unary"].size() == unary_names.size());
+  for (const auto& entry : reference()["functions"]["unary"]) {
+    const std::string name = entry["op"];
+    CAPTURE(name);
+    const Unary op = unary_names.at(name);
+    const Values x = entry["x"], y = entry["y"], dy = entry["dy"], dx = entry["dx"];
+    const Shape shape{static_cast<std::int64_t>(x.size())};
+    const double close = tolerance<T>(1e-6, 1e-14);
+    const Tensor input = of_values<T>(shape, x), output = nan<T>(shape);
+    unary(op, input, output);
+    check_close<T>(output, y, close);
+
+    const Tensor gradient = nan<T>(shape), upstream = of_values<T>(shape, dy);
+    const Tensor saved = op == Unary::neg ? Tensor() : saves_output(op) ? output : input;
+    unary_backward(op, upstream, saved, gradient, false);
+    check_close<T>(gradient, dx, 2 * close);
+    unary_backward(op, upstream, saved, gradient, true);
+    Values twice = dx;
+    for (double& v : twice) v *= 2;
+    check_close<T>(gradient, twice, 2 * close);
+  }
+}
+
+TEST_CASE_TEMPLATE("a unary result does not depend on position, length or alignment", T, float,
+                   double) {
+  const Tensor x = varied<T>({200});
+  for (T& v : x.span<T>()) v = std::abs(v) + T(0.01);
+  for (const auto& [name, op] : unary_names) {
+    CAPTURE(name);
+    const Tensor whole = nan<T>({200});
+    unary(op, x, whole);
+    for (std::int64_t begin : {0, 1, 3, 15, 16, 17})
+      for (std::int64_t n : {1, 2, 15, 16, 17, 33, 100}) {
+        const Tensor part = nan<T>({n + 1}).slice(1, n + 1);
+        unary(op, x.slice(begin, begin + n), part);
+        check_close<T>(part, to_values<T>(whole.slice(begin, begin + n)), 0);
+      }
+  }
+}
+
+TEST_CASE_TEMPLATE("unary functions at their edges", T, float, double) {
+  const double inf = std::numeric_limits<double>::infinity(), nan_value = std::nan("");
+  const auto at = [](Unary op, double x) {
+    const Tensor out = nan<T>({});
+    unary(op, Tensor::scalar(x, dtype_of<T>()), out);
+    return out.item();
+  };
+  for (const auto& [name, op] : unary_names) {
+    CAPTURE(name);
+    CHECK(name_of(op) == name);
+    CHECK(std::isnan(at(op, nan_value)));
+    const Tensor nothing = Tensor::empty({0, 3}, dtype_of<T>());
+    unary(op, nothing, nothing);
+    unary_backward(op, nothing, nothing, nothing, true);
+  }
+  CHECK(at(Unary::exp, 1000) == inf);
+  CHECK(at(Unary::exp, inf) == inf);
+  CHECK(at(Unary::exp, 0) == 1);
+  CHECK(at(Unary::exp, -1000) < 1e-38);
+  CHECK(at(Unary::log, 0) == -inf);
+  CHECK(std::isnan(at(Unary::log, -1)));
+  CHECK(at(Unary::log, 1) == 0);
+  CHECK(at(Unary::relu, -inf) == 0);
+  CHECK(at(Unary::relu, inf) == inf);
+  CHECK(at(Unary::sigmoid, 1000) == 1);
+  CHECK(at(Unary::sigmoid, -1000) < 1e-38);
+  CHECK(at(Unary::tanh, -1000) == -1);
+}
+
+TEST_CASE_TEMPLATE("binary operations broadcast as NumPy does", T, float, double) {
+  for (const auto& [shape_a, shape_b] : broadcast_table) {
+    const Shape shape = Shape::broadcast("test", shape_a, shape_b);
+    CAPTURE(shape.to_string());
+    const Tensor a = varied<T>(shape_a, 1), b = varied<T>(shape_b, 2);
+    for (Binary op : {Binary::add, Binary::sub, Binary::mul, Binary::div}) {
+      Values expected;
+      for (std::int64_t i = 0; i < shape.numel(); ++i)
+        expected.push_back(apply(op, value_at(source_index(i, shape_a, shape), 1),
+                                 value_at(source_index(i, shape_b, shape), 2)));
+      const Tensor out = nan<T>(shape);
+      binary(op, a, b, out);
+      check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+      binary(op, a, b, out, true);
+      for (double& v : expected) v *= 2;
+      check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("broadcast_to repeats, scales and adds", T, float, double) {
+  for (const auto& [shape_a, shape_b] : broadcast_table) {
+    const Shape shape = Shape::broadcast("test", shape_a, shape_b);
+    const Tensor a = varied<T>(shape_a, 1), out = nan<T>(shape);
+    Values expected, sum;
+    for (std::int64_t i = 0; i < shape.numel(); ++i) {
+      expected.push_back(value_at(source_index(i, shape_a, shape), 1));
+      sum.push_back(expected.back() * 0.5);
+    }
+    broadcast_to(a, out);
+    check_close<T>(out, expected, 0);
+    broadcast_to(a, out, true, -0.5);
+    check_close<T>(out, sum, tolerance<T>(1e-7, 0));
+  }
+}
+
+TEST_CASE_TEMPLATE("scale overwrites, adds, and works in place", T, float, double) {
+  for (std::int64_t n : {0, 1, 7, 33}) {
+    const Tensor x = varied<T>({n}), out = nan<T>({n});
+    Values expected = to_values<T>(x);
+    for (double& v : expected) v *= 3;
+    scale(3, x, out, false);
+    check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+    for (double& v : expected) v *= 2;
+    scale(3, x, out, true);
+    check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+    scale(0.5, out, out, false);
+    for (double& v : expected) v /= 2;
+    check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+  }
+}
+
+TEST_CASE_TEMPLATE("binary works in place", T, float, double) {
+  const Tensor a = varied<T>({3, 5}, 1), row = varied<T>({5}, 2);
+  Values expected;
+  for (std::int64_t i = 0; i < 15; ++i) expected.push_back(value_at(i, 1) * value_at(i % 5, 2));
+  binary(Binary::mul, a, row, a);
+  check_close<T>(a, expected, tolerance<T>(1e-7, 0));
+}
+
+TEST_CASE("the broadcast plan merges what belongs together") {
+  const auto plan = [](Shape a, Shape b) {
+    return broadcast_plan(a, b, Shape::broadcast("test", a, b));
+  };
+  CHECK(plan({4, 5, 6}, {4, 5, 6}).rank == 1);
+  CHECK(plan({4, 5, 6}, {4, 5, 6}).sizes[0] == 120);
+  CHECK(plan({4, 5, 6}, {}).rank == 1);
+  CHECK(plan({4, 5, 6}, {}).stride_b[0] == 0);
+  const BroadcastPlan row = plan({4, 5, 6}, {6});
+  CHECK(row.rank == 2);
+  CHECK(row.sizes[0] == 6);
+  CHECK(row.sizes[1] == 20);
+  CHECK(row.stride_b[1] == 0);
+  const BroadcastPlan column = plan({20, 6}, {20, 1});
+  CHECK(column.rank == 2);
+  CHECK(column.stride_b[0] == 0);
+  CHECK(column.stride_b[1] == 1);
+  CHECK(plan({}, {}).rank == 1);
+  CHECK(plan({}, {}).sizes[0] == 1);
+}
+
+TEST_CASE("elementwise kernels refuse what does not fit") {
+  const Tensor a = varied<float>({2, 3}), b = varied<float>({2, 2}), d = varied<double>({2, 3});
+  const Tensor label = Tensor::zeros({2, 3}, DType::i64);
+  CHECK_THROWS_WITH_AS(binary(Binary::add, a, b, a),
+                       "[add] shapes do not broadcast: (2, 3) and (2, 2)", ShapeError);
+  CHECK_THROWS_WITH_AS(binary(Binary::add, a, a, b), "[add] out: expected shape (2, 3), got (2, 2)",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(binary(Binary::add, a, d, a), "[add] b: expected f32, got f64", DTypeError);
+  CHECK_THROWS_WITH_AS(unary(Unary::exp, label, label), "[exp] takes f32 or f64, got i64",
+                       DTypeError);
+  CHECK_THROWS_AS(unary(Unary::exp, a, b), ShapeError);
+  CHECK_THROWS_AS(unary(Unary::exp, Tensor(), a), ShapeError);
+  CHECK_THROWS_AS(unary_backward(Unary::exp, a, Tensor(), a, false), ShapeError);
+  CHECK_THROWS_AS(scale(1, a, b, false), ShapeError);
+  CHECK_THROWS_AS(broadcast_to(a, b), ShapeError);
+  CHECK_THROWS_AS(broadcast_to(a, varied<float>({3})), ShapeError);
+}

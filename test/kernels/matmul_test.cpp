@@ -1,0 +1,134 @@
+#include "lockstep/kernels/matmul.h"
+
+#include <thread>
+
+#include "kernels/support.h"
+
+using namespace lockstep;
+using namespace lockstep::kernels;
+using namespace lockstep::test;
+
+namespace {
+
+/// The element (row, column) of op(matrix).
+template <class T>
+double at(const Tensor& matrix, bool transposed, std::int64_t row, std::int64_t column) {
+  const std::int64_t i = transposed ? column : row, j = transposed ? row : column;
+  return static_cast<double>(matrix.data<T>()[i * matrix.size(1) + j]);
+}
+
+template <class T>
+Values naive_product(const Tensor& a, bool ta, const Tensor& b, bool tb, std::int64_t m,
+                     std::int64_t n, std::int64_t k) {
+  Values result;
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < n; ++j) {
+      double total = 0;
+      for (std::int64_t l = 0; l < k; ++l) total += at<T>(a, ta, i, l) * at<T>(b, tb, l, j);
+      result.push_back(total);
+    }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("matmul agrees with three loops", T, float, double) {
+  const std::int64_t sizes[][3] = {{1, 1, 1},  {2, 3, 4},    {1, 7, 5},    {5, 1, 7},   {7, 5, 1},
+                                   {3, 3, 17}, {32, 10, 64}, {33, 65, 31}, {64, 64, 64}};
+  for (const auto& [m, n, k] : sizes)
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true}) {
+        CAPTURE(m);
+        CAPTURE(n);
+        CAPTURE(k);
+        CAPTURE(ta);
+        CAPTURE(tb);
+        const Tensor a = varied<T>(ta ? Shape{k, m} : Shape{m, k}, 1);
+        const Tensor b = varied<T>(tb ? Shape{n, k} : Shape{k, n}, 2);
+        const Tensor out = nan<T>({m, n});
+        Values expected = naive_product<T>(a, ta, b, tb, m, n, k);
+        matmul(a, b, out, {.transpose_a = ta, .transpose_b = tb});
+        check_close<T>(out, expected, tolerance<T>(1e-5, 1e-13));
+        matmul(a, b, out, {.transpose_a = ta, .transpose_b = tb, .accumulate = true});
+        for (double& v : expected) v *= 2;
+        check_close<T>(out, expected, tolerance<T>(1e-5, 1e-13));
+      }
+}
+
+TEST_CASE_TEMPLATE("matmul with an empty dimension", T, float, double) {
+  const std::int64_t sizes[][3] = {{0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {0, 0, 0}};
+  for (const auto& [m, n, k] : sizes)
+    for (const bool transposed : {false, true}) {
+      const Tensor a = varied<T>(transposed ? Shape{k, m} : Shape{m, k});
+      const Tensor b = varied<T>(transposed ? Shape{n, k} : Shape{k, n});
+      const Tensor out = nan<T>({m, n});
+      MatmulFlags flags{.transpose_a = transposed, .transpose_b = transposed};
+      matmul(a, b, out, flags);
+      check_close<T>(out, Values(static_cast<std::size_t>(m * n), 0.0), 0);
+      out.fill(3);
+      flags.accumulate = true;
+      matmul(a, b, out, flags);
+      check_close<T>(out, Values(static_cast<std::size_t>(m * n), 3.0), 0);
+    }
+}
+
+TEST_CASE_TEMPLATE("matmul passes NaN on", T, float, double) {
+  const Tensor a = varied<T>({2, 3}), b = varied<T>({3, 2}), out = nan<T>({2, 2});
+  a.data<T>()[1] = std::numeric_limits<T>::quiet_NaN();
+  b.fill_zero();
+  matmul(a, b, out);
+  CHECK(std::isnan(out.data<T>()[0]));
+  CHECK(out.data<T>()[2] == 0);
+}
+
+TEST_CASE_TEMPLATE("linear adds its bias to every row", T, float, double) {
+  for (std::int64_t n : {0, 1, 5})
+    for (std::int64_t in : {0, 1, 6})
+      for (std::int64_t to : {0, 1, 4}) {
+        const Tensor x = varied<T>({n, in}, 1), w = varied<T>({to, in}, 2);
+        const Tensor bias = varied<T>({to}, 3), out = nan<T>({n, to});
+        Values expected = naive_product<T>(x, false, w, true, n, to, in);
+        linear(x, w, Tensor(), out);
+        check_close<T>(out, expected, tolerance<T>(1e-6, 1e-14));
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          expected[i] += value_at(static_cast<std::int64_t>(i) % to, 3);
+        out.fill(std::nan(""));
+        linear(x, w, bias, out);
+        check_close<T>(out, expected, tolerance<T>(1e-6, 1e-14));
+      }
+}
+
+TEST_CASE("products in several threads") {
+  // Every rank may be a thread; each must get the bits that it would get alone.
+  const Tensor a = varied<float>({33, 65}, 1), b = varied<float>({65, 31}, 2);
+  const Tensor alone = nan<float>({33, 31});
+  matmul(a, b, alone);
+  std::vector<Tensor> outs;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) outs.push_back(nan<float>({33, 31}));
+  for (const Tensor& out : outs) threads.emplace_back([&a, &b, out] { matmul(a, b, out); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Tensor& out : outs) check_close<float>(out, to_values<float>(alone), 0);
+}
+
+TEST_CASE("products refuse what does not fit") {
+  const Tensor a = varied<float>({32, 64}), b = varied<float>({63, 128});
+  const Tensor out = nan<float>({32, 128});
+  CHECK_THROWS_WITH_AS(matmul(a, b, out), "[matmul] inner dimensions differ: (32, 64) x (63, 128)",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(matmul(a, a, out, {.transpose_a = true, .transpose_b = true}),
+                       "[matmul] inner dimensions differ: (32, 64)^T x (32, 64)^T", ShapeError);
+  CHECK_THROWS_WITH_AS(matmul(a, a, out, {.transpose_b = true}),
+                       "[matmul] out: expected shape (32, 32), got (32, 128)", ShapeError);
+  CHECK_THROWS_AS(matmul(varied<float>({3}), b, out), ShapeError);
+  CHECK_THROWS_AS(matmul(a, varied<double>({64, 128}), out), DTypeError);
+  const Tensor label = Tensor::zeros({2, 2}, DType::i64);
+  CHECK_THROWS_AS(matmul(label, label, label), DTypeError);
+  const Tensor w = varied<float>({128, 64});
+  CHECK_THROWS_WITH_AS(linear(a, w, varied<float>({127}), out),
+                       "[linear] bias: expected shape (128,), got (127,)", ShapeError);
+  CHECK_THROWS_AS(linear(a, w, varied<float>({128}), nan<float>({31, 128})), ShapeError);
+  CHECK_THROWS_WITH_AS(linear(a, varied<float>({128, 63}), varied<float>({128}), out),
+                       "[linear] inner dimensions differ: (32, 64) x (128, 63)^T", ShapeError);
+  CHECK(std::isnan(out.data<float>()[0]));
+}

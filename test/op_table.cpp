@@ -1,0 +1,104 @@
+#include "op_table.h"
+
+#include <cmath>
+#include <random>
+
+#include "lockstep/autograd/ops.h"
+
+using namespace lockstep;
+
+namespace {
+
+using Operands = std::span<const Tensor>;
+using Shapes = std::vector<std::vector<Shape>>;
+
+// Broadcasting in every direction, and sizes 0, 1, odd.
+const Shapes pairs = {{{}, {}},
+                      {{5}, {5}},
+                      {{0}, {0}},
+                      {{3, 7}, {3, 7}},
+                      {{3, 7}, {7}},
+                      {{7}, {3, 7}},
+                      {{3, 1}, {1, 5}},
+                      {{3, 5}, {3, 1}},
+                      {{4, 3}, {}},
+                      {{}, {2, 3}},
+                      {{2, 1, 3}, {4, 1}},
+                      {{0, 3}, {3}},
+                      {{1}, {17}},
+                      {{2, 3, 1, 2}, {3, 2, 1}}};
+const Shapes singles = {{{}}, {{1}}, {{17}}, {{0}}, {{3, 5}}, {{0, 4}}, {{2, 3, 4}}, {{65}}};
+
+Tensor labels_for(const Tensor& logits) {
+  Tensor labels = Tensor::empty({logits.size(0)}, DType::i64);
+  for (std::int64_t i = 0; i < labels.numel(); ++i)
+    labels.data<std::int64_t>()[i] = (i * 5 + 2) % logits.size(1);
+  return labels;
+}
+
+std::vector<OpCase> make_table() {
+  std::vector<OpCase> table = {
+      {"add", [](Operands x) { return x[0] + x[1]; }, pairs},
+      {"sub", [](Operands x) { return x[0] - x[1]; }, pairs},
+      {"mul", [](Operands x) { return x[0] * x[1]; }, pairs},
+      {"div", [](Operands x) { return x[0] / x[1]; }, pairs, 0.5, 2},
+      {"neg", [](Operands x) { return -x[0]; }, singles},
+      {"exp", [](Operands x) { return exp(x[0]); }, singles},
+      {"log", [](Operands x) { return log(x[0]); }, singles, 0.2, 3},
+      {"relu", [](Operands x) { return relu(x[0]); }, singles},
+      {"sigmoid", [](Operands x) { return sigmoid(x[0]); }, singles},
+      {"tanh", [](Operands x) { return tanh(x[0]); }, singles},
+      {"scale", [](Operands x) { return scale(x[0], -1.75); }, singles},
+      {"sum", [](Operands x) { return sum(x[0]); }, singles},
+      {"mean", [](Operands x) { return mean(x[0]); }, singles},
+      {"reshape", [](Operands x) { return reshape(x[0], {x[0].numel(), 1}); }, singles},
+      {"broadcast_to", [](Operands x) { return broadcast_to(x[0], {2, 3, 5}); },
+       {{{}}, {{5}}, {{3, 1}}, {{1, 5}}, {{2, 1, 1}}, {{2, 3, 5}}}},
+      {"linear", [](Operands x) { return linear(x[0], x[1], x[2]); },
+       {{{3, 5}, {4, 5}, {4}}, {{1, 1}, {1, 1}, {1}}, {{0, 5}, {4, 5}, {4}}, {{7, 2}, {17, 2}, {17}}}},
+      {"linear without bias", [](Operands x) { return linear(x[0], x[1]); },
+       {{{3, 5}, {4, 5}}, {{0, 5}, {4, 5}}}},
+      {"log_softmax", [](Operands x) { return log_softmax(x[0]); },
+       {{{3, 5}}, {{1, 1}}, {{0, 5}}, {{4, 17}}, {{2, 33}}}},
+      {"cross_entropy", [](Operands x) { return cross_entropy(x[0], labels_for(x[0])); },
+       {{{3, 5}}, {{1, 1}}, {{0, 5}}, {{4, 17}}, {{33, 10}}}},
+      {"mse", [](Operands x) { return mse(x[0], x[1]); }, {{{3, 5}, {3, 5}}, {{0}, {0}}, {{}, {}}}},
+  };
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true}) {
+      OpCase matmul_case{fmt::format("matmul {} {}", ta ? "a^T" : "a", tb ? "b^T" : "b"),
+                         [=](Operands x) {
+                           return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb});
+                         },
+                         {}};
+      for (const auto& [n, k, m] : {std::array{3, 5, 4}, std::array{1, 1, 1}, std::array{0, 5, 4},
+                                    std::array{3, 0, 4}, std::array{3, 5, 0}, std::array{17, 9, 33}})
+        matmul_case.shapes.push_back({ta ? Shape{k, n} : Shape{n, k}, tb ? Shape{m, k} : Shape{k, m}});
+      table.push_back(matmul_case);
+    }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<OpCase>& op_table() {
+  static const std::vector<OpCase> table = make_table();
+  return table;
+}
+
+std::vector<Tensor> operands(const OpCase& op, const std::vector<Shape>& shapes, DType dtype) {
+  std::mt19937 random(17);
+  std::vector<Tensor> result;
+  for (const Shape& shape : shapes) {
+    Tensor tensor = Tensor::empty(shape, dtype);
+    visit_floating("operands", dtype, [&](auto zero) {
+      for (auto& value : tensor.span<decltype(zero)>()) {
+        double x = op.low + (op.high - op.low) * (random() / 4294967296.0);
+        if (std::abs(x) < 0.05) x = std::copysign(0.05, x) + x;
+        value = static_cast<decltype(zero)>(x);
+      }
+    });
+    result.push_back(tensor);
+  }
+  return result;
+}
