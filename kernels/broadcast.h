@@ -4,10 +4,13 @@
 /// Neighbouring dimensions along which both operands advance alike are merged, and dimensions of
 /// size 1 vanish. So the common cases all become one or two dimensions:
 ///
-///     a, b -> out                      sizes         strides of a   strides of b   (innermost
-///     first) (4, 5, 6), (4, 5, 6)             120           1              1 (4, 5, 6), () 120 1 0
-///     (4, 5, 6), (6,)                  6, 20         1, 6           1, 0
-///     (20, 6), (20, 1)                 6, 20         1, 6           0, 1
+///     operands                  sizes     strides of a   strides of b
+///     (4, 5, 6), (4, 5, 6)      120       1              1
+///     (4, 5, 6), ()             120       1              0
+///     (4, 5, 6), (6,)           6, 20     1, 6           1, 0
+///     (20, 6), (20, 1)          6, 20     1, 6           0, 1
+///
+/// (innermost dimension first).
 
 #include <array>
 #include <cstdint>

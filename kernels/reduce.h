@@ -2,9 +2,8 @@
 /// Reductions, f32 and f64, computed in their own dtype.
 ///
 /// Order of a sum. Fixed, a function of the shape alone, never of memory alignment or processor:
-/// - A run of n neighbouring elements is cut into rows of 64 (the last one filled up with zeros);
-/// rows
-///   are added elementwise, and the 64 partial sums by halves (32 + 32, 16 + 16, ...).
+/// - A run of n neighbouring elements is cut into rows of 64 (the last one filled up with zeros).
+///   Rows are added elementwise, and the 64 partial sums by halves (32 + 32, 16 + 16, ...).
 /// - Many rows are added pairwise: up to 128 one after the other, more as the sum of the two parts
 ///   left and right of the largest power of two below their number. The error then grows with the
 ///   logarithm of the number, not with the number (Higham, "The accuracy of floating point

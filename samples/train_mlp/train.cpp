@@ -137,12 +137,14 @@ Result train(const Options& options, const World& world) {
   result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
-      "{} | {} parameters in {} bucket{} | {} rank{} x batch {} over {}, {} all-reduce\n"
+      "{} | {} parameters in {} bucket{} | {} rank{} x batch {}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers, "-"), ddp.reducer().parameters(), result.buckets,
       result.buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
-      world.transport(), result.algorithm, train_set.labels.numel(), test_set.labels.numel(),
-      options.data));
+      world.size() == 1
+          ? ""
+          : fmt::format(" | {} all-reduce over {}", result.algorithm, world.transport()),
+      train_set.size(), test_set.size(), options.data));
 
   double training_seconds = 0, samples = 0;
   for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
