@@ -8,18 +8,16 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/dist/environment.h"
 #include "lockstep/dist/launch.h"
 #include "lockstep/dist/report.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/tools/cli.h"
 #include "peer.h"
 
 namespace bench {
@@ -40,13 +38,16 @@ struct Options {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
+  const CLI::Validator whole = cli::whole_number<int>();
   CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
-  app.add_option("--layers", o.layers, "Widths, input to output (64,128,64,10)")->delimiter(',');
-  app.add_option("--batch", o.batch, "Samples per rank (32)");
-  app.add_option("--ranks", o.ranks, "Replicas (2)");
+  app.add_option("--layers", o.layers, "Widths, input to output (64,128,64,10)")
+      ->delimiter(',')
+      ->check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
-  app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)");
+  app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
   app.add_option("--round", o.round_seconds, "Seconds per round (0.5)");
   app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
       ->check(CLI::IsMember({"auto", "ring", "direct"}));
@@ -55,14 +56,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    app.exit(help);
-    return {};
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
+  if (!cli::parse(app, argc, argv)) return {};
   check<UsageError>(o.layers.size() >= 2 && std::ranges::min(o.layers) > 0,
                     "--layers needs at least two positive sizes, got {}", fmt::join(o.layers, ","));
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
@@ -197,11 +191,7 @@ void report(const Options& o, const World& world, const Figures& ours,
     json["peer"] = theirs->json();
     json["ratio"] = ratio;
   }
-  if (o.json.empty()) return;
-  std::ofstream file(o.json);
-  file << json.dump(1) << '\n';
-  file.close();
-  check<DataError>(file.good(), "--json '{}': cannot be written", o.json);
+  if (!o.json.empty()) cli::write_json(o.json, json);
 }
 
 int run_rank(const Options& o, const World& world) {

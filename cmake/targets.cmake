@@ -15,7 +15,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(lockstep_flags INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized
     -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
 endif()
-if(LOCKSTEP_NATIVE)
+if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -march=native)
   # g++ 12 miscompiles copies of 32-byte constants with AVX-512 ({a, a, 0, 0} arrives as {a, a, a, a});
   # not if it moves memory by 16 bytes at a time. Loops are vectorized as ever.
@@ -27,7 +27,7 @@ if(LOCKSTEP_NATIVE)
 endif()
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE}
-    -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+    -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 

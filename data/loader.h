@@ -1,7 +1,6 @@
 #pragma once
 /// One rank's batches of one epoch, for a range-for:
-///   for (const data::Batch& batch : data::Loader(train, {.batch = 32, .shuffle = true}, world,
-///   epoch))
+///   for (const data::Batch& batch : data::Loader(train, {.batch = 32}, world, epoch))
 
 #include <cstddef>
 #include <cstdint>

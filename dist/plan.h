@@ -8,14 +8,13 @@
 /// as there are ranks (`partition`), and rank r *owns* part r. A *slot* is scratch memory for one
 /// part from one peer.
 ///
-/// RING. Every rank talks to its two neighbours only: rank r sends to r + 1 and receives from r
-/// - 1.
+/// RING. Every rank talks to its two neighbours only: rank r sends to r + 1 and receives from r - 1
+/// (all modulo n).
 ///
-///        +--> 0 --> 1 --+        reduce-scatter, n - 1 steps: in step s rank r sends part r - s -
-///        1 and |              |        adds what comes to part r - s - 2 (all modulo n); at the
-///        end part r
-///        +--- 3 <-- 2 <-+        is complete at rank r. all-gather, n - 1 steps: in step s rank r
-///                                sends part r - s, which is complete, and stores part r - s - 1.
+///     +--> 0 --> 1 --+     reduce-scatter, n - 1 steps: in step s rank r sends part r - s - 1 and adds
+///     |              |     what comes to part r - s - 2; at the end part r is complete at rank r.
+///     +--- 3 <-- 2 <-+     all-gather, n - 1 steps: in step s rank r sends part r - s, which is
+///                          complete, and stores part r - s - 1.
 ///
 /// Three ranks with the values a, b, c; digits are parts, abc1 is the sum a1 + b1 + c1:
 ///
@@ -49,9 +48,11 @@
 /// copied.
 ///
 /// BROADCAST. A binomial tree over v = (rank - root) mod n: in round k the 2^k ranks that have the
-/// data send it to v + 2^k.  BARRIER. Dissemination: in round k rank r signals r + 2^k and hears r
-/// - 2^k, so that after ceil(log2 n) rounds everyone has heard, through others, from everyone
-/// (Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, 1988).
+/// data send it to v + 2^k.
+///
+/// BARRIER. Dissemination: in round k rank r signals r + 2^k and hears r - 2^k, so that after
+/// ceil(log2 n) rounds everyone has heard, through others, from everyone (Hensgen, Finkel and Manber,
+/// Two algorithms for barrier synchronization, 1988).
 ///
 /// HEADERS. The first message to each peer begins with a header that says which collective this is.
 /// In every plan rank r begins by sending one to r + 1 and receiving one from r - 1: if the ranks

@@ -138,7 +138,7 @@ class ThreadsTransport final : public Transport {
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
     hub_->check_aborted();
-    check<PeerError>(!has_left(peer), "rank {} left", peer);
+    if (has_left(peer)) fail_without(peer);
     return out_[index(peer)].write(bytes);
   }
 
@@ -148,7 +148,7 @@ class ThreadsTransport final : public Transport {
     std::size_t count = stream.read(bytes);
     if (count == 0 && !bytes.empty() && has_left(peer)) {
       count = stream.read(bytes);  // it may have sent and left between the two looks
-      check<PeerError>(count > 0, "rank {} left", peer);
+      if (count == 0) fail_without(peer);
     }
     return count;
   }
@@ -157,9 +157,8 @@ class ThreadsTransport final : public Transport {
     const auto round = hub_->arrive(allocations_++, rank_, bytes);
     const Seconds since = now();
     for (unsigned k = 0; !hub_->complete(*round); ++k) {
-      for (int peer = 0; peer < size(); ++peer) {
-        check<PeerError>(!has_left(peer) || hub_->complete(*round), "rank {} left", peer);
-      }
+      for (int peer = 0; peer < size(); ++peer)
+        if (has_left(peer) && !hub_->complete(*round)) fail_without(peer);
       check<CommError>(now() - since < hub_->options.join_timeout,
                        "timed out after {:g} s, waiting for the other ranks to allocate {} bytes",
                        hub_->options.join_timeout.count(), bytes);
@@ -179,6 +178,11 @@ class ThreadsTransport final : public Transport {
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  // A rank that gives up says why and leaves: between two looks it may have done both.
+  [[noreturn]] void fail_without(int peer) {
+    hub_->check_aborted();
+    fail<PeerError>("rank {} left", peer);
+  }
   bool has_left(int peer) const { return hub_->left[index(peer)].load(std::memory_order_acquire); }
 
   std::shared_ptr<Hub> hub_;

@@ -7,13 +7,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/dist/environment.h"
 #include "lockstep/dist/launch.h"
 #include "lockstep/dist/report.h"
+#include "lockstep/tools/cli.h"
 #include "train.h"
 
 namespace train_mlp {
@@ -41,10 +41,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"seed", options.seed},
       {"losses", result.losses},
   };
-  std::ofstream file(options.json);
-  file << json.dump(1) << '\n';
-  file.close();
-  check<DataError>(file.good(), "--json '{}': cannot be written", options.json);
+  cli::write_json(options.json, json);
 }
 
 int run_rank(const Options& options, const World& world) {

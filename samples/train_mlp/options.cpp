@@ -4,9 +4,10 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
+
+#include "lockstep/tools/cli.h"
 
 namespace train_mlp {
 namespace {
@@ -63,20 +64,25 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   o.data = TRAIN_MLP_DIGITS;
   std::string device = "cpu";
+  const CLI::Validator whole = lockstep::cli::whole_number();
   CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
-  app.add_option("--layers", o.layers, "Widths, input to output: 64,128,64,10")->delimiter(',');
-  app.add_option("--epochs", o.epochs, "Passes over the training set (30)");
-  app.add_option("--batch", o.batch, "Samples per rank and step (32)");
+  app.add_option("--layers", o.layers, "Widths, input to output (INPUT,128,64,10)")
+      ->delimiter(',')
+      ->check(whole);
+  app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)");
   app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)");
   app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)");
-  app.add_option("--seed", o.seed, "Of the weights and the order of samples (0)");
+  app.add_option("--seed", o.seed, "Of the weights and the order of samples (0)")
+      ->check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
   app.add_flag("!--no-shuffle", o.shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
-  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)");
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
+      ->check(lockstep::cli::whole_number<int>());
   app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
       ->check(CLI::IsMember({"auto", "ring", "direct"}));
@@ -86,14 +92,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
   app.add_option("--checkpoint", o.checkpoint, "Write the trained model, as safetensors");
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    app.exit(help);
-    return {};
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
-  }
+  if (!lockstep::cli::parse(app, argc, argv)) return {};
   check<UsageError>(device == "cpu", "--device {}: this build has only the device cpu", device);
   validate(o);
   return o;

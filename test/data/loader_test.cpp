@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "data/heap_count.h"
+#include "heap_count.h"
 #include "lockstep/core/memory.h"
 
 namespace lockstep::data {

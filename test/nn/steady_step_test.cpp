@@ -4,25 +4,9 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "heap_count.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/lockstep.h"
-
-namespace {
-std::atomic<long> allocations{0};
-}
-
-// The array and nothrow forms call these.
-void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes ? bytes : 1)) return block;
-  throw std::bad_alloc();
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 
 using namespace lockstep;
 
@@ -70,13 +54,13 @@ Cost cost_of_steps(int ranks, const char* comm, bool adam) {
     epoch();
     epoch();
     world.communicator().barrier("before").wait();
-    const long heap = allocations.load();
+    const long heap = heap_allocations();
     const auto system = memory::statistics().system_allocations;
     world.communicator().barrier("start").wait();
     epoch();
     world.communicator().barrier("end").wait();
     if (world.rank() == 0)
-      cost = {allocations.load() - heap, memory::statistics().system_allocations - system};
+      cost = {heap_allocations() - heap, memory::statistics().system_allocations - system};
     world.communicator().barrier("after").wait();
   });
   return cost;
@@ -85,9 +69,9 @@ Cost cost_of_steps(int ranks, const char* comm, bool adam) {
 }  // namespace
 
 TEST_CASE("the counter counts") {
-  const long before = allocations.load();
+  const long before = heap_allocations();
   ::operator delete(::operator new(3));  // a new-expression might be left out
-  CHECK(allocations.load() == before + 1);
+  CHECK(heap_allocations() == before + 1);
 }
 
 TEST_CASE("a steady step allocates nothing") {

@@ -1,0 +1,225 @@
+// `train` itself: the program that the front door becomes.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/error.h"
+#include "process.h"
+
+using namespace lockstep;
+using lockstep::test::Ended;
+
+namespace {
+
+namespace fs = std::filesystem;
+const std::string program = LOCKSTEP_BIN_DIR "/train_mlp";
+const std::string digits = LOCKSTEP_SOURCE_DIR "/samples/data/digits";
+
+/// A folder of its own that goes with the test.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / fmt::format("lockstep-train-{}", ::getpid());
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string operator/(const std::string& name) const { return (path / name).string(); }
+};
+
+Ended train(std::vector<std::string> options) {
+  options.insert(options.begin(), program);
+  return test::run(options);
+}
+
+/// The summary of a run that must succeed.
+nlohmann::json summary(std::vector<std::string> options) {
+  const Folder folder;
+  options.insert(options.end(), {"--json", folder / "summary.json"});
+  const Ended ended = train(options);
+  INFO(fmt::format("{}", ended.err));
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(std::ifstream(folder / "summary.json"));
+}
+
+void expect_error(const std::vector<std::string>& options, int code, const std::string& says) {
+  const Ended ended = train(options);
+  INFO(ended.err);
+  CHECK(ended.code == code);
+  CHECK(ended.out == "");
+  CHECK(test::lines_of(ended.err).size() == 1);
+  CHECK(test::contains(ended.err, says));
+}
+
+}  // namespace
+
+TEST_CASE("train: the digits, two ranks, the last line") {
+  const Ended ended = train({});
+  REQUIRE(ended.code == 0);
+  const auto lines = test::lines_of(ended.out);
+  REQUIRE_FALSE(lines.empty());
+  double accuracy = 0, loss = 0;
+  int ranks = 0;
+  char replicas[16] = "";
+  REQUIRE(std::sscanf(lines.back().c_str(),
+                      "final test_accuracy=%lf train_loss=%lf ranks=%d replicas=%15s", &accuracy, &loss,
+                      &ranks, replicas) == 4);
+  CHECK(accuracy >= 0.96);
+  CHECK(loss < 0.05);
+  CHECK(ranks == 2);
+  CHECK(std::string(replicas) == "identical");
+}
+
+TEST_CASE("train: the same seed gives the same digest, whatever carries the gradients") {
+  const std::vector<std::string> base = {"--ranks", "3", "--epochs", "2", "--comm", "direct"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = base;
+    options.insert(options.end(), more.begin(), more.end());
+    return summary(options);
+  };
+  const nlohmann::json first = with({});
+  CHECK(first.at("replicas_identical") == true);
+  CHECK(first.at("per_rank").size() == 3);
+  for (const auto& replica : first.at("per_rank")) CHECK(replica.at("digest") == first.at("parameter_digest"));
+  CHECK(first.at("losses").size() == 2 * 16);  // ceil(ceil(1498 / 3) / 32) steps per epoch
+  CHECK(first.at("buckets") == 1);
+  CHECK(first.at("transport") == "shm");
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"--transport", "tcp"}, {"--transport", "threads"},
+        {"--bucket-cap-mb", "0.01"}, {"--bucket-cap-mb", "0.01", "--transport", "tcp"}}) {
+    const nlohmann::json other = with(more);
+    CHECK(other.at("parameter_digest") == first.at("parameter_digest"));
+    CHECK(other.at("losses") == first.at("losses"));
+  }
+  CHECK(with({"--seed", "1"}).at("parameter_digest") != first.at("parameter_digest"));
+}
+
+TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
+  const auto run = [](const char* ranks, const char* batch, const char* comm, const char* transport) {
+    return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm, "--transport",
+                    transport})
+        .at("losses")
+        .get<std::vector<double>>();
+  };
+  const std::vector<double> whole = run("1", "48", "auto", "shm");
+  for (const auto& [ranks, batch] : {std::pair{"2", "24"}, {"3", "16"}, {"4", "12"}})
+    for (const char* comm : {"ring", "direct"})
+      for (const char* transport : {"shm", "tcp", "threads"}) {
+        const std::vector<double> parts = run(ranks, batch, comm, transport);
+        REQUIRE(parts.size() == whole.size());
+        double worst = 0;
+        for (std::size_t i = 0; i < 100; ++i) worst = std::max(worst, std::abs(parts[i] - whole[i]));
+        INFO(ranks, " ranks, ", comm, ", ", transport);
+        CHECK(worst < 1e-5);
+      }
+}
+
+TEST_CASE("train: losses agree with PyTorch's") {
+  const auto expected = nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/training.json"));
+  for (const char* optimizer : {"sgd", "adam"}) {
+    const auto losses = summary({"--ranks", "1", "--epochs", "2", "--optimizer", optimizer})
+                            .at("losses")
+                            .get<std::vector<double>>();
+    const auto reference = expected.at(optimizer).get<std::vector<double>>();
+    for (std::size_t i = 0; i < 50; ++i) {
+      INFO(optimizer, " step ", i);
+      CHECK(std::abs(losses[i] - reference[i]) < (i < 5 ? 1e-6 : 1e-5) * reference[i]);
+    }
+  }
+}
+
+TEST_CASE("train: the checkpoint has the names and shapes of PyTorch's Sequential") {
+  const Folder folder;
+  REQUIRE(train({"--epochs", "1", "--checkpoint", folder / "model.safetensors"}).code == 0);
+  std::ifstream file(folder / "model.safetensors", std::ios::binary);
+  std::uint64_t length = 0;
+  file.read(reinterpret_cast<char*>(&length), 8);
+  REQUIRE(length < 10000);
+  std::string header(length, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(length));
+  const auto json = nlohmann::json::parse(header);
+  CHECK(json.size() == 6);
+  CHECK(json.at("0.weight").at("shape") == nlohmann::json({128, 64}));
+  CHECK(json.at("4.bias").at("shape") == nlohmann::json({10}));
+  CHECK(json.at("2.weight").at("dtype") == "F32");
+}
+
+TEST_CASE("train: more ranks than cores, and more ranks than samples in the last batch") {
+  const nlohmann::json seven = summary({"--ranks", "7", "--epochs", "1", "--batch", "10"});
+  CHECK(seven.at("replicas_identical") == true);
+  CHECK(seven.at("losses").size() == 22);
+}
+
+TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
+  for (const char* transport : {"shm", "tcp"}) {
+    test::Process process({program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
+    while (!test::contains(process.err(), "samples/s")) ::usleep(10000);  // rank 0's heading: all are there
+    pid_t victim = 0;
+    while (!victim)
+      for (const pid_t pid : process.family()) {
+        std::ifstream file(fmt::format("/proc/{}/environ", pid));
+        const std::string environment((std::istreambuf_iterator<char>(file)), {});
+        if (test::contains(environment, std::string("LOCAL_RANK=2\0", 13))) victim = pid;
+      }
+    ::kill(victim, SIGKILL);
+    const Ended ended = process.wait();
+    CHECK(ended.code == 1);
+    CHECK(ended.out == "");
+    CHECK(test::contains(ended.err, "rank 2 was killed by signal 9"));
+    process.wait_for_empty_family();
+  }
+}
+
+TEST_CASE("train: input that makes no sense gets one line with the value") {
+  expect_error({"--nonsense"}, 2, "--nonsense");
+  expect_error({"--epochs", "0"}, 2, "--epochs must be positive, got 0");
+  expect_error({"--epochs", "x"}, 2, "--epochs");
+  expect_error({"--batch", "-5"}, 2, "-5");
+  expect_error({"--batch", "99999999999999999999"}, 2, "99999999999999999999");
+  expect_error({"--seed", "-1"}, 2, "-1");
+  expect_error({"--lr", "nan"}, 2, "--lr must be positive, got nan");
+  expect_error({"--lr", "inf"}, 2, "inf");
+  expect_error({"--momentum", "-0.5"}, 2, "-0.5");
+  expect_error({"--optimizer", "adam", "--momentum", "0.5"}, 2, "sgd");
+  expect_error({"--bucket-cap-mb", "0"}, 2, "--bucket-cap-mb");
+  expect_error({"--timeout", "0"}, 2, "--timeout");
+  expect_error({"--layers", "64"}, 2, "at least two sizes");
+  expect_error({"--layers", "64,0,10"}, 2, "got 0");
+  expect_error({"--ranks", "0"}, 2, "--ranks");
+  expect_error({"--device", "cuda"}, 2, "cuda");
+  expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
+  expect_error({"--layers", "63,10"}, 1, "63 inputs");
+  expect_error({"--layers", "64,5"}, 1, "the 5 classes");
+  expect_error({"--data", "/nowhere"}, 1, "/nowhere");
+}
+
+TEST_CASE("train: damaged data is named") {
+  const Folder folder;
+  const auto reset = [&] {
+    for (const char* name : {"digits-images-idx3-ubyte", "digits-labels-idx1-ubyte"})
+      fs::copy_file(fs::path(digits) / name, folder / name, fs::copy_options::overwrite_existing);
+  };
+  reset();
+  fs::resize_file(folder / "digits-images-idx3-ubyte", 5000);
+  expect_error({"--data", folder.path.string()}, 1, "truncated");
+  reset();
+  {
+    std::fstream file(folder / "digits-labels-idx1-ubyte", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(8 + 100);
+    file.put(11);
+  }
+  expect_error({"--data", folder.path.string()}, 1, "label 11 of record 100");
+  fs::remove(folder / "digits-labels-idx1-ubyte");
+  expect_error({"--data", folder.path.string()}, 1, "labels");
+}
+
+TEST_CASE("train: in a launcher's world it joins, and refuses another number of ranks") {
+  const Ended joined = test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--epochs", "1"});
+  CHECK(joined.code == 0);
+  CHECK(test::contains(joined.out, "ranks=2 replicas=identical"));
+  CHECK(test::count(joined.out, "final") == 1);
+  const Ended refused =
+      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--ranks", "3"});
+  CHECK(refused.code == 2);
+  CHECK(test::contains(refused.err, "--ranks 3 in a world of 2"));
+}

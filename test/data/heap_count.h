@@ -1,6 +1,0 @@
-#pragma once
-/// How often this test program has called `operator new`.
-
-namespace lockstep::data {
-long heap_allocations();
-}

@@ -1,0 +1,54 @@
+#pragma once
+/// What the programs share in reading their command lines and writing their summaries.
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+
+/// Accepts what is a number of type T to the last character. (CLI11 takes -1 for an unsigned number and
+/// cuts off what is too large.)
+template <class T = std::int64_t>
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        T value{};
+        const char* end = text.data() + text.size();
+        const auto result = std::from_chars(text.data(), end, value);
+        return result.ec == std::errc() && result.ptr == end
+                   ? std::string()
+                   : fmt::format("'{}' is not a whole number{} in its range", text,
+                                 std::is_unsigned_v<T> ? " of 0 or more" : "");
+      },
+      "");
+}
+
+/// False after --help, which it has printed. Throws UsageError, one line, for a command line that the
+/// app does not take.
+inline bool parse(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::Success& help) {
+    app.exit(help);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+/// Numbers are written so that they read back as the same bits.
+inline void write_json(const std::string& path, const nlohmann::ordered_json& json) {
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  check<DataError>(file.good(), "--json '{}': cannot be written", path);
+}
+
+}  // namespace lockstep::cli
