@@ -59,7 +59,7 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
       const double numeric = contracted_difference(above, below) / (2 * h);
       const double scale = std::max({1.0, std::abs(recorded[i]), std::abs(numeric)});
       const double error = std::abs(recorded[i] - numeric) / scale;
-      if (error <= result.worst) continue;  // NaN is not <=, and is reported
+      if (std::isnan(result.worst) || error <= result.worst) continue;  // the first NaN stays
       result.worst = error;
       result.where = fmt::format("input {} element {}: recorded {}, numeric {}", k, i, recorded[i],
                                  numeric);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 
 #include "lockstep/core/memory.h"
 #include "lockstep/kernels/elementwise.h"
@@ -37,6 +38,7 @@ struct Tape::Pass {
   Node* loss;
   ObserverLink* observers = nullptr;  // of the parameters that the loss reaches, each once
   bool muted = false;
+  bool begun = false;  // the observers know of it
 };
 
 Tape::Tape() : id_(next_id()), outer_(current_tape) { current_tape = this; }
@@ -82,6 +84,8 @@ Node* Tape::append(const char* operation, const Tensor& output,
   Node::Input found[Node::max_inputs];
   int i = 0;
   bool any = false;
+  check<StateError>(inputs.size() <= Node::max_inputs, "[{}] {} operands are recorded, at most {}",
+                    operation, inputs.size(), Node::max_inputs);
   for (const Tensor* input : inputs) {
     Node::Input& slot = found[i++];
     const GradientRef& ref = input->gradient_ref();
@@ -118,15 +122,19 @@ Tensor Tape::gradient(const Tensor& watched) const {
   const Node* node = node_of("gradient", watched);
   check<StateError>(node->watched, "[gradient] of '{}': only watched tensors keep their gradient",
                     node->operation);
-  return node->gradient;
+  // Perhaps shared with another watched tensor's: what is given away is written by others.
+  return node->gradient.defined() && !node->gradient.storage().unique() ? node->gradient.clone()
+                                                                        : node->gradient;
 }
 
 void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOptions options) {
   check<ShapeError>(loss.numel() == 1, "[backward] the loss must have one element, its shape is {}",
                     loss.shape());
-  check<StateError>(loss.gradient_ref().tape != GradientRef::nothing,
-                    "[backward] the loss was not recorded: no tape was alive, or it depends on no "
-                    "parameter and no watched tensor");
+  const std::uint64_t recorded_on = loss.gradient_ref().tape;
+  check<StateError>(
+      recorded_on != GradientRef::nothing && recorded_on != GradientRef::parameter,
+      "[backward] the loss was not recorded: no tape was alive, or it is no operation's result, or it "
+      "depends on no parameter and no watched tensor");
   Pass pass{node_of("backward", loss)};
   int ranks = 1;
   try {
@@ -134,10 +142,11 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
     for (ObserverLink* link = pass.observers; link; link = link->next)
       ranks = std::max(ranks, link->observer->summed_ranks());
     const Weight w = weight.value_or(Weight{1, static_cast<double>(ranks)});
-    check<StateError>(w.local >= 0 && w.total >= w.local, "[backward] weight {} of {}", w.local,
-                      w.total);
+    check<StateError>(w.local >= 0 && w.total >= w.local && std::isfinite(w.total),
+                      "[backward] weight {} of {}", w.local, w.total);
     pass.muted = w.local == 0;
     pass.loss->gradient = Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype());
+    pass.begun = true;
     for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_begins();
     run(pass, options.retain);
@@ -145,7 +154,7 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
       link->observer->backward_ends();
   } catch (...) {
     clear_marks();
-    for (ObserverLink* link = pass.observers; link; link = link->next)
+    for (ObserverLink* link = pass.begun ? pass.observers : nullptr; link; link = link->next)
       link->observer->backward_failed();
     throw;
   }

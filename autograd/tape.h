@@ -113,14 +113,14 @@ class Tape {
   /// {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even if its values are NaN.
   ///
   /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used up.
-  /// If an operation or an observer throws, gradients hold undefined values.
+  /// If an operation or an observer throws midway, gradients hold undefined values.
   void backward(const Tensor& loss, std::optional<Weight> weight = {}, BackwardOptions options = {});
 
   // --- for operations ---
 
-  /// Records an operation and returns `output` as its value. `inputs` are its operands, of which up to
-  /// Node::max_inputs may want gradients; `backward(Gradients&)` is called once per backward and must
-  /// write each one that is needed.
+  /// Records an operation and returns `output` as its value. `inputs` are those of its operands, at most
+  /// Node::max_inputs, that may want gradients; `backward(Gradients&)` is called once per backward and
+  /// must write each one that is needed.
   template <class F>
   Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
                 F backward);

@@ -27,9 +27,9 @@ using namespace lockstep;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::vector<std::int64_t> layers = {64, 128, 64, 10};
+  std::vector<std::int64_t> layers;
   std::int64_t batch = 32;
-  int ranks = 2;
+  std::optional<int> ranks;  // 2, or as many as the launcher started
   std::string optimizer = "sgd";
   int rounds = 7;
   double round_seconds = 0.5;
@@ -40,11 +40,12 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   const CLI::Validator whole = cli::whole_number<int>();
   CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
-  app.add_option("--layers", o.layers, "Widths, input to output (64,128,64,10)")
-      ->delimiter(',')
-      ->check(whole);
+  std::string layers = "64,128,64,10", device = "cpu";
+  app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
+  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
-  app.add_option("--ranks", o.ranks, "Replicas (2)")->check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
+      ->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
@@ -57,13 +58,14 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
-  check<UsageError>(o.layers.size() >= 2 && std::ranges::min(o.layers) > 0,
-                    "--layers needs at least two positive sizes, got {}", fmt::join(o.layers, ","));
+  o.layers = cli::widths("--layers", layers);
+  check<UsageError>(device == "cpu", "--device {}: this build has only the device cpu", device);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
-  check<UsageError>(o.ranks > 0 && o.ranks <= 1024, "--ranks must be in 1..1024, got {}", o.ranks);
+  check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= dist::max_ranks),
+                    "--ranks must be in 1..{}, got {}", dist::max_ranks, o.ranks.value_or(0));
   check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
-  check<UsageError>(std::isfinite(o.round_seconds) && o.round_seconds > 0,
-                    "--round must be positive, got {}", o.round_seconds);
+  check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60, "--round must be in (0, 60], got {}",
+                    o.round_seconds);
   return o;
 }
 
@@ -155,18 +157,19 @@ struct Figures {
   }
 };
 
-std::unique_ptr<Peer> start_peer(const Options& o, double our_loss) {
+std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   if (o.peer.empty()) return nullptr;
   const std::string python = find_python(o.python);
+  check<UsageError>(!python.empty() || o.python.empty(), "--python '{}' cannot import torch", o.python);
   if (python.empty()) {
     fmt::print(stderr, "no Python with torch found (--python, $LOCKSTEP_PYTHON, python3): no peer\n");
     return nullptr;
   }
   auto peer = std::make_unique<Peer>(std::vector<std::string>{
       python, LOCKSTEP_PEER_SCRIPTS "/pytorch_step.py", fmt::format("{}", fmt::join(o.layers, ",")),
-      std::to_string(o.batch), std::to_string(o.ranks), o.optimizer});
-  const double difference = std::abs(peer->first_loss() - our_loss) / our_loss;
-  check<Error>(difference < 1e-4, "[bench] not the same work: first loss {} here, {} in {}", our_loss,
+      std::to_string(o.batch), std::to_string(ranks), o.optimizer});
+  const double difference = std::abs(peer->first_loss() - our_loss);
+  check<Error>(difference <= 1e-4 * our_loss, "[bench] not the same work: first loss {} here, {} in {}", our_loss,
                peer->first_loss(), peer->name());
   return peer;
 }
@@ -178,7 +181,7 @@ void report(const Options& o, const World& world, const Figures& ours,
   nlohmann::ordered_json json = ours.json();
   json.update({{"layers", o.layers},
                {"batch", o.batch},
-               {"ranks", o.ranks},
+               {"ranks", world.size()},
                {"optimizer", o.optimizer},
                {"comm", o.comm},
                {"transport", world.transport()},
@@ -198,7 +201,7 @@ int run_rank(const Options& o, const World& world) {
   Trainer trainer(o, world);
   const double first_loss = trainer.mean_loss();
   const bool first = world.rank() == 0;
-  const std::unique_ptr<Peer> peer = first ? start_peer(o, first_loss) : nullptr;
+  const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
   const std::int64_t steps = trainer.calibrate(o.round_seconds);
   Figures ours{"Lockstep", {}}, theirs;
   std::int64_t peer_steps = 0;
@@ -209,7 +212,7 @@ int run_rank(const Options& o, const World& world) {
   }
   if (first)
     fmt::print("{} | batch {} per rank, {} rank{}, {} | {} rounds of {} steps{}\n",
-               fmt::join(o.layers, "-"), o.batch, o.ranks, o.ranks == 1 ? "" : "s", o.optimizer,
+               fmt::join(o.layers, "-"), o.batch, world.size(), world.size() == 1 ? "" : "s", o.optimizer,
                o.rounds, steps, peer ? ", in turns with the peer" : "");
   for (int i = 0; i < o.rounds; ++i) {
     ours.rounds.push_back(trainer.round(steps));
@@ -225,11 +228,11 @@ int run(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return 0;
   const auto environment = dist::read_environment();
-  check<UsageError>(!environment || environment->size == options->ranks,
-                    "--ranks {} in a world of {}", options->ranks, environment ? environment->size : 0);
-  if (!environment && options->ranks > 1) {
-    return dist::launch_self({.ranks = options->ranks}, argc, argv);
-  }
+  check<UsageError>(!environment || !options->ranks || *options->ranks == environment->size,
+                    "--ranks {} in a world of {}", options->ranks.value_or(0),
+                    environment ? environment->size : 0);
+  const int ranks = options->ranks.value_or(2);
+  if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
   // The ranks wait for one another while the peer starts up and works.
   return run_rank(*options, World::join({.comm = options->comm,
                                          .transport = options->transport,

@@ -1,6 +1,6 @@
 # How every target of this project is made.
 
-# Sources read "lockstep/core/tensor.h", in the tree and after installation alike.
+# Sources read "lockstep/core/tensor.h": the build folder has a link of that name.
 set(LOCKSTEP_INCLUDE ${CMAKE_CURRENT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE})
 file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOLIC)
@@ -34,9 +34,8 @@ endif()
 # lockstep_library(NAME sources...): one static library per folder; link what it stands on yourself.
 function(lockstep_library name)
   add_library(${name} STATIC ${ARGN})
-  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE}>
-    $<INSTALL_INTERFACE:include>)
-  target_link_libraries(${name} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+  target_include_directories(${name} PUBLIC ${LOCKSTEP_INCLUDE})
+  target_link_libraries(${name} PRIVATE lockstep_flags)
   target_compile_features(${name} PUBLIC cxx_std_20)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()

@@ -12,13 +12,6 @@
 namespace lockstep::memory {
 namespace {
 
-// A cache hides overruns and uses after release from AddressSanitizer: its builds go without.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool caching = false;
-#else
-constexpr bool caching = true;
-#endif
-
 constexpr std::size_t alignment = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 

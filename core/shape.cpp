@@ -9,10 +9,10 @@ Shape::Shape(std::span<const std::int64_t> sizes) {
                     sizes.size(), max_rank);
   rank_ = static_cast<int>(sizes.size());
   std::ranges::copy(sizes, sizes_.begin());
-  constexpr std::int64_t limit = std::int64_t{1} << 62;
+  constexpr std::int64_t limit = std::int64_t{1} << 59;  // times 8 bytes is below 2^63
   for (std::int64_t size : sizes) {
     check<ShapeError>(size >= 0, "[shape] negative size {} in {}", size, *this);
-    check<ShapeError>(size == 0 || numel_ <= limit / size, "[shape] {} has more than 2^62 elements",
+    check<ShapeError>(size == 0 || numel_ <= limit / size, "[shape] {} has more than 2^59 elements",
                       *this);
     numel_ *= size;
   }

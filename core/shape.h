@@ -19,7 +19,7 @@ class Shape {
   Shape() = default;  ///< the shape of a scalar
   Shape(std::initializer_list<std::int64_t> sizes)
       : Shape(std::span<const std::int64_t>(sizes.begin(), sizes.size())) {}
-  /// Throws ShapeError for a negative size, more than max_rank sizes, or a product beyond 2^62.
+  /// Throws ShapeError for a negative size, more than max_rank sizes, or a product beyond 2^59.
   explicit Shape(std::span<const std::int64_t> sizes);
 
   int rank() const { return rank_; }

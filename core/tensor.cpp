@@ -80,6 +80,7 @@ Tensor Tensor::clone() const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
+  check<StateError>(defined() && source.defined(), "[copy] an undefined tensor");
   check<ShapeError>(shape_ == source.shape_, "[copy] shapes differ: {} from {}", shape_,
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,

@@ -56,7 +56,10 @@ class Tensor {
   int rank() const { return shape_.rank(); }
   std::int64_t numel() const { return defined() ? shape_.numel() : 0; }
   DType dtype() const { return dtype_; }
-  Device device() const { return storage_.device(); }
+  Device device() const {
+    check<StateError>(defined(), "[device] of an undefined tensor");
+    return storage_.device();
+  }
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
   const Storage& storage() const { return storage_; }
 

@@ -2,11 +2,9 @@
 /// A bounded byte stream from one producer to one consumer over memory that both can reach: threads
 /// of a process, or processes that map the same pages. Lock-free; nothing here ever waits.
 ///
-///     written ------------------v            written: bytes ever put in  (only the producer stores
-///     it)
-///   [ . . . | b y t e s . . . . | . . . ]    read:    bytes ever taken   (only the consumer stores
-///   it)
-///     read ---^                              the byte with number i lies at i mod capacity
+///     written ------------------v          written: bytes ever put in; only the producer stores it
+///   [ . . . | b y t e s . . . . | . . . ]  read: bytes ever taken; only the consumer stores it
+///     read ---^                            the byte with number i lies at i mod capacity
 ///
 /// Each side keeps a copy of the other side's counter in its own handle and looks at the real one
 /// only when the copy says that nothing can be done: so a cache line travels once per batch, not
@@ -19,6 +17,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -93,5 +92,20 @@ class ByteRing {
   std::uint64_t mine_ = 0;  // the counter that this side stores
   std::uint64_t seen_ = 0;  // the last known value of the other side's
 };
+
+/// Where the ring from one rank to another lies among those of all pairs of `ranks` ranks: 0->1,
+/// 0->2, ..., n-1->n-2. Nobody has one to itself.
+constexpr std::size_t stream_number(std::size_t ranks, int from, int to) {
+  return static_cast<std::size_t>(from) * (ranks - 1) +
+         static_cast<std::size_t>(to < from ? to : to - 1);
+}
+
+/// Capacity of each stream between `ranks` ranks of one machine: 256 KiB, less where all of them
+/// would add up to more than 64 MiB, at least 4 KiB. A power of two.
+constexpr std::size_t stream_capacity(std::size_t ranks) {
+  const std::size_t streams = ranks < 2 ? 1 : ranks * (ranks - 1);
+  const std::size_t share = (std::size_t{64} << 20) / streams;
+  return std::clamp(std::bit_floor(share), std::size_t{4} << 10, std::size_t{256} << 10);
+}
 
 }  // namespace lockstep::dist

@@ -2,14 +2,15 @@
 /// Collectives among the ranks of a world.
 ///
 /// Every rank calls the same collectives in the same order. A call returns at once with a Work; the
-/// collective is carried on whenever any Work of its communicator is progressed or waited for, strictly
-/// in the order of the calls. Nothing blocks except Work::wait and allocate().
+/// collective is carried on whenever any Work of its communicator is progressed or waited for,
+/// strictly in the order of the calls. Work::wait and allocate() block, and so does a call while
+/// the queue of its communicator is full.
 ///
 /// Every call carries a signature (sequence number, operation, dtype, count, name) that is compared
 /// with the other ranks' before any of their data is used.
 ///
-/// After an error (a lost peer, a timeout, a mismatch) the communicator is broken: this and every later
-/// Work throws the same error. The contents of the tensors involved are then undefined.
+/// After an error (a lost peer, a timeout, a mismatch) the communicator is broken: this and every
+/// later Work throws the same error. The contents of the tensors involved are then undefined.
 ///
 /// Thread-safety: a communicator belongs to one rank and is used by one thread at a time.
 
@@ -53,7 +54,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Part `index` of `count` elements cut into `parts`: sizes differ by at most one, larger parts first.
+/// Part `index` of `count` elements cut into `parts`: sizes differ by at most one, larger parts
+/// first.
 Range partition(std::int64_t count, int parts, int index);
 
 class Communicator {
@@ -66,7 +68,8 @@ class Communicator {
   /// data := sum over ranks, in place, on every rank the same bits. Floating or i32/i64.
   virtual Work all_reduce(const Tensor& data, std::string_view name) = 0;
   /// output := this rank's part of the sum over ranks; output.numel() is
-  /// partition(input.numel(), size(), rank()).size(). The input is overwritten (it is the workspace).
+  /// partition(input.numel(), size(), rank()).size(). The input is overwritten (it is the
+  /// workspace).
   virtual Work reduce_scatter(const Tensor& input, const Tensor& output, std::string_view name) = 0;
   /// output := the ranks' inputs one after another; input.numel() is
   /// partition(output.numel(), size(), rank()).size().
@@ -76,11 +79,18 @@ class Communicator {
   /// Ends when every rank has called it.
   virtual Work barrier(std::string_view name) = 0;
 
-  /// A zeroed tensor in memory that the transport reaches without a copy. Collective and blocking.
+  /// A zeroed tensor in memory that the transport reaches without a copy. Called by all ranks in
+  /// the same order with the same size; where ranks share memory, it blocks until all have called.
   virtual Tensor allocate(std::int64_t numel, DType dtype) = 0;
 
-  /// The algorithm that an all_reduce of so many bytes takes: "direct", "ring", ... A pure function of
-  /// the bytes and of what was chosen at construction.
+  /// Gives up: breaks this communicator, so that this rank's unfinished and later Works throw
+  /// CommError with `reason`, and tells the other ranks, whose Works throw PeerError with it. For a
+  /// rank that leaves an agreed sequence of calls, by an exception say. Does nothing if it is
+  /// broken already; does not block.
+  virtual void abort(std::string_view reason) noexcept = 0;
+
+  /// The algorithm that an all_reduce of so many bytes takes: "direct", "ring", ... A pure function
+  /// of the bytes and of what was chosen at construction.
   virtual std::string_view algorithm(std::size_t bytes) const = 0;
 
   // What Work is made of.

@@ -61,6 +61,11 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
     const auto theirs = lines_of(texts[r]);
     std::size_t i = 0;
     while (i < ours.size() && i < theirs.size() && ours[i] == theirs[i]) ++i;
+    // Every rank says what differs: none ends before all have got this far.
+    try {
+      communicator.barrier("difference found").wait();
+    } catch (const PeerError&) {
+    }
     fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}", what,
                      r, i, i < ours.size() ? ours[i] : "nothing",
                      i < theirs.size() ? theirs[i] : "nothing", r);

@@ -49,6 +49,8 @@ void check_ranks(const Launch& launch, const Names& names) {
     check<UsageError>(value < limit, "[environment] {}={} must be less than {}={}", name, value,
                       limit_name, limit);
   };
+  check<UsageError>(launch.size <= max_ranks, "[environment] {}={}: a world has at most {} ranks",
+                    names.size, launch.size, max_ranks);
   below(launch.rank, launch.size, names.rank, names.size);
   below(launch.local_rank, launch.local_size, names.local_rank, names.local_size);
   check<UsageError>(launch.local_size <= launch.size, "[environment] {}={} is more than {}={}",
@@ -113,8 +115,9 @@ int tasks_on_node(std::string_view list, int node) {
     if (error == std::errc{} &&
         part.substr(static_cast<std::size_t>(stop - part.data()), 2) == "(x")
       stop = std::from_chars(stop + 2, end, nodes).ptr + 1;
-    check<UsageError>(error == std::errc{} && stop == end && tasks > 0 && nodes > 0,
-                      "[environment] cannot read SLURM_STEP_TASKS_PER_NODE='{}'", whole);
+    check<UsageError>(
+        error == std::errc{} && stop == end && tasks > 0 && nodes > 0 && nodes <= max_ranks,
+        "[environment] cannot read SLURM_STEP_TASKS_PER_NODE='{}'", whole);
     first += nodes;
     if (node < first) return tasks;
   }

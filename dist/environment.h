@@ -1,15 +1,15 @@
 #pragma once
 /// Who am I in the world? Launchers answer by environment variables. One pure function reads them:
 ///
-///   launcher            rank, size, local rank, local size        job
-///   lockstep-run        RANK, WORLD_SIZE,                         LOCKSTEP_JOB
-///                       LOCAL_RANK, LOCAL_WORLD_SIZE
-///   torchrun            the same four                             TORCHELASTIC_RUN_ID, port,
-///   restart by hand             the same four                             MASTER_ADDR, MASTER_PORT
-///   mpirun (Open MPI)   OMPI_COMM_WORLD_RANK, _SIZE,              PMIX_NAMESPACE
-///                       _LOCAL_RANK, _LOCAL_SIZE
-///   srun                SLURM_PROCID, SLURM_STEP_NUM_TASKS,       SLURM_JOB_ID, SLURM_STEP_ID
-///                       SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE
+///   launcher           rank, size, local rank, local size       job
+///   lockstep-run       RANK, WORLD_SIZE,                        LOCKSTEP_JOB
+///                      LOCAL_RANK, LOCAL_WORLD_SIZE
+///   torchrun           the same four                            TORCHELASTIC_RUN_ID, port, restart
+///   by hand            the same four                            MASTER_ADDR, MASTER_PORT
+///   mpirun (Open MPI)  OMPI_COMM_WORLD_RANK, _SIZE,             PMIX_NAMESPACE
+///                      _LOCAL_RANK, _LOCAL_SIZE
+///   srun               SLURM_PROCID, SLURM_STEP_NUM_TASKS,      SLURM_JOB_ID, SLURM_STEP_ID
+///                      SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE
 ///
 /// They are looked for in this order: each launcher may run inside one further down (mpirun starts
 /// its daemons by srun), and the innermost one knows.
@@ -20,14 +20,17 @@
 
 namespace lockstep::dist {
 
+/// The most ranks of a world.
+constexpr int max_ranks = 4096;
+
 /// What a launcher says about this process.
 struct Launch {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
   int local_size = 1;
-  std::string
-      launcher;     ///< "lockstep-run", "torchrun", "mpirun", "srun" or "environment" (by hand)
+  /// "lockstep-run", "torchrun", "mpirun", "srun" or "environment" (by hand)
+  std::string launcher;
   std::string job;  ///< the same on all ranks of a job, different for different jobs
   /// Where the ranks meet: "unix:/path" or "host:port"; empty on one machine if nobody said: then
   /// in a private folder of the user, under a name made from `job`.
@@ -42,7 +45,7 @@ using Getenv = std::function<const char*(const char*)>;
 
 /// Nothing if no launcher's variables are set: the process was started alone.
 /// Throws UsageError, with name and value, for a variable that is missing beside the others, is not
-/// a number, or contradicts another.
+/// a number, contradicts another, or asks for more than max_ranks ranks.
 std::optional<Launch> read_environment(const Getenv& get);
 std::optional<Launch> read_environment();  ///< of this process
 

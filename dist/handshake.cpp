@@ -34,7 +34,7 @@ struct Answer {
   Token token;
   std::array<char, 8> magic;
   std::uint32_t version;
-  std::uint32_t accepted;
+  Admission admission;
   std::array<char, 464> refusal;
 };
 static_assert(sizeof(Hello) == 64 && sizeof(Answer) == 512);
@@ -114,10 +114,10 @@ bool Doorkeeper::hear(Visitor& visitor, std::vector<Guest>& guests) {
   return false;
 }
 
-void answer(int socket, const Credentials& own, std::string_view refusal) noexcept {
-  Answer reply{own.token, magic, protocol_version, refusal.empty(), {}};
-  std::copy_n(refusal.begin(), std::min(refusal.size(), reply.refusal.size()),
-              reply.refusal.begin());
+void answer(int socket, const Credentials& own, Admission admission,
+            std::string_view reason) noexcept {
+  Answer reply{own.token, magic, protocol_version, admission, {}};
+  std::copy_n(reason.begin(), std::min(reason.size(), reply.refusal.size()), reply.refusal.begin());
   send_some(socket, bytes_of(reply));  // fits into the empty buffer of a new connection
 }
 
@@ -143,9 +143,11 @@ Reply read_answer(int socket, const Credentials& own, const Deadline& deadline) 
       break;
   }
   if (!same(reply.token, own.token) || reply.magic != magic) return {Reply::Kind::stranger, {}};
-  if (reply.accepted) return {Reply::Kind::accepted, {}};
+  if (reply.admission == Admission::accepted) return {Reply::Kind::accepted, {}};
   const auto end = std::find(reply.refusal.begin(), reply.refusal.end(), '\0');
-  return {Reply::Kind::refused, std::string(reply.refusal.begin(), end)};
+  const bool gone = reply.admission == Admission::peer_gone;
+  return {gone ? Reply::Kind::peer_gone : Reply::Kind::refused,
+          std::string(reply.refusal.begin(), end)};
 }
 
 }  // namespace lockstep::dist

@@ -58,7 +58,9 @@ class Doorkeeper {
   Doorkeeper(Descriptor listener, const Credentials& own, Purpose purpose);
 
   /// Waits at most `at_most` for something to happen; returns whoever has greeted properly since.
+  /// Throws CommError if the system has no descriptor or memory for another connection.
   std::vector<Guest> wait(Seconds at_most);
+  ~Doorkeeper();
 
  private:
   struct Visitor;
@@ -68,24 +70,25 @@ class Doorkeeper {
   Credentials own_;
   Purpose purpose_;
   std::vector<Visitor> visitors_;  // the oldest first
-
- public:
-  ~Doorkeeper();
 };
 
-/// Tells a guest that it may come in, or with a `refusal` why not. Best effort.
-void answer(int socket, const Credentials& own, std::string_view refusal = {}) noexcept;
+/// What a guest is told. `peer_gone` is a refusal too, because another rank is gone.
+enum class Admission : std::uint32_t { refused = 0, accepted = 1, peer_gone = 2 };
+
+/// Answers a guest, with the `reason` for a refusal. Best effort.
+void answer(int socket, const Credentials& own, Admission admission,
+            std::string_view reason = {}) noexcept;
 
 /// Connects and greets. Empty, and the reason in `why`, if that was not possible (yet).
 Descriptor greet(const Endpoint& where, const Credentials& own, Purpose purpose,
                  const Deadline& deadline, std::string& why);
 
 struct Reply {
-  enum class Kind { accepted, refused, closed, timed_out, stranger } kind;
+  enum class Kind { accepted, refused, peer_gone, closed, timed_out, stranger } kind;
   std::string refusal;
 };
-/// The answer to a greeting: `closed` means closed without one, `stranger` that the other end does
-/// not belong to the job.
+/// The answer to a greeting: an Admission, or `closed` without one, or `stranger`: the other end
+/// does not belong to the job.
 Reply read_answer(int socket, const Credentials& own, const Deadline& deadline);
 
 }  // namespace lockstep::dist

@@ -120,6 +120,16 @@ Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype) {
                       0, shape, dtype);
 }
 
+void HostCommunicator::abort(std::string_view reason) noexcept {
+  if (failure_) return;
+  try {
+    failure_ = std::make_exception_ptr(CommError(std::string(reason)));
+  } catch (const std::bad_alloc&) {
+    failure_ = std::current_exception();
+  }
+  transport_->abort(reason);
+}
+
 std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
   const bool windows = transport_->has_shared_memory();
   return name_of(

@@ -44,6 +44,7 @@ class HostCommunicator final : public Communicator {
   Work barrier(std::string_view name) override;
   Tensor allocate(std::int64_t numel, DType dtype) override;
 
+  void abort(std::string_view reason) noexcept override;
   std::string_view algorithm(std::size_t bytes) const override;
 
   bool progress(std::uint64_t sequence) override;

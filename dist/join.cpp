@@ -94,9 +94,10 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options) {
   SocketFile file(options.address);
   const Deadline deadline(options.timeout);
   std::vector<Descriptor> joined(static_cast<std::size_t>(own.size));
-  const auto refuse = [&](const std::string& reason) {
+  const auto refuse_all = [&](Admission admission, const std::string& reason) {
     for (const Descriptor& socket : joined)
-      if (socket) answer(socket.get(), own, reason);
+      if (socket) answer(socket.get(), own, admission, reason);
+    if (admission == Admission::peer_gone) throw PeerError(reason);
     throw CommError(reason);
   };
 
@@ -104,23 +105,25 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options) {
   while (
       !(missing = ranks_that(joined, [](const Descriptor& socket) { return !socket; })).empty()) {
     if (deadline.passed())
-      refuse(fmt::format("[store] after {:g} s {} of a world of {}", options.timeout.count(),
-                         describe_ranks(missing, "missing"), own.size));
+      refuse_all(Admission::refused,
+                 fmt::format("[store] after {:g} s {} of a world of {}", options.timeout.count(),
+                             describe_ranks(missing, "missing"), own.size));
     for (Guest& guest : door.wait(std::min(Seconds(0.02), deadline.left()))) {
       if (const std::string reason = objection(guest, own, joined); !reason.empty()) {
-        answer(guest.socket.get(), own, reason);
-        refuse(reason);
+        answer(guest.socket.get(), own, Admission::refused, reason);
+        refuse_all(Admission::refused, reason);
       }
       joined[static_cast<std::size_t>(guest.rank)] = std::move(guest.socket);
     }
     const std::vector<int> left = ranks_that(
         joined, [](const Descriptor& socket) { return socket && has_left(socket.get()); });
     if (!left.empty())
-      refuse(fmt::format("[store] {} before all ranks had joined", describe_ranks(left, "gone")));
+      refuse_all(Admission::peer_gone, fmt::format("[store] {} before all ranks had joined",
+                                                   describe_ranks(left, "gone")));
   }
   file.remove();  // before anybody can go on and perhaps be killed
   for (const Descriptor& socket : joined)
-    if (socket) answer(socket.get(), own);
+    if (socket) answer(socket.get(), own, Admission::accepted);
   return joined;
 }
 
@@ -141,6 +144,7 @@ Descriptor join_rank_0(const StoreOptions& options) {
       const Reply reply = read_answer(socket.get(), own, Deadline(patience));
       using enum Reply::Kind;
       check<CommError>(reply.kind != refused, "{}", reply.refusal);
+      check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
       check<CommError>(reply.kind != stranger,
                        "[store] rank {}: what answers at {} does not belong to this job", own.rank,
                        where);

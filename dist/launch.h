@@ -13,9 +13,9 @@
 ///   GROUP_RANK                     0: this machine is the only one
 ///   MASTER_ADDR, MASTER_PORT       127.0.0.1 and a free port, for programs that expect torchrun
 ///   LOCKSTEP_JOB                   a random name
-///   LOCKSTEP_STORE                 unix:PATH, a socket for rank 0 to make, in a folder of mode
-///   0700 LOCKSTEP_TOKEN_FD              descriptor of 32 random bytes at offset 0: proof of
-///   membership LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
+///   LOCKSTEP_STORE                 unix:PATH, a socket that rank 0 makes, in a folder of mode 0700
+///   LOCKSTEP_TOKEN_FD              descriptor of 32 random bytes at offset 0: proof of membership
+///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
 /// stdin is /dev/null; stdout is the launcher's. Rank 0's stderr is the launcher's too, so that a
 /// progress bar sees the terminal; that of the others is held back and shown for the failed rank

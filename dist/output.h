@@ -55,7 +55,8 @@ class Tail {
   std::deque<std::string> kept_;
 };
 
-/// Writes all of `text`; a reader that went away ends the output, not the program.
+/// Writes all of `text`, waiting where the descriptor is non-blocking and full. What cannot be
+/// written is dropped: there is nobody to tell.
 void write_all(int descriptor, std::string_view text);
 
 }  // namespace lockstep::dist

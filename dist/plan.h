@@ -51,8 +51,8 @@
 /// data send it to v + 2^k.
 ///
 /// BARRIER. Dissemination: in round k rank r signals r + 2^k and hears r - 2^k, so that after
-/// ceil(log2 n) rounds everyone has heard, through others, from everyone (Hensgen, Finkel and Manber,
-/// Two algorithms for barrier synchronization, 1988).
+/// ceil(log2 n) rounds everyone has heard, through others, from everyone (Hensgen, Finkel and
+/// Manber, Two algorithms for barrier synchronization, 1988).
 ///
 /// HEADERS. The first message to each peer begins with a header that says which collective this is.
 /// In every plan rank r begins by sending one to r + 1 and receiving one from r - 1: if the ranks

@@ -8,8 +8,12 @@ Reducer::Reducer(std::vector<Parameter> parameters, Communicator& communicator,
                  std::size_t bucket_cap)
     : communicator_(communicator) {
   std::vector<GradientSize> sizes;
-  for (const Parameter& parameter : parameters)
+  for (const Parameter& parameter : parameters) {
+    check<StateError>(!parameter.managed(), "[reducer] '{}' already has one", parameter.name());
+    check<StateError>(std::ranges::count(parameters, parameter) == 1, "[reducer] '{}' is given twice",
+                      parameter.name());
     sizes.push_back({parameter.value().numel(), parameter.value().dtype()});
+  }
   plan_ = bucket_plan(sizes, bucket_cap);
 
   entries_.resize(parameters.size());
@@ -111,7 +115,11 @@ void Reducer::backward_ends() {
   });
 }
 
+// The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may be
+// taken for them.
 void Reducer::backward_failed() noexcept {
+  if (communicator_.size() > 1)
+    communicator_.abort(fmt::format("[backward] rank {} left it by an exception", communicator_.rank()));
   for (const Entry& entry : entries_) entry.parameter.zero_grad();
 }
 

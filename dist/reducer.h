@@ -14,8 +14,14 @@
 /// it travels, in the last bucket, how many ranks used each parameter. One that no rank used has no
 /// gradient afterwards, and the optimizer skips it. No flag, no graph search.
 ///
+/// Every rank's loss must reach at least one of the parameters: a rank whose loss reaches none takes no
+/// part, and the others wait for it until they time out.
+///
 /// Several backwards before one step add up: what is already synchronized is carried by rank 0 alone,
 /// so that it is summed once.
+///
+/// A backward that is left by an exception breaks the communicator: the other ranks count on the buckets
+/// that will not come.
 ///
 /// Buckets are the gradients' memory (BucketPlan): there is no second copy and no copying. It comes from
 /// the communicator, so that the transport reaches it.

@@ -15,6 +15,7 @@
 #include <new>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/output.h"
 
 namespace lockstep {
 namespace dist {
@@ -65,7 +66,10 @@ void report(const dist::FailureRecord& record) {
   const std::string line = dist::write_record(record);
   if (std::optional<int> pipe = launcher_pipe())
     if (write(*pipe, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
-  fmt::print(stderr, "error: {}\n", dist::read_record({line.data(), line.size() - 1})->message);
+  if (record.message.empty()) return;
+  const std::string message = dist::read_record({line.data(), line.size() - 1})->message;
+  // Not fmt::print, which throws where stderr cannot be written.
+  dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", message));
 }
 
 int fail_with(int code, bool echo, const char* message) {
@@ -74,14 +78,39 @@ int fail_with(int code, bool echo, const char* message) {
   return code;
 }
 
+// Gives every standard descriptor that is closed to /dev/null. True if stdout was one of them.
+bool open_standard_descriptors() {
+  bool no_stdout = false;
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(number, F_GETFD) >= 0) continue;
+    no_stdout |= number == STDOUT_FILENO;
+    // open() takes the lowest free number, and those below are taken. Without a /dev/null, go on.
+    [[maybe_unused]] const int opened = open("/dev/null", O_RDWR);
+  }
+  return no_stdout;
+}
+
+// The body's result; nothing if it has said itself why it failed, in `reported` the code for that.
+std::optional<int> run_body(const std::function<int()>& body, int& reported) {
+  try {
+    return body();
+  } catch (const AlreadyReported& failure) {
+    reported = failure.code;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 int run_main(const std::function<int()>& body) {
+  const bool no_stdout = open_standard_descriptors();
   try {
-    const int code = body();
+    int reported = 1;
+    const std::optional<int> code = run_body(body, reported);
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
       fail<Error>("cannot write to stdout: {}", std::strerror(errno));
-    return code;
+    check<Error>(!no_stdout || code != 0, "cannot write to stdout: it is closed");
+    return code ? *code : fail_with(reported, false, "");
   } catch (const UsageError& error) {
     return fail_with(2, false, error.what());
   } catch (const PeerError& error) {

@@ -14,8 +14,16 @@
 
 namespace lockstep {
 
+/// Thrown by a program that has said itself why it fails: it ends with `code` (not 0), and neither
+/// run_main nor a launcher of ours adds a word. Not an Error: no handler of those should take it.
+struct AlreadyReported {
+  int code = 1;
+};
+
 /// Runs `body` and returns its result; after an exception, 2 for UsageError and 1 for any other.
-/// Output that could not be written to stdout (a full disk) is a failure too.
+/// Output that could not be written to stdout (a full disk, a closed descriptor) is a failure too.
+/// Standard descriptors that the program was started without are opened on /dev/null, so that no
+/// file or socket takes their numbers, and with them what is printed.
 int run_main(const std::function<int()>& body);
 
 namespace dist {
@@ -23,7 +31,7 @@ namespace dist {
 /// Why a rank failed. An echo is a failure that only follows from another rank's (PeerError).
 struct FailureRecord {
   bool echo = false;
-  std::string message;  ///< one line
+  std::string message;  ///< one line; empty if the rank has said it itself (AlreadyReported)
 };
 
 /// The record as one line: `cause <message>` or `echo <message>`, newlines and control characters

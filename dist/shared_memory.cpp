@@ -82,8 +82,8 @@ std::shared_ptr<std::byte> share_memory(Store& store, std::string_view what,
     check<CommError>(sizes[r] == sizes[0], "[{}] rank 0 asks for {} bytes, rank {} for {}", what,
                      sizes[0], r, sizes[r]);
   agree(store, what, problem);
-  const int own = memory.release();
-  memory = Descriptor(store.share_descriptor(what, own));
+  const int shared = store.share_descriptor(what, memory.get());
+  if (shared != memory.get()) memory = Descriptor(shared);
 
   struct stat status {};
   check<CommError>(

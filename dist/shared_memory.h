@@ -9,13 +9,6 @@
 
 namespace lockstep::dist {
 
-constexpr std::size_t page_bytes = 4096;
-
-/// `bytes` rounded up to whole pages, at least one.
-constexpr std::size_t whole_pages(std::size_t bytes) {
-  return bytes == 0 ? page_bytes : (bytes + page_bytes - 1) / page_bytes * page_bytes;
-}
-
 /// One part of whole_pages(part_bytes) for each rank, zeroed, all of them mapped in a row; unmapped
 /// with the last reference. Collective. Every rank touches its own part first, so that the pages
 /// lie near it. Throws CommError, on every rank, if memory is short or the ranks ask for different

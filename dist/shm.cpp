@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <thread>
 
 #include "lockstep/dist/backoff.h"
@@ -27,8 +26,6 @@ struct alignas(64) Presence {
 };
 static_assert(std::atomic<Stage>::is_always_lock_free);
 
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
 /// Where things lie in the shared memory.
 struct Layout {
   std::size_t ranks;
@@ -36,8 +33,8 @@ struct Layout {
 
   std::size_t presence(int rank) const { return sizeof(Control) + sizeof(Presence) * index(rank); }
   std::size_t ring(int from, int to) const {
-    const std::size_t number = index(from) * (ranks - 1) + index(to < from ? to : to - 1);
-    return sizeof(Control) + sizeof(Presence) * ranks + ByteRing::bytes_needed(stream) * number;
+    return sizeof(Control) + sizeof(Presence) * ranks +
+           ByteRing::bytes_needed(stream) * stream_number(ranks, from, to);
   }
   std::size_t bytes() const { return ring(static_cast<int>(ranks), 0); }
 };
@@ -92,7 +89,7 @@ ShmTransport::ShmTransport(std::shared_ptr<Store> store)
     : store_(std::move(store)),
       rank_(store_->rank()),
       size_(store_->size()),
-      layout_{index(size_), shm_stream_bytes(size_)},
+      layout_{index(size_), stream_capacity(index(size_))},
       out_(index(size_)),
       in_(index(size_)),
       backoff_(size_) {
@@ -167,12 +164,6 @@ void ShmTransport::throw_absent(int peer) const {
 }
 
 }  // namespace
-
-std::size_t shm_stream_bytes(int size) {
-  const std::size_t streams = std::max<std::size_t>(1, index(size) * index(size - 1));
-  const std::size_t share = (std::size_t{64} << 20) / streams;
-  return std::clamp(std::bit_floor(share), std::size_t{4} << 10, std::size_t{256} << 10);
-}
 
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Store> store) {
   return std::make_unique<ShmTransport>(std::move(store));

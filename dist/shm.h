@@ -9,8 +9,8 @@
 /// system, so nothing is left behind, however the processes end.
 ///
 /// The end of a process is noticed by the store's connections: rank 0 sees everybody's and the
-/// others see rank 0's, and whoever sees one writes it there for all. They look
-/// while they nap; spinning costs nothing extra.
+/// others see rank 0's, and whoever sees one end marks that rank as gone in the memory, for all to
+/// see. They look while they nap, so that spinning costs nothing extra.
 
 #include <memory>
 
@@ -22,9 +22,5 @@ namespace lockstep::dist {
 /// Collective. Throws CommError if memory is short, naming the size needed, or if the ranks are on
 /// several machines.
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Store> store);
-
-/// Capacity of each stream in a world of `size`: 256 KiB, less where that would add up to more than
-/// 64 MiB.
-std::size_t shm_stream_bytes(int size);
 
 }  // namespace lockstep::dist

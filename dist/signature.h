@@ -35,7 +35,7 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 64, "no padding, and one cache line");
 
-/// "all_reduce #17 'bucket 0' of 1024 f32"
+/// "all_reduce #17 'bucket 0' of 1024 f32 (direct)"
 std::string describe(const Signature& signature);
 
 /// Throws CommError naming both sides unless `theirs`, received from `peer`, equals `mine`.

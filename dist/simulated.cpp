@@ -19,12 +19,9 @@ using Nanoseconds = std::int64_t;
 constexpr Nanoseconds call_time = 100;
 constexpr Nanoseconds first_jump = 1'000'000;  // of an idle world; doubled while nothing moves
 constexpr Nanoseconds longest_jump = 1'000'000'000;
-constexpr std::size_t page = 4096;
 constexpr int nobody = -1;
 
 Nanoseconds nanoseconds(Seconds time) { return static_cast<Nanoseconds>(time.count() * 1e9); }
-
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 // Unwinds the thread of a lost rank. Not an std::exception: ordinary code does not catch it.
 struct Lost {};
@@ -282,13 +279,14 @@ Window SimWorld::allocate(int rank, std::size_t bytes) {
   check<CommError>(mine.bytes == bytes, "rank {} asks for {} bytes, another rank for {}", rank,
                    bytes, mine.bytes);
   if (++mine.arrived == size()) {
-    const std::size_t stride = (bytes + page - 1) / page * page;
+    const std::size_t stride = whole_pages(bytes);
     const std::size_t total = stride * ranks_.size();
-    auto* const memory = static_cast<std::byte*>(::operator new(total, std::align_val_t(page)));
+    auto* const memory =
+        static_cast<std::byte*>(::operator new(total, std::align_val_t(page_bytes)));
     std::fill_n(memory, total, std::byte{0});
     mine.window.bytes = bytes;
     mine.window.keeper = std::shared_ptr<void>(
-        memory, [](void* m) { ::operator delete(m, std::align_val_t(page)); });
+        memory, [](void* m) { ::operator delete(m, std::align_val_t(page_bytes)); });
     for (int r = 0; r < size(); ++r) mine.window.base.push_back(memory + index(r) * stride);
     stir_all();
   }

@@ -224,7 +224,12 @@ Descriptor accept_from(int listener) {
   while (true) {
     Descriptor guest(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!guest) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
+      const int error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      // Waiting would be in vain, and the connection stays ready to be accepted: a busy loop.
+      const bool short_of =
+          error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+      check<CommError>(!short_of, "[store] cannot accept a connection: {}", system_message(error));
       return {};
     }
     if (family_of(guest.get()) != AF_UNIX || same_user(guest.get())) return guest;

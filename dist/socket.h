@@ -56,7 +56,7 @@ Descriptor listen_on(const Endpoint& where, Reach reach = Reach::this_machine);
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why);
 
 /// The next connection that waits at `listener`; empty if there is none. Connections of other users
-/// to a Unix socket are dropped.
+/// to a Unix socket are dropped. Throws CommError if there is no descriptor or memory for one more.
 Descriptor accept_from(int listener);
 
 /// The address of our end: "127.0.0.1" of a TCP socket; empty for a Unix socket.

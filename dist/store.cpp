@@ -11,6 +11,10 @@ namespace lockstep::dist {
 
 namespace {
 
+/// What stands for an empty reason, since an empty aborted() means that nobody gave up. So short
+/// that a string of it needs no memory.
+constexpr std::string_view no_reason = "a rank gave up";
+
 /// The star over sockets. Rank 0 is connected with everybody, the others with rank 0 alone.
 class SocketStore final : public Store {
  public:
@@ -67,10 +71,9 @@ void SocketStore::look_at(int rank) {
     if (state != FrameReader::State::complete) return;
     if (peer.reader.peek().kind != FrameKind::abort) return;
     const std::string reason = peer.reader.take().body;
-    if (aborted_.empty()) {
-      aborted_ = reason;
-      if (this->rank() == 0) tell(reason);
-    }
+    if (!aborted_.empty()) continue;
+    aborted_ = reason.empty() ? no_reason : reason;
+    if (this->rank() == 0) tell(aborted_);
   }
 }
 
@@ -196,10 +199,11 @@ void SocketStore::tell(std::string_view reason) noexcept {
 void SocketStore::abort(std::string_view reason) noexcept {
   if (!aborted_.empty()) return;
   try {
-    aborted_ = reason;
-  } catch (const std::exception&) {
+    aborted_ = reason.empty() ? no_reason : reason;
+  } catch (const std::bad_alloc&) {
+    aborted_ = no_reason;
   }
-  tell(reason);
+  tell(aborted_);
 }
 
 std::string SocketStore::aborted() {

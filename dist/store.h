@@ -67,8 +67,9 @@ struct StoreOptions {
 
 /// Meets the other ranks. Throws CommError after the timeout, listing the ranks that did not
 /// arrive, and at once if a rank comes twice, does not fit into the world, or speaks another
-/// protocol version. A connection with a wrong token, or of strangers, is closed; it does not
-/// disturb. Rank 0 may join after the others. A world of 1 opens nothing.
+/// protocol version; PeerError if a rank that had come is gone before all have. A connection with a
+/// wrong token, or of strangers, is closed; it does not disturb. Rank 0 may join after the others.
+/// A world of 1 opens nothing.
 std::shared_ptr<Store> join_store(const StoreOptions& options);
 
 /// What a launcher says, as options: the address is `launch.store`, or else a socket in a private

@@ -8,34 +8,31 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <new>
+#include <optional>
 #include <thread>
 
 #include "lockstep/dist/join.h"
-#include "lockstep/dist/shared_memory.h"
 
 namespace lockstep::dist {
 
 namespace {
 
-std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+/// How long the word on why a connection ended may take.
+constexpr Seconds word_time{0.2};
+
 /// The connection to `peer` has ended. Was it killed, or did it give up because of another? Then it
 /// told rank 0 why before it closed its sockets, and the word needs a moment. Without rank 0 no
-/// word travels; since its end makes all others give up, it is the one to name.
-[[noreturn]] void throw_lost(Store& store, int peer) {
-  const Deadline patience(Seconds(0.2));
-  while (true) {
-    const std::vector<int> gone = store.gone();
-    if (const std::string reason = store.aborted(); !reason.empty()) throw PeerError(reason);
-    check<PeerError>(gone.empty() || gone.front() != 0, "rank 0 is gone");
-    check<PeerError>(!contains(gone, peer) && !patience.passed(), "rank {} is gone", peer);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+/// word travels; since its end makes all others give up, it is the one to name. Throws PeerError as
+/// soon as it is known what happened, at the latest when `patience` has passed.
+void explain_loss(Store& store, int peer, const Deadline& patience) {
+  const std::vector<int> gone = store.gone();
+  if (const std::string reason = store.aborted(); !reason.empty()) throw PeerError(reason);
+  check<PeerError>(gone.empty() || gone.front() != 0, "rank 0 is gone");
+  check<PeerError>(!contains(gone, peer) && !patience.passed(), "rank {} is gone", peer);
 }
 
 /// How the sockets come to be: rank r calls 0 ... r-1 and lets r+1 ... n-1 in.
@@ -129,7 +126,7 @@ void Mesh::let_higher_ranks_in(Doorkeeper& door) {
                      store_.timeout().count(), describe_ranks(missing, "missing"));
     for (Guest& guest : door.wait(std::min(Seconds(0.02), deadline_.left()))) {
       if (guest.version != protocol_version || !contains(missing, guest.rank)) continue;
-      answer(guest.socket.get(), own_);
+      answer(guest.socket.get(), own_, Admission::accepted);
       sockets_[index(guest.rank)] = std::move(guest.socket);
     }
   }
@@ -138,7 +135,9 @@ void Mesh::let_higher_ranks_in(Doorkeeper& door) {
 void Mesh::read_answers() {
   for (int peer = 0; peer < own_.rank; ++peer) {
     const Reply reply = read_answer(sockets_[index(peer)].get(), own_, deadline_);
-    if (reply.kind == Reply::Kind::closed) throw_lost(store_, peer);
+    for (const Deadline patience(word_time); reply.kind == Reply::Kind::closed;
+         std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      explain_loss(store_, peer, patience);
     check<CommError>(reply.kind == Reply::Kind::accepted,
                      "[tcp] rank {}: rank {} did not answer its call", own_.rank, peer);
   }
@@ -170,11 +169,16 @@ class TcpTransport final : public Transport {
     Descriptor socket;
     short waits_for = 0;  // POLLIN, POLLOUT: what could not be done last time
   };
+  struct Loss {
+    int peer;
+    Deadline patience{word_time};
+  };
   std::size_t moved(Link& link, int peer, std::ptrdiff_t count, short event, bool wanted);
 
   std::shared_ptr<Store> store_;
   std::vector<Link> links_;      // by peer
   std::vector<pollfd> entries_;  // scratch of relax
+  std::optional<Loss> loss_;     // a connection that has ended, until it is known why
   Seconds next_look_{0};
 };
 
@@ -193,7 +197,11 @@ TcpTransport::~TcpTransport() {
 /// The result of a transfer, and a note of what relax() has to wait for.
 std::size_t TcpTransport::moved(Link& link, int peer, std::ptrdiff_t count, short event,
                                 bool wanted) {
-  if (count == peer_closed) throw_lost(*store_, peer);
+  if (count == peer_closed) {
+    if (!loss_) loss_ = Loss{.peer = peer};
+    explain_loss(*store_, loss_->peer, loss_->patience);
+    return 0;
+  }
   if (count == 0 && wanted) link.waits_for = static_cast<short>(link.waits_for | event);
   return static_cast<std::size_t>(count);
 }
@@ -208,19 +216,16 @@ std::size_t TcpTransport::receive(int peer, std::span<std::byte> bytes) {
   return moved(link, peer, receive_some(link.socket.get(), bytes), POLLIN, !bytes.empty());
 }
 
-/// Memory of this rank alone: nobody else can address it.
 Window TcpTransport::allocate(std::size_t bytes) {
-  Window window{bytes, std::vector<std::byte*>(links_.size(), nullptr), nullptr};
-  const std::size_t size = whole_pages(bytes);
-  auto* const memory = static_cast<std::byte*>(::operator new(size, std::align_val_t(page_bytes)));
-  std::fill_n(memory, size, std::byte{0});
-  window.keeper = std::shared_ptr<void>(
-      memory, [](void* begin) { ::operator delete(begin, std::align_val_t(page_bytes)); });
-  window.base[index(rank())] = memory;
-  return window;
+  fail<CommError>("[tcp] a window of {} bytes: ranks do not share memory", bytes);
 }
 
 void TcpTransport::relax(unsigned round) {
+  if (loss_) {
+    explain_loss(*store_, loss_->peer, loss_->patience);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
   constexpr unsigned yield_rounds = 20;
   if (round < yield_rounds) {
     std::this_thread::yield();

@@ -15,16 +15,14 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr std::size_t page = 4096;
-
 // What all ranks share. Allocation is rare, so it takes a mutex; streams and flags do not.
 class Hub {
  public:
   Hub(int ranks, ThreadsOptions given)
       : size(ranks),
         options(given),
-        left(static_cast<std::size_t>(ranks)),
-        streams_(static_cast<std::size_t>(ranks * ranks)) {
+        left(index(ranks)),
+        streams_(index(ranks) * (index(ranks) - 1)) {
     for (auto& stream : streams_) {
       stream.reset(static_cast<std::byte*>(
           ::operator new(ByteRing::bytes_needed(options.stream_bytes), std::align_val_t(64))));
@@ -33,8 +31,7 @@ class Hub {
   }
 
   ByteRing stream(int from, int to) const {
-    return ByteRing(streams_[static_cast<std::size_t>(from * size + to)].get(),
-                    options.stream_bytes);
+    return ByteRing(streams_[stream_number(index(size), from, to)].get(), options.stream_bytes);
   }
 
   // Throws the reason if somebody gave up.
@@ -78,7 +75,7 @@ class Hub {
   struct Release {
     void operator()(std::byte* bytes) const { ::operator delete(bytes, std::align_val_t(64)); }
   };
-  std::vector<std::unique_ptr<std::byte, Release>> streams_;  // from * size + to
+  std::vector<std::unique_ptr<std::byte, Release>> streams_;  // by stream_number()
   std::atomic<bool> aborted_{false};
   std::mutex mutex_;  // guards what follows
   std::string reason_;
@@ -87,8 +84,8 @@ class Hub {
 
 // Zeroed pages for all ranks, which live as long as the keeper.
 Window make_window(int size, std::size_t bytes) {
-  const std::size_t stride = (bytes + page - 1) / page * page;
-  const std::size_t total = stride * static_cast<std::size_t>(size);
+  const std::size_t stride = whole_pages(bytes);
+  const std::size_t total = stride * index(size);
   void* const memory =
       mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check<CommError>(memory != MAP_FAILED, "no memory for a window of {} x {} bytes: {}", size, bytes,
@@ -97,7 +94,7 @@ Window make_window(int size, std::size_t bytes) {
   window.bytes = bytes;
   window.keeper = std::shared_ptr<void>(memory, [total](void* m) { munmap(m, total); });
   for (int r = 0; r < size; ++r) {
-    window.base.push_back(static_cast<std::byte*>(memory) + static_cast<std::size_t>(r) * stride);
+    window.base.push_back(static_cast<std::byte*>(memory) + index(r) * stride);
   }
   return window;
 }
@@ -125,8 +122,8 @@ class ThreadsTransport final : public Transport {
   ThreadsTransport(std::shared_ptr<Hub> hub, int rank)
       : hub_(std::move(hub)), rank_(rank), backoff_(hub_->size) {
     for (int peer = 0; peer < hub_->size; ++peer) {
-      out_.push_back(hub_->stream(rank, peer));
-      in_.push_back(hub_->stream(peer, rank));
+      out_.push_back(peer == rank ? ByteRing() : hub_->stream(rank, peer));
+      in_.push_back(peer == rank ? ByteRing() : hub_->stream(peer, rank));
     }
   }
   ~ThreadsTransport() override { hub_->left[index(rank_)].store(true, std::memory_order_release); }
@@ -177,7 +174,6 @@ class ThreadsTransport final : public Transport {
   void abort(std::string_view reason) noexcept override { hub_->abort(reason); }
 
  private:
-  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   // A rank that gives up says why and leaves: between two looks it may have done both.
   [[noreturn]] void fail_without(int peer) {
     hub_->check_aborted();
@@ -198,6 +194,7 @@ std::vector<std::unique_ptr<Transport>> threads_transports(int size, ThreadsOpti
   check<UsageError>(size >= 1, "[threads] a world has at least 1 rank, got {}", size);
   check<UsageError>(std::has_single_bit(options.stream_bytes),
                     "[threads] stream_bytes is a power of two, got {}", options.stream_bytes);
+  options.stream_bytes = std::min(options.stream_bytes, stream_capacity(index(size)));
   const auto hub = std::make_shared<Hub>(size, options);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {

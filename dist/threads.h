@@ -1,6 +1,6 @@
 #pragma once
-/// The transport between ranks that are threads of one process. Streams are byte rings, windows lie
-/// on the heap. ThreadSanitizer sees every access.
+/// The transport between ranks that are threads of one process. Streams are byte rings, windows are
+/// anonymous pages of the process. ThreadSanitizer sees every access.
 
 #include <memory>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace lockstep::dist {
 
 struct ThreadsOptions {
-  std::size_t stream_bytes = 256 * 1024;  ///< capacity of each stream, a power of two
+  std::size_t stream_bytes = 256 * 1024;  ///< of each stream, a power of two; see stream_capacity()
   Seconds join_timeout{60};               ///< how long allocate() waits for the other ranks
 };
 

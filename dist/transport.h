@@ -1,10 +1,11 @@
 #pragma once
-/// A transport moves bytes between the ranks of one world: an ordered, bounded byte stream from every
-/// rank to every other, and, where the ranks can address each other's memory, windows of shared memory.
-/// It knows nothing of collectives. Nothing here blocks except `allocate`.
+/// A transport moves bytes between the ranks of one world: an ordered, bounded byte stream from
+/// every rank to every other, and, where the ranks can address each other's memory, windows of
+/// shared memory. It knows nothing of collectives. Only `allocate` waits for other ranks, and
+/// `relax` for a moment.
 ///
 ///   transport   stream                              windows
-///   threads     ring buffer in the process          the heap
+///   threads     ring buffer in the process          anonymous pages of the process
 ///   shm         ring buffer in shared memory        a memfd that every rank maps
 ///   tcp         one non-blocking socket per pair    none
 ///   simulated   bounded queue with virtual delays   the heap, on request
@@ -25,11 +26,20 @@ namespace lockstep::dist {
 
 using Seconds = std::chrono::duration<double>;
 
+/// A rank as an index into what is kept by rank.
+constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+constexpr std::size_t page_bytes = 4096;
+/// `bytes` rounded up to whole pages, at least one.
+constexpr std::size_t whole_pages(std::size_t bytes) {
+  return bytes == 0 ? page_bytes : (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
 /// Memory of one size on every rank.
 struct Window {
-  std::size_t bytes = 0;          ///< on each rank
-  std::vector<std::byte*> base;   ///< of rank r, as this rank addresses it; null where it cannot
-  std::shared_ptr<void> keeper;   ///< the memory lives as long as this does
+  std::size_t bytes = 0;         ///< on each rank
+  std::vector<std::byte*> base;  ///< of rank r, as this rank addresses it
+  std::shared_ptr<void> keeper;  ///< the memory lives as long as this does
 };
 
 class Transport {
@@ -38,31 +48,32 @@ class Transport {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view name() const = 0;  ///< "threads", "shm", "tcp", "sim"
+  virtual std::string_view name() const = 0;   ///< "threads", "shm", "tcp", "sim"
   virtual bool has_shared_memory() const = 0;  ///< allocate() gives every rank's base
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.
   /// Throws PeerError if the peer is gone or has given up.
   virtual std::size_t send(int peer, std::span<const std::byte> bytes) = 0;
 
-  /// Takes as many bytes as have arrived from `peer`, at most bytes.size(), perhaps 0. What a peer sent
-  /// before it went is delivered; only then PeerError is thrown.
+  /// Takes as many bytes as have arrived from `peer`, at most bytes.size(), perhaps 0. What a peer
+  /// sent before it went is delivered; only then PeerError is thrown (not always at once: the
+  /// reason may need a moment to arrive).
   virtual std::size_t receive(int peer, std::span<std::byte> bytes) = 0;
 
-  /// A window of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks call
-  /// it in the same order with the same size. Blocks until every rank has called, at most the join
-  /// timeout.
+  /// A window of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
+  /// call it in the same order with the same size. Blocks until every rank has called, at most the
+  /// join timeout. Only where has_shared_memory(); elsewhere it throws CommError.
   virtual Window allocate(std::size_t bytes) = 0;
 
-  /// Called when nothing could be moved, for the `round`-th time in a row: spins at first, then yields
-  /// the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.
+  /// Called when nothing could be moved, for the `round`-th time in a row: spins at first, then
+  /// yields the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.
   virtual void relax(unsigned round) = 0;
 
   /// Time since some fixed point; virtual in the simulated world.
   virtual Seconds now() const = 0;
 
-  /// Tells all ranks that this one gives up: their next call throws PeerError with `reason`. The first
-  /// reason wins. Never throws.
+  /// Tells all ranks that this one gives up: their next call throws PeerError with `reason`. The
+  /// first reason wins. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

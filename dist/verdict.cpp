@@ -15,7 +15,8 @@ bool is_echo(const RankOutcome& outcome) {
 
 // Smaller is nearer to the cause.
 auto distance_to_cause(const RankOutcome& outcome) {
-  return std::tuple(!outcome.failed(), outcome.stopped, is_echo(outcome), outcome.order);
+  return std::tuple(!outcome.failed(), outcome.stopped, outcome.signal == 0, is_echo(outcome),
+                    outcome.order);
 }
 
 std::string describe(int rank, const RankOutcome& outcome) {
@@ -23,7 +24,9 @@ std::string describe(int rank, const RankOutcome& outcome) {
                          ? fmt::format("rank {} was killed by signal {} ({})", rank, outcome.signal,
                                        strsignal(outcome.signal))
                          : fmt::format("rank {} failed with exit code {}", rank, outcome.exit_code);
-  if (outcome.record) return fmt::format("error: {}: {}\n", text, outcome.record->message);
+  if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
+  if (outcome.record && !outcome.record->message.empty())
+    return fmt::format("error: {}: {}\n", text, outcome.record->message);
   if (outcome.last_lines.empty()) return fmt::format("error: {}\n", text);
   text = fmt::format("error: {}; the end of its stderr:\n", text);
   for (const std::string& line : outcome.last_lines) text += fmt::format("  {}\n", line);

@@ -27,10 +27,12 @@ struct Verdict {
   std::string report;  ///< lines for stderr, each ended by a newline; empty after success
 };
 
-/// `outcomes[r]` belongs to rank r. The failure that is reported is the cause: the first failed
-/// rank that is neither an echo of a lost peer nor was stopped by the launcher; where all failures
-/// are echoes, the first echo. The exit code is that rank's, 1 for a signal and for codes of 124
-/// and above (shells and `timeout` give those a meaning of their own).
+/// `outcomes[r]` belongs to rank r. The failure that is reported is the cause, among the ranks that
+/// the launcher had not stopped: the first one killed by a signal (what others say may follow from
+/// that), else the first that is not an echo of a lost peer, else the first echo. Nothing is
+/// reported of a rank whose record is empty: it has said why itself. The exit code is that rank's,
+/// 1 for a signal and for codes of 124 and above (shells and `timeout` give those a meaning of
+/// their own).
 Verdict judge(std::span<const RankOutcome> outcomes);
 
 /// The verdict on a run that a signal to the launcher ended.

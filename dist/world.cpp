@@ -2,7 +2,9 @@
 
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/dist/environment.h"
@@ -111,26 +113,35 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   stream_options.join_timeout = options.timeout;
   auto transports = dist::threads_transports(size, stream_options);
   FirstError first;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      World world(std::make_shared<World::Membership>(
-          std::move(transports[static_cast<std::size_t>(rank)]), communicator, rank, size));
-      try {
-        body(world);
-      } catch (const PeerError&) {
-        first.add(std::current_exception(), true);
-        world.abort(fmt::format("rank {} lost a peer", rank));
-      } catch (const std::exception& error) {
-        first.add(std::current_exception(), false);
-        world.abort(fmt::format("rank {} failed: {}", rank, error.what()));
-      } catch (...) {
-        first.add(std::current_exception(), false);
-        world.abort(fmt::format("rank {} failed", rank));
-      }
-    });
+  const auto run_rank = [&](int rank) {
+    std::optional<World> world;  // if it cannot be made, its transport goes, as of a rank that left
+    const auto give_up = [&](bool echo, const std::string& reason) {
+      first.add(std::current_exception(), echo);
+      if (world) world->abort(reason);
+    };
+    try {
+      world = World(std::make_shared<World::Membership>(
+          std::exchange(transports[dist::index(rank)], nullptr), communicator, rank, size));
+      body(*world);
+    } catch (const PeerError&) {
+      give_up(true, fmt::format("rank {} lost a peer", rank));
+    } catch (const std::exception& error) {
+      give_up(false, fmt::format("rank {} failed: {}", rank, error.what()));
+    } catch (...) {
+      give_up(false, fmt::format("rank {} failed", rank));
+    }
+  };
+  std::vector<std::jthread> threads;
+  threads.reserve(dist::index(size));
+  try {
+    for (int rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
+  } catch (const std::exception& error) {
+    const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
+                                           threads.size(), size, error.what());
+    first.add(std::make_exception_ptr(Error(reason)), false);
+    transports.back()->abort(reason);  // its rank has not started
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();  // joins
   first.rethrow();
 }
 

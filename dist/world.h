@@ -54,7 +54,8 @@ class World {
 
 /// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If any of
 /// them threw, the others are made to fail, and the first error that is not an echo of another's
-/// (PeerError) is thrown. `options.transport` must be empty or "threads".
+/// (PeerError) is thrown; Error if a thread cannot be started. `options.transport` must be empty or
+/// "threads".
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
 
 }  // namespace lockstep

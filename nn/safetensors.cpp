@@ -27,11 +27,22 @@ std::string_view format_name(DType dtype) {
   return "U8";
 }
 
+// Renaming onto a link, a pipe or a device would replace it.
+std::string target_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  const fs::file_status status = fs::status(path, error);
+  check<DataError>(!fs::exists(status) || fs::is_regular_file(status),
+                   "[save] '{}' is there and is no regular file", path);
+  return fs::exists(status) ? target.string() : path;
+}
+
 /// A file under a temporary name that becomes `path` when all is written, or goes away.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path)
-      : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
+      : path_(target_of(path)), temporary_(fmt::format("{}.{}.tmp", path_, ::getpid())) {
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor_ < 0) give_up("create");
   }

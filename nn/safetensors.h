@@ -16,7 +16,8 @@
 namespace lockstep::nn {
 
 /// Atomic and durable: writes a temporary file beside `path`, syncs it, and renames it. On failure
-/// throws DataError with the reason, and an older file of that name is intact.
+/// throws DataError with the reason, and an older file of that name is intact. A link is followed; what
+/// is there and is no regular file is refused.
 void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors);
 
 }  // namespace lockstep::nn

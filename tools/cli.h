@@ -2,11 +2,14 @@
 /// What the programs share in reading their command lines and writing their summaries.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/core/error.h"
 
@@ -27,6 +30,24 @@ CLI::Validator whole_number() {
                                  std::is_unsigned_v<T> ? " of 0 or more" : "");
       },
       "");
+}
+
+/// "64,128,10" as sizes of layers: at least two, each in 1..2^24. Throws UsageError naming the text.
+inline std::vector<std::int64_t> widths(std::string_view option, const std::string& text) {
+  constexpr std::int64_t largest = 1 << 24;
+  std::vector<std::int64_t> result;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::int64_t width = 0;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, width);
+    check<UsageError>(error == std::errc() && stop == text.data() + end && width > 0 && width <= largest,
+                      "{} {}: '{}' is not a size in 1..{}", option, text,
+                      text.substr(begin, end - begin), largest);
+    result.push_back(width);
+    begin = end + 1;
+  }
+  check<UsageError>(result.size() >= 2, "{} {}: at least two sizes are needed", option, text);
+  return result;
 }
 
 /// False after --help, which it has printed. Throws UsageError, one line, for a command line that the

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/environment.h"
 #include "lockstep/dist/launch.h"
 #include "lockstep/dist/report.h"
 
@@ -23,7 +24,7 @@ int run(int argc, char** argv) {
   app.name("lockstep-run");
   app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes)")
       ->required()
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, dist::max_ranks));
   app.add_flag("--prefix", options.prefix, "Put [rank] in front of every line of output");
   app.prefix_command();  // from the program's name on, nothing is ours
   try {

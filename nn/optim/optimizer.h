@@ -21,6 +21,11 @@ template <class Options>
 struct Group {
   std::vector<Parameter> parameters;
   Options options;
+  /// A group of options that convert to these.
+  template <class Other>
+  operator Group<Other>() const {  // NOLINT
+    return {parameters, options};
+  }
 };
 
 class Optimizer {
@@ -114,7 +119,8 @@ class AdamW : public Adam {
   using Options = AdamWOptions;
   AdamW(std::vector<Parameter> parameters, AdamWOptions options)
       : Adam({{std::move(parameters), options}}, true) {}
-  explicit AdamW(std::vector<Group<AdamOptions>> groups) : Adam(std::move(groups), true) {}
+  explicit AdamW(const std::vector<Group<AdamWOptions>>& groups)
+      : Adam(std::vector<Group<AdamOptions>>(groups.begin(), groups.end()), true) {}
 };
 
 }  // namespace lockstep::optim

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "lockstep/dist/environment.h"
@@ -44,7 +43,7 @@ void write_json(const Options& options, const Result& result, const World& world
   cli::write_json(options.json, json);
 }
 
-int run_rank(const Options& options, const World& world) {
+void run_rank(const Options& options, const World& world) {
   const Result result = train(options, world);
   if (world.rank() == 0) {
     if (!options.json.empty()) write_json(options, result, world);
@@ -53,7 +52,7 @@ int run_rank(const Options& options, const World& world) {
                result.replicas_identical ? "identical" : "different");
     std::fflush(stdout);
   }
-  return result.replicas_identical ? 0 : 1;
+  if (!result.replicas_identical) throw AlreadyReported{1};
 }
 
 int run(int argc, char** argv) {
@@ -68,19 +67,18 @@ int run(int argc, char** argv) {
                       "--transport threads in a world of processes that {} started",
                       environment->launcher);
   }
+  if (!environment || environment->rank == 0) check_outputs(*options);
   const int ranks = environment ? environment->size : options->ranks.value_or(2);
   if (options->transport == "threads") {
-    std::vector<int> codes(static_cast<std::size_t>(ranks));
     run_threads(ranks, {.comm = options->comm, .timeout = dist::Seconds(options->timeout)},
-                [&](const World& world) {
-                  codes[static_cast<std::size_t>(world.rank())] = run_rank(*options, world);
-                });
-    return *std::ranges::max_element(codes);
+                [&](const World& world) { run_rank(*options, world); });
+    return 0;
   }
   if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
-  return run_rank(*options, World::join({.comm = options->comm,
+  run_rank(*options, World::join({.comm = options->comm,
                                          .transport = options->transport.value_or(""),
                                          .timeout = dist::Seconds(options->timeout)}));
+  return 0;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "lockstep/dist/environment.h"
 #include "lockstep/tools/cli.h"
 
 namespace train_mlp {
@@ -28,6 +29,8 @@ void check_not_negative(std::string_view name, const std::optional<double>& valu
 void check_writable(std::string_view name, const std::string& path) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
+  check<UsageError>(!fs::exists(path) || ::access(path.c_str(), W_OK) == 0,
+                    "{} '{}' is there and not writable", name, path);
   const fs::path parent = fs::absolute(path).parent_path();
   check<UsageError>(!fs::is_directory(path), "{} '{}' is a folder", name, path);
   check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", name, path,
@@ -37,15 +40,11 @@ void check_writable(std::string_view name, const std::string& path) {
 }
 
 void validate(const Options& o) {
-  check<UsageError>(o.layers.empty() || o.layers.size() >= 2,
-                    "--layers needs at least two sizes, got {}", fmt::join(o.layers, ","));
-  for (const std::int64_t width : o.layers)
-    check<UsageError>(width > 0 && width <= 1 << 24, "--layers: a size must be in 1..{}, got {}",
-                      1 << 24, width);
   check<UsageError>(o.epochs > 0, "--epochs must be positive, got {}", o.epochs);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
-  check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= 1024),
-                    "--ranks must be in 1..1024, got {}", o.ranks.value_or(0));
+  check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= lockstep::dist::max_ranks),
+                    "--ranks must be in 1..{}, got {}", lockstep::dist::max_ranks,
+                    o.ranks.value_or(0));
   if (o.lr) check_positive("--lr", *o.lr);
   check_not_negative("--momentum", o.momentum);
   check<UsageError>(!o.momentum || o.optimizer == "sgd",
@@ -54,11 +53,17 @@ void validate(const Options& o) {
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--timeout", o.timeout);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
-  check_writable("--checkpoint", o.checkpoint);
-  check_writable("--json", o.json);
 }
 
 }  // namespace
+
+void check_outputs(const Options& o) {
+  check_writable("--checkpoint", o.checkpoint);
+  check<UsageError>(!std::filesystem::exists(o.checkpoint) ||
+                        std::filesystem::is_regular_file(o.checkpoint),
+                    "--checkpoint '{}' is there and is no regular file", o.checkpoint);
+  check_writable("--json", o.json);
+}
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
@@ -66,9 +71,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   std::string device = "cpu";
   const CLI::Validator whole = lockstep::cli::whole_number();
   CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
-  app.add_option("--layers", o.layers, "Widths, input to output (INPUT,128,64,10)")
-      ->delimiter(',')
-      ->check(whole);
+  std::string layers;
+  app.add_option("--layers", layers, "Widths, input to output (INPUT,128,64,10)");
   app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw (sgd)")
@@ -79,7 +83,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--seed", o.seed, "Of the weights and the order of samples (0)")
       ->check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
-  app.add_flag("!--no-shuffle", o.shuffle, "Keep the samples in the order of the files");
+  bool no_shuffle = false;
+  app.add_flag("--no-shuffle", no_shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
       ->check(lockstep::cli::whole_number<int>());
@@ -94,6 +99,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!lockstep::cli::parse(app, argc, argv)) return {};
   check<UsageError>(device == "cpu", "--device {}: this build has only the device cpu", device);
+  o.shuffle = !no_shuffle;
+  if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);
   validate(o);
   return o;
 }

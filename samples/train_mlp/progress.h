@@ -16,6 +16,9 @@ class Progress {
  public:
   /// Silent unless `visible` (on rank 0).
   Progress(bool visible, std::int64_t epochs);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   void begin(std::string_view heading);
   /// `done` of `steps` steps of this epoch are done.

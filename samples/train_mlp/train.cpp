@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 
 #include "lockstep/kernels/reduce.h"
@@ -88,6 +89,9 @@ class LossLog {
     double sum = 0, samples = 0;
     for (std::size_t i = 0; i < totals_.size(); ++i) {
       losses.push_back(sums_.data<double>()[i] / totals_[i]);
+      check<StateError>(std::isfinite(losses.back()),
+                        "the loss of step {} is {}: the training has diverged (a smaller --lr?)",
+                        losses.size() - 1, std::abs(losses.back()));
       sum += sums_.data<double>()[i];
       samples += totals_[i];
     }
@@ -117,6 +121,9 @@ std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const Wo
 
 Result train(const Options& options, const World& world) {
   const auto [train_set, test_set] = data::load_idx(options.data);
+  check<DataError>(train_set.size() > 0 && test_set.size() > 0,
+                   "--data '{}': {} training and {} test samples are too few", options.data,
+                   train_set.size(), test_set.size());
   const std::vector<std::int64_t> layers = widths(options, train_set);
   data::check_labels(train_set, layers.back());
   data::check_labels(test_set, layers.back());

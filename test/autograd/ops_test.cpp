@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/autograd/ops.h"
 #include "op_table.h"
@@ -71,6 +72,21 @@ TEST_CASE("gradcheck notices a wrong gradient") {
   const Tensor x = Tensor::of<double>({2}, {1.5, -2.0});
   CHECK(gradcheck(wrong, {x}).worst > 0.1);
   CHECK(x.to_vector<double>() == std::vector<double>{1.5, -2.0});  // as it was
+}
+
+TEST_CASE("gradcheck notices NaN in any element") {
+  for (const std::size_t bad : {0u, 1u, 2u}) {
+    const auto nan_at = [bad](std::span<const Tensor> x) {
+      return record("nan", scale(x[0].detach(), 1), {&x[0]}, [bad](Gradients& g) {
+        const Tensor gradient = g.output().clone();
+        gradient.data<double>()[bad] = std::nan("");
+        g.pass(0, gradient);
+      });
+    };
+    const GradcheckResult result = gradcheck(nan_at, {Tensor::of<double>({3}, {1, 2, 3})});
+    CHECK_FALSE(result.worst < 1e-8);
+    CHECK(result.where.find(fmt::format("element {}", bad)) != std::string::npos);
+  }
 }
 
 TEST_CASE("operands that do not fit are named with both values") {

@@ -94,6 +94,8 @@ TEST_CASE("the weight seeds backward, and observers that sum ranks give the defa
   CHECK(run(Weight{1, 2}) == 0.5f);
   CHECK_THROWS_AS(run(Weight{3, 2}), StateError);
   CHECK_THROWS_AS(run(Weight{-1, 2}), StateError);
+  const double infinity = std::numeric_limits<double>::infinity();
+  CHECK_THROWS_AS(run(Weight{infinity, infinity}), StateError);
 }
 
 TEST_CASE("a rank of weight 0 contributes exact zeros, even from NaN") {
@@ -207,6 +209,42 @@ TEST_CASE("an exception in an operation leaves no counts behind and tells the ob
   }
   CHECK(w.pending() == 0);
   CHECK(recorder.events.back() == "failed");
+}
+
+TEST_CASE("a backward that is refused leaves gradients and observers alone") {
+  const Parameter w = parameter("w", {1});
+  Recorder recorder;
+  const Observation observation = w.observe(recorder);
+  Tape tape;
+  const Tensor loss = sum(w * w);
+  CHECK_THROWS_AS(tape.backward(loss, Weight{2, 1}), StateError);
+  CHECK(recorder.events.empty());
+  tape.backward(loss);
+  w.set_gradient_state(GradientState::synchronized);
+  CHECK_THROWS_AS(tape.backward(loss), StateError);
+  CHECK(w.gradient_state() == GradientState::synchronized);
+  CHECK(recorder.events == std::vector<std::string>{"begin", "ready w", "end"});
+  CHECK(w.pending() == 0);
+}
+
+TEST_CASE("undefined operands, too many operands, a parameter as loss") {
+  CHECK_THROWS_AS(relu(Tensor()), StateError);
+  CHECK_THROWS_AS(add(Tensor(), Tensor::zeros({1})), Error);
+  CHECK_THROWS_AS(cross_entropy(Tensor(), Tensor()), Error);
+  const Parameter w = parameter("w", {1});
+  Tape tape;
+  const Tensor x = w;
+  CHECK_THROWS_WITH_AS(record("many", x.detach(), {&x, &x, &x, &x}, [](Gradients&) {}),
+                       doctest::Contains("4 operands"), StateError);
+  CHECK_THROWS_WITH_AS(tape.backward(x), doctest::Contains("not recorded"), StateError);
+}
+
+TEST_CASE("gradients of watched tensors share nothing with one another") {
+  Tape tape;
+  const Tensor x = tape.watch(Tensor::zeros({2})), y = tape.watch(Tensor::zeros({2}));
+  tape.backward(sum(x + y));
+  tape.gradient(x).fill(7);
+  CHECK(tape.gradient(y).to_vector<float>() == std::vector<float>{1, 1});
 }
 
 TEST_CASE("a backward that forgets an operand is found out") {

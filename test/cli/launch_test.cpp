@@ -119,6 +119,7 @@ TEST_CASE("launch: bad usage is one line and code 2") {
                                              {"true"},
                                              {"-n", "0", "true"},
                                              {"-n", "-1", "true"},
+                                             {"-n", "4097", "true"},
                                              {"-n", "x", "true"},
                                              {"-n", "2"},
                                              {"-n", "2", "--"},
@@ -198,6 +199,20 @@ TEST_CASE("launch: the cause is reported, not an echo that came first") {
     CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
   }
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("launch: nothing is added to what a rank has said itself") {
+  const Ended ended =
+      run(launched(2, "[ $RANK = 0 ] && echo replicas differ; " + record("cause ") + "exit 3"));
+  CHECK(ended.code == 3);
+  CHECK(ended.out == "replicas differ\n");
+  CHECK(ended.err.empty());
+}
+
+TEST_CASE("launch: without stdout") {
+  const Ended ended = run({"sh", "-c", program + " -n 2 true >&-"});
+  CHECK(ended.code == 1);
+  CHECK(ended.err == "error: cannot write to stdout: it is closed\n");
 }
 
 TEST_CASE("launch: stderr of other ranks is held back, its end shown for the failed one") {

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/dist/descriptor.h"
@@ -33,8 +34,9 @@ std::string all_of(int descriptor) {
 }
 
 // Runs run_main(body) in a child; `error_fd` is LOCKSTEP_ERROR_FD there, "pipe" stands for a real
-// one.
-Outcome run_child(const std::function<int()>& body, const char* error_fd = nullptr) {
+// one. The child starts without the descriptors `closed`.
+Outcome run_child(const std::function<int()>& body, const char* error_fd = nullptr,
+                  const std::vector<int>& closed = {}) {
   const Descriptor err(memfd_create("err", MFD_CLOEXEC));
   int ends[2];
   REQUIRE(pipe(ends) == 0);
@@ -47,6 +49,7 @@ Outcome run_child(const std::function<int()>& body, const char* error_fd = nullp
     const std::string number = std::to_string(write_end.get());
     if (error_fd)
       setenv("LOCKSTEP_ERROR_FD", error_fd == std::string("pipe") ? number.c_str() : error_fd, 1);
+    for (const int descriptor : closed) close(descriptor);
     _exit(run_main(body));
   }
   write_end.close();
@@ -92,6 +95,49 @@ TEST_CASE("run_main: output that cannot be written is a failure") {
   });
   CHECK(outcome.code == 1);
   CHECK(outcome.err == "error: cannot write to stdout: No space left on device\n");
+}
+
+TEST_CASE("run_main: an error that cannot be written still ends in its code") {
+  const auto fail_without_stderr = []() -> int {
+    const int full = open("/dev/full", O_WRONLY);
+    dup2(full, STDERR_FILENO);
+    fail<UsageError>("--lr: 'x'");
+  };
+  CHECK(run_child(fail_without_stderr).code == 2);
+  CHECK(run_child([]() -> int { fail<DataError>("bad"); }, nullptr, {2}).code == 1);
+}
+
+TEST_CASE("run_main: standard descriptors that are closed") {
+  const Outcome no_stdout = run_child([] { return 0; }, nullptr, {1});
+  CHECK(no_stdout.code == 1);
+  CHECK(no_stdout.err == "error: cannot write to stdout: it is closed\n");
+  const Outcome other = run_child([]() -> int { fail<DataError>("bad"); }, nullptr, {0, 1});
+  CHECK(other.err == "error: bad\n");
+  CHECK(run_child([] { return 0; }, nullptr, {0, 2}).code == 0);
+  // No file of the program's own takes their place.
+  const auto first_free = [] { return open("/dev/null", O_RDONLY); };
+  CHECK(run_child(first_free, nullptr, {0, 1, 2}).code > 2);
+  CHECK(run_child(first_free, nullptr, {1}).code > 2);
+}
+
+TEST_CASE("run_main: a program that has said itself why it fails") {
+  const auto body = []() -> int { throw AlreadyReported{3}; };
+  const Outcome alone = run_child(body);
+  CHECK(alone.code == 3);
+  CHECK(alone.err.empty());
+  const Outcome launched = run_child(body, "pipe");
+  CHECK(launched.code == 3);
+  CHECK(launched.err.empty());
+  CHECK(launched.records == "cause \n");
+  CHECK(dist::read_record("cause ")->message.empty());
+
+  const Outcome unheard = run_child([]() -> int {
+    const int full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    std::printf("replicas differ\n");
+    throw AlreadyReported{3};
+  });
+  CHECK(unheard.err == "error: cannot write to stdout: No space left on device\n");
 }
 
 TEST_CASE("run_main: under a launcher the message goes into its pipe") {

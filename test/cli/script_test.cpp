@@ -25,7 +25,9 @@ TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
                                              {"bench", "stpe"},
                                              {"sample", "../x"},
                                              {"sample", "nosuch"},
-                                             {"test", "--sanitize", "memory"}}) {
+                                             {"test", "--sanitize", "memory"},
+                                             {"test", "--only", "dist,../x"},
+                                             {"test", "--only", "nosuch"}}) {
     std::vector<std::string> command{script};
     command.insert(command.end(), arguments.begin(), arguments.end());
     const Ended ended = run(command);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,17 @@ nlohmann::json summary(std::vector<std::string> options) {
   INFO(fmt::format("{}", ended.err));
   REQUIRE(ended.code == 0);
   return nlohmann::json::parse(std::ifstream(folder / "summary.json"));
+}
+
+/// The process of that rank, or 0.
+pid_t rank_of(const test::Process& process, int rank) {
+  const std::string variable = fmt::format("LOCAL_RANK={}", rank) + '\0';
+  for (const pid_t pid : process.family()) {
+    std::ifstream file(fmt::format("/proc/{}/environ", pid));
+    const std::string environment((std::istreambuf_iterator<char>(file)), {});
+    if (test::contains(environment, variable)) return pid;
+  }
+  return 0;
 }
 
 void expect_error(const std::vector<std::string>& options, int code, const std::string& says) {
@@ -151,21 +163,21 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 }
 
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const auto& [transport, victim] : {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
+    INFO(transport, ", rank ", victim);
     test::Process process({program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
-    while (!test::contains(process.err(), "samples/s")) ::usleep(10000);  // rank 0's heading: all are there
-    pid_t victim = 0;
-    while (!victim)
-      for (const pid_t pid : process.family()) {
-        std::ifstream file(fmt::format("/proc/{}/environ", pid));
-        const std::string environment((std::istreambuf_iterator<char>(file)), {});
-        if (test::contains(environment, std::string("LOCAL_RANK=2\0", 13))) victim = pid;
-      }
-    ::kill(victim, SIGKILL);
+    // Rank 0's heading says that all are there.
+    for (int k = 0; k < 3000 && !test::contains(process.err(), "samples/s"); ++k) ::usleep(10000);
+    const pid_t killed = rank_of(process, victim);
+    REQUIRE(killed > 0);
+    const auto start = std::chrono::steady_clock::now();
+    ::kill(killed, SIGKILL);
     const Ended ended = process.wait();
+    // The one promise about time in this suite: everybody has ended 5 seconds after a rank was lost.
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
     CHECK(ended.code == 1);
     CHECK(ended.out == "");
-    CHECK(test::contains(ended.err, "rank 2 was killed by signal 9"));
+    CHECK(test::contains(ended.err, fmt::format("rank {} was killed by signal 9", victim)));
     process.wait_for_empty_family();
   }
 }
@@ -184,13 +196,22 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--bucket-cap-mb", "0"}, 2, "--bucket-cap-mb");
   expect_error({"--timeout", "0"}, 2, "--timeout");
   expect_error({"--layers", "64"}, 2, "at least two sizes");
-  expect_error({"--layers", "64,0,10"}, 2, "got 0");
+  expect_error({"--layers", "64,0,10"}, 2, "'0'");
+  expect_error({"--layers", "64,,10"}, 2, "''");
+  expect_error({"--layers", "64,ten"}, 2, "'ten'");
   expect_error({"--ranks", "0"}, 2, "--ranks");
   expect_error({"--device", "cuda"}, 2, "cuda");
   expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
   expect_error({"--layers", "63,10"}, 1, "63 inputs");
   expect_error({"--layers", "64,5"}, 1, "the 5 classes");
   expect_error({"--data", "/nowhere"}, 1, "/nowhere");
+}
+
+TEST_CASE("train: a training that diverges says so") {
+  const Ended ended = train({"--lr", "1e30"});
+  CHECK(ended.code == 1);
+  CHECK(ended.out == "");
+  CHECK(test::contains(test::lines_of(ended.err).back(), "diverged"));
 }
 
 TEST_CASE("train: damaged data is named") {
@@ -209,6 +230,14 @@ TEST_CASE("train: damaged data is named") {
     file.put(11);
   }
   expect_error({"--data", folder.path.string()}, 1, "label 11 of record 100");
+  for (const auto& [name, bytes, count_byte] :
+       {std::tuple{"digits-images-idx3-ubyte", 16, 7}, {"digits-labels-idx1-ubyte", 8, 7}}) {
+    fs::resize_file(folder / name, bytes);  // no samples at all
+    std::fstream file(folder / name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(count_byte - 1);
+    file.put(0).put(0);
+  }
+  expect_error({"--data", folder.path.string()}, 1, "0 training and 0 test samples");
   fs::remove(folder / "digits-labels-idx1-ubyte");
   expect_error({"--data", folder.path.string()}, 1, "labels");
 }

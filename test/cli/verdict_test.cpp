@@ -3,10 +3,14 @@
 #include "lockstep/dist/verdict.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <thread>
 
 #include "cli/process.h"
+#include "lockstep/dist/descriptor.h"
 #include "lockstep/dist/output.h"
 
 using namespace lockstep::dist;
@@ -61,6 +65,26 @@ TEST_CASE("verdict: a cause beats echoes that were seen before it") {
         "error: rank 2 failed with exit code 3: [load] no such file\n");
   CHECK(
       contains(judge_all({echo(0), killed(1, SIGSEGV)}).report, "rank 1 was killed by signal 11"));
+}
+
+TEST_CASE("verdict: a rank killed by a signal beats what others said before") {
+  const std::vector<RankOutcome> outcomes{cause(0, 3, "[store] timed out"), code(1, 4),
+                                          killed(2, SIGKILL)};
+  CHECK(judge_all(outcomes).report == "error: rank 2 was killed by signal 9 (Killed)\n");
+  CHECK(judge_all(outcomes).exit_code == 1);
+  // Not so if it was the launcher that ended it.
+  std::vector<RankOutcome> stopped = outcomes;
+  stopped[2].stopped = true;
+  CHECK(judge_all(stopped).exit_code == 3);
+}
+
+TEST_CASE("verdict: nothing is added to what a rank has said itself") {
+  CHECK(judge_all({cause(0, 3, ""), fine(1)}).exit_code == 3);
+  CHECK(judge_all({cause(0, 3, ""), fine(1)}).report.empty());
+  RankOutcome and_killed = cause(0, 0, "");
+  and_killed.signal = SIGKILL;
+  CHECK(judge_all({and_killed, fine(1)}).report ==
+        "error: rank 0 was killed by signal 9 (Killed)\n");
 }
 
 TEST_CASE("verdict: a rank that was about to report an echo and then got killed is a cause") {
@@ -130,4 +154,20 @@ TEST_CASE("output: the tail keeps the last lines in order") {
   CHECK(tail.lines().empty());
   for (const char* line : {"1", "2", "3", "4", "5"}) tail.add(line);
   CHECK(tail.lines() == std::vector<std::string>{"3", "4", "5"});
+}
+
+TEST_CASE("output: a full pipe that does not block loses nothing") {
+  Pipe ends = make_pipe();
+  fcntl(ends.write_end.get(), F_SETFL, O_NONBLOCK);
+  std::string text, got;
+  for (int i = 0; i < 100'000; ++i) text += std::to_string(i);  // more than a pipe holds
+  std::thread reader([&] {
+    char buffer[4096];
+    for (ssize_t n; (n = read(ends.read_end.get(), buffer, sizeof buffer)) > 0;)
+      got.append(buffer, static_cast<std::size_t>(n));
+  });
+  write_all(ends.write_end.get(), text);
+  ends.write_end.close();
+  reader.join();
+  CHECK((got == text));
 }

@@ -14,12 +14,7 @@
 namespace lockstep {
 namespace {
 
-// AddressSanitizer builds do not cache, so that every overrun and late use is seen.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool caching = false;
-#else
-constexpr bool caching = true;
-#endif
+using memory::caching;
 
 TEST_CASE("memory: blocks are aligned, disjoint and writable to the last byte") {
   std::vector<std::pair<std::uint8_t*, std::size_t>> blocks;

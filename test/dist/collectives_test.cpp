@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <utility>
+
 #include "dist/exercise.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/dist/threads.h"
@@ -57,6 +60,9 @@ TEST_CASE("threads: streams smaller than a header and than a block") {
 }
 
 TEST_CASE("threads: large tensors") {
+  const auto in_a_window = [](Communicator& comm) {
+    exercise_all_reduce<float>(comm, comm.allocate(large, DType::f32));
+  };
   for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
     run(2, {.algorithm = algorithm}, [](Communicator& comm) {
       exercise_all_reduce<float>(comm, comm.allocate(large, DType::f32));
@@ -64,6 +70,9 @@ TEST_CASE("threads: large tensors") {
     });
   }
   run(3, {}, [](Communicator& comm) { exercise_reduce_scatter<float>(comm, large); });
+  run(3, {.algorithm = Algorithm::ring}, in_a_window);
+  run(4, {.algorithm = Algorithm::ring}, in_a_window);
+  run(7, {.algorithm = Algorithm::direct}, in_a_window);
 }
 
 TEST_CASE("threads: bytes travel by broadcast and all_gather, but are not summed") {
@@ -186,6 +195,49 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
   CHECK_NOTHROW(comm.all_reduce(three, "x").wait());
   CHECK_NOTHROW(Work().wait());
   CHECK(comm.algorithm(1) == "direct");
+}
+
+TEST_CASE("threads: the memory of all streams together is bounded") {
+  const std::vector<std::byte> many(300'000);
+  for (const auto& [world, capacity] : {std::pair{2, 256 * 1024}, {17, 128 * 1024}}) {
+    CAPTURE(world);
+    const auto transports = threads_transports(world);
+    CHECK(transports[0]->send(world - 1, many) == static_cast<std::size_t>(capacity));
+  }
+}
+
+TEST_CASE("threads: a rank that gives up breaks its communicator and the others'") {
+  std::vector<std::string> own;
+  const auto errors =
+      on_threads(threads_transports(3), [&](int rank, std::unique_ptr<Transport> t) {
+        HostCommunicator comm(std::move(t));
+        const Tensor tensor = Tensor::zeros({100});
+        const Work first = comm.all_reduce(tensor, "first");
+        Work(first).wait();
+        if (rank != 1) {
+          comm.all_reduce(tensor, "second").wait();
+          return;
+        }
+        Work under_way = comm.all_reduce(tensor, "second");
+        comm.abort("rank 1 found a NaN");
+        comm.abort("another reason");
+        check<DataError>(first.exception() == nullptr, "what had ended well has failed");
+        for (Work& work : std::array{under_way, comm.barrier("later")}) {
+          own.push_back(message_of(work.exception()));
+          try {
+            work.wait();
+          } catch (const PeerError&) {
+            own.push_back("an echo");
+          } catch (const CommError& error) {
+            own.push_back(error.what());
+          }
+        }
+      });
+  CHECK(own == std::vector<std::string>(4, "rank 1 found a NaN"));
+  for (const std::size_t r : {0, 2}) {
+    CHECK(message_of(errors[r]).find("rank 1 found a NaN") != std::string::npos);
+    CHECK_THROWS_AS(std::rethrow_exception(errors[r]), PeerError);
+  }
 }
 
 TEST_CASE("threads: a rank that leaves early is named by all who need it") {

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/ddp.h"
+#include "processes.h"
 
 using namespace lockstep;
 
@@ -73,6 +74,22 @@ TEST_CASE("models that differ are named on every rank, rank 0 included") {
                                           {.bucket_cap_mb = 1.0 + world.rank()});
           }),
           "bucket_cap_mb 1 on rank 0, bucket_cap_mb 2 on rank 1");
+}
+
+TEST_CASE("models that differ: processes say so too, though the first to know ends at once") {
+  for (const char* transport : {"shm", "tcp"})
+    for (int round = 0; round < 5; ++round) {
+      const test::TemporaryFolder folder;
+      const auto outcomes = test::run_processes(3, [&](int rank) {
+        test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+        const World world = World::join({.transport = transport});
+        dist::DistributedDataParallel({parameter("w", {10 + rank}, 0)}, {}, world);
+      });
+      for (const test::Outcome& outcome : outcomes) {
+        INFO(transport, ": ", outcome.message);
+        CHECK(outcome.message.find("'w' (10,) f32 on rank 0, parameter 'w' (11,)") != std::string::npos);
+      }
+    }
 }
 
 TEST_CASE("a bucket cap that makes no sense is refused with its value") {

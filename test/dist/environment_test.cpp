@@ -175,6 +175,12 @@ TEST_CASE("environment: errors name variable and value") {
   CHECK(
       contains(error_of(with(torchrun, {{"RANK", "4"}})), "RANK=4 must be less than WORLD_SIZE=4"));
   CHECK(contains(error_of(with(torchrun, {{"LOCAL_RANK", "2"}})), "LOCAL_RANK=2"));
+  CHECK(read(with(torchrun, {{"WORLD_SIZE", "4096"}}))->size == max_ranks);
+  CHECK(contains(error_of(with(torchrun, {{"WORLD_SIZE", "4097"}})),
+                 "WORLD_SIZE=4097: a world has at most 4096 ranks"));
+  CHECK(contains(error_of(with(mpirun, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}})), "2147483647"));
+  CHECK(contains(error_of(with(srun, {{"SLURM_STEP_TASKS_PER_NODE", "1(x2147483647),1"}})),
+                 "1(x2147483647),1"));
   CHECK(contains(error_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}})), "LOCAL_WORLD_SIZE=5"));
   CHECK(contains(error_of(with(torchrun, {{"RANK", "0"}})), "LOCAL_RANK=1"));
   CHECK(contains(error_of(with(torchrun, {{"WORLD_SIZE", "0"}})), "WORLD_SIZE=0"));

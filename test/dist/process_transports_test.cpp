@@ -144,12 +144,15 @@ TEST_CASE("process transports: collectives") {
 
 TEST_CASE("process transports: ten million elements") {
   for (const std::string name : {"shm", "tcp"}) {
-    CAPTURE(name);
-    test::check_all_well(run(name, 2, [&](std::unique_ptr<Transport> transport) {
-      HostCommunicator comm(std::move(transport), {Algorithm::automatic, Seconds(30)});
-      testing::exercise_all_reduce<float>(comm, comm.allocate(large + 1, DType::f32));
-      testing::exercise_all_reduce<float>(comm, Tensor::empty({large + 1}));
-    }));
+    for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
+      CAPTURE(name);
+      CAPTURE(name_of(algorithm));
+      test::check_all_well(run(name, 2, [&](std::unique_ptr<Transport> transport) {
+        HostCommunicator comm(std::move(transport), {algorithm, Seconds(30)});
+        testing::exercise_all_reduce<float>(comm, comm.allocate(large + 1, DType::f32));
+        testing::exercise_all_reduce<float>(comm, Tensor::empty({large + 1}));
+      }));
+    }
   }
 }
 

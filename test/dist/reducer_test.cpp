@@ -221,6 +221,49 @@ TEST_CASE("buckets travel while backward goes on") {
   });
 }
 
+TEST_CASE("a backward left by an exception is not mixed up with the next one") {
+  // Rank 1 fails midway, catches it, and goes on; rank 0 must not get gradients of two steps.
+  const SimReport report = simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
+    HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
+    const Model model(3);
+    Reducer reducer(model.parameters, communicator, 1);
+    const auto step = [&](bool fails) {
+      Tape tape;
+      Tensor y = matmul(rows(0, 2), model.parameters[0]);
+      if (fails)
+        y = record("failing", y.detach().clone(), {&y},
+                   [](Gradients&) { fail<StateError>("[failing] on purpose"); });
+      tape.backward(mean(matmul(matmul(y, model.parameters[1]), model.parameters[2])));
+    };
+    try {
+      step(rank == 1);
+    } catch (const StateError&) {
+    }
+    step(false);
+  });
+  for (const std::exception_ptr& error : report.errors) {
+    REQUIRE(error);
+    CHECK_THROWS_AS(std::rethrow_exception(error), CommError);
+  }
+}
+
+TEST_CASE("a parameter has one reducer and is listed once") {
+  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+    const Model model(2);
+    const auto refused = [&](std::vector<Parameter> parameters) {
+      try {
+        Reducer reducer(std::move(parameters), communicator, 100);
+      } catch (const StateError&) {
+        return true;
+      }
+      return false;
+    };
+    check<Error>(refused({model.parameters[0], model.parameters[0]}), "twice in one");
+    const Reducer reducer(model.parameters, communicator, 100);
+    check<Error>(refused({model.parameters[1]}), "in two");
+  });
+}
+
 TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
     const Model model(2);

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "lockstep/dist/byte_ring.h"
 #include "lockstep/dist/hash.h"
 #include "lockstep/dist/shared_memory.h"
 #include "processes.h"
@@ -27,11 +28,12 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 TEST_CASE("shm: streams share 64 MiB") {
-  CHECK(shm_stream_bytes(1) == 256 * 1024);
-  CHECK(shm_stream_bytes(2) == 256 * 1024);
-  CHECK(shm_stream_bytes(16) == 256 * 1024);
-  CHECK(shm_stream_bytes(17) == 128 * 1024);  // 272 streams
-  CHECK(shm_stream_bytes(1000) == 4096);
+  CHECK(stream_capacity(1) == 256 * 1024);
+  CHECK(stream_capacity(2) == 256 * 1024);
+  CHECK(stream_capacity(16) == 256 * 1024);
+  CHECK(stream_capacity(17) == 128 * 1024);  // 272 streams
+  CHECK(stream_capacity(1000) == 4096);
+  CHECK(stream_capacity(4096) == 4096);
 }
 
 TEST_CASE("shm: windows are zeroed, page-aligned, apart, and outlive the transport") {
@@ -101,6 +103,30 @@ TEST_CASE("shm: whole pages") {
   CHECK(whole_pages(1) == 4096);
   CHECK(whole_pages(4096) == 4096);
   CHECK(whole_pages(4097) == 8192);
+}
+
+TEST_CASE("shm: nothing is left open where descriptors do not travel") {
+  std::string address;
+  {
+    const Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
+    address = "127.0.0.1:" + std::to_string(local_port(listener.get()));
+  }
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    StoreOptions options;
+    options.address = Endpoint::parse(address);
+    options.credentials = {{}, fnv1a("job"), rank, 2};
+    options.timeout = Seconds(20);
+    const auto store = join_store(options);
+    const int before = test::entries("/proc/self/fd");
+    try {
+      share_memory(*store, "test", 100);
+      fail<Error>("shared");
+    } catch (const CommError& error) {
+      expect(contains(error.what(), "does not travel"), "{}", error.what());
+    }
+    expect(test::entries("/proc/self/fd") == before, "a descriptor is left open");
+  });
+  test::check_all_well(outcomes);
 }
 
 }  // namespace

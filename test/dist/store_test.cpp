@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -420,6 +421,14 @@ TEST_CASE("store: missing or different at an exchange") {
     CHECK(errors[0] == "rank 2 has no data");
     CHECK(errors[1] == "rank 2 has no data");
   }
+  SUBCASE("gives up without a reason") {
+    const auto errors = run_ranks(3, [&](int rank) {
+      const auto store = join_store(options_for(address, rank, 3));
+      if (rank == 2) store->abort("");
+      store->all_gather("sizes", "");
+    });
+    for (const std::string& error : errors) CHECK(error == "a rank gave up");
+  }
 }
 
 /// Rank `victim` was killed; the others must say so, or at least rank 0 must.
@@ -488,8 +497,42 @@ TEST_CASE("store: a rank is killed while joining") {
         join_store(options_for(address, rank, 3, rank == 0 ? 20 : 0.5));
       });
       check_killed(outcomes, victim, true);
+      CHECK(outcomes[0].kind == "peer");
     }
   }
+  SUBCASE("another, while one waits for an answer: both who remain are echoes") {
+    const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
+      if (rank == 1) {
+        std::string why;
+        Descriptor socket;
+        while (!socket)
+          socket = greet(Endpoint::parse(address), options_for(address, 1, 4).credentials,
+                         Purpose::store, deadline, why);
+        ::usleep(500'000);
+        ::raise(SIGKILL);
+      }
+      join_store(options_for(address, rank, 4));
+    });
+    for (const std::size_t r : {0, 2}) {
+      CHECK(outcomes[r].kind == "peer");
+      CHECK(contains(outcomes[r].message, "rank 1 is gone before all ranks had joined"));
+    }
+  }
+}
+
+TEST_CASE("store: no descriptor is left for another connection") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "store";
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    if (rank == 0) {  // one descriptor more, for the listener
+      const int next = Descriptor(::open("/dev/null", O_RDONLY)).get();
+      const rlimit limit{static_cast<rlim_t>(next + 1), static_cast<rlim_t>(next + 1)};
+      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    }
+    join_store(options_for(address, rank, 2, rank == 0 ? 20 : 1));
+  });
+  CHECK(outcomes[0].message == "[store] cannot accept a connection: Too many open files");
+  CHECK_FALSE(outcomes[1].well());
 }
 
 TEST_CASE("store: who is gone") {

@@ -1,6 +1,7 @@
 #include "lockstep/dist/world.h"
 
 #include <doctest/doctest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -71,6 +72,21 @@ TEST_CASE("world: the cause among threads wins over its echoes") {
     CHECK_THROWS_WITH_AS(run_threads(3, {}, broken), "the disk is on fire", DataError);
   }
 }
+
+#if !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)  // they choose stacks themselves
+TEST_CASE("world: a thread that cannot be started") {
+  const auto outcomes = test::run_processes(1, [](int) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, std::size_t{1} << 46);
+    expect(pthread_setattr_default_np(&attributes) == 0, "pthread_setattr_default_np");
+    run_threads(3, {}, [](World&) {});
+  });
+  CHECK(outcomes[0].kind == "other");
+  CHECK(contains(outcomes[0].message, "[world] cannot start a thread for rank 0 of 3: "));
+}
+#endif
 
 TEST_CASE("world: one that ends by an exception takes the others along") {
   std::string seen;

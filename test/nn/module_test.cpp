@@ -44,7 +44,7 @@ TEST_CASE("parameters are named by their path, a tied one once") {
   CHECK(model.buffers()[0].name == "2.counter");
 }
 
-TEST_CASE("a Linear without bias has one parameter, and its input need not be a batch") {
+TEST_CASE("a Linear without bias has one parameter, and takes a batch of no rows") {
   nn::Linear layer(4, 2, false);
   CHECK(layer.parameters().size() == 1);
   CHECK(layer(Tensor::zeros({0, 4})).shape() == Shape{0, 2});
@@ -117,6 +117,19 @@ TEST_CASE("Adam's step count belongs to the parameter") {
   CHECK(used.value().item() == doctest::Approx(-0.3));
 }
 
+TEST_CASE("AdamW decays by default, in groups too") {
+  for (const bool grouped : {false, true}) {
+    const Parameter w(Tensor::of<double>({1}, {1}), "w");
+    using Options = optim::AdamW::Options;
+    optim::AdamW optimizer = grouped ? optim::AdamW({{{w}, Options{.lr = 0.1}}})
+                                     : optim::AdamW({w}, Options{.lr = 0.1});
+    Tape tape;
+    tape.backward(sum(w));
+    optimizer.step();
+    CHECK(w.value().item() == doctest::Approx(1 - 0.1 * 0.01 - 0.1));
+  }
+}
+
 TEST_CASE("options out of their range are refused with the value") {
   const std::vector<Parameter> one = {Parameter(Tensor::zeros({1}), "w")};
   CHECK_THROWS_WITH_AS(optim::SGD(one, {.lr = -1}), doctest::Contains("-1"), UsageError);
@@ -153,6 +166,8 @@ TEST_CASE("a safetensors file has the published layout") {
   float second = 0;
   std::memcpy(&second, data.data() + 12, 4);
   CHECK(second == -2);
+  CHECK_THROWS_WITH_AS(nn::save_safetensors("/dev/null", {}), doctest::Contains("no regular file"),
+                       DataError);
   CHECK_THROWS_WITH_AS(nn::save_safetensors("/nowhere/x.st", {}), doctest::Contains("/nowhere/x.st"),
                        DataError);
 }

@@ -12,12 +12,6 @@ using namespace lockstep;
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool caching = false;  // see core/memory.cpp
-#else
-constexpr bool caching = true;
-#endif
-
 /// What `steps` steps cost after a warm-up: operator new, and requests to the operating system.
 struct Cost {
   long heap = 0;
@@ -82,7 +76,7 @@ TEST_CASE("a steady step allocates nothing") {
         const Cost cost = cost_of_steps(ranks, comm, adam);
         CHECK(cost.heap == 0);
         // Ranks as threads share one cache: their peaks may coincide later than in the warm-up.
-        if (ranks == 1 && caching) CHECK(cost.system == 0);
+        if (ranks == 1 && memory::caching) CHECK(cost.system == 0);
       }
 }
 

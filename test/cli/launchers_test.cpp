@@ -1,0 +1,66 @@
+// `train` under launchers that are not ours: the real mpirun, where it is installed, and the
+// variables that torchrun sets.
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "cli/process.h"
+#include "lockstep/dist/socket.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+const std::string program = LOCKSTEP_BIN_DIR "/train_mlp";
+
+void check_last_line(const std::string& out) {
+  CHECK(count(out, "final test_accuracy=") == 1);
+  CHECK(contains(out, " ranks=2 replicas=identical\n"));
+}
+
+}  // namespace
+
+TEST_CASE("train: under mpirun") {
+  if (run({"sh", "-c", "command -v mpirun"}).code != 0) {
+    MESSAGE("skipped: there is no mpirun");
+    return;
+  }
+  const Ended ended =
+      run({"mpirun", "--oversubscribe", "-n", "2", program, "--epochs", "1"},
+          {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"});
+  CAPTURE(ended.err);
+  CHECK(ended.code == 0);
+  check_last_line(ended.out);
+}
+
+TEST_CASE("train: with torchrun's variables") {
+  std::uint16_t port = 0;
+  {
+    const dist::Descriptor probe = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
+    port = dist::local_port(probe.get());
+  }
+  const auto variables = [&](const std::string& rank) {
+    return std::vector<std::string>{"RANK=" + rank,
+                                    "LOCAL_RANK=" + rank,
+                                    "WORLD_SIZE=2",
+                                    "LOCAL_WORLD_SIZE=2",
+                                    "GROUP_RANK=0",
+                                    "MASTER_ADDR=127.0.0.1",
+                                    "MASTER_PORT=" + std::to_string(port),
+                                    "TORCHELASTIC_RUN_ID=none",
+                                    "TORCHELASTIC_RESTART_COUNT=0",
+                                    "OMP_NUM_THREADS=1"};
+  };
+  const std::vector<std::string> command{program, "--epochs", "1"};
+  Process rank_0(command, variables("0")), rank_1(command, variables("1"));
+  const Ended first = rank_0.wait(), second = rank_1.wait();
+  CAPTURE(first.err);
+  CAPTURE(second.err);
+  CHECK(first.code == 0);
+  CHECK(second.code == 0);
+  check_last_line(first.out);
+  CHECK(second.out.empty());
+}
