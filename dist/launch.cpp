@@ -141,6 +141,8 @@ int Launcher::run() {
     send_due_signals();
   }
   const Verdict result = verdict();
+  // A rank that was killed may have left a progress bar on the terminal's line.
+  if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }

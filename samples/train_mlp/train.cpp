@@ -144,13 +144,14 @@ Result train(const Options& options, const World& world) {
   result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
-      "{} | {} parameters in {} bucket{} | {} rank{} x batch {}{}\n"
+      "{}: {} parameters in {} bucket{}\n"
+      "{} rank{} with batches of {}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers, "-"), ddp.reducer().parameters(), result.buckets,
       result.buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
-          : fmt::format(" | {} all-reduce over {}", result.algorithm, world.transport()),
+          : fmt::format(", {} all-reduce over {}", result.algorithm, world.transport()),
       train_set.size(), test_set.size(), options.data));
 
   double training_seconds = 0, samples = 0;

@@ -16,6 +16,7 @@
 namespace lockstep::dist {
 namespace {
 
+using test::contains;
 using test::expect;
 using test::Outcome;
 using test::TemporaryFolder;
@@ -46,10 +47,6 @@ std::vector<Outcome> run(const std::string& name, int size,
   CHECK(folder.empty());
   CHECK(test::entries("/dev/shm") == left_before);
   return outcomes;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 void send_all_of(Transport& transport, int peer, std::span<const std::byte> bytes) {

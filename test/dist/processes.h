@@ -38,6 +38,10 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
   check<Error>(condition, format, std::forward<Args>(args)...);
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 /// A folder that goes with everything in it.
 class TemporaryFolder {
  public:

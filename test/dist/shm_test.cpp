@@ -12,6 +12,7 @@
 namespace lockstep::dist {
 namespace {
 
+using test::contains;
 using test::expect;
 using test::TemporaryFolder;
 
@@ -21,10 +22,6 @@ std::shared_ptr<Store> join(const TemporaryFolder& folder, int rank, int size) {
   options.credentials = {{}, fnv1a("job"), rank, size};
   options.timeout = Seconds(20);
   return join_store(options);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("shm: streams share 64 MiB") {

@@ -24,6 +24,7 @@
 namespace lockstep::dist {
 namespace {
 
+using test::contains;
 using test::expect;
 using test::Outcome;
 using test::TemporaryFolder;
@@ -57,10 +58,6 @@ std::vector<std::string> run_ranks(int size, const std::function<void(int)>& bod
     });
   for (std::thread& thread : threads) thread.join();
   return errors;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string free_address() {

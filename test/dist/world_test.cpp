@@ -15,13 +15,10 @@
 namespace lockstep {
 namespace {
 
+using test::contains;
 using test::expect;
 using test::Outcome;
 using test::TemporaryFolder;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("world: started alone") {
   const World world = World::join();
