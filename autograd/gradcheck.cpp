@@ -35,7 +35,8 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
     Tape tape;
     std::vector<Tensor> watched;
     for (const Tensor& input : inputs) {
-      check<DTypeError>(input.dtype() == DType::f64, "[gradcheck] takes f64, got {}", input.dtype());
+      check<DTypeError>(input.dtype() == DType::f64, "[gradcheck] takes f64, got {}",
+                        input.dtype());
       watched.push_back(tape.watch(input));
     }
     const Tensor y = function(watched);
@@ -61,8 +62,8 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
       const double error = std::abs(recorded[i] - numeric) / scale;
       if (std::isnan(result.worst) || error <= result.worst) continue;  // the first NaN stays
       result.worst = error;
-      result.where = fmt::format("input {} element {}: recorded {}, numeric {}", k, i, recorded[i],
-                                 numeric);
+      result.where =
+          fmt::format("input {} element {}: recorded {}, numeric {}", k, i, recorded[i], numeric);
     }
   }
   return result;

@@ -1,9 +1,9 @@
 #pragma once
-/// Compares the gradients of a function with numeric ones. In f64: with f32 the differences drown in
-/// rounding.
+/// Compares the gradients of a function with numeric ones. In f64: with f32 the differences drown
+/// in rounding.
 ///
-/// The function's output y is contracted with fixed weights p of mixed signs to a scalar, and for every
-/// input element the recorded derivative is compared with the central difference
+/// The function's output y is contracted with fixed weights p of mixed signs to a scalar, and for
+/// every input element the recorded derivative is compared with the central difference
 ///   d(sum p y)/dx ~ (sum p y(x + h) - sum p y(x - h)) / 2h,   h = step * max(1, |x|).
 
 #include <functional>

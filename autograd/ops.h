@@ -1,7 +1,7 @@
 #pragma once
-/// The differentiable operations: each computes its result, and records how gradients flow back if a
-/// tape is alive and an operand wants one. Floating operands of one dtype (f32 or f64); every size may
-/// be 0. Errors name the operation and both values.
+/// The differentiable operations: each computes its result, and records how gradients flow back if
+/// a tape is alive and an operand wants one. Floating operands of one dtype (f32 or f64); every
+/// size may be 0. Errors name the operation and both values.
 
 #include "lockstep/autograd/tape.h"
 #include "lockstep/core/tensor.h"
@@ -44,8 +44,8 @@ Tensor broadcast_to(const Tensor& x, const Shape& shape);
 
 /// Over the last dimension of (n, c).
 Tensor log_softmax(const Tensor& x);
-/// Mean over the n rows of -log softmax(logits)[label]: logits (n, c), labels (n,) i64 in [0, c) -> ().
-/// The mean over no rows is 0. Forward and backward share one pass over the logits.
+/// Mean over the n rows of -log softmax(logits)[label]: logits (n, c), labels (n,) i64 in [0, c) ->
+/// (). The mean over no rows is 0. Forward and backward share one pass over the logits.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels);
 /// Mean over all elements of (x - y)^2 -> ().
 Tensor mse(const Tensor& x, const Tensor& y);

@@ -9,7 +9,8 @@ using kernels::Binary;
 using kernels::Unary;
 
 // A gradient in the broadcast shape, brought back to the operand's: summed where it was repeated.
-void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign = 1) {
+void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand,
+                double sign = 1) {
   if (!g.needed(i)) return;
   if (sign == 1 && gradient.shape() == operand) return g.pass(i, gradient);
   const auto to = g.into(i);

@@ -5,11 +5,13 @@
 namespace lockstep {
 
 // y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
-// For a transposed operand the transposed equation is computed, so that nothing is transposed in memory.
+// For a transposed operand the transposed equation is computed, so that nothing is transposed in
+// memory.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   check<ShapeError>(a.rank() == 2 && b.rank() == 2, "[matmul] operands must have rank 2: {} x {}",
                     a.shape(), b.shape());
-  check<DTypeError>(a.dtype() == b.dtype(), "[matmul] dtypes differ: {} and {}", a.dtype(), b.dtype());
+  check<DTypeError>(a.dtype() == b.dtype(), "[matmul] dtypes differ: {} and {}", a.dtype(),
+                    b.dtype());
   const auto [ta, tb] = options;
   const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
   kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});

@@ -1,7 +1,7 @@
 #pragma once
-/// A trainable tensor: a name, a value, a gradient slot, and whoever wants to know when its gradient is
-/// ready. A Parameter is a handle: copies are the same parameter, and its identity never changes, however
-/// its value or its gradient's memory moves.
+/// A trainable tensor: a name, a value, a gradient slot, and whoever wants to know when its
+/// gradient is ready. A Parameter is a handle: copies are the same parameter, and its identity
+/// never changes, however its value or its gradient's memory moves.
 ///
 /// Thread-safety: a parameter belongs to one rank and is used by one thread at a time.
 
@@ -23,14 +23,14 @@ enum class GradientState : std::uint8_t {
   synchronized,  ///< reduced: the same bits on every rank
 };
 
-/// Watches backward. A reducer is one; so is a test. Registered on parameters (Parameter::observe), not
-/// on a model, so that no way of calling the model can go round it.
+/// Watches backward. A reducer is one; so is a test. Registered on parameters (Parameter::observe),
+/// not on a model, so that no way of calling the model can go round it.
 class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
   /// Before the first backward kernel, if the loss reaches one of the observed parameters.
-  /// Parameter::pending() now tells how many contributions each parameter will get; 0 for a parameter
-  /// that the loss does not reach.
+  /// Parameter::pending() now tells how many contributions each parameter will get; 0 for a
+  /// parameter that the loss does not reach.
   virtual void backward_begins() {}
   /// The last contribution to this parameter's gradient has been written.
   virtual void gradient_ready(const Parameter& parameter) = 0;
@@ -71,14 +71,15 @@ class Parameter {
   bool operator==(const Parameter& other) const { return state_ == other.state_; }
   const void* id() const { return state_.get(); }  ///< to look a parameter up by
 
-  /// For messages and checkpoints; set by Module::parameters() to the path in the model: "2.weight".
+  /// For messages and checkpoints; set by Module::parameters() to the path in the model:
+  /// "2.weight".
   const std::string& name() const;
   void set_name(std::string name) const;
 
   /// The elements, outside any tape: to read, to initialize, to step.
   const Tensor& value() const;
-  /// The same elements as an operand: operations on it are recorded if it requires a gradient. Such a
-  /// tensor must not outlive the parameter.
+  /// The same elements as an operand: operations on it are recorded if it requires a gradient. Such
+  /// a tensor must not outlive the parameter.
   operator Tensor() const;  // NOLINT: a parameter is used like a tensor
 
   bool requires_grad() const;
@@ -93,8 +94,8 @@ class Parameter {
 
   /// The gradient's memory, whatever it holds; allocated at the first call unless it was placed.
   const Tensor& gradient_slot() const;
-  /// Gives the gradient its memory, of the value's shape and dtype: from now on backward writes there.
-  /// An undefined tensor returns it to memory of its own. What the slot held is lost.
+  /// Gives the gradient its memory, of the value's shape and dtype: from now on backward writes
+  /// there. An undefined tensor returns it to memory of its own. What the slot held is lost.
   void place_gradient(Tensor slot) const;
 
   /// During backward: how many contributions are still to come.
@@ -102,7 +103,8 @@ class Parameter {
 
   /// `observer` must outlive the returned Observation.
   Observation observe(GradientObserver& observer) const;
-  /// True while a reducer observes this parameter: its gradient is to be synchronized before a step.
+  /// True while a reducer observes this parameter: its gradient is to be synchronized before a
+  /// step.
   bool managed() const;
 
  private:

@@ -72,10 +72,11 @@ void* Tape::allocate(std::size_t bytes) {
 
 Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
   const GradientRef& ref = tensor.gradient_ref();
-  check<StateError>(ref.tape == id_,
-                    "[{}] an operand of shape {} was recorded on tape {}, which is not the current one "
-                    "(tape {}): keep its tape alive, or detach() it",
-                    operation, tensor.shape(), ref.tape, id_);
+  check<StateError>(
+      ref.tape == id_,
+      "[{}] an operand of shape {} was recorded on tape {}, which is not the current one "
+      "(tape {}): keep its tape alive, or detach() it",
+      operation, tensor.shape(), ref.tape, id_);
   return static_cast<Node*>(ref.target);
 }
 
@@ -106,7 +107,8 @@ Node* Tape::append(const char* operation, const Tensor& output,
 }
 
 Tensor Tape::watch(const Tensor& tensor) {
-  check<DTypeError>(is_floating(tensor.dtype()), "[watch] takes f32 or f64, got {}", tensor.dtype());
+  check<DTypeError>(is_floating(tensor.dtype()), "[watch] takes f32 or f64, got {}",
+                    tensor.dtype());
   Node* node = new (allocate(sizeof(Node))) Node;
   node->previous = std::exchange(last_, node);
   node->operation = "watch";
@@ -131,10 +133,10 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
   check<ShapeError>(loss.numel() == 1, "[backward] the loss must have one element, its shape is {}",
                     loss.shape());
   const std::uint64_t recorded_on = loss.gradient_ref().tape;
-  check<StateError>(
-      recorded_on != GradientRef::nothing && recorded_on != GradientRef::parameter,
-      "[backward] the loss was not recorded: no tape was alive, or it is no operation's result, or it "
-      "depends on no parameter and no watched tensor");
+  check<StateError>(recorded_on != GradientRef::nothing && recorded_on != GradientRef::parameter,
+                    "[backward] the loss was not recorded: no tape was alive, or it is no "
+                    "operation's result, or it "
+                    "depends on no parameter and no watched tensor");
   Pass pass{node_of("backward", loss)};
   int ranks = 1;
   try {
@@ -145,7 +147,8 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
     check<StateError>(w.local >= 0 && w.total >= w.local && std::isfinite(w.total),
                       "[backward] weight {} of {}", w.local, w.total);
     pass.muted = w.local == 0;
-    pass.loss->gradient = Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype());
+    pass.loss->gradient =
+        Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype());
     pass.begun = true;
     for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_begins();
@@ -176,7 +179,8 @@ void Tape::mark(Pass& pass) {
         ObserverLink* link = pass.observers;
         while (link && link->observer != observer) link = link->next;
         if (!link)
-          pass.observers = new (allocate(sizeof(ObserverLink))) ObserverLink{observer, pass.observers};
+          pass.observers =
+              new (allocate(sizeof(ObserverLink))) ObserverLink{observer, pass.observers};
       }
     }
   }
@@ -189,7 +193,8 @@ void Tape::run(Pass& pass, bool retain) {
     node->run(node->closure, gradients);
     for (int i = 0; i < Node::max_inputs; ++i)
       check<StateError>(!node->inputs[i] || (gradients.written_ >> i & 1),
-                        "[{}] backward left the gradient of operand {} unwritten", node->operation, i);
+                        "[{}] backward left the gradient of operand {} unwritten", node->operation,
+                        i);
     node->gradient = {};
     if (!retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
@@ -203,7 +208,8 @@ void Tape::contributed(Node& node) {
   for (Node::Input& input : node.inputs) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
     const Parameter parameter(input.parameter);
-    for (GradientObserver* observer : input.parameter->observers) observer->gradient_ready(parameter);
+    for (GradientObserver* observer : input.parameter->observers)
+      observer->gradient_ready(parameter);
   }
 }
 
@@ -223,7 +229,8 @@ bool Gradients::needed(int i) const { return static_cast<bool>(node_.inputs[i]);
 Gradients::Destination Gradients::into(int i) {
   Node::Input& input = node_.inputs[i];
   if (!input) return {};
-  check<StateError>(!(written_ >> i & 1), "[{}] backward writes operand {} twice", node_.operation, i);
+  check<StateError>(!(written_ >> i & 1), "[{}] backward writes operand {} twice", node_.operation,
+                    i);
   written_ |= 1u << i;
   if (input.node) {
     Tensor& gradient = input.node->gradient;

@@ -1,6 +1,6 @@
 #pragma once
-/// The tape. Operations record on it, in execution order, while it lives; backward is a loop from its
-/// end to its start. No graph search, no recursion.
+/// The tape. Operations record on it, in execution order, while it lives; backward is a loop from
+/// its end to its start. No graph search, no recursion.
 ///
 ///   Tape tape;                                   // this thread's current tape until it goes
 ///   Tensor loss = cross_entropy(linear(x, w, b), y);
@@ -12,8 +12,8 @@
 ///       ^                            contribution has been written is *ready* at once,
 ///     linear <- w, b         1       while the loop goes on: its observers are told.
 ///
-/// No tape alive = inference: nothing is recorded. Tapes nest; the innermost records. The current tape
-/// is per thread, so that ranks can be threads; a tape is used by the thread that made it.
+/// No tape alive = inference: nothing is recorded. Tapes nest; the innermost records. The current
+/// tape is per thread, so that ranks can be threads; a tape is used by the thread that made it.
 ///
 /// Saved tensors and gradients of intermediate results are freed as the loop passes them.
 
@@ -39,7 +39,7 @@ namespace detail {
 struct Node {
   static constexpr int max_inputs = 3;
   struct Input {
-    Node* node = nullptr;                      // another recorded value, or
+    Node* node = nullptr;                       // another recorded value, or
     std::shared_ptr<ParameterState> parameter;  // a parameter, or neither: a constant
     explicit operator bool() const { return node || parameter; }
   };
@@ -58,8 +58,9 @@ struct Node {
   void* closure = nullptr;
 };
 
-/// What an operation's backward sees: the gradient of its output, and where the gradients of its inputs
-/// go. They are written straight into their destination: bucket memory, for a parameter under DDP.
+/// What an operation's backward sees: the gradient of its output, and where the gradients of its
+/// inputs go. They are written straight into their destination: bucket memory, for a parameter
+/// under DDP.
 class Gradients {
  public:
   struct Destination {
@@ -80,7 +81,7 @@ class Gradients {
   friend class lockstep::Tape;
   Gradients(Node& node, bool muted) : node_(node), muted_(muted) {}
   Node& node_;
-  bool muted_;         // this rank counts for nothing: its contributions are exact zeros
+  bool muted_;            // this rank counts for nothing: its contributions are exact zeros
   unsigned written_ = 0;  // bit i: input i
 };
 
@@ -107,20 +108,22 @@ class Tape {
   /// The gradient of a watched tensor after backward; undefined if the loss did not reach it.
   Tensor gradient(const Tensor& watched) const;
 
-  /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every parameter
-  /// that the loss reaches. `loss` must have one element and come from this tape. Without a weight it is
-  /// {1, ranks} where the loss reaches parameters of a reducer (the mean over ranks of their means), and
-  /// {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even if its values are NaN.
+  /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every
+  /// parameter that the loss reaches. `loss` must have one element and come from this tape. Without
+  /// a weight it is {1, ranks} where the loss reaches parameters of a reducer (the mean over ranks
+  /// of their means), and {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even
+  /// if its values are NaN.
   ///
-  /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used up.
-  /// If an operation or an observer throws midway, gradients hold undefined values.
-  void backward(const Tensor& loss, std::optional<Weight> weight = {}, BackwardOptions options = {});
+  /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used
+  /// up. If an operation or an observer throws midway, gradients hold undefined values.
+  void backward(const Tensor& loss, std::optional<Weight> weight = {},
+                BackwardOptions options = {});
 
   // --- for operations ---
 
-  /// Records an operation and returns `output` as its value. `inputs` are those of its operands, at most
-  /// Node::max_inputs, that may want gradients; `backward(Gradients&)` is called once per backward and
-  /// must write each one that is needed.
+  /// Records an operation and returns `output` as its value. `inputs` are those of its operands, at
+  /// most Node::max_inputs, that may want gradients; `backward(Gradients&)` is called once per
+  /// backward and must write each one that is needed.
   template <class F>
   Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
                 F backward);

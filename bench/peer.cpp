@@ -51,8 +51,8 @@ Peer::Peer(const std::vector<std::string>& command) {
   posix_spawn_file_actions_init(&wiring);
   posix_spawn_file_actions_adddup2(&wiring, in[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&wiring, out[1], STDOUT_FILENO);
-  const int error =
-      ::posix_spawnp(&pid_, command[0].c_str(), &wiring, nullptr, pointers(command).data(), environ);
+  const int error = ::posix_spawnp(&pid_, command[0].c_str(), &wiring, nullptr,
+                                   pointers(command).data(), environ);
   posix_spawn_file_actions_destroy(&wiring);
   ::close(in[0]);
   ::close(out[1]);
@@ -61,7 +61,8 @@ Peer::Peer(const std::vector<std::string>& command) {
   check<Error>(error == 0, "[peer] cannot start '{}': {}", command[0], std::strerror(error));
   const std::string answer = line();
   const std::size_t space = answer.rfind(' ');
-  check<Error>(answer.starts_with("ready ") && space > 6, "[peer] '{}' said '{}'", command[1], answer);
+  check<Error>(answer.starts_with("ready ") && space > 6, "[peer] '{}' said '{}'", command[1],
+               answer);
   name_ = answer.substr(6, space - 6);
   first_loss_ = std::strtod(answer.c_str() + space, nullptr);
 }
@@ -93,7 +94,8 @@ std::string Peer::line() {
 std::string find_python(const std::string& given) {
   if (!given.empty()) return imports_torch(given) ? given : "";
   const char* environment = std::getenv("LOCKSTEP_PYTHON");
-  for (const std::string& candidate : {std::string(environment ? environment : ""), std::string("python3")})
+  for (const std::string& candidate :
+       {std::string(environment ? environment : ""), std::string("python3")})
     if (!candidate.empty() && imports_torch(candidate)) return candidate;
   return "";
 }

@@ -37,8 +37,8 @@ class Peer {
   double first_loss_ = 0;
 };
 
-/// A Python that can `import torch`: `given` if not empty, else $LOCKSTEP_PYTHON, else python3 where
-/// they can; or empty.
+/// A Python that can `import torch`: `given` if not empty, else $LOCKSTEP_PYTHON, else python3
+/// where they can; or empty.
 std::string find_python(const std::string& given);
 
 }  // namespace bench

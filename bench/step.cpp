@@ -1,10 +1,10 @@
 // `./lockstep bench step`: whole training steps (forward, backward, all-reduce, optimizer) of an MLP on
 // random data; with --peer pytorch, side by side with PyTorch's in the same run.
 //
-// Method: the peer's first loss must equal ours (the same seeds give the same weights and data), so that
-// both do the same work. Warm-up; then rounds in turns, ours and the peer's, each of as many steps as
-// take about --round seconds; the median of the rounds is the figure, their minimum and maximum its
-// spread. While one works the other waits without using a core.
+// Method: the peer's first loss must equal ours (the same seeds give the same weights and data), so
+// that both do the same work. Warm-up; then rounds in turns, ours and the peer's, each of as many
+// steps as take about --round seconds; the median of the rounds is the figure, their minimum and
+// maximum its spread. While one works the other waits without using a core.
 
 #include <fmt/format.h>
 
@@ -44,15 +44,15 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
   app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
-  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
-      ->check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
   app.add_option("--round", o.round_seconds, "Seconds per round (0.5)");
   app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
       ->check(CLI::IsMember({"auto", "ring", "direct"}));
-  app.add_option("--transport", o.transport, "shm or tcp (shm)")->check(CLI::IsMember({"shm", "tcp"}));
+  app.add_option("--transport", o.transport, "shm or tcp (shm)")
+      ->check(CLI::IsMember({"shm", "tcp"}));
   app.add_option("--peer", o.peer, "pytorch: the same shapes there, in turns")
       ->check(CLI::IsMember({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
@@ -64,8 +64,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= dist::max_ranks),
                     "--ranks must be in 1..{}, got {}", dist::max_ranks, o.ranks.value_or(0));
   check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
-  check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60, "--round must be in (0, 60], got {}",
-                    o.round_seconds);
+  check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60,
+                    "--round must be in (0, 60], got {}", o.round_seconds);
   return o;
 }
 
@@ -80,8 +80,8 @@ class Trainer {
     }
     const auto parameters = model_.parameters();
     if (o.optimizer == "sgd")
-      optimizer_ = std::make_unique<optim::SGD>(
-          parameters, optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
+      optimizer_ = std::make_unique<optim::SGD>(parameters,
+                                                optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
     else
       optimizer_ = std::make_unique<optim::Adam>(parameters, optim::Adam::Options{.lr = 1e-3});
     ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
@@ -160,16 +160,19 @@ struct Figures {
 std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   if (o.peer.empty()) return nullptr;
   const std::string python = find_python(o.python);
-  check<UsageError>(!python.empty() || o.python.empty(), "--python '{}' cannot import torch", o.python);
+  check<UsageError>(!python.empty() || o.python.empty(), "--python '{}' cannot import torch",
+                    o.python);
   if (python.empty()) {
-    fmt::print(stderr, "no Python with torch found (--python, $LOCKSTEP_PYTHON, python3): no peer\n");
+    fmt::print(stderr,
+               "no Python with torch found (--python, $LOCKSTEP_PYTHON, python3): no peer\n");
     return nullptr;
   }
   auto peer = std::make_unique<Peer>(std::vector<std::string>{
       python, LOCKSTEP_PEER_SCRIPTS "/pytorch_step.py", fmt::format("{}", fmt::join(o.layers, ",")),
       std::to_string(o.batch), std::to_string(ranks), o.optimizer});
   const double difference = std::abs(peer->first_loss() - our_loss);
-  check<Error>(difference <= 1e-4 * our_loss, "[bench] not the same work: first loss {} here, {} in {}", our_loss,
+  check<Error>(difference <= 1e-4 * our_loss,
+               "[bench] not the same work: first loss {} here, {} in {}", our_loss,
                peer->first_loss(), peer->name());
   return peer;
 }
@@ -212,8 +215,8 @@ int run_rank(const Options& o, const World& world) {
   }
   if (first)
     fmt::print("{} | batch {} per rank, {} rank{}, {} | {} rounds of {} steps{}\n",
-               fmt::join(o.layers, "-"), o.batch, world.size(), world.size() == 1 ? "" : "s", o.optimizer,
-               o.rounds, steps, peer ? ", in turns with the peer" : "");
+               fmt::join(o.layers, "-"), o.batch, world.size(), world.size() == 1 ? "" : "s",
+               o.optimizer, o.rounds, steps, peer ? ", in turns with the peer" : "");
   for (int i = 0; i < o.rounds; ++i) {
     ours.rounds.push_back(trainer.round(steps));
     if (peer) theirs.rounds.push_back(peer->round(peer_steps));

@@ -1,6 +1,6 @@
 #pragma once
-/// Element types. Floating: f32 (the default), f64 (gradient checks). Integer: i64 (labels), i32, u8
-/// (pixels).
+/// Element types. Floating: f32 (the default), f64 (gradient checks). Integer: i64 (labels), i32,
+/// u8 (pixels).
 
 #include <cstddef>
 #include <cstdint>

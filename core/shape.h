@@ -35,8 +35,8 @@ class Shape {
 
   std::string to_string() const;  ///< "(32, 64)"; "(5,)"; "()"
 
-  /// NumPy's rule: sizes are aligned at the end; equal, or one of them is 1. Throws ShapeError in the
-  /// name of `operation`.
+  /// NumPy's rule: sizes are aligned at the end; equal, or one of them is 1. Throws ShapeError in
+  /// the name of `operation`.
   static Shape broadcast(std::string_view operation, const Shape& a, const Shape& b);
 
  private:

@@ -10,7 +10,8 @@ struct Shard {
 };
 
 /// What this rank's batch counts for in the step: `local` of `total` (samples, tokens, ...). The
-/// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean loss.
+/// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean
+/// loss.
 struct Weight {
   double local = 1;
   double total = 1;

@@ -17,7 +17,8 @@ Storage Storage::allocate(std::size_t bytes, Device device) {
   return Storage(new (memory) Block{1, memory + header, bytes, device, nullptr});
 }
 
-Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> release, Device device) {
+Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> release,
+                       Device device) {
   auto* owner = new std::function<void()>(std::move(release));
   return Storage(new Block{1, static_cast<std::byte*>(data), bytes, device, owner});
 }

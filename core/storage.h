@@ -1,8 +1,8 @@
 #pragma once
 /// A counted reference to a block of memory. Copying shares the block; the last reference frees it.
-/// The count is atomic, so references may be copied in different threads; the bytes are not guarded.
-/// The count lies in front of the bytes in one block of the caching allocator, so that making a
-/// tensor in a steady training step allocates nothing.
+/// The count is atomic, so references may be copied in different threads; the bytes are not
+/// guarded. The count lies in front of the bytes in one block of the caching allocator, so that
+/// making a tensor in a steady training step allocates nothing.
 
 #include <atomic>
 #include <cstddef>
@@ -20,8 +20,8 @@ class Storage {
   /// `bytes` bytes of the device's memory, aligned to 64, contents undefined.
   static Storage allocate(std::size_t bytes, Device device = {});
 
-  /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file); `release` is
-  /// called when the last reference goes.
+  /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file); `release`
+  /// is called when the last reference goes.
   static Storage adopt(void* data, std::size_t bytes, std::function<void()> release,
                        Device device = {});
 

@@ -37,16 +37,14 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
 double Tensor::item() const {
   check<ShapeError>(numel() == 1, "[item] needs one element, tensor has shape {}",
                     defined() ? shape_.to_string() : "undefined");
-  return visit_any(dtype_, [&](auto zero) {
-    return static_cast<double>(*data<decltype(zero)>());
-  });
+  return visit_any(dtype_, [&](auto zero) { return static_cast<double>(*data<decltype(zero)>()); });
 }
 
 Tensor Tensor::view(const Shape& shape) const {
   check<StateError>(gradient_.tape == GradientRef::nothing,
                     "[view] {} is recorded on a tape: use reshape(), or detach() it first", shape_);
-  check<ShapeError>(shape.numel() == numel(), "[view] {} does not have as many elements as {}", shape,
-                    shape_);
+  check<ShapeError>(shape.numel() == numel(), "[view] {} does not have as many elements as {}",
+                    shape, shape_);
   Tensor result = *this;
   result.shape_ = shape;
   return result;

@@ -1,10 +1,10 @@
 #pragma once
-/// A tensor: a value handle {storage, shape, offset, dtype}, always contiguous and row-major. Copying
-/// a Tensor shares its elements. The only views are `view` (another shape) and `slice` (a range of the
-/// first dimension); transposes are flags of the matrix product.
+/// A tensor: a value handle {storage, shape, offset, dtype}, always contiguous and row-major.
+/// Copying a Tensor shares its elements. The only views are `view` (another shape) and `slice` (a
+/// range of the first dimension); transposes are flags of the matrix product.
 ///
-/// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need the
-/// caller's own ordering.
+/// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need
+/// the caller's own ordering.
 
 #include <cstdint>
 #include <initializer_list>
@@ -78,8 +78,8 @@ class Tensor {
   /// The value of a tensor of one element, whatever its dtype.
   double item() const;
 
-  /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is being
-  /// recorded it throws StateError (there, use `reshape`).
+  /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is
+  /// being recorded it throws StateError (there, use `reshape`).
   Tensor view(const Shape& shape) const;
   /// Rows [begin, end) of the first dimension. Not recorded, like `view`.
   Tensor slice(std::int64_t begin, std::int64_t end) const;

@@ -2,15 +2,16 @@
 /// Which gradient lies in which bucket, and where. A pure function.
 ///
 /// Backward makes the last layer's gradients first, so buckets are filled in reverse order of
-/// registration: bucket 0 holds the end of the model and can travel while the rest is still computed.
+/// registration: bucket 0 holds the end of the model and can travel while the rest is still
+/// computed.
 ///
 ///     registered:   0.weight  0.bias  2.weight  2.bias  4.weight  4.bias
 ///     bucket 1:    [0.weight  0.bias]
 ///     bucket 0:                      [2.weight  2.bias  4.weight  4.bias | used counts]
 ///
-/// Within a bucket gradients lie in registration order, each aligned to 64 bytes, so that kernels write
-/// whole vectors and no two gradients share a cache line. A bucket has one dtype. A parameter is never
-/// split; one larger than the cap has a bucket of its own.
+/// Within a bucket gradients lie in registration order, each aligned to 64 bytes, so that kernels
+/// write whole vectors and no two gradients share a cache line. A bucket has one dtype. A parameter
+/// is never split; one larger than the cap has a bucket of its own.
 ///
 /// Behind the gradients of the last bucket lies one element per parameter: how many ranks used it.
 

@@ -18,7 +18,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// "0.weight (128, 64) f32", a line per parameter, then per buffer, then the options that must agree.
+// "0.weight (128, 64) f32", a line per parameter, then per buffer, then the options that must
+// agree.
 std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
                      const DdpOptions& options) {
   std::string text;
@@ -26,8 +27,8 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
     text += fmt::format("parameter '{}' {} {}{}\n", parameter.name(), parameter.value().shape(),
                         parameter.value().dtype(), parameter.requires_grad() ? "" : " frozen");
   for (const Buffer& buffer : buffers)
-    text += fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(),
-                        buffer.value.dtype());
+    text +=
+        fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
   return text + fmt::format("bucket_cap_mb {}\n", options.bucket_cap_mb);
 }
 
@@ -47,7 +48,8 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
 
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < world; ++r) {
-    const auto* begin = reinterpret_cast<const char*>(all.raw()) + r * static_cast<std::size_t>(longest);
+    const auto* begin =
+        reinterpret_cast<const char*>(all.raw()) + r * static_cast<std::size_t>(longest);
     texts.emplace_back(begin, static_cast<std::size_t>(lengths.data<std::int64_t>()[r]));
   }
   return texts;
@@ -66,8 +68,8 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
       communicator.barrier("difference found").wait();
     } catch (const PeerError&) {
     }
-    fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}", what,
-                     r, i, i < ours.size() ? ours[i] : "nothing",
+    fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
+                     what, r, i, i < ours.size() ? ours[i] : "nothing",
                      i < theirs.size() ? theirs[i] : "nothing", r);
   }
 }

@@ -9,9 +9,9 @@
 /// 2. broadcasts rank 0's parameters and buffers;
 /// 3. gives the gradients their memory in buckets, and watches them (dist/reducer.h).
 ///
-/// From then on every backward that reaches the parameters leaves the weighted mean over the ranks in
-/// their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model itself is called as ever.
-/// It must be destroyed before the World it was made with.
+/// From then on every backward that reaches the parameters leaves the weighted mean over the ranks
+/// in their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model itself is called
+/// as ever. It must be destroyed before the World it was made with.
 
 #include <memory>
 #include <vector>
@@ -37,7 +37,8 @@ class DistributedDataParallel {
   std::unique_ptr<Reducer> reducer_;
 };
 
-/// Throws StateError on every rank, naming the first difference, unless all ranks pass the same text.
+/// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
+/// text.
 /// `text` has one line per item. Collective.
 void check_same(Communicator& communicator, std::string_view what, std::string_view text);
 

@@ -11,8 +11,8 @@
 /// RING. Every rank talks to its two neighbours only: rank r sends to r + 1 and receives from r - 1
 /// (all modulo n).
 ///
-///     +--> 0 --> 1 --+     reduce-scatter, n - 1 steps: in step s rank r sends part r - s - 1 and adds
-///     |              |     what comes to part r - s - 2; at the end part r is complete at rank r.
+///     +--> 0 --> 1 --+     reduce-scatter, n - 1 steps: in step s rank r sends part r - s - 1 and
+///     |              |     adds what comes to part r - s - 2; at the end part r is complete there.
 ///     +--- 3 <-- 2 <-+     all-gather, n - 1 steps: in step s rank r sends part r - s, which is
 ///                          complete, and stores part r - s - 1.
 ///

@@ -10,8 +10,8 @@ Reducer::Reducer(std::vector<Parameter> parameters, Communicator& communicator,
   std::vector<GradientSize> sizes;
   for (const Parameter& parameter : parameters) {
     check<StateError>(!parameter.managed(), "[reducer] '{}' already has one", parameter.name());
-    check<StateError>(std::ranges::count(parameters, parameter) == 1, "[reducer] '{}' is given twice",
-                      parameter.name());
+    check<StateError>(std::ranges::count(parameters, parameter) == 1,
+                      "[reducer] '{}' is given twice", parameter.name());
     sizes.push_back({parameter.value().numel(), parameter.value().dtype()});
   }
   plan_ = bucket_plan(sizes, bucket_cap);
@@ -74,8 +74,8 @@ void Reducer::backward_begins() {
   launch_ready();
 }
 
-// Brings a gradient's slot into the state in which the ranks' slots can be summed, and tells whether
-// this rank has something to contribute.
+// Brings a gradient's slot into the state in which the ranks' slots can be summed, and tells
+// whether this rank has something to contribute.
 bool Reducer::begin(const Parameter& parameter) {
   const bool reached = parameter.pending() > 0;
   const GradientState state = parameter.gradient_state();
@@ -115,11 +115,12 @@ void Reducer::backward_ends() {
   });
 }
 
-// The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may be
-// taken for them.
+// The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
+// be taken for them.
 void Reducer::backward_failed() noexcept {
   if (communicator_.size() > 1)
-    communicator_.abort(fmt::format("[backward] rank {} left it by an exception", communicator_.rank()));
+    communicator_.abort(
+        fmt::format("[backward] rank {} left it by an exception", communicator_.rank()));
   for (const Entry& entry : entries_) entry.parameter.zero_grad();
 }
 

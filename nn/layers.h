@@ -17,8 +17,8 @@ using lockstep::mse;
 
 /// y = x W^T + b, x: (N, in), W: (out, in), b: (out,), y: (N, out).
 ///
-/// Initialized as PyTorch does (He et al. 2015, "Delving Deep into Rectifiers", with a = sqrt(5)), drawn
-/// from the thread's default generator, weight before bias:
+/// Initialized as PyTorch does (He et al. 2015, "Delving Deep into Rectifiers", with a = sqrt(5)),
+/// drawn from the thread's default generator, weight before bias:
 ///   W ~ U(-k, k), k = sqrt(3) * sqrt(2 / (1 + a^2)) / sqrt(in);  b ~ U(-1/sqrt(in), 1/sqrt(in)).
 /// The two bounds are the same number, but for rounding.
 class Linear : public Module {
@@ -43,8 +43,7 @@ class ReLU : public Module {
 class Sequential : public Module {
  public:
   template <std::derived_from<Module>... Modules>
-    requires(sizeof...(Modules) > 0)
-  explicit Sequential(Modules... modules) {
+  requires(sizeof...(Modules) > 0) explicit Sequential(Modules... modules) {
     (append(std::move(modules)), ...);
   }
   Sequential() = default;

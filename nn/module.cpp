@@ -50,7 +50,9 @@ std::vector<Parameter> Module::parameters() {
 std::vector<Buffer> Module::buffers() {
   std::vector<Buffer> result;
   Walk walk;
-  walk.on_buffer = [&](const std::string& path, Tensor& buffer) { result.push_back({path, buffer}); };
+  walk.on_buffer = [&](const std::string& path, Tensor& buffer) {
+    result.push_back({path, buffer});
+  };
   walk.visit(*this);
   return result;
 }

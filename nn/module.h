@@ -1,6 +1,6 @@
 #pragma once
-/// Layers. A module computes a tensor from a tensor and lists its parts; everything that walks a model
-/// (parameters, buffers, state dict, train and eval) uses that one list.
+/// Layers. A module computes a tensor from a tensor and lists its parts; everything that walks a
+/// model (parameters, buffers, state dict, train and eval) uses that one list.
 ///
 ///   struct Net : nn::Module {
 ///     nn::Linear first{64, 128}, second{128, 10};
@@ -48,8 +48,8 @@ class Module {
 
   /// Parameters and buffers by path. The tensors share the model's memory.
   std::map<std::string, Tensor> state_dict();
-  /// Copies values in. Throws StateError for a missing or an unknown name, ShapeError or DTypeError for
-  /// a value that does not fit; then nothing has been copied.
+  /// Copies values in. Throws StateError for a missing or an unknown name, ShapeError or DTypeError
+  /// for a value that does not fit; then nothing has been copied.
   void load_state_dict(const std::map<std::string, Tensor>& state);
 
   void train(bool on = true);

@@ -18,11 +18,16 @@ static_assert(std::endian::native == std::endian::little, "data is written as it
 
 std::string_view format_name(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "F32";
-    case DType::f64: return "F64";
-    case DType::i64: return "I64";
-    case DType::i32: return "I32";
-    case DType::u8: break;
+    case DType::f32:
+      return "F32";
+    case DType::f64:
+      return "F64";
+    case DType::i64:
+      return "I64";
+    case DType::i32:
+      return "I32";
+    case DType::u8:
+      break;
   }
   return "U8";
 }

@@ -1,6 +1,6 @@
 #pragma once
-/// Writes tensors to a safetensors file (https://github.com/huggingface/safetensors, "Format"), which
-/// PyTorch, MLX and others load:
+/// Writes tensors to a safetensors file (https://github.com/huggingface/safetensors, "Format"),
+/// which PyTorch, MLX and others load:
 ///
 ///   u64 little-endian N | N bytes of JSON, padded with spaces to a multiple of 8 | data
 ///   {"0.weight": {"dtype": "F32", "shape": [128, 64], "data_offsets": [begin, end]}, ...}
@@ -16,8 +16,8 @@
 namespace lockstep::nn {
 
 /// Atomic and durable: writes a temporary file beside `path`, syncs it, and renames it. On failure
-/// throws DataError with the reason, and an older file of that name is intact. A link is followed; what
-/// is there and is no regular file is refused.
+/// throws DataError with the reason, and an older file of that name is intact. A link is followed;
+/// what is there and is no regular file is refused.
 void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors);
 
 }  // namespace lockstep::nn

@@ -51,29 +51,44 @@ std::vector<OpCase> make_table() {
       {"scale", [](Operands x) { return scale(x[0], -1.75); }, singles},
       {"sum", [](Operands x) { return sum(x[0]); }, singles},
       {"mean", [](Operands x) { return mean(x[0]); }, singles},
-      {"reshape", [](Operands x) { return reshape(x[0], {x[0].numel(), 1}); }, singles},
-      {"broadcast_to", [](Operands x) { return broadcast_to(x[0], {2, 3, 5}); },
+      {"reshape",
+       [](Operands x) {
+         return reshape(x[0], {x[0].numel(), 1});
+       },
+       singles},
+      {"broadcast_to",
+       [](Operands x) {
+         return broadcast_to(x[0], {2, 3, 5});
+       },
        {{{}}, {{5}}, {{3, 1}}, {{1, 5}}, {{2, 1, 1}}, {{2, 3, 5}}}},
-      {"linear", [](Operands x) { return linear(x[0], x[1], x[2]); },
-       {{{3, 5}, {4, 5}, {4}}, {{1, 1}, {1, 1}, {1}}, {{0, 5}, {4, 5}, {4}}, {{7, 2}, {17, 2}, {17}}}},
-      {"linear without bias", [](Operands x) { return linear(x[0], x[1]); },
+      {"linear",
+       [](Operands x) { return linear(x[0], x[1], x[2]); },
+       {{{3, 5}, {4, 5}, {4}},
+        {{1, 1}, {1, 1}, {1}},
+        {{0, 5}, {4, 5}, {4}},
+        {{7, 2}, {17, 2}, {17}}}},
+      {"linear without bias",
+       [](Operands x) { return linear(x[0], x[1]); },
        {{{3, 5}, {4, 5}}, {{0, 5}, {4, 5}}}},
-      {"log_softmax", [](Operands x) { return log_softmax(x[0]); },
+      {"log_softmax",
+       [](Operands x) { return log_softmax(x[0]); },
        {{{3, 5}}, {{1, 1}}, {{0, 5}}, {{4, 17}}, {{2, 33}}}},
-      {"cross_entropy", [](Operands x) { return cross_entropy(x[0], labels_for(x[0])); },
+      {"cross_entropy",
+       [](Operands x) { return cross_entropy(x[0], labels_for(x[0])); },
        {{{3, 5}}, {{1, 1}}, {{0, 5}}, {{4, 17}}, {{33, 10}}}},
       {"mse", [](Operands x) { return mse(x[0], x[1]); }, {{{3, 5}, {3, 5}}, {{0}, {0}}, {{}, {}}}},
   };
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
-      OpCase matmul_case{fmt::format("matmul {} {}", ta ? "a^T" : "a", tb ? "b^T" : "b"),
-                         [=](Operands x) {
-                           return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb});
-                         },
-                         {}};
-      for (const auto& [n, k, m] : {std::array{3, 5, 4}, std::array{1, 1, 1}, std::array{0, 5, 4},
-                                    std::array{3, 0, 4}, std::array{3, 5, 0}, std::array{17, 9, 33}})
-        matmul_case.shapes.push_back({ta ? Shape{k, n} : Shape{n, k}, tb ? Shape{m, k} : Shape{k, m}});
+      OpCase matmul_case{
+          fmt::format("matmul {} {}", ta ? "a^T" : "a", tb ? "b^T" : "b"),
+          [=](Operands x) { return matmul(x[0], x[1], {.transpose_a = ta, .transpose_b = tb}); },
+          {}};
+      for (const auto& [n, k, m] :
+           {std::array{3, 5, 4}, std::array{1, 1, 1}, std::array{0, 5, 4}, std::array{3, 0, 4},
+            std::array{3, 5, 0}, std::array{17, 9, 33}})
+        matmul_case.shapes.push_back(
+            {ta ? Shape{k, n} : Shape{n, k}, tb ? Shape{m, k} : Shape{k, m}});
       table.push_back(matmul_case);
     }
   return table;

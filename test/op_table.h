@@ -1,6 +1,6 @@
 #pragma once
-/// One table of all differentiable operations, with the shapes at which they are tried: it drives the
-/// gradient checks, comparisons between devices, and rows of benchmarks.
+/// One table of all differentiable operations, with the shapes at which they are tried: it drives
+/// the gradient checks, comparisons between devices, and rows of benchmarks.
 
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ struct OpCase {
 
 const std::vector<OpCase>& op_table();
 
-/// Values in [low, high), different for every operand and element, away from 0 by 0.05 (so that relu is
-/// smooth there).
+/// Values in [low, high), different for every operand and element, away from 0 by 0.05 (so that
+/// relu is smooth there).
 std::vector<lockstep::Tensor> operands(const OpCase& op, const std::vector<lockstep::Shape>& shapes,
                                        lockstep::DType dtype);

@@ -15,8 +15,8 @@
 
 namespace lockstep::cli {
 
-/// Accepts what is a number of type T to the last character. (CLI11 takes -1 for an unsigned number and
-/// cuts off what is too large.)
+/// Accepts what is a number of type T to the last character. (CLI11 takes -1 for an unsigned number
+/// and cuts off what is too large.)
 template <class T = std::int64_t>
 CLI::Validator whole_number() {
   return CLI::Validator(
@@ -32,7 +32,8 @@ CLI::Validator whole_number() {
       "");
 }
 
-/// "64,128,10" as sizes of layers: at least two, each in 1..2^24. Throws UsageError naming the text.
+/// "64,128,10" as sizes of layers: at least two, each in 1..2^24. Throws UsageError naming the
+/// text.
 inline std::vector<std::int64_t> widths(std::string_view option, const std::string& text) {
   constexpr std::int64_t largest = 1 << 24;
   std::vector<std::int64_t> result;
@@ -40,9 +41,10 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
     const std::size_t end = std::min(text.find(',', begin), text.size());
     std::int64_t width = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, width);
-    check<UsageError>(error == std::errc() && stop == text.data() + end && width > 0 && width <= largest,
-                      "{} {}: '{}' is not a size in 1..{}", option, text,
-                      text.substr(begin, end - begin), largest);
+    check<UsageError>(
+        error == std::errc() && stop == text.data() + end && width > 0 && width <= largest,
+        "{} {}: '{}' is not a size in 1..{}", option, text, text.substr(begin, end - begin),
+        largest);
     result.push_back(width);
     begin = end + 1;
   }
@@ -50,8 +52,8 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
   return result;
 }
 
-/// False after --help, which it has printed. Throws UsageError, one line, for a command line that the
-/// app does not take.
+/// False after --help, which it has printed. Throws UsageError, one line, for a command line that
+/// the app does not take.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);

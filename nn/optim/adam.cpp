@@ -45,7 +45,8 @@ void Adam::update() {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
       if (parameter.gradient_state() == GradientState::nothing) continue;
-      items.push_back({parameter.value(), parameter.gradient_slot(), first[i], second[i], ++steps[i]});
+      items.push_back(
+          {parameter.value(), parameter.gradient_slot(), first[i], second[i], ++steps[i]});
     }
     kernels::adam_step(items, {.lr = o.lr,
                                .beta1 = o.beta1,

@@ -5,8 +5,8 @@
 ///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
 ///
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are. A
-/// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would let the
-/// replicas drift apart.
+/// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
+/// let the replicas drift apart.
 
 #include <cstdint>
 #include <vector>

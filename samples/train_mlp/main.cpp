@@ -1,8 +1,8 @@
 // `./lockstep train`: trains an MLP on handwritten digits across ranks.
 //
 // The program starts its own ranks: run by hand, it is the launcher, and every rank is a child that
-// runs this same main() with RANK and WORLD_SIZE in its environment. Inside another launcher's world
-// (torchrun, mpirun, srun, lockstep-run) it joins that.
+// runs this same main() with RANK and WORLD_SIZE in its environment. Inside another launcher's
+// world (torchrun, mpirun, srun, lockstep-run) it joins that.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -76,8 +76,8 @@ int run(int argc, char** argv) {
   }
   if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
   run_rank(*options, World::join({.comm = options->comm,
-                                         .transport = options->transport.value_or(""),
-                                         .timeout = dist::Seconds(options->timeout)}));
+                                  .transport = options->transport.value_or(""),
+                                  .timeout = dist::Seconds(options->timeout)}));
   return 0;
 }
 

@@ -1,7 +1,6 @@
 #include "options.h"
 
 #include <fmt/format.h>
-
 #include <unistd.h>
 
 #include <cmath>
@@ -35,8 +34,8 @@ void check_writable(std::string_view name, const std::string& path) {
   check<UsageError>(!fs::is_directory(path), "{} '{}' is a folder", name, path);
   check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", name, path,
                     parent.string());
-  check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable", name,
-                    path);
+  check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable",
+                    name, path);
 }
 
 void validate(const Options& o) {
@@ -59,9 +58,9 @@ void validate(const Options& o) {
 
 void check_outputs(const Options& o) {
   check_writable("--checkpoint", o.checkpoint);
-  check<UsageError>(!std::filesystem::exists(o.checkpoint) ||
-                        std::filesystem::is_regular_file(o.checkpoint),
-                    "--checkpoint '{}' is there and is no regular file", o.checkpoint);
+  check<UsageError>(
+      !std::filesystem::exists(o.checkpoint) || std::filesystem::is_regular_file(o.checkpoint),
+      "--checkpoint '{}' is there and is no regular file", o.checkpoint);
   check_writable("--json", o.json);
 }
 

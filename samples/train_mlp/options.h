@@ -35,8 +35,8 @@ struct Options {
 /// nothing is returned.
 std::optional<Options> parse(int argc, const char* const* argv);
 
-/// Throws UsageError if --checkpoint or --json cannot be written here: better before the training than
-/// after it. For the process that starts the ranks, and for rank 0, which writes them.
+/// Throws UsageError if --checkpoint or --json cannot be written here: better before the training
+/// than after it. For the process that starts the ranks, and for rank 0, which writes them.
 void check_outputs(const Options& options);
 
 }  // namespace train_mlp

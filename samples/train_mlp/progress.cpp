@@ -35,7 +35,8 @@ void Progress::step(std::int64_t epoch, std::int64_t done, std::int64_t steps) {
   if (now - drawn_ < std::chrono::milliseconds(50)) return;  // 20 pictures a second are enough
   drawn_ = now;
   constexpr double width = 40;
-  const double part = static_cast<double>(epoch * steps + done) / static_cast<double>(epochs_ * steps);
+  const double part =
+      static_cast<double>(epoch * steps + done) / static_cast<double>(epochs_ * steps);
   const auto ready = static_cast<std::size_t>(part * width);
   show(fmt::format("{}[{}{}] epoch {}/{}", clear_line, std::string(ready, '#'),
                    std::string(static_cast<std::size_t>(width) - ready, '.'), epoch + 1, epochs_));

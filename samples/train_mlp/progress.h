@@ -1,5 +1,6 @@
 #pragma once
-/// What a person sees while the training runs: a line per epoch on stderr, and, on a terminal, a bar.
+/// What a person sees while the training runs: a line per epoch on stderr, and, on a terminal, a
+/// bar.
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include "train.h"
 
 #include <fmt/format.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +35,8 @@ nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
   return model;
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<Parameter> parameters) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
+                                                 std::vector<Parameter> parameters) {
   if (o.optimizer == "sgd")
     return std::make_unique<optim::SGD>(
         std::move(parameters), optim::SGD::Options{.lr = o.lr.value_or(0.1),
@@ -52,7 +52,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, std::vector<P
       optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
 }
 
-/// The share of `set` that the model classifies rightly: every rank counts its own part, none twice.
+/// The share of `set` that the model classifies rightly: every rank counts its own part, none
+/// twice.
 double accuracy(nn::Module& model, const data::Dataset& set, const World& world) {
   constexpr std::int64_t chunk = 512;  // rows at a time, to bound the memory
   const dist::Range mine = dist::partition(set.labels.numel(), world.size(), world.rank());
@@ -65,7 +66,8 @@ double accuracy(nn::Module& model, const data::Dataset& set, const World& world)
     kernels::argmax(model(set.images.slice(begin, end)), guess);
     const auto labels = set.labels.slice(begin, end).span<std::int64_t>();
     const auto guesses = guess.span<std::int64_t>();
-    for (std::size_t i = 0; i < labels.size(); ++i) *right.data<std::int64_t>() += guesses[i] == labels[i];
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      *right.data<std::int64_t>() += guesses[i] == labels[i];
   }
   model.train(was_training);
   world.communicator().all_reduce(right, "right answers").wait();
@@ -111,8 +113,8 @@ std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const Wo
   std::vector<Replica> all;
   for (const std::string& text : dist::gather_text(world.communicator(), mine)) {
     const std::size_t space = text.find(' ');
-    all.push_back({static_cast<int>(all.size()), std::stoi(text.substr(0, space)),
-                   text.substr(space + 1)});
+    all.push_back(
+        {static_cast<int>(all.size()), std::stoi(text.substr(0, space)), text.substr(space + 1)});
   }
   return all;
 }

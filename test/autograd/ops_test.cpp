@@ -1,11 +1,12 @@
 // Every operation against numeric derivatives in f64, and f32 against f64.
 
+#include "lockstep/autograd/ops.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/autograd/ops.h"
 #include "op_table.h"
 
 using namespace lockstep;

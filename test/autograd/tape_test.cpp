@@ -66,8 +66,8 @@ TEST_CASE("a parameter is ready at its last contribution, while the loop goes on
   x = mul(x, c);
   x = mul(x, b);
   tape.backward(sum(x));
-  CHECK(recorder.events == std::vector<std::string>{"begin a:1 b:2 c:1 unused:0", "ready c", "ready a",
-                                                    "ready b", "end"});
+  CHECK(recorder.events == std::vector<std::string>{"begin a:1 b:2 c:1 unused:0", "ready c",
+                                                    "ready a", "ready b", "end"});
   CHECK(a.pending() == 0);
 
   observations.clear();
@@ -136,8 +136,10 @@ TEST_CASE("errors: backward twice, another tape's tensor, a loss of several elem
     const Tensor y = exp(w);
     kept = sum(y);
     tape.backward(kept);
-    CHECK_THROWS_WITH_AS(tape.backward(kept), doctest::Contains("already run backward"), StateError);
-    CHECK_THROWS_WITH_AS(tape.backward(sum(y)), doctest::Contains("already run backward"), StateError);
+    CHECK_THROWS_WITH_AS(tape.backward(kept), doctest::Contains("already run backward"),
+                         StateError);
+    CHECK_THROWS_WITH_AS(tape.backward(sum(y)), doctest::Contains("already run backward"),
+                         StateError);
     CHECK_THROWS_WITH_AS(tape.backward(exp(w)), doctest::Contains("(2,)"), ShapeError);
   }
   CHECK(kept.item() == doctest::Approx(std::exp(1.0) + std::exp(2.0)));
@@ -267,7 +269,7 @@ TEST_CASE("saved tensors and gradients are freed as the loop passes them") {
   const std::size_t before = memory::statistics().live_bytes;
   tape.backward(loss);
   const std::size_t after = memory::statistics().live_bytes;
-  CHECK(before > 15 * one);      // 16 saved outputs
+  CHECK(before > 15 * one);          // 16 saved outputs
   CHECK(after < before - 14 * one);  // all freed; the gradient of w is new
 }
 

@@ -74,8 +74,8 @@ TEST_CASE("train: the digits, two ranks, the last line") {
   int ranks = 0;
   char replicas[16] = "";
   REQUIRE(std::sscanf(lines.back().c_str(),
-                      "final test_accuracy=%lf train_loss=%lf ranks=%d replicas=%15s", &accuracy, &loss,
-                      &ranks, replicas) == 4);
+                      "final test_accuracy=%lf train_loss=%lf ranks=%d replicas=%15s", &accuracy,
+                      &loss, &ranks, replicas) == 4);
   CHECK(accuracy >= 0.96);
   CHECK(loss < 0.05);
   CHECK(ranks == 2);
@@ -92,13 +92,16 @@ TEST_CASE("train: the same seed gives the same digest, whatever carries the grad
   const nlohmann::json first = with({});
   CHECK(first.at("replicas_identical") == true);
   CHECK(first.at("per_rank").size() == 3);
-  for (const auto& replica : first.at("per_rank")) CHECK(replica.at("digest") == first.at("parameter_digest"));
+  for (const auto& replica : first.at("per_rank"))
+    CHECK(replica.at("digest") == first.at("parameter_digest"));
   CHECK(first.at("losses").size() == 2 * 16);  // ceil(ceil(1498 / 3) / 32) steps per epoch
   CHECK(first.at("buckets") == 1);
   CHECK(first.at("transport") == "shm");
-  for (const std::vector<std::string>& more :
-       {std::vector<std::string>{}, {"--transport", "tcp"}, {"--transport", "threads"},
-        {"--bucket-cap-mb", "0.01"}, {"--bucket-cap-mb", "0.01", "--transport", "tcp"}}) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{},
+                                               {"--transport", "tcp"},
+                                               {"--transport", "threads"},
+                                               {"--bucket-cap-mb", "0.01"},
+                                               {"--bucket-cap-mb", "0.01", "--transport", "tcp"}}) {
     const nlohmann::json other = with(more);
     CHECK(other.at("parameter_digest") == first.at("parameter_digest"));
     CHECK(other.at("losses") == first.at("losses"));
@@ -107,9 +110,10 @@ TEST_CASE("train: the same seed gives the same digest, whatever carries the grad
 }
 
 TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
-  const auto run = [](const char* ranks, const char* batch, const char* comm, const char* transport) {
-    return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm, "--transport",
-                    transport})
+  const auto run = [](const char* ranks, const char* batch, const char* comm,
+                      const char* transport) {
+    return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm,
+                    "--transport", transport})
         .at("losses")
         .get<std::vector<double>>();
   };
@@ -120,7 +124,8 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
         const std::vector<double> parts = run(ranks, batch, comm, transport);
         REQUIRE(parts.size() == whole.size());
         double worst = 0;
-        for (std::size_t i = 0; i < 100; ++i) worst = std::max(worst, std::abs(parts[i] - whole[i]));
+        for (std::size_t i = 0; i < 100; ++i)
+          worst = std::max(worst, std::abs(parts[i] - whole[i]));
         INFO(ranks, " ranks, ", comm, ", ", transport);
         CHECK(worst < 1e-5);
       }
@@ -163,9 +168,11 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 }
 
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
-  for (const auto& [transport, victim] : {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
+  for (const auto& [transport, victim] :
+       {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
     INFO(transport, ", rank ", victim);
-    test::Process process({program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
+    test::Process process(
+        {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
     // Rank 0's heading says that all are there.
     for (int k = 0; k < 3000 && !test::contains(process.err(), "samples/s"); ++k) ::usleep(10000);
     const pid_t killed = rank_of(process, victim);
@@ -173,7 +180,8 @@ TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
     const auto start = std::chrono::steady_clock::now();
     ::kill(killed, SIGKILL);
     const Ended ended = process.wait();
-    // The one promise about time in this suite: everybody has ended 5 seconds after a rank was lost.
+    // The one promise about time in this suite: everybody has ended 5 seconds after a rank was
+    // lost.
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
     CHECK(ended.code == 1);
     CHECK(ended.out == "");
@@ -225,7 +233,8 @@ TEST_CASE("train: damaged data is named") {
   expect_error({"--data", folder.path.string()}, 1, "truncated");
   reset();
   {
-    std::fstream file(folder / "digits-labels-idx1-ubyte", std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(folder / "digits-labels-idx1-ubyte",
+                      std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(8 + 100);
     file.put(11);
   }
@@ -243,7 +252,8 @@ TEST_CASE("train: damaged data is named") {
 }
 
 TEST_CASE("train: in a launcher's world it joins, and refuses another number of ranks") {
-  const Ended joined = test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--epochs", "1"});
+  const Ended joined =
+      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--epochs", "1"});
   CHECK(joined.code == 0);
   CHECK(test::contains(joined.out, "ranks=2 replicas=identical"));
   CHECK(test::count(joined.out, "final") == 1);

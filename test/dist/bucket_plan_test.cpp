@@ -1,10 +1,10 @@
 // The plan of the buckets, as a pure function.
 
+#include "lockstep/dist/bucket_plan.h"
+
 #include <doctest/doctest.h>
 
 #include <set>
-
-#include "lockstep/dist/bucket_plan.h"
 
 using namespace lockstep;
 using dist::bucket_plan;
@@ -39,7 +39,8 @@ TEST_CASE("every parameter has its own aligned place, whatever the cap and the d
     for (const std::size_t count : {0u, 1u, 2u, 7u}) {
       std::vector<GradientSize> sizes;
       for (std::size_t i = 0; i < count; ++i)
-        sizes.push_back({static_cast<std::int64_t>(i * i * 37), i % 3 == 1 ? DType::f64 : DType::f32});
+        sizes.push_back(
+            {static_cast<std::int64_t>(i * i * 37), i % 3 == 1 ? DType::f64 : DType::f32});
       const BucketPlan plan = bucket_plan(sizes, cap);
       std::set<int> seen;
       for (const auto& bucket : plan.buckets) {
@@ -62,7 +63,8 @@ TEST_CASE("every parameter has its own aligned place, whatever the cap and the d
       // The used counts lie behind the gradients of the last bucket.
       const auto& last = plan.buckets.back();
       const auto& slot = last.slots.back();
-      CHECK(plan.used_offset >= slot.offset + sizes[static_cast<std::size_t>(slot.parameter)].numel);
+      CHECK(plan.used_offset >=
+            slot.offset + sizes[static_cast<std::size_t>(slot.parameter)].numel);
       CHECK(plan.used_offset + static_cast<std::int64_t>(count) <= last.numel);
     }
 }

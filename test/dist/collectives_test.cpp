@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "dist/exercise.h"
@@ -208,6 +210,7 @@ TEST_CASE("threads: the memory of all streams together is bounded") {
 
 TEST_CASE("threads: a rank that gives up breaks its communicator and the others'") {
   std::vector<std::string> own;
+  std::atomic<bool> aborted{false};  // until then the others do not join in: nothing can end well
   const auto errors =
       on_threads(threads_transports(3), [&](int rank, std::unique_ptr<Transport> t) {
         HostCommunicator comm(std::move(t));
@@ -215,12 +218,14 @@ TEST_CASE("threads: a rank that gives up breaks its communicator and the others'
         const Work first = comm.all_reduce(tensor, "first");
         Work(first).wait();
         if (rank != 1) {
+          while (!aborted) std::this_thread::yield();
           comm.all_reduce(tensor, "second").wait();
           return;
         }
         Work under_way = comm.all_reduce(tensor, "second");
         comm.abort("rank 1 found a NaN");
         comm.abort("another reason");
+        aborted = true;
         check<DataError>(first.exception() == nullptr, "what had ended well has failed");
         for (Work& work : std::array{under_way, comm.barrier("later")}) {
           own.push_back(message_of(work.exception()));
@@ -235,6 +240,7 @@ TEST_CASE("threads: a rank that gives up breaks its communicator and the others'
       });
   CHECK(own == std::vector<std::string>(4, "rank 1 found a NaN"));
   for (const std::size_t r : {0, 2}) {
+    REQUIRE(errors[r]);
     CHECK(message_of(errors[r]).find("rank 1 found a NaN") != std::string::npos);
     CHECK_THROWS_AS(std::rethrow_exception(errors[r]), PeerError);
   }

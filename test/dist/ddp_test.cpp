@@ -1,11 +1,12 @@
 // DistributedDataParallel with ranks as threads.
 
+#include "lockstep/dist/ddp.h"
+
 #include <doctest/doctest.h>
 
 #include <mutex>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/ddp.h"
 #include "processes.h"
 
 using namespace lockstep;
@@ -52,27 +53,32 @@ TEST_CASE("models that differ are named on every rank, rank 0 included") {
       CHECK(text.find(what) != std::string::npos);
     }
   };
-  all_say(messages(3, [](World& world) {
-            const Shape shape = world.rank() == 2 ? Shape{5} : Shape{4};
-            dist::DistributedDataParallel({parameter("0.weight", {2}, 0), parameter("0.bias", shape, 0)},
-                                          {}, world);
-          }),
+  all_say(messages(3,
+                   [](World& world) {
+                     const Shape shape = world.rank() == 2 ? Shape{5} : Shape{4};
+                     dist::DistributedDataParallel(
+                         {parameter("0.weight", {2}, 0), parameter("0.bias", shape, 0)}, {}, world);
+                   }),
           "rank 2 differs from rank 0 at item 1: parameter '0.bias' (4,) f32 on rank 0, parameter "
           "'0.bias' (5,) f32 on rank 2");
-  all_say(messages(2, [](World& world) {
-            dist::DistributedDataParallel({parameter(world.rank() ? "a" : "b", {2}, 0)}, {}, world);
-          }),
+  all_say(messages(2,
+                   [](World& world) {
+                     dist::DistributedDataParallel({parameter(world.rank() ? "a" : "b", {2}, 0)},
+                                                   {}, world);
+                   }),
           "'b' (2,) f32 on rank 0, parameter 'a' (2,) f32 on rank 1");
-  all_say(messages(2, [](World& world) {
-            std::vector<Parameter> all = {parameter("a", {2}, 0)};
-            if (world.rank() == 1) all.push_back(parameter("b", {2}, 0));
-            dist::DistributedDataParallel(all, {}, world);
-          }),
+  all_say(messages(2,
+                   [](World& world) {
+                     std::vector<Parameter> all = {parameter("a", {2}, 0)};
+                     if (world.rank() == 1) all.push_back(parameter("b", {2}, 0));
+                     dist::DistributedDataParallel(all, {}, world);
+                   }),
           "parameter 'b' (2,) f32 on rank 1");
-  all_say(messages(2, [](World& world) {
-            dist::DistributedDataParallel({parameter("a", {2}, 0)}, {}, world,
-                                          {.bucket_cap_mb = 1.0 + world.rank()});
-          }),
+  all_say(messages(2,
+                   [](World& world) {
+                     dist::DistributedDataParallel({parameter("a", {2}, 0)}, {}, world,
+                                                   {.bucket_cap_mb = 1.0 + world.rank()});
+                   }),
           "bucket_cap_mb 1 on rank 0, bucket_cap_mb 2 on rank 1");
 }
 
@@ -87,7 +93,8 @@ TEST_CASE("models that differ: processes say so too, though the first to know en
       });
       for (const test::Outcome& outcome : outcomes) {
         INFO(transport, ": ", outcome.message);
-        CHECK(outcome.message.find("'w' (10,) f32 on rank 0, parameter 'w' (11,)") != std::string::npos);
+        CHECK(outcome.message.find("'w' (10,) f32 on rank 0, parameter 'w' (11,)") !=
+              std::string::npos);
       }
     }
 }
@@ -103,7 +110,8 @@ TEST_CASE("a bucket cap that makes no sense is refused with its value") {
 
 TEST_CASE("a frozen parameter takes no part, and a model may have none at all") {
   run_threads(2, {}, [](World& world) {
-    const Parameter frozen = parameter("frozen", {2}, world.rank()), free = parameter("free", {2}, 1);
+    const Parameter frozen = parameter("frozen", {2}, world.rank()),
+                    free = parameter("free", {2}, 1);
     frozen.set_requires_grad(false);
     const dist::DistributedDataParallel ddp({frozen, free}, {}, world);
     const dist::DistributedDataParallel none({}, {}, world);

@@ -1,5 +1,7 @@
 // The reducer on simulated worlds: the weighted mean, readiness without flags, order, errors.
 
+#include "lockstep/dist/reducer.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -7,7 +9,6 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/host_communicator.h"
-#include "lockstep/dist/reducer.h"
 #include "lockstep/dist/simulated.h"
 
 using namespace lockstep;
@@ -62,10 +63,12 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("gradients equal one process on the union of the data: uneven and empty batches, any cap") {
+TEST_CASE(
+    "gradients equal one process on the union of the data: uneven and empty batches, any cap") {
   std::mt19937 random(11);
   for (int round = 0; round < 150; ++round) {
-    const SimOptions options{.seed = random(), .size = 1 + static_cast<int>(random() % 7),
+    const SimOptions options{.seed = random(),
+                             .size = 1 + static_cast<int>(random() % 7),
                              .shared_memory = random() % 2 == 0};
     const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::direct;
     const std::size_t cap = 1 + random() % 700;
@@ -125,7 +128,8 @@ TEST_CASE("parameters that some ranks do not use, that none uses, that change fr
         Tape tape;
         tape.backward(model.loss(rows(me, me + 2), step[static_cast<std::size_t>(me)]));
         for (std::size_t k = 0; k < model.parameters.size(); ++k) {
-          const Tensor mine = model.parameters[k].gradient(), right = expected.parameters[k].gradient();
+          const Tensor mine = model.parameters[k].gradient(),
+                       right = expected.parameters[k].gradient();
           check<Error>(mine.defined() == right.defined(), "w{}: has {} and should have {}", k,
                        mine.defined(), right.defined());
           if (mine.defined())
@@ -152,7 +156,8 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
     }
     for (std::size_t k = 0; k < 2; ++k)
       check<Error>(largest_difference(model.parameters[k].gradient(),
-                                      expected.parameters[k].gradient()) < 1e-14, "w{} differs", k);
+                                      expected.parameters[k].gradient()) < 1e-14,
+                   "w{} differs", k);
   });
 }
 
@@ -169,7 +174,8 @@ TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
     Tape tape;
     tape.backward(model.loss(x, 3), communicator.rank() == 0 ? Weight{3, 3} : Weight{0, 3});
     check<Error>(largest_difference(model.parameters[0].gradient(),
-                                    expected.parameters[0].gradient()) < 1e-14, "differs");
+                                    expected.parameters[0].gradient()) < 1e-14,
+                 "differs");
   });
 }
 
@@ -223,24 +229,25 @@ TEST_CASE("buckets travel while backward goes on") {
 
 TEST_CASE("a backward left by an exception is not mixed up with the next one") {
   // Rank 1 fails midway, catches it, and goes on; rank 0 must not get gradients of two steps.
-  const SimReport report = simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
-    HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
-    const Model model(3);
-    Reducer reducer(model.parameters, communicator, 1);
-    const auto step = [&](bool fails) {
-      Tape tape;
-      Tensor y = matmul(rows(0, 2), model.parameters[0]);
-      if (fails)
-        y = record("failing", y.detach().clone(), {&y},
-                   [](Gradients&) { fail<StateError>("[failing] on purpose"); });
-      tape.backward(mean(matmul(matmul(y, model.parameters[1]), model.parameters[2])));
-    };
-    try {
-      step(rank == 1);
-    } catch (const StateError&) {
-    }
-    step(false);
-  });
+  const SimReport report =
+      simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
+        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
+        const Model model(3);
+        Reducer reducer(model.parameters, communicator, 1);
+        const auto step = [&](bool fails) {
+          Tape tape;
+          Tensor y = matmul(rows(0, 2), model.parameters[0]);
+          if (fails)
+            y = record("failing", y.detach().clone(), {&y},
+                       [](Gradients&) { fail<StateError>("[failing] on purpose"); });
+          tape.backward(mean(matmul(matmul(y, model.parameters[1]), model.parameters[2])));
+        };
+        try {
+          step(rank == 1);
+        } catch (const StateError&) {
+        }
+        step(false);
+      });
   for (const std::exception_ptr& error : report.errors) {
     REQUIRE(error);
     CHECK_THROWS_AS(std::rethrow_exception(error), CommError);

@@ -1,7 +1,6 @@
 // Modules: names, state dicts, modes; optimizers: groups, guards, skipped parameters.
 
 #include <doctest/doctest.h>
-
 #include <unistd.h>
 
 #include <cstring>
@@ -37,9 +36,9 @@ std::vector<std::string> names_of(const std::vector<Parameter>& parameters) {
 
 TEST_CASE("parameters are named by their path, a tied one once") {
   nn::Sequential model{nn::Linear(2, 3), nn::ReLU(), Tied()};
-  CHECK(names_of(model.parameters()) ==
-        std::vector<std::string>{"0.weight", "0.bias", "2.first.weight", "2.first.bias",
-                                 "2.second.bias"});
+  CHECK(names_of(model.parameters()) == std::vector<std::string>{"0.weight", "0.bias",
+                                                                 "2.first.weight", "2.first.bias",
+                                                                 "2.second.bias"});
   REQUIRE(model.buffers().size() == 1);
   CHECK(model.buffers()[0].name == "2.counter");
 }
@@ -58,14 +57,16 @@ TEST_CASE("state dicts go round, and refuse what does not fit without touching t
   nn::Sequential b{nn::Linear(2, 3)};
   const auto state = a.state_dict();
   b.load_state_dict(state);
-  CHECK(b.state_dict().at("0.weight").to_vector<float>() == state.at("0.weight").to_vector<float>());
+  CHECK(b.state_dict().at("0.weight").to_vector<float>() ==
+        state.at("0.weight").to_vector<float>());
 
   auto wrong = state;
   wrong["0.weight"] = Tensor::zeros({3, 2});
   wrong["0.bias"] = Tensor::zeros({4});
   CHECK_THROWS_WITH_AS(b.load_state_dict(wrong), doctest::Contains("(3,) in the model and (4,)"),
                        ShapeError);
-  CHECK(b.state_dict().at("0.weight").to_vector<float>() == state.at("0.weight").to_vector<float>());
+  CHECK(b.state_dict().at("0.weight").to_vector<float>() ==
+        state.at("0.weight").to_vector<float>());
   auto extra = state;
   extra["1.weight"] = Tensor::zeros({1});
   CHECK_THROWS_WITH_AS(b.load_state_dict(extra), doctest::Contains("1.weight"), StateError);
@@ -104,8 +105,10 @@ TEST_CASE("groups have their own options; a parameter without gradient is skippe
 }
 
 TEST_CASE("Adam's step count belongs to the parameter") {
-  // A first Adam step moves by lr, whatever the gradient; had the skipped step counted, it would not.
-  const Parameter used(Tensor::of<double>({1}, {0}), "used"), late(Tensor::of<double>({1}, {0}), "late");
+  // A first Adam step moves by lr, whatever the gradient; had the skipped step counted, it would
+  // not.
+  const Parameter used(Tensor::of<double>({1}, {0}), "used"),
+      late(Tensor::of<double>({1}, {0}), "late");
   optim::Adam optimizer({used, late}, {.lr = 0.1});
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
@@ -121,8 +124,8 @@ TEST_CASE("AdamW decays by default, in groups too") {
   for (const bool grouped : {false, true}) {
     const Parameter w(Tensor::of<double>({1}, {1}), "w");
     using Options = optim::AdamW::Options;
-    optim::AdamW optimizer = grouped ? optim::AdamW({{{w}, Options{.lr = 0.1}}})
-                                     : optim::AdamW({w}, Options{.lr = 0.1});
+    optim::AdamW optimizer =
+        grouped ? optim::AdamW({{{w}, Options{.lr = 0.1}}}) : optim::AdamW({w}, Options{.lr = 0.1});
     Tape tape;
     tape.backward(sum(w));
     optimizer.step();
@@ -140,7 +143,8 @@ TEST_CASE("options out of their range are refused with the value") {
 }
 
 TEST_CASE("a safetensors file has the published layout") {
-  const auto path = std::filesystem::temp_directory_path() / fmt::format("lockstep-{}.st", ::getpid());
+  const auto path =
+      std::filesystem::temp_directory_path() / fmt::format("lockstep-{}.st", ::getpid());
   nn::save_safetensors(path, {{"b.weight", Tensor::of<float>({2, 1}, {1.5f, -2})},
                               {"a", Tensor::of<std::uint8_t>({3}, {7, 8, 9})},
                               {"empty", Tensor::zeros({0, 4})},
@@ -168,6 +172,6 @@ TEST_CASE("a safetensors file has the published layout") {
   CHECK(second == -2);
   CHECK_THROWS_WITH_AS(nn::save_safetensors("/dev/null", {}), doctest::Contains("no regular file"),
                        DataError);
-  CHECK_THROWS_WITH_AS(nn::save_safetensors("/nowhere/x.st", {}), doctest::Contains("/nowhere/x.st"),
-                       DataError);
+  CHECK_THROWS_WITH_AS(nn::save_safetensors("/nowhere/x.st", {}),
+                       doctest::Contains("/nowhere/x.st"), DataError);
 }

@@ -1,6 +1,6 @@
-// A steady training step asks the heap for nothing: tensors come from the caching allocator, nodes of
-// the tape from its chunks, messages from memory set aside. Every operator new of this program is
-// counted; what a matrix product's library allocates for itself does not count.
+// A steady training step asks the heap for nothing: tensors come from the caching allocator, nodes
+// of the tape from its chunks, messages from memory set aside. Every operator new of this program
+// is counted; what a matrix product's library allocates for itself does not count.
 
 #include <doctest/doctest.h>
 

@@ -27,7 +27,8 @@ void compare(const char* name, nn::Sequential& model, optim::Optimizer& optimize
   const auto [train, test] = data::load_idx(LOCKSTEP_SOURCE_DIR "/samples/data/digits");
   std::size_t step = 0;
   for (int epoch = 0; step < expected.size(); ++epoch)
-    for (const data::Batch& batch : data::Loader(train, {.batch = 32, .shuffle = true}, {}, epoch)) {
+    for (const data::Batch& batch :
+         data::Loader(train, {.batch = 32, .shuffle = true}, {}, epoch)) {
       if (step == expected.size()) break;
       Tape tape;
       const Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
