@@ -90,27 +90,23 @@ bool open_standard_descriptors() {
   return no_stdout;
 }
 
-// The body's result; nothing if it has said itself why it failed, in `reported` the code for that.
-std::optional<int> run_body(const std::function<int()>& body, int& reported) {
-  try {
-    return body();
-  } catch (const AlreadyReported& failure) {
-    reported = failure.code;
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 int run_main(const std::function<int()>& body) {
   const bool no_stdout = open_standard_descriptors();
   try {
-    int reported = 1;
-    const std::optional<int> code = run_body(body, reported);
+    int code = 0;
+    bool reported = false;  // by the program itself; heard only if stdout could be written
+    try {
+      code = body();
+    } catch (const AlreadyReported& failure) {
+      code = failure.code;
+      reported = true;
+    }
     if (std::fflush(stdout) != 0 || std::ferror(stdout))
       fail<Error>("cannot write to stdout: {}", std::strerror(errno));
     check<Error>(!no_stdout || code != 0, "cannot write to stdout: it is closed");
-    return code ? *code : fail_with(reported, false, "");
+    return reported ? fail_with(code, false, "") : code;
   } catch (const UsageError& error) {
     return fail_with(2, false, error.what());
   } catch (const PeerError& error) {
