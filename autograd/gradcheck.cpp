@@ -14,15 +14,15 @@ Tensor probe_for(const Tensor& output) {
   Tensor probe = Tensor::empty(output.shape(), DType::f64);
   for (std::int64_t i = 0; i < probe.numel(); ++i)
     probe.data<double>()[i] = std::sin(1.0 + 2.3 * static_cast<double>(i));
-  return probe;
+  return probe.to(output.device());
 }
 
 // sum p (above - below): differences first, for most elements of y do not change at all.
 double contracted_difference(const Tensor& above, const Tensor& below) {
-  const Tensor probe = probe_for(above);
+  const auto probe = probe_for(above).to_vector<double>();
+  const auto high = above.to_vector<double>(), low = below.to_vector<double>();
   double total = 0;
-  for (std::int64_t i = 0; i < probe.numel(); ++i)
-    total += probe.data<double>()[i] * (above.data<double>()[i] - below.data<double>()[i]);
+  for (std::size_t i = 0; i < probe.size(); ++i) total += probe[i] * (high[i] - low[i]);
   return total;
 }
 
@@ -48,15 +48,18 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
     const std::vector<double> recorded =
         gradients[k].defined() ? gradients[k].to_vector<double>()
                                : std::vector<double>(static_cast<std::size_t>(inputs[k].numel()));
+    const std::vector<double> values = inputs[k].to_vector<double>();
+    const Tensor flat = inputs[k].view({inputs[k].numel()});
     for (std::size_t i = 0; i < recorded.size(); ++i) {
-      double& x = inputs[k].data<double>()[i];
-      const double kept = x;
+      const auto at = static_cast<std::int64_t>(i);
+      const auto set = [&](double x) { flat.slice(at, at + 1).fill(x); };
+      const double kept = values[i];
       const double h = step * std::max(1.0, std::abs(kept));
-      x = kept + h;
+      set(kept + h);
       const Tensor above = function(inputs).clone();
-      x = kept - h;
+      set(kept - h);
       const Tensor below = function(inputs).clone();
-      x = kept;
+      set(kept);
       const double numeric = contracted_difference(above, below) / (2 * h);
       const double scale = std::max({1.0, std::abs(recorded[i]), std::abs(numeric)});
       const double error = std::abs(recorded[i] - numeric) / scale;

@@ -27,6 +27,15 @@ Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor scale(const Tensor& x, double factor);
 
+/// x in another floating dtype, 16-bit ones included. The gradient is cast back.
+Tensor cast(const Tensor& x, DType dtype);
+
+/// For training: zeroes each element with probability p in [0, 1) and divides the others by 1 - p,
+/// so that the expected value stays (Srivastava et al., "Dropout", JMLR 15, 2014, section 10). Which
+/// ones is drawn from the thread's default_philox(): the same for the same manual_seed on every
+/// device. For p = 0 this is x itself, and nothing is drawn.
+Tensor dropout(const Tensor& x, double p);
+
 struct MatmulOptions {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -41,6 +50,11 @@ Tensor sum(const Tensor& x);   ///< of all elements -> ()
 Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
+
+/// Normalizes each column of x (n, c) by its own mean and variance (the mean of the squared
+/// deviations), then scales it by weight (c,) and shifts it by bias (c,), either of which may be
+/// undefined: (x - mean) / sqrt(variance + eps) * weight + bias.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 
 /// Over the last dimension of (n, c).
 Tensor log_softmax(const Tensor& x);

@@ -16,7 +16,7 @@ void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operan
   const auto to = g.into(i);
   if (gradient.shape() == operand) return kernels::scale(sign, gradient, to.tensor, to.accumulate);
   if (sign == 1) return kernels::sum_to(gradient, to.tensor, to.accumulate);
-  const Tensor summed = Tensor::empty(operand, gradient.dtype());
+  const Tensor summed = Tensor::empty(operand, gradient.dtype(), gradient.device());
   kernels::sum_to(gradient, summed);
   kernels::scale(sign, summed, to.tensor, to.accumulate);
 }
@@ -29,7 +29,7 @@ void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tens
     const auto to = g.into(i);
     return kernels::binary(op, factor, other, to.tensor, to.accumulate);
   }
-  const Tensor product = Tensor::empty(factor.shape(), factor.dtype());
+  const Tensor product = Tensor::empty(factor.shape(), factor.dtype(), factor.device());
   kernels::binary(op, factor, other, product);
   contribute(g, i, product, operand, sign);
 }
@@ -87,7 +87,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
   return record("div", y, {&a, &b}, [y, sa = a.shape(), b = b.detach()](Gradients& g) {
     contribute(g, 0, Binary::div, g.output(), b, sa);
     if (!g.needed(1)) return;
-    const Tensor dy_y = Tensor::empty(y.shape(), y.dtype());
+    const Tensor dy_y = Tensor::empty(y.shape(), y.dtype(), y.device());
     kernels::binary(Binary::mul, g.output(), y, dy_y);
     contribute(g, 1, Binary::div, dy_y, b, b.shape(), -1);
   });
@@ -107,6 +107,24 @@ Tensor scale(const Tensor& x, double factor) {
   return record("scale", y, {&x}, [factor](Gradients& g) {
     const auto dx = g.into(0);
     kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
+  });
+}
+
+// y = x in another dtype: dx = dy in x's. A sum is made in at least f32.
+Tensor cast(const Tensor& x, DType dtype) {
+  if (dtype == x.dtype()) return x;
+  const auto to = [](const Tensor& from, DType type) {
+    const Tensor y = Tensor::empty(from.shape(), type, from.device());
+    kernels::cast(from, y);
+    return y;
+  };
+  return record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
+    const auto dx = g.into(0);
+    if (!dx.accumulate) return kernels::cast(g.output(), dx.tensor);
+    const DType sum_type = dx.tensor.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    const Tensor sum = to(dx.tensor, sum_type);
+    kernels::scale(1, to(g.output(), sum_type), sum, true);
+    kernels::cast(sum, dx.tensor);
   });
 }
 

@@ -18,7 +18,7 @@ Observation::~Observation() {
 
 Parameter::Parameter(Tensor value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
-  check<DTypeError>(is_floating(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}", name,
+  check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}", name,
                     value.dtype());
   state_->value = value.detach();
   state_->name = std::move(name);
@@ -27,6 +27,13 @@ Parameter::Parameter(Tensor value, std::string name)
 const std::string& Parameter::name() const { return state_->name; }
 void Parameter::set_name(std::string name) const { state_->name = std::move(name); }
 const Tensor& Parameter::value() const { return state_->value; }
+
+void Parameter::move_to(Device device) const {
+  if (value().device() == device) return;
+  check<StateError>(!managed(), "[move_to] '{}' is under DDP: move the model before that", name());
+  state_->value = state_->value.to(device);
+  place_gradient({});
+}
 
 Parameter::operator Tensor() const {
   if (!state_) return {};
@@ -49,7 +56,7 @@ void Parameter::set_gradient_state(GradientState state) const { state_->state = 
 
 const Tensor& Parameter::gradient_slot() const {
   if (!state_->slot.defined())
-    state_->slot = Tensor::empty(state_->value.shape(), state_->value.dtype());
+    state_->slot = Tensor::empty(state_->value.shape(), state_->value.dtype(), state_->value.device());
   return state_->slot;
 }
 
@@ -61,6 +68,9 @@ void Parameter::place_gradient(Tensor slot) const {
     check<DTypeError>(slot.dtype() == state_->value.dtype(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
                       state_->value.dtype(), slot.dtype());
+    check<DeviceError>(slot.device() == state_->value.device(),
+                       "[place_gradient] '{}' is on {}, its gradient's memory on {}", name(),
+                       state_->value.device().to_string(), slot.device().to_string());
   }
   state_->slot = std::move(slot);
   state_->state = GradientState::nothing;

@@ -78,6 +78,10 @@ class Parameter {
 
   /// The elements, outside any tape: to read, to initialize, to step.
   const Tensor& value() const;
+  /// Moves the elements to another device; the gradient, if there was one, is lost. Throws
+  /// StateError while a reducer observes the parameter. Before an optimizer is made: its state lies
+  /// where the values are.
+  void move_to(Device device) const;
   /// The same elements as an operand: operations on it are recorded if it requires a gradient. Such
   /// a tensor must not outlive the parameter.
   operator Tensor() const;  // NOLINT: a parameter is used like a tensor

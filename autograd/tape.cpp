@@ -102,18 +102,20 @@ Node* Tape::append(const char* operation, const Tensor& output,
   node->operation = operation;
   node->shape = output.shape();
   node->dtype = output.dtype();
+  node->device = output.device();
   std::move(found, found + i, node->inputs);
   return node;
 }
 
 Tensor Tape::watch(const Tensor& tensor) {
-  check<DTypeError>(is_floating(tensor.dtype()), "[watch] takes f32 or f64, got {}",
+  check<DTypeError>(is_differentiable(tensor.dtype()), "[watch] takes f32 or f64, got {}",
                     tensor.dtype());
   Node* node = new (allocate(sizeof(Node))) Node;
   node->previous = std::exchange(last_, node);
   node->operation = "watch";
   node->shape = tensor.shape();
   node->dtype = tensor.dtype();
+  node->device = tensor.device();
   node->watched = true;
   Tensor handle = tensor.detach();
   handle.set_gradient_ref({id_, node});
@@ -148,7 +150,7 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
                       "[backward] weight {} of {}", w.local, w.total);
     pass.muted = w.local == 0;
     pass.loss->gradient =
-        Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype());
+        Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype(), loss.device());
     pass.begun = true;
     for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_begins();
@@ -235,7 +237,7 @@ Gradients::Destination Gradients::into(int i) {
   if (input.node) {
     Tensor& gradient = input.node->gradient;
     if (!gradient.defined()) {
-      gradient = Tensor::empty(input.node->shape, input.node->dtype);
+      gradient = Tensor::empty(input.node->shape, input.node->dtype, input.node->device);
       return {gradient, false};
     }
     // Passed on by another operation and still used there: what is added must not be seen there.
@@ -249,7 +251,7 @@ Gradients::Destination Gradients::into(int i) {
     input.parameter->state = GradientState::local;
   if (!muted_) return {slot, !first};
   if (first) slot.fill_zero();
-  return {Tensor::empty(slot.shape(), slot.dtype()), false};
+  return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
 }
 
 void Gradients::pass(int i, const Tensor& gradient) {

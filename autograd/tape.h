@@ -47,6 +47,7 @@ struct Node {
   Node* previous = nullptr;  // recorded before this one
   const char* operation = "";
   Shape shape;
+  Device device;
   DType dtype = DType::f32;
   Input inputs[max_inputs];
   Tensor gradient;       // undefined until the first contribution

@@ -30,6 +30,7 @@ struct Options {
   std::vector<std::int64_t> layers;
   std::int64_t batch = 32;
   std::optional<int> ranks;  // 2, or as many as the launcher started
+  cli::DeviceOptions device;
   std::string optimizer = "sgd";
   int rounds = 7;
   double round_seconds = 0.5;
@@ -40,9 +41,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   const CLI::Validator whole = cli::whole_number<int>();
   CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
-  std::string layers = "64,128,64,10", device = "cpu";
+  std::string layers = "64,128,64,10";
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
-  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
+  o.device.add_to(app);
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
@@ -59,7 +60,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
   o.layers = cli::widths("--layers", layers);
-  check<UsageError>(device == "cpu", "--device {}: this build has only the device cpu", device);
+  (void)o.device.choose(0);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
   check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= dist::max_ranks),
                     "--ranks must be in 1..{}, got {}", dist::max_ranks, o.ranks.value_or(0));
@@ -78,6 +79,8 @@ class Trainer {
       if (i > 0) model_.append(nn::ReLU());
       model_.append(nn::Linear(o.layers[i], o.layers[i + 1]));
     }
+    const Device device = o.device.choose(world.local_rank());
+    model_.to(device);
     const auto parameters = model_.parameters();
     if (o.optimizer == "sgd")
       optimizer_ = std::make_unique<optim::SGD>(parameters,
@@ -90,6 +93,8 @@ class Trainer {
     y_ = Tensor::empty({o.batch}, DType::i64);
     generator.normal(x_, 0, 1);
     generator.randint(0, o.layers.back(), y_);
+    x_ = x_.to(device);
+    y_ = y_.to(device);
   }
 
   Tensor step() {
@@ -103,7 +108,7 @@ class Trainer {
 
   /// Mean over the ranks of the loss of one step. Collective.
   double mean_loss() {
-    const Tensor loss = step().view({1});
+    const Tensor loss = step().view({1}).to(Device{});
     world_.communicator().all_reduce(loss, "loss").wait();
     return loss.item() / world_.size();
   }
@@ -113,6 +118,7 @@ class Trainer {
     world_.communicator().barrier("round").wait();
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < steps; ++i) step();
+    Stream::current(x_.device()).synchronize();
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
            static_cast<double>(steps);
   }

@@ -5,29 +5,37 @@ set(LOCKSTEP_INCLUDE ${CMAKE_CURRENT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE})
 file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOLIC)
 
-add_library(lockstep_flags INTERFACE)
-target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+# Warnings, and what the sanitizers need, for C++ and for the host side of CUDA alike.
+set(warnings -Wall -Wextra -Wshadow)
 if(LOCKSTEP_WERROR)
-  target_compile_options(lockstep_flags INTERFACE -Werror)
+  list(APPEND warnings -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms of g++ 12 inside its own AVX-512, string and vector headers, and in fmt's.
-  target_compile_options(lockstep_flags INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized
-    -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
+  list(APPEND warnings -Wno-maybe-uninitialized -Wno-uninitialized -Wno-restrict
+    -Wno-stringop-overflow -Wno-array-bounds)
 endif()
+
+add_library(lockstep_flags INTERFACE)
+target_compile_options(lockstep_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:${warnings} -Wpedantic>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=$<JOIN:${warnings},$<COMMA>>
+    $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror=all-warnings> --expt-relaxed-constexpr
+    -DFMT_USE_CONSTEXPR=1>)  # nvcc does compile fmt's constexpr functions, which fmt 9 doubts
 if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep_flags INTERFACE -march=native)
+  target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
   # g++ 12 miscompiles copies of 32-byte constants with AVX-512 ({a, a, 0, 0} arrives as {a, a, a, a});
   # not if it moves memory by 16 bytes at a time. Loops are vectorized as ever.
   include(CheckCXXCompilerFlag)
   check_cxx_compiler_flag("-mmove-max=128 -mstore-max=128" LOCKSTEP_HAVE_MOVE_MAX)
   if(LOCKSTEP_HAVE_MOVE_MAX)
-    target_compile_options(lockstep_flags INTERFACE -mmove-max=128 -mstore-max=128)
+    target_compile_options(lockstep_flags INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-mmove-max=128 -mstore-max=128>)
   endif()
 endif()
 if(LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE}
-    -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1)
+  target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
+    -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1>)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 

@@ -1,6 +1,6 @@
 #pragma once
-/// Element types. Floating: f32 (the default), f64 (gradient checks). Integer: i64 (labels), i32,
-/// u8 (pixels).
+/// Element types. Floating: f32 (the default), f64 (gradient checks), f16 and bf16 (storage: they are
+/// cast and multiplied, see half.h). Integer: i64 (labels), i32, u8 (pixels).
 
 #include <cstddef>
 #include <cstdint>
@@ -8,10 +8,11 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/half.h"
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { f32, f64, i64, i32, u8 };
+enum class DType : std::uint8_t { f32, f64, i64, i32, u8, f16, bf16 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -20,6 +21,8 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::i64: return 8;
     case DType::i32: return 4;
     case DType::u8: return 1;
+    case DType::f16: return 2;
+    case DType::bf16: return 2;
   }
   return 0;
 }
@@ -31,11 +34,16 @@ constexpr std::string_view name_of(DType dtype) {
     case DType::i64: return "i64";
     case DType::i32: return "i32";
     case DType::u8: return "u8";
+    case DType::f16: return "f16";
+    case DType::bf16: return "bf16";
   }
   return "?";
 }
 
-constexpr bool is_floating(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
+/// The dtypes in which derivatives are computed.
+constexpr bool is_differentiable(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f64;
+}
 
 template <class T>
 constexpr DType dtype_of() {
@@ -43,6 +51,8 @@ constexpr DType dtype_of() {
   else if constexpr (std::is_same_v<T, double>) return DType::f64;
   else if constexpr (std::is_same_v<T, std::int64_t>) return DType::i64;
   else if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
+  else if constexpr (std::is_same_v<T, Half>) return DType::f16;
+  else if constexpr (std::is_same_v<T, BFloat16>) return DType::bf16;
   else {
     static_assert(std::is_same_v<T, std::uint8_t>, "no DType for this C++ type");
     return DType::u8;
@@ -60,6 +70,19 @@ decltype(auto) visit_floating(std::string_view operation, DType dtype, F&& f) {
   }
 }
 
+/// As visit_floating, but for the 16-bit types too.
+template <class F>
+decltype(auto) visit_any_floating(std::string_view operation, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    case DType::f16: return f(Half{});
+    case DType::bf16: return f(BFloat16{});
+    default:
+      fail<DTypeError>("[{}] takes f32, f64, f16 or bf16, got {}", operation, name_of(dtype));
+  }
+}
+
 /// Calls f with a zero of the C++ type behind `dtype`, whichever it is.
 template <class F>
 decltype(auto) visit_any(DType dtype, F&& f) {
@@ -68,6 +91,8 @@ decltype(auto) visit_any(DType dtype, F&& f) {
     case DType::f64: return f(double{});
     case DType::i64: return f(std::int64_t{});
     case DType::i32: return f(std::int32_t{});
+    case DType::f16: return f(Half{});
+    case DType::bf16: return f(BFloat16{});
     case DType::u8: break;
   }
   return f(std::uint8_t{});

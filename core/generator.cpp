@@ -121,6 +121,14 @@ Generator& default_generator() {
   return generator;
 }
 
-void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
+PhiloxGenerator& default_philox() {
+  thread_local PhiloxGenerator generator{Generator::default_seed};
+  return generator;
+}
+
+void manual_seed(std::uint64_t seed) {
+  default_generator().manual_seed(seed);
+  default_philox().manual_seed(seed);
+}
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 
+#include "lockstep/core/philox.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -80,7 +81,10 @@ class Generator {
 /// not shared.
 Generator& default_generator();
 
-/// Seeds the calling thread's default generator.
+/// The calling thread's counter-based generator: the one that dropout draws from, on every device.
+PhiloxGenerator& default_philox();
+
+/// Seeds both of the calling thread's generators.
 void manual_seed(std::uint64_t seed);
 
 }  // namespace lockstep

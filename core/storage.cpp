@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "lockstep/core/device_memory.h"
 #include "lockstep/core/memory.h"
 
 namespace lockstep {
@@ -11,16 +12,19 @@ constexpr std::size_t header = 64;  // keeps the data behind it aligned
 
 Storage Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Block) <= header);
-  check<DeviceError>(device.kind == Device::Kind::cpu, "[allocate] this build has no device '{}'",
-                     device.to_string());
-  auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
-  return Storage(new (memory) Block{1, memory + header, bytes, device, nullptr});
+  if (device.kind == Device::Kind::cpu) {
+    auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
+    return Storage(new (memory) Block{1, memory + header, bytes, device, nullptr, {}});
+  }
+  const Stream stream = Stream::current(device);
+  auto* data = static_cast<std::byte*>(gpu::allocate(bytes, stream));
+  return Storage(new (memory::allocate(header)) Block{1, data, bytes, device, nullptr, stream});
 }
 
 Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> release,
                        Device device) {
   auto* owner = new std::function<void()>(std::move(release));
-  return Storage(new Block{1, static_cast<std::byte*>(data), bytes, device, owner});
+  return Storage(new Block{1, static_cast<std::byte*>(data), bytes, device, owner, {}});
 }
 
 void Storage::destroy(Block* block) noexcept {
@@ -28,9 +32,12 @@ void Storage::destroy(Block* block) noexcept {
     if (*block->release) (*block->release)();
     delete block->release;
     delete block;
-  } else {
-    memory::release(block, header + block->bytes);
+    return;
   }
+  if (block->stream) gpu::release(block->data, *block->stream);
+  const std::size_t bytes = header + (block->stream ? 0 : block->bytes);
+  block->~Block();
+  memory::release(block, bytes);
 }
 
 }  // namespace lockstep

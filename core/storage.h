@@ -1,15 +1,18 @@
 #pragma once
 /// A counted reference to a block of memory. Copying shares the block; the last reference frees it.
 /// The count is atomic, so references may be copied in different threads; the bytes are not
-/// guarded. The count lies in front of the bytes in one block of the caching allocator, so that
-/// making a tensor in a steady training step allocates nothing.
+/// guarded. On the cpu the count lies in front of the bytes in one block of the caching allocator,
+/// so that making a tensor in a steady training step allocates nothing. A GPU's memory comes from
+/// its pool, in the order of the stream that was current at the time (stream.h), and returns there.
 
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/stream.h"
 
 namespace lockstep {
 
@@ -17,7 +20,8 @@ class Storage {
  public:
   Storage() = default;
 
-  /// `bytes` bytes of the device's memory, aligned to 64, contents undefined.
+  /// `bytes` bytes of the device's memory, aligned to 64, contents undefined. Throws DeviceError for
+  /// a device that this build or this machine does not have.
   static Storage allocate(std::size_t bytes, Device device = {});
 
   /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file); `release`
@@ -50,7 +54,8 @@ class Storage {
     std::byte* data;
     std::size_t bytes;
     Device device;
-    std::function<void()>* release;  // null: `data` follows this header in the same block
+    std::function<void()>* release;  // null: not adopted
+    std::optional<Stream> stream;    // of memory on a GPU; else `data` follows this header
   };
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/device_memory.h"
+
 namespace lockstep {
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
@@ -28,8 +30,8 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   return result;
 }
 
-Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
-  Tensor result = empty(shape, dtype);
+Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
+  Tensor result = empty(shape, dtype, device);
   result.fill(value);
   return result;
 }
@@ -37,7 +39,9 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
 double Tensor::item() const {
   check<ShapeError>(numel() == 1, "[item] needs one element, tensor has shape {}",
                     defined() ? shape_.to_string() : "undefined");
-  return visit_any(dtype_, [&](auto zero) { return static_cast<double>(*data<decltype(zero)>()); });
+  const Tensor host = detach().to(Device{});
+  return visit_any(dtype_,
+                   [&](auto zero) { return static_cast<double>(*host.data<decltype(zero)>()); });
 }
 
 Tensor Tensor::view(const Shape& shape) const {
@@ -77,24 +81,46 @@ Tensor Tensor::clone() const {
   return result;
 }
 
+Tensor Tensor::to(Device target) const {
+  check<StateError>(gradient_.tape == GradientRef::nothing,
+                    "[to] {} is recorded on a tape: detach() it first", shape_);
+  if (device() == target) return *this;
+  Tensor result = empty(shape_, dtype_, target);
+  result.copy_from(*this);
+  return result;
+}
+
 void Tensor::copy_from(const Tensor& source) const {
   check<StateError>(defined() && source.defined(), "[copy] an undefined tensor");
   check<ShapeError>(shape_ == source.shape_, "[copy] shapes differ: {} from {}", shape_,
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
                     source.dtype_);
-  if (bytes() > 0) std::memmove(raw(), source.raw(), bytes());
+  if (bytes() == 0) return;
+  const Device to = device(), from = source.device();
+  if (to.kind == Device::Kind::cpu && from.kind == Device::Kind::cpu)
+    std::memmove(raw(), source.raw(), bytes());
+  else
+    gpu::copy(raw(), to, source.raw(), from, bytes());
 }
 
 void Tensor::fill(double value) const {
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    std::ranges::fill(span<T>(), static_cast<T>(value));
+    const T element = static_cast<T>(value);
+    if (numel() == 0 || device().kind == Device::Kind::cpu)
+      std::fill_n(data<T>(), numel(), element);
+    else
+      gpu::fill(raw(), numel(), dtype_, &element, device());
   });
 }
 
 void Tensor::fill_zero() const {
-  if (bytes() > 0) std::memset(raw(), 0, bytes());
+  if (bytes() == 0) return;
+  if (device().kind == Device::Kind::cpu)
+    std::memset(raw(), 0, bytes());
+  else
+    gpu::fill_zero(raw(), bytes(), device());
 }
 
 }  // namespace lockstep

@@ -34,9 +34,12 @@ class Tensor {
 
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
-  static Tensor full(const Shape& shape, double value, DType dtype = DType::f32);
-  static Tensor scalar(double value, DType dtype = DType::f32) { return full({}, value, dtype); }
-  /// Copies `values`, whose number must be shape.numel().
+  static Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
+                     Device device = {});
+  static Tensor scalar(double value, DType dtype = DType::f32, Device device = {}) {
+    return full({}, value, dtype, device);
+  }
+  /// On the cpu. Copies `values`, whose number must be shape.numel().
   template <class T>
   static Tensor of(const Shape& shape, std::span<const T> values);
   template <class T>
@@ -64,18 +67,16 @@ class Tensor {
   const Storage& storage() const { return storage_; }
 
   std::byte* raw() const { return defined() ? storage_.data() + offset_ : nullptr; }
-  /// The elements. Throws DTypeError unless T is this tensor's element type.
+  /// The elements, in the device's memory. Throws DTypeError unless T is this tensor's element type.
   template <class T>
   T* data() const;
+  /// The elements of a tensor on the cpu; throws DeviceError elsewhere.
   template <class T>
-  std::span<T> span() const {
-    return {data<T>(), static_cast<std::size_t>(numel())};
-  }
+  std::span<T> span() const;
+  /// A copy of the elements. On a GPU it waits for them.
   template <class T>
-  std::vector<T> to_vector() const {
-    return {data<T>(), data<T>() + numel()};
-  }
-  /// The value of a tensor of one element, whatever its dtype.
+  std::vector<T> to_vector() const;
+  /// The value of a tensor of one element, whatever its dtype. On a GPU it waits for it.
   double item() const;
 
   /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is
@@ -86,7 +87,12 @@ class Tensor {
   /// The same elements, cut off from any tape.
   Tensor detach() const;
   Tensor clone() const;
-  /// Copies the elements of `source`, of the same shape and dtype, into this tensor's.
+  /// The same elements on `device`: this tensor itself if it lies there, else a copy. Not recorded:
+  /// on a tensor whose gradient is being recorded it throws StateError.
+  Tensor to(Device device) const;
+  /// Copies the elements of `source`, of the same shape and dtype and on any device, into this
+  /// tensor's. To the cpu it waits for them; from the cpu, `source` may change as soon as it
+  /// returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
   void fill(double value) const;
   void fill_zero() const;
@@ -107,6 +113,20 @@ T* Tensor::data() const {
   check<DTypeError>(dtype_ == dtype_of<T>(), "[data] tensor is {}, read as {}", dtype_,
                     dtype_of<T>());
   return reinterpret_cast<T*>(raw());
+}
+
+template <class T>
+std::span<T> Tensor::span() const {
+  if (defined() && device().kind != Device::Kind::cpu)
+    fail<DeviceError>("[span] the elements lie on {}: read them with to_vector() or to(Device{{}})",
+                      device().to_string());
+  return {data<T>(), static_cast<std::size_t>(numel())};
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  const Tensor host = defined() ? detach().to(Device{}) : *this;
+  return {host.data<T>(), host.data<T>() + host.numel()};
 }
 
 template <class T>

@@ -78,9 +78,9 @@ struct Raw {
 Tensor to_i64(const Tensor& labels) {
   Tensor result = Tensor::empty(labels.shape(), DType::i64);
   visit_any(labels.dtype(), [&](auto zero) {
-    const auto values = labels.span<decltype(zero)>();
-    std::ranges::transform(values, result.data<std::int64_t>(),
-                           [](auto value) { return static_cast<std::int64_t>(value); });
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>)
+      std::ranges::copy(labels.span<T>(), result.data<std::int64_t>());
   });
   return result;
 }
@@ -91,7 +91,7 @@ Raw read_pair(const Pair& pair) {
   check<DataError>(images.rank() >= 2 && images.dtype() == DType::u8,
                    "[data] {}: images are u8 of 2 dimensions or more, not {} of shape {}",
                    pair.images.string(), images.dtype(), images.shape());
-  check<DataError>(labels.rank() == 1 && !is_floating(labels.dtype()),
+  check<DataError>(labels.rank() == 1 && !is_differentiable(labels.dtype()),
                    "[data] {}: labels are integers of 1 dimension, not {} of shape {}",
                    pair.labels.string(), labels.dtype(), labels.shape());
   check<DataError>(images.size(0) == labels.size(0), "[data] {} holds {} images, but {} {} labels",

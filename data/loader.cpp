@@ -7,7 +7,8 @@ namespace lockstep::data {
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard, int epoch)
     : dataset_(dataset),
       plan_(dataset.size(), {options.batch, options.padded, options.drop_last}, shard),
-      order_(epoch_permutation(dataset.size(), options.shuffle, options.seed, epoch)) {}
+      order_(epoch_permutation(dataset.size(), options.shuffle, options.seed, epoch)),
+      device_(options.device) {}
 
 Batch Loader::batch(std::int64_t step) const {
   const std::int64_t rows = plan_.rows(step);
@@ -25,6 +26,8 @@ Batch Loader::batch(std::int64_t step) const {
                 static_cast<std::size_t>(pixels) * sizeof(float));
     y[row] = labels[sample];
   }
+  result.x = result.x.to(device_);
+  result.y = result.y.to(device_);
   return result;
 }
 

@@ -25,6 +25,7 @@ struct LoaderOptions {
   std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
   bool padded = false;     ///< see Deal
   bool drop_last = false;  ///< see Deal
+  Device device = {};      ///< where batches are wanted; they are put together on the cpu
 };
 
 /// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has
@@ -71,6 +72,7 @@ class Loader {
   Dataset dataset_;
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
+  Device device_;
 };
 
 }  // namespace lockstep::data

@@ -18,6 +18,13 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// value := rank 0's, through the host where it lies on a GPU.
+void broadcast(Communicator& communicator, const Tensor& value, const std::string& name) {
+  const Tensor host = value.to(Device{});
+  communicator.broadcast(host, 0, name).wait();
+  if (value.device() != host.device()) value.copy_from(host);
+}
+
 // "0.weight (128, 64) f32", a line per parameter, then per buffer, then the options that must
 // agree.
 std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
@@ -76,8 +83,10 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
 
 std::string parameter_digest(const std::vector<Parameter>& parameters) {
   Digest digest;
-  for (const Parameter& parameter : parameters)
-    digest.add({parameter.value().raw(), parameter.value().bytes()});
+  for (const Parameter& parameter : parameters) {
+    const Tensor value = parameter.value().to(Device{});
+    digest.add({value.raw(), value.bytes()});
+  }
   return Digest::hex(digest.value());
 }
 
@@ -91,8 +100,8 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   check_same(communicator, "DistributedDataParallel", manifest(parameters, buffers, options));
 
   for (const Parameter& parameter : parameters)
-    communicator.broadcast(parameter.value(), 0, parameter.name()).wait();
-  for (const Buffer& buffer : buffers) communicator.broadcast(buffer.value, 0, buffer.name).wait();
+    broadcast(communicator, parameter.value(), parameter.name());
+  for (const Buffer& buffer : buffers) broadcast(communicator, buffer.value, buffer.name);
 
   std::erase_if(parameters, [](const Parameter& p) { return !p.requires_grad(); });
   const double cap = std::max(1.0, options.bucket_cap_mb * (1 << 20));

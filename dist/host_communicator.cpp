@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace lockstep::dist {
+namespace {
+
+bool summable(DType dtype) {
+  return is_differentiable(dtype) || dtype == DType::i32 || dtype == DType::i64;
+}
+
+}  // namespace
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    CommunicatorOptions options)
@@ -14,14 +21,14 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 // ---- calls ----
 
 Work HostCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  check<DTypeError>(data.dtype() != DType::u8,
+  check<DTypeError>(summable(data.dtype()),
                     "[all_reduce] '{}' takes f32, f64, i32 or i64, got {}", name, data.dtype());
   return enqueue(Operation::all_reduce, data, {}, 0, name);
 }
 
 Work HostCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
                                       std::string_view name) {
-  check<DTypeError>(input.dtype() != DType::u8 && input.dtype() == output.dtype(),
+  check<DTypeError>(summable(input.dtype()) && input.dtype() == output.dtype(),
                     "[reduce_scatter] '{}' takes f32, f64, i32 or i64 twice, got {} and {}", name,
                     input.dtype(), output.dtype());
   const std::int64_t part = partition(input.numel(), size(), rank()).size();
@@ -54,6 +61,10 @@ Work HostCommunicator::barrier(std::string_view name) {
 
 Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const Tensor& part,
                                int root, std::string_view name) {
+  for (const Tensor* tensor : {&buffer, &part})
+    if (tensor->defined() && tensor->device() != Device{})
+      fail<DeviceError>("[{}] '{}' lies on {}, this communicator reaches the cpu alone",
+                        name_of(operation), name, tensor->device().to_string());
   if (failure_) return Work(this, next_);
   if (next_ - front_ == queue_length) wait(front_);
 

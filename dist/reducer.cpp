@@ -12,6 +12,10 @@ Reducer::Reducer(std::vector<Parameter> parameters, Communicator& communicator,
     check<StateError>(!parameter.managed(), "[reducer] '{}' already has one", parameter.name());
     check<StateError>(std::ranges::count(parameters, parameter) == 1,
                       "[reducer] '{}' is given twice", parameter.name());
+    check<DeviceError>(parameter.value().device() == parameters[0].value().device(),
+                       "[reducer] '{}' is on {}, '{}' on {}", parameters[0].name(),
+                       parameters[0].value().device().to_string(), parameter.name(),
+                       parameter.value().device().to_string());
     sizes.push_back({parameter.value().numel(), parameter.value().dtype()});
   }
   plan_ = bucket_plan(sizes, bucket_cap);
@@ -19,18 +23,27 @@ Reducer::Reducer(std::vector<Parameter> parameters, Communicator& communicator,
   entries_.resize(parameters.size());
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const BucketPlan::Bucket& planned = plan_.buckets[b];
-    Tensor memory = communicator.allocate(planned.numel, planned.dtype);
+    const Device device = parameters[0].value().device();
+    const Tensor travelling = communicator.allocate(planned.numel, planned.dtype);
+    const Tensor memory =
+        device == travelling.device() ? travelling
+                                      : Tensor::zeros(travelling.shape(), planned.dtype, device);
     for (const BucketPlan::Slot& slot : planned.slots) {
       const Parameter& parameter = parameters[static_cast<std::size_t>(slot.parameter)];
       const std::int64_t end = slot.offset + parameter.value().numel();
       parameter.place_gradient(memory.slice(slot.offset, end).view(parameter.value().shape()));
       entries_[static_cast<std::size_t>(slot.parameter)] = {parameter, b, {}};
     }
-    buckets_.push_back({fmt::format("bucket {}", b), memory, 0, {}});
+    const bool last = b + 1 == plan_.buckets.size();
+    buckets_.push_back({.name = fmt::format("bucket {}", b),
+                        .memory = memory,
+                        .travelling = travelling,
+                        .gradients = last ? plan_.used_offset : planned.numel,
+                        .work = {}});
   }
   if (!buckets_.empty()) {
     const auto count = static_cast<std::int64_t>(entries_.size());
-    used_ = buckets_.back().memory.slice(plan_.used_offset, plan_.used_offset + count);
+    used_ = buckets_.back().travelling.slice(plan_.used_offset, plan_.used_offset + count);
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     index_[entries_[i].parameter.id()] = i;
@@ -101,12 +114,22 @@ void Reducer::ready_in(Bucket& bucket) {
 void Reducer::launch_ready() {
   for (; launched_ < buckets_.size() && buckets_[launched_].pending == 0; ++launched_) {
     Bucket& bucket = buckets_[launched_];
-    bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
+    copy_gradients(bucket, bucket.memory, bucket.travelling);
+    bucket.work = communicator_.all_reduce(bucket.travelling, bucket.name);
   }
 }
 
+// Between a GPU's bucket and the one that travels. Elsewhere they are the same.
+void Reducer::copy_gradients(const Bucket& bucket, const Tensor& from, const Tensor& to) {
+  if (from.device() != to.device())
+    to.slice(0, bucket.gradients).copy_from(from.slice(0, bucket.gradients));
+}
+
 void Reducer::backward_ends() {
-  for (Bucket& bucket : buckets_) bucket.work.wait();
+  for (Bucket& bucket : buckets_) {
+    bucket.work.wait();
+    copy_gradients(bucket, bucket.travelling, bucket.memory);
+  }
   visit_floating("reducer", used_.dtype(), [&](auto zero) {
     const auto* used = used_.data<decltype(zero)>();
     for (std::size_t i = 0; i < entries_.size(); ++i)

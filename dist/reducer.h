@@ -25,7 +25,8 @@
 /// buckets that will not come.
 ///
 /// Buckets are the gradients' memory (BucketPlan): there is no second copy and no copying. It comes
-/// from the communicator, so that the transport reaches it.
+/// from the communicator, so that the transport reaches it. Gradients on a GPU have their buckets
+/// there; to a communicator of the host a ready bucket is copied, and back at the end of backward.
 
 #include <span>
 #include <string>
@@ -62,7 +63,9 @@ class Reducer : public GradientObserver {
  private:
   struct Bucket {
     std::string name;         // "bucket 0"
-    Tensor memory;            // (numel,)
+    Tensor memory;            // (numel,), the gradients'
+    Tensor travelling;        // the communicator's: `memory` itself, or its copy on the host
+    std::int64_t gradients;   // of numel, the first are gradients; in the last bucket counts follow
     std::size_t pending = 0;  // gradients still to become ready in this backward
     Work work;
   };
@@ -75,13 +78,14 @@ class Reducer : public GradientObserver {
   bool begin(const Parameter& parameter);
   void ready_in(Bucket& bucket);
   void launch_ready();
+  static void copy_gradients(const Bucket& bucket, const Tensor& from, const Tensor& to);
 
   Communicator& communicator_;
   BucketPlan plan_;
   std::vector<Entry> entries_;  // in registration order
   std::vector<Bucket> buckets_;
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> entry
-  Tensor used_;                                         // (parameters,), a view of the last bucket
+  Tensor used_;                                         // (parameters,), the end of the last bucket
   std::size_t launched_ = 0;                            // buckets [0, launched_) are on their way
 };
 

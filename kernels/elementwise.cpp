@@ -1,5 +1,7 @@
 #include "lockstep/kernels/elementwise.h"
 
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/functors.h"
 
 namespace lockstep::kernels {
@@ -14,6 +16,79 @@ std::string_view name_of(Binary op) {
 
 bool saves_output(Unary op) {
   return visit(op, [](auto functor) { return decltype(functor)::saves_output; });
+}
+
+void unary(Unary op, const Tensor& x, const Tensor& out) {
+  const std::string_view name = name_of(op);
+  check_defined(name, "x", x);
+  check_differentiable(name, x);
+  check_alike(name, "out", out, x);
+  backend_of(x.device()).unary(op, x, out);
+}
+
+void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                    bool accumulate) {
+  const std::string_view name = name_of(op);
+  const Tensor& values = op == Unary::neg ? dy : saved;
+  check_defined(name, "dy", dy);
+  check_differentiable(name, dy);
+  check_alike(name, "saved", values, dy);
+  check_alike(name, "dx", dx, dy);
+  backend_of(dy.device()).unary_backward(op, dy, values, dx, accumulate);
+}
+
+void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool accumulate) {
+  const std::string_view name = name_of(op);
+  check_defined(name, "a", a);
+  check_differentiable(name, a);
+  check_beside(name, "b", b, a.dtype(), a);
+  check_beside(name, "out", out, a.dtype(), a);
+  check_shape(name, "out", out, Shape::broadcast(name, a.shape(), b.shape()));
+  backend_of(a.device()).binary(op, a, b, out, accumulate);
+}
+
+void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate) {
+  check_defined("scale", "x", x);
+  check_differentiable("scale", x);
+  check_alike("scale", "out", out, x);
+  backend_of(x.device()).broadcast_to(x, out, accumulate, alpha);
+}
+
+void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
+  check_defined("broadcast_to", "x", x);
+  check_differentiable("broadcast_to", x);
+  check_beside("broadcast_to", "out", out, x.dtype(), x);
+  check_shape("broadcast_to", "out", out, Shape::broadcast("broadcast_to", x.shape(), out.shape()));
+  backend_of(x.device()).broadcast_to(x, out, accumulate, alpha);
+}
+
+void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
+                     const Tensor& out) {
+  check_defined("bias_activation", "x", x);
+  check_differentiable("bias_activation", x);
+  check_rank("bias_activation", "x", x, 2);
+  check_beside("bias_activation", "bias", bias, x.dtype(), x);
+  check_shape("bias_activation", "bias", bias, {x.size(1)});
+  check_alike("bias_activation", "out", out, x);
+  backend_of(x.device()).bias_activation(x, bias, activation, out);
+}
+
+void cast(const Tensor& x, const Tensor& out) {
+  check_defined("cast", "x", x);
+  check_defined("cast", "out", out);
+  check_beside("cast", "out", out, out.dtype(), x);
+  check_shape("cast", "out", out, x.shape());
+  visit_any_floating("cast", x.dtype(), [](auto) {});
+  visit_any_floating("cast", out.dtype(), [](auto) {});
+  backend_of(x.device()).cast(x, out);
+}
+
+void transpose(const Tensor& x, const Tensor& out) {
+  check_defined("transpose", "x", x);
+  check_rank("transpose", "x", x, 2);
+  check_beside("transpose", "out", out, x.dtype(), x);
+  check_shape("transpose", "out", out, {x.size(1), x.size(0)});
+  backend_of(x.device()).transpose(x, out);
 }
 
 }  // namespace lockstep::kernels

@@ -19,6 +19,7 @@ namespace lockstep::kernels {
 
 enum class Unary : std::uint8_t { neg, exp, log, relu, sigmoid, tanh, square };
 enum class Binary : std::uint8_t { add, sub, mul, div };
+enum class Activation : std::uint8_t { none, relu };
 
 /// The enumerator's name, which error messages carry.
 std::string_view name_of(Unary op);
@@ -49,5 +50,15 @@ void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate);
 
 /// out (+)= alpha * x, where x is repeated along the dimensions that it lacks or has as 1.
 void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, double alpha = 1);
+
+/// out = activation(x + bias), one pass: x (N, C), bias (C,). `out` may be x.
+void bias_activation(const Tensor& x, const Tensor& bias, Activation activation, const Tensor& out);
+
+/// out = x in out's dtype, of the same shape; from and to f32, f64, f16, bf16. Rounds to the
+/// nearest, ties to even; f64 reaches the 16-bit types by way of f32, rounded twice.
+void cast(const Tensor& x, const Tensor& out);
+
+/// out = x^T: (N, C) -> (C, N), any dtype. (Products need no transposed copy: matmul has flags.)
+void transpose(const Tensor& x, const Tensor& out);
 
 }  // namespace lockstep::kernels

@@ -15,14 +15,16 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 
 namespace lockstep::kernels {
 
 /// Every destination := the tree sum of all sources, `count` elements each. A destination may be
 /// one of the sources (the same first element), otherwise it must not overlap any. At least one
-/// source. Integers wrap around. Throws DTypeError for u8.
+/// source. Integers wrap around. Throws DTypeError for u8, f16 and bf16. All pointers are readable
+/// by `device`; on a GPU there may be at most 16 sources and 16 destinations.
 void fold(DType dtype, std::span<const std::byte* const> sources,
-          std::span<std::byte* const> destinations, std::int64_t count);
+          std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
 
 }  // namespace lockstep::kernels

@@ -5,13 +5,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "lockstep/core/host_device.h"
 #include "lockstep/kernels/elementwise.h"
-
-#ifdef __CUDACC__
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
 
 namespace lockstep::kernels {
 

@@ -1,11 +1,24 @@
 #pragma once
-/// Matrix products, row-major, f32 and f64, on the calling thread alone. f32 goes to oneDNN where
-/// it was found at configuration, else to Eigen; f64 to Eigen. Empty dimensions are allowed: a
-/// product over K = 0 is all zeros.
+/// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added up
+/// in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
+/// configuration, else to Eigen; f64 to Eigen. On a GPU `gemm_library` chooses. Empty dimensions are
+/// allowed: a product over K = 0 is all zeros.
 
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::kernels {
+
+/// Who multiplies on GPUs: the ladder in cuda/gemm/, or cuBLAS.
+enum class GemmLibrary : std::uint8_t { handwritten, cublas };
+/// Per process; at first cuBLAS where the build has it. Throws UsageError for cuBLAS where not.
+void set_gemm_library(GemmLibrary library);
+GemmLibrary gemm_library();
+bool has_cublas();
+
+/// Whether f32 products on GPUs may round their inputs to tf32 (10 bits of mantissa), for tensor
+/// cores. Off at first.
+void allow_tf32(bool allow);
+bool tf32_allowed();
 
 struct MatmulFlags {
   bool transpose_a = false;
@@ -18,7 +31,7 @@ struct MatmulFlags {
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {});
 
 /// out = x w^T + bias: x (N, in), w (out, in) as PyTorch keeps it, bias (out,) or undefined,
-/// out (N, out).
+/// out (N, out). On GPUs the handwritten products add the bias as they write.
 ///
 /// Backward is three calls: dx = matmul(dy, w); dw = matmul(dy, x, transpose_a);
 /// dbias = sum_rows(dy).

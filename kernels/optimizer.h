@@ -41,7 +41,9 @@ struct AdamItem {
   Tensor gradient;
   Tensor mean;            ///< running mean of the gradient; zeros before the first step
   Tensor variance;        ///< running mean of its square; zeros before the first step
-  std::int64_t step = 1;  ///< t, the number of this step, from 1: a skipped item does not count
+  /// i64, one element on the value's device: the number of steps done. The call adds 1 and uses the
+  /// sum as t. It lies on the device so that a step which is captured once and replayed counts too.
+  Tensor step;
 };
 
 struct AdamConfig {

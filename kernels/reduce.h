@@ -33,7 +33,11 @@ void sum_to(const Tensor& x, const Tensor& out, bool accumulate = false);
 /// largest. x (..., C) with C > 0 -> out (...).
 void argmax(const Tensor& x, const Tensor& out);
 
-/// True if no element is infinite or NaN.
+/// True if no element is infinite or NaN. On a GPU this waits for the answer.
 bool all_finite(const Tensor& x);
+
+/// flag (one element, i32, on x's device) becomes 1 if an element of x is infinite or NaN, and is
+/// left as it is otherwise: several tensors can share it, and nothing waits.
+void find_nonfinite(const Tensor& x, const Tensor& flag);
 
 }  // namespace lockstep::kernels

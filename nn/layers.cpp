@@ -28,6 +28,10 @@ void Linear::parts(Parts& p) {
   p("bias", bias);
 }
 
+Dropout::Dropout(double p) : p_(p) {
+  check<UsageError>(p >= 0 && p < 1, "[Dropout] p must be in [0, 1), got {}", p);
+}
+
 Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
   for (const auto& module : modules_) y = (*module)(y);

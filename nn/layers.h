@@ -1,5 +1,5 @@
 #pragma once
-/// Linear, ReLU, Sequential, and the losses.
+/// Linear, ReLU, Dropout, Sequential, and the losses.
 
 #include <concepts>
 #include <initializer_list>
@@ -37,6 +37,19 @@ class Linear : public Module {
 class ReLU : public Module {
  public:
   Tensor forward(const Tensor& x) override { return relu(x); }
+};
+
+/// In training, zeroes elements with probability p and divides the others by 1 - p; in evaluation,
+/// the identity.
+class Dropout : public Module {
+ public:
+  /// Throws UsageError unless 0 <= p < 1.
+  explicit Dropout(double p = 0.5);
+
+  Tensor forward(const Tensor& x) override { return training() ? dropout(x, p_) : x; }
+
+ private:
+  double p_;
 };
 
 /// Modules one after another; part i is named "i".

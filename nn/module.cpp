@@ -81,6 +81,13 @@ void Module::load_state_dict(const std::map<std::string, Tensor>& state) {
   for (const auto& [name, value] : own) value.copy_from(state.at(name));
 }
 
+void Module::to(Device device) {
+  Walk walk;
+  walk.on_parameter = [&](const std::string&, Parameter& parameter) { parameter.move_to(device); };
+  walk.on_buffer = [&](const std::string&, Tensor& buffer) { buffer = buffer.to(device); };
+  walk.visit(*this);
+}
+
 void Module::train(bool on) {
   Walk walk;
   walk.on_module = [on](Module& module) { module.training_ = on; };

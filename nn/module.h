@@ -52,6 +52,10 @@ class Module {
   /// for a value that does not fit; then nothing has been copied.
   void load_state_dict(const std::map<std::string, Tensor>& state);
 
+  /// Moves parameters and buffers to a device; gradients are lost. Before the optimizer and DDP are
+  /// made: their state lies where the parameters are. Throws StateError under DDP.
+  void to(Device device);
+
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }

@@ -26,6 +26,10 @@ std::string_view format_name(DType dtype) {
       return "I64";
     case DType::i32:
       return "I32";
+    case DType::f16:
+      return "F16";
+    case DType::bf16:
+      return "BF16";
     case DType::u8:
       break;
   }
@@ -119,7 +123,7 @@ void save_safetensors(const std::string& path, const std::map<std::string, Tenso
   const std::uint64_t length = text.size();
   file.write(&length, sizeof length);
   file.write(text.data(), text.size());
-  for (const auto& [name, tensor] : ordered) file.write(tensor.raw(), tensor.bytes());
+  for (const auto& [name, tensor] : ordered) file.write(tensor.to(Device{}).raw(), tensor.bytes());
   file.commit();
 }
 

@@ -1,7 +1,5 @@
-#include "lockstep/kernels/elementwise.h"
-
 #include "lockstep/kernels/broadcast.h"
-#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/lanes.h"
 #include "lockstep/kernels/cpu/with_flag.h"
 #include "lockstep/kernels/functors.h"
@@ -38,12 +36,8 @@ void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int
 
 }  // namespace
 
-void unary(Unary op, const Tensor& x, const Tensor& out) {
-  const std::string_view name = name_of(op);
-  check_host(name, "x", x, x.dtype());
-  check_host(name, "out", out, x.dtype());
-  check_shape(name, "out", out, x.shape());
-  visit_floating(name, x.dtype(), [&](auto zero) {
+void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
+  visit_floating(name_of(op), x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T* from = x.data<T>();
     T* to = out.data<T>();
@@ -58,34 +52,23 @@ void unary(Unary op, const Tensor& x, const Tensor& out) {
   });
 }
 
-void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
-                    bool accumulate) {
-  const std::string_view name = name_of(op);
-  const Tensor& values = op == Unary::neg ? dy : saved;
-  check_host(name, "dy", dy, dy.dtype());
-  check_host(name, "saved", values, dy.dtype());
-  check_host(name, "dx", dx, dy.dtype());
-  check_shape(name, "saved", values, dy.shape());
-  check_shape(name, "dx", dx, dy.shape());
-  visit_floating(name, dy.dtype(), [&](auto zero) {
+void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                                bool accumulate) {
+  visit_floating(name_of(op), dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto functor) {
       with_flag(accumulate, [&](auto add) {
-        combine_run<add>(dx.data<T>(), dy.data<T>(), 1, values.data<T>(), 1, dy.numel(),
+        combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
                          [](T a, T b) { return decltype(functor)::backward(a, b); });
       });
     });
   });
 }
 
-void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool accumulate) {
-  const std::string_view name = name_of(op);
-  check_host(name, "a", a, a.dtype());
-  check_host(name, "b", b, a.dtype());
-  check_host(name, "out", out, a.dtype());
-  check_shape(name, "out", out, Shape::broadcast(name, a.shape(), b.shape()));
+void CpuBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
+                        bool accumulate) {
   const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
-  visit_floating(name, a.dtype(), [&](auto zero) {
+  visit_floating(name_of(op), a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto f) {
       with_flag(accumulate, [&](auto add) {
@@ -98,16 +81,7 @@ void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool
   });
 }
 
-void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate) {
-  check_host("scale", "out", out, x.dtype());
-  check_shape("scale", "out", out, x.shape());
-  broadcast_to(x, out, accumulate, alpha);
-}
-
-void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
-  check_host("broadcast_to", "x", x, x.dtype());
-  check_host("broadcast_to", "out", out, x.dtype());
-  check_shape("broadcast_to", "out", out, Shape::broadcast("broadcast_to", x.shape(), out.shape()));
+void CpuBackend::broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
   const BroadcastPlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
   visit_floating("broadcast_to", x.dtype(), [&](auto zero) {
     using T = decltype(zero);

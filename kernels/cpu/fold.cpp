@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "lockstep/kernels/cpu/backend.h"
+
 namespace lockstep::kernels {
 
 namespace {
@@ -93,21 +95,14 @@ void fold_typed(std::span<const std::byte* const> sources, std::span<std::byte* 
 
 }  // namespace
 
-void fold(DType dtype, std::span<const std::byte* const> sources,
-          std::span<std::byte* const> destinations, std::int64_t count) {
-  check<ShapeError>(!sources.empty(), "[fold] takes at least 1 source, got {}", sources.size());
-  if (count == 0) return;
+void CpuBackend::fold(DType dtype, std::span<const std::byte* const> sources,
+                      std::span<std::byte* const> destinations, std::int64_t count, Device) {
   switch (dtype) {
-    case DType::f32:
-      return fold_typed<float>(sources, destinations, count);
-    case DType::f64:
-      return fold_typed<double>(sources, destinations, count);
-    case DType::i64:
-      return fold_typed<std::int64_t>(sources, destinations, count);
-    case DType::i32:
-      return fold_typed<std::int32_t>(sources, destinations, count);
-    case DType::u8:
-      break;
+    case DType::f32: return fold_typed<float>(sources, destinations, count);
+    case DType::f64: return fold_typed<double>(sources, destinations, count);
+    case DType::i64: return fold_typed<std::int64_t>(sources, destinations, count);
+    case DType::i32: return fold_typed<std::int32_t>(sources, destinations, count);
+    default: break;
   }
   fail<DTypeError>("[fold] takes f32, f64, i32 or i64, got {}", dtype);
 }

@@ -3,7 +3,7 @@
 
 #include <Eigen/Core>
 
-#include "lockstep/kernels/cpu/gemm.h"
+#include "lockstep/kernels/gemm.h"
 
 namespace lockstep::kernels {
 

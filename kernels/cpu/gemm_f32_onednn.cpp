@@ -2,9 +2,9 @@
 #include <omp.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/kernels/cpu/gemm.h"
+#include "lockstep/kernels/gemm.h"
 
-namespace lockstep::kernels {
+namespace lockstep::kernels::cpu {
 namespace {
 
 /// oneDNN spreads a product over OpenMP's threads. There is one rank per core already: ask for one
@@ -28,4 +28,4 @@ void gemm(const GemmProblem<float>& p) {
                static_cast<int>(status), p.m, p.k, p.n);
 }
 
-}  // namespace lockstep::kernels
+}  // namespace lockstep::kernels::cpu

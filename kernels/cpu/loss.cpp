@@ -1,20 +1,10 @@
-#include "lockstep/kernels/loss.h"
-
 #include <cmath>
 
-#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/rows.h"
-#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
-
-void check_scalar(std::string_view operation, std::string_view name, const Tensor& tensor,
-                  DType dtype) {
-  check_host(operation, name, tensor, dtype);
-  check<ShapeError>(tensor.numel() == 1, "[{}] {}: expected one element, got shape {}", operation,
-                    name, tensor.shape());
-}
 
 void check_labels(const Tensor& labels, std::int64_t classes) {
   const std::int64_t* label = labels.data<std::int64_t>();
@@ -49,17 +39,8 @@ double mean(double total, std::int64_t n) { return n > 0 ? total / static_cast<d
 
 }  // namespace
 
-void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                   const Tensor& saved) {
-  check_host("cross_entropy", "logits", logits, logits.dtype());
-  check_host("cross_entropy", "labels", labels, DType::i64);
-  check_rank("cross_entropy", "logits", logits, 2);
-  check_shape("cross_entropy", "labels", labels, {logits.size(0)});
-  check_scalar("cross_entropy", "loss", loss, logits.dtype());
-  if (saved.defined()) {
-    check_host("cross_entropy", "saved", saved, logits.dtype());
-    check_shape("cross_entropy", "saved", saved, logits.shape());
-  }
+void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                               const Tensor& saved) {
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   check_labels(labels, classes);
   visit_floating("cross_entropy", logits.dtype(), [&](auto zero) {
@@ -74,18 +55,12 @@ void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& los
   });
 }
 
-void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
-                            bool accumulate) {
-  check_scalar("cross_entropy_backward", "dloss", dloss, saved.dtype());
-  check_rank("cross_entropy_backward", "saved", saved, 2);
-  scale(mean(dloss.item(), saved.size(0)), saved, dlogits, accumulate);
+void CpuBackend::cross_entropy_backward(const Tensor& dloss, const Tensor& saved,
+                                        const Tensor& dlogits, bool accumulate) {
+  broadcast_to(saved, dlogits, accumulate, mean(dloss.item(), saved.size(0)));
 }
 
-void mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
-  check_host("mse", "x", x, x.dtype());
-  check_host("mse", "y", y, x.dtype());
-  check_shape("mse", "y", y, x.shape());
-  check_scalar("mse", "loss", loss, x.dtype());
+void CpuBackend::mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
   visit_floating("mse", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *a = x.data<T>(), *b = y.data<T>();
@@ -97,14 +72,8 @@ void mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
   });
 }
 
-void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
-                  bool accumulate) {
-  check_scalar("mse_backward", "dloss", dloss, x.dtype());
-  check_host("mse_backward", "x", x, x.dtype());
-  check_host("mse_backward", "y", y, x.dtype());
-  check_host("mse_backward", "dx", dx, x.dtype());
-  check_shape("mse_backward", "y", y, x.shape());
-  check_shape("mse_backward", "dx", dx, x.shape());
+void CpuBackend::mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y,
+                              const Tensor& dx, bool accumulate) {
   visit_floating("mse_backward", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *a = x.data<T>(), *b = y.data<T>();

@@ -1,11 +1,8 @@
-#include "lockstep/kernels/reduce.h"
-
 #include <cmath>
 
 #include "lockstep/kernels/broadcast.h"
-#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/sums.h"
-#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -57,26 +54,16 @@ bool all_finite_run(const T* x, std::int64_t n) {
   return true;
 }
 
-void check_sum(std::string_view operation, const Tensor& x, const Tensor& out) {
-  check_host(operation, "x", x, x.dtype());
-  check_host(operation, "out", out, x.dtype());
-}
-
 }  // namespace
 
-void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
-  check_sum("sum", x, out);
-  check<ShapeError>(out.numel() == 1, "[sum] out: expected one element, got shape {}", out.shape());
+void CpuBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
   visit_floating("sum", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     put(*out.data<T>(), static_cast<T>(scale) * sum_run(x.data<T>(), x.numel()), accumulate);
   });
 }
 
-void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
-  check_sum("sum_rows", x, out);
-  check_rank("sum_rows", "x", x, 2);
-  check_shape("sum_rows", "out", out, {x.size(1)});
+void CpuBackend::sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
   if (x.size(0) == 0) {
     if (!accumulate) out.fill_zero();
     return;
@@ -88,10 +75,7 @@ void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
   });
 }
 
-void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
-  check_sum("sum_cols", x, out);
-  check_rank("sum_cols", "x", x, 2);
-  check_shape("sum_cols", "out", out, {x.size(0)});
+void CpuBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
   visit_floating("sum_cols", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t columns = x.size(1);
@@ -101,35 +85,15 @@ void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
   });
 }
 
-void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
-  check_sum("sum_to", x, out);
-  check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
-                    "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
-                    x.shape());
-  const BroadcastPlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
-  const std::int64_t inner = plan.stride_a[0], outer = plan.rank == 2 ? plan.stride_a[1] : -1;
-  const Tensor from = x.detach(), to = out.detach();  // handles that may be viewed in another shape
-  if (x.numel() == out.numel()) return scale(1, from.view(out.shape()), out, accumulate);
-  if (plan.rank == 1) return sum(x, out, accumulate);
-  const Shape matrix{plan.sizes[1], plan.sizes[0]};
-  if (inner == 1 && outer == 0)
-    return sum_rows(from.view(matrix), to.view({plan.sizes[0]}), accumulate);
-  if (inner == 0 && outer == 1)
-    return sum_cols(from.view(matrix), to.view({plan.sizes[1]}), accumulate);
+void CpuBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   if (!accumulate) out.fill_zero();
   visit_floating("sum_to", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    sum_general(plan, x.data<T>(), out.data<T>());
+    sum_general(broadcast_plan(out.shape(), x.shape(), x.shape()), x.data<T>(), out.data<T>());
   });
 }
 
-void argmax(const Tensor& x, const Tensor& out) {
-  check_host("argmax", "x", x, x.dtype());
-  check_host("argmax", "out", out, DType::i64);
-  check<ShapeError>(x.rank() > 0 && x.size(-1) > 0,
-                    "[argmax] x has no last dimension to search: {}", x.shape());
-  const auto leading = static_cast<std::size_t>(x.rank() - 1);
-  check_shape("argmax", "out", out, Shape(std::span(x.shape().begin(), leading)));
+void CpuBackend::argmax(const Tensor& x, const Tensor& out) {
   visit_floating("argmax", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t columns = x.size(-1);
@@ -143,11 +107,9 @@ void argmax(const Tensor& x, const Tensor& out) {
   });
 }
 
-bool all_finite(const Tensor& x) {
-  check_host("all_finite", "x", x, x.dtype());
-  return visit_floating("all_finite", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    return all_finite_run(x.data<T>(), x.numel());
+void CpuBackend::find_nonfinite(const Tensor& x, const Tensor& flag) {
+  visit_floating("find_nonfinite", x.dtype(), [&](auto zero) {
+    if (!all_finite_run(x.data<decltype(zero)>(), x.numel())) *flag.data<std::int32_t>() = 1;
   });
 }
 

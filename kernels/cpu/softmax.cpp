@@ -1,6 +1,4 @@
-#include "lockstep/kernels/softmax.h"
-
-#include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/rows.h"
 #include "lockstep/kernels/cpu/sums.h"
 
@@ -15,17 +13,9 @@ void for_each_row_of(const Tensor& matrix, F&& f) {
   for (std::int64_t offset = 0; offset < matrix.numel(); offset += columns) f(offset);
 }
 
-void check_rows(std::string_view operation, const Tensor& x, const Tensor& out) {
-  check_host(operation, "x", x, x.dtype());
-  check_host(operation, "out", out, x.dtype());
-  check_rank(operation, "x", x, 2);
-  check_shape(operation, "out", out, x.shape());
-}
-
 }  // namespace
 
-void softmax(const Tensor& x, const Tensor& out) {
-  check_rows("softmax", x, out);
+void CpuBackend::softmax(const Tensor& x, const Tensor& out) {
   visit_floating("softmax", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.size(1);
@@ -38,8 +28,7 @@ void softmax(const Tensor& x, const Tensor& out) {
   });
 }
 
-void log_softmax(const Tensor& x, const Tensor& out) {
-  check_rows("log_softmax", x, out);
+void CpuBackend::log_softmax(const Tensor& x, const Tensor& out) {
   visit_floating("log_softmax", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.size(1);
@@ -53,10 +42,8 @@ void log_softmax(const Tensor& x, const Tensor& out) {
   });
 }
 
-void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool accumulate) {
-  check_rows("log_softmax_backward", dy, dx);
-  check_host("log_softmax_backward", "y", y, dy.dtype());
-  check_shape("log_softmax_backward", "y", y, dy.shape());
+void CpuBackend::log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
+                                      bool accumulate) {
   visit_floating("log_softmax_backward", dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = dy.size(1);

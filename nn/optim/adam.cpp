@@ -31,13 +31,14 @@ Adam::Adam(std::vector<Group<Options>> groups, bool decoupled)
       const Tensor& value = parameter.value();
       states_[k].first.push_back(Tensor::zeros(value.shape(), value.dtype(), value.device()));
       states_[k].second.push_back(Tensor::zeros(value.shape(), value.dtype(), value.device()));
-      states_[k].steps.push_back(0);
+      states_[k].steps.push_back(Tensor::zeros({}, DType::i64, value.device()));
     }
     states_[k].items.reserve(groups_[k].parameters.size());
   }
 }
 
 void Adam::update() {
+  depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];
     auto& [first, second, steps, items] = states_[k];
@@ -46,7 +47,7 @@ void Adam::update() {
       const Parameter& parameter = parameters[i];
       if (parameter.gradient_state() == GradientState::nothing) continue;
       items.push_back(
-          {parameter.value(), parameter.gradient_slot(), first[i], second[i], ++steps[i]});
+          {parameter.value(), parameter.gradient_slot(), first[i], second[i], steps[i]});
     }
     kernels::adam_step(items, {.lr = o.lr,
                                .beta1 = o.beta1,

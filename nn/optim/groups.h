@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/graph.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -17,6 +18,14 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   for (const auto& group : groups)
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
   return all;
+}
+
+/// A step that is being recorded (core/graph.h) holds while the options are as they are now.
+template <class Options>
+void depends_on_options(const std::vector<Group<Options>>& groups) {
+  if (!StepGraph::recording()) return;
+  for (const auto& group : groups)
+    StepGraph::depends_on([&now = group.options, then = group.options] { return now == then; });
 }
 
 /// Throws UsageError unless low <= value < high (and value is a number).

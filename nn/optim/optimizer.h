@@ -55,6 +55,7 @@ class SGD : public Optimizer {
     double dampening = 0;
     double weight_decay = 0;
     bool nesterov = false;
+    bool operator==(const Options&) const = default;
   };
   /// Throws UsageError for an option out of its range.
   SGD(std::vector<Parameter> parameters, Options options);
@@ -78,6 +79,7 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool operator==(const AdamOptions&) const = default;
 };
 
 /// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
@@ -96,7 +98,7 @@ class Adam : public Optimizer {
   void update() override;
   struct State {
     std::vector<Tensor> first, second;  // moments, zeros at the start
-    std::vector<std::int64_t> steps;
+    std::vector<Tensor> steps;          // i64 (), on the value's device
     std::vector<kernels::AdamItem> items;
   };
   bool decoupled_;  // weight decay on the value itself, not through the gradient

@@ -33,6 +33,7 @@ SGD::SGD(std::vector<Group<Options>> groups)
 }
 
 void SGD::update() {
+  depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];
     auto& [momentum, items] = states_[k];

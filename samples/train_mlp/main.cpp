@@ -24,7 +24,7 @@ void write_json(const Options& options, const Result& result, const World& world
   nlohmann::ordered_json per_rank = nlohmann::ordered_json::array();
   for (const Replica& replica : result.replicas)
     per_rank.push_back({{"rank", replica.rank}, {"pid", replica.pid}, {"digest", replica.digest}});
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"test_accuracy", result.test_accuracy},
       {"train_loss", result.train_loss},
       {"ranks", world.size()},
@@ -36,10 +36,11 @@ void write_json(const Options& options, const Result& result, const World& world
       {"comm", options.comm},
       {"algorithm", result.algorithm},
       {"transport", world.transport()},
-      {"device", "cpu"},
+      {"device", result.device},
       {"seed", options.seed},
       {"losses", result.losses},
   };
+  if (!result.kernel_launches.empty()) json["kernel_launches"] = result.kernel_launches;
   cli::write_json(options.json, json);
 }
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "lockstep/dist/environment.h"
-#include "lockstep/tools/cli.h"
 
 namespace train_mlp {
 namespace {
@@ -67,7 +66,6 @@ void check_outputs(const Options& o) {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   o.data = TRAIN_MLP_DIGITS;
-  std::string device = "cpu";
   const CLI::Validator whole = lockstep::cli::whole_number();
   CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
   std::string layers;
@@ -87,7 +85,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
       ->check(lockstep::cli::whole_number<int>());
-  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
+  o.device.add_to(app);
   app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
       ->check(CLI::IsMember({"auto", "ring", "direct"}));
   app.add_option("--transport", o.transport, "shm, tcp or threads (shm; several machines: tcp)")
@@ -97,7 +95,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--checkpoint", o.checkpoint, "Write the trained model, as safetensors");
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!lockstep::cli::parse(app, argc, argv)) return {};
-  check<UsageError>(device == "cpu", "--device {}: this build has only the device cpu", device);
+  (void)o.device.choose(0);  // better now than in every rank
   o.shuffle = !no_shuffle;
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);
   validate(o);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/dist/world.h"
+#include "lockstep/tools/cli.h"
 
 namespace train_mlp {
 
@@ -22,6 +23,7 @@ struct Options {
   std::string data;  ///< a folder of IDX files
   bool shuffle = true;
   bool padded = false;
+  lockstep::cli::DeviceOptions device;
   std::optional<int> ranks;  ///< 2, or as many as the launcher started
   std::string comm = "auto";
   std::optional<std::string> transport;  ///< shm; tcp on several machines

@@ -54,7 +54,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
 
 /// The share of `set` that the model classifies rightly: every rank counts its own part, none
 /// twice.
-double accuracy(nn::Module& model, const data::Dataset& set, const World& world) {
+double accuracy(nn::Module& model, const data::Dataset& set, const World& world, Device device) {
   constexpr std::int64_t chunk = 512;  // rows at a time, to bound the memory
   const dist::Range mine = dist::partition(set.labels.numel(), world.size(), world.rank());
   const Tensor right = Tensor::zeros({1}, DType::i64);
@@ -62,10 +62,10 @@ double accuracy(nn::Module& model, const data::Dataset& set, const World& world)
   model.eval();
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += chunk) {
     const std::int64_t end = std::min(begin + chunk, mine.end);
-    const Tensor guess = Tensor::empty({end - begin}, DType::i64);
-    kernels::argmax(model(set.images.slice(begin, end)), guess);
+    const Tensor guess = Tensor::empty({end - begin}, DType::i64, device);
+    kernels::argmax(model(set.images.slice(begin, end).to(device)), guess);
     const auto labels = set.labels.slice(begin, end).span<std::int64_t>();
-    const auto guesses = guess.span<std::int64_t>();
+    const auto guesses = guess.to_vector<std::int64_t>();
     for (std::size_t i = 0; i < labels.size(); ++i)
       *right.data<std::int64_t>() += guesses[i] == labels[i];
   }
@@ -78,24 +78,28 @@ double accuracy(nn::Module& model, const data::Dataset& set, const World& world)
 class LossLog {
  public:
   explicit LossLog(std::int64_t steps) : sums_(Tensor::zeros({steps}, DType::f64)) {
-    totals_.reserve(static_cast<std::size_t>(steps));
+    steps_.reserve(static_cast<std::size_t>(steps));
   }
 
+  // Kept as a tensor: on a GPU, reading it here would wait for every step.
   void add(const Tensor& mean_loss, const Weight& weight) {
-    sums_.data<double>()[totals_.size()] = weight.local > 0 ? mean_loss.item() * weight.local : 0;
-    totals_.push_back(weight.total);
+    steps_.push_back({mean_loss.detach(), weight});
   }
   /// Collective. The global mean loss of every step, appended to `losses`; returns the epoch's.
   double finish(const World& world, std::vector<double>& losses) {
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const auto& [loss, weight] = steps_[i];
+      sums_.data<double>()[i] = weight.local > 0 ? loss.item() * weight.local : 0;
+    }
     world.communicator().all_reduce(sums_, "losses").wait();
     double sum = 0, samples = 0;
-    for (std::size_t i = 0; i < totals_.size(); ++i) {
-      losses.push_back(sums_.data<double>()[i] / totals_[i]);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      losses.push_back(sums_.data<double>()[i] / steps_[i].weight.total);
       check<StateError>(std::isfinite(losses.back()),
                         "the loss of step {} is {}: the training has diverged (a smaller --lr?)",
                         losses.size() - 1, std::abs(losses.back()));
       sum += sums_.data<double>()[i];
-      samples += totals_[i];
+      samples += steps_[i].weight.total;
     }
     samples_ = samples;
     return samples > 0 ? sum / samples : 0;
@@ -103,8 +107,12 @@ class LossLog {
   double samples() const { return samples_; }
 
  private:
+  struct Step {
+    Tensor loss;
+    Weight weight;
+  };
   Tensor sums_;
-  std::vector<double> totals_;
+  std::vector<Step> steps_;
   double samples_ = 0;
 };
 
@@ -130,8 +138,10 @@ Result train(const Options& options, const World& world) {
   data::check_labels(train_set, layers.back());
   data::check_labels(test_set, layers.back());
 
+  const Device device = options.device.choose(world.local_rank());
   manual_seed(options.seed);
   nn::Sequential model = make_model(layers);
+  model.to(device);
   const std::vector<Parameter> parameters = model.parameters();
   const auto optimizer = make_optimizer(options, parameters);
   dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
@@ -139,21 +149,24 @@ Result train(const Options& options, const World& world) {
   const data::LoaderOptions loading{.batch = options.batch,
                                     .shuffle = options.shuffle,
                                     .seed = options.seed,
-                                    .padded = options.padded};
+                                    .padded = options.padded,
+                                    .device = device};
 
   Result result;
+  result.device = Device::name_of(device.kind);
   result.buckets = ddp.reducer().plan().buckets.size();
   result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
-      "{} rank{} with batches of {}{}\n"
+      "{} rank{} with batches of {}{}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers, "-"), ddp.reducer().parameters(), result.buckets,
       result.buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
           : fmt::format(", {} all-reduce over {}", result.algorithm, world.transport()),
+      device == Device{} ? "" : fmt::format(", on {}", gpu::describe(device.index)),
       train_set.size(), test_set.size(), options.data));
 
   double training_seconds = 0, samples = 0;
@@ -175,8 +188,8 @@ Result train(const Options& options, const World& world) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     training_seconds += seconds.count();
     samples += log.samples();
-    const double train_accuracy = accuracy(model, train_set, world);
-    result.test_accuracy = accuracy(model, test_set, world);
+    const double train_accuracy = accuracy(model, train_set, world, device);
+    result.test_accuracy = accuracy(model, test_set, world, device);
     progress.epoch({.epoch = epoch,
                     .loss = result.train_loss,
                     .train_accuracy = train_accuracy,
@@ -184,6 +197,7 @@ Result train(const Options& options, const World& world) {
                     .samples_per_second = log.samples() / seconds.count()});
   }
   result.samples_per_second = samples / training_seconds;
+  result.kernel_launches = gpu::kernel_launches();
   result.replicas = replicas(parameters, world);
   result.replicas_identical = std::ranges::all_of(result.replicas, [&](const Replica& replica) {
     return replica.digest == result.replicas[0].digest;

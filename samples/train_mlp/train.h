@@ -1,6 +1,8 @@
 #pragma once
 /// The training run of one rank.
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ struct Result {
   double samples_per_second = 0;  ///< all ranks together, over the training steps alone
   std::size_t buckets = 0;
   std::string algorithm;  ///< of the largest bucket's all-reduce
+  std::string device;                                  ///< of this rank
+  std::map<std::string, std::uint64_t> kernel_launches;  ///< on a GPU: by this rank's process
   std::vector<Replica> replicas;
   bool replicas_identical = false;
 };

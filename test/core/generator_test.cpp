@@ -50,11 +50,13 @@ double error_of(const Tensor& got, const Json& values) {
   REQUIRE(got.numel() == static_cast<std::int64_t>(values.size()));
   double error = 0;
   visit_any(got.dtype(), [&](auto zero) {
-    const auto span = got.span<decltype(zero)>();
+    using T = decltype(zero);
+    using Number = std::conditional_t<std::is_arithmetic_v<T>, T, double>;
+    const auto span = got.span<T>();
     for (std::size_t i = 0; i < span.size(); ++i) {
-      const auto expected = values[i].get<decltype(zero)>();
+      const auto expected = values[i].get<Number>();
       const double difference =
-          span[i] == expected
+          static_cast<Number>(span[i]) == expected
               ? 0
               : std::abs(static_cast<double>(span[i]) - static_cast<double>(expected));
       error = std::max(error, std::isnan(difference) ? 1e300 : difference);

@@ -13,11 +13,11 @@ TEST_CASE("dtype: sizes, names and C++ types belong together") {
     CHECK(size_of(dtype) == bytes);
     CHECK(name_of(dtype) == name);
     CHECK(fmt::format("{}", dtype) == name);
-    CHECK(is_floating(dtype) == floating);
+    CHECK(is_differentiable(dtype) == floating);
     visit_any(dtype, [&](auto zero) {
       CHECK(dtype_of<decltype(zero)>() == dtype);
       CHECK(sizeof(zero) == bytes);
-      CHECK(zero == 0);
+      CHECK(static_cast<double>(zero) == 0);
     });
   };
   agree(DType::f32, 4, "f32", true);
@@ -25,6 +25,8 @@ TEST_CASE("dtype: sizes, names and C++ types belong together") {
   agree(DType::i64, 8, "i64", false);
   agree(DType::i32, 4, "i32", false);
   agree(DType::u8, 1, "u8", false);
+  agree(DType::f16, 2, "f16", false);
+  agree(DType::bf16, 2, "bf16", false);
 }
 
 TEST_CASE("dtype: visit_floating refuses integers in the name of the operation") {

@@ -93,8 +93,9 @@ TEST_CASE_TEMPLATE("unary functions and gradients are PyTorch's", T, float, doub
 
 TEST_CASE_TEMPLATE("a unary result does not depend on position, length or alignment", T, float,
                    double) {
-  const Tensor x = varied<T>({200});
-  for (T& v : x.span<T>()) v = std::abs(v) + T(0.01);
+  Values positive = to_values<T>(varied<T>({200}));
+  for (double& v : positive) v = std::abs(v) + 0.01;
+  const Tensor x = of_values<T>({200}, positive);
   for (const auto& [name, op] : unary_names) {
     CAPTURE(name);
     const Tensor whole = nan<T>({200});
@@ -112,14 +113,14 @@ TEST_CASE_TEMPLATE("unary functions at their edges", T, float, double) {
   const double inf = std::numeric_limits<double>::infinity(), nan_value = std::nan("");
   const auto at = [](Unary op, double x) {
     const Tensor out = nan<T>({});
-    unary(op, Tensor::scalar(x, dtype_of<T>()), out);
+    unary(op, Tensor::scalar(x, dtype_of<T>(), test_device()), out);
     return out.item();
   };
   for (const auto& [name, op] : unary_names) {
     CAPTURE(name);
     CHECK(name_of(op) == name);
     CHECK(std::isnan(at(op, nan_value)));
-    const Tensor nothing = Tensor::empty({0, 3}, dtype_of<T>());
+    const Tensor nothing = Tensor::empty({0, 3}, dtype_of<T>(), test_device());
     unary(op, nothing, nothing);
     unary_backward(op, nothing, nothing, nothing, true);
   }
@@ -220,7 +221,7 @@ TEST_CASE("the broadcast plan merges what belongs together") {
 
 TEST_CASE("elementwise kernels refuse what does not fit") {
   const Tensor a = varied<float>({2, 3}), b = varied<float>({2, 2}), d = varied<double>({2, 3});
-  const Tensor label = Tensor::zeros({2, 3}, DType::i64);
+  const Tensor label = Tensor::zeros({2, 3}, DType::i64, test_device());
   CHECK_THROWS_WITH_AS(binary(Binary::add, a, b, a),
                        "[add] shapes do not broadcast: (2, 3) and (2, 2)", ShapeError);
   CHECK_THROWS_WITH_AS(binary(Binary::add, a, a, b), "[add] out: expected shape (2, 3), got (2, 2)",

@@ -26,6 +26,25 @@ AdamConfig adam_config(const nlohmann::json& options, bool decoupled) {
           .decoupled = decoupled};
 }
 
+/// An Adam step counter.
+Tensor step_count(std::int64_t done) { return here(Tensor::of<std::int64_t>({}, {done})); }
+
+/// n elements that begin `skip` elements into their storage: with 1, no 16-byte access is possible.
+template <class T>
+Tensor varied_slice(std::int64_t n, int skip, int seed) {
+  const Tensor whole = nan<T>({n + skip});
+  const Tensor part = whole.slice(skip, n + skip);
+  part.copy_from(varied<T>({n}, seed));
+  return part;
+}
+
+template <class T>
+Tensor squares(std::int64_t n, int seed) {
+  Values values;
+  for (std::int64_t i = 0; i < n; ++i) values.push_back(value_at(i, seed) * value_at(i, seed));
+  return of_values<T>({n}, values);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("optimizer steps are PyTorch's", T, float, double) {
@@ -39,8 +58,8 @@ TEST_CASE_TEMPLATE("optimizer steps are PyTorch's", T, float, double) {
     CAPTURE(options);
     // What the buffers hold before the first step does not matter to SGD.
     SgdItem sgd{of_values<T>(shape, start), nan<T>(shape), nan<T>(shape), true};
-    AdamItem adam{sgd.value, sgd.gradient, Tensor::zeros(shape, dtype_of<T>()),
-                  Tensor::zeros(shape, dtype_of<T>()), 1};
+    AdamItem adam{sgd.value, sgd.gradient, here(Tensor::zeros(shape, dtype_of<T>())),
+                  here(Tensor::zeros(shape, dtype_of<T>())), step_count(0)};
     std::size_t step = 0;
     for (const auto& expected : entry[std::is_same_v<T, float> ? "f32" : "f64"]) {
       CAPTURE(step);
@@ -53,50 +72,88 @@ TEST_CASE_TEMPLATE("optimizer steps are PyTorch's", T, float, double) {
       // place.
       check_close<T>(sgd.value, expected, tolerance<T>(3e-7, 1e-15));
       sgd.first = false;
-      ++adam.step;
     }
     CHECK(step == 4);
+    CHECK(adam.step.item() == (kind == "sgd" ? 0 : 4));
   }
 }
 
-TEST_CASE_TEMPLATE("one table, many tensors, any length", T, float, double) {
-  // Each element follows the formula alone, wherever it lies in a tensor and in the table.
+TEST_CASE_TEMPLATE("one table, many tensors, any length and alignment", T, float, double) {
+  // Each element follows the formula alone, wherever it lies in a tensor, in memory, in the table.
+  // The longest is more than a block's chunk; a kernel's table holds fewer than 100 tensors.
   std::vector<SgdItem> items;
   std::vector<AdamItem> adam_items;
-  const std::int64_t sizes[] = {0, 1, 3, 16, 17, 65, 1000};
-  for (std::int64_t n : sizes) {
-    const Shape shape{n};
-    items.push_back({varied<T>(shape, 1), varied<T>(shape, 2), varied<T>(shape, 3), false});
-    const Tensor variance = varied<T>(shape, 5);
-    for (T& v : variance.span<T>()) v = v * v;
-    adam_items.push_back(
-        {varied<T>(shape, 1), varied<T>(shape, 2), varied<T>(shape, 4), variance, 3});
+  std::vector<std::int64_t> sizes = {0, 1, 3, 16, 17, 65, 1000, 4099};
+  while (sizes.size() < 110) sizes.insert(sizes.end() - 1, static_cast<std::int64_t>(sizes.size()));
+  for (const std::int64_t n : sizes) {
+    const int skip = n % 2 == 1 && n < 4099 ? 1 : 0;
+    items.push_back({varied_slice<T>(n, skip, 1), varied<T>({n}, 2), varied_slice<T>(n, skip, 3),
+                     n % 3 == 0 && n < 4099});
+    adam_items.push_back({varied<T>({n}, 1), varied_slice<T>(n, skip, 2),
+                          varied_slice<T>(n, skip, 4), squares<T>(n, 5), step_count(2)});
   }
-  sgd_step(items, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+  std::vector<SgdItem> first_item = {
+      {varied<T>({4099}, 1), varied<T>({4099}, 2), nan<T>({4099}), true}};
+  const SgdConfig sgd{.lr = 0.1, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01};
+  sgd_step(items, sgd);
+  sgd_step(first_item, sgd);
   adam_step(adam_items, {.lr = 0.1, .weight_decay = 0.01});
-  const std::size_t longest = std::size(sizes) - 1;
-  for (std::size_t i = 0; i < std::size(sizes); ++i) {
-    check_close<T>(items[i].value, to_values<T>(items[longest].value.slice(0, sizes[i])), 0);
-    check_close<T>(items[i].momentum, to_values<T>(items[longest].momentum.slice(0, sizes[i])), 0);
-    check_close<T>(adam_items[i].value, to_values<T>(adam_items[longest].value.slice(0, sizes[i])),
-                   0);
+  const Values value = to_values<T>(items.back().value),
+               buffer = to_values<T>(items.back().momentum),
+               first = to_values<T>(first_item[0].value),
+               adam = to_values<T>(adam_items.back().value),
+               variance = to_values<T>(adam_items.back().variance);
+  const auto beginning = [](const Values& values, std::int64_t n) {
+    return Values(values.begin(), values.begin() + n);
+  };
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    CAPTURE(sizes[i]);
+    check_close<T>(items[i].value, beginning(items[i].first ? first : value, sizes[i]), 0);
+    if (!items[i].first) check_close<T>(items[i].momentum, beginning(buffer, sizes[i]), 0);
+    check_close<T>(adam_items[i].value, beginning(adam, sizes[i]), 0);
+    check_close<T>(adam_items[i].variance, beginning(variance, sizes[i]), 0);
+    CHECK(adam_items[i].step.item() == 3);
   }
-  for (std::int64_t i = 0; i < 1000; ++i) {
-    const double g = value_at(i, 2) + 0.01 * value_at(i, 1), buffer = 0.9 * value_at(i, 3) + g;
-    const double value = value_at(i, 1) - 0.1 * buffer;
-    CHECK(static_cast<double>(items[longest].value.data<T>()[i]) ==
-          doctest::Approx(value).epsilon(tolerance<T>(1e-5, 1e-12)));
+  for (std::int64_t i = 0; i < 4099; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double g = value_at(i, 2) + 0.01 * value_at(i, 1);
+    const double b = 0.9 * value_at(i, 3) + 0.75 * g;
+    CHECK(value[at] ==
+          doctest::Approx(value_at(i, 1) - 0.1 * b).epsilon(tolerance<T>(1e-5, 1e-12)));
+    CHECK(first[at] ==
+          doctest::Approx(value_at(i, 1) - 0.1 * g).epsilon(tolerance<T>(1e-5, 1e-12)));
+    const double m = 0.9 * value_at(i, 4) + 0.1 * g;
+    const double v = 0.999 * value_at(i, 5) * value_at(i, 5) + 0.001 * g * g;
+    const double step = 0.1 / (1 - std::pow(0.9, 3)) * m /
+                        (std::sqrt(v) / std::sqrt(1 - std::pow(0.999, 3)) + 1e-8);
+    CHECK(adam[at] == doctest::Approx(value_at(i, 1) - step).epsilon(tolerance<T>(1e-4, 1e-12)));
+  }
+}
+
+TEST_CASE("one call takes tensors of both dtypes") {
+  const std::vector<SgdItem> items = {
+      {varied<double>({5}, 1), varied<double>({5}, 2), Tensor(), false},
+      {varied<float>({3}, 3), varied<float>({3}, 4), Tensor(), false},
+      {varied<double>({2}, 5), varied<double>({2}, 6), Tensor(), false}};
+  sgd_step(items, {.lr = 0.5});  // exact in both
+  for (int k = 0; k < 3; ++k) {
+    const Values result = k == 1 ? to_values<float>(items[1].value)
+                                 : to_values<double>(items[static_cast<std::size_t>(k)].value);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      CHECK(result[i] == doctest::Approx(value_at(at, 2 * k + 1) - 0.5 * value_at(at, 2 * k + 2)));
+    }
   }
 }
 
 TEST_CASE("the first Adam step moves by the learning rate") {
   // m / (1 - b1) = g and v / (1 - b2) = g^2: the step is lr * sign(g), whatever the gradient's
   // size.
-  const Tensor value = Tensor::zeros({3}, DType::f64);
-  const AdamItem item{value, Tensor::of<double>({3}, {1e-3, -5.0, 1e6}),
-                      Tensor::zeros({3}, DType::f64), Tensor::zeros({3}, DType::f64), 1};
+  const Tensor zeros = Tensor::zeros({3}, DType::f64);
+  const AdamItem item{here(zeros), of_values<double>({3}, {1e-3, -5.0, 1e6}), here(zeros.clone()),
+                      here(zeros.clone()), step_count(0)};
   adam_step({&item, 1}, {.lr = 0.01, .eps = 0});
-  check_close<double>(value, {-0.01, 0.01, -0.01}, 1e-14);
+  check_close<double>(item.value, {-0.01, 0.01, -0.01}, 1e-14);
 }
 
 TEST_CASE("optimizers refuse what does not fit") {
@@ -108,9 +165,15 @@ TEST_CASE("optimizers refuse what does not fit") {
                        DTypeError);
   CHECK_THROWS_WITH_AS(sgd({a, a, Tensor(), false}), "[sgd_step] momentum is undefined",
                        ShapeError);
-  const AdamItem early{a, a.clone(), a.clone(), a.clone(), 0};
-  CHECK_THROWS_WITH_AS(adam_step({&early, 1}, {}), "[adam_step] step: expected at least 1, got 0",
-                       StateError);
+  const auto adam = [&](Tensor step) {
+    const AdamItem item{a, a.clone(), a.clone(), a.clone(), step};
+    adam_step({&item, 1}, {});
+  };
+  CHECK_THROWS_WITH_AS(adam(Tensor()), "[adam_step] step is undefined", ShapeError);
+  CHECK_THROWS_WITH_AS(adam(varied<float>({1})), "[adam_step] step: expected i64, got f32",
+                       DTypeError);
+  CHECK_THROWS_WITH_AS(adam(here(Tensor::of<std::int64_t>({2}, {1, 1}))),
+                       "[adam_step] step: expected one element, got (2,)", ShapeError);
   sgd_step({}, {});
   adam_step({}, {});
 }

@@ -12,6 +12,7 @@ namespace {
 template <class T>
 Values naive_sum_to(const Tensor& x, const Shape& out) {
   Values result(static_cast<std::size_t>(out.numel()), 0.0);
+  const Values terms = to_values<T>(x);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     std::int64_t rest = i, offset = 0, stride = 1;
     for (int d = 1; d <= x.rank(); ++d) {
@@ -21,7 +22,7 @@ Values naive_sum_to(const Tensor& x, const Shape& out) {
       if (out[-d] != 1) offset += coordinate * stride;
       stride *= out[-d];
     }
-    result[static_cast<std::size_t>(offset)] += static_cast<double>(x.data<T>()[i]);
+    result[static_cast<std::size_t>(offset)] += terms[static_cast<std::size_t>(i)];
   }
   return result;
 }
@@ -53,26 +54,49 @@ TEST_CASE_TEMPLATE("sum", T, float, double) {
 }
 
 TEST_CASE("a long sum stays accurate") {
-  // One after the other, ten million times 0.1f would end at 1087937.
-  const Tensor x = Tensor::full({10'000'000}, 0.1), out = Tensor::scalar(0);
+  // One after the other, ten million times 0.1f would end at 1087937, and a million times at 100958.
+  const std::int64_t n = on_cpu() ? 10'000'000 : 1'000'000;
+  const double expected = static_cast<double>(n) * static_cast<double>(0.1f);
+  const Tensor x = Tensor::full({n}, 0.1, DType::f32, test_device()), out = nan<float>({});
   sum(x, out);
-  CHECK(out.item() == doctest::Approx(1e7 * static_cast<double>(0.1f)).epsilon(1e-6));
-  sum_rows(x.view({10'000'000, 1}), out.view({1}));
-  CHECK(out.item() == doctest::Approx(1e7 * static_cast<double>(0.1f)).epsilon(1e-6));
+  CHECK(out.item() == doctest::Approx(expected).epsilon(1e-6));
+  sum_rows(x.view({n, 1}), out.view({1}));
+  CHECK(out.item() == doctest::Approx(expected).epsilon(1e-6));
+  const Tensor of_columns = nan<float>({2});
+  sum_rows(x.view({n / 2, 2}), of_columns);
+  check_close<float>(of_columns, {expected / 2, expected / 2}, 1e-6);
 }
 
 TEST_CASE_TEMPLATE("the order of a sum does not depend on alignment", T, float, double) {
-  const std::int64_t n = 1234;
-  const Tensor first = nan<T>({}), out = nan<T>({});
-  for (std::int64_t shift = 0; shift < 17; ++shift) {
-    const Tensor x = Tensor::empty({n + shift}, dtype_of<T>()).slice(shift, n + shift);
-    for (std::int64_t i = 0; i < n; ++i) x.data<T>()[i] = static_cast<T>(value_at(i) / 3);
-    sum(x, shift == 0 ? first : out);
-    if (shift > 0) CHECK(out.item() == first.item());
-  }
+  const auto thirds = [](const Shape& shape) {
+    Values values(static_cast<std::size_t>(shape.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = value_at(static_cast<std::int64_t>(i)) / 3;
+    return of_values<T>(shape, values);
+  };
+  const auto check = [](const Tensor& x, const Shape& shape, auto&& f) {
+    const Tensor first = nan<T>(shape), out = nan<T>(shape);
+    f(x, first);
+    for (std::int64_t by : {1, 2, 3, 4, 5, 7, 8, 16}) {
+      CAPTURE(by);
+      f(shifted<T>(x, by), out);
+      check_close<T>(out, to_values<T>(first), 0);
+    }
+  };
+  const auto total = [](const Tensor& x, const Tensor& out) { sum(x, out); };
+  const auto over_rows = [](const Tensor& x, const Tensor& out) { sum_rows(x, out); };
+  const auto over_columns = [](const Tensor& x, const Tensor& out) { sum_cols(x, out); };
+  check(thirds({1234}), {}, total);
+  check(thirds({1235}), {}, total);
+  check(thirds({50, 12}), {12}, over_rows);
+  check(thirds({50, 13}), {13}, over_rows);
+  check(thirds({5, 124}), {5}, over_columns);
+  check(thirds({5, 123}), {5}, over_columns);
+  check(thirds({3, 1236}), {3}, over_columns);
 }
 
-TEST_CASE_TEMPLATE("the order of a sum is the documented one", T, float, double) {
+TEST_CASE_TEMPLATE("the order of a sum on a processor is the documented one", T, float, double) {
+  if (!on_cpu()) return;  // the next test is for the others
   // 64 columns of 130 rows: rows 0..127 one after the other, plus rows 128 and 129; then by halves.
   const Tensor x = varied<T>({130 * 64}), out = nan<T>({});
   for (T& v : x.span<T>()) v /= 3;
@@ -89,6 +113,33 @@ TEST_CASE_TEMPLATE("the order of a sum is the documented one", T, float, double)
   CHECK(*out.data<T>() == total[0]);
 }
 
+TEST_CASE_TEMPLATE("the order of a sum on a GPU is the documented one", T, float, double) {
+  if (on_cpu()) return;  // see cuda/reduction.cuh
+  // A thread adds every 256th access of 16 bytes, place by place, then its places; threads are added
+  // by halves within 32 neighbours, then so are those 8 sums.
+  constexpr std::size_t n = 7001, threads = 256, width = 16 / sizeof(T);
+  std::vector<T> terms(n), sums(threads);
+  for (std::size_t i = 0; i < n; ++i)
+    terms[i] = static_cast<T>(value_at(static_cast<std::int64_t>(i)) / 3);
+  for (std::size_t thread = 0; thread < threads; ++thread) {
+    T places[width] = {};
+    for (std::size_t at = thread * width; at < n; at += threads * width)
+      for (std::size_t i = 0; i < width && at + i < n; ++i) places[i] += terms[at + i];
+    sums[thread] = places[0];
+    for (std::size_t i = 1; i < width; ++i) sums[thread] += places[i];
+  }
+  const auto fold = [&](std::size_t first, std::size_t count, std::size_t stride) {
+    for (std::size_t half = count / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i)
+        sums[first + i * stride] += sums[first + (i + half) * stride];
+  };
+  for (std::size_t warp = 0; warp < threads; warp += 32) fold(warp, 32, 1);
+  fold(0, threads / 32, 32);
+  const Tensor out = nan<T>({});
+  sum(here(Tensor::of<T>({n}, terms)), out);
+  CHECK(out.to_vector<T>()[0] == sums[0]);
+}
+
 TEST_CASE_TEMPLATE("sums over rows and columns", T, float, double) {
   for (std::int64_t rows : {0, 1, 3, 32, 129, 300})
     for (std::int64_t columns : {0, 1, 3, 10, 64, 65, 127, 200}) {
@@ -100,6 +151,23 @@ TEST_CASE_TEMPLATE("sums over rows and columns", T, float, double) {
       check_both_ways<T>({rows}, naive_sum_to<T>(x, {rows, 1}), tolerance<T>(1e-5, 1e-13),
                          [&](const Tensor& out, bool add) { sum_cols(x, out, add); });
     }
+}
+
+TEST_CASE_TEMPLATE("sums over many rows and over long ones", T, float, double) {
+  // Rows and columns that are cut into parts, whose sums are added in turn.
+  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {9000, 2}, {3001, 3}, {1500, 36}, {700, 265}, {3, 1026}, {2, 16385}, {3, 36000}}) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    for (const bool shift : {false, true}) {
+      const Tensor aligned = varied<T>({rows, columns});
+      const Tensor x = shift ? shifted<T>(aligned) : aligned;
+      check_both_ways<T>({columns}, naive_sum_to<T>(x, {columns}), tolerance<T>(1e-4, 1e-12),
+                         [&](const Tensor& out, bool add) { sum_rows(x, out, add); });
+      check_both_ways<T>({rows}, naive_sum_to<T>(x, {rows, 1}), tolerance<T>(1e-4, 1e-12),
+                         [&](const Tensor& out, bool add) { sum_cols(x, out, add); });
+    }
+  }
 }
 
 TEST_CASE_TEMPLATE("sum_to inverts broadcasting", T, float, double) {
@@ -120,6 +188,8 @@ TEST_CASE_TEMPLATE("sum_to inverts broadcasting", T, float, double) {
       {{2, 3, 4, 5}, {2, 1, 4, 1}},
       {{2, 4, 3, 3, 2, 5}, {1, 4, 1, 3, 1, 5}},
       {{2, 4, 3, 3, 2, 5}, {2, 1, 3, 1, 2, 1}},
+      {{3, 700, 4}, {3, 1, 4}},
+      {{70, 3, 300}, {1, 3, 1}},
       {{0, 3}, {3}},
       {{0, 3}, {1, 1}},
       {{3, 0}, {3, 1}},
@@ -151,31 +221,77 @@ TEST_CASE("sum_to takes tensors that a tape knows") {
 }
 
 TEST_CASE_TEMPLATE("argmax takes the first of the largest, and NaN before all", T, float, double) {
-  const T nan_value = std::numeric_limits<T>::quiet_NaN(), inf = std::numeric_limits<T>::infinity();
-  const Tensor x = Tensor::of<T>(
+  const double nan_value = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  const Tensor x = of_values<T>(
       {5, 3}, {1, 3, 3, -2, -3, -2, 0, nan_value, inf, -inf, -inf, -inf, nan_value, 9, nan_value});
-  const Tensor out = Tensor::empty({5}, DType::i64);
+  const Tensor out = here(Tensor::zeros({5}, DType::i64));
   argmax(x, out);
   CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0, 1, 0, 0});
-  argmax(Tensor::zeros({0, 3}, dtype_of<T>()), Tensor::empty({0}, DType::i64));
-  const Tensor index = Tensor::empty({}, DType::i64);
-  argmax(Tensor::of<T>({4}, {1, 2, 7, 3}), index);
+  argmax(nan<T>({0, 3}), here(Tensor::empty({0}, DType::i64)));
+  const Tensor index = here(Tensor::zeros({}, DType::i64));
+  argmax(of_values<T>({4}, {1, 2, 7, 3}), index);
   CHECK(index.item() == 2);
+}
+
+TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, double) {
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1},
+                                                          {300, 1},
+                                                          {70, 7},
+                                                          {40, 8},
+                                                          {9, 129},
+                                                          {3, 1024},
+                                                          {2, 1025},
+                                                          {1, 5001},
+                                                          {2, 40'001}}) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    Values values(static_cast<std::size_t>(rows * columns));
+    std::vector<std::int64_t> expected;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      double* const of_row = values.data() + row * columns;
+      for (std::int64_t i = 0; i < columns; ++i) of_row[i] = value_at(row * columns + i);
+      // The largest twice, in places that wander over the row; in every third row, NaN.
+      const std::int64_t at = row * 11 % columns, again = (at + columns / 2) % columns;
+      of_row[at] = of_row[again] = row % 3 == 2 ? std::nan("") : 5;
+      expected.push_back(std::min(at, again));
+    }
+    const Tensor x = of_values<T>({rows, columns}, values);
+    const Tensor out = here(Tensor::zeros({rows}, DType::i64));
+    argmax(x, out);
+    CHECK(out.to_vector<std::int64_t>() == expected);
+    argmax(shifted<T>(x), out);
+    CHECK(out.to_vector<std::int64_t>() == expected);
+  }
 }
 
 TEST_CASE_TEMPLATE("all_finite finds one bad element anywhere", T, float, double) {
   const double bad_values[] = {std::nan(""), std::numeric_limits<double>::infinity(),
                                -std::numeric_limits<double>::infinity()};
-  CHECK(all_finite(Tensor::empty({0}, dtype_of<T>())));
-  CHECK(all_finite(Tensor::full({3}, std::numeric_limits<T>::max(), dtype_of<T>())));
-  for (std::int64_t n : {1, 17, 5000})
+  CHECK(all_finite(nan<T>({0})));
+  CHECK(all_finite(of_values<T>({3}, Values(3, std::numeric_limits<T>::max()))));
+  for (std::int64_t n : {1, 17, 5000}) {
+    CHECK(all_finite(varied<T>({n})));
     for (std::int64_t at : {std::int64_t{0}, n / 2, n - 1})
       for (double bad : bad_values) {
         const Tensor x = varied<T>({n});
-        CHECK(all_finite(x));
-        x.data<T>()[at] = static_cast<T>(bad);
+        x.slice(at, at + 1).fill(bad);
         CHECK_FALSE(all_finite(x));
+        CHECK_FALSE(all_finite(shifted<T>(x)));
+        CHECK(all_finite(x.slice(at + 1, n)));
       }
+  }
+}
+
+TEST_CASE("several tensors share a flag of nonfinite elements") {
+  const Tensor flag = here(Tensor::zeros({1}, DType::i32));
+  find_nonfinite(varied<float>({100}), flag);
+  CHECK(flag.item() == 0);
+  find_nonfinite(nan<double>({1}), flag);
+  CHECK(flag.item() == 1);
+  find_nonfinite(varied<float>({100}), flag);
+  find_nonfinite(nan<float>({0}), flag);
+  CHECK(flag.item() == 1);
 }
 
 TEST_CASE("reductions refuse what does not fit") {
@@ -191,7 +307,7 @@ TEST_CASE("reductions refuse what does not fit") {
   CHECK_THROWS_AS(sum_to(x, varied<float>({2})), ShapeError);
   CHECK_THROWS_AS(sum(x, varied<double>({})), DTypeError);
   CHECK_THROWS_AS(argmax(x, varied<float>({2})), DTypeError);
-  CHECK_THROWS_WITH_AS(argmax(varied<float>({2, 0}), Tensor::zeros({2}, DType::i64)),
+  CHECK_THROWS_WITH_AS(argmax(varied<float>({2, 0}), here(Tensor::zeros({2}, DType::i64))),
                        "[argmax] x has no last dimension to search: (2, 0)", ShapeError);
-  CHECK_THROWS_AS(all_finite(Tensor::zeros({2}, DType::i64)), DTypeError);
+  CHECK_THROWS_AS(all_finite(here(Tensor::zeros({2}, DType::i64))), DTypeError);
 }

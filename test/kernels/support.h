@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "device.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::test {
@@ -28,23 +29,34 @@ Tensor varied(const Shape& shape, int seed = 0) {
   Tensor result = Tensor::empty(shape, dtype_of<T>());
   std::int64_t i = 0;
   for (T& element : result.span<T>()) element = static_cast<T>(value_at(i++, seed));
-  return result;
+  return here(result);
 }
 
 /// An output full of NaN: whatever is not overwritten shows.
 template <class T>
 Tensor nan(const Shape& shape) {
-  return Tensor::full(shape, std::numeric_limits<double>::quiet_NaN(), dtype_of<T>());
+  return Tensor::full(shape, std::numeric_limits<double>::quiet_NaN(), dtype_of<T>(),
+                      test_device());
 }
 
 template <class T>
 Tensor of_values(const Shape& shape, const Values& values) {
-  return Tensor::of<T>(shape, std::vector<T>(values.begin(), values.end()));
+  return here(Tensor::of<T>(shape, std::vector<T>(values.begin(), values.end())));
+}
+
+/// The elements of x, beginning `by` elements into their memory: where accesses of several elements
+/// may not begin.
+template <class T>
+Tensor shifted(const Tensor& x, std::int64_t by = 1) {
+  const Tensor result = nan<T>({x.numel() + by}).slice(by, x.numel() + by).view(x.shape());
+  result.copy_from(x);
+  return result;
 }
 
 template <class T>
 Values to_values(const Tensor& tensor) {
-  return {tensor.data<T>(), tensor.data<T>() + tensor.numel()};
+  const std::vector<T> elements = tensor.to_vector<T>();
+  return {elements.begin(), elements.end()};
 }
 
 /// |actual - expected| <= tolerance * max(1, |expected|), element by element. A tolerance of 0

@@ -1,0 +1,19 @@
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/generator.h"
+#include "lockstep/kernels/random.h"
+
+namespace lockstep {
+
+// y = x mask / (1 - p): dx = dy mask / (1 - p)
+Tensor dropout(const Tensor& x, double p) {
+  if (p == 0) return x;
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());
+  kernels::dropout(default_philox().reserve(x.numel()), x, p, y, mask);
+  return record("dropout", y, {&x}, [mask, p](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::dropout_backward(g.output(), mask, p, dx.tensor, dx.accumulate);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+# Which GPU backend is built: LOCKSTEP_CUDA as the user gives it, LOCKSTEP_GPU as the rest reads it.
+#
+#   LOCKSTEP_CUDA=ON    the .cu files by nvcc, for GPUs          LOCKSTEP_GPU=cuda
+#   LOCKSTEP_CUDA=SIM   the same files by the C++ compiler,      LOCKSTEP_GPU=sim
+#                       against the simulator in kernels/simt/
+#   LOCKSTEP_CUDA=OFF   none                                     LOCKSTEP_GPU=none
+#   LOCKSTEP_CUDA=AUTO  ON where nvcc and a GPU are found, else OFF
+
+set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON SIM OFF)
+if(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON|SIM|OFF)$")
+  message(FATAL_ERROR "LOCKSTEP_CUDA is AUTO, ON, SIM or OFF, not '${LOCKSTEP_CUDA}'")
+endif()
+
+file(GLOB nvidia_devices /dev/nvidia[0-9]*)
+include(CheckLanguage)
+set(LOCKSTEP_GPU none)
+if(LOCKSTEP_CUDA STREQUAL "SIM")
+  set(LOCKSTEP_GPU sim)
+elseif(LOCKSTEP_CUDA STREQUAL "ON" OR (LOCKSTEP_CUDA STREQUAL "AUTO" AND nvidia_devices))
+  # The toolkit's own place is not on everybody's PATH.
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(LOCKSTEP_GPU cuda)
+  elseif(LOCKSTEP_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LOCKSTEP_CUDA=ON, but nvcc was not found (CMAKE_CUDA_COMPILER names it)")
+  endif()
+endif()
+message(STATUS "GPU backend: ${LOCKSTEP_GPU}")
+
+if(LOCKSTEP_GPU STREQUAL "cuda")
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a)
+    if(nvidia_devices)  # for the machine's own GPUs; 9.0 with the instructions that only it has
+      execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+        OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      string(REGEX MATCHALL "[0-9]+\\.[0-9]+" found "${found}")
+      list(REMOVE_DUPLICATES found)
+      list(TRANSFORM found REPLACE "\\." "")
+      list(TRANSFORM found REPLACE "^90$" "90a")
+      if(found)
+        set(CMAKE_CUDA_ARCHITECTURES ${found})
+      endif()
+    endif()
+  endif()
+  message(STATUS "GPU architectures: ${CMAKE_CUDA_ARCHITECTURES}")
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
+# lockstep_gpu_sources(TARGET files...): adds .cu and .cpp files that see CUDA's headers, or the
+# simulator's in their place.
+function(lockstep_gpu_sources target)
+  target_sources(${target} PRIVATE ${ARGN})
+  if(LOCKSTEP_GPU STREQUAL "sim")
+    set(kernel_files ${ARGN})
+    list(FILTER kernel_files INCLUDE REGEX "\\.cu$")
+    set_source_files_properties(${kernel_files} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+    target_link_libraries(${target} PUBLIC lockstep_simt)
+  else()
+    target_link_libraries(${target} PUBLIC CUDA::cudart_static)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/kernels/cuda/native)
+  endif()
+  target_compile_definitions(${target} PRIVATE LOCKSTEP_GPU_KIND=${LOCKSTEP_GPU})
+endfunction()

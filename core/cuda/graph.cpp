@@ -1,0 +1,117 @@
+#include "lockstep/core/graph.h"
+
+#include <vector>
+
+#include "lockstep/core/cuda/state.h"
+
+namespace lockstep {
+
+using cuda::call;
+
+namespace {
+
+using GraphHandle = cuda::Handle<cudaGraph_t, cudaGraphDestroy>;
+using ExecutableHandle = cuda::Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+std::size_t count_kernels(cudaGraph_t graph) {
+  std::size_t count = 0, kernels = 0;
+  call("step graph", "cudaGraphGetNodes", cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  call("step graph", "cudaGraphGetNodes", cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    call("step graph", "cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type));
+    kernels += type == cudaGraphNodeTypeKernel;
+  }
+  return kernels;
+}
+
+}  // namespace
+
+struct StepGraph::State {
+  std::function<void()> step;
+  Device device;
+  bool warm = false;
+  std::vector<std::function<bool()>> conditions;
+  ExecutableHandle executable;
+  std::size_t kernels = 0;
+  int recordings = 0;
+
+  bool holds() const {
+    for (const auto& unchanged : conditions)
+      if (!unchanged()) return false;
+    return static_cast<bool>(executable);
+  }
+  void record();
+};
+
+namespace {
+thread_local std::vector<std::function<bool()>>* recording_conditions = nullptr;
+}
+
+void StepGraph::State::record() {
+  conditions.clear();
+  executable = {};
+  const Stream stream = Stream::current(device);
+  const auto native = static_cast<cudaStream_t>(stream.native());
+  cudaGraph_t graph{};
+  call("step graph", "cudaStreamBeginCapture",
+       cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
+  recording_conditions = &conditions;
+  try {
+    step();
+  } catch (...) {
+    recording_conditions = nullptr;
+    if (cudaStreamEndCapture(native, &graph) == cudaSuccess && graph) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    throw;
+  }
+  recording_conditions = nullptr;
+  call("step graph", "cudaStreamEndCapture", cudaStreamEndCapture(native, &graph));
+  const GraphHandle recorded(graph);
+  kernels = count_kernels(graph);
+  cudaGraphExec_t made{};
+  call("step graph", "cudaGraphInstantiateWithFlags",
+       cudaGraphInstantiateWithFlags(&made, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+  executable = ExecutableHandle(made);
+  ++recordings;
+}
+
+StepGraph::StepGraph(std::function<void()> step, Device device)
+    : state_(std::make_unique<State>()) {
+  state_->step = std::move(step);
+  state_->device = device;
+}
+StepGraph::~StepGraph() = default;
+StepGraph::StepGraph(StepGraph&&) noexcept = default;
+StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
+
+void StepGraph::operator()() {
+  State& state = *state_;
+  if (state.device.kind == Device::Kind::cpu) return state.step();
+  const Stream stream = Stream::current(state.device);
+  if (!state.warm) {
+    state.step();
+    stream.synchronize();
+    state.warm = true;
+    return;
+  }
+  if (!state.holds()) {
+    stream.synchronize();  // the old recording may still be running
+    state.record();
+  }
+  call("step graph", "cudaGraphLaunch",
+       cudaGraphLaunch(state.executable.get(), static_cast<cudaStream_t>(stream.native())));
+}
+
+void StepGraph::reset() { state_->executable = {}; }
+std::size_t StepGraph::kernels() const { return state_->kernels; }
+int StepGraph::recordings() const { return state_->recordings; }
+
+void StepGraph::depends_on(std::function<bool()> unchanged) {
+  if (recording_conditions) recording_conditions->push_back(std::move(unchanged));
+}
+
+bool StepGraph::recording() { return recording_conditions != nullptr; }
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+// What is remembered of launches, and how errors are told.
+#include "lockstep/core/cuda/launch.h"
+
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "lockstep/core/cuda/state.h"
+#include "lockstep/core/gpu.h"
+
+namespace lockstep::cuda {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string_view, KernelRecord> kernels;  // nodes stay where they are
+};
+
+// Never destroyed: kernels may still be launched while the program ends.
+Registry& registry() {
+  static Registry& instance = *new Registry;
+  return instance;
+}
+
+// The last kernels that this thread launched since it last waited.
+struct Recent {
+  std::array<std::string_view, 6> names;
+  std::size_t count = 0;
+};
+thread_local Recent recent;
+
+std::string recent_kernels() {
+  std::string text;
+  const std::size_t size = recent.names.size();
+  for (std::size_t i = recent.count > size ? recent.count - size : 0; i < recent.count; ++i)
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", recent.names[i % size]);
+  return text;
+}
+
+bool blocking() {
+  static const bool value = [] {
+    const char* text = std::getenv("LOCKSTEP_BLOCKING");
+    return text && std::string_view(text) == "1";
+  }();
+  return value;
+}
+
+void throw_faults(Faults& faults) {
+  if (const unsigned long long bad = std::exchange(faults.bad_label, 0)) {
+    const auto label = static_cast<std::int32_t>(bad & 0xffffffffu);
+    fail<DataError>("[cross_entropy] label {} of sample {} is not one of the classes", label,
+                    (bad >> 32) - 1);
+  }
+}
+
+}  // namespace
+
+void failed(std::string_view operation, std::string_view function, cudaError_t error) {
+  const std::string running = recent_kernels();
+  recent.count = 0;
+  (void)cudaGetLastError();  // else the next call that is fine reports it again
+  fail<DeviceError>("[{}] {}: {} ({}){}", operation, function, cudaGetErrorString(error),
+                    cudaGetErrorName(error),
+                    running.empty() ? "" : fmt::format("; launched before: {}", running));
+}
+
+void wait(std::string_view operation, const Stream::State& stream) {
+  call(operation, "cudaStreamSynchronize", cudaStreamSynchronize(stream.stream.get()));
+  recent.count = 0;
+  throw_faults(*stream.faults.get());
+}
+
+namespace detail {
+
+KernelRecord& record_of(std::string_view name) {
+  std::lock_guard lock(registry().mutex);
+  KernelRecord& record = registry().kernels[name];
+  record.name = name;
+  return record;
+}
+
+void launch_failed(std::string_view name, const LaunchShape& s, cudaError_t error) {
+  failed(
+      name,
+      fmt::format("launch of ({}, {}, {}) blocks of ({}, {}, {}) threads with {} bytes of shared "
+                  "memory",
+                  s.grid.x, s.grid.y, s.grid.z, s.block.x, s.block.y, s.block.z, s.shared_bytes),
+      error);
+}
+
+void launched(const KernelRecord& kernel, cudaStream_t stream) {
+  recent.names[recent.count++ % recent.names.size()] = kernel.name;
+  if (blocking()) call(kernel.name, "cudaStreamSynchronize", cudaStreamSynchronize(stream));
+}
+
+}  // namespace detail
+}  // namespace lockstep::cuda
+
+std::map<std::string, std::uint64_t> lockstep::gpu::kernel_launches() {
+  std::map<std::string, std::uint64_t> result;
+  cuda::Registry& all = cuda::registry();
+  std::lock_guard lock(all.mutex);
+  for (const auto& [name, record] : all.kernels)
+    if (const std::uint64_t launches = record.launches) result[std::string(name)] = launches;
+  return result;
+}

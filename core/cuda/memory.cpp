@@ -1,0 +1,68 @@
+// Memory of devices: the stream-ordered allocator of CUDA, and copies.
+#include "lockstep/core/cuda/state.h"
+#include "lockstep/core/device_memory.h"
+#include "lockstep/core/gpu.h"
+
+namespace lockstep::gpu {
+
+using cuda::call;
+using cuda::queue_of;
+
+namespace {
+
+bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
+
+// The copy runs on the destination's stream, after what was given to the source's; and the source's
+// goes on after it.
+void copy_between_devices(void* to, Device to_device, const void* from, Device from_device,
+                          std::size_t bytes) {
+  const Stream source = Stream::current(from_device), target = Stream::current(to_device);
+  const Event written(from_device), copied(to_device);
+  written.record(source);
+  target.wait(written);
+  call("copy", "cudaMemcpyPeerAsync",
+       cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes,
+                           queue_of(to_device).stream));
+  copied.record(target);
+  source.wait(copied);
+}
+
+}  // namespace
+
+void* allocate(std::size_t bytes, const Stream& stream) {
+  const Stream::State& state = stream.state();
+  call("allocate", "cudaSetDevice", cudaSetDevice(state.device.index));
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocAsync(&data, bytes, state.stream.get());
+  if (error != cudaSuccess)
+    cuda::failed("allocate", fmt::format("{} bytes on {}", bytes, state.device.to_string()), error);
+  return data;
+}
+
+void release(void* data, const Stream& stream) noexcept {
+  // Nothing can be done about an error here; a sticky one shows at the next call.
+  if (data) (void)cudaFreeAsync(data, stream.state().stream.get());
+}
+
+void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (!on_cpu(to_device) && !on_cpu(from_device) && to_device != from_device)
+    return copy_between_devices(to, to_device, from, from_device, bytes);
+  const Device device = on_cpu(to_device) ? from_device : to_device;
+  call("copy", "cudaMemcpyAsync",
+       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(device).stream));
+  if (on_cpu(to_device)) cuda::wait("copy", Stream::current(device).state());
+}
+
+void fill_zero(void* data, std::size_t bytes, Device device) {
+  if (bytes > 0)
+    call("fill_zero", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, queue_of(device).stream));
+}
+
+Storage allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  if (bytes > 0) call("allocate_pinned", "cudaMallocHost", cudaMallocHost(&data, bytes));
+  return Storage::adopt(data, bytes, [data] { (void)cudaFreeHost(data); });
+}
+
+}  // namespace lockstep::gpu

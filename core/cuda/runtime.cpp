@@ -1,0 +1,189 @@
+// Devices, streams and events.
+#include <mutex>
+#include <vector>
+
+#include "lockstep/core/cuda/state.h"
+#include "lockstep/core/gpu.h"
+
+namespace lockstep {
+
+using cuda::call;
+
+namespace {
+
+// Which of the two kinds is decided by the headers and libraries that the build chose.
+constexpr Device::Kind this_kind = Device::Kind::LOCKSTEP_GPU_KIND;
+
+void make_current(Device device) { call("device", "cudaSetDevice", cudaSetDevice(device.index)); }
+
+/// Freed memory stays in the pool: giving it back to the system would cost every step anew.
+void keep_freed_memory(Device device) {
+  static std::once_flag once[64];
+  std::call_once(once[device.index % 64], [&] {
+    cudaMemPool_t pool{};
+    call("allocate", "cudaDeviceGetDefaultMemPool",
+         cudaDeviceGetDefaultMemPool(&pool, device.index));
+    std::uint64_t threshold = ~std::uint64_t{0};
+    call("allocate", "cudaMemPoolSetAttribute",
+         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  });
+}
+
+std::shared_ptr<Stream::State> make_stream(Device device) {
+  cuda::check_device("stream", device);
+  make_current(device);
+  keep_freed_memory(device);
+  auto state = std::make_shared<Stream::State>();
+  state->device = device;
+  cudaStream_t stream{};
+  call("stream", "cudaStreamCreateWithFlags",
+       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  state->stream = decltype(state->stream)(stream);
+  void* faults = nullptr;
+  call("stream", "cudaMallocHost", cudaMallocHost(&faults, sizeof(cuda::Faults)));
+  state->faults = decltype(state->faults)(new (faults) cuda::Faults{});
+  return state;
+}
+
+// By device index; null until the thread first asks.
+thread_local std::vector<std::shared_ptr<Stream::State>> current_streams;
+
+std::shared_ptr<Stream::State>& current_stream(Device device) {
+  if (device.kind != this_kind || device.index < 0) cuda::check_device("stream", device);
+  const auto index = static_cast<std::size_t>(device.index);
+  if (current_streams.size() <= index) {
+    cuda::check_device("stream", device);
+    current_streams.resize(index + 1);
+  }
+  if (!current_streams[index]) current_streams[index] = make_stream(device);
+  return current_streams[index];
+}
+
+const std::shared_ptr<Stream::State>& cpu_stream() {
+  static const auto state = std::make_shared<Stream::State>();
+  return state;
+}
+
+bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
+
+}  // namespace
+
+Stream Stream::current(Device device) {
+  return Stream(on_cpu(device) ? cpu_stream() : current_stream(device));
+}
+
+Stream Stream::create(Device device) {
+  return Stream(on_cpu(device) ? cpu_stream() : make_stream(device));
+}
+
+Device Stream::device() const { return state_->device; }
+void* Stream::native() const { return state_->stream.get(); }
+
+void Stream::synchronize() const {
+  if (!on_cpu(device())) cuda::wait("synchronize", *state_);
+}
+
+void Stream::wait(const Event& event) const {
+  if (on_cpu(device())) return;
+  make_current(device());
+  call("wait", "cudaStreamWaitEvent",
+       cudaStreamWaitEvent(state_->stream.get(), event.state().event.get(), 0));
+}
+
+StreamGuard::StreamGuard(const Stream& stream) : before_(Stream::current(stream.device())) {
+  if (!on_cpu(stream.device()))
+    current_streams[static_cast<std::size_t>(stream.device().index)] = stream.shared();
+}
+
+StreamGuard::~StreamGuard() {
+  if (!on_cpu(before_.device()))
+    current_streams[static_cast<std::size_t>(before_.device().index)] = before_.shared();
+}
+
+Event::Event(Device device, bool timed) {
+  auto state = std::make_shared<State>();
+  state->device = device;
+  if (!on_cpu(device)) {
+    cuda::check_device("event", device);
+    make_current(device);
+    cudaEvent_t event{};
+    call("event", "cudaEventCreateWithFlags",
+         cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+    state->event = decltype(state->event)(event);
+  }
+  state_ = std::move(state);
+}
+
+void Event::record(const Stream& stream) const {
+  if (on_cpu(stream.device())) return;
+  make_current(stream.device());
+  call("record", "cudaEventRecord",
+       cudaEventRecord(state_->event.get(), static_cast<cudaStream_t>(stream.native())));
+}
+
+void Event::synchronize() const {
+  if (!on_cpu(state_->device))
+    call("synchronize", "cudaEventSynchronize", cudaEventSynchronize(state_->event.get()));
+}
+
+bool Event::done() const {
+  if (on_cpu(state_->device)) return true;
+  const cudaError_t answer = cudaEventQuery(state_->event.get());
+  if (answer == cudaErrorNotReady) return false;
+  call("done", "cudaEventQuery", answer);
+  return true;
+}
+
+double Event::milliseconds_since(const Event& earlier) const {
+  if (on_cpu(state_->device)) return 0;
+  float milliseconds = 0;
+  call("milliseconds_since", "cudaEventElapsedTime",
+       cudaEventElapsedTime(&milliseconds, earlier.state().event.get(), state_->event.get()));
+  return static_cast<double>(milliseconds);
+}
+
+namespace gpu {
+
+std::optional<Device::Kind> kind() { return this_kind; }
+
+int count() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;  // no driver: none
+}
+
+std::string describe(int index) {
+  cudaDeviceProp properties{};
+  call("describe", "cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, index));
+  return fmt::format("{}, {} multiprocessors, compute capability {}.{}", properties.name,
+                     properties.multiProcessorCount, properties.major, properties.minor);
+}
+
+}  // namespace gpu
+
+namespace cuda {
+
+void check_device(std::string_view operation, Device device) {
+  if (device.kind != this_kind)
+    fail<DeviceError>("[{}] this build has no device '{}': besides the cpu it drives {}", operation,
+                      device.to_string(), Device::name_of(this_kind));
+  const int devices = gpu::count();
+  if (device.index < 0 || device.index >= devices)
+    fail<DeviceError>("[{}] there is no device '{}': {} found", operation, device.to_string(),
+                      devices);
+}
+
+Queue queue_of(Device device) {
+  const Stream::State& state = *current_stream(device);
+  make_current(device);
+  return {state.stream.get(), state.faults.get()};
+}
+
+int multiprocessors(Device device) {
+  int result = 0;
+  call("device", "cudaDeviceGetAttribute",
+       cudaDeviceGetAttribute(&result, cudaDevAttrMultiProcessorCount, device.index));
+  return result;
+}
+
+}  // namespace cuda
+}  // namespace lockstep

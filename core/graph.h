@@ -1,0 +1,63 @@
+#pragma once
+/// A step that is recorded once and then replayed: launching a kernel costs the host some
+/// microseconds, so a small model's step is bound by its launches; a graph is launched as one.
+///
+///   StepGraph step([&] {
+///     Tape tape;
+///     Tensor loss = nn::cross_entropy(model(x), y);     // x, y: tensors that stay where they are
+///     tape.backward(loss);
+///     optimizer.step();
+///     optimizer.zero_grad();
+///     loss_sum.copy_from(loss);                         // results: copied to where they can be read
+///   }, device);
+///   for (...) { x.copy_from(batch.x); y.copy_from(batch.y); step(); }
+///
+/// The first call runs the function as it is (state is made there: momentum, gradients). The second
+/// records it and launches what was recorded; from then on calls only launch. The function therefore
+/// runs on the host twice: what it does besides enqueueing work, it does twice. It may not wait for
+/// the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays unrecorded.
+///
+/// What the host decides while the function is recorded is part of the recording: shapes, learning
+/// rates, which parameters have gradients. Whoever reads such a value says so with
+/// `StepGraph::depends_on`; when it has changed at a later call, the step is recorded anew. The
+/// optimizers do this for their options.
+///
+/// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads are.
+
+#include <functional>
+#include <memory>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep {
+
+class StepGraph {
+ public:
+  StepGraph(std::function<void()> step, Device device);
+  ~StepGraph();
+  StepGraph(StepGraph&&) noexcept;
+  StepGraph& operator=(StepGraph&&) noexcept;
+
+  /// Enqueues one step on the thread's current stream of the device; the first two calls wait.
+  void operator()();
+
+  /// Records anew at the next call.
+  void reset();
+
+  /// How many kernels the recording launches; 0 before it is recorded, and on the cpu.
+  std::size_t kernels() const;
+  /// How often the step has been recorded.
+  int recordings() const;
+
+  /// Called while a step is recorded (elsewhere it does nothing): `unchanged` tells before each
+  /// replay whether the recording still holds.
+  static void depends_on(std::function<bool()> unchanged);
+  /// Whether the calling thread is recording a step.
+  static bool recording();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

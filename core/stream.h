@@ -1,0 +1,85 @@
+#pragma once
+/// The order of work on a GPU (or in the simulator). Operations on a stream run one after the other,
+/// in the order in which they were given, while the host goes on; operations of different streams
+/// are ordered by events alone.
+///
+/// Every thread has a current stream per device, on which all its tensor operations on that device
+/// run. At first it is a stream of the thread's own, so that ranks that are threads do not wait for
+/// each other. A StreamGuard changes it for a scope.
+///
+/// A tensor's memory belongs to the stream that was current when it was made: it is given back in
+/// that stream's order. Who uses a tensor on another stream, or in another thread, waits there for
+/// an event recorded after the tensor was written, and makes the first stream wait before the
+/// tensor goes away.
+///
+/// What makes the host wait: reading (item, to_vector, copies to the cpu), `synchronize`. There the
+/// errors of earlier operations surface (a bad label as DataError, all else as DeviceError, with
+/// the kernels that were running).
+///
+/// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.
+
+#include <memory>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep {
+
+class Event;
+
+class Stream {
+ public:
+  /// The calling thread's current stream of the device. Throws DeviceError where there is no such
+  /// device.
+  static Stream current(Device device);
+  /// Another stream of the device.
+  static Stream create(Device device);
+
+  Device device() const;
+  /// The host waits until everything given so far is done. Throws what went wrong meanwhile.
+  void synchronize() const;
+  /// What is given from now on runs after `event`. Does not block the host.
+  void wait(const Event& event) const;
+  /// The cudaStream_t; null on the cpu.
+  void* native() const;
+
+  struct State;
+  explicit Stream(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const State& state() const { return *state_; }
+  const std::shared_ptr<State>& shared() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Makes a stream current for this thread, in a scope.
+class [[nodiscard]] StreamGuard {
+ public:
+  explicit StreamGuard(const Stream& stream);
+  ~StreamGuard();
+  StreamGuard(const StreamGuard&) = delete;
+  StreamGuard& operator=(const StreamGuard&) = delete;
+
+ private:
+  Stream before_;
+};
+
+/// A point in a stream's order.
+class Event {
+ public:
+  /// `timed` events can be subtracted; they cost more.
+  explicit Event(Device device, bool timed = false);
+  /// The point after everything that the stream was given so far.
+  void record(const Stream& stream) const;
+  void synchronize() const;
+  bool done() const;
+  /// Milliseconds from `earlier` to this one; both timed, recorded and done.
+  double milliseconds_since(const Event& earlier) const;
+
+  struct State;
+  const State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

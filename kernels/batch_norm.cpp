@@ -1,0 +1,87 @@
+#include "lockstep/kernels/batch_norm.h"
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/batch_norm_parts.h"
+#include "lockstep/kernels/checks.h"
+
+namespace lockstep::kernels {
+namespace {
+
+void check_matrix(std::string_view operation, std::string_view name, const Tensor& x) {
+  check_defined(operation, name, x);
+  check_differentiable(operation, x);
+  check_rank(operation, name, x, 2);
+}
+
+/// (C,), of this dtype, beside x (N, C).
+void check_channels(std::string_view operation, std::string_view name, const Tensor& tensor,
+                    DType dtype, const Tensor& x) {
+  check_beside(operation, name, tensor, dtype, x);
+  check_shape(operation, name, tensor, {x.size(1)});
+}
+
+}  // namespace
+
+void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2) {
+  check_matrix("batch_statistics", "x", x);
+  check_channels("batch_statistics", "mean", mean, DType::f64, x);
+  check_channels("batch_statistics", "m2", m2, DType::f64, x);
+  backend_of(x.device()).batch_statistics(x, mean, m2);
+}
+
+void merge_statistics(double count_a, const Tensor& mean_a, const Tensor& m2_a, double count_b,
+                      const Tensor& mean_b, const Tensor& m2_b) {
+  for (std::int64_t c = 0; c < mean_a.numel(); ++c) {
+    Moments<> a{count_a, mean_a.data<double>()[c], m2_a.data<double>()[c]};
+    a.merge({count_b, mean_b.data<double>()[c], m2_b.data<double>()[c]});
+    mean_a.data<double>()[c] = a.mean;
+    m2_a.data<double>()[c] = a.m2;
+  }
+}
+
+void batch_inverse_std(const Tensor& m2, double count, double eps, const Tensor& out) {
+  check_defined("batch_inverse_std", "m2", m2);
+  check<DTypeError>(m2.dtype() == DType::f64, "[batch_inverse_std] m2: expected f64, got {}",
+                    m2.dtype());
+  check_alike("batch_inverse_std", "out", out, m2);
+  backend_of(m2.device()).batch_inverse_std(m2, count, eps, out);
+}
+
+void batch_normalize(const Tensor& x, const Tensor& mean, const Tensor& inverse_std,
+                     const Tensor& weight, const Tensor& bias, const Tensor& out) {
+  check_matrix("batch_normalize", "x", x);
+  check_channels("batch_normalize", "mean", mean, DType::f64, x);
+  check_channels("batch_normalize", "inverse_std", inverse_std, DType::f64, x);
+  if (weight.defined()) check_channels("batch_normalize", "weight", weight, x.dtype(), x);
+  if (bias.defined()) check_channels("batch_normalize", "bias", bias, x.dtype(), x);
+  check_alike("batch_normalize", "out", out, x);
+  backend_of(x.device()).batch_normalize(x, mean, inverse_std, weight, bias, out);
+}
+
+void batch_norm_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                     const Tensor& inverse_std, const Tensor& sum_dy, const Tensor& sum_dy_xhat) {
+  check_matrix("batch_norm_sums", "dy", dy);
+  check_alike("batch_norm_sums", "x", x, dy);
+  check_channels("batch_norm_sums", "mean", mean, DType::f64, dy);
+  check_channels("batch_norm_sums", "inverse_std", inverse_std, DType::f64, dy);
+  check_channels("batch_norm_sums", "sum_dy", sum_dy, DType::f64, dy);
+  check_channels("batch_norm_sums", "sum_dy_xhat", sum_dy_xhat, DType::f64, dy);
+  backend_of(x.device()).batch_norm_sums(dy, x, mean, inverse_std, sum_dy, sum_dy_xhat);
+}
+
+void batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inverse_std,
+                   const Tensor& weight, const Tensor& mean_dy, const Tensor& mean_dy_xhat,
+                   const Tensor& dx, bool accumulate) {
+  check_matrix("batch_norm_dx", "dy", dy);
+  check_alike("batch_norm_dx", "x", x, dy);
+  check_channels("batch_norm_dx", "mean", mean, DType::f64, dy);
+  check_channels("batch_norm_dx", "inverse_std", inverse_std, DType::f64, dy);
+  if (weight.defined()) check_channels("batch_norm_dx", "weight", weight, dy.dtype(), dy);
+  check_channels("batch_norm_dx", "mean_dy", mean_dy, DType::f64, dy);
+  check_channels("batch_norm_dx", "mean_dy_xhat", mean_dy_xhat, DType::f64, dy);
+  check_alike("batch_norm_dx", "dx", dx, dy);
+  backend_of(x.device())
+      .batch_norm_dx(dy, x, mean, inverse_std, weight, mean_dy, mean_dy_xhat, dx, accumulate);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,125 @@
+#pragma once
+/// What the kernels of this folder share: 16-byte accesses, launch shapes, and folds over the lanes
+/// of a warp and the warps of a block.
+///
+/// A GPU reaches its memory bandwidth when a thread moves 16 bytes per access and has several
+/// accesses under way before it uses the first. A kernel whose comment says "16-byte loads" does so
+/// wherever its pointers are multiples of 16; a tensor may be a slice that begins at any element,
+/// and then it takes a path of single elements.
+///
+/// Every order of summation here is a function of the number of threads alone.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/core/cuda/launch.h"
+#include "lockstep/core/cuda/stream.h"
+
+namespace lockstep::kernels {
+
+/// How many elements of type T 16 bytes hold.
+template <class T>
+inline constexpr int pack_width = 16 / static_cast<int>(sizeof(T));
+
+/// `width` neighbouring elements, in registers. Loaded and stored as a whole, in accesses of at most
+/// 16 bytes each.
+template <class T, int width = pack_width<T>>
+struct alignas(std::min<std::size_t>(16, sizeof(T) * width)) Pack {
+  T values[width];
+  __device__ T& operator[](int i) { return values[i]; }
+  __device__ const T& operator[](int i) const { return values[i]; }
+};
+
+/// Whether `width` elements at p can be accessed as a Pack.
+template <int width, class T>
+__host__ __device__ __forceinline__ bool is_aligned(const T* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % alignof(Pack<T, width>) == 0;
+}
+/// Whether 16-byte accesses may begin at p.
+template <class T>
+__host__ __device__ __forceinline__ bool is_aligned(const T* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+}
+
+/// p must be aligned.
+template <int width, class T>
+__device__ __forceinline__ Pack<T, width> load_pack(const T* p) {
+  return *reinterpret_cast<const Pack<T, width>*>(p);
+}
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* p) {
+  return *reinterpret_cast<const Pack<T>*>(p);
+}
+template <class T, int width>
+__device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
+  *reinterpret_cast<Pack<T, width>*>(p) = pack;
+}
+
+// Launch shapes.
+
+inline std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+/// Blocks for n items of which a block does `per_block`. A grid has room for 2^31 - 1 blocks, more
+/// than any tensor needs.
+inline dim3 blocks_for(std::int64_t n, std::int64_t per_block) {
+  return dim3(static_cast<unsigned>(divide_up(n, per_block)));
+}
+
+/// The same for kernels whose blocks stride over the grid: at most `per_multiprocessor` blocks for
+/// each multiprocessor. Not for sums: their order must not depend on the GPU.
+inline dim3 strided_blocks_for(Device device, std::int64_t n, std::int64_t per_block,
+                               int per_multiprocessor) {
+  const std::int64_t most =
+      std::int64_t{lockstep::cuda::multiprocessors(device)} * per_multiprocessor;
+  return dim3(static_cast<unsigned>(std::min(divide_up(n, per_block), most)));
+}
+
+// Folds. Operations must be commutative and associative but for rounding.
+
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+/// NaN wins.
+struct Max {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+
+inline constexpr int warp_size = 32;
+inline constexpr unsigned all_lanes = 0xffffffffu;
+
+/// All `lanes` (a power of two) neighbouring lanes' values in one, which each of them gets: first
+/// with the lane half of them away, then a quarter of them, ... All 32 lanes must take part.
+template <int lanes = warp_size, class T, class F>
+__device__ __forceinline__ T warp_fold(T value, F f) {
+#pragma unroll
+  for (int distance = lanes / 2; distance > 0; distance /= 2)
+    value = f(value, __shfl_xor_sync(all_lanes, value, distance));
+  return value;
+}
+
+/// All threads' values of a block of `threads` (a multiple of 32) in one, which every thread gets:
+/// each warp's, then theirs. `shared` is overwritten, and may be used again at once.
+template <int threads, class T, class F>
+__device__ __forceinline__ T block_fold(T value, F f, T (&shared)[threads / warp_size]) {
+  constexpr int warps = threads / warp_size;
+  static_assert(threads % warp_size == 0 && (warps & (warps - 1)) == 0);
+  value = warp_fold(value, f);
+  if constexpr (warps > 1) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    if (lane == 0) shared[threadIdx.x / warp_size] = value;
+    __syncthreads();
+    value = warp_fold<warps>(shared[lane % warps], f);
+    __syncthreads();
+  }
+  return value;
+}
+
+}  // namespace lockstep::kernels

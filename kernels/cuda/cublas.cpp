@@ -1,0 +1,82 @@
+#include "lockstep/kernels/cuda/cublas.h"
+
+#include <cublas_v2.h>
+
+#include <map>
+#include <memory>
+
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/handle.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+void call(std::string_view function, cublasStatus_t status) {
+  check<DeviceError>(status == CUBLAS_STATUS_SUCCESS, "[matmul] {}: {}", function,
+                     cublasGetStatusString(status));
+}
+
+/// A handle and its workspace, which a captured graph keeps using: so neither ever moves.
+struct Library {
+  lockstep::cuda::Handle<cublasHandle_t, cublasDestroy> handle;
+  lockstep::cuda::Handle<void*, cudaFree> workspace;
+};
+
+/// One per thread and device: a handle must not be used by two threads at once.
+cublasHandle_t handle_for(cudaStream_t stream) {
+  constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS recommends for 9.0
+  thread_local std::map<int, Library> libraries;
+  int device = 0;
+  lockstep::cuda::call("matmul", "cudaGetDevice", cudaGetDevice(&device));
+  Library& library = libraries[device];
+  if (!library.handle) {
+    cublasHandle_t handle{};
+    call("cublasCreate", cublasCreate(&handle));
+    library.handle = decltype(library.handle)(handle);
+    void* workspace = nullptr;
+    lockstep::cuda::call("matmul", "cudaMalloc", cudaMalloc(&workspace, workspace_bytes));
+    library.workspace = decltype(library.workspace)(workspace);
+  }
+  // Setting the stream resets the workspace.
+  call("cublasSetStream", cublasSetStream(library.handle.get(), stream));
+  call("cublasSetWorkspace",
+       cublasSetWorkspace(library.handle.get(), library.workspace.get(), workspace_bytes));
+  return library.handle.get();
+}
+
+// cuBLAS is column-major: it sees every row-major matrix transposed. c^T = op(b)^T op(a)^T, so the
+// operands change places and the flags stay.
+template <class T, class Scalar>
+void gemm(const GemmProblem<T>& p, cudaStream_t stream, cudaDataType_t type,
+          cublasComputeType_t compute) {
+  const Scalar one = 1, beta = p.accumulate ? 1 : 0;
+  const auto flag = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  call("cublasGemmEx_64",
+       cublasGemmEx_64(handle_for(stream), flag(p.transpose_b), flag(p.transpose_a), p.n, p.m, p.k,
+                       &one, p.b, type, p.transpose_b ? p.k : p.n, p.a, type,
+                       p.transpose_a ? p.m : p.k, &beta, p.c, type, p.n, compute,
+                       CUBLAS_GEMM_DEFAULT));
+}
+
+}  // namespace
+
+bool cublas_available() { return true; }
+
+void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf32) {
+  gemm<float, float>(problem, stream, CUDA_R_32F,
+                     tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+}
+
+void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool) {
+  gemm<double, double>(problem, stream, CUDA_R_64F, CUBLAS_COMPUTE_64F);
+}
+
+void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool) {
+  gemm<Half, float>(problem, stream, CUDA_R_16F, CUBLAS_COMPUTE_32F);
+}
+
+void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool) {
+  gemm<BFloat16, float>(problem, stream, CUDA_R_16BF, CUBLAS_COMPUTE_32F);
+}
+
+}  // namespace lockstep::kernels::cuda

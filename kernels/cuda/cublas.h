@@ -1,0 +1,21 @@
+#pragma once
+/// cuBLAS beside the handwritten products: the same problem, the same result to rounding.
+
+#include <cuda_runtime.h>
+
+#include "lockstep/core/half.h"
+#include "lockstep/kernels/gemm.h"
+
+namespace lockstep::kernels::cuda {
+
+/// False where cublas_absent.cpp is linked in place of cublas.cpp.
+bool cublas_available();
+
+/// c (+)= op(a) op(b), enqueued on `stream`; `bias` is left to the caller. f32 sums for all but
+/// f64. `tf32`: f32 inputs may be rounded to it.
+void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf32);
+void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool tf32);
+void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool tf32);
+void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool tf32);
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,137 @@
+// Elementwise kernels on a GPU: the formulas of functors.h, in the loops of map.cuh.
+#include "lockstep/kernels/cpu/with_flag.h"
+#include "lockstep/kernels/cuda/backend.h"
+#include "lockstep/kernels/cuda/map.cuh"
+#include "lockstep/kernels/functors.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using lockstep::cuda::launch;
+using lockstep::cuda::queue_of;
+
+/// out (n) = F(x) (n). 16-byte loads.
+template <class T, class F>
+__global__ void __launch_bounds__(map_threads) unary_kernel(std::int64_t n, T* out, const T* x) {
+  map_elements<4>(
+      n, [](T value) { return F::forward(value); }, out, x);
+}
+
+/// dx (n) (+)= F's derivative (n) * dy (n). 16-byte loads.
+template <class T, class F, bool accumulate>
+__global__ void __launch_bounds__(map_threads)
+    unary_backward_kernel(std::int64_t n, T* dx, const T* dy, const T* saved) {
+  const auto gradient = [](T d, T s) { return F::backward(d, s); };
+  if constexpr (accumulate)
+    map_elements<2>(
+        n, [=](T d, T s, T before) { return before + gradient(d, s); }, dx, dy, saved,
+        static_cast<const T*>(dx));
+  else
+    map_elements<2>(n, gradient, dx, dy, saved);
+}
+
+/// out (n) (+)= a F b, where an operand is an array of n elements or Repeated. 16-byte loads.
+template <class T, class F, bool accumulate, class Operand>
+__global__ void __launch_bounds__(map_threads)
+    binary_kernel(std::int64_t n, T* out, const __grid_constant__ Operand a,
+                  const __grid_constant__ Operand b) {
+  if constexpr (accumulate)
+    map_elements<2>(
+        n, [](T x, T y, T before) { return before + F{}(x, y); }, out, a, b,
+        static_cast<const T*>(out));
+  else
+    map_elements<2>(n, F{}, out, a, b);
+}
+
+/// out (n) (+)= alpha * x, where x is an array of n elements or Repeated. 16-byte loads.
+template <class T, bool accumulate, class Operand>
+__global__ void __launch_bounds__(map_threads)
+    scale_kernel(std::int64_t n, T* out, T alpha, const __grid_constant__ Operand x) {
+  if constexpr (accumulate)
+    map_elements<2>(
+        n, [=](T value, T before) { return before + alpha * value; }, out, x,
+        static_cast<const T*>(out));
+  else
+    map_elements<4>(
+        n, [=](T value) { return alpha * value; }, out, x);
+}
+
+}  // namespace
+
+void CudaBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
+  const std::int64_t n = x.numel();
+  if (n == 0) return;
+  const auto queue = queue_of(x);
+  visit_floating("unary", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    visit(op, [&](auto functor) {
+      launch<unary_kernel<T, decltype(functor)>>(
+          {.grid = map_blocks<4, T>(n), .block = map_threads}, queue.stream, n, out.data<T>(),
+          x.data<T>());
+    });
+  });
+}
+
+void CudaBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                                 bool accumulate) {
+  const std::int64_t n = dy.numel();
+  if (n == 0) return;
+  const auto queue = queue_of(dy);
+  visit_floating("unary_backward", dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    visit(op, [&](auto functor) {
+      with_flag(accumulate, [&](auto add) {
+        launch<unary_backward_kernel<T, decltype(functor), add>>(
+            {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, dx.data<T>(),
+            dy.data<T>(), saved.data<T>());
+      });
+    });
+  });
+}
+
+void CudaBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
+                         bool accumulate) {
+  const std::int64_t n = out.numel();
+  if (n == 0) return;
+  const auto queue = queue_of(out);
+  const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+  visit_floating("binary", out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    visit(op, [&](auto functor) {
+      with_flag(accumulate, [&](auto add) {
+        const auto run = [&]<class Operand>(const Operand& left, const Operand& right) {
+          launch<binary_kernel<T, decltype(functor), add, Operand>>(
+              {.grid = map_blocks<2, T>(n), .block = map_threads}, queue.stream, n, out.data<T>(),
+              left, right);
+        };
+        if (a.numel() == n && b.numel() == n)
+          run.template operator()<const T*>(a.data<T>(), b.data<T>());
+        else
+          run(Repeated<T>(a, plan, plan.stride_a, n), Repeated<T>(b, plan, plan.stride_b, n));
+      });
+    });
+  });
+}
+
+void CudaBackend::broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
+  const std::int64_t n = out.numel();
+  if (n == 0) return;
+  const auto queue = queue_of(out);
+  const BroadcastPlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
+  visit_floating("broadcast_to", out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    with_flag(accumulate, [&](auto add) {
+      const auto run = [&]<class Operand>(const Operand& operand) {
+        launch<scale_kernel<T, add, Operand>>(
+            {.grid = map_blocks < add ? 2 : 4, T > (n), .block = map_threads}, queue.stream, n,
+            out.data<T>(), static_cast<T>(alpha), operand);
+      };
+      if (x.numel() == n)
+        run.template operator()<const T*>(x.data<T>());
+      else
+        run(Repeated<T>(x, plan, plan.stride_a, n));
+    });
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,114 @@
+#include "lockstep/kernels/cuda/backend.h"
+#include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/fold.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using cuda::launch;
+using cuda::Queue;
+using cuda::queue_of;
+
+constexpr int threads = 256, blocks_per_multiprocessor = 8;
+constexpr int most_pointers = 16;
+
+struct FoldTable {
+  const std::byte* sources[most_pointers];
+  std::byte* destinations[most_pointers];
+  int source_count, destination_count;
+};
+
+/// Elements [i, i + width): every source is read before a destination, which may be one of them, is
+/// written. Neighbours are added, then neighbouring sums, and so on; one without a neighbour waits:
+/// that is the tree of fold.h.
+template <class T, int most, int width>
+__device__ __forceinline__ void fold_at(const FoldTable& table, std::int64_t i) {
+  Pack<T, width> sums[most];
+#pragma unroll
+  for (int s = 0; s < most; ++s)
+    if (s < table.source_count)
+      sums[s] = load_pack<width>(reinterpret_cast<const T*>(table.sources[s]) + i);
+#pragma unroll
+  for (int distance = 1; distance < most; distance *= 2) {
+#pragma unroll
+    for (int s = 0; s < most; s += 2 * distance) {
+      if (s + distance < table.source_count) {
+#pragma unroll
+        for (int k = 0; k < width; ++k) sums[s][k] += sums[s + distance][k];
+      }
+    }
+  }
+  for (int d = 0; d < table.destination_count; ++d)
+    store_pack(reinterpret_cast<T*>(table.destinations[d]) + i, sums[0]);
+}
+
+/// 16-byte loads of elements [head, head + packs * width) of `count`; the others, before and after,
+/// one at a time. At most `most` sources.
+template <class T, int most>
+__global__ void __launch_bounds__(threads)
+    fold_kernel(const __grid_constant__ FoldTable table, std::int64_t head, std::int64_t packs,
+                std::int64_t count) {
+  constexpr int width = pack_width<T>;
+  const std::int64_t stride = std::int64_t{gridDim.x} * threads;
+  const std::int64_t thread = std::int64_t{blockIdx.x} * threads + threadIdx.x;
+  for (std::int64_t p = thread; p < packs; p += stride)
+    fold_at<T, most, width>(table, head + p * width);
+  const std::int64_t body = packs * width;
+  for (std::int64_t i = thread; i < count - body; i += stride)
+    fold_at<T, most, 1>(table, i < head ? i : i + body);
+}
+
+/// The number of elements before the first at which all pointers are multiples of 16, or `count` if
+/// there is none: they usually are slices of like buffers, and lie alike.
+template <class T>
+std::int64_t head_of(const FoldTable& table, std::int64_t count) {
+  const auto past = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % 16; };
+  const std::uintptr_t common = past(table.sources[0]);
+  for (int s = 0; s < table.source_count; ++s)
+    if (past(table.sources[s]) != common) return count;
+  for (int d = 0; d < table.destination_count; ++d)
+    if (past(table.destinations[d]) != common) return count;
+  return std::min<std::int64_t>(count, (16 - common) % 16 / sizeof(T));
+}
+
+template <class T, int most = 2>
+void fold_typed(const FoldTable& table, std::int64_t count, Device device) {
+  if constexpr (most < most_pointers)
+    if (table.source_count > most) return fold_typed<T, 2 * most>(table, count, device);
+  const std::int64_t head = head_of<T>(table, count), packs = (count - head) / pack_width<T>;
+  const std::int64_t work = std::max(packs, count - packs * pack_width<T>);
+  launch<fold_kernel<T, most>>(
+      {.grid = strided_blocks_for(device, work, threads, blocks_per_multiprocessor),
+       .block = threads},
+      queue_of(device).stream, table, head, packs, count);
+}
+
+template <class Pointer>
+void copy_pointers(std::string_view kind, std::span<const Pointer> from,
+                   Pointer (&to)[most_pointers], int& number) {
+  check<ShapeError>(from.size() <= most_pointers, "[fold] takes at most {} {}, got {}",
+                    most_pointers, kind, from.size());
+  std::copy(from.begin(), from.end(), to);
+  number = static_cast<int>(from.size());
+}
+
+}  // namespace
+
+void CudaBackend::fold(DType dtype, std::span<const std::byte* const> sources,
+                       std::span<std::byte* const> destinations, std::int64_t count,
+                       Device device) {
+  FoldTable table;
+  copy_pointers<const std::byte*>("sources", sources, table.sources, table.source_count);
+  copy_pointers<std::byte*>("destinations", destinations, table.destinations,
+                            table.destination_count);
+  switch (dtype) {
+    case DType::f32: return fold_typed<float>(table, count, device);
+    case DType::f64: return fold_typed<double>(table, count, device);
+    case DType::i32: return fold_typed<std::uint32_t>(table, count, device);  // unsigned ones wrap
+    case DType::i64: return fold_typed<std::uint64_t>(table, count, device);
+    default: break;
+  }
+  fail<DTypeError>("[fold] takes f32, f64, i32 or i64, got {}", dtype);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,40 @@
+/// Rung 2: the same three lines, with neighbouring threads along the rows of c.
+///
+/// Rung 1 wastes seven eighths of what memory delivers. Swapping the roles of x and y is enough:
+///
+///     lane     0        1        2       ...    the warp reads
+///     a      [i][l]   [i][l]   [i][l]           one word, handed to every lane
+///     b      [l][j] [l][j+1] [l][j+2]           32 words in a row: 4 sectors, all of them used
+///
+/// which is called a coalesced access, and c is written the same way. Still 4 bytes per flop are
+/// asked of the caches, and with transposed operands the old trouble is back: where `a` lies as
+/// (k, m) nothing changes (one word), but where `b` lies as (n, k) every lane reads another row.
+
+#include "lockstep/core/cuda/launch.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/cuda/gemm/operand.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int tile_rows = 8, tile_columns = 32;
+
+__global__ void gemm_coalesced_kernel(const GemmProblem<float> p) {
+  const auto [row0, column0] = tile_origin(p.n, tile_rows, tile_columns);
+  const std::int64_t i = row0 + threadIdx.y, j = column0 + threadIdx.x;
+  if (i >= p.m || j >= p.n) return;
+  const Operand<float> a = operand_a(p), b = operand_b(p);
+  float sum = 0;
+  for (std::int64_t l = 0; l < p.k; ++l) sum += *a.address(i, l) * *b.address(j, l);
+  store(p, i, j, sum);
+}
+
+}  // namespace
+
+void gemm_coalesced(const GemmProblem<float>& p, cudaStream_t stream) {
+  lockstep::cuda::launch<gemm_coalesced_kernel>(
+      {.grid = tile_count(p, tile_rows, tile_columns), .block = dim3(tile_columns, tile_rows)},
+      stream, p);
+}
+
+}  // namespace lockstep::kernels::cuda

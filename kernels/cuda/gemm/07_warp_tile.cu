@@ -1,0 +1,83 @@
+/// Rung 7: a tile per warp.
+///
+/// In rung 6 the 32 lanes of a warp lie as 2 x 16 in the block's square, so per depth a warp takes
+/// 2 * 8 numbers of `a` and 16 * 8 of `b` from shared memory: 144 words for 2048 products. What
+/// counts is the perimeter of the warp's results, and the best is a square, or nearly:
+///
+///                      64 columns                      128 x 128 results of a block:
+///              +--------------------------+              +-----------+-----------+
+///     32 rows  | 4 x 8 lanes,             |              |  warp 0   |  warp 1   |
+///              | 8 x 8 results for each   |              +-----------+-----------+
+///              +--------------------------+              |  warp 2   |  warp 3   |
+///                                                        +-----------+-----------+
+///     4 * 8 + 8 * 8 = 96 words for 2048 products         |   ...     |   ...     |
+///
+/// Numbers that several lanes read at once are delivered once. Which lane stands where matters too:
+/// see warp_lanes.cuh. As in rung 6 a lane's results come as squares of 4 x 4: quads of rows at 0 and
+/// 16, quads of columns at 0 and 32 of the warp's tile.
+///
+/// Source: CUTLASS documentation, "Efficient GEMM in CUDA": threadblock, warp and thread tiles.
+
+#include "lockstep/core/cuda/launch.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/cuda/gemm/quads.cuh"
+#include "lockstep/kernels/cuda/gemm/warp_lanes.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int TILE = 128;     // results per block in each dimension
+constexpr int DEPTH = 8;      // step along K
+constexpr int THREADS = 256;  // 8 warps: 4 x 2
+constexpr int ROW = TILE + padding<float, DEPTH>;
+
+template <bool VECTOR>
+__global__ void __launch_bounds__(THREADS, 2) gemm_warp_tile_kernel(const GemmProblem<float> p) {
+  __shared__ __align__(16) float a_tile[DEPTH][ROW];
+  __shared__ __align__(16) float b_tile[DEPTH][ROW];
+  const Operand<float> a = operand_a(p), b = operand_b(p);
+  const auto [row0, column0] = tile_origin(p.n, TILE, TILE);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const LanePlace lane = lane_place();
+  const int row = warp / 2 * 32 + lane.row * 4;
+  const int column = warp % 2 * 64 + lane.column * 4;
+
+  float sum[8][8] = {};
+  for (std::int64_t depth = 0; depth < p.k; depth += DEPTH) {
+    load_tile_of_quads<VECTOR, THREADS>(a, row0, depth, a_tile);
+    load_tile_of_quads<VECTOR, THREADS>(b, column0, depth, b_tile);
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      float from_a[8], from_b[8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        read_quad(&a_tile[d][half * 16 + row], from_a + half * 4);
+        read_quad(&b_tile[d][half * 32 + column], from_b + half * 4);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum[i][j] += from_a[i] * from_b[j];
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_quad(p, row0 + i / 4 * 16 + row + i % 4, column0 + half * 32 + column,
+                 sum[i] + half * 4, VECTOR);
+}
+
+}  // namespace
+
+void gemm_warp_tile(const GemmProblem<float>& p, cudaStream_t stream) {
+  const lockstep::cuda::LaunchShape shape{.grid = tile_count(p, TILE, TILE), .block = THREADS};
+  if (operand_a(p).aligned_rows() && operand_b(p).aligned_rows() && aligned_results(p))
+    lockstep::cuda::launch<gemm_warp_tile_kernel<true>>(shape, stream, p);
+  else
+    lockstep::cuda::launch<gemm_warp_tile_kernel<false>>(shape, stream, p);
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,211 @@
+/// Rung 8: copies that run while the block computes, and work for every multiprocessor.
+///
+/// A block of rung 7 does one thing at a time: it copies a tile, waits at a barrier, computes, waits
+/// again. Here a ring of STAGES tiles lies in shared memory. While the block computes on one of
+/// them, asynchronous copies fill the others, STAGES - 1 steps ahead:
+///
+///     stage    0     1     2     3
+///     step 0  use   copy  copy  copy         one barrier per step: it says that the tile to be
+///     step 1  copy  use   copy  copy         used has arrived for everybody, and that everybody
+///     step 2  copy  copy  use   copy         is done with the stage that is filled next
+///
+/// Copies of 4 bytes can put each number where it belongs, so a tile is transposed on its way and
+/// needs no alignment; where 16 bytes can go at once they do (tile_copier.cuh). In the registers the
+/// same is done on a small scale: the operands of the next depth are read before the products of
+/// this one are formed.
+///
+/// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
+/// multiprocessors have nothing to do. So there are three sizes of tiles, and where even small tiles
+/// are few and K is long, the sum over K is split into slices: each becomes a matrix of its own in
+/// scratch memory, and a second kernel adds the slices up, always in the same order.
+///
+/// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining, split-K.
+
+#include "lockstep/core/cuda/launch.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/cuda/gemm/quads.cuh"
+#include "lockstep/kernels/cuda/gemm/tile_copier.cuh"
+#include "lockstep/kernels/cuda/gemm/warp_lanes.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+/// ROWS_ x COLUMNS_ results per block, of which each thread computes THREAD_ROWS_ x THREAD_COLUMNS_;
+/// warps of 4 x 8 lanes as in rung 7. BLOCKS_ of them share a multiprocessor.
+template <int ROWS_, int COLUMNS_, int DEPTH_, int THREAD_ROWS_, int THREAD_COLUMNS_, int BLOCKS_>
+struct Tiling {
+  static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, BLOCKS = BLOCKS_;
+  static constexpr int THREAD_ROWS = THREAD_ROWS_, THREAD_COLUMNS = THREAD_COLUMNS_;
+  static constexpr int WARP_ROWS = 4 * THREAD_ROWS, WARP_COLUMNS = 8 * THREAD_COLUMNS;
+  static constexpr int WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
+  static constexpr int THREADS = ROWS / WARP_ROWS * WARPS_ACROSS * 32;
+  static constexpr int STAGES = 4;
+  using CopierA = TileCopier<float, ROWS, DEPTH, THREADS, TileOrder::depth_rows>;
+  using CopierB = TileCopier<float, COLUMNS, DEPTH, THREADS, TileOrder::depth_rows>;
+};
+using Large = Tiling<128, 128, 8, 16, 8, 2>;  // 128 threads
+using Medium = Tiling<64, 64, 8, 8, 4, 4>;    // 128 threads
+using Small = Tiling<32, 32, 16, 4, 4, 8>;    // 64 threads
+
+/// What of the problem can be accessed by 16 bytes, and how K is split.
+struct Access {
+  bool a, b, c;
+  std::int64_t slice_depth;
+};
+
+/// The operands of one thread at one depth: quads of rows at 0, 16, ... and of columns at 0, 32, ...
+template <class Tile>
+struct Fragments {
+  float a[Tile::THREAD_ROWS], b[Tile::THREAD_COLUMNS];
+
+  __device__ __forceinline__ void read(const float* a_row, const float* b_row) {
+#pragma unroll
+    for (int i = 0; i < Tile::THREAD_ROWS; i += 4) read_quad(a_row + i * 4, a + i);
+#pragma unroll
+    for (int j = 0; j < Tile::THREAD_COLUMNS; j += 4) read_quad(b_row + j * 8, b + j);
+  }
+};
+
+/// sum += the products of one step; `a` and `b` are this thread's first elements of the two tiles.
+template <class Tile>
+__device__ __forceinline__ void multiply(const float* a, const float* b,
+                                         float (&sum)[Tile::THREAD_ROWS][Tile::THREAD_COLUMNS]) {
+  constexpr int ROW_A = Tile::CopierA::template ROW<false>;
+  constexpr int ROW_B = Tile::CopierB::template ROW<false>;
+  Fragments<Tile> fragments[2];
+  fragments[0].read(a, b);
+#pragma unroll
+  for (int d = 0; d < Tile::DEPTH; ++d) {
+    if (d + 1 < Tile::DEPTH) fragments[(d + 1) % 2].read(a + (d + 1) * ROW_A, b + (d + 1) * ROW_B);
+    const Fragments<Tile>& now = fragments[d % 2];
+#pragma unroll
+    for (int i = 0; i < Tile::THREAD_ROWS; ++i)
+#pragma unroll
+      for (int j = 0; j < Tile::THREAD_COLUMNS; ++j) sum[i][j] += now.a[i] * now.b[j];
+  }
+}
+
+/// blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the y-th matrix in p.c.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
+    gemm_double_buffered_kernel(GemmProblem<float> p, const Access access) {
+  using CopierA = typename Tile::CopierA;
+  using CopierB = typename Tile::CopierB;
+  constexpr int STAGES = Tile::STAGES;
+  __shared__ __align__(16) float a_tiles[STAGES][CopierA::SIZE];
+  __shared__ __align__(16) float b_tiles[STAGES][CopierB::SIZE];
+
+  const auto [row0, column0] = tile_origin(p.n, Tile::ROWS, Tile::COLUMNS);
+  const std::int64_t depth0 = blockIdx.y * access.slice_depth;
+  const std::int64_t depth_end =
+      depth0 + access.slice_depth < p.k ? depth0 + access.slice_depth : p.k;
+  const int steps = static_cast<int>(tiles(depth_end - depth0, Tile::DEPTH));
+  CopierA a(operand_a(p), row0, depth0, access.a);
+  CopierB b(operand_b(p), column0, depth0, access.b);
+  const auto start = [&](int step) {
+    const std::int64_t depth_left = depth_end - depth0 - step * std::int64_t{Tile::DEPTH};
+    if (depth_left > 0) {
+      a.start(a_tiles[step % STAGES], depth_left);
+      b.start(b_tiles[step % STAGES], depth_left);
+    }
+    cp_async_commit();  // an empty group, at the end, keeps the count right
+  };
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const LanePlace lane = lane_place();
+  const int row = warp / Tile::WARPS_ACROSS * Tile::WARP_ROWS + lane.row * 4;
+  const int column = warp % Tile::WARPS_ACROSS * Tile::WARP_COLUMNS + lane.column * 4;
+
+  float sum[Tile::THREAD_ROWS][Tile::THREAD_COLUMNS] = {};
+#pragma unroll 1  // no need for more code
+  for (int step = 0; step < STAGES - 1; ++step) start(step);
+  for (int step = 0; step < steps; ++step) {
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    start(step + STAGES - 1);
+    multiply<Tile>(a_tiles[step % STAGES] + row, b_tiles[step % STAGES] + column, sum);
+  }
+  cp_async_wait<0>();
+
+  p.c += blockIdx.y * p.m * p.n;
+#pragma unroll
+  for (int i = 0; i < Tile::THREAD_ROWS; ++i)
+#pragma unroll
+    for (int j = 0; j < Tile::THREAD_COLUMNS; j += 4)
+      store_quad(p, row0 + row + i / 4 * 16 + i % 4, column0 + column + j * 8, &sum[i][j],
+                 access.c);
+}
+
+/// c = the sum of the slices, each (m, n), in ascending order.
+__global__ void gemm_fold_slices_kernel(const GemmProblem<float> p, const float* slices,
+                                        int count) {
+  const std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x, size = p.m * p.n;
+  if (i >= size) return;
+  float sum = slices[i];
+  for (int slice = 1; slice < count; ++slice) sum += slices[slice * size + i];
+  store(p, i / p.n, i % p.n, sum);
+}
+
+/// Scratch memory in the order of a stream.
+class Scratch {
+ public:
+  Scratch(std::int64_t floats, cudaStream_t stream) : stream_(stream) {
+    const std::size_t bytes = static_cast<std::size_t>(floats) * sizeof(float);
+    lockstep::cuda::call("matmul", "cudaMallocAsync", cudaMallocAsync(&data_, bytes, stream));
+  }
+  ~Scratch() { (void)cudaFreeAsync(data_, stream_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  float* data() const { return static_cast<float*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  cudaStream_t stream_;
+};
+
+template <class Tile>
+void launch_slices(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
+  const auto slices = static_cast<unsigned>(divide_up(p.k, slice_depth));
+  const Access access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(), aligned_results(p),
+                      slice_depth};
+  lockstep::cuda::launch<gemm_double_buffered_kernel<Tile>>(
+      {.grid = dim3(tile_count(p, Tile::ROWS, Tile::COLUMNS), slices), .block = Tile::THREADS},
+      stream, p, access);
+}
+
+/// One slice: straight into c. More: into scratch memory, and from there into c.
+template <class Tile>
+void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t stream) {
+  const std::int64_t slices = divide_up(p.k, slice_depth);
+  if (slices == 1) return launch_slices<Tile>(p, slice_depth, stream);
+  const Scratch scratch(slices * p.m * p.n, stream);
+  GemmProblem<float> sums = p;
+  sums.c = scratch.data();
+  sums.accumulate = false;
+  sums.bias = nullptr;
+  launch_slices<Tile>(sums, slice_depth, stream);
+  lockstep::cuda::launch<gemm_fold_slices_kernel>(
+      {.grid = blocks_for(p.m * p.n, 256), .block = 256}, stream, p,
+      static_cast<const float*>(scratch.data()), static_cast<int>(slices));
+}
+
+}  // namespace
+
+/// The choice depends on the sizes alone, not on the device, so that the order of a sum, and with
+/// it its bits, is the same on every GPU. It is made for about 128 multiprocessors: the largest
+/// tiles that give each of them one. If not even small tiles do, and K is long enough for a slice to
+/// be worth the writing and reading of its sums, slices of at least 256 until there are two blocks
+/// for each.
+void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
+  constexpr std::int64_t processors = 128, shortest_slice = 256;
+  if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, p.k, stream);
+  if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, p.k, stream);
+  const std::int64_t small_tiles = tiles(p.m, 32) * tiles(p.n, 32);
+  const std::int64_t wanted = 2 * processors / small_tiles, possible = p.k / shortest_slice;
+  const std::int64_t slices = wanted < possible ? wanted : possible;
+  if (small_tiles >= processors || slices < 2) return run<Small>(p, p.k, stream);
+  const std::int64_t steps = tiles(tiles(p.k, Small::DEPTH), static_cast<int>(slices));
+  run<Small>(p, steps * Small::DEPTH, stream);
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,78 @@
+/// Rung 9: tensor cores, for floats with 11 significant bits.
+///
+/// Rung 8 issues one instruction for 32 multiply-adds of a warp, and four of these per clock are all
+/// that a multiprocessor can do. A tensor core does a whole product of small matrices per
+/// instruction: mma.m16n8k8 is 16 * 8 * 8 = 1024 multiply-adds, and an H200 does 494 TFLOP/s this
+/// way instead of 67. The price is precision: the factors are rounded to tf32, which has the 8
+/// exponent bits of a float and 10 bits of mantissa instead of 23. Products are exact, sums are f32.
+/// So the error of a result is at most about 2^-10 of the sum of its products' magnitudes, and this
+/// rung is only for those who ask for it (gemm_tf32).
+///
+/// Bytes become the problem again: each instruction wants (16 + 8) * 8 numbers from registers, which
+/// come from shared memory. A warp of 64 x 64 results reads 32 words per lane for 32 instructions.
+/// Where each lane's words lie is fixed by the instruction: with g = lane / 4 and t = lane % 4 it
+/// wants the elements (outer g, depth t). Rows of 16 + 4 words when depth is contiguous, and of
+/// 128 + 8 (or 64 + 8) when it is not, put them into 32 different banks:
+///
+///     20 g + t  mod 32:  0..3, 20..23, 8..11, 28..31, 16..19, 4..7, 24..27, 12..15
+///     8 t + g   mod 32:  0..7, 8..15, 16..23, 24..31
+///
+/// Source: PTX ISA, "Matrix Fragments for mma.m16n8k8".
+
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/cuda/gemm/tensor_product.cuh"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+struct Tf32Core {
+  using Element = float;
+  static constexpr int DEPTH = 8;
+
+  template <bool DEPTH_CONTIGUOUS, int ROW>
+  static __device__ __forceinline__ void read(std::uint32_t (&fragment)[4], const float* tile,
+                                              int outer, int depth) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int o = outer + lane / 4 + i % 2 * 8, d = depth + lane % 4 + i / 2 * 4;
+      fragment[i] = to_tf32(DEPTH_CONTIGUOUS ? tile[o * ROW + d] : tile[d * ROW + o]);
+    }
+  }
+
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const std::uint32_t (&a)[4],
+                                                  const std::uint32_t (&b)[2]) {
+    mma_m16n8k8_tf32(sum, a, b);
+  }
+};
+
+template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
+__global__ void __launch_bounds__(Tile::THREADS, 2)
+    gemm_tensor_tf32_kernel(const GemmProblem<float> p, const TensorAccess access) {
+  tensor_product<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS>(p, access);
+}
+
+template <class Tile>
+void run(const GemmProblem<float>& p, cudaStream_t stream) {
+  const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
+                            aligned_pairs(p)};
+  with_orders(p, [&](auto a, auto b) {
+    lockstep::cuda::launch<gemm_tensor_tf32_kernel<Tile, a.value, b.value>>(
+        {.grid = tile_count(p, Tile::TILE, Tile::TILE),
+         .block = Tile::THREADS,
+         .shared_bytes = Tile::SHARED_BYTES},
+        stream, p, access);
+  });
+}
+
+}  // namespace
+
+/// Large tiles where there is one for each of about 128 multiprocessors, else small ones.
+void gemm_tensor_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+  if (tiles(p.m, 128) * tiles(p.n, 128) >= 128)
+    run<TensorTiling<Tf32Core, 64>>(p, stream);
+  else
+    run<TensorTiling<Tf32Core, 32>>(p, stream);
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,90 @@
+/// Rung 12: the kernel of rung 11 for floats, rounded to tf32.
+///
+/// In bytes it is the same kernel: a row of a panel is 32 floats instead of 64 bf16, a wgmma takes
+/// 8 of them, and runs half as fast. Two things differ.
+///
+/// - wgmma truncates floats to tf32, which would double the rounding error of rung 09 and bias it
+///   towards zero. The copy engine rounds to the nearest instead, on the way, when the tensor map
+///   says TFLOAT32.
+/// - wgmma reads four-byte operands along k only. A matrix that lies the other way (B, unless
+///   transposed; A, if transposed) is first turned over into scratch memory: 8 bytes of traffic per
+///   element once, against 2 m flop (for B) that it takes part in. At 4096^3 that is 128 MiB, about
+///   30 us of a product of about 340 us; x w^T, the product of a linear layer's forward pass, needs
+///   none. The turned rows are padded to 16 bytes for the copy engine, so that any k will do.
+///
+/// Sources: PTX ISA 9.0, section 9.7.15.5.2 (truncation; the transposes of two-byte types alone);
+/// CUDA driver API, CUtensorMapDataType.
+
+#include <memory>
+
+#include "lockstep/kernels/cuda/gemm/hopper.h"
+#include "lockstep/kernels/cuda/gemm/hopper_product.cuh"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kTurn = 32;     ///< tiles of 32 x 32, turned over in shared memory
+constexpr int kTurnRows = 8;  ///< a block is 32 x 8 threads: each moves 4 elements
+
+/// out (columns, rows), its rows `pitch` apart = the transpose of in (rows, columns). One block per
+/// tile; reads and writes are both coalesced, and the column of padding keeps a column of the tile
+/// in 32 different banks.
+__global__ void hopper_turn_kernel(const float* __restrict__ in, float* __restrict__ out,
+                                   std::int64_t rows, std::int64_t columns, std::int64_t pitch) {
+  __shared__ float tile[kTurn][kTurn + 1];
+  const std::int64_t tiles_across = (columns - 1) / kTurn + 1;
+  const std::int64_t row = blockIdx.x / tiles_across * kTurn;
+  const std::int64_t column = blockIdx.x % tiles_across * kTurn;
+  const int x = threadIdx.x;
+  for (int y = threadIdx.y; y < kTurn; y += kTurnRows)
+    if (row + y < rows && column + x < columns) tile[y][x] = in[(row + y) * columns + column + x];
+  __syncthreads();
+  for (int y = threadIdx.y; y < kTurn; y += kTurnRows)
+    if (column + y < columns && row + x < rows) out[(column + y) * pitch + row + x] = tile[x][y];
+}
+
+/// Gives memory back once `stream` has done what it holds by then.
+struct FreeInOrder {
+  cudaStream_t stream;
+  void operator()(float* memory) const { (void)cudaFreeAsync(memory, stream); }
+};
+
+/// A matrix with rows along k: the given one, or its transpose in memory of its own.
+class AlongK {
+ public:
+  /// `matrix` is (size, k), or (k, size) if `turn`.
+  AlongK(const float* matrix, std::int64_t size, std::int64_t k, bool turn, cudaStream_t stream)
+      : matrix_(matrix), size_(size), k_(k), pitch_(k), scratch_(nullptr, {stream}) {
+    if (!turn) return;
+    pitch_ = (k + 3) / 4 * 4;
+    void* memory = nullptr;
+    lockstep::cuda::call("gemm_hopper_tf32", "cudaMallocAsync",
+                         cudaMallocAsync(&memory, size * pitch_ * sizeof(float), stream));
+    scratch_.reset(static_cast<float*>(memory));
+    const std::int64_t tiles = ((k - 1) / kTurn + 1) * ((size - 1) / kTurn + 1);
+    lockstep::cuda::launch<hopper_turn_kernel>(
+        {.grid = static_cast<unsigned>(tiles), .block = dim3(kTurn, kTurnRows)}, stream, matrix,
+        scratch_.get(), k, size, pitch_);
+    matrix_ = scratch_.get();
+  }
+
+  CUtensorMap map() const { return tensor_map(matrix_, size_, k_, pitch_); }
+
+ private:
+  const float* matrix_;
+  std::int64_t size_, k_, pitch_;
+  std::unique_ptr<float, FreeInOrder> scratch_;
+};
+
+}  // namespace
+
+void gemm_hopper_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+  if (!hopper_can(p) || !hopper_available()) return gemm_tensor_tf32(p, stream);
+  const AlongK a(p.a, p.m, p.k, p.transpose_a, stream);
+  const AlongK b(p.b, p.n, p.k, !p.transpose_b, stream);
+  const Output<float> out{p.c, p.bias, static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
+  launch_product<float, false, true>(a.map(), b.map(), out, static_cast<int>(p.k), stream);
+}
+
+}  // namespace lockstep::kernels::cuda

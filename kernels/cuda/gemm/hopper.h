@@ -1,0 +1,31 @@
+#pragma once
+/// When rungs 11 and 12 use Hopper's own instructions, and when they are their portable twins.
+
+#include <cstdint>
+#include <limits>
+
+#include "lockstep/kernels/gemm.h"
+
+namespace lockstep::kernels::cuda {
+
+/// Whether they are compiled in and the current device is a Hopper (compute capability 9.x).
+bool hopper_available();
+
+/// Whether the copy engine can take the rows of a matrix with `inner` elements per row: it wants
+/// their addresses to be multiples of 16 bytes (cuTensorMapEncodeTiled).
+template <class T>
+bool hopper_rows(const T* matrix, std::int64_t inner) {
+  return reinterpret_cast<std::uintptr_t>(matrix) % 16 == 0 &&
+         inner * static_cast<std::int64_t>(sizeof(T)) % 16 == 0;
+}
+
+/// Whether the Hopper kernels can take the problem: all rows at multiples of 16 bytes, and
+/// coordinates that fit the copy engine's 32 bits. A pure function of shapes and addresses.
+template <class T>
+bool hopper_can(const GemmProblem<T>& p) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() / 2;
+  return p.m <= most && p.n <= most && p.k <= most && hopper_rows(p.c, p.n) &&
+         hopper_rows(p.a, p.transpose_a ? p.m : p.k) && hopper_rows(p.b, p.transpose_b ? p.k : p.n);
+}
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,72 @@
+// Which rung computes what by default, and the list of all of them.
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+/// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU idle,
+/// where the small tiles of rungs 9 and 10 do not.
+template <class T>
+bool large(const GemmProblem<T>& p) {
+  return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;
+}
+
+}  // namespace
+
+void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
+void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
+void gemm(const GemmProblem<BFloat16>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_bf16(p, stream) : gemm_tensor_bf16(p, stream);
+}
+void gemm(const GemmProblem<Half>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_f16(p, stream) : gemm_tensor_f16(p, stream);
+}
+void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
+}
+
+template <>
+std::span<const Rung<float>> rungs() {
+  static constexpr Rung<float> all[] = {
+      {1, "01_naive", false, "", gemm_naive},
+      {2, "02_coalesced", false, "", gemm_coalesced},
+      {3, "03_shared", false, "", gemm_shared},
+      {4, "04_tile_1d", false, "", gemm_tile_1d},
+      {5, "05_tile_2d", false, "", gemm_tile_2d},
+      {6, "06_vectorized", false, "", gemm_vectorized},
+      {7, "07_warp_tile", false, "", gemm_warp_tile},
+      {8, "08_double_buffered", false, "", gemm_double_buffered},
+      {9, "09_tensor_tf32", true, "", gemm_tensor_tf32},
+      {12, "12_hopper_tf32", true, "sm_90a", gemm_hopper_tf32},
+  };
+  return all;
+}
+
+template <>
+std::span<const Rung<double>> rungs() {
+  static constexpr Rung<double> all[] = {
+      {1, "01_naive", false, "", gemm_naive},
+      {5, "05_tile_2d", false, "", gemm_tile_2d},
+  };
+  return all;
+}
+
+template <>
+std::span<const Rung<BFloat16>> rungs() {
+  static constexpr Rung<BFloat16> all[] = {
+      {10, "10_tensor_bf16", false, "", gemm_tensor_bf16},
+      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_bf16},
+  };
+  return all;
+}
+
+template <>
+std::span<const Rung<Half>> rungs() {
+  static constexpr Rung<Half> all[] = {
+      {10, "10_tensor_bf16", false, "", gemm_tensor_f16},
+      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_f16},
+  };
+  return all;
+}
+
+}  // namespace lockstep::kernels::cuda

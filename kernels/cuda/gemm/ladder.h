@@ -1,0 +1,76 @@
+#pragma once
+/// The ladder: matrix products on a GPU, from three lines to tensor cores, one file per rung. Each
+/// rung mends what the one before it wastes; read them in order. Every rung takes any sizes > 0,
+/// both transposes, unaligned pointers, `accumulate` and `bias`; they differ in speed alone.
+///
+///   f32, f64   01_naive            one thread per result, in the wrong order
+///   f32        02_coalesced        neighbouring threads read neighbouring addresses
+///   f32        03_shared           a block shares its reads through shared memory
+///   f32        04_tile_1d          a thread computes 8 results
+///   f32, f64   05_tile_2d          a thread computes 8 x 8 results
+///   f32        06_vectorized       16 bytes per access
+///   f32        07_warp_tile        the lanes of a warp share their reads of shared memory
+///   f32        08_double_buffered  copies run while the block computes; the sum over K may be split
+///   tf32       09_tensor_tf32      tensor cores, inputs rounded to 11 bits
+///   bf16, f16  10_tensor_bf16      tensor cores, 16-bit inputs
+///   bf16, f16  11_hopper_bf16      the copies and the tensor cores of Hopper GPUs (sm_90a)
+///   tf32       12_hopper_tf32      the same for tf32
+///
+/// All functions only enqueue work on `stream` and may be called from any thread. Results are
+/// deterministic: their bits depend on the problem alone. Sums are made in f32 (f64 for f64); the
+/// bias and the former value of c are added to the sum before it is rounded to c's type.
+
+#include <cuda_runtime.h>
+
+#include <span>
+#include <string_view>
+
+#include "lockstep/core/half.h"
+#include "lockstep/kernels/gemm.h"
+
+namespace lockstep::kernels::cuda {
+
+/// The product that everybody calls: the best of the rungs in full precision, chosen by the sizes
+/// (and, for 16-bit types, by whether the GPU is a Hopper and the rows are aligned for it).
+void gemm(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm(const GemmProblem<double>& problem, cudaStream_t stream);
+void gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
+void gemm(const GemmProblem<Half>& problem, cudaStream_t stream);
+/// The same on tensor cores, for those who accept inputs rounded to tf32: 11 significant bits
+/// instead of 24 in each factor; sums stay f32.
+void gemm_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
+
+void gemm_naive(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_naive(const GemmProblem<double>& problem, cudaStream_t stream);
+void gemm_coalesced(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_shared(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_tile_1d(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_tile_2d(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_tile_2d(const GemmProblem<double>& problem, cudaStream_t stream);
+void gemm_vectorized(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_warp_tile(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_double_buffered(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_tensor_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
+void gemm_tensor_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
+void gemm_tensor_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
+/// On other GPUs than Hopper's, in the simulator, and for rows that the copy engine cannot take,
+/// these call their portable twins, gemm_tensor_*.
+void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
+void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
+void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
+
+/// One row of a table that tests and benchmarks go through.
+template <class T>
+struct Rung {
+  int number;
+  std::string_view name;   ///< of its file, without the ending: "01_naive"
+  bool tf32;               ///< rounds its inputs to tf32
+  std::string_view needs;  ///< "sm_90a": elsewhere this rung is its twin; "": nothing
+  void (*run)(const GemmProblem<T>&, cudaStream_t);
+};
+
+/// All rungs for inputs of type float, double, BFloat16 or Half, in ascending order.
+template <class T>
+std::span<const Rung<T>> rungs();
+
+}  // namespace lockstep::kernels::cuda

@@ -1,0 +1,191 @@
+// Bias with activation, casts, and transposes on a GPU.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "lockstep/kernels/cuda/backend.h"
+#include "lockstep/kernels/cuda/map.cuh"
+#include "lockstep/kernels/functors.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using lockstep::cuda::launch;
+using lockstep::cuda::queue_of;
+
+struct Identity {
+  template <class T>
+  static __device__ T forward(T x) {
+    return x;
+  }
+};
+
+/// out (N, C) = Activation(x (N, C) + bias (C)), n = N C. 16-byte loads.
+template <class T, class Activation>
+__global__ void __launch_bounds__(map_threads)
+    bias_activation_kernel(std::int64_t n, T* out, const T* x,
+                           const __grid_constant__ Repeated<T> bias) {
+  map_elements<2>(
+      n, [](T value, T b) { return Activation::forward(value + b); }, out, x, bias);
+}
+
+// Conversions between the device's own types. Those to 16 bits begin at f32, as on the processor.
+
+template <class To, class From>
+__device__ __forceinline__ To convert(From x) {
+  if constexpr (std::is_same_v<From, __half>)
+    return convert<To>(__half2float(x));
+  else if constexpr (std::is_same_v<From, __nv_bfloat16>)
+    return convert<To>(__bfloat162float(x));
+  else if constexpr (std::is_same_v<To, __half>)
+    return __float2half_rn(static_cast<float>(x));
+  else if constexpr (std::is_same_v<To, __nv_bfloat16>)
+    return __float2bfloat16_rn(static_cast<float>(x));
+  else
+    return static_cast<To>(x);
+}
+
+/// out (n) = x (n), each thread 16 bytes at a time of the wider type.
+template <class To, class From>
+__global__ void __launch_bounds__(map_threads) cast_kernel(std::int64_t n, To* out, const From* x) {
+  map_elements<2>(
+      n, [](From value) { return convert<To>(value); }, out, x);
+}
+
+/// The type in which the device computes with elements of a tensor's type.
+template <class T>
+using OnDevice =
+    std::conditional_t<std::is_same_v<T, Half>, __half,
+                       std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, T>>;
+
+// Transposes. A block moves a square tile: rows of x in, through shared memory, columns out as rows
+// of the result, so that both sides see runs of at least 128 bytes.
+
+constexpr int transpose_threads = 256;
+constexpr int segment_packs = 8;  // a warp reads or writes 4 rows of 128 bytes at a time
+
+/// Elements along the tile's side: a multiple of 128 bytes.
+template <class T>
+constexpr int tile_side = sizeof(T) == 1   ? 128
+                          : sizeof(T) == 8 ? 32
+                                           : 64;
+
+/// Calls f(row, column) for the tile's packs of `width` elements that this thread moves.
+template <class T, int width, class F>
+__device__ __forceinline__ void for_each_pack(F f) {
+  constexpr int side = tile_side<T>;
+  constexpr int in_segment = width == 1 ? side : segment_packs;
+#pragma unroll
+  for (int pack = 0; pack < side * side / width; pack += transpose_threads) {
+    const int p = pack + static_cast<int>(threadIdx.x);
+    const int segment = p / (in_segment * side);
+    f(p / in_segment % side, (segment * in_segment + p % in_segment) * width);
+  }
+}
+
+/// x (rows, columns) -> out (columns, rows), T an unsigned integer of the elements' size. 16-byte
+/// loads where rows begin at multiples of 16 bytes, stores likewise.
+template <class T>
+__global__ void __launch_bounds__(transpose_threads)
+    transpose_kernel(std::int64_t rows, std::int64_t columns, const T* x, T* out) {
+  constexpr int side = tile_side<T>, width = pack_width<T>;
+  // A row of the tile is one word longer, so that its columns lie in different memory banks.
+  constexpr int pitch = side + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);
+  __shared__ T tile[side][pitch];  // transposed: (column of x, row of x)
+  const std::int64_t tiles_across = (columns + side - 1) / side;
+  const std::int64_t row0 = blockIdx.x / tiles_across * side;
+  const std::int64_t column0 = blockIdx.x % tiles_across * side;
+
+  if (is_aligned(x) && columns % width == 0) {
+    constexpr int loads = side * side / width / transpose_threads;
+    Pack<T> packs[loads];  // all under way before the first is stored
+    int load = 0;
+    for_each_pack<T, width>([&](int r, int c) {
+      if (row0 + r < rows && column0 + c < columns)
+        packs[load] = load_pack(x + (row0 + r) * columns + column0 + c);
+      ++load;
+    });
+    load = 0;
+    for_each_pack<T, width>([&](int r, int c) {
+#pragma unroll
+      for (int e = 0; e < width; ++e) tile[c + e][r] = packs[load][e];
+      ++load;
+    });
+  } else {
+    for_each_pack<T, 1>([&](int r, int c) {
+      if (row0 + r < rows && column0 + c < columns)
+        tile[c][r] = x[(row0 + r) * columns + column0 + c];
+    });
+  }
+  __syncthreads();
+  if (is_aligned(out) && rows % width == 0) {
+    for_each_pack<T, width>([&](int c, int r) {
+      if (column0 + c >= columns || row0 + r >= rows) return;
+      Pack<T> pack;
+#pragma unroll
+      for (int e = 0; e < width; ++e) pack[e] = tile[c][r + e];
+      store_pack(out + (column0 + c) * rows + row0 + r, pack);
+    });
+  } else {
+    for_each_pack<T, 1>([&](int c, int r) {
+      if (column0 + c < columns && row0 + r < rows)
+        out[(column0 + c) * rows + row0 + r] = tile[c][r];
+    });
+  }
+}
+
+template <class T>
+void transpose_words(const Tensor& x, const Tensor& out) {
+  const std::int64_t tiles =
+      divide_up(x.size(0), tile_side<T>) * divide_up(x.size(1), tile_side<T>);
+  launch<transpose_kernel<T>>({.grid = blocks_for(tiles, 1), .block = transpose_threads},
+                              queue_of(x).stream, x.size(0), x.size(1),
+                              reinterpret_cast<const T*>(x.raw()), reinterpret_cast<T*>(out.raw()));
+}
+
+}  // namespace
+
+void CudaBackend::bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
+                                  const Tensor& out) {
+  const std::int64_t n = x.numel();
+  if (n == 0) return;
+  const BroadcastPlan plan = broadcast_plan(x.shape(), bias.shape(), out.shape());
+  visit_floating("bias_activation", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto run = [&](auto functor) {
+      launch<bias_activation_kernel<T, decltype(functor)>>(
+          {.grid = map_blocks<2, T>(n), .block = map_threads}, queue_of(x).stream, n, out.data<T>(),
+          x.data<T>(), Repeated<T>(bias, plan, plan.stride_b, n));
+    };
+    if (activation == Activation::relu)
+      run(Relu{});
+    else
+      run(Identity{});
+  });
+}
+
+void CudaBackend::cast(const Tensor& x, const Tensor& out) {
+  const std::int64_t n = x.numel();
+  if (n == 0) return;
+  visit_any_floating("cast", x.dtype(), [&](auto from) {
+    visit_any_floating("cast", out.dtype(), [&](auto to) {
+      using From = OnDevice<decltype(from)>;
+      using To = OnDevice<decltype(to)>;
+      using Wider = std::conditional_t<(sizeof(To) > sizeof(From)), To, From>;
+      launch<cast_kernel<To, From>>({.grid = map_blocks<2, Wider>(n), .block = map_threads},
+                                    queue_of(x).stream, n, reinterpret_cast<To*>(out.raw()),
+                                    reinterpret_cast<const From*>(x.raw()));
+    });
+  });
+}
+
+void CudaBackend::transpose(const Tensor& x, const Tensor& out) {
+  if (x.numel() == 0) return;
+  switch (size_of(x.dtype())) {
+    case 1: return transpose_words<std::uint8_t>(x, out);
+    case 2: return transpose_words<std::uint16_t>(x, out);
+    case 4: return transpose_words<std::uint32_t>(x, out);
+    default: return transpose_words<std::uint64_t>(x, out);
+  }
+}
+
+}  // namespace lockstep::kernels

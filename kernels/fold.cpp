@@ -1,0 +1,13 @@
+#include "lockstep/kernels/fold.h"
+
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::kernels {
+
+void fold(DType dtype, std::span<const std::byte* const> sources,
+          std::span<std::byte* const> destinations, std::int64_t count, Device device) {
+  check<ShapeError>(!sources.empty(), "[fold] takes at least 1 source, got {}", sources.size());
+  if (count > 0) backend_of(device).fold(dtype, sources, destinations, count, device);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,48 @@
+#include "lockstep/kernels/loss.h"
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/checks.h"
+
+namespace lockstep::kernels {
+
+void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                   const Tensor& saved) {
+  check_defined("cross_entropy", "logits", logits);
+  check_differentiable("cross_entropy", logits);
+  check_rank("cross_entropy", "logits", logits, 2);
+  check_beside("cross_entropy", "labels", labels, DType::i64, logits);
+  check_shape("cross_entropy", "labels", labels, {logits.size(0)});
+  check_scalar("cross_entropy", "loss", loss, logits);
+  if (saved.defined()) check_alike("cross_entropy", "saved", saved, logits);
+  backend_of(logits.device()).cross_entropy(logits, labels, loss, saved);
+}
+
+void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
+                            bool accumulate) {
+  check_defined("cross_entropy_backward", "saved", saved);
+  check_differentiable("cross_entropy_backward", saved);
+  check_rank("cross_entropy_backward", "saved", saved, 2);
+  check_scalar("cross_entropy_backward", "dloss", dloss, saved);
+  check_alike("cross_entropy_backward", "dlogits", dlogits, saved);
+  backend_of(saved.device()).cross_entropy_backward(dloss, saved, dlogits, accumulate);
+}
+
+void mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
+  check_defined("mse", "x", x);
+  check_differentiable("mse", x);
+  check_alike("mse", "y", y, x);
+  check_scalar("mse", "loss", loss, x);
+  backend_of(x.device()).mse(x, y, loss);
+}
+
+void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
+                  bool accumulate) {
+  check_defined("mse_backward", "x", x);
+  check_differentiable("mse_backward", x);
+  check_scalar("mse_backward", "dloss", dloss, x);
+  check_alike("mse_backward", "y", y, x);
+  check_alike("mse_backward", "dx", dx, x);
+  backend_of(x.device()).mse_backward(dloss, x, y, dx, accumulate);
+}
+
+}  // namespace lockstep::kernels

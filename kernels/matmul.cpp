@@ -1,0 +1,76 @@
+#include "lockstep/kernels/matmul.h"
+
+#include <atomic>
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/checks.h"
+
+namespace lockstep::kernels {
+namespace {
+
+std::atomic<bool> tf32 = false;
+
+std::atomic<GemmLibrary>& library() {
+  static std::atomic<GemmLibrary> chosen =
+      has_cublas() ? GemmLibrary::cublas : GemmLibrary::handwritten;
+  return chosen;
+}
+
+std::string describe(const Tensor& matrix, bool transposed) {
+  return matrix.shape().to_string() + (transposed ? "^T" : "");
+}
+
+/// The shape of the product.
+Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b, const Tensor& out,
+                    const MatmulFlags& flags) {
+  check_defined(operation, "a", a);
+  visit_any_floating(operation, a.dtype(), [](auto) {});
+  check_beside(operation, "b", b, a.dtype(), a);
+  check_beside(operation, "out", out, a.dtype(), a);
+  check_rank(operation, "a", a, 2);
+  check_rank(operation, "b", b, 2);
+  const std::int64_t m = a.size(flags.transpose_a ? 1 : 0), k = a.size(flags.transpose_a ? 0 : 1);
+  const std::int64_t n = b.size(flags.transpose_b ? 0 : 1);
+  if (k != b.size(flags.transpose_b ? 1 : 0))
+    fail<ShapeError>("[{}] inner dimensions differ: {} x {}", operation,
+                     describe(a, flags.transpose_a), describe(b, flags.transpose_b));
+  check_shape(operation, "out", out, {m, n});
+  return {m, n};
+}
+
+}  // namespace
+
+void set_gemm_library(GemmLibrary chosen) {
+  check<UsageError>(chosen != GemmLibrary::cublas || has_cublas(),
+                    "[matmul] this build has no cuBLAS");
+  library() = chosen;
+}
+
+GemmLibrary gemm_library() { return library(); }
+void allow_tf32(bool allow) { tf32 = allow; }
+bool tf32_allowed() { return tf32; }
+
+void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags) {
+  check_product("matmul", a, b, out, flags);
+  if (a.numel() > 0 && b.numel() > 0)
+    backend_of(a.device()).matmul(a, b, {}, out, flags);
+  else if (!flags.accumulate)
+    out.fill_zero();
+}
+
+void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out) {
+  const MatmulFlags flags{.transpose_b = true};
+  const Shape shape = check_product("linear", x, w, out, flags);
+  if (bias.defined()) {
+    check_beside("linear", "bias", bias, x.dtype(), x);
+    check_shape("linear", "bias", bias, {shape[1]});
+  }
+  if (x.numel() > 0 && w.numel() > 0)
+    backend_of(x.device()).matmul(x, w, bias, out, flags);
+  else if (bias.defined() && out.numel() > 0)
+    backend_of(x.device()).broadcast_to(bias, out, false, 1);
+  else
+    out.fill_zero();
+}
+
+}  // namespace lockstep::kernels

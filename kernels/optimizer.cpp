@@ -1,0 +1,47 @@
+#include "lockstep/kernels/optimizer.h"
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/checks.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// Calls step(run) for every run of neighbouring items on one device.
+template <class Item, class F>
+void for_each_device(std::span<const Item> items, F&& step) {
+  while (!items.empty()) {
+    std::size_t n = 1;
+    const Device device = items[0].value.device();
+    while (n < items.size() && items[n].value.device() == device) ++n;
+    step(backend_of(device), items.first(n));
+    items = items.subspan(n);
+  }
+}
+
+}  // namespace
+
+void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
+  for (const SgdItem& item : items) {
+    check_defined("sgd_step", "value", item.value);
+    check_differentiable("sgd_step", item.value);
+    check_alike("sgd_step", "gradient", item.gradient, item.value);
+    if (config.momentum != 0) check_alike("sgd_step", "momentum", item.momentum, item.value);
+  }
+  for_each_device(items, [&](Backend& backend, auto run) { backend.sgd_step(run, config); });
+}
+
+void adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
+  for (const AdamItem& item : items) {
+    check_defined("adam_step", "value", item.value);
+    check_differentiable("adam_step", item.value);
+    check_alike("adam_step", "gradient", item.gradient, item.value);
+    check_alike("adam_step", "mean", item.mean, item.value);
+    check_alike("adam_step", "variance", item.variance, item.value);
+    check_beside("adam_step", "step", item.step, DType::i64, item.value);
+    check<ShapeError>(item.step.numel() == 1, "[adam_step] step: expected one element, got {}",
+                      item.step.shape());
+  }
+  for_each_device(items, [&](Backend& backend, auto run) { backend.adam_step(run, config); });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,86 @@
+#include "lockstep/kernels/reduce.h"
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/broadcast.h"
+#include "lockstep/kernels/checks.h"
+
+namespace lockstep::kernels {
+namespace {
+
+void check_sum(std::string_view operation, const Tensor& x, const Tensor& out) {
+  check_defined(operation, "x", x);
+  check_differentiable(operation, x);
+  check_beside(operation, "out", out, x.dtype(), x);
+}
+
+}  // namespace
+
+void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
+  check_sum("sum", x, out);
+  check_scalar("sum", "out", out, x);
+  backend_of(x.device()).sum(x, out, accumulate, scale);
+}
+
+void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
+  check_sum("sum_rows", x, out);
+  check_rank("sum_rows", "x", x, 2);
+  check_shape("sum_rows", "out", out, {x.size(1)});
+  backend_of(x.device()).sum_rows(x, out, accumulate);
+}
+
+void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
+  check_sum("sum_cols", x, out);
+  check_rank("sum_cols", "x", x, 2);
+  check_shape("sum_cols", "out", out, {x.size(0)});
+  backend_of(x.device()).sum_cols(x, out, accumulate);
+}
+
+void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
+  check_sum("sum_to", x, out);
+  check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
+                    "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
+                    x.shape());
+  const BroadcastPlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
+  const std::int64_t inner = plan.stride_a[0], outer = plan.rank == 2 ? plan.stride_a[1] : -1;
+  const Tensor from = x.detach(), to = out.detach();  // handles that may be viewed in another shape
+  Backend& backend = backend_of(x.device());
+  if (x.numel() == out.numel())
+    return backend.broadcast_to(from.view(out.shape()), out, accumulate, 1);
+  if (plan.rank == 1) return backend.sum(x, out, accumulate, 1);
+  const Shape matrix{plan.sizes[1], plan.sizes[0]};
+  if (inner == 1 && outer == 0)
+    return backend.sum_rows(from.view(matrix), to.view({plan.sizes[0]}), accumulate);
+  if (inner == 0 && outer == 1)
+    return backend.sum_cols(from.view(matrix), to.view({plan.sizes[1]}), accumulate);
+  if (x.numel() > 0) return backend.sum_to(x, out, accumulate);
+  if (!accumulate) out.fill_zero();
+}
+
+void argmax(const Tensor& x, const Tensor& out) {
+  check_defined("argmax", "x", x);
+  check_differentiable("argmax", x);
+  check_beside("argmax", "out", out, DType::i64, x);
+  check<ShapeError>(x.rank() > 0 && x.size(-1) > 0,
+                    "[argmax] x has no last dimension to search: {}", x.shape());
+  const auto leading = static_cast<std::size_t>(x.rank() - 1);
+  check_shape("argmax", "out", out, Shape(std::span(x.shape().begin(), leading)));
+  backend_of(x.device()).argmax(x, out);
+}
+
+void find_nonfinite(const Tensor& x, const Tensor& flag) {
+  check_defined("find_nonfinite", "x", x);
+  check_differentiable("find_nonfinite", x);
+  check_beside("find_nonfinite", "flag", flag, DType::i32, x);
+  check<ShapeError>(flag.numel() == 1, "[find_nonfinite] flag: expected one element, got shape {}",
+                    flag.shape());
+  backend_of(x.device()).find_nonfinite(x, flag);
+}
+
+bool all_finite(const Tensor& x) {
+  check_defined("all_finite", "x", x);
+  const Tensor flag = Tensor::zeros({1}, DType::i32, x.device());
+  find_nonfinite(x, flag);
+  return flag.item() == 0;
+}
+
+}  // namespace lockstep::kernels

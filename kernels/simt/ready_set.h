@@ -1,0 +1,58 @@
+#pragma once
+/// The threads of a block that can run, as bits.
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace simt::detail {
+
+class ReadySet {
+ public:
+  static constexpr int most = 1024;  ///< threads in a block
+
+  void insert(int thread) {
+    words_[thread / 64] |= bit(thread);
+    ++size_;
+  }
+  void erase(int thread) {
+    words_[thread / 64] &= ~bit(thread);
+    --size_;
+  }
+  void fill(int threads) {
+    words_ = {};
+    for (int word = 0; word < threads / 64; ++word) words_[word] = ~std::uint64_t{0};
+    if (threads % 64) words_[threads / 64] = bit(threads) - 1;
+    size_ = threads;
+  }
+  void clear() { fill(0); }
+  int size() const { return size_; }
+
+  // Of a set that is not empty:
+  int first() const {
+    int word = 0;
+    while (!words_[word]) ++word;
+    return word * 64 + std::countr_zero(words_[word]);
+  }
+  int last() const {
+    int word = most / 64 - 1;
+    while (!words_[word]) --word;
+    return word * 64 + 63 - std::countl_zero(words_[word]);
+  }
+  /// The one with `rank` smaller ones in the set.
+  int at(int rank) const {
+    int word = 0;
+    for (int here; rank >= (here = std::popcount(words_[word])); ++word) rank -= here;
+    std::uint64_t bits = words_[word];
+    for (; rank > 0; --rank) bits &= bits - 1;
+    return word * 64 + std::countr_zero(bits);
+  }
+
+ private:
+  static constexpr std::uint64_t bit(int thread) { return std::uint64_t{1} << (thread % 64); }
+
+  std::array<std::uint64_t, most / 64> words_{};
+  int size_ = 0;
+};
+
+}  // namespace simt::detail

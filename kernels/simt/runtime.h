@@ -1,0 +1,174 @@
+#pragma once
+/// The state behind the runtime API: devices, memory, streams, events. Everything in it is guarded by
+/// one lock, which `call_runtime` (call.h) takes; kernels run with it held.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/kernels/simt/executor.h"
+#include "lockstep/kernels/simt/include/simt/runtime_api.h"
+#include "lockstep/kernels/simt/simt.h"
+
+namespace simt::detail {
+
+using Stream = ::CUstream_st;
+
+/// Thrown inside a call of the runtime: the error that it returns.
+struct Refusal {
+  cudaError_t error;
+};
+inline void require(bool condition, cudaError_t error) {
+  if (!condition) throw Refusal{error};
+}
+
+/// One operation's end, for those that wait for it.
+struct Mark {
+  Stream* stream;
+  bool done = false;
+  std::chrono::steady_clock::time_point time{};  ///< of its end
+};
+using MarkPointer = std::shared_ptr<Mark>;
+
+/// What a stream does: when the operations before it in the stream and those in `after` have ended,
+/// it runs.
+struct Operation {
+  std::function<void()> run;
+  std::vector<MarkPointer> after;
+  MarkPointer mark;
+};
+
+/// A piece of memory that the runtime knows: it made it, or was told of it (`registered`).
+struct Allocation {
+  enum class Kind { device, pinned, registered };
+
+  Allocation(Kind kind, int device, std::size_t bytes);  ///< throws std::bad_alloc
+  Allocation(void* registered, int device, std::size_t bytes);
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  void fill_with_nan() const;
+
+  Kind kind;
+  int device;
+  std::size_t bytes;
+  std::byte* data;
+  // Memory that a graph allocates when it is launched (capture.h):
+  bool of_graph = false;
+  bool live = true;             ///< false: before the launch, and once freed
+  bool freed_by_graph = false;  ///< by a node of the same graph
+};
+using AllocationPointer = std::shared_ptr<Allocation>;
+
+struct Capture;       // capture.h
+struct GraphContent;  // capture.h
+
+struct Device {
+  std::string fault;  ///< why its context is broken; empty: it is not
+  std::size_t used = 0, most_used = 0;
+  std::uint64_t launches = 0;
+  std::uint64_t release_threshold = 0;
+  std::vector<int> peers;
+  Stream* null_stream = nullptr;
+};
+
+}  // namespace simt::detail
+
+struct CUstream_st {
+  int device;
+  bool blocking;  ///< waits for the legacy default stream, and it for this one
+  int pace;       ///< late mode: it moves at one in `pace` calls by itself; 0: only when waited for
+  std::deque<simt::detail::Operation> queue;
+  simt::detail::MarkPointer last;  ///< of the operation enqueued last; null: none yet
+  bool busy = false;               ///< its first operation is running (the lock may be open)
+  bool destroyed = false;          ///< the handle is gone; what was enqueued still runs
+  std::shared_ptr<simt::detail::Capture> capture;
+};
+
+struct CUevent_st {
+  int device;
+  bool timed;
+  simt::detail::MarkPointer record;                ///< the latest; null: never recorded
+  std::shared_ptr<simt::detail::Capture> capture;  ///< it was recorded last in this capture
+  std::vector<int> captured_after;                 ///< the nodes before it there
+};
+
+struct CUgraph_st {
+  std::shared_ptr<simt::detail::GraphContent> content;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<simt::detail::GraphContent> content;
+  bool free_on_launch;
+};
+
+namespace simt::detail {
+
+class Runtime {
+ public:
+  static Runtime& get();
+
+  std::mutex mutex;
+  std::condition_variable changed;  ///< a stream is no longer busy
+
+  // ---- settings and devices ----
+  Config config;
+  std::string bad_environment;  ///< why every call fails: a variable with a bad value
+  std::deque<std::string>
+      reports;  ///< of kernels that failed; kept, for their texts are handed out
+  void apply(const Config& wanted);
+  Device& device(int index);  ///< made when first asked for
+  static int current_device();
+
+  // ---- streams (stream.cpp) ----
+  Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
+  Stream* make_stream(int device, unsigned flags);
+  void enqueue(Stream& stream, std::function<void()> run, MarkPointer mark = nullptr,
+               std::vector<MarkPointer> after = {});
+  void wait(const MarkPointer& mark);
+  void wait_for(Stream& stream);
+  void wait_for_device(int device);
+  void wait_for_all();
+  void drift();                         ///< late mode: streams may move
+  void nudge(const MarkPointer& mark);  ///< late mode: somebody polls for it
+  bool idle(const Stream& stream) const;
+  void drop_queues();
+  /// Runs something that may take other locks: a host function of the user's.
+  void unlocked(const std::function<void()>& function);
+
+  // ---- memory (memory.cpp) ----
+  AllocationPointer allocate(Allocation::Kind kind, int device, std::size_t bytes);
+  AllocationPointer find(const void* data, std::size_t bytes = 1) const;  ///< null: not known
+  AllocationPointer take(void* data);  ///< forgets it: it must be the beginning of one
+  std::map<std::uintptr_t, AllocationPointer> allocations;
+
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<CUevent_st>> events;
+  std::vector<std::unique_ptr<CUgraph_st>> graphs;
+  std::vector<std::unique_ptr<CUgraphExec_st>> graph_execs;
+  std::vector<std::shared_ptr<Capture>> captures;  ///< under way
+
+ private:
+  Runtime();
+  void draw_pace(Stream& stream);
+  bool runnable(const Stream& stream) const;
+  void run_first(Stream& stream);
+  void run_all_that_can();
+  std::vector<Stream*> streams_needed_for(const Mark& mark) const;
+  bool step_towards(const Mark& mark);
+  void forget_destroyed_streams();
+
+  Random delays_{0};
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace simt::detail

@@ -1,0 +1,232 @@
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "kernels/support.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+
+using namespace lockstep;
+using lockstep::cuda::call;
+using lockstep::kernels::GemmProblem;
+using namespace lockstep::kernels::cuda;
+
+namespace {
+
+/// `values` in GPU memory, beginning `offset` elements after an aligned address, where a NaN lies.
+/// The allocation ends with them.
+template <class T>
+class OnDevice {
+ public:
+  OnDevice(const std::vector<T>& values, std::size_t offset)
+      : size_(values.size()), offset_(offset) {
+    std::vector<T> all(offset, T(std::numeric_limits<float>::quiet_NaN()));
+    all.insert(all.end(), values.begin(), values.end());
+    call("test", "cudaMalloc", cudaMalloc(&memory_, all.size() * sizeof(T)));
+    call("test", "cudaMemcpy",
+         cudaMemcpy(memory_, all.data(), all.size() * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  ~OnDevice() { (void)cudaFree(memory_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  T* data() const { return static_cast<T*>(memory_) + offset_; }
+  std::vector<T> read() const {
+    std::vector<T> values(size_);
+    call("test", "cudaMemcpy",
+         cudaMemcpy(values.data(), data(), size_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+  }
+
+ private:
+  std::size_t size_, offset_;
+  void* memory_ = nullptr;
+};
+
+template <class T>
+std::vector<T> varied_values(std::int64_t count, int seed) {
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(T(test::value_at(i, seed)));
+  return values;
+}
+
+enum class Then { nothing, accumulate, bias };
+
+struct Case {
+  std::int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false;
+  Then then = Then::nothing;
+  std::size_t offset = 0;  ///< in elements, of all pointers
+};
+
+template <class T>
+using Product = void (*)(const GemmProblem<T>&, cudaStream_t);
+
+/// What one case computes, and what it should: three loops in f64.
+template <class T>
+class Trial {
+ public:
+  explicit Trial(const Case& c)
+      : case_(c),
+        a_(varied_values<T>(c.m * c.k, 1)),
+        b_(varied_values<T>(c.k * c.n, 2)),
+        bias_(varied_values<T>(c.n, 3)),
+        before_(c.then == Then::accumulate
+                    ? varied_values<T>(c.m * c.n, 4)
+                    : std::vector<T>(static_cast<std::size_t>(c.m * c.n),
+                                     T(std::numeric_limits<float>::quiet_NaN()))) {}
+
+  std::vector<T> run(Product<T> product) const {
+    const OnDevice<T> a(a_, case_.offset), b(b_, case_.offset), bias(bias_, case_.offset);
+    const OnDevice<T> c(before_, case_.offset);
+    product({case_.m, case_.n, case_.k, a.data(), case_.transpose_a, b.data(), case_.transpose_b,
+             c.data(), case_.then == Then::accumulate,
+             case_.then == Then::bias ? bias.data() : nullptr},
+            nullptr);
+    return c.read();
+  }
+
+  /// |error| <= `relative` * (the sum of the magnitudes of what is added up) + half a unit in the
+  /// last place of T, for every element.
+  void compare(const std::vector<T>& results, double relative) const {
+    const auto [m, n, k] = std::tuple(case_.m, case_.n, case_.k);
+    int wrong = 0;
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = 0, magnitude = 0;
+        const auto add = [&](double x) {
+          sum += x;
+          magnitude += std::abs(x);
+        };
+        for (std::int64_t l = 0; l < k; ++l)
+          add(at(a_, case_.transpose_a ? l * m + i : i * k + l) *
+              at(b_, case_.transpose_b ? j * k + l : l * n + j));
+        if (case_.then == Then::accumulate) add(at(before_, i * n + j));
+        if (case_.then == Then::bias) add(at(bias_, j));
+        const double result = at(results, i * n + j);
+        const double tolerance = relative * magnitude + rounding() * std::abs(sum);
+        if (!(std::abs(result - sum) <= tolerance) && ++wrong <= 3)
+          FAIL_CHECK("c[", i, "][", j, "] = ", result, " instead of ", sum, " +- ", tolerance);
+      }
+    CHECK(wrong == 0);
+  }
+
+ private:
+  static double at(const std::vector<T>& values, std::int64_t i) {
+    return static_cast<double>(values[static_cast<std::size_t>(i)]);
+  }
+  /// Half a unit in the last place, and a little for the error of the sum that is rounded.
+  static constexpr double rounding() {
+    if constexpr (std::is_same_v<T, BFloat16>)
+      return 1.01 * 0x1p-8;
+    else if constexpr (std::is_same_v<T, Half>)
+      return 1.01 * 0x1p-11;
+    else
+      return 0;
+  }
+
+  Case case_;
+  std::vector<T> a_, b_, bias_, before_;
+};
+
+/// What k additions, one after the other in whatever order, may lose of the sum of magnitudes: k
+/// roundings of half a unit each (Higham, "Accuracy and Stability of Numerical Algorithms", section
+/// 4.2), or of a whole unit on tensor cores, which cut off. tf32 rounds both factors to 11 bits.
+template <class T>
+double bound(std::int64_t k, bool tf32) {
+  const double additions = static_cast<double>(k) + 2;
+  if (std::is_same_v<T, double>) return additions * 0x1p-53;
+  if (std::is_same_v<T, float> && !tf32) return additions * 0x1p-24;
+  return additions * 0x1p-23 + (tf32 ? 0x1.01p-10 : 0);
+}
+
+template <class T>
+void check_product(Product<T> product, const Case& c, bool tf32 = false) {
+  CAPTURE(c.m);
+  CAPTURE(c.n);
+  CAPTURE(c.k);
+  CAPTURE(c.transpose_a);
+  CAPTURE(c.transpose_b);
+  CAPTURE(static_cast<int>(c.then));
+  CAPTURE(c.offset);
+  const Trial<T> trial(c);
+  trial.compare(trial.run(product), bound<T>(c.k, tf32));
+}
+
+constexpr bool flags[] = {false, true};
+constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloat16, Half) {
+  // The last two have rows of multiples of 16 bytes, and one does not fill its tiles.
+  const std::int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},    {17, 9, 33},  {128, 10, 256},
+                                   {129, 65, 130}, {64, 64, 64}, {72, 136, 40}};
+  for (const Rung<T>& rung : rungs<T>()) {
+    CAPTURE(rung.name);
+    std::size_t turn = 0;  // every transpose meets every way to end, aligned and not
+    for (const auto& [m, n, k] : sizes) {
+      for (const bool ta : flags)
+        for (const bool tb : flags) {
+          const std::size_t offset = turn % 2;
+          check_product<T>(rung.run, {m, n, k, ta, tb, thens[turn % 3], offset}, rung.tf32);
+          if (m % 8 == 0 && n % 8 == 0)
+            check_product<T>(rung.run, {m, n, k, ta, tb, thens[turn % 3], 1 - offset}, rung.tf32);
+          ++turn;
+        }
+      ++turn;  // 5 turns per shape: the transposes meet other ends and offsets at the next
+    }
+  }
+}
+
+// Rungs that choose their tiles by the sizes: 128 tiles of 64 x 64, then of 128 x 128.
+
+TEST_CASE("medium and large tiles") {
+  for (const bool ta : flags)
+    for (const bool tb : flags) {
+      check_product<float>(gemm_double_buffered, {16 * 64, 7 * 64 + 4, 36, ta, tb});
+      check_product<float>(gemm_double_buffered, {7 * 64 + 1, 16 * 64, 9, ta, tb, Then::bias});
+      check_product<float>(gemm_double_buffered,
+                           {16 * 128, 7 * 128 + 4, 12, ta, tb, Then::accumulate});
+      check_product<float>(gemm_double_buffered, {127 * 128 + 3, 5, 37, ta, tb});
+    }
+}
+
+TEST_CASE("large tiles on tensor cores") {
+  for (const bool ta : flags)
+    for (const bool tb : flags)
+      check_product<BFloat16>(gemm_tensor_bf16,
+                              {12 * 128, 10 * 128 + 8, 24, ta, tb, Then::accumulate});
+  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 12, 12, true, true, Then::bias}, true);
+  check_product<float>(gemm_tensor_tf32, {5, 127 * 128 + 1, 15, false, false}, true);
+  check_product<Half>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
+}
+
+TEST_CASE("a long sum over few results is split") {
+  for (const Then then : thens) {
+    check_product<float>(gemm_double_buffered, {5, 7, 1100, false, false, then, 1});
+    check_product<float>(gemm_double_buffered, {33, 36, 520, true, true, then, 0});
+  }
+}
+
+TEST_CASE("the default products") {
+  for (const bool t : flags) {
+    const Case wide{33, 130, 70, t, !t, Then::bias}, narrow{128, 10, 600, t, t};
+    for (const Case& c : {wide, narrow}) {
+      check_product<float>(gemm, c);
+      check_product<float>(gemm_tf32, c, true);
+      check_product<double>(gemm, c);
+      check_product<BFloat16>(gemm, c);
+      check_product<Half>(gemm, c);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("two runs give the same bits", T, float, double, BFloat16, Half) {
+  for (const Rung<T>& rung : rungs<T>()) {
+    CAPTURE(rung.name);
+    const Trial<T> trial({65, 33, 600});
+    const std::vector<T> first = trial.run(rung.run), second = trial.run(rung.run);
+    CHECK(std::memcmp(first.data(), second.data(), first.size() * sizeof(T)) == 0);
+  }
+}

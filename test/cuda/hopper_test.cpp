@@ -1,0 +1,163 @@
+/// Rungs 11 and 12 on a Hopper GPU, with problems that only their own kernels see: many tiles per
+/// block, many rounds of the ring, tails in every dimension. Elsewhere they are their twins, for
+/// which the same tests hold.
+///
+/// Inputs are integers of -4 to 3, so that products and sums are exact in every format on the way:
+/// the results must be equal, and an index that is wrong anywhere shows, however small its part.
+
+#include "lockstep/kernels/cuda/gemm/hopper.h"
+
+#include <cuda_runtime.h>
+
+#include "kernels/support.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+
+using namespace lockstep;
+using namespace lockstep::kernels;
+using lockstep::cuda::call;
+namespace ladder = lockstep::kernels::cuda;
+
+namespace {
+
+/// `count` small integers in GPU memory, and the same here.
+template <class T>
+class Integers {
+ public:
+  Integers(std::int64_t count, int seed) {
+    for (std::int64_t i = 0; i < count; ++i)
+      values.push_back(static_cast<int>(std::floor(test::value_at(i, seed) * 2)));
+    const std::vector<T> stored = as_stored();
+    call("test", "cudaMalloc", cudaMalloc(&memory_, bytes()));
+    call("test", "cudaMemcpy", cudaMemcpy(memory_, stored.data(), bytes(), cudaMemcpyHostToDevice));
+  }
+  ~Integers() { (void)cudaFree(memory_); }
+  Integers(const Integers&) = delete;
+  Integers& operator=(const Integers&) = delete;
+
+  T* data() const { return static_cast<T*>(memory_); }
+  std::vector<T> read() const {
+    std::vector<T> result(values.size());
+    call("test", "cudaMemcpy", cudaMemcpy(result.data(), memory_, bytes(), cudaMemcpyDeviceToHost));
+    return result;
+  }
+
+  std::vector<int> values;
+
+ private:
+  std::vector<T> as_stored() const {
+    std::vector<T> result;
+    for (const int value : values) result.push_back(T(static_cast<float>(value)));
+    return result;
+  }
+  std::size_t bytes() const { return values.size() * sizeof(T); }
+
+  void* memory_ = nullptr;
+};
+
+/// c (+)= op(a) op(b) + bias in integers, row of c by row of c.
+struct Reference {
+  std::int64_t m, n, k;
+  bool transpose_a, transpose_b;
+
+  std::vector<int> row(const std::vector<int>& a, const std::vector<int>& b, std::int64_t i) const {
+    std::vector<int> sums(static_cast<std::size_t>(n), 0);
+    for (std::int64_t l = 0; l < k; ++l) {
+      const int factor = a[static_cast<std::size_t>(transpose_a ? l * m + i : i * k + l)];
+      for (std::int64_t j = 0; j < n; ++j)
+        sums[static_cast<std::size_t>(j)] +=
+            factor * b[static_cast<std::size_t>(transpose_b ? j * k + l : l * n + j)];
+    }
+    return sums;
+  }
+};
+
+enum class Then { nothing, accumulate, bias };
+
+template <class T>
+void check_exact(const Reference& r, Then then,
+                 void (*product)(const GemmProblem<T>&, cudaStream_t)) {
+  CAPTURE(r.m);
+  CAPTURE(r.n);
+  CAPTURE(r.k);
+  CAPTURE(r.transpose_a);
+  CAPTURE(r.transpose_b);
+  CAPTURE(static_cast<int>(then));
+  const Integers<T> a(r.m * r.k, 1), b(r.k * r.n, 2), bias(r.n, 3), c(r.m * r.n, 4);
+  const GemmProblem<T> problem{.m = r.m,
+                               .n = r.n,
+                               .k = r.k,
+                               .a = a.data(),
+                               .transpose_a = r.transpose_a,
+                               .b = b.data(),
+                               .transpose_b = r.transpose_b,
+                               .c = c.data(),
+                               .accumulate = then == Then::accumulate,
+                               .bias = then == Then::bias ? bias.data() : nullptr};
+  CHECK(ladder::hopper_can(problem));
+  product(problem, nullptr);
+  const std::vector<T> results = c.read();
+  int wrong = 0;
+  for (std::int64_t i = 0; i < r.m; ++i) {
+    const std::vector<int> sums = r.row(a.values, b.values, i);
+    for (std::int64_t j = 0; j < r.n; ++j) {
+      const auto at = static_cast<std::size_t>(i * r.n + j);
+      int sum = sums[static_cast<std::size_t>(j)];
+      if (then == Then::accumulate) sum += c.values[at];
+      if (then == Then::bias) sum += bias.values[static_cast<std::size_t>(j)];
+      const auto expected = static_cast<float>(T(static_cast<float>(sum)));
+      const auto result = static_cast<float>(results[at]);
+      if (result != expected && ++wrong <= 3)
+        FAIL_CHECK("c[", i, "][", j, "] = ", result, " instead of ", expected);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+/// All four transposes, each with another end.
+void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias};
+  int turn = 0;
+  for (const bool ta : {false, true})
+    for (const bool tb : {false, true}) {
+      const Reference r{m, n, k, ta, tb};
+      check_exact<BFloat16>(r, thens[turn++ % 3], ladder::gemm_hopper_bf16);
+      check_exact<Half>(r, thens[turn++ % 3], ladder::gemm_hopper_f16);
+      check_exact<float>(r, thens[turn++ % 3], ladder::gemm_hopper_tf32);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("hopper: one tile and its tails") {
+  check_everywhere(8, 8, 8);
+  check_everywhere(136, 72, 40);
+}
+
+TEST_CASE("hopper: many tiles, many rounds of the ring") {
+  if (!ladder::hopper_available()) return;  // too much for the simulator, nothing new for the twins
+  check_everywhere(128, 256, 64);           // one full tile of a block, one stage
+  check_everywhere(264, 520, 72);           // tails of one row of chunks behind full tiles
+  check_everywhere(256, 512, 4104);         // the ring goes round 16 times
+  check_everywhere(2312, 2056, 136);        // 90 tiles for 66 clusters, two bands of rows
+}
+
+TEST_CASE("hopper_can: rows at multiples of 16 bytes, for all three matrices") {
+  alignas(16) static float storage[8] = {};
+  const auto can = [](std::int64_t m, std::int64_t n, std::int64_t k, bool ta, bool tb, int a,
+                      int b, int c) {
+    return ladder::hopper_can(
+        GemmProblem<float>{m, n, k, storage + a, ta, storage + b, tb, storage + c, false});
+  };
+  CHECK(can(4, 8, 12, false, false, 0, 0, 0));
+  CHECK(can(3, 8, 12, false, true, 4, 4, 4));
+  CHECK_FALSE(can(4, 8, 12, false, false, 1, 0, 0));
+  CHECK_FALSE(can(4, 8, 12, false, false, 0, 2, 0));
+  CHECK_FALSE(can(4, 8, 12, false, false, 0, 0, 3));
+  CHECK_FALSE(can(4, 6, 12, false, true, 0, 0, 0));   // rows of c
+  CHECK_FALSE(can(3, 8, 12, true, false, 0, 0, 0));   // rows of a, which lies as (k, m)
+  CHECK_FALSE(can(4, 8, 10, false, false, 0, 0, 0));  // rows of a
+  CHECK(can(4, 8, 10, true, false, 0, 0, 0));         // nothing lies along k
+  CHECK_FALSE(can(4, 8, 10, true, true, 0, 0, 0));    // rows of b, which lies as (n, k)
+  CHECK_FALSE(can(std::int64_t{1} << 31, 8, 12, false, false, 0, 0, 0));
+}

@@ -1,0 +1,29 @@
+#pragma once
+/// The device on which tests that do not care where they run are run: LOCKSTEP_TEST_DEVICE=cpu (the
+/// default), sim or cuda. So the same tests check the processor's kernels, the GPU's in the
+/// simulator, and the GPU's on a GPU.
+
+#include <cstdlib>
+#include <string_view>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::test {
+
+inline Device test_device() {
+  static const Device device = [] {
+    const char* text = std::getenv("LOCKSTEP_TEST_DEVICE");
+    const std::string_view name = text ? text : "cpu";
+    for (const auto kind : {Device::Kind::cpu, Device::Kind::sim, Device::Kind::cuda})
+      if (name == Device::name_of(kind)) return Device{kind, 0};
+    fail<UsageError>("LOCKSTEP_TEST_DEVICE is cpu, sim or cuda, not '{}'", name);
+  }();
+  return device;
+}
+
+inline bool on_cpu() { return test_device().kind == Device::Kind::cpu; }
+
+/// A tensor that was made on the cpu, on the test's device.
+inline Tensor here(const Tensor& host) { return host.to(test_device()); }
+
+}  // namespace lockstep::test

@@ -1,0 +1,206 @@
+// Bias with activation, casts and transposes.
+#include <bit>
+#include <cstring>
+
+#include "kernels/support.h"
+#include "lockstep/kernels/elementwise.h"
+
+using namespace lockstep;
+using namespace lockstep::kernels;
+using namespace lockstep::test;
+
+namespace {
+
+/// x rounded to `bits` significant bits and multiples of at least 2^least, ties to even; beyond
+/// `largest` to infinity. From the definition of such formats, in f64.
+double rounded(double x, int bits, int least, double largest) {
+  if (!std::isfinite(x) || x == 0) return x;
+  const int exponent = std::max(std::ilogb(x) - (bits - 1), least);
+  const double result = std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+  return std::abs(result) > largest ? std::copysign(HUGE_VAL, x) : result;
+}
+
+double rounded(double x, DType dtype) {
+  const double f32 = rounded(x, 24, -149, 0x1.fffffep127);
+  switch (dtype) {
+    case DType::f32: return f32;
+    case DType::f16: return rounded(f32, 11, -24, 65504);
+    case DType::bf16: return rounded(f32, 8, -133, 0x1.fep127);
+    default: return x;
+  }
+}
+
+/// Numbers that are hard to round: ties, halves of the smallest, the largest, and everyday ones.
+Values hard_numbers() {
+  Values values = {
+      0,     -0.0,      1,       65504,     65519.99, 65520,       65536,
+      1e30,  3.3953e38, 3.4e38,  1e39,      HUGE_VAL, -HUGE_VAL,   NAN,
+      1e-40, 0x1p-24,   0x1p-25, 0x1.8p-24, 0x1p-133, 0x1.8p-133,  0x1p-134,
+      1e-46, 2049,      2051,    257,       259,      -1.00390625, 1 + 0x1p-11 + 0x1p-40};
+  for (int i = 0; i < 600; ++i) values.push_back(value_at(i, 3) * std::ldexp(1.0, i % 60 - 30));
+  return values;
+}
+
+template <class From>
+Tensor holding(const Values& values) {
+  std::vector<From> elements;
+  for (const double v : values) elements.push_back(static_cast<From>(v));
+  return here(Tensor::of<From>({static_cast<std::int64_t>(values.size())}, elements));
+}
+
+/// Element i of a tensor that is to be transposed: the low bytes of a product with an odd number, so
+/// that none comes twice among 2^(its bits) neighbours.
+template <class T>
+T word_at(std::int64_t i) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u;
+  T result;
+  std::memcpy(&result, &bits, sizeof(T));
+  return result;
+}
+
+template <class T>
+void check_transpose(std::int64_t rows, std::int64_t columns, std::int64_t skipped) {
+  CAPTURE(rows);
+  CAPTURE(columns);
+  CAPTURE(skipped);
+  std::vector<T> elements;
+  for (std::int64_t i = 0; i < rows * columns + skipped; ++i) elements.push_back(word_at<T>(i));
+  const auto n = static_cast<std::int64_t>(elements.size());
+  const Tensor x = here(Tensor::of<T>({n}, elements)).slice(skipped, n).view({rows, columns});
+  const Tensor out =
+      Tensor::zeros({n}, dtype_of<T>(), test_device()).slice(skipped, n).view({columns, rows});
+  transpose(x, out);
+  const std::vector<T> result = out.to_vector<T>();
+  std::int64_t wrong = 0;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const T expected = word_at<T>(r * columns + c + skipped);
+      wrong +=
+          std::memcmp(&result[static_cast<std::size_t>(c * rows + r)], &expected, sizeof(T)) != 0;
+    }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cast rounds to nearest, ties to even", From, float, double, Half, BFloat16) {
+  const Values source = to_values<From>(holding<From>(hard_numbers()));
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    CAPTURE(name_of(dtype));
+    const auto n = static_cast<std::int64_t>(source.size());
+    const Tensor out = Tensor::full({n}, 7, dtype, test_device());
+    cast(holding<From>(source), out);
+    visit_any_floating("test", dtype, [&](auto zero) {
+      using To = decltype(zero);
+      const Values result = to_values<To>(out);
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        CAPTURE(source[i]);
+        const double expected = rounded(source[i], dtype);
+        CHECK((std::isnan(expected) ? std::isnan(result[i]) : result[i] == expected));
+        CHECK(std::signbit(result[i]) ==
+              (std::isnan(expected) ? std::signbit(result[i]) : std::signbit(expected)));
+      }
+      // Sizes and alignments, against the whole.
+      for (const std::int64_t size : {0, 1, 3, 8, 13, 500})
+        for (const std::int64_t begin : {0, 1, 3}) {
+          const Tensor part = Tensor::full({size + 1}, 7, dtype, test_device()).slice(1, size + 1);
+          cast(holding<From>(source).slice(begin, begin + size), part);
+          check_close<To>(part, to_values<To>(out.slice(begin, begin + size)), 0);
+        }
+    });
+  }
+}
+
+TEST_CASE("every 16-bit number survives the way to f32 and f64 and back") {
+  const auto check_all = [](auto zero) {
+    using T = decltype(zero);
+    std::vector<T> all;
+    for (int bits = 0; bits < 65536; ++bits)
+      all.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(bits)));
+    const Tensor x = here(Tensor::of<T>({65536}, all));
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const Tensor wide = Tensor::empty({65536}, dtype, test_device());
+      const Tensor back = Tensor::zeros({65536}, dtype_of<T>(), test_device());
+      cast(x, wide);
+      cast(wide, back);
+      int wrong = 0;
+      const std::vector<T> result = back.to_vector<T>();
+      for (std::size_t i = 0; i < 65536; ++i)
+        wrong += result[i].bits != all[i].bits && !(std::isnan(static_cast<float>(all[i])) &&
+                                                    std::isnan(static_cast<float>(result[i])));
+      CHECK(wrong == 0);
+    }
+  };
+  check_all(Half{});
+  check_all(BFloat16{});
+}
+
+TEST_CASE("transpose at all sizes, element sizes and alignments") {
+  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1},
+                                                                                        {0, 5},
+                                                                                        {5, 0},
+                                                                                        {1, 40},
+                                                                                        {40, 1},
+                                                                                        {33, 65},
+                                                                                        {64, 64},
+                                                                                        {31, 130},
+                                                                                        {129, 128},
+                                                                                        {48, 272},
+                                                                                        {300, 16}})
+    for (const std::int64_t skipped : {0, 1}) {
+      check_transpose<std::uint8_t>(rows, columns, skipped);
+      check_transpose<Half>(rows, columns, skipped);
+      check_transpose<BFloat16>(rows, columns, skipped);
+      check_transpose<std::int32_t>(rows, columns, skipped);
+      check_transpose<float>(rows, columns, skipped);
+      check_transpose<double>(rows, columns, skipped);
+      check_transpose<std::int64_t>(rows, columns, skipped);
+    }
+}
+
+TEST_CASE_TEMPLATE("bias_activation adds and clips in one pass", T, float, double) {
+  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {1, 1}, {0, 5}, {5, 0}, {3, 5}, {7, 4}, {300, 10}, {64, 128}})
+    for (const std::int64_t skipped : {0, 1}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      const auto part = [&](const Tensor& whole, const Shape& shape) {
+        return whole.slice(skipped, skipped + shape.numel()).view(shape);
+      };
+      const std::int64_t n = rows * columns;
+      const Tensor x = part(varied<T>({n + 1}, 1), {rows, columns});
+      const Tensor bias = part(varied<T>({columns + 1}, 2), {columns});
+      const Tensor out = part(nan<T>({n + 1}), {rows, columns});
+      Values plain, clipped;
+      for (std::int64_t i = 0; i < n; ++i) {
+        plain.push_back(value_at(i + skipped, 1) + value_at(i % columns + skipped, 2));
+        clipped.push_back(std::max(plain.back(), 0.0));
+      }
+      bias_activation(x, bias, Activation::none, out);
+      check_close<T>(out, plain, tolerance<T>(1e-7, 0));
+      bias_activation(x, bias, Activation::relu, out);
+      check_close<T>(out, clipped, tolerance<T>(1e-7, 0));
+      bias_activation(x, bias, Activation::relu, x);  // in place
+      check_close<T>(x, clipped, tolerance<T>(1e-7, 0));
+    }
+  const Tensor unknown = nan<T>({2, 3});
+  bias_activation(unknown, varied<T>({3}), Activation::relu, unknown);
+  for (const double v : to_values<T>(unknown)) CHECK(std::isnan(v));
+}
+
+TEST_CASE("matrix kernels refuse what does not fit") {
+  const Tensor x = varied<float>({2, 3}), d = varied<double>({2, 3});
+  const Tensor label = Tensor::zeros({2, 3}, DType::i64, test_device());
+  CHECK_THROWS_WITH_AS(transpose(x, x), "[transpose] out: expected shape (3, 2), got (2, 3)",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(transpose(x, varied<double>({3, 2})),
+                       "[transpose] out: expected f32, got f64", DTypeError);
+  CHECK_THROWS_AS(transpose(varied<float>({3}), varied<float>({3})), ShapeError);
+  CHECK_THROWS_WITH_AS(cast(label, x), "[cast] takes f32, f64, f16 or bf16, got i64", DTypeError);
+  CHECK_THROWS_AS(cast(x, label), DTypeError);
+  CHECK_THROWS_AS(cast(x, varied<double>({6})), ShapeError);
+  CHECK_THROWS_WITH_AS(bias_activation(x, varied<float>({2}), Activation::none, x),
+                       "[bias_activation] bias: expected shape (3,), got (2,)", ShapeError);
+  CHECK_THROWS_AS(bias_activation(x, varied<double>({3}), Activation::none, x), DTypeError);
+  CHECK_THROWS_AS(bias_activation(x, varied<float>({3}), Activation::none, d), DTypeError);
+}

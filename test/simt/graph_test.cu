@@ -1,0 +1,213 @@
+/// Stream capture and graphs.
+
+#include <cmath>
+
+#include "simt/support.h"
+
+namespace simt::test {
+namespace {
+
+__global__ void add_kernel(int* data, int value) { data[threadIdx.x] += value; }
+__global__ void double_kernel(int* to, const int* from) { to[threadIdx.x] = 2 * from[threadIdx.x]; }
+__global__ void accumulate_kernel(float* data, float* out) {
+  // data is fresh in each replay: NaN
+  out[threadIdx.x] = isnan(data[threadIdx.x]) ? out[threadIdx.x] + 1 : -1000.0f;
+  data[threadIdx.x] = 5;
+}
+__global__ void read_kernel(const float* data, float* out) { *out = *data; }
+
+class Graph {
+ public:
+  explicit Graph(cudaGraph_t graph, unsigned long long flags = 0) : graph_(graph) {
+    ok(cudaGraphInstantiate(&exec_, graph, flags));
+  }
+  ~Graph() {
+    (void)cudaGraphExecDestroy(exec_);
+    (void)cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  cudaError_t launch(cudaStream_t stream) const { return cudaGraphLaunch(exec_, stream); }
+  std::size_t size() const {
+    std::size_t count = 0;
+    ok(cudaGraphGetNodes(graph_, nullptr, &count));
+    return count;
+  }
+
+ private:
+  cudaGraph_t graph_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+template <class Body>
+cudaGraph_t capture(cudaStream_t stream, Body body) {
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  cudaGraph_t graph = nullptr;
+  ok(cudaStreamEndCapture(stream, &graph));
+  return graph;
+}
+
+TEST_CASE("a capture does nothing; each launch does it all") {
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const Settings settings(seed == 0 ? config() : late(seed));
+    const Device<int> data(std::vector<int>(8, 1)), twice(std::vector<int>(8, 0));
+    Stream stream;
+    cudaStreamCaptureStatus status{};
+    const Graph graph(capture(stream, [&] {
+      launch(add_kernel, {.block = 8}, stream, data, 10);
+      launch(double_kernel, {.block = 8}, stream, twice, data);
+      ok(cudaMemsetAsync(data + 7, 0, 4, stream));
+      ok(cudaStreamIsCapturing(stream, &status));
+    }));
+    CHECK(status == cudaStreamCaptureStatusActive);
+    ok(cudaStreamIsCapturing(stream, &status));
+    CHECK(status == cudaStreamCaptureStatusNone);
+    CHECK(graph.size() == 3);
+    CHECK(data.read() == std::vector<int>(8, 1));
+    ok(graph.launch(stream));
+    ok(graph.launch(stream));
+    ok(cudaStreamSynchronize(stream));
+    CHECK(data.read() == std::vector<int>{21, 21, 21, 21, 21, 21, 21, 0});
+    CHECK(twice.read() == std::vector<int>{42, 42, 42, 42, 42, 42, 42, 20});
+  }
+}
+
+/// Forks into a second stream and comes back; without `join_event` the copy does not wait for the sum.
+bool forked(bool fork_event) {
+  const Device<int> data(std::vector<int>(8, 1)), twice(std::vector<int>(8, 0));
+  Stream a, b;
+  Event begin, ready, done;
+  const Graph graph(capture(a, [&] {
+    ok(cudaEventRecord(begin, a));
+    ok(cudaStreamWaitEvent(b, begin));  // b joins the capture
+    launch(add_kernel, {.block = 8}, a, data, 10);
+    if (fork_event) {
+      ok(cudaEventRecord(ready, a));
+      ok(cudaStreamWaitEvent(b, ready));
+    }
+    launch(double_kernel, {.block = 8}, b, twice, data);
+    ok(cudaEventRecord(done, b));
+    ok(cudaStreamWaitEvent(a, done));
+  }));
+  ok(graph.launch(a));
+  ok(cudaStreamSynchronize(a));
+  return twice.read() == std::vector<int>(8, 22);
+}
+
+TEST_CASE("fork and join; a missing event inside a capture shows in late mode") {
+  int wrong = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Settings settings(late(seed));
+    CHECK(forked(true));
+    wrong += !forked(false);
+  }
+  CHECK(wrong > 0);
+}
+
+TEST_CASE("what a capture does not allow") {
+  Stream a, b, blocking(cudaStreamDefault);
+  Event event, outside;
+  const Device<int> data(8);
+  cudaGraph_t graph = nullptr;
+  const auto begin = [&](cudaStream_t stream) {
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  };
+  const auto end = [&](cudaStream_t stream) { return cudaStreamEndCapture(stream, &graph); };
+
+  CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
+        cudaErrorStreamCaptureUnsupported);
+  CHECK(end(a) == cudaErrorIllegalState);
+
+  begin(a);
+  CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal) == cudaErrorIllegalState);
+  CHECK(cudaStreamSynchronize(a) == cudaErrorStreamCaptureUnsupported);
+  CHECK(try_launch(add_kernel, {}, a, data, 1) == cudaErrorStreamCaptureInvalidated);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+  CHECK(graph == nullptr);
+
+  begin(a);
+  int* memory = nullptr;
+  CHECK(cudaMalloc(&memory, 4) == cudaErrorStreamCaptureUnsupported);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);
+  ok(cudaEventRecord(event, a));
+  CHECK(cudaEventQuery(event) == cudaErrorCapturedEvent);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);  // left open at the end
+  ok(cudaEventRecord(event, a));
+  ok(cudaStreamWaitEvent(b, event));
+  launch(add_kernel, {.block = 8}, b, data, 1);
+  CHECK(end(b) == cudaErrorStreamCaptureUnmatched);
+  CHECK(end(a) == cudaErrorStreamCaptureUnjoined);
+
+  begin(a);  // would wait for work outside
+  ok(cudaEventRecord(outside, b));
+  CHECK(cudaStreamWaitEvent(a, outside) == cudaErrorStreamCaptureIsolation);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);
+  begin(b);
+  ok(cudaEventRecord(event, a));
+  CHECK(cudaStreamWaitEvent(b, event) == cudaErrorStreamCaptureMerge);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+  CHECK(end(b) == cudaErrorStreamCaptureInvalidated);
+
+  begin(blocking);
+  CHECK(cudaMemsetAsync(data, 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);
+  CHECK(end(blocking) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);
+  CHECK(cudaFreeAsync(data, a) == cudaErrorInvalidValue);  // allocated outside
+  ok(end(a));
+  ok(cudaGraphDestroy(graph));
+  CHECK(cudaGraphDestroy(graph) == cudaErrorInvalidValue);
+  (void)cudaGetLastError();
+}
+
+TEST_CASE("memory of a graph: one address, fresh in each replay") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const Settings settings(seed == 0 ? config() : late(seed));
+    const Device<float> out(std::vector<float>(4, 0.0f));
+    Stream stream;
+    float *data = nullptr, *kept = nullptr;
+    const Graph graph(capture(stream,
+                              [&] {
+                                ok(cudaMallocAsync(&data, 16, stream));
+                                ok(cudaMallocAsync(&kept, 16, stream));
+                                launch(accumulate_kernel, {.block = 4}, stream, data, out);
+                                launch(accumulate_kernel, {.block = 4}, stream, kept, out);
+                                ok(cudaFreeAsync(data, stream));
+                                CHECK(cudaFreeAsync(data, stream) == cudaErrorInvalidValue);
+                              }),
+                      cudaGraphInstantiateFlagAutoFreeOnLaunch);
+    for (int replay = 0; replay < 3; ++replay) ok(graph.launch(stream));
+    CHECK(graph.launch(stream) == cudaSuccess);
+    ok(cudaStreamSynchronize(stream));
+    CHECK(out.read() == std::vector<float>(4, 8.0f));
+    launch(read_kernel, {}, stream, kept, out);  // lives on after the replay
+    ok(cudaStreamSynchronize(stream));
+    CHECK(out.read()[0] == 5);
+    CHECK(cudaFree(data) == cudaErrorInvalidValue);
+    ok(cudaFreeAsync(kept, stream));
+    ok(cudaStreamSynchronize(stream));
+    (void)cudaGetLastError();
+  }
+}
+
+TEST_CASE("memory that a replay leaves must be freed before the next, unless that is asked for") {
+  Stream stream;
+  float* data = nullptr;
+  const Graph graph(capture(stream, [&] { ok(cudaMallocAsync(&data, 16, stream)); }));
+  ok(graph.launch(stream));
+  CHECK(graph.launch(stream) == cudaErrorInvalidValue);
+  ok(cudaFreeAsync(data, stream));
+  ok(graph.launch(stream));
+  ok(cudaFree(data));
+  (void)cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace simt::test

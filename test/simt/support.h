@@ -1,0 +1,162 @@
+#pragma once
+/// What the simulator's tests share: launches, memory, settings for one test, and a run of this very
+/// program as a child.
+
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/kernels/simt/simt.h"
+
+namespace simt::test {
+
+/// The call must succeed.
+inline void ok(cudaError_t error) {
+  INFO(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
+  REQUIRE(error == cudaSuccess);
+}
+
+struct Shape {
+  dim3 grid = 1, block = 1;
+  std::size_t shared_bytes = 0;
+};
+
+template <class... Formal, class... Actual>
+cudaError_t try_launch(void (*kernel)(Formal...), const Shape& shape, cudaStream_t stream,
+                       const Actual&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... Formal, class... Actual>
+void launch(void (*kernel)(Formal...), const Shape& shape, cudaStream_t stream,
+            const Actual&... arguments) {
+  ok(try_launch(kernel, shape, stream, arguments...));
+}
+
+/// Device memory of `count` values.
+template <class T>
+class Device {
+ public:
+  explicit Device(std::size_t count) : count_(count) { ok(cudaMalloc(&data_, count * sizeof(T))); }
+  explicit Device(const std::vector<T>& values) : Device(values.size()) {
+    ok(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  ~Device() { (void)cudaFree(data_); }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  operator T*() const { return data_; }
+  std::vector<T> read() const {
+    std::vector<T> values(count_);
+    ok(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_;
+};
+
+class Stream {
+ public:
+  explicit Stream(unsigned flags = cudaStreamNonBlocking) {
+    ok(cudaStreamCreateWithFlags(&handle_, flags));
+  }
+  ~Stream() { (void)cudaStreamDestroy(handle_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
+class Event {
+ public:
+  explicit Event(unsigned flags = cudaEventDisableTiming) {
+    ok(cudaEventCreateWithFlags(&handle_, flags));
+  }
+  ~Event() { (void)cudaEventDestroy(handle_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return handle_; }
+
+ private:
+  cudaEvent_t handle_ = nullptr;
+};
+
+/// The simulator's settings while it lives. Errors, sticky ones too, end with it.
+class Settings {
+ public:
+  explicit Settings(const Config& config) : before_(simt::config()) { configure(config); }
+  ~Settings() {
+    reset();
+    configure(before_);
+  }
+  Settings(const Settings&) = delete;
+  Settings& operator=(const Settings&) = delete;
+
+ private:
+  Config before_;
+};
+
+inline Config in_order(Order order, std::uint64_t seed = 0) {
+  Config config = simt::config();
+  config.order = order;
+  config.order_seed = seed;
+  return config;
+}
+
+inline Config late(std::uint64_t seed) {
+  Config config = simt::config();
+  config.streams = Streams::late;
+  config.stream_seed = seed;
+  return config;
+}
+
+/// Ascending, descending, and a few random ones.
+inline std::vector<Config> every_order() {
+  std::vector<Config> configs{in_order(Order::ascending), in_order(Order::descending)};
+  for (std::uint64_t seed = 0; seed < 3; ++seed) configs.push_back(in_order(Order::random, seed));
+  return configs;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool with_address_sanitizer = true;
+#else
+constexpr bool with_address_sanitizer = false;
+#endif
+
+struct Ended {
+  bool succeeded;
+  std::string output;
+};
+
+/// Runs one test case of this program, which may be a skipped one, as a child process.
+inline Ended run_child(const std::string& test_case, const std::string& environment = "") {
+  char program[4096] = {};
+  REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+  const std::string command =
+      environment + " timeout 60 '" + program + "' --no-skip --test-case='" + test_case + "' 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  Ended ended{};
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    ended.output.append(buffer, n);
+  ended.succeeded = pclose(pipe) == 0;
+  return ended;
+}
+
+}  // namespace simt::test
