@@ -60,11 +60,8 @@ Peer::Peer(const std::vector<std::string>& command) {
   from_ = ::fdopen(out[0], "r");
   check<Error>(error == 0, "[peer] cannot start '{}': {}", command[0], std::strerror(error));
   const std::string answer = line();
-  const std::size_t space = answer.rfind(' ');
-  check<Error>(answer.starts_with("ready ") && space > 6, "[peer] '{}' said '{}'", command[1],
-               answer);
-  name_ = answer.substr(6, space - 6);
-  first_loss_ = std::strtod(answer.c_str() + space, nullptr);
+  check<Error>(answer.starts_with("ready "), "[peer] '{}' said '{}'", command[1], answer);
+  name_ = answer.substr(6);
 }
 
 Peer::~Peer() {
@@ -73,12 +70,17 @@ Peer::~Peer() {
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
-double Peer::round(long steps) {
-  fmt::print(to_, "steps {}\n", steps);
+std::string Peer::ask(const std::string& request, const std::string& reply) {
+  fmt::print(to_, "{}\n", request);
   std::fflush(to_);
   const std::string answer = line();
-  check<Error>(answer.starts_with("us "), "[peer] {} said '{}'", name_, answer);
-  return std::strtod(answer.c_str() + 3, nullptr);
+  check<Error>(answer.starts_with(reply + " "), "[peer] {} said '{}' to '{}'", name_, answer,
+               request);
+  return answer.substr(reply.size() + 1);
+}
+
+double Peer::round(long steps) {
+  return std::strtod(ask(fmt::format("steps {}", steps), "us").c_str(), nullptr);
 }
 
 std::string Peer::line() {

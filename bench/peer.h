@@ -3,10 +3,10 @@
 /// round at a time, and is idle in between.
 ///
 ///   we write          it answers
-///                     ready NAME LOSS      its name and version; the loss of its first step
-///   steps N           us X                 N steps took X microseconds each
+///                     ready NAME       its name and version
+///   steps N           us X             N steps took X microseconds each
 ///
-/// At end of input it ends.
+/// and what else the two agree on. At end of input it ends.
 
 #include <cstdio>
 #include <string>
@@ -23,7 +23,8 @@ class Peer {
   Peer& operator=(const Peer&) = delete;
 
   const std::string& name() const { return name_; }
-  double first_loss() const { return first_loss_; }
+  /// Writes a line, and returns its answer but for the word `reply`, with which that must begin.
+  std::string ask(const std::string& request, const std::string& reply);
   /// Runs a round; microseconds per step.
   double round(long steps);
 
@@ -34,7 +35,6 @@ class Peer {
   std::FILE* to_ = nullptr;
   std::FILE* from_ = nullptr;
   std::string name_;
-  double first_loss_ = 0;
 };
 
 /// A Python that can `import torch`: `given` if not empty, else $LOCKSTEP_PYTHON, else python3

@@ -19,9 +19,10 @@ endif()
 add_library(lockstep_flags INTERFACE)
 target_compile_options(lockstep_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:${warnings} -Wpedantic>
+  # nvcc does compile the constexpr functions of fmt, which fmt 9 doubts.
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=$<JOIN:${warnings},$<COMMA>>
     $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror=all-warnings> --expt-relaxed-constexpr
-    -DFMT_USE_CONSTEXPR=1>)  # nvcc does compile fmt's constexpr functions, which fmt 9 doubts
+    -DFMT_USE_CONSTEXPR=1>)
 if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
   # g++ 12 miscompiles copies of 32-byte constants with AVX-512 ({a, a, 0, 0} arrives as {a, a, a, a});

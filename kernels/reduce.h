@@ -1,7 +1,8 @@
 #pragma once
 /// Reductions, f32 and f64, computed in their own dtype.
 ///
-/// Order of a sum. Fixed, a function of the shape alone, never of memory alignment or processor:
+/// Order of a sum. Fixed, a function of the shape alone, never of memory alignment or of which
+/// processor or GPU it is. On a GPU it is that of cuda/reduction.cuh; on the cpu:
 /// - A run of n neighbouring elements is cut into rows of 64 (the last one filled up with zeros).
 ///   Rows are added elementwise, and the 64 partial sums by halves (32 + 32, 16 + 16, ...).
 /// - Many rows are added pairwise: up to 128 one after the other, more as the sum of the two parts

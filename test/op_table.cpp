@@ -4,6 +4,7 @@
 #include <random>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/generator.h"
 
 using namespace lockstep;
 
@@ -33,7 +34,7 @@ Tensor labels_for(const Tensor& logits) {
   Tensor labels = Tensor::empty({logits.size(0)}, DType::i64);
   for (std::int64_t i = 0; i < labels.numel(); ++i)
     labels.data<std::int64_t>()[i] = (i * 5 + 2) % logits.size(1);
-  return labels;
+  return labels.to(logits.device());
 }
 
 std::vector<OpCase> make_table() {
@@ -49,6 +50,13 @@ std::vector<OpCase> make_table() {
       {"sigmoid", [](Operands x) { return sigmoid(x[0]); }, singles},
       {"tanh", [](Operands x) { return tanh(x[0]); }, singles},
       {"scale", [](Operands x) { return scale(x[0], -1.75); }, singles},
+      {"cast", [](Operands x) { return cast(cast(x[0], DType::f64), x[0].dtype()); }, singles},
+      {"dropout",
+       [](Operands x) {
+         default_philox().manual_seed(5);  // the same mask at every evaluation
+         return dropout(x[0], 0.4);
+       },
+       singles},
       {"sum", [](Operands x) { return sum(x[0]); }, singles},
       {"mean", [](Operands x) { return mean(x[0]); }, singles},
       {"reshape",
@@ -112,7 +120,49 @@ const std::vector<OpCase>& op_table() {
   return table;
 }
 
-std::vector<Tensor> operands(const OpCase& op, const std::vector<Shape>& shapes, DType dtype) {
+double device_tolerance(const OpCase& op) {
+  const bool sums = op.shapes == pairs ||  // their gradients, where an operand is repeated
+                    op.name.starts_with("matmul") || op.name.starts_with("linear") ||
+                    op.name == "batch_norm" || op.name == "sum" || op.name == "mean";
+  return sums ? 2e-5 : 4e-6;
+}
+
+std::vector<std::vector<Shape>> large_shapes(const OpCase& op) {
+  if (op.shapes == pairs)
+    return {{{301, 203}, {301, 203}}, {{301, 203}, {203}}, {{301, 1}, {1, 203}}, {{61'003}, {}}};
+  if (op.shapes == singles) return {{{61'003}}, {{301, 203}}};
+  if (op.name == "linear") return {{{65, 70}, {129, 70}, {129}}};
+  if (op.name.starts_with("matmul")) {  // its shapes go with its flags: as the last one, but larger
+    const auto grown = [](const Shape& shape) {
+      const auto side = [](std::int64_t n) { return n == 17 ? 65 : n == 9 ? 70 : 129; };
+      return Shape{side(shape[0]), side(shape[1])};
+    };
+    return {{grown(op.shapes.back()[0]), grown(op.shapes.back()[1])}};
+  }
+  if (op.name == "log_softmax" || op.name == "cross_entropy") return {{{301, 203}}, {{3, 5000}}};
+  return {};
+}
+
+std::string title(const OpCase& op, const std::vector<Shape>& shapes) {
+  std::string text = op.name;
+  for (const Shape& shape : shapes) text += " " + shape.to_string();
+  return text;
+}
+
+std::vector<Tensor> results(const OpCase& op, const std::vector<Shape>& shapes, DType dtype,
+                            Device device) {
+  std::vector<Tensor> watched, all;
+  Tape tape;
+  for (const Tensor& x : operands(op, shapes, dtype, device)) watched.push_back(tape.watch(x));
+  const Tensor y = op.function(watched);
+  tape.backward(sum(y));
+  all.push_back(y.detach());
+  for (const Tensor& x : watched) all.push_back(tape.gradient(x));
+  return all;
+}
+
+std::vector<Tensor> operands(const OpCase& op, const std::vector<Shape>& shapes, DType dtype,
+                             Device device) {
   std::mt19937 random(17);
   std::vector<Tensor> result;
   for (const Shape& shape : shapes) {
@@ -124,7 +174,7 @@ std::vector<Tensor> operands(const OpCase& op, const std::vector<Shape>& shapes,
         value = static_cast<decltype(zero)>(x);
       }
     });
-    result.push_back(tensor);
+    result.push_back(tensor.to(device));
   }
   return result;
 }

@@ -15,9 +15,24 @@ struct OpCase {
   double low = -2, high = 2;                         ///< operands' values lie between
 };
 
+/// How far the same operation may differ between devices in f32, relative to the larger of 1 and the
+/// largest magnitude in the result: products and sums of n terms differ by their order, the others
+/// by their functions' last places. In f64: this times 1e-8.
+double device_tolerance(const OpCase& op);
+
+/// Shapes with more elements than one pass of a grid of the simulator covers, odd ones.
+std::vector<std::vector<lockstep::Shape>> large_shapes(const OpCase& op);
+
 const std::vector<OpCase>& op_table();
 
 /// Values in [low, high), different for every operand and element, away from 0 by 0.05 (so that
 /// relu is smooth there).
 std::vector<lockstep::Tensor> operands(const OpCase& op, const std::vector<lockstep::Shape>& shapes,
-                                       lockstep::DType dtype);
+                                       lockstep::DType dtype, lockstep::Device device);
+
+/// What f32 or f64 operands give on a device: the value, and the gradients of its sum.
+std::vector<lockstep::Tensor> results(const OpCase& op, const std::vector<lockstep::Shape>& shapes,
+                                      lockstep::DType dtype, lockstep::Device device);
+
+/// "matmul a b^T (3, 5) (4, 5)".
+std::string title(const OpCase& op, const std::vector<lockstep::Shape>& shapes);

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/core/cuda/stream.h"
@@ -43,6 +44,27 @@ __host__ __device__ __forceinline__ bool is_aligned(const T* p) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
 }
 
+namespace detail {
+
+__extension__ typedef unsigned __int128 Bits128;
+
+/// An integer of this many bytes.
+template <std::size_t bytes>
+using Bits = std::conditional_t<
+    bytes == 16, Bits128,
+    std::conditional_t<
+        bytes == 8, std::uint64_t,
+        std::conditional_t<bytes == 4, std::uint32_t,
+                           std::conditional_t<bytes == 2, std::uint16_t, std::uint8_t>>>>;
+
+/// The same over memory of other types.
+template <std::size_t bytes>
+struct __attribute__((may_alias)) Word {
+  Bits<bytes> bits;
+};
+
+}  // namespace detail
+
 /// p must be aligned.
 template <int width, class T>
 __device__ __forceinline__ Pack<T, width> load_pack(const T* p) {
@@ -52,9 +74,22 @@ template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* p) {
   return *reinterpret_cast<const Pack<T>*>(p);
 }
+/// As integers of up to 128 bits: a structure's store, unlike its load, the compiler takes apart into
+/// its elements, and does not always put together again.
 template <class T, int width>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
-  *reinterpret_cast<Pack<T, width>*>(p) = pack;
+  using Word = detail::Word<alignof(Pack<T, width>)>;
+  constexpr int in_word = sizeof(Word) / sizeof(T);
+#pragma unroll
+  for (int w = 0; w < width / in_word; ++w) {
+    decltype(Word::bits) bits = 0;
+#pragma unroll
+    for (int e = in_word - 1; e >= 0; --e) {
+      if constexpr (in_word > 1) bits <<= 8 * sizeof(T);
+      bits |= __builtin_bit_cast(detail::Bits<sizeof(T)>, pack[w * in_word + e]);
+    }
+    reinterpret_cast<Word*>(p)[w].bits = bits;
+  }
 }
 
 // Launch shapes.

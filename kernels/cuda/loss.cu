@@ -32,7 +32,7 @@ __device__ __forceinline__ std::int64_t checked_label(const std::int64_t* labels
 /// row, `rows_a_block` rows per block: saved (rows, columns), unless null, = softmax - onehot; the
 /// sum of the block's losses goes to `sink`. 16-byte loads.
 template <class T, int width, int accesses, class Sink>
-__global__ void __launch_bounds__(largest_team<T>)
+__global__ void __launch_bounds__(largest_team<T>, 1)
     cross_entropy_kernel(const T* logits, const std::int64_t* labels, T* saved, bool aligned,
                          std::int64_t rows, int columns, int lanes, std::int64_t rows_a_block,
                          Faults* faults, const Sink sink) {

@@ -86,7 +86,8 @@ __device__ __forceinline__ void for_each_pack(F f) {
 /// loads where rows begin at multiples of 16 bytes, stores likewise.
 template <class T>
 __global__ void __launch_bounds__(transpose_threads)
-    transpose_kernel(std::int64_t rows, std::int64_t columns, const T* x, T* out) {
+    transpose_kernel(std::int64_t rows, std::int64_t columns, const T* __restrict__ x,
+                     T* __restrict__ out) {
   constexpr int side = tile_side<T>, width = pack_width<T>;
   // A row of the tile is one word longer, so that its columns lie in different memory banks.
   constexpr int pitch = side + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);

@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(random_threads)
   const std::int64_t round = thread / (philox_threads / width);
   const std::int64_t subsequence = thread % (philox_threads / width) * width;
   const std::int64_t first = round * width * philox_threads + subsequence;
-  if (first >= n) return;
   T drawn[width][width];  // (subsequence, pack)
 #pragma unroll
   for (int s = 0; s < width; ++s) numbers(philox_block(state, round, subsequence + s), drawn[s]);
@@ -84,7 +83,7 @@ void fill_random(const PhiloxState& state, const Tensor& out, Numbers numbers) {
   constexpr std::int64_t per_round = per_block<T> * philox_threads;
   const std::int64_t last = std::min(philox_threads, n % per_round);
   const std::int64_t threads =
-      n / per_round * (philox_threads / per_block<T>)+divide_up(last, per_block<T>);
+      n / per_round * (philox_threads / per_block<T>) + divide_up(last, per_block<T>);
   launch<fill_random_kernel<T, Numbers>>(
       {.grid = blocks_for(threads, random_threads), .block = random_threads}, queue_of(out).stream,
       n, out.data<T>(), state, numbers);

@@ -26,12 +26,6 @@ __device__ __forceinline__ T log_of(T x) {
 template <class T>
 inline constexpr T least = -std::numeric_limits<T>::infinity();
 
-/// The larger number. NaN may get lost: its exponential gives it away later.
-template <class T>
-struct Larger {
-  __device__ T operator()(T a, T b) const { return a > b ? a : b; }
-};
-
 // Rows in registers.
 
 /// What one lane of a team holds of a row: access p is the elements from (p * lanes + lane) * width
@@ -69,11 +63,11 @@ struct RowShare {
     }
   }
 
-  /// The largest element of the team's row.
+  /// The largest element of the team's row, or NaN.
   __device__ __forceinline__ T max(T (&shared)[warp_size]) {
     T largest = least<T>;
-    for_each([&](T& x, int) { largest = Larger<T>()(x, largest); });
-    return team_fold(largest, Larger<T>(), lanes, shared);
+    for_each([&](T& x, int) { largest = Max()(x, largest); });
+    return team_fold(largest, Max(), lanes, shared);
   }
 
   /// The sum of term(element, column) over the team's row; `term` may change the element.
@@ -85,7 +79,9 @@ struct RowShare {
   }
 };
 
-/// Registers are 4 bytes: of f64, a block's are enough for half as many threads.
+/// Threads of a block for one row. Registers are 4 bytes: of f64, a block's are enough for half as
+/// many. (Kernels say in their __launch_bounds__ that one block per multiprocessor will do: else the
+/// compiler may spill for the sake of more.)
 template <class T>
 inline constexpr int largest_team = 4096 / static_cast<int>(sizeof(T));
 
@@ -171,7 +167,7 @@ struct Exponentials {
   static __device__ void absorb(State& state, const Terms& terms, std::int64_t) {
     T largest = state.largest;
 #pragma unroll
-    for (int i = 0; i < width; ++i) largest = Larger<T>()(terms[i], largest);
+    for (int i = 0; i < width; ++i) largest = Max()(terms[i], largest);
     if (largest > state.largest) {
       state.total *= exp_of(state.largest - largest);
       state.largest = largest;
@@ -186,7 +182,6 @@ struct Exponentials {
 /// out (rows, columns) = f, a block per chunk of a row: f.row(row) is what its elements have in
 /// common, f.template pack<width>(that, at) the elements of `out` from `at` on. Where f reads `out`,
 /// it is at the same elements. 16-byte loads, several under way at once.
-/// (Asked for one block per multiprocessor at least, the compiler does not spill for the sake of more.)
 template <class T, int width, class F>
 __global__ void __launch_bounds__(reduce_threads, 1)
     map_long_rows_kernel(std::int64_t columns, std::int64_t chunks, T* out, bool aligned,

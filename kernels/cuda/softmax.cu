@@ -24,7 +24,7 @@ struct Normalize {
 
 /// x (rows, columns) -> out, a team of `lanes` threads per row. 16-byte loads.
 template <class T, int width, int accesses, bool logarithm>
-__global__ void __launch_bounds__(largest_team<T>)
+__global__ void __launch_bounds__(largest_team<T>, 1)
     softmax_kernel(const T* x, T* out, bool aligned, std::int64_t rows, int columns, int lanes) {
   __shared__ T shared[warp_size];
   const int thread = static_cast<int>(threadIdx.x);
@@ -87,7 +87,7 @@ void softmax_of(const Tensor& x, const Tensor& out) {
 /// dx (rows, columns) (+)= dy - exp(y) * the row's sum of dy, a team of `lanes` threads per row.
 /// 16-byte loads.
 template <class T, int width, int accesses, bool accumulate>
-__global__ void __launch_bounds__(largest_team<T>)
+__global__ void __launch_bounds__(largest_team<T>, 1)
     log_softmax_backward_kernel(const T* dy, const T* y, T* dx, bool aligned, std::int64_t rows,
                                 int columns, int lanes) {
   __shared__ T shared[warp_size];

@@ -54,7 +54,16 @@ void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::funct
     for (const auto& other : runtime.streams)
       if (other->capture && other->blocking && other->device == stream.device)
         invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
-  runtime.enqueue(stream, std::move(run));
+  Operation operation{.run = std::move(run)};
+  if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
+  runtime.enqueue(stream, std::move(operation));
+}
+
+void end_capture(Runtime& runtime, const std::shared_ptr<Capture>& capture) {
+  for (const auto& stream : runtime.streams)
+    if (stream->capture == capture) stream->capture.reset();
+  std::erase(runtime.captures, capture);
+  capture->ended = true;
 }
 
 void refuse_in_capture(Runtime& runtime) {
@@ -96,13 +105,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     require(capture->mode == cudaStreamCaptureModeRelaxed ||
                 capture->thread == std::this_thread::get_id(),
             cudaErrorStreamCaptureWrongThread);
-    for (const auto& stream : runtime.streams)
-      if (stream->capture == capture) stream->capture.reset();
-    std::erase(runtime.captures, capture);
-    capture->ended = true;
+    end_capture(runtime, capture);
     require(!capture->invalid, cudaErrorStreamCaptureInvalidated);
     require(capture->is_joined(), cudaErrorStreamCaptureUnjoined);
-    runtime.graphs.push_back(std::make_unique<CUgraph_st>(CUgraph_st{capture->content}));
+    runtime.graphs.push_back(std::make_unique<CUgraph_st>(CUgraph_st{std::move(capture->content)}));
     *graph = runtime.graphs.back().get();
   });
 }

@@ -56,6 +56,9 @@ void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::funct
 /// Throws the error; the capture can only be ended after that.
 [[noreturn]] void invalidate(Capture& capture, cudaError_t error);
 
+/// Its streams work again. `capture` is not one of the runtime's own pointers to it.
+void end_capture(Runtime& runtime, const std::shared_ptr<Capture>& capture);
+
 /// For calls that could wait for a device or change its memory at once: refuses them while they are
 /// prohibited (cudaStreamCaptureMode).
 void refuse_in_capture(Runtime& runtime);

@@ -78,7 +78,7 @@ class Executor {
   int predicates_ = 0;
   const char* barrier_name_ = nullptr;
   BarrierCounts
-      counts_{};  ///< of the latest barrier: each thread reads it before it can meet the next
+      counts_{};  ///< of the latest barrier; each thread reads it before the next is complete
 
   int current_ = 0;
   Fiber* host_ = nullptr;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/kernels/simt/executor.h"
@@ -41,9 +42,12 @@ using MarkPointer = std::shared_ptr<Mark>;
 /// What a stream does: when the operations before it in the stream and those in `after` have ended,
 /// it runs.
 struct Operation {
-  std::function<void()> run;
-  std::vector<MarkPointer> after;
-  MarkPointer mark;
+  std::function<void()> run = nullptr;  ///< null: nothing to do but wait
+  std::vector<MarkPointer> after = {};
+  MarkPointer mark = nullptr;
+  /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it only
+  /// if they wait for it.
+  std::thread::id host_function_of = {};
 };
 
 /// A piece of memory that the runtime knows: it made it, or was told of it (`registered`).
@@ -132,8 +136,7 @@ class Runtime {
   // ---- streams (stream.cpp) ----
   Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
   Stream* make_stream(int device, unsigned flags);
-  void enqueue(Stream& stream, std::function<void()> run, MarkPointer mark = nullptr,
-               std::vector<MarkPointer> after = {});
+  void enqueue(Stream& stream, Operation operation);
   void wait(const MarkPointer& mark);
   void wait_for(Stream& stream);
   void wait_for_device(int device);

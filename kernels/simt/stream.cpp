@@ -33,10 +33,10 @@ void Runtime::draw_pace(Stream& stream) {
   stream.pace = paces[delays_.below(std::size(paces))];
 }
 
-void Runtime::enqueue(Stream& to, std::function<void()> run, MarkPointer mark,
-                      std::vector<MarkPointer> after) {
+void Runtime::enqueue(Stream& to, Operation operation) {
   // The legacy default stream waits for all blocking streams of its device, and they for it.
   const Stream* null_stream = device(to.device).null_stream;
+  std::vector<MarkPointer>& after = operation.after;
   if (&to == null_stream) {
     for (const auto& other : streams)
       if (other->blocking && other->device == to.device && other->last)
@@ -44,11 +44,11 @@ void Runtime::enqueue(Stream& to, std::function<void()> run, MarkPointer mark,
   } else if (to.blocking && null_stream->last) {
     after.push_back(null_stream->last);
   }
-  if (!mark) mark = std::make_shared<Mark>();
-  mark->stream = &to;
   std::erase_if(after, [](const MarkPointer& one) { return one->done; });
-  to.last = mark;
-  to.queue.push_back({std::move(run), std::move(after), std::move(mark)});
+  if (!operation.mark) operation.mark = std::make_shared<Mark>();
+  operation.mark->stream = &to;
+  to.last = operation.mark;
+  to.queue.push_back(std::move(operation));
   if (config.streams == Streams::eager) run_all_that_can();
 }
 
@@ -118,7 +118,7 @@ void Runtime::wait(const MarkPointer& mark) {
 void Runtime::wait_for(Stream& stream) {
   if (stream.capture) invalidate(*stream.capture, cudaErrorStreamCaptureUnsupported);
   const int of = stream.device;
-  enqueue(stream, nullptr);
+  enqueue(stream, {});
   wait(MarkPointer(stream.last));
   require(device(of).fault.empty(), cudaErrorLaunchFailure);
 }
@@ -137,9 +137,13 @@ void Runtime::wait_for_all() {
 void Runtime::drift() {
   forget_destroyed_streams();
   if (config.streams == Streams::eager) return;
+  const auto may_move = [this](const Stream& stream) {
+    if (!stream.pace || !runnable(stream)) return false;
+    const std::thread::id host = stream.queue.front().host_function_of;
+    return host == std::thread::id() || host == std::this_thread::get_id();
+  };
   for (std::size_t i = 0; i < streams.size(); ++i)  // the lock may be open while one runs
-    while (i < streams.size() && streams[i]->pace && runnable(*streams[i]) &&
-           delays_.below(streams[i]->pace) == 0)
+    while (i < streams.size() && may_move(*streams[i]) && delays_.below(streams[i]->pace) == 0)
       run_first(*streams[i]);
 }
 

@@ -58,7 +58,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return call_runtime([&](Runtime& runtime) {
     require(handle != nullptr && handle != cudaStreamLegacy, cudaErrorInvalidResourceHandle);
     Stream& stream = runtime.stream(handle);
-    if (stream.capture) stream.capture->invalid = true;
+    if (const std::shared_ptr<Capture> capture = stream.capture) {
+      capture->invalid = true;
+      if (capture->origin == &stream) end_capture(runtime, capture);  // nobody else can
+      stream.capture.reset();
+    }
     stream.destroyed = true;
   });
 }
@@ -91,7 +95,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t event_ha
     require(flags == cudaEventWaitDefault, cudaErrorInvalidValue);
     if (event.capture) return wait_in_capture(runtime, stream, event);
     if (stream.capture) invalidate(*stream.capture, cudaErrorStreamCaptureIsolation);
-    if (event.record) runtime.enqueue(stream, nullptr, nullptr, {event.record});
+    if (event.record) runtime.enqueue(stream, {.after = {event.record}});
   });
 }
 
@@ -137,7 +141,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t stream_handle
       event.captured_after = stream.capture->ends[&stream];
     } else {
       event.record = std::make_shared<Mark>();
-      runtime.enqueue(stream, nullptr, event.record);
+      runtime.enqueue(stream, {.mark = event.record});
     }
   });
 }

@@ -1,4 +1,5 @@
-// Every operation against numeric derivatives in f64, and f32 against f64.
+// Every operation against numeric derivatives in f64, f32 against f64, and the test's device
+// against the cpu.
 
 #include "lockstep/autograd/ops.h"
 
@@ -7,22 +8,42 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device.h"
 #include "op_table.h"
 
 using namespace lockstep;
+using test::test_device;
 
 namespace {
-std::string title(const OpCase& op, const std::vector<Shape>& shapes) {
-  std::string text = op.name;
-  for (const Shape& shape : shapes) text += " " + shape.to_string();
-  return text;
+
+/// Element by element, relative to the larger of 1 and the largest magnitude.
+void check_close(const std::vector<double>& got, const std::vector<double>& expected,
+                 double tolerance) {
+  REQUIRE(got.size() == expected.size());
+  double largest = 1;
+  for (const double x : expected) largest = std::max(largest, std::abs(x));
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got[i] - expected[i]) / largest;
+    worst = std::isnan(error) ? 1e300 : std::max(worst, error);
+  }
+  CHECK(worst <= tolerance);
 }
+
+std::vector<double> values(const Tensor& tensor) {
+  return visit_floating("values", tensor.dtype(), [&](auto zero) {
+    const auto elements = tensor.to_vector<decltype(zero)>();
+    return std::vector<double>(elements.begin(), elements.end());
+  });
+}
+
 }  // namespace
 
 TEST_CASE("gradients of every operation agree with numeric ones") {
   for (const OpCase& op : op_table())
     for (const auto& shapes : op.shapes) {
-      const GradcheckResult result = gradcheck(op.function, operands(op, shapes, DType::f64));
+      const GradcheckResult result =
+          gradcheck(op.function, operands(op, shapes, DType::f64, test_device()));
       INFO(title(op, shapes), ": ", result.where);
       CHECK(result.worst < 1e-8);
     }
@@ -32,7 +53,8 @@ TEST_CASE("gradients of every operation add up where an operand is used twice") 
   for (const OpCase& op : op_table())
     for (const auto& shapes : op.shapes) {
       const auto twice = [&](std::span<const Tensor> x) { return op.function(x) + op.function(x); };
-      const GradcheckResult result = gradcheck(twice, operands(op, shapes, DType::f64));
+      const GradcheckResult result =
+          gradcheck(twice, operands(op, shapes, DType::f64, test_device()));
       INFO(title(op, shapes), ": ", result.where);
       CHECK(result.worst < 1e-8);
     }
@@ -42,25 +64,33 @@ TEST_CASE("f32 values and gradients agree with f64") {
   for (const OpCase& op : op_table())
     for (const auto& shapes : op.shapes) {
       INFO(title(op, shapes));
-      const auto run = [&](DType dtype) {
-        std::vector<Tensor> results;
-        Tape tape;
-        std::vector<Tensor> watched;
-        for (const Tensor& x : operands(op, shapes, dtype)) watched.push_back(tape.watch(x));
-        const Tensor y = op.function(watched);
-        tape.backward(sum(y));
-        results.push_back(y.detach());
-        for (const Tensor& x : watched) results.push_back(tape.gradient(x));
-        return results;
-      };
-      const auto single = run(DType::f32), exact = run(DType::f64);
+      const auto single = results(op, shapes, DType::f32, test_device());
+      const auto exact = results(op, shapes, DType::f64, test_device());
       for (std::size_t k = 0; k < single.size(); ++k) {
         REQUIRE(single[k].shape() == exact[k].shape());
-        for (std::int64_t i = 0; i < single[k].numel(); ++i)
-          CHECK(single[k].data<float>()[i] ==
-                doctest::Approx(exact[k].data<double>()[i]).epsilon(1e-4));
+        check_close(values(single[k]), values(exact[k]), 1e-4);
       }
     }
+}
+
+TEST_CASE("values and gradients on the device agree with the cpu's") {
+  if (test::on_cpu()) return;
+  for (const OpCase& op : op_table()) {
+    auto all = op.shapes;
+    for (const auto& shapes : large_shapes(op)) all.push_back(shapes);
+    for (const auto& shapes : all)
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        INFO(title(op, shapes), " ", name_of(dtype));
+        const auto here = results(op, shapes, dtype, test_device());
+        const auto expected = results(op, shapes, dtype, Device{});
+        const double tolerance = device_tolerance(op) * (dtype == DType::f32 ? 1 : 1e-8);
+        for (std::size_t k = 0; k < here.size(); ++k) {
+          REQUIRE(here[k].device() == test_device());
+          REQUIRE(here[k].shape() == expected[k].shape());
+          check_close(values(here[k]), values(expected[k]), tolerance);
+        }
+      }
+  }
 }
 
 TEST_CASE("gradcheck notices a wrong gradient") {

@@ -179,27 +179,33 @@ TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloa
   }
 }
 
-// Rungs that choose their tiles by the sizes: 128 tiles of 64 x 64, then of 128 x 128.
+// Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x 128:
+// a column or a row of tiles is enough for that.
 
 TEST_CASE("medium and large tiles") {
   for (const bool ta : flags)
     for (const bool tb : flags) {
-      check_product<float>(gemm_double_buffered, {16 * 64, 7 * 64 + 4, 36, ta, tb});
-      check_product<float>(gemm_double_buffered, {7 * 64 + 1, 16 * 64, 9, ta, tb, Then::bias});
-      check_product<float>(gemm_double_buffered,
-                           {16 * 128, 7 * 128 + 4, 12, ta, tb, Then::accumulate});
-      check_product<float>(gemm_double_buffered, {127 * 128 + 3, 5, 37, ta, tb});
+      check_product<float>(gemm_double_buffered, {127 * 64 + 4, 8, 36, ta, tb});
+      check_product<float>(gemm_double_buffered, {7, 127 * 64 + 1, 9, ta, tb, Then::bias});
+      check_product<float>(gemm_double_buffered, {127 * 128 + 4, 4, 37, ta, tb});
+      check_product<float>(gemm_double_buffered, {8, 127 * 128 + 4, 12, ta, tb, Then::accumulate});
     }
 }
 
 TEST_CASE("large tiles on tensor cores") {
   for (const bool ta : flags)
     for (const bool tb : flags)
-      check_product<BFloat16>(gemm_tensor_bf16,
-                              {12 * 128, 10 * 128 + 8, 24, ta, tb, Then::accumulate});
-  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 12, 12, true, true, Then::bias}, true);
+      check_product<BFloat16>(gemm_tensor_bf16, {127 * 128 + 8, 8, 24, ta, tb, Then::accumulate});
+  check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 4, 12, true, true, Then::bias}, true);
   check_product<float>(gemm_tensor_tf32, {5, 127 * 128 + 1, 15, false, false}, true);
   check_product<Half>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
+}
+
+TEST_CASE("tiles in several bands") {
+  for (const std::int64_t m : {9 * 64, 19 * 64 + 1}) {
+    check_product<float>(gemm_tensor_tf32, {m, 130, 3}, true);
+    check_product<BFloat16>(gemm_tensor_bf16, {m, 72, 8});
+  }
 }
 
 TEST_CASE("a long sum over few results is split") {

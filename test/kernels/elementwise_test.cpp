@@ -19,14 +19,10 @@ const std::map<std::string, Unary> unary_names = {
 
 double apply(Binary op, double a, double b) {
   switch (op) {
-    case Binary::add:
-      return a + b;
-    case Binary::sub:
-      return a - b;
-    case Binary::mul:
-      return a * b;
-    case Binary::div:
-      break;
+    case Binary::add: return a + b;
+    case Binary::sub: return a - b;
+    case Binary::mul: return a * b;
+    case Binary::div: break;
   }
   return a / b;
 }
@@ -63,6 +59,15 @@ const std::vector<std::pair<Shape, Shape>> broadcast_table = {
     {{0, 3}, {3}},
     {{3, 0}, {3, 1}},
     {{1, 3}, {0, 1}},
+    // Long enough for packs of 16 bytes and more than one block, with and without a rest.
+    {{2053}, {}},
+    {{300, 16}, {16}},
+    {{300, 16}, {300, 1}},
+    {{16}, {300, 16}},
+    {{129, 33}, {33}},
+    {{129, 33}, {129, 1}},
+    {{40, 6, 4}, {40, 1, 4}},
+    {{40, 6, 4}, {6, 1}},
 };
 
 }  // namespace
@@ -93,18 +98,21 @@ TEST_CASE_TEMPLATE("unary functions and gradients are PyTorch's", T, float, doub
 
 TEST_CASE_TEMPLATE("a unary result does not depend on position, length or alignment", T, float,
                    double) {
-  Values positive = to_values<T>(varied<T>({200}));
+  Values positive = to_values<T>(varied<T>({2500}));
   for (double& v : positive) v = std::abs(v) + 0.01;
-  const Tensor x = of_values<T>({200}, positive);
+  const Tensor x = of_values<T>({2500}, positive);
   for (const auto& [name, op] : unary_names) {
     CAPTURE(name);
-    const Tensor whole = nan<T>({200});
+    const Tensor whole = nan<T>({2500});
     unary(op, x, whole);
     for (std::int64_t begin : {0, 1, 3, 15, 16, 17})
-      for (std::int64_t n : {1, 2, 15, 16, 17, 33, 100}) {
+      for (std::int64_t n : {1, 2, 15, 16, 17, 33, 100, 2400}) {
         const Tensor part = nan<T>({n + 1}).slice(1, n + 1);
         unary(op, x.slice(begin, begin + n), part);
         check_close<T>(part, to_values<T>(whole.slice(begin, begin + n)), 0);
+        const Tensor aligned = nan<T>({n});
+        unary(op, x.slice(0, n), aligned);
+        check_close<T>(aligned, to_values<T>(whole.slice(0, n)), 0);
       }
   }
 }
@@ -154,6 +162,30 @@ TEST_CASE_TEMPLATE("binary operations broadcast as NumPy does", T, float, double
       binary(op, a, b, out, true);
       for (double& v : expected) v *= 2;
       check_close<T>(out, expected, tolerance<T>(1e-7, 0));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("a binary result does not depend on alignment", T, float, double) {
+  const std::vector<std::pair<Shape, Shape>> table = {
+      {{1300}, {1300}}, {{1300}, {}}, {{60, 20}, {20}}, {{60, 20}, {60, 1}}, {{50, 7}, {7}}};
+  for (const auto& [shape_a, shape_b] : table) {
+    const Tensor a = varied<T>(shape_a, 1), b = varied<T>(shape_b, 2), whole = nan<T>(shape_a);
+    binary(Binary::div, a, b, whole);
+    // A copy of x that begins `offset` elements into its memory.
+    const auto moved = [](const Tensor& x, std::int64_t offset) {
+      const Tensor copy = nan<T>({x.numel() + offset}).slice(offset, x.numel() + offset);
+      copy.copy_from(x.view({x.numel()}));
+      return copy.view(x.shape());
+    };
+    for (const int odd : {1, 2, 4, 7}) {  // bits: a, b, out
+      CAPTURE(odd);
+      const Tensor out = moved(whole, odd >> 2 & 1);
+      out.fill(NAN);
+      binary(Binary::div, moved(a, odd & 1), moved(b, odd >> 1 & 1), out);
+      check_close<T>(out, to_values<T>(whole), 0);
+      binary(Binary::sub, moved(a, odd & 1), moved(a, odd & 1), out, true);
+      check_close<T>(out, to_values<T>(whole), 0);
     }
   }
 }

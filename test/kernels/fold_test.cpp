@@ -64,16 +64,17 @@ struct Sources {
   std::vector<T> expected;
 };
 
-/// Into memory apart, and then into all the sources.
+/// Into memory apart, which begins at skip(n), and then into all the sources.
 template <class T, class Skip>
 void check_fold(std::size_t n, std::size_t count, Skip skip) {
   CAPTURE(n);
   CAPTURE(count);
   const Sources<T, Skip> sources(n, count, skip);
   const auto size = static_cast<std::int64_t>(count);
-  const Sources<T, Skip> apart(1, count, skip);
+  const auto skip_apart = [&](std::size_t) { return skip(n); };
+  const Sources<T, decltype(skip_apart)> apart(1, count, skip_apart);
   kernels::fold(dtype_of<T>(), sources.constant, apart.pointers, size, test_device());
-  auto expected = sources.after(skip(0));
+  auto expected = sources.after(skip(n));
   CHECK(apart.memory[0].template to_vector<T>() == expected);
 
   kernels::fold(dtype_of<T>(), sources.constant, sources.pointers, size, test_device());
@@ -110,8 +111,9 @@ TEST_CASE("fold is a balanced tree for any number of sources and elements") {
 
 TEST_CASE("fold does not mind where its operands begin") {
   for (const std::size_t count : {1, 2, 3, 4, 5, 7, 8, 30, 31})
-    for (const std::size_t first : {0, 1, 2, 3}) {  // alike, and every one differently
+    for (const std::size_t first : {0, 1, 2, 3}) {  // alike, all but the result, all differently
       check_fold<float>(3, count, [&](std::size_t) { return first; });
+      check_fold<float>(3, count, [&](std::size_t k) { return first + k / 3; });
       check_fold<double>(4, count, [&](std::size_t) { return first; });
       check_fold<float>(5, count, [&](std::size_t k) { return first + k; });
       check_fold<std::int64_t>(2, count, [&](std::size_t k) { return first + k; });

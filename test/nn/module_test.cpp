@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -88,6 +89,20 @@ TEST_CASE("train and eval reach every child") {
   CHECK(model(Tensor()).item() == 0);
   model.train();
   CHECK(model(Tensor()).item() == 1);
+}
+
+TEST_CASE("Dropout is the identity in evaluation") {
+  manual_seed(2);
+  nn::Sequential model{nn::Dropout(0.5)};
+  const Tensor x = Tensor::full({1000}, 1);
+  const auto dropped = model(x).to_vector<float>();
+  CHECK(std::count(dropped.begin(), dropped.end(), 0.0f) > 400);
+  CHECK(std::count(dropped.begin(), dropped.end(), 2.0f) > 400);
+  model.eval();
+  CHECK(model(x).to_vector<float>() == x.to_vector<float>());
+  model.train();
+  CHECK(model(x).to_vector<float>() != dropped);
+  CHECK_THROWS_WITH_AS(nn::Dropout(1), "[Dropout] p must be in [0, 1), got 1", UsageError);
 }
 
 TEST_CASE("groups have their own options; a parameter without gradient is skipped") {

@@ -200,9 +200,11 @@ __global__ void atomics_kernel(int* i, unsigned* u, unsigned long long* l, float
   atomicXor(&u[2], static_cast<unsigned>(t));
   atomicInc(&u[3], 6);
   atomicAdd(&l[0], 1ull << 40);
-  while (atomicCAS(&l[1], static_cast<unsigned long long>(t),
-                   static_cast<unsigned long long>(t) + 1) < static_cast<unsigned long long>(t)) {
-  }
+  unsigned long long seen = l[1], assumed;  // the usual loop for an addition of one's own
+  do {
+    assumed = seen;
+    seen = atomicCAS(&l[1], assumed, assumed + 2);
+  } while (seen != assumed);
   atomicAdd(f, 0.5f);
   atomicAdd(d, 0.25);
   __threadfence();
@@ -219,7 +221,7 @@ TEST_CASE("atomics") {
   unsigned all = 0;
   for (unsigned t = 0; t < 100; ++t) all ^= t;
   CHECK(u.read() == std::vector<unsigned>{~0u, 0, all, 100 % 7});
-  CHECK(l.read() == std::vector<unsigned long long>{100ull << 40, 100});
+  CHECK(l.read() == std::vector<unsigned long long>{100ull << 40, 200});
   CHECK(f.read()[0] == 51);
   CHECK(d.read()[0] == 26);
 }

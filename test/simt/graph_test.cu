@@ -159,6 +159,13 @@ TEST_CASE("what a capture does not allow") {
   CHECK(cudaMemsetAsync(data, 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);
   CHECK(end(blocking) == cudaErrorStreamCaptureInvalidated);
 
+  cudaStream_t short_lived = nullptr;
+  ok(cudaStreamCreateWithFlags(&short_lived, cudaStreamNonBlocking));
+  begin(short_lived);
+  ok(cudaStreamDestroy(short_lived));
+  ok(cudaMalloc(&memory, 4));  // its capture is over
+  ok(cudaFree(memory));
+
   begin(a);
   CHECK(cudaFreeAsync(data, a) == cudaErrorInvalidValue);  // allocated outside
   ok(end(a));

@@ -223,22 +223,28 @@ TEST_CASE("host functions run in their stream's order, and call nothing of CUDA"
 
 TEST_CASE("a host function may wait for another host thread, which goes on with its own streams") {
   static std::atomic<bool> go;
-  go = false;
-  Stream stream;
-  std::thread other([] {
-    const Device<int> data(32);
-    launch(fill_kernel, {.block = 32}, nullptr, data, 1);
-    CHECK(data.read()[31] == 1);
-    go = true;
-  });
-  ok(cudaLaunchHostFunc(
-      stream,
-      [](void*) {
-        while (!go) std::this_thread::yield();
-      },
-      nullptr));
-  other.join();
-  ok(cudaStreamSynchronize(stream));
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const Settings settings(seed == 0 ? config() : late(seed));
+    go = false;
+    Stream stream;
+    const Device<int> data(
+        32);  // to free it waits for the device: not what the other thread may do
+    std::thread other([&data] {
+      for (int i = 0; i < 10; ++i) {
+        launch(fill_kernel, {.block = 32}, nullptr, data, i);
+        CHECK(data.read()[31] == i);
+      }
+      go = true;
+    });
+    ok(cudaLaunchHostFunc(
+        stream,
+        [](void*) {
+          while (!go) std::this_thread::yield();
+        },
+        nullptr));
+    ok(cudaStreamSynchronize(stream));
+    other.join();
+  }
 }
 
 TEST_CASE("host threads share the simulator") {

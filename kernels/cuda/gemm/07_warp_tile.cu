@@ -13,8 +13,8 @@
 ///     4 * 8 + 8 * 8 = 96 words for 2048 products         |   ...     |   ...     |
 ///
 /// Numbers that several lanes read at once are delivered once. Which lane stands where matters too:
-/// see warp_lanes.cuh. As in rung 6 a lane's results come as squares of 4 x 4: quads of rows at 0 and
-/// 16, quads of columns at 0 and 32 of the warp's tile.
+/// see warp_lanes.cuh. As in rung 6 a lane's results come as squares of 4 x 4: quads of rows at 0
+/// and 16, quads of columns at 0 and 32 of the warp's tile.
 ///
 /// Source: CUTLASS documentation, "Efficient GEMM in CUDA": threadblock, warp and thread tiles.
 
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_warp_tile_kernel(const GemmPr
     load_tile_of_quads<VECTOR, THREADS>(a, row0, depth, a_tile);
     load_tile_of_quads<VECTOR, THREADS>(b, column0, depth, b_tile);
     __syncthreads();
-#pragma unroll
+#pragma unroll 2  // all 8 at once would not fit into 128 registers, which 2 blocks share
     for (int d = 0; d < DEPTH; ++d) {
       float from_a[8], from_b[8];
 #pragma unroll

@@ -1,8 +1,8 @@
 /// Rung 8: copies that run while the block computes, and work for every multiprocessor.
 ///
-/// A block of rung 7 does one thing at a time: it copies a tile, waits at a barrier, computes, waits
-/// again. Here a ring of STAGES tiles lies in shared memory. While the block computes on one of
-/// them, asynchronous copies fill the others, STAGES - 1 steps ahead:
+/// A block of rung 7 does one thing at a time: it copies a tile, waits at a barrier, computes,
+/// waits again. Here a ring of STAGES tiles lies in shared memory. While the block computes on one
+/// of them, asynchronous copies fill the others, STAGES - 1 steps ahead:
 ///
 ///     stage    0     1     2     3
 ///     step 0  use   copy  copy  copy         one barrier per step: it says that the tile to be
@@ -10,16 +10,18 @@
 ///     step 2  copy  copy  use   copy         is done with the stage that is filled next
 ///
 /// Copies of 4 bytes can put each number where it belongs, so a tile is transposed on its way and
-/// needs no alignment; where 16 bytes can go at once they do (tile_copier.cuh). In the registers the
-/// same is done on a small scale: the operands of the next depth are read before the products of
-/// this one are formed.
+/// needs no alignment; where 16 bytes can go at once they do (tile_copier.cuh). In the registers
+/// the same is done on a small scale: the operands of the next depth are read before the products
+/// of this one are formed. And since the copies need no registers, a thread can hold twice as many
+/// sums, 16 x 8: per depth 6 reads of 16 bytes for 128 products (rung 7: 4 for 64).
 ///
 /// Small problems have another trouble: 128 x 256 results are two tiles of 128 x 128, and 130
-/// multiprocessors have nothing to do. So there are three sizes of tiles, and where even small tiles
-/// are few and K is long, the sum over K is split into slices: each becomes a matrix of its own in
-/// scratch memory, and a second kernel adds the slices up, always in the same order.
+/// multiprocessors have nothing to do. So there are three sizes of tiles, and where even small
+/// tiles are few and K is long, the sum over K is split into slices: each becomes a matrix of its
+/// own in scratch memory, and a second kernel adds the slices up, always in the same order.
 ///
-/// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining, split-K.
+/// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
+/// split-K.
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
@@ -30,8 +32,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// ROWS_ x COLUMNS_ results per block, of which each thread computes THREAD_ROWS_ x THREAD_COLUMNS_;
-/// warps of 4 x 8 lanes as in rung 7. BLOCKS_ of them share a multiprocessor.
+/// ROWS_ x COLUMNS_ results per block, of which each thread computes THREAD_ROWS_ x
+/// THREAD_COLUMNS_; warps of 4 x 8 lanes as in rung 7. BLOCKS_ of them share a multiprocessor.
 template <int ROWS_, int COLUMNS_, int DEPTH_, int THREAD_ROWS_, int THREAD_COLUMNS_, int BLOCKS_>
 struct Tiling {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, BLOCKS = BLOCKS_;
@@ -53,7 +55,8 @@ struct Access {
   std::int64_t slice_depth;
 };
 
-/// The operands of one thread at one depth: quads of rows at 0, 16, ... and of columns at 0, 32, ...
+/// The operands of one thread at one depth: quads of rows at 0, 16, ... and of columns at 0, 32,
+/// ...
 template <class Tile>
 struct Fragments {
   float a[Tile::THREAD_ROWS], b[Tile::THREAD_COLUMNS];
@@ -193,9 +196,9 @@ void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t str
 
 /// The choice depends on the sizes alone, not on the device, so that the order of a sum, and with
 /// it its bits, is the same on every GPU. It is made for about 128 multiprocessors: the largest
-/// tiles that give each of them one. If not even small tiles do, and K is long enough for a slice to
-/// be worth the writing and reading of its sums, slices of at least 256 until there are two blocks
-/// for each.
+/// tiles that give each of them one. If not even small tiles do, and K is long enough for a slice
+/// to be worth the writing and reading of its sums, slices of at least 256 until there are two
+/// blocks for each.
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
   constexpr std::int64_t processors = 128, shortest_slice = 256;
   if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, p.k, stream);

@@ -1,18 +1,18 @@
 /// Rung 9: tensor cores, for floats with 11 significant bits.
 ///
-/// Rung 8 issues one instruction for 32 multiply-adds of a warp, and four of these per clock are all
-/// that a multiprocessor can do. A tensor core does a whole product of small matrices per
+/// Rung 8 issues one instruction for 32 multiply-adds of a warp, and four of these per clock are
+/// all that a multiprocessor can do. A tensor core does a whole product of small matrices per
 /// instruction: mma.m16n8k8 is 16 * 8 * 8 = 1024 multiply-adds, and an H200 does 494 TFLOP/s this
 /// way instead of 67. The price is precision: the factors are rounded to tf32, which has the 8
-/// exponent bits of a float and 10 bits of mantissa instead of 23. Products are exact, sums are f32.
-/// So the error of a result is at most about 2^-10 of the sum of its products' magnitudes, and this
-/// rung is only for those who ask for it (gemm_tf32).
+/// exponent bits of a float and 10 bits of mantissa instead of 23. Products are exact, sums are
+/// f32. So the error of a result is at most about 2^-10 of the sum of its products' magnitudes, and
+/// this rung is only for those who ask for it (gemm_tf32).
 ///
-/// Bytes become the problem again: each instruction wants (16 + 8) * 8 numbers from registers, which
-/// come from shared memory. A warp of 64 x 64 results reads 32 words per lane for 32 instructions.
-/// Where each lane's words lie is fixed by the instruction: with g = lane / 4 and t = lane % 4 it
-/// wants the elements (outer g, depth t). Rows of 16 + 4 words when depth is contiguous, and of
-/// 128 + 8 (or 64 + 8) when it is not, put them into 32 different banks:
+/// Bytes become the problem again: each instruction wants (16 + 8) * 8 numbers from registers,
+/// which come from shared memory. A warp of 64 x 64 results reads 32 words per lane for 32
+/// instructions. Where each lane's words lie is fixed by the instruction: with g = lane / 4 and t =
+/// lane % 4 it wants the elements (outer g, depth t). Rows of 16 + 4 words when depth is
+/// contiguous, and of 128 + 8 (or 64 + 8) when it is not, put them into 32 different banks:
 ///
 ///     20 g + t  mod 32:  0..3, 20..23, 8..11, 28..31, 16..19, 4..7, 24..27, 12..15
 ///     8 t + g   mod 32:  0..7, 8..15, 16..23, 24..31

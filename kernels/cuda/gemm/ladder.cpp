@@ -4,8 +4,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU idle,
-/// where the small tiles of rungs 9 and 10 do not.
+/// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU
+/// idle, where the small tiles of rungs 9 and 10 do not.
 template <class T>
 bool large(const GemmProblem<T>& p) {
   return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;

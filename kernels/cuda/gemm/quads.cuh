@@ -34,8 +34,8 @@ __device__ __forceinline__ Quad load_quad(const Operand<float>& x, std::int64_t 
   }
 }
 
-/// load_tile (operand.cuh) by quads: one for each thread. A quad along the outer dimension is stored
-/// as it is; one along the depth goes to four rows of the tile.
+/// load_tile (operand.cuh) by quads: one for each thread. A quad along the outer dimension is
+/// stored as it is; one along the depth goes to four rows of the tile.
 template <bool VECTOR, int THREADS, int DEPTH, int ROW>
 __device__ __forceinline__ void load_tile_of_quads(const Operand<float>& x, std::int64_t outer,
                                                    std::int64_t depth, float (&tile)[DEPTH][ROW]) {

@@ -45,9 +45,10 @@ class TileCopier {
                              : DEPTH_CONTIGUOUS             ? DEPTH + WIDE
                                                             : OUTER + 8;
   /// Elements that a tile takes in shared memory, whichever way its operand lies.
-  static constexpr int SIZE_AS_STORED =
-      OUTER * ROW<true> > DEPTH* ROW<false> ? OUTER* ROW<true> : DEPTH* ROW<false>;
-  static constexpr int SIZE = ORDER == TileOrder::depth_rows ? DEPTH * ROW<false> : SIZE_AS_STORED;
+  static constexpr int SIZE_BY_DEPTH = DEPTH * ROW<false>, SIZE_BY_OUTER = OUTER * ROW<true>;
+  static constexpr int SIZE = ORDER == TileOrder::as_stored && SIZE_BY_OUTER > SIZE_BY_DEPTH
+                                  ? SIZE_BY_OUTER
+                                  : SIZE_BY_DEPTH;
 
   /// For tiles that begin at (outer, depth). `aligned` is x.aligned_rows().
   __device__ __forceinline__ TileCopier(const Operand<T>& x, std::int64_t outer, std::int64_t depth,

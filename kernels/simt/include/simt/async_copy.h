@@ -1,7 +1,7 @@
 #pragma once
 /// PTX's cp.async. What such a copy writes appears when the thread waits for its group, not before:
-/// until then its destination holds a NaN pattern. So a kernel that reads a tile without waiting, or
-/// that waits for too few groups, computes NaN here, as it may compute anything on a GPU.
+/// until then its destination holds a NaN pattern. So a kernel that reads a tile without waiting,
+/// or that waits for too few groups, computes NaN here, as it may compute anything on a GPU.
 
 #include <array>
 #include <cstring>

@@ -3,10 +3,10 @@
 /// that computes a wrong index gets a wrong result here too. Tables of the layouts:
 /// kernels/cuda/native/device_intrinsics.h.
 ///
-/// A tensor core computes products exactly and adds them up in a fixed-point number that it aligns to
-/// the largest of them and then cuts off to f32 (Fasi, Higham, Mikaitis, Pranesh, "Numerical Behavior
-/// of NVIDIA Tensor Cores", 2021). Here the sum is made in f64 and cut off: the same direction of
-/// rounding, without the bits that a GPU may lose in aligning.
+/// A tensor core computes products exactly and adds them up in a fixed-point number that it aligns
+/// to the largest of them and then cuts off to f32 (Fasi, Higham, Mikaitis, Pranesh, "Numerical
+/// Behavior of NVIDIA Tensor Cores", 2021). Here the sum is made in f64 and cut off: the same
+/// direction of rounding, without the bits that a GPU may lose in aligning.
 
 #include <algorithm>
 #include <array>

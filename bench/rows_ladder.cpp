@@ -1,0 +1,73 @@
+// Every rung of kernels/cuda/gemm/, beside cuBLAS at the same precision. In builds with CUDA's
+// headers or the simulator's.
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/kernels/cuda/cublas.h"
+#include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "products.h"
+#include "sizes.h"
+
+namespace bench {
+namespace {
+
+using namespace lockstep;
+using kernels::GemmProblem;
+
+template <class T>
+GemmProblem<T> problem_of(const Product& p) {
+  return {.m = p.out.size(0),
+          .n = p.out.size(1),
+          .k = p.a.size(p.flags.transpose_a ? 0 : 1),
+          .a = p.a.data<T>(),
+          .transpose_a = p.flags.transpose_a,
+          .b = p.b.data<T>(),
+          .transpose_b = p.flags.transpose_b,
+          .c = p.out.data<T>(),
+          .accumulate = false};
+}
+
+/// Rungs 1 and 2 would take seconds for the largest square.
+std::vector<Size> sizes_for(int number, Scale scale) {
+  std::vector<Size> result = squares(scale);
+  if (scale == Scale::gpu && number <= 2) result.pop_back();
+  for (const Size& size : layers(scale)) result.push_back(size);
+  return result;
+}
+
+template <class T>
+void add_rungs(std::vector<Row>& rows, Scale scale) {
+  for (const kernels::cuda::Rung<T>& rung : kernels::cuda::rungs<T>()) {
+    const DType dtype = dtype_of<T>();
+    const std::string precision(rung.tf32 ? "tf32" : name_of(dtype));
+    const auto prepare = [rung, dtype](const Size& size, Source& source) {
+      const Product product = product_of(size, source, dtype, rung.tf32);
+      return product_case(product, [=] {
+        rung.run(problem_of<T>(product), cuda::queue_of(product.out).stream);
+      });
+    };
+    rows.push_back({fmt::format("gemm_{}_{}", rung.name, precision), sizes_for(rung.number, scale),
+                    0, precision, prepare});
+  }
+}
+
+}  // namespace
+
+std::vector<Row> ladder_rows(Scale scale) {
+  std::vector<Row> rows;
+  if (scale == Scale::cpu) return rows;
+  add_rungs<float>(rows, scale);
+  add_rungs<BFloat16>(rows, scale);
+  add_rungs<Half>(rows, scale);
+  return rows;
+}
+
+Run cublas_product(const Product& product) {
+  if (!kernels::cuda::cublas_available()) return {};
+  return [product] {
+    visit_any_floating("cublas", product.out.dtype(), [&](auto zero) {
+      kernels::cuda::cublas_gemm(problem_of<decltype(zero)>(product),
+                                 cuda::queue_of(product.out).stream, product.tf32);
+    });
+  };
+}
+
+}  // namespace bench

@@ -1,0 +1,91 @@
+// Matrix products: what kernels/matmul.h offers, and what is the same for the rungs of the ladder.
+#include "lockstep/kernels/matmul.h"
+
+#include "case.h"
+#include "peers.h"
+#include "products.h"
+#include "sizes.h"
+
+namespace bench {
+
+using namespace lockstep;
+
+Product product_of(const Size& size, Source& source, DType dtype, bool tf32) {
+  const std::int64_t m = size.dims[0], n = size.dims[1], k = size.dims[2];
+  return {.a = source.normal(size.transpose_a ? Shape{k, m} : Shape{m, k}, dtype),
+          .b = source.normal(size.transpose_b ? Shape{n, k} : Shape{k, n}, dtype),
+          .out = source.empty({m, n}, dtype),
+          .flags = {.transpose_a = size.transpose_a, .transpose_b = size.transpose_b},
+          .tf32 = tf32};
+}
+
+Case product_case(const Product& product, Run run) {
+  const std::int64_t m = product.out.size(0), n = product.out.size(1);
+  const auto [transpose_a, transpose_b, accumulate] = product.flags;
+  const std::int64_t k = product.a.size(transpose_a ? 0 : 1);
+  const auto expected = [=, ta = transpose_a, tb = transpose_b](const std::vector<Values>& in,
+                                                                std::int64_t i) {
+    const std::int64_t row = i / n, column = i % n;
+    double total = 0;
+    for (std::int64_t j = 0; j < k; ++j)
+      total += in[0][ta ? j * m + row : row * k + j] * in[1][tb ? column * k + j : j * n + column];
+    return total + (in.size() > 2 ? in[2][column] : 0);
+  };
+  // Rounding of the inputs (tf32) or of the result (16 bits), or that of long sums (f32).
+  const DType dtype = product.out.dtype();
+  const double tolerance = product.tf32          ? 5e-3
+                           : dtype == DType::f32 ? 2e-4
+                           : dtype == DType::f64 ? 1e-10
+                                                 : 1e-2;
+  return {.run = std::move(run),
+          .inputs = {product.a, product.b},
+          .outputs = {{product.out, expected, k, tolerance}},
+          .peers = product_peers(product)};
+}
+
+namespace {
+
+Row matmul(DType dtype, bool tf32, std::vector<Size> sizes) {
+  const std::string precision(tf32 ? "tf32" : name_of(dtype));
+  const auto prepare = [=](const Size& size, Source& source) {
+    const Product product = product_of(size, source, dtype, tf32);
+    return product_case(product, [=] {
+      kernels::allow_tf32(tf32);
+      kernels::matmul(product.a, product.b, product.out, product.flags);
+      kernels::allow_tf32(false);
+    });
+  };
+  return {"matmul_" + precision, std::move(sizes), 0, precision, prepare};
+}
+
+Row linear(const Scale scale) {
+  const auto prepare = [](const Size& size, Source& source) {
+    const Product product = product_of(size, source, DType::f32, false);
+    const Tensor bias = source.normal({size.dims[1]});
+    Case result = product_case(
+        product, [=] { kernels::linear(product.a, product.b, bias, product.out); });
+    result.inputs.push_back(bias);
+    result.peers.clear();  // they add no bias
+    return result;
+  };
+  return {"linear", {layers(scale)[0]}, 0, "f32", prepare};
+}
+
+}  // namespace
+
+std::vector<Row> product_rows(Scale scale) {
+  std::vector<Size> all = squares(scale), of_layers = layers(scale);
+  all.insert(all.end(), of_layers.begin(), of_layers.end());
+  const std::vector<Size> one = {scale == Scale::gpu ? squares(scale)[2] : squares(scale)[0]};
+  std::vector<Row> rows = {matmul(DType::f32, false, scale == Scale::gpu ? of_layers : all),
+                           matmul(DType::f64, false, scale == Scale::cpu ? squares(scale) : one)};
+  if (scale != Scale::cpu) {
+    rows.push_back(matmul(DType::f32, true, one));
+    rows.push_back(matmul(DType::bf16, false, one));
+    rows.push_back(matmul(DType::f16, false, one));
+  }
+  rows.push_back(linear(scale));
+  return rows;
+}
+
+}  // namespace bench

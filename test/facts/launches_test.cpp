@@ -1,0 +1,51 @@
+// facts_launches: every kernel on the list was launched by its test. Run by ctest after the programs
+// that test kernels, where there is a simulator: the records are theirs (test/launch_record.cpp), in
+// the folder that LOCKSTEP_LAUNCHES names.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "lockstep/tools/facts/sources.h"
+#include "lockstep/tools/facts/text.h"
+
+using namespace lockstep::facts;
+
+namespace {
+
+using Record = std::map<std::string, std::set<std::string>>;  // test cases by kernel
+
+Record read_record(const std::filesystem::path& path) {
+  Record record;
+  const std::string text = read_file(path);
+  for (const std::string_view line : lines_of(text)) {
+    const auto tab = line.find('\t');
+    // Without the type of a TEST_CASE_TEMPLATE, which comes last.
+    std::string_view test_case = line.substr(0, tab);
+    if (test_case.ends_with('>')) test_case = test_case.substr(0, test_case.rfind('<'));
+    record[std::string(line.substr(tab + 1))].emplace(test_case);
+  }
+  return record;
+}
+
+}  // namespace
+
+TEST_CASE("launches: every listed kernel, by its test" * doctest::skip()) {
+  const char* folder = std::getenv("LOCKSTEP_LAUNCHES");
+  REQUIRE_MESSAGE(folder, "LOCKSTEP_LAUNCHES is not set: run this through ctest");
+  std::map<std::string, Record> records;  // by test program
+  for (const ListedKernel& kernel : read_list(LOCKSTEP_SOURCE_DIR)) {
+    if (kernel.hopper) continue;
+    const std::string program = kernel.test_folder();
+    if (!records.count(program))
+      records[program] = read_record(std::filesystem::path(folder) / (program + ".txt"));
+    CAPTURE(kernel.name);
+    CAPTURE(kernel.test_file);
+    REQUIRE_MESSAGE(records[program].count(kernel.name), "this program never launched it");
+    std::string others;
+    for (const std::string& test_case : records[program][kernel.name]) others += "\n  " + test_case;
+    CHECK_MESSAGE(records[program][kernel.name].count(kernel.test_case), "not launched by '",
+                  kernel.test_case, "', but by:", others);
+  }
+}

@@ -1,0 +1,42 @@
+#include "lockstep/tools/facts/text.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::facts {
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  check<DataError>(file.good(), "[kernel facts] cannot read {}", path.string());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+std::optional<std::string_view> between(std::string_view text, std::string_view begin,
+                                        std::string_view end) {
+  const auto first = text.find(begin);
+  if (first == std::string_view::npos) return {};
+  text.remove_prefix(first + begin.size());
+  const auto last = text.find(end);
+  if (last == std::string_view::npos) return {};
+  return text.substr(0, last);
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+}  // namespace lockstep::facts
