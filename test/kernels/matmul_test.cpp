@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "kernels/support.h"
+#include "lockstep/core/stream.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -10,21 +11,19 @@ using namespace lockstep::test;
 
 namespace {
 
-/// The element (row, column) of op(matrix).
-template <class T>
-double at(const Tensor& matrix, bool transposed, std::int64_t row, std::int64_t column) {
-  const std::int64_t i = transposed ? column : row, j = transposed ? row : column;
-  return static_cast<double>(matrix.data<T>()[i * matrix.size(1) + j]);
-}
-
 template <class T>
 Values naive_product(const Tensor& a, bool ta, const Tensor& b, bool tb, std::int64_t m,
                      std::int64_t n, std::int64_t k) {
+  const Values x = to_values<T>(a), y = to_values<T>(b);
+  const auto at = [](const Values& values, std::int64_t i) {
+    return values[static_cast<std::size_t>(i)];
+  };
   Values result;
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < n; ++j) {
       double total = 0;
-      for (std::int64_t l = 0; l < k; ++l) total += at<T>(a, ta, i, l) * at<T>(b, tb, l, j);
+      for (std::int64_t l = 0; l < k; ++l)
+        total += at(x, ta ? l * m + i : i * k + l) * at(y, tb ? j * k + l : l * n + j);
       result.push_back(total);
     }
   return result;
@@ -73,12 +72,10 @@ TEST_CASE_TEMPLATE("matmul with an empty dimension", T, float, double) {
 }
 
 TEST_CASE_TEMPLATE("matmul passes NaN on", T, float, double) {
-  const Tensor a = varied<T>({2, 3}), b = varied<T>({3, 2}), out = nan<T>({2, 2});
-  a.data<T>()[1] = std::numeric_limits<T>::quiet_NaN();
-  b.fill_zero();
+  const Tensor a = of_values<T>({2, 3}, {1, std::nan(""), 2, 3, 4, 5});
+  const Tensor b = Tensor::zeros({3, 2}, dtype_of<T>(), test_device()), out = nan<T>({2, 2});
   matmul(a, b, out);
-  CHECK(std::isnan(out.data<T>()[0]));
-  CHECK(out.data<T>()[2] == 0);
+  check_close<T>(out, {std::nan(""), std::nan(""), 0, 0}, 0);
 }
 
 TEST_CASE_TEMPLATE("linear adds its bias to every row", T, float, double) {
@@ -106,7 +103,12 @@ TEST_CASE("products in several threads") {
   std::vector<Tensor> outs;
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) outs.push_back(nan<float>({33, 31}));
-  for (const Tensor& out : outs) threads.emplace_back([&a, &b, out] { matmul(a, b, out); });
+  Stream::current(test_device()).synchronize();  // every thread has a stream of its own
+  for (const Tensor& out : outs)
+    threads.emplace_back([&a, &b, out] {
+      matmul(a, b, out);
+      Stream::current(test_device()).synchronize();
+    });
   for (std::thread& thread : threads) thread.join();
   for (const Tensor& out : outs) check_close<float>(out, to_values<float>(alone), 0);
 }
@@ -130,5 +132,22 @@ TEST_CASE("products refuse what does not fit") {
   CHECK_THROWS_AS(linear(a, w, varied<float>({128}), nan<float>({31, 128})), ShapeError);
   CHECK_THROWS_WITH_AS(linear(a, varied<float>({128, 63}), varied<float>({128}), out),
                        "[linear] inner dimensions differ: (32, 64) x (128, 63)^T", ShapeError);
-  CHECK(std::isnan(out.data<float>()[0]));
+  CHECK(std::isnan(to_values<float>(out)[0]));
+}
+
+TEST_CASE_TEMPLATE("16-bit products are added up in f32 and rounded once", T, Half, BFloat16) {
+  const auto rounded = [](const Shape& shape, int seed) {
+    std::vector<T> values;
+    for (std::int64_t i = 0; i < shape.numel(); ++i) values.push_back(T(value_at(i, seed)));
+    return here(Tensor::of<T>(shape, values));
+  };
+  const std::int64_t m = 17, n = 9, k = 33;
+  const Tensor a = rounded({m, k}, 1), b = rounded({n, k}, 2), bias = rounded({n}, 3);
+  const Tensor out = rounded({m, n}, 4);
+  linear(a, b, bias, out);
+  Values expected = naive_product<T>(a, false, b, true, m, n, k);
+  const Values added = to_values<T>(bias);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += added[i % added.size()];
+  // Half a unit in the last place, and the f32 sum's own error where that decides a tie.
+  check_close<T>(out, expected, std::is_same_v<T, Half> ? 0x1p-11 * 1.01 : 0x1p-8 * 1.01);
 }

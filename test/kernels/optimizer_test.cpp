@@ -1,6 +1,7 @@
 #include "lockstep/kernels/optimizer.h"
 
 #include "kernels/support.h"
+#include "lockstep/core/gpu.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -144,6 +145,35 @@ TEST_CASE("one call takes tensors of both dtypes") {
       CHECK(result[i] == doctest::Approx(value_at(at, 2 * k + 1) - 0.5 * value_at(at, 2 * k + 2)));
     }
   }
+}
+
+TEST_CASE_TEMPLATE("SGD takes no fused multiply-add: its bits are the same on every device", T,
+                   float, double) {
+  const auto step = [](Device device) {
+    const SgdItem item{varied<T>({999}, 1).to(device), varied<T>({999}, 2).to(device),
+                       varied<T>({999}, 3).to(device), false};
+    sgd_step({&item, 1}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.3, .nesterov = true});
+    return to_values<T>(item.value);
+  };
+  CHECK(step(test_device()) == step({}));
+}
+
+TEST_CASE("a GPU updates many tensors in one launch") {
+  if (on_cpu()) return;  // nothing is launched
+  std::vector<SgdItem> items;
+  std::vector<AdamItem> adam_items;
+  for (int k = 0; k < 50; ++k) {
+    const std::int64_t n = 100 * k;
+    items.push_back({varied<float>({n}, k), varied<float>({n}, 1), varied<float>({n}, 2), false});
+    adam_items.push_back({varied<float>({n}, k), varied<float>({n}, 1), varied<float>({n}, 2),
+                          squares<float>(n, 3), step_count(0)});
+  }
+  auto before = gpu::kernel_launches();
+  sgd_step(items, {.momentum = 0.9});
+  adam_step(adam_items, {});
+  auto after = gpu::kernel_launches();
+  CHECK(after["sgd_step_kernel"] - before["sgd_step_kernel"] == 1);
+  CHECK(after["adam_step_kernel"] - before["adam_step_kernel"] == 1);
 }
 
 TEST_CASE("the first Adam step moves by the learning rate") {

@@ -55,8 +55,9 @@ Tensor shifted(const Tensor& x, std::int64_t by = 1) {
 
 template <class T>
 Values to_values(const Tensor& tensor) {
-  const std::vector<T> elements = tensor.to_vector<T>();
-  return {elements.begin(), elements.end()};
+  Values values;
+  for (const T& element : tensor.to_vector<T>()) values.push_back(static_cast<double>(element));
+  return values;
 }
 
 /// |actual - expected| <= tolerance * max(1, |expected|), element by element. A tolerance of 0
