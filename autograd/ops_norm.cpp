@@ -17,7 +17,7 @@ void contribute(const Gradients::Destination& to, const Tensor& sum) {
 
 }  // namespace
 
-// y = xhat * weight + bias with xhat = (x - mean) / sqrt(variance + eps), over the rows of x (N, C).
+// y = xhat * weight + bias, xhat = (x - mean) / sqrt(variance + eps), over the rows of x (N, C):
 // dbias = the sum of dy's rows, dweight = that of dy * xhat, and, since mean and variance depend on
 // x, dx = weight / sqrt(variance + eps) * (dy - mean of dy - xhat * mean of dy * xhat).
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

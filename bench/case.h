@@ -73,8 +73,11 @@ struct Row {
   std::function<Case(const Size&, Source&)> prepare;
 };
 
-/// How large the sizes are: such as a test waits for, or a processor's core, or a GPU needs.
-enum class Scale : std::uint8_t { quick, cpu, gpu };
+/// What the sizes are chosen for: a GPU, or one core; to be measured, or only to be tried out.
+struct Scale {
+  bool on_gpu = false;
+  bool quick = false;
+};
 
 std::vector<Row> elementwise_rows(Scale scale);
 std::vector<Row> reduce_rows(Scale scale);  ///< and softmax, and losses

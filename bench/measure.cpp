@@ -32,7 +32,8 @@ struct Entrant {
   long calls = 0;                           // per round
 
   double round(Device device, long n) {
-    return time_calls(device, n, [&](long i) { runs[static_cast<std::size_t>(i) % runs.size()](); });
+    return time_calls(device, n,
+                      [&](long i) { runs[static_cast<std::size_t>(i) % runs.size()](); });
   }
   void warm_up(const Method& method) {
     round(method.device, static_cast<long>(runs.size()));

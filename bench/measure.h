@@ -12,9 +12,9 @@ namespace bench {
 struct Method {
   Device device;
   int rounds = 7;
-  double round_seconds = 0.05;         ///< per contender and round, but at least one call
+  double round_seconds = 0.05;             ///< per contender and round, but at least one call
   std::size_t rotated_bytes = 256u << 20;  ///< that a contender goes through before it comes back
-  Peer* pytorch = nullptr;             ///< speaks the protocol of bench/peers/pytorch_kernels.py
+  Peer* pytorch = nullptr;  ///< speaks the protocol of bench/peers/pytorch_kernels.py
 };
 
 struct Measurement {

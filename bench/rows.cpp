@@ -1,5 +1,6 @@
-#include "case.h"
+#include <fmt/format.h>
 
+#include "case.h"
 #include "peers.h"
 
 namespace bench {
@@ -18,8 +19,8 @@ std::string Size::text() const {
 
 std::vector<Row> all_rows(Scale scale) {
   std::vector<Row> rows;
-  for (const auto part : {elementwise_rows, reduce_rows, batch_norm_rows, update_rows, product_rows,
-                          ladder_rows})
+  for (const auto part :
+       {elementwise_rows, reduce_rows, batch_norm_rows, update_rows, product_rows, ladder_rows})
     for (Row& row : part(scale)) rows.push_back(std::move(row));
   return rows;
 }

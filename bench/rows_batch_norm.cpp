@@ -1,9 +1,8 @@
 // The kernels of kernels/batch_norm.h, one by one and as the forward and backward that they make up.
-#include "lockstep/kernels/batch_norm.h"
-
 #include <cmath>
 
 #include "case.h"
+#include "lockstep/kernels/batch_norm.h"
 #include "sizes.h"
 
 namespace bench {
@@ -18,10 +17,10 @@ constexpr double tolerance = 1e-5, eps = 1e-5;
 /// below read them.
 struct Layer {
   std::int64_t n, c;
-  Tensor x, weight, bias, dy;         // f32
-  Tensor mean, m2, inverse_std;       // f64 (C,): of x
-  Tensor sum_dy, sum_dy_xhat;         // f64 (C,)
-  Tensor y, dx;                       // f32
+  Tensor x, weight, bias, dy;    // f32
+  Tensor mean, m2, inverse_std;  // f64 (C,): of x
+  Tensor sum_dy, sum_dy_xhat;    // f64 (C,)
+  Tensor y, dx;                  // f32
 
   Layer(const Size& size, Source& source)
       : n(size.dims[0]),

@@ -1,9 +1,8 @@
 // The kernels of kernels/elementwise.h.
-#include "lockstep/kernels/elementwise.h"
-
 #include <cmath>
 
 #include "case.h"
+#include "lockstep/kernels/elementwise.h"
 #include "sizes.h"
 
 namespace bench {

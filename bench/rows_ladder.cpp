@@ -28,7 +28,7 @@ GemmProblem<T> problem_of(const Product& p) {
 /// Rungs 1 and 2 would take seconds for the largest square.
 std::vector<Size> sizes_for(int number, Scale scale) {
   std::vector<Size> result = squares(scale);
-  if (scale == Scale::gpu && number <= 2) result.pop_back();
+  if (!scale.quick && number <= 2) result.pop_back();
   for (const Size& size : layers(scale)) result.push_back(size);
   return result;
 }
@@ -40,9 +40,8 @@ void add_rungs(std::vector<Row>& rows, Scale scale) {
     const std::string precision(rung.tf32 ? "tf32" : name_of(dtype));
     const auto prepare = [rung, dtype](const Size& size, Source& source) {
       const Product product = product_of(size, source, dtype, rung.tf32);
-      return product_case(product, [=] {
-        rung.run(problem_of<T>(product), cuda::queue_of(product.out).stream);
-      });
+      return product_case(
+          product, [=] { rung.run(problem_of<T>(product), cuda::queue_of(product.out).stream); });
     };
     rows.push_back({fmt::format("gemm_{}_{}", rung.name, precision), sizes_for(rung.number, scale),
                     0, precision, prepare});
@@ -53,7 +52,7 @@ void add_rungs(std::vector<Row>& rows, Scale scale) {
 
 std::vector<Row> ladder_rows(Scale scale) {
   std::vector<Row> rows;
-  if (scale == Scale::cpu) return rows;
+  if (!scale.on_gpu) return rows;
   add_rungs<float>(rows, scale);
   add_rungs<BFloat16>(rows, scale);
   add_rungs<Half>(rows, scale);

@@ -1,7 +1,6 @@
 // Matrix products: what kernels/matmul.h offers, and what is the same for the rungs of the ladder.
-#include "lockstep/kernels/matmul.h"
-
 #include "case.h"
+#include "lockstep/kernels/matmul.h"
 #include "peers.h"
 #include "products.h"
 #include "sizes.h"
@@ -62,8 +61,8 @@ Row linear(const Scale scale) {
   const auto prepare = [](const Size& size, Source& source) {
     const Product product = product_of(size, source, DType::f32, false);
     const Tensor bias = source.normal({size.dims[1]});
-    Case result = product_case(
-        product, [=] { kernels::linear(product.a, product.b, bias, product.out); });
+    Case result =
+        product_case(product, [=] { kernels::linear(product.a, product.b, bias, product.out); });
     result.inputs.push_back(bias);
     result.peers.clear();  // they add no bias
     return result;
@@ -74,16 +73,16 @@ Row linear(const Scale scale) {
 }  // namespace
 
 std::vector<Row> product_rows(Scale scale) {
-  std::vector<Size> all = squares(scale), of_layers = layers(scale);
+  const std::vector<Size> square = squares(scale), of_layers = layers(scale);
+  std::vector<Size> all = square;
   all.insert(all.end(), of_layers.begin(), of_layers.end());
-  const std::vector<Size> one = {scale == Scale::gpu ? squares(scale)[2] : squares(scale)[0]};
-  std::vector<Row> rows = {matmul(DType::f32, false, scale == Scale::gpu ? of_layers : all),
-                           matmul(DType::f64, false, scale == Scale::cpu ? squares(scale) : one)};
-  if (scale != Scale::cpu) {
-    rows.push_back(matmul(DType::f32, true, one));
-    rows.push_back(matmul(DType::bf16, false, one));
-    rows.push_back(matmul(DType::f16, false, one));
-  }
+  if (!scale.on_gpu)
+    return {matmul(DType::f32, false, all), matmul(DType::f64, false, square), linear(scale)};
+  // The large squares are the ladder's.
+  const std::vector<Size> one = {square[square.size() / 2]};
+  std::vector<Row> rows = {matmul(DType::f32, false, of_layers), matmul(DType::f32, true, one)};
+  for (const DType dtype : {DType::f64, DType::bf16, DType::f16})
+    rows.push_back(matmul(dtype, false, one));
   rows.push_back(linear(scale));
   return rows;
 }

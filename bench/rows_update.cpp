@@ -20,8 +20,8 @@ constexpr PhiloxState stream{.seed = 7, .offset = 0};
 
 // --- Random numbers --------------------------------------------------------------------------------
 
-/// (0, 1): what a 32-bit output stands for.
-double unit(std::uint32_t word) { return (word + 0.5) * 0x1p-32; }
+/// In (0, 1]: what a 32-bit output stands for, (r + 1/2) / 2^32, rounded to f32 as random.h says.
+float unit(std::uint32_t word) { return static_cast<float>(word) * 0x1p-32f + 0x1p-33f; }
 
 /// Which output of which block belongs to element i of a fill in f32 (core/philox.h).
 struct Place {
@@ -38,7 +38,8 @@ Case uniform(const Size& size, Source& source) {
   const Tensor out = source.empty({size.dims[0]});
   const auto expected = [](Inputs, std::int64_t i) {
     const auto [block, output] = place(i);
-    return -1 + 3 * unit(block.words[output]);
+    const float value = std::fma(unit(block.words[output]), 3.0f, -1.0f);
+    return value < 2 ? double{value} : -1.0;
   };
   return {.run = [=] { kernels::uniform(stream, out, -1, 2); },
           .inputs = {},
@@ -50,7 +51,7 @@ Case normal(const Size& size, Source& source) {
   const auto expected = [](Inputs, std::int64_t i) {
     const auto [block, output] = place(i);
     const int pair = output / 2 * 2;
-    const double radius = std::sqrt(-2 * std::log(unit(block.words[pair])));
+    const double radius = std::sqrt(-2 * std::log(double{unit(block.words[pair])}));
     const double angle = 2 * std::numbers::pi * unit(block.words[pair + 1]);
     return 1 + 2 * radius * (output % 2 == 0 ? std::sin(angle) : std::cos(angle));
   };
@@ -61,25 +62,21 @@ Case normal(const Size& size, Source& source) {
 
 constexpr double p = 0.25;
 
-/// Compared in f32, as it is defined: a number next to the threshold may round onto it.
 double kept(std::int64_t i) {
   const std::int64_t block = i / 4;
   const PhiloxBlock four = philox_block(stream, block / philox_threads, block % philox_threads);
-  const float number = static_cast<float>(four.words[i % 4]) * 0x1p-32f + 0x1p-33f;
-  return number < static_cast<float>(1 - p) ? 1 : 0;
+  return unit(four.words[i % 4]) < static_cast<float>(1 - p) ? 1 : 0;
 }
 
 Case dropout(const Size& size, Source& source) {
   const Shape shape{size.dims[0]};
   const Tensor x = source.normal(shape), out = source.empty(shape);
   const Tensor mask = source.empty(shape, DType::u8);
-  return {
-      .run = [=] { kernels::dropout(stream, x, p, out, mask); },
-      .inputs = {x},
-      .outputs = {
-          {mask, [](Inputs, std::int64_t i) { return kept(i); }, 1, 0},
-          {out, [](Inputs in, std::int64_t i) { return in[0][i] * kept(i) / (1 - p); }, 1,
-           tolerance}}};
+  return {.run = [=] { kernels::dropout(stream, x, p, out, mask); },
+          .inputs = {x},
+          .outputs = {{mask, [](Inputs, std::int64_t i) { return kept(i); }, 1, 0},
+                      {out, [](Inputs in, std::int64_t i) { return in[0][i] * kept(i) / (1 - p); },
+                       1, tolerance}}};
 }
 
 Case dropout_backward(const Size& size, Source& source) {
@@ -174,14 +171,10 @@ Case fold(const Size& size, Source& source) {
 
 std::vector<Row> update_rows(Scale scale) {
   const std::vector<Size> sizes = flat(scale);
-  return {{"uniform", sizes, 4, {}, uniform},
-          {"normal", sizes, 4, {}, normal},
-          {"dropout", sizes, 9, {}, dropout},
-          {"dropout_backward", sizes, 9, {}, dropout_backward},
-          {"sgd_step", sizes, 20, {}, sgd},
-          {"adam_step", sizes, 28, {}, adam},
-          {"fold_2", sizes, 12, {}, fold<2>},
-          {"fold_8", sizes, 36, {}, fold<8>}};
+  return {{"uniform", sizes, 4, {}, uniform}, {"normal", sizes, 4, {}, normal},
+          {"dropout", sizes, 9, {}, dropout}, {"dropout_backward", sizes, 9, {}, dropout_backward},
+          {"sgd_step", sizes, 20, {}, sgd},   {"adam_step", sizes, 28, {}, adam},
+          {"fold_2", sizes, 12, {}, fold<2>}, {"fold_8", sizes, 36, {}, fold<8>}};
 }
 
 }  // namespace bench

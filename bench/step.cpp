@@ -5,6 +5,8 @@
 // that both do the same work. Warm-up; then rounds in turns, ours and the peer's, each of as many
 // steps as take about --round seconds; the median of the rounds is the figure, their minimum and
 // maximum its spread. While one works the other waits without using a core.
+//
+// With --graph the step is recorded once and replayed (core/graph.h).
 
 #include <fmt/format.h>
 
@@ -13,6 +15,8 @@
 #include <cmath>
 #include <memory>
 
+#include "figures.h"
+#include "lockstep/core/graph.h"
 #include "lockstep/dist/environment.h"
 #include "lockstep/dist/launch.h"
 #include "lockstep/dist/report.h"
@@ -34,6 +38,7 @@ struct Options {
   std::string optimizer = "sgd";
   int rounds = 7;
   double round_seconds = 0.5;
+  bool graph = false;
   std::string comm = "auto", transport = "shm", peer, python, json;
 };
 
@@ -43,9 +48,12 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
   std::string layers = "64,128,64,10";
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
-  o.device.add_to(app);
+  cli::add_options(app, o.device);
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
-  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
+  app.add_option("--ranks", o.ranks,
+                 "Replicas (2; with --graph 1; in a launcher's world: its size)")
+      ->check(whole);
+  app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU, one rank)");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
@@ -60,10 +68,18 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
   o.layers = cli::widths("--layers", layers);
-  (void)o.device.choose(0);
+  const Device device = o.device.choose(0);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
   check<UsageError>(!o.ranks || (*o.ranks > 0 && *o.ranks <= dist::max_ranks),
                     "--ranks must be in 1..{}, got {}", dist::max_ranks, o.ranks.value_or(0));
+  if (o.graph) {
+    check<UsageError>(device.kind != Device::Kind::cpu,
+                      "--graph with --device cpu: only a GPU's launches can be recorded");
+    check<UsageError>(o.ranks.value_or(1) == 1,
+                      "--graph records the step of one rank, --ranks {} are asked for",
+                      o.ranks.value_or(1));
+    o.ranks = 1;
+  }
   check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
   check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60,
                     "--round must be in (0, 60], got {}", o.round_seconds);
@@ -87,7 +103,8 @@ class Trainer {
                                                 optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
     else
       optimizer_ = std::make_unique<optim::Adam>(parameters, optim::Adam::Options{.lr = 1e-3});
-    ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
+    if (!o.graph)
+      ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
     Generator generator(1000 + static_cast<std::uint64_t>(world.rank()));
     x_ = Tensor::empty({o.batch, o.layers.front()});
     y_ = Tensor::empty({o.batch}, DType::i64);
@@ -95,20 +112,23 @@ class Trainer {
     generator.randint(0, o.layers.back(), y_);
     x_ = x_.to(device);
     y_ = y_.to(device);
+    loss_ = Tensor::empty({1}, DType::f32, device);
+    if (o.graph) graph_.emplace([this] { plain_step(); }, device);
   }
+  Trainer(const Trainer&) = delete;  // the graph's step is this trainer's
+  Trainer& operator=(const Trainer&) = delete;
 
-  Tensor step() {
-    Tape tape;
-    const Tensor loss = nn::cross_entropy(model_(x_), y_);
-    tape.backward(loss);
-    optimizer_->step();
-    optimizer_->zero_grad();
-    return loss.detach();
+  void step() {
+    if (graph_)
+      (*graph_)();
+    else
+      plain_step();
   }
 
   /// Mean over the ranks of the loss of one step. Collective.
   double mean_loss() {
-    const Tensor loss = step().view({1}).to(Device{});
+    step();
+    const Tensor loss = loss_.to(Device{}).clone();
     world_.communicator().all_reduce(loss, "loss").wait();
     return loss.item() / world_.size();
   }
@@ -134,34 +154,27 @@ class Trainer {
   }
 
  private:
+  void plain_step() {
+    Tape tape;
+    const Tensor loss = nn::cross_entropy(model_(x_), y_);
+    tape.backward(loss);
+    optimizer_->step();
+    optimizer_->zero_grad();
+    loss_.copy_from(loss.detach().view({1}));
+  }
+
   const World& world_;
   nn::Sequential model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
-  Tensor x_, y_;
+  Tensor x_, y_, loss_;
+  std::optional<StepGraph> graph_;
 };
 
-struct Figures {
-  std::string name;
-  std::vector<double> rounds;
-  double median() const {
-    std::vector<double> sorted = rounds;
-    std::ranges::sort(sorted);
-    const std::size_t n = sorted.size();
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-  }
-  void print() const {
-    fmt::print("{:<28} {:>12.1f} {:>12.1f} {:>12.1f}\n", name, median(), std::ranges::min(rounds),
-               std::ranges::max(rounds));
-  }
-  nlohmann::ordered_json json() const {
-    return {{"name", name},
-            {"median_us", median()},
-            {"min_us", std::ranges::min(rounds)},
-            {"max_us", std::ranges::max(rounds)},
-            {"rounds_us", rounds}};
-  }
-};
+void print(const Figures& figures) {
+  fmt::print("{:<28} {:>12.1f} {:>12.1f} {:>12.1f}\n", figures.name, figures.median(),
+             figures.min(), figures.max());
+}
 
 std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   if (o.peer.empty()) return nullptr;
@@ -175,18 +188,19 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   }
   auto peer = std::make_unique<Peer>(std::vector<std::string>{
       python, LOCKSTEP_PEER_SCRIPTS "/pytorch_step.py", fmt::format("{}", fmt::join(o.layers, ",")),
-      std::to_string(o.batch), std::to_string(ranks), o.optimizer});
-  const double difference = std::abs(peer->first_loss() - our_loss);
+      std::to_string(o.batch), std::to_string(ranks), o.optimizer, o.device.choose(0).to_string()});
+  const double their_loss = std::strtod(peer->ask("loss", "loss").c_str(), nullptr);
+  const double difference = std::abs(their_loss - our_loss);
   check<Error>(difference <= 1e-4 * our_loss,
-               "[bench] not the same work: first loss {} here, {} in {}", our_loss,
-               peer->first_loss(), peer->name());
+               "[bench] not the same work: first loss {} here, {} in {}", our_loss, their_loss,
+               peer->name());
   return peer;
 }
 
 void report(const Options& o, const World& world, const Figures& ours,
             const std::optional<Figures>& theirs) {
   fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
-  ours.print();
+  print(ours);
   nlohmann::ordered_json json = ours.json();
   json.update({{"layers", o.layers},
                {"batch", o.batch},
@@ -194,10 +208,11 @@ void report(const Options& o, const World& world, const Figures& ours,
                {"optimizer", o.optimizer},
                {"comm", o.comm},
                {"transport", world.transport()},
-               {"device", "cpu"},
+               {"device", o.device.choose(0).to_string()},
+               {"graph", o.graph},
                {"peer", nullptr}});
   if (theirs) {
-    theirs->print();
+    print(*theirs);
     const double ratio = theirs->median() / ours.median();
     fmt::print("{} takes {:.2f} times as long\n", theirs->name, ratio);
     json["peer"] = theirs->json();
@@ -212,7 +227,7 @@ int run_rank(const Options& o, const World& world) {
   const bool first = world.rank() == 0;
   const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
   const std::int64_t steps = trainer.calibrate(o.round_seconds);
-  Figures ours{"Lockstep", {}}, theirs;
+  Figures ours{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, theirs;
   std::int64_t peer_steps = 0;
   if (peer) {
     theirs.name = peer->name();

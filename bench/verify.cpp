@@ -31,15 +31,14 @@ void poison(const Case& work) {
   }
 }
 
-/// Where to look among n elements: everywhere, or in each of `samples` parts, at a place that
+/// Where to look among n elements: everywhere, or in each of `parts` equal parts, at a place that
 /// differs from part to part.
-std::vector<std::int64_t> places(std::int64_t n, std::int64_t samples) {
+std::vector<std::int64_t> places(std::int64_t n, std::int64_t parts) {
+  parts = std::min(parts, n);
   std::vector<std::int64_t> result;
-  if (samples >= n) samples = n;
-  for (std::int64_t s = 0; s < samples; ++s) {
-    const auto begin = static_cast<std::int64_t>(static_cast<__int128>(s) * n / samples);
-    const auto end = static_cast<std::int64_t>(static_cast<__int128>(s + 1) * n / samples);
-    const std::uint64_t hash = static_cast<std::uint64_t>(s) * 0x9e3779b97f4a7c15u >> 20;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t begin = part * n / parts, end = (part + 1) * n / parts;
+    const std::uint64_t hash = static_cast<std::uint64_t>(part) * 0x9e3779b97f4a7c15u >> 20;
     result.push_back(begin + static_cast<std::int64_t>(hash) % (end - begin));
   }
   return result;
@@ -47,9 +46,8 @@ std::vector<std::int64_t> places(std::int64_t n, std::int64_t samples) {
 
 }  // namespace
 
-Values::Values(const Tensor& tensor) : host_(tensor.to(Device{})) {
-  if (tensor.device().kind == Device::Kind::cpu) host_ = tensor.clone();
-}
+Values::Values(const Tensor& tensor)
+    : host_(tensor.device() == Device{} ? tensor.clone() : tensor.to(Device{})) {}
 
 double Values::operator[](std::int64_t i) const {
   return visit_any(host_.dtype(), [&](auto zero) {

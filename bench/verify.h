@@ -6,7 +6,9 @@
 
 namespace bench {
 
-struct VerificationError : lockstep::Error { using Error::Error; };
+struct VerificationError : lockstep::Error {
+  using Error::Error;
+};
 
 /// Overwrites the outputs of the case with NaN (integers: all bits set; outputs that are inputs are
 /// left), lets `contender` run, and compares. Throws VerificationError naming who, which output and

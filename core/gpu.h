@@ -18,10 +18,16 @@ std::optional<Device::Kind> kind();
 /// How many there are.
 int count();
 
+/// The device of the `local_rank`-th process of a machine: a GPU where this build drives GPUs and
+/// there are some (ranks beyond their number share them), else the cpu. Never the simulator: who
+/// wants it says so, Device{Device::Kind::sim}.
+Device default_device(int local_rank = 0);
+
 /// "NVIDIA H200, 132 multiprocessors, compute capability 9.0".
 std::string describe(int index);
 
-/// How often each kernel was launched in this process, by name; kernels not launched are left out.
+/// How often each kernel was launched in this process, by name; kernels not launched are left out. A
+/// recorded step (graph.h) counts when it is recorded, not when it is replayed.
 std::map<std::string, std::uint64_t> kernel_launches();
 
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:

@@ -9,8 +9,8 @@
 ///                                                   [ranks add the two sums here]
 ///              batch_norm_dx(dy, x, ..., sums / N) -> dx
 ///
-/// with xhat = (x - mean) * inverse_std. All per-channel tensors are (C,). Sums over rows are taken in
-/// f64, in an order that depends on the shape and the dtype alone.
+/// with xhat = (x - mean) * inverse_std. All per-channel tensors are (C,). Sums over rows are taken
+/// in f64, in an order that depends on the shape and the dtype alone.
 
 #include "lockstep/core/tensor.h"
 
@@ -18,8 +18,9 @@ namespace lockstep::kernels {
 
 /// mean_c = the mean over the rows, m2_c = the sum over the rows of (x_ic - mean_c)^2; both f64,
 /// whatever x is, so that merging the parts of several ranks loses nothing. By Welford's update
-/// within a part, and Chan's formula between parts (Chan, Golub & LeVeque, "Algorithms for computing
-/// the sample variance", The American Statistician 37(3), 1983, equation 2.1). No rows: 0 and 0.
+/// within a part, and Chan's formula between parts (Chan, Golub & LeVeque, "Algorithms for
+/// computing the sample variance", The American Statistician 37(3), 1983, equation 2.1). No rows:
+/// 0 and 0.
 void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2);
 
 /// Merges part b into part a: (count, mean, m2) per channel, by Chan's formula; a count of 0 leaves
@@ -27,8 +28,8 @@ void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2);
 void merge_statistics(double count_a, const Tensor& mean_a, const Tensor& m2_a, double count_b,
                       const Tensor& mean_b, const Tensor& m2_b);
 
-/// out = 1 / sqrt(m2 / count + eps), f64 (C,), where `count` is the number of rows in m2. Of no rows
-/// the variance is 0. `out` may be m2.
+/// out = 1 / sqrt(m2 / count + eps), f64 (C,), where `count` is the number of rows in m2. The
+/// variance of no rows is 0. `out` may be m2.
 void batch_inverse_std(const Tensor& m2, double count, double eps, const Tensor& out);
 
 /// out = (x - mean) * inverse_std * weight + bias. mean and inverse_std are f64; weight and bias of

@@ -1,6 +1,6 @@
 #pragma once
-/// What batch_norm.h accumulates over rows, part by part. Templates, so that one text serves a number,
-/// a vector of them on the processor, and a thread of a GPU.
+/// What batch_norm.h accumulates over rows, part by part. Templates, so that one text serves a
+/// number, a vector of them on the processor, and a thread of a GPU.
 
 #include "lockstep/kernels/functors.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 /// The formulas of optimizer.h for one element: one text for the processor's loops and for the
 /// threads of a GPU. The flags are arguments, so that a loop can make them constants. Compiled
-/// without contraction into fused multiply-adds on both sides (kernels/CMakeLists.txt): an element's
-/// bits do not depend on the loop in which it is computed.
+/// without contraction into fused multiply-adds on both sides (kernels/CMakeLists.txt): the bits of
+/// an element do not depend on the loop in which it is computed.
 
 #include <cmath>
 #include <cstdint>

@@ -11,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/gpu.h"
-#include "lockstep/kernels/matmul.h"
+#include "lockstep/tools/device_options.h"
 
 namespace lockstep::cli {
 
@@ -67,33 +66,13 @@ inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   }
 }
 
-/// --device and, for GPUs, who multiplies matrices.
-struct DeviceOptions {
-  std::string device, gemm = "auto";
-
-  void add_to(CLI::App& app) {
-    app.add_option("--device", device, "cpu, sim or cuda (cuda where a GPU is found, else cpu)")
-        ->check(CLI::IsMember({"cpu", "sim", "cuda"}));
-    app.add_option("--gemm", gemm, "Products on a GPU: handwritten, cublas or auto (auto)")
-        ->check(CLI::IsMember({"handwritten", "cublas", "auto"}));
-  }
-
-  /// The device of the rank that is the `local_rank`-th of its machine; ranks beyond the number of
-  /// GPUs share them. Throws UsageError for a device that this build or this machine does not have.
-  Device choose(int local_rank) const {
-    using kernels::GemmLibrary;
-    if (gemm != "auto")
-      kernels::set_gemm_library(gemm == "cublas" ? GemmLibrary::cublas : GemmLibrary::handwritten);
-    const int count = gpu::count();
-    if (device == "cpu" || (device.empty() && count == 0)) return {};
-    const Device::Kind kind = gpu::kind().value_or(Device::Kind::cpu);
-    check<UsageError>(device.empty() || device == Device::name_of(kind),
-                      "--device {}: this build drives {}", device,
-                      kind == Device::Kind::cpu ? "the cpu alone" : Device::name_of(kind));
-    check<UsageError>(count > 0, "--device {}: no such device is found on this machine", device);
-    return {kind, local_rank % count};
-  }
-};
+inline void add_options(CLI::App& app, DeviceOptions& options) {
+  app.add_option("--device", options.device,
+                 "cpu, sim or cuda (cuda where a GPU is found, else cpu)")
+      ->check(CLI::IsMember({"cpu", "sim", "cuda"}));
+  app.add_option("--gemm", options.gemm, "Products on a GPU: handwritten, cublas or auto (auto)")
+      ->check(CLI::IsMember({"handwritten", "cublas", "auto"}));
+}
 
 /// Numbers are written so that they read back as the same bits.
 inline void write_json(const std::string& path, const nlohmann::ordered_json& json) {

@@ -1,11 +1,11 @@
 // The kernels that have a counterpart in CUB, NVIDIA's library of device-wide primitives, which comes
 // with the CUDA toolkit.
-#include <cub/device/device_reduce.cuh>
-#include <cub/device/device_segmented_reduce.cuh>
-#include <cub/device/device_transform.cuh>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
+#include <cub/device/device_reduce.cuh>
+#include <cub/device/device_segmented_reduce.cuh>
+#include <cub/device/device_transform.cuh>
 #include <cuda/std/tuple>
 #include <map>
 
@@ -100,11 +100,16 @@ using Maker = Run (*)(const Case&);
 
 const std::map<std::string, Maker>& makers() {
   static const std::map<std::string, Maker> all = {
-      {"relu", unary<Relu>},      {"exp", unary<Exp>},
-      {"square", unary<Square>},  {"scale", unary<Scale>},
-      {"add", binary<Add>},       {"mul", binary<Multiply>},
-      {"fold_2", binary<Add>},    {"scale_accumulate", binary<ScaleAdd>},
-      {"sum", sum},               {"sum_cols", sum_cols},
+      {"relu", unary<Relu>},
+      {"exp", unary<Exp>},
+      {"square", unary<Square>},
+      {"scale", unary<Scale>},
+      {"add", binary<Add>},
+      {"mul", binary<Multiply>},
+      {"fold_2", binary<Add>},
+      {"scale_accumulate", binary<ScaleAdd>},
+      {"sum", sum},
+      {"sum_cols", sum_cols},
   };
   return all;
 }

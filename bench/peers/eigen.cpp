@@ -33,7 +33,8 @@ using Maker = Run (*)(const Case&);
 const std::map<std::string, Maker>& makers() {
   static const std::map<std::string, Maker> all = {
       {"relu", [](const Case& w) { return elementwise(w, [](Flat x) { return x.max(0.0f); }); }},
-      {"sigmoid", [](const Case& w) { return elementwise(w, [](Flat x) { return x.logistic(); }); }},
+      {"sigmoid",
+       [](const Case& w) { return elementwise(w, [](Flat x) { return x.logistic(); }); }},
       {"tanh", [](const Case& w) { return elementwise(w, [](Flat x) { return x.tanh(); }); }},
       {"exp", [](const Case& w) { return elementwise(w, [](Flat x) { return x.exp(); }); }},
       {"log", [](const Case& w) { return elementwise(w, [](Flat x) { return x.log(); }); }},
@@ -48,7 +49,8 @@ const std::map<std::string, Maker>& makers() {
        [](const Case& w) {
          return elementwise(w, [](Flat x, Flat out) { return out + 0.75f * x; });
        }},
-      {"fold_2", [](const Case& w) { return elementwise(w, [](Flat a, Flat b) { return a + b; }); }},
+      {"fold_2",
+       [](const Case& w) { return elementwise(w, [](Flat a, Flat b) { return a + b; }); }},
       {"add_row",
        [](const Case& w) -> Run {
          return [x = w.inputs[0], b = w.inputs[1], out = w.outputs[0].tensor] {
@@ -71,15 +73,13 @@ const std::map<std::string, Maker>& makers() {
        }},
       {"sum_rows",
        [](const Case& w) -> Run {
-         return [x = w.inputs[0], out = w.outputs[0].tensor] {
-           flat(out) = rows(x).colwise().sum();
-         };
+         return
+             [x = w.inputs[0], out = w.outputs[0].tensor] { flat(out) = rows(x).colwise().sum(); };
        }},
       {"sum_cols",
        [](const Case& w) -> Run {
-         return [x = w.inputs[0], out = w.outputs[0].tensor] {
-           flat(out) = rows(x).rowwise().sum();
-         };
+         return
+             [x = w.inputs[0], out = w.outputs[0].tensor] { flat(out) = rows(x).rowwise().sum(); };
        }},
       {"mse",
        [](const Case& w) -> Run {

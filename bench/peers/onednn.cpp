@@ -14,10 +14,10 @@ Run onednn_product(const Product& p) {
   const std::int64_t k = p.a.size(p.flags.transpose_a ? 0 : 1);
   return [=] {
     omp_set_num_threads(1);
-    const dnnl_status_t status = dnnl_sgemm(
-        p.flags.transpose_a ? 'T' : 'N', p.flags.transpose_b ? 'T' : 'N', m, n, k, 1.0f,
-        p.a.data<float>(), p.flags.transpose_a ? m : k, p.b.data<float>(),
-        p.flags.transpose_b ? k : n, 0.0f, p.out.data<float>(), n);
+    const dnnl_status_t status =
+        dnnl_sgemm(p.flags.transpose_a ? 'T' : 'N', p.flags.transpose_b ? 'T' : 'N', m, n, k, 1.0f,
+                   p.a.data<float>(), p.flags.transpose_a ? m : k, p.b.data<float>(),
+                   p.flags.transpose_b ? k : n, 0.0f, p.out.data<float>(), n);
     check<Error>(status == dnnl_success, "[oneDNN] status {}", static_cast<int>(status));
   };
 }

@@ -1,9 +1,10 @@
 """The step of bench/step.cpp in PyTorch: DistributedDataParallel over gloo, one thread per rank.
 
-Usage: pytorch_step.py LAYERS BATCH RANKS OPTIMIZER, for example 64,128,64,10 32 2 sgd
+Usage: pytorch_step.py LAYERS BATCH RANKS OPTIMIZER DEVICE, for example 64,128,64,10 32 2 sgd cpu
 
-Speaks the protocol of bench/peer.h on stdin and stdout. The same seeds give the same weights and the
-same data as there, so the first losses must agree.
+Speaks the protocol of bench/peer.h on stdin and stdout, and answers `loss` with `loss X`, the mean
+over the ranks of the loss of the first step. The same seeds give the same weights and the same data
+as there, so the first losses must agree.
 """
 
 import os
@@ -17,14 +18,14 @@ import torch.multiprocessing as mp
 from torch import nn
 
 
-def make_step(rank, world, layers, batch, optimizer):
+def make_step(rank, world, layers, batch, optimizer, device):
     torch.manual_seed(0)
     modules = []
     for i in range(len(layers) - 1):
         if i > 0:
             modules.append(nn.ReLU())
         modules.append(nn.Linear(layers[i], layers[i + 1]))
-    model = nn.Sequential(*modules)
+    model = nn.Sequential(*modules).to(device)
     if world > 1:
         model = nn.parallel.DistributedDataParallel(model)
     if optimizer == "sgd":
@@ -32,8 +33,8 @@ def make_step(rank, world, layers, batch, optimizer):
     else:
         stepper = torch.optim.Adam(model.parameters(), lr=1e-3)
     torch.manual_seed(1000 + rank)
-    x = torch.randn(batch, layers[0])
-    y = torch.randint(0, layers[-1], (batch,))
+    x = torch.randn(batch, layers[0]).to(device)
+    y = torch.randint(0, layers[-1], (batch,)).to(device)
     criterion = nn.CrossEntropyLoss()
 
     def step():
@@ -46,23 +47,25 @@ def make_step(rank, world, layers, batch, optimizer):
     return step
 
 
-def work(rank, world, port, layers, batch, optimizer):
+def work(rank, world, port, layers, batch, optimizer, device):
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    step = make_step(rank, world, layers, batch, optimizer)
-    loss = step().detach()
+    step = make_step(rank, world, layers, batch, optimizer, device)
+    loss = step().detach().cpu()
     if world > 1:
         dist.all_reduce(loss)
     if rank == 0:
         kind = "DDP + gloo" if world > 1 else "eager"
-        print(f"ready PyTorch {torch.__version__.split('+')[0]} {kind} {loss.item() / world!r}",
-              flush=True)
+        print(f"ready PyTorch {torch.__version__.split('+')[0]} {kind}", flush=True)
     while True:
         steps = torch.zeros(1, dtype=torch.long)
         if rank == 0:
             line = sys.stdin.readline().split()
+            while line == ["loss"]:
+                print(f"loss {loss.item() / world!r}", flush=True)
+                line = sys.stdin.readline().split()
             steps[0] = int(line[1]) if line else 0
         if world > 1:
             dist.broadcast(steps, 0)
@@ -71,6 +74,8 @@ def work(rank, world, port, layers, batch, optimizer):
         start = time.perf_counter()
         for _ in range(steps.item()):
             step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         if rank == 0:
             print(f"us {(time.perf_counter() - start) / steps.item() * 1e6}", flush=True)
     if world > 1:
@@ -80,15 +85,16 @@ def work(rank, world, port, layers, batch, optimizer):
 def main():
     layers = [int(width) for width in sys.argv[1].split(",")]
     batch, world, optimizer = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    device = torch.device(sys.argv[5])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    others = [mp.Process(target=work, args=(r, world, port, layers, batch, optimizer), daemon=True)
-              for r in range(1, world)]
+    rest = (world, port, layers, batch, optimizer, device)
+    others = [mp.Process(target=work, args=(r, *rest), daemon=True) for r in range(1, world)]
     for process in others:
         process.start()
-    work(0, world, port, layers, batch, optimizer)
+    work(0, *rest)
     for process in others:
         process.join()
 

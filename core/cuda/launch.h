@@ -21,6 +21,7 @@ struct LaunchShape {
   dim3 grid = 1;                 ///< blocks
   dim3 block = 1;                ///< threads per block
   std::size_t shared_bytes = 0;  ///< dynamic shared memory per block
+  dim3 cluster = 1;              ///< blocks that run side by side; more: compute capability 9.0
 };
 
 /// One kernel's name and how often it was launched in this process.
@@ -68,6 +69,14 @@ void launch(const LaunchShape& shape, cudaStream_t stream, Args&&... args) {
     config.blockDim = shape.block;
     config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = stream;
+    cudaLaunchAttribute clusters{};
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim.x = shape.cluster.x;
+    clusters.val.clusterDim.y = shape.cluster.y;
+    clusters.val.clusterDim.z = shape.cluster.z;
+    config.attrs = &clusters;
+    // A GPU without clusters refuses the very attribute.
+    config.numAttrs = shape.cluster.x * shape.cluster.y * shape.cluster.z > 1 ? 1 : 0;
     error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
   }
   if (error != cudaSuccess) detail::launch_failed(record.name, shape, error);

@@ -151,6 +151,11 @@ int count() {
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;  // no driver: none
 }
 
+Device default_device(int local_rank) {
+  const int devices = this_kind == Device::Kind::cuda ? count() : 0;
+  return devices > 0 ? Device{this_kind, local_rank % devices} : Device{};
+}
+
 std::string describe(int index) {
   cudaDeviceProp properties{};
   call("describe", "cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, index));

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t rows_at_once = 128;
 
-/// of(first row, rows) of all rows, merged pairwise where they are many: the same tree as in sums.h.
+/// of(first row, rows) of all rows, merged pairwise where they are many: the tree of sums.h.
 template <class Of>
 auto pairwise(std::int64_t begin, std::int64_t rows, const Of& of) {
   if (rows <= rows_at_once) return of(begin, rows);

@@ -1,13 +1,13 @@
 // Batch normalization of x (N, C), all arithmetic in f64: on GPUs with full f64 units it is hidden
 // behind the loads.
 //
-//              columns ->          A block does a tile of columns of a chunk of rows. Its 256 threads
-//             8 threads            are 32 rows of 8 threads: a thread has the 16 bytes of neighbouring
-//           +----------+           columns, in every 32nd row of the chunk.
-//    rows   | tile     |
-//     |     |  of 32   |  chunk    Sums over rows: every thread's own, then a tree over the 32 row
-//     v     | columns  |           threads, then, where there are several chunks, another kernel's
-//           +----------+           tree over the chunks. The cut is a function of N, C and the dtype.
+//            columns ->         A block does a tile of columns of a chunk of rows. Its 256 threads
+//           8 threads           are 32 rows of 8 threads: a thread has the 16 bytes of neighbouring
+//         +-----------+         columns, in every 32nd row of the chunk.
+//   rows  |   tile    |
+//    |    |   of 128  | chunk   Sums over rows: every thread's own, then a tree over the 32 rows of
+//    v    |   bytes   |         threads, then, where there are several chunks, another kernel's
+//         +-----------+         tree over them. The cut is a function of N, C and the dtype alone.
 
 #include "lockstep/kernels/batch_norm_parts.h"
 #include "lockstep/kernels/cuda/backend.h"
@@ -21,7 +21,7 @@ using cuda::queue_of;
 
 constexpr int row_threads = 32, threads_per_row = 8, threads = row_threads * threads_per_row;
 template <class T>
-constexpr int tile_columns = threads_per_row* pack_width<T>;
+constexpr int tile_columns = threads_per_row * 16 / static_cast<int>(sizeof(T));
 
 /// Enough blocks to fill a large GPU a few times, but few enough chunks that merging them is quick.
 struct Cut {
@@ -200,20 +200,20 @@ __global__ void __launch_bounds__(threads)
   finish_block(cut, share, own, shared, parts, sum_dy, sum_dy_xhat);
 }
 
-constexpr int merge_columns = 4, merge_threads = 64;
+constexpr int merge_columns = 4, merge_rows = 64, merge_threads = merge_columns * merge_rows;
 
 /// The tree over the chunks: parts (chunks, C) -> a, b (C,). Four columns per block.
 template <class Part>
-__global__ void __launch_bounds__(merge_columns* merge_threads)
+__global__ void __launch_bounds__(merge_threads)
     merge_parts_kernel(const Part* parts, std::int64_t chunks, std::int64_t columns, double* a,
                        double* b) {
-  __shared__ Part shared[merge_threads][merge_columns];
+  __shared__ Part shared[merge_rows][merge_columns];
   const int row = threadIdx.x / merge_columns, c = threadIdx.x % merge_columns;
   const std::int64_t column = std::int64_t{blockIdx.x} * merge_columns + c;
   Part own{};
   if (column < columns) {
 #pragma unroll 4
-    for (std::int64_t chunk = row; chunk < chunks; chunk += merge_threads)
+    for (std::int64_t chunk = row; chunk < chunks; chunk += merge_rows)
       own.merge(parts[chunk * columns + column]);
   }
   shared[row][c] = own;
@@ -297,8 +297,8 @@ void sum_rows_of(const Cut& cut, const Tensor& a, const Tensor& b, Launch sum) {
   Part* parts = reinterpret_cast<Part*>(scratch.raw());
   sum(parts);
   launch<merge_parts_kernel<Part>>(
-      {.grid = blocks_for(cut.columns, merge_columns), .block = merge_columns * merge_threads},
-      queue_of(a).stream, parts, cut.chunks, cut.columns, a.data<double>(), b.data<double>());
+      {.grid = blocks_for(cut.columns, merge_columns), .block = merge_threads}, queue_of(a).stream,
+      parts, cut.chunks, cut.columns, a.data<double>(), b.data<double>());
 }
 
 template <class T>

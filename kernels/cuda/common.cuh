@@ -1,13 +1,10 @@
 #pragma once
-/// What the kernels of this folder share: 16-byte accesses, launch shapes, and folds over the lanes
-/// of a warp and the warps of a block.
+/// What the kernels of this folder share: 16-byte accesses and launch shapes.
 ///
 /// A GPU reaches its memory bandwidth when a thread moves 16 bytes per access and has several
 /// accesses under way before it uses the first. A kernel whose comment says "16-byte loads" does so
 /// wherever its pointers are multiples of 16; a tensor may be a slice that begins at any element,
 /// and then it takes a path of single elements.
-///
-/// Every order of summation here is a function of the number of threads alone.
 
 #include <cuda_runtime.h>
 
@@ -111,15 +108,7 @@ inline dim3 strided_blocks_for(Device device, std::int64_t n, std::int64_t per_b
   return dim3(static_cast<unsigned>(std::min(divide_up(n, per_block), most)));
 }
 
-// Folds. Operations must be commutative and associative but for rounding.
-
-struct Sum {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-/// NaN wins.
+/// The larger one; NaN wins.
 struct Max {
   template <class T>
   __device__ T operator()(T a, T b) const {
@@ -129,32 +118,5 @@ struct Max {
 
 inline constexpr int warp_size = 32;
 inline constexpr unsigned all_lanes = 0xffffffffu;
-
-/// All `lanes` (a power of two) neighbouring lanes' values in one, which each of them gets: first
-/// with the lane half of them away, then a quarter of them, ... All 32 lanes must take part.
-template <int lanes = warp_size, class T, class F>
-__device__ __forceinline__ T warp_fold(T value, F f) {
-#pragma unroll
-  for (int distance = lanes / 2; distance > 0; distance /= 2)
-    value = f(value, __shfl_xor_sync(all_lanes, value, distance));
-  return value;
-}
-
-/// All threads' values of a block of `threads` (a multiple of 32) in one, which every thread gets:
-/// each warp's, then theirs. `shared` is overwritten, and may be used again at once.
-template <int threads, class T, class F>
-__device__ __forceinline__ T block_fold(T value, F f, T (&shared)[threads / warp_size]) {
-  constexpr int warps = threads / warp_size;
-  static_assert(threads % warp_size == 0 && (warps & (warps - 1)) == 0);
-  value = warp_fold(value, f);
-  if constexpr (warps > 1) {
-    const int lane = static_cast<int>(threadIdx.x) % warp_size;
-    if (lane == 0) shared[threadIdx.x / warp_size] = value;
-    __syncthreads();
-    value = warp_fold<warps>(shared[lane % warps], f);
-    __syncthreads();
-  }
-  return value;
-}
 
 }  // namespace lockstep::kernels

@@ -13,9 +13,9 @@ using cuda::Queue;
 using cuda::queue_of;
 
 constexpr int threads = 256;
-constexpr int packs_per_thread = 4;
+constexpr int chunk_bytes = 64 * threads;
 template <class T>
-constexpr std::int64_t chunk = threads* packs_per_thread* pack_width<T>;
+constexpr std::int64_t chunk = chunk_bytes / static_cast<int>(sizeof(T));
 
 /// Which blocks of the launch do a tensor's `count` elements.
 struct Part {
@@ -72,7 +72,8 @@ __device__ const Entry& entry_of_block(const Table<Entry>& table) {
   return table.entries[low];
 }
 
-/// Calls update(width as a constant, i) for this thread's share of the block's chunk: elements [i, i + width).
+/// Calls update(width as a constant, i) for this thread's elements [i, i + width) of the block's
+/// chunk.
 template <class T, class Update>
 __device__ void for_chunk(const Part& part, Update update) {
   std::int64_t begin = (blockIdx.x - part.first_block) * chunk<T>;
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
-/// Launches over all items of T, a table at a time: `put(table, item)` adds, `start(table)` launches.
+/// All items of T, a table at a time: `put(table, item)` adds one, `start(table)` launches.
 template <class T, class Entry, class Item, class Put, class Start>
 void for_each_table(std::span<const Item> items, Put put, Start start) {
   Table<Entry> table;

@@ -81,9 +81,9 @@ void fill_random(const PhiloxState& state, const Tensor& out, Numbers numbers) {
   if (n == 0) return;
   // Threads of the last round are needed as far as its first packs reach.
   constexpr std::int64_t per_round = per_block<T> * philox_threads;
+  constexpr std::int64_t threads_per_round = philox_threads / per_block<T>;
   const std::int64_t last = std::min(philox_threads, n % per_round);
-  const std::int64_t threads =
-      n / per_round * (philox_threads / per_block<T>) + divide_up(last, per_block<T>);
+  const std::int64_t threads = n / per_round * threads_per_round + divide_up(last, per_block<T>);
   launch<fill_random_kernel<T, Numbers>>(
       {.grid = blocks_for(threads, random_threads), .block = random_threads}, queue_of(out).stream,
       n, out.data<T>(), state, numbers);

@@ -63,6 +63,8 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent", "the event was last recorded in a capture"},
     {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
      "another thread began the capture"},
+    {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize",
+     "clusters of no blocks, of too many, or that do not divide the grid"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
@@ -148,8 +150,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     p.maxGridSize[0] = limits::grid_x;
     p.maxGridSize[1] = p.maxGridSize[2] = limits::grid_yz;
     p.totalConstMem = 64 << 10;
-    p.major = limits::major;
-    p.minor = limits::minor;
+    p.major = runtime.config.capability / 10;
+    p.minor = runtime.config.capability % 10;
     p.multiProcessorCount = limits::multiprocessors;
     p.canMapHostMemory = p.unifiedAddressing = p.memoryPoolsSupported = 1;
     p.pciBusID = device + 1;
@@ -166,7 +168,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   return call_runtime<Context::not_needed>([&](Runtime& runtime) {
     require(value != nullptr, cudaErrorInvalidValue);
     runtime.device(device);
-    const auto of = [attribute]() -> int {
+    const int capability = runtime.config.capability;
+    const auto of = [attribute, capability]() -> int {
       switch (attribute) {
         case cudaDevAttrMaxThreadsPerBlock:
         case cudaDevAttrMaxBlockDimX: return limits::block_threads;
@@ -179,8 +182,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMultiProcessorCount: return limits::multiprocessors;
         case cudaDevAttrL2CacheSize: return limits::cache_bytes;
         case cudaDevAttrMaxThreadsPerMultiProcessor: return limits::multiprocessor_threads;
-        case cudaDevAttrComputeCapabilityMajor: return limits::major;
-        case cudaDevAttrComputeCapabilityMinor: return limits::minor;
+        case cudaDevAttrComputeCapabilityMajor: return capability / 10;
+        case cudaDevAttrComputeCapabilityMinor: return capability % 10;
         case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return limits::shared_multiprocessor;
         case cudaDevAttrCooperativeLaunch: return 0;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: return limits::shared_opt_in;

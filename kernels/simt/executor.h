@@ -1,5 +1,5 @@
 #pragma once
-/// Runs one kernel launch to its end: block by block, thread by thread.
+/// Runs one kernel launch to its end: block by block (or cluster by cluster), thread by thread.
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +12,7 @@
 namespace simt::detail {
 
 struct GridRun {
-  dim3 grid, block;
+  dim3 grid, block, cluster;
   std::size_t shared_bytes;  ///< dynamic
   const KernelInfo* kernel;
   const std::function<void()>* thread_body;

@@ -16,8 +16,22 @@ std::string to_string(uint3 index) {
          std::to_string(index.z) + ")";
 }
 
+unsigned cluster_size(const BlockState& block) {
+  const dim3& size = block.run.cluster;
+  return size.x * size.y * size.z;
+}
+
 std::string in_kernel(const BlockState& block) {
-  return "in kernel " + block.run.kernel->name + ", block " + to_string(blockIdx);
+  return "in kernel " + block.run.kernel->name +
+         (cluster_size(block) > 1 ? ", cluster of block " : ", block ") + to_string(blockIdx);
+}
+
+/// "thread (0, 0, 0)", and in a cluster of which block.
+std::string thread_name(const BlockState& block, int thread) {
+  std::string name = "thread " + to_string(block.indices[thread]);
+  const std::size_t per_block = block.threads.size() / cluster_size(block);
+  if (cluster_size(block) > 1) name += " of block " + std::to_string(thread / per_block);
+  return name;
 }
 
 /// Lanes of the mask that neither wait for it nor have ended.
@@ -37,6 +51,7 @@ unsigned missing_lanes(const BlockState& block, int thread) {
 
 std::string what_it_waits_for(const BlockState& block, int thread) {
   const Waiting& self = block.threads[thread];
+  if (self.describe) return std::string(self.name) + " " + self.describe(self.what);
   if (!self.complete) return self.name;
   return std::string(self.name) + " with mask " + hexadecimal(self.mask) + " for lanes " +
          hexadecimal(missing_lanes(block, thread)) + " of warp " + std::to_string(thread / 32);
@@ -53,15 +68,19 @@ std::string hexadecimal(unsigned mask) {
 std::string deadlock_report(const BlockState& block, int ended, int at_barrier) {
   const std::string total = std::to_string(block.threads.size());
   const int waiting = static_cast<int>(block.threads.size()) - ended;
+  int in_warps = 0;
+  for (const Waiting& thread : block.threads) in_warps += thread.complete != nullptr;
+  const int elsewhere = waiting - at_barrier - in_warps;
   std::string report = at_barrier > 0 ? "divergent barrier " : "deadlock ";
   report += in_kernel(block) + ": ";
   if (at_barrier > 0) {
     report +=
         std::to_string(at_barrier) + " of " + total + " threads wait at a barrier of the block";
-    if (waiting > at_barrier)
-      report += ", " + std::to_string(waiting - at_barrier) + " at instructions of a warp";
+    if (in_warps > 0) report += ", " + std::to_string(in_warps) + " at instructions of a warp";
+    if (elsewhere > 0) report += ", " + std::to_string(elsewhere) + " at others";
   } else {
-    report += std::to_string(waiting) + " of " + total + " threads wait for lanes that do not come";
+    report += std::to_string(waiting) + " of " + total + " threads wait for " +
+              (elsewhere > 0 ? "arrivals" : "lanes") + " that do not come";
   }
   if (ended > 0) report += ", " + std::to_string(ended) + " have ended";
 
@@ -81,7 +100,7 @@ std::string deadlock_report(const BlockState& block, int ended, int at_barrier) 
     if (!known) groups.push_back({std::move(what), thread, 1});
   }
   for (std::size_t i = 0; i < groups.size() && i < groups_shown; ++i) {
-    report += "\n  thread " + to_string(block.indices[groups[i].first]);
+    report += "\n  " + thread_name(block, groups[i].first);
     if (groups[i].size > 1) report += " and " + std::to_string(groups[i].size - 1) + " more";
     report += (groups[i].size > 1 ? " wait at " : " waits at ") + groups[i].what;
   }
@@ -92,6 +111,10 @@ std::string deadlock_report(const BlockState& block, int ended, int at_barrier) 
 
 std::string thread_report(const BlockState& block, int thread, const std::string& what) {
   return what + " " + in_kernel(block) + ", thread " + to_string(block.indices[thread]);
+}
+
+std::string kernel_report(const BlockState& block, const std::string& what) {
+  return what + " " + in_kernel(block);
 }
 
 }  // namespace simt::detail

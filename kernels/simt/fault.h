@@ -5,13 +5,14 @@
 #include <string>
 
 #include "lockstep/kernels/simt/executor.h"
+#include "lockstep/kernels/simt/include/simt/cluster.h"
 #include "lockstep/kernels/simt/include/simt/warp.h"
 
 namespace simt::detail {
 
 class Fiber;
 
-/// One thread of the block: whether it has ended, and what it waits for if it does.
+/// One thread of the block, or cluster: whether it has ended, and what it waits for if it does.
 struct Waiting {
   Fiber* fiber = nullptr;  ///< null: has not begun
   bool ended = false;
@@ -22,6 +23,9 @@ struct Waiting {
   void* result = nullptr;
   AnyFunction all = nullptr;
   Complete complete = nullptr;  ///< null: waits for none
+  // Something that is woken, an mbarrier:
+  const void* what = nullptr;
+  Describe describe = nullptr;  ///< null: waits for none
 };
 
 struct BlockState {
@@ -35,6 +39,9 @@ std::string deadlock_report(const BlockState& block, int ended, int at_barrier);
 
 /// One thread has done what no thread may do.
 std::string thread_report(const BlockState& block, int thread, const std::string& what);
+
+/// Something went wrong while no thread ran.
+std::string kernel_report(const BlockState& block, const std::string& what);
 
 std::string hexadecimal(unsigned mask);
 

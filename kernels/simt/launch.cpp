@@ -23,6 +23,34 @@ void check_shape(const cudaLaunchConfig_t& config) {
           cudaErrorInvalidConfiguration);
 }
 
+/// The blocks of a cluster, from the launch's attributes.
+dim3 cluster_of(const cudaLaunchConfig_t& config) {
+  dim3 cluster;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id == cudaLaunchAttributeIgnore) continue;
+    require(attribute.id == cudaLaunchAttributeClusterDimension, cudaErrorNotSupported);
+    const auto& size = attribute.val.clusterDim;
+    cluster = dim3(size.x, size.y, size.z);
+  }
+  return cluster;
+}
+
+/// Beyond what CUDA asks for: blocks of a cluster are whole warps, few enough to be threads of one
+/// set, and keep nothing in static shared memory, of which there is one in the process.
+void check_cluster(const cudaLaunchConfig_t& config, dim3 cluster, const KernelInfo& kernel,
+                   int capability) {
+  const dim3 grid = config.gridDim;
+  const std::uint64_t blocks = volume(cluster), threads = volume(config.blockDim);
+  require(blocks >= 1 && blocks <= limits::cluster_blocks, cudaErrorInvalidClusterSize);
+  require(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
+          cudaErrorInvalidClusterSize);
+  if (blocks == 1) return;
+  require(capability >= 90, cudaErrorNotSupported);
+  require(threads % 32 == 0 && blocks * threads <= limits::block_threads, cudaErrorNotSupported);
+  require(kernel.shared_bytes == 0, cudaErrorNotSupported);
+}
+
 void check_shared_memory(const KernelInfo& kernel, std::size_t dynamic) {
   const bool opted_in = kernel.dynamic_shared_limit > limits::shared_unasked;
   const std::size_t limit =
@@ -50,10 +78,10 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
   return call_runtime([&](Runtime& runtime) {
     require(config != nullptr, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
-    for (unsigned i = 0; i < config->numAttrs; ++i)
-      require(config->attrs[i].id == cudaLaunchAttributeIgnore, cudaErrorNotSupported);
+    const dim3 cluster = cluster_of(*config);
     check_shape(*config);
     const KernelInfo& info = kernel_info(kernel);
+    check_cluster(*config, cluster, info, runtime.config.capability);
     check_shared_memory(info, config->dynamicSmemBytes);
     Stream& stream = runtime.stream(config->stream);
     require(stream.device == Runtime::current_device(), cudaErrorInvalidResourceHandle);
@@ -62,13 +90,13 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
     submit(
         runtime, stream, cudaGraphNodeTypeKernel,
         [&runtime, &info, thread = std::move(thread), device = stream.device,
-         grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes,
-         number] {
+         grid = config->gridDim, block = config->blockDim, cluster,
+         shared = config->dynamicSmemBytes, number] {
           // Each launch of each device has a seed of its own, whatever other ranks do.
           const Config& settings = runtime.config;
           Random seeds(settings.order_seed + (static_cast<std::uint64_t>(device) << 48) + number);
           run_kernel(runtime, device,
-                     {grid, block, shared, &info, &thread, settings.order, seeds.next()});
+                     {grid, block, cluster, shared, &info, &thread, settings.order, seeds.next()});
         });
   });
 }
@@ -92,7 +120,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
-  return call_runtime([&](Runtime&) {
+  return call_runtime([&](Runtime& runtime) {
     require(attributes != nullptr, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
     const KernelInfo& info = kernel_info(kernel);
@@ -100,7 +128,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     attributes->sharedSizeBytes = info.shared_bytes;
     attributes->maxThreadsPerBlock = static_cast<int>(limits::block_threads);
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(info.dynamic_shared_limit);
-    attributes->binaryVersion = limits::major * 10 + limits::minor;
+    attributes->binaryVersion = runtime.config.capability;
     attributes->ptxVersion = attributes->binaryVersion;
   });
 }

@@ -7,14 +7,14 @@
 
 namespace simt::limits {
 
-constexpr int major = 8, minor = 0;
 constexpr int multiprocessors = 4;
 constexpr int multiprocessor_threads = 2048;
 constexpr int multiprocessor_blocks = 32;
 constexpr int registers = 65536;
 constexpr int cache_bytes = 4 << 20;
 
-constexpr unsigned block_threads = 1024;  ///< and along x and y
+constexpr unsigned block_threads = 1024;  ///< and along x and y; of a cluster too
+constexpr unsigned cluster_blocks = 8;
 constexpr unsigned block_z = 64;
 constexpr unsigned grid_x = 0x7fffffff;
 constexpr unsigned grid_yz = 65535;

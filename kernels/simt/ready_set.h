@@ -1,6 +1,7 @@
 #pragma once
-/// The threads of a block that can run, as bits.
+/// The threads of a block (or of a cluster of blocks) that can run, as bits.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace simt::detail {
 
 class ReadySet {
  public:
-  static constexpr int most = 1024;  ///< threads in a block
+  static constexpr int most = 1024;  ///< threads in a block, or cluster
 
   void insert(int thread) {
     words_[thread / 64] |= bit(thread);
@@ -19,13 +20,18 @@ class ReadySet {
     words_[thread / 64] &= ~bit(thread);
     --size_;
   }
-  void fill(int threads) {
-    words_ = {};
-    for (int word = 0; word < threads / 64; ++word) words_[word] = ~std::uint64_t{0};
-    if (threads % 64) words_[threads / 64] = bit(threads) - 1;
-    size_ = threads;
+  /// Those of [first, end), none of which is in the set.
+  void insert(int first, int end) {
+    size_ += end - first;
+    for (int count; first < end; first += count) {
+      count = std::min(end - first, 64 - first % 64);
+      words_[first / 64] |= ~std::uint64_t{0} >> (64 - count) << first % 64;
+    }
   }
-  void clear() { fill(0); }
+  void clear() {
+    words_ = {};
+    size_ = 0;
+  }
   int size() const { return size_; }
 
   // Of a set that is not empty:

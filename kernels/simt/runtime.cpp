@@ -21,6 +21,15 @@ bool seeded(std::string_view text, std::string_view key, std::uint64_t& seed) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
+/// "9.0", as 90.
+bool version(std::string_view text, int& value) {
+  if (text.size() != 3 || text[1] != '.' || text[0] < '1' || text[0] > '9' || text[2] < '0' ||
+      text[2] > '9')
+    return false;
+  value = (text[0] - '0') * 10 + (text[2] - '0');
+  return true;
+}
+
 /// Throws if the variable is set and `parse` does not take its value.
 template <class Parse>
 void read(const char* variable, const char* choices, Parse parse) {
@@ -61,6 +70,8 @@ Config config_from_environment() {
   });
   read("LOCKSTEP_SIM_MEMORY", "a number of bytes",
        [&](std::string_view text) { return number(text, config.device_bytes); });
+  read("LOCKSTEP_SIM_CAPABILITY", "a compute capability, as 8.0 or 9.0",
+       [&](std::string_view text) { return version(text, config.capability); });
   return config;
 }
 

@@ -27,6 +27,8 @@ struct Config {
   std::uint64_t stream_seed = 0;
   int devices = 8;                                   ///< LOCKSTEP_SIM_DEVICES, at least 1
   std::size_t device_bytes = std::size_t{16} << 30;  ///< LOCKSTEP_SIM_MEMORY, of each device
+  /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
+  int capability = 80;  ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
 };
 
 /// What is in force: at first, defaults and the environment.

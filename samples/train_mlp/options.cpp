@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "lockstep/dist/environment.h"
+#include "lockstep/tools/cli.h"
 
 namespace train_mlp {
 namespace {
@@ -85,7 +86,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")
       ->check(lockstep::cli::whole_number<int>());
-  o.device.add_to(app);
+  lockstep::cli::add_options(app, o.device);
   app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
       ->check(CLI::IsMember({"auto", "ring", "direct"}));
   app.add_option("--transport", o.transport, "shm, tcp or threads (shm; several machines: tcp)")

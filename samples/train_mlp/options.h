@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/dist/world.h"
-#include "lockstep/tools/cli.h"
+#include "lockstep/tools/device_options.h"
 
 namespace train_mlp {
 

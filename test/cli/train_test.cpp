@@ -208,7 +208,7 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--layers", "64,,10"}, 2, "''");
   expect_error({"--layers", "64,ten"}, 2, "'ten'");
   expect_error({"--ranks", "0"}, 2, "--ranks");
-  expect_error({"--device", "cuda"}, 2, "cuda");
+  expect_error({"--device", "tpu"}, 2, "tpu");
   expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
   expect_error({"--layers", "63,10"}, 1, "63 inputs");
   expect_error({"--layers", "64,5"}, 1, "the 5 classes");

@@ -59,7 +59,7 @@ Instructions instructions_in(const std::string& lines) {
 }  // namespace
 
 TEST_CASE("loads of 16 bytes in PTX") {
-  for (const char* line :
+  for (const std::string line :
        {"\tld.global.v4.f32 \t{%f1, %f2, %f3, %f4}, [%rd4];",
         "\tld.global.nc.v2.f64 {%fd1, %fd2}, [%rd4];", "\tld.v4.u32 {%r1, %r2, %r3, %r4}, [%rd4];",
         "\t@%p1 ld.global.nc.L1::no_allocate.v2.b64 {%rd1, %rd2}, [%rd4];",
@@ -67,13 +67,14 @@ TEST_CASE("loads of 16 bytes in PTX") {
     CAPTURE(line);
     CHECK(instructions_in(line).loads_16);
   }
-  for (const char* line : {"\tld.global.f32 %f1, [%rd4];", "\tld.global.v2.f32 {%f1, %f2}, [%rd4];",
-                           "\tld.global.v4.u16 {%rs1, %rs2, %rs3, %rs4}, [%rd4];",
-                           "\tld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r4];",
-                           "\tld.local.v4.f32 {%f1, %f2, %f3, %f4}, [%rd4];",
-                           "\tld.param.v4.f32 {%f1, %f2, %f3, %f4}, [kernel_param_0];",
-                           "\tst.global.v4.f32 [%rd4], {%f1, %f2, %f3, %f4};",
-                           "\tcp.async.ca.shared.global [%r1], [%rd2], 4, %r3;", ""}) {
+  for (const std::string line :
+       {"\tld.global.f32 %f1, [%rd4];", "\tld.global.v2.f32 {%f1, %f2}, [%rd4];",
+        "\tld.global.v4.u16 {%rs1, %rs2, %rs3, %rs4}, [%rd4];",
+        "\tld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r4];",
+        "\tld.local.v4.f32 {%f1, %f2, %f3, %f4}, [%rd4];",
+        "\tld.param.v4.f32 {%f1, %f2, %f3, %f4}, [kernel_param_0];",
+        "\tst.global.v4.f32 [%rd4], {%f1, %f2, %f3, %f4};",
+        "\tcp.async.ca.shared.global [%r1], [%rd2], 4, %r3;", ""}) {
     CAPTURE(line);
     CHECK_FALSE(instructions_in(line).loads_16);
   }
@@ -172,11 +173,12 @@ TEST_CASE("the document") {
       add(name, architecture, 20 + name[9] - '0', name[9] == '4');
   const std::string text =
       document(build, {{"a_kernel", "k/a.cu", "test/k/a_test.cpp", "a", false}});
-  for (const char* line : {"\nnvcc 13.0.88, for sm_80 / sm_90a.\n", "\n## kernels/cuda/a.cu\n",
-                           "\n| `a_kernel<float>` | 30 / 32 | 0 | 0 | 0 | 16 B |\n",
-                           "\n| `h_kernel` | - / 168 | - / 0 | - / 0 | - / 0 |  |\n",
-                           "\n| `m_kernel`, 5 times | 21-25 | 0 | 0 | 0 | 16 B (1 of 5) |\n",
-                           "\n| `a_kernel` | k/a.cu | test/k/a_test.cpp: a |\n"}) {
+  for (const std::string line :
+       {"\nnvcc 13.0.88, for sm_80 / sm_90a.\n", "\n## kernels/cuda/a.cu\n",
+        "\n| `a_kernel<float>` | 30 / 32 | 0 | 0 | 0 | 16 B |\n",
+        "\n| `h_kernel` | - / 168 | - / 0 | - / 0 | - / 0 |  |\n",
+        "\n| `m_kernel`, 5 times | 21-25 | 0 | 0 | 0 | 16 B (1 of 5) |\n",
+        "\n| `a_kernel` | k/a.cu | test/k/a_test.cpp: a |\n"}) {
     CAPTURE(line);
     CHECK(text.find(line) != std::string::npos);
   }

@@ -8,8 +8,8 @@ using namespace lockstep::test;
 
 namespace {
 
-// Rows: none, one, fewer and more than a block's threads, several parts to merge. Columns: one, odd,
-// a multiple of 16 bytes, more than a tile.
+// Rows: none, one, fewer and more than a block's threads, several parts to merge. Columns: one,
+// odd, a multiple of 16 bytes, more than a tile.
 const std::vector<Shape> shapes = {{0, 3},   {1, 1},   {2, 5},   {7, 4},   {31, 3},   {33, 33},
                                    {33, 40}, {128, 2}, {256, 8}, {257, 1}, {700, 19}, {1100, 4}};
 

@@ -81,10 +81,10 @@ TEST_CASE("handles, attributes and devices that do not fit") {
   CHECK(cudaLaunchKernelEx(nullptr, nothing_kernel) == cudaErrorInvalidValue);
   void (*no_kernel)() = nullptr;
   CHECK(try_launch(no_kernel, {}, nullptr) == cudaErrorInvalidDeviceFunction);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
   cudaLaunchConfig_t config{};
-  config.attrs = &cluster;
+  config.attrs = &cooperative;
   config.numAttrs = 1;
   CHECK(cudaLaunchKernelEx(&config, nothing_kernel) == cudaErrorNotSupported);
   (void)cudaGetLastError();

@@ -10,10 +10,6 @@
 namespace simt::test {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // ---- found by AddressSanitizer, in a child that dies of it --------------------------------------
 
 __global__ void global_overrun_kernel(float* data, unsigned n) {
@@ -98,25 +94,6 @@ TEST_CASE("AddressSanitizer names the kernel's line") {
 }
 
 // ---- reported by the simulator ------------------------------------------------------------------
-
-/// Launches a kernel that fails; its report. The error is sticky until the simulator is reset.
-template <class... Formal, class... Actual>
-std::string report_of(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
-  CHECK(try_launch(kernel, shape, nullptr, arguments...) == cudaErrorLaunchFailure);
-  const std::string report = cudaGetErrorString(cudaErrorLaunchFailure);
-  int* data = nullptr;
-  CHECK(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
-  CHECK(cudaMalloc(&data, 4) == cudaErrorLaunchFailure);
-  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
-  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
-  ok(cudaSetDevice(1));  // another device's context is sound
-  ok(cudaDeviceSynchronize());
-  ok(cudaSetDevice(0));
-  reset();
-  ok(cudaDeviceSynchronize());
-  CHECK(cudaGetLastError() == cudaSuccess);
-  return report;
-}
 
 __global__ void divergent_kernel(int* out) {
   if (threadIdx.x < 7) __syncthreads();

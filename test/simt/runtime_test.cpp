@@ -187,7 +187,7 @@ TEST_CASE("settings from the environment") {
     return result;
   };
   const char* variables[] = {"LOCKSTEP_SIM_ORDER", "LOCKSTEP_SIM_STREAMS", "LOCKSTEP_SIM_DEVICES",
-                             "LOCKSTEP_SIM_MEMORY"};
+                             "LOCKSTEP_SIM_MEMORY", "LOCKSTEP_SIM_CAPABILITY"};
   std::vector<std::pair<const char*, std::string>> before;
   for (const char* name : variables)
     if (const char* value = getenv(name)) {
@@ -209,6 +209,9 @@ TEST_CASE("settings from the environment") {
         "LOCKSTEP_SIM_DEVICES is '0': it must be a number from 1 to 1024");
   CHECK(with("LOCKSTEP_SIM_MEMORY", "1G") ==
         "LOCKSTEP_SIM_MEMORY is '1G': it must be a number of bytes");
+  CHECK(with("LOCKSTEP_SIM_CAPABILITY", "90") ==
+        "LOCKSTEP_SIM_CAPABILITY is '90': it must be a compute capability, as 8.0 or 9.0");
+  CHECK(with("LOCKSTEP_SIM_CAPABILITY", "9.0") == "0 0 0 0 8");
   for (const auto& [name, value] : before) setenv(name, value.c_str(), 1);
   Config bad = config();
   bad.devices = 0;

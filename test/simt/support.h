@@ -28,6 +28,7 @@ inline void ok(cudaError_t error) {
 struct Shape {
   dim3 grid = 1, block = 1;
   std::size_t shared_bytes = 0;
+  dim3 cluster = 1;
 };
 
 template <class... Formal, class... Actual>
@@ -38,6 +39,11 @@ cudaError_t try_launch(void (*kernel)(Formal...), const Shape& shape, cudaStream
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {shape.cluster.x, shape.cluster.y, shape.cluster.z};
+  config.attrs = &cluster;
+  config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -140,6 +146,29 @@ constexpr bool with_address_sanitizer = true;
 #else
 constexpr bool with_address_sanitizer = false;
 #endif
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Launches a kernel that fails; its report. The error is sticky until the simulator is reset.
+template <class... Formal, class... Actual>
+std::string report_of(void (*kernel)(Formal...), const Shape& shape, const Actual&... arguments) {
+  CHECK(try_launch(kernel, shape, nullptr, arguments...) == cudaErrorLaunchFailure);
+  const std::string report = cudaGetErrorString(cudaErrorLaunchFailure);
+  int* data = nullptr;
+  CHECK(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
+  CHECK(cudaMalloc(&data, 4) == cudaErrorLaunchFailure);
+  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+  ok(cudaSetDevice(1));  // another device's context is sound
+  ok(cudaDeviceSynchronize());
+  ok(cudaSetDevice(0));
+  reset();
+  ok(cudaDeviceSynchronize());
+  CHECK(cudaGetLastError() == cudaSuccess);
+  return report;
+}
 
 struct Ended {
   bool succeeded;

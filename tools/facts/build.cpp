@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "lockstep/core/error.h"
+#include "lockstep/tools/facts/sources.h"
 #include "lockstep/tools/facts/text.h"
 
 namespace lockstep::facts {
@@ -133,7 +134,7 @@ Build read_build(const std::filesystem::path& folder, const std::filesystem::pat
     const std::string first_line = read_file(entry.path() / "source.txt");
     const std::filesystem::path source = first_line.substr(0, first_line.find('\n'));
     const std::string relative = source.lexically_relative(root).string();
-    if (relative.starts_with("..") || !std::filesystem::exists(source)) continue;
+    if (!is_of_library(relative) || !std::filesystem::exists(source)) continue;
 
     std::map<std::string, Ptx> by_architecture;
     for (const auto& file : std::filesystem::directory_iterator(entry.path())) {

@@ -49,8 +49,8 @@ struct Build {
   std::vector<Kernel> kernels;             ///< by source, name, architecture
 };
 
-/// Everything that the build in `folder` knows of sources that still exist under `root`. Throws
-/// DataError if a kernel's report or PTX is missing, or cannot be read.
+/// Everything that the build in `folder` knows of the library's sources under `root`, as far as they
+/// still exist. Throws DataError if a kernel's report or PTX is missing, or cannot be read.
 Build read_build(const std::filesystem::path& folder, const std::filesystem::path& root);
 
 // Its parts.

@@ -9,6 +9,8 @@
 namespace lockstep::facts {
 namespace {
 
+constexpr std::string_view folders[] = {"core/cuda", "kernels/cuda"};
+
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 bool is_comment(std::string_view line) { return trimmed(line).starts_with("//"); }
@@ -75,9 +77,14 @@ std::vector<SourceKernel> kernels_in(std::string_view text, const std::string& s
   return kernels;
 }
 
+bool is_of_library(std::string_view source) {
+  return std::ranges::any_of(folders,
+                             [&](std::string_view folder) { return source.starts_with(folder); });
+}
+
 std::vector<SourceKernel> find_kernels(const std::filesystem::path& root) {
   std::vector<SourceKernel> kernels;
-  for (const char* folder : {"core/cuda", "kernels/cuda"})
+  for (const std::string_view folder : folders)
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const auto extension = entry.path().extension();
       if (extension != ".cu" && extension != ".cuh") continue;

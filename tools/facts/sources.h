@@ -21,7 +21,10 @@ struct SourceKernel {
 /// Those of one file's text.
 std::vector<SourceKernel> kernels_in(std::string_view text, const std::string& source);
 
-/// Those of the folders whose kernels make up the library (core/cuda, kernels/cuda), by name.
+/// Whether a source, relative to the root, is in a folder whose kernels make up the library.
+bool is_of_library(std::string_view source);
+
+/// The kernels of those folders, by name.
 std::vector<SourceKernel> find_kernels(const std::filesystem::path& root);
 
 /// One line of test/facts/kernels.txt:

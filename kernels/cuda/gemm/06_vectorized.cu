@@ -29,6 +29,7 @@ constexpr int DEPTH = 8;      // step along K
 constexpr int THREADS = 256;  // 16 x 16
 constexpr int ROW = TILE + padding<float, DEPTH>;
 
+/// VECTOR: 16-byte loads.
 template <bool VECTOR>
 __global__ void __launch_bounds__(THREADS, VECTOR ? 2 : 1)
     gemm_vectorized_kernel(const GemmProblem<float> p) {

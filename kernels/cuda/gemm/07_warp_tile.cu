@@ -31,6 +31,7 @@ constexpr int DEPTH = 8;      // step along K
 constexpr int THREADS = 256;  // 8 warps: 4 x 2
 constexpr int ROW = TILE + padding<float, DEPTH>;
 
+/// VECTOR: 16-byte loads.
 template <bool VECTOR>
 __global__ void __launch_bounds__(THREADS, 2) gemm_warp_tile_kernel(const GemmProblem<float> p) {
   __shared__ __align__(16) float a_tile[DEPTH][ROW];

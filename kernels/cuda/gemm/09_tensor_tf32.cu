@@ -46,6 +46,7 @@ struct Tf32Core {
   }
 };
 
+/// One Tile of results per block, by mma. 16-byte loads where rows are aligned.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
 __global__ void __launch_bounds__(Tile::THREADS, 2)
     gemm_tensor_tf32_kernel(const GemmProblem<float> p, const TensorAccess access) {

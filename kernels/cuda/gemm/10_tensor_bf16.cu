@@ -52,6 +52,7 @@ struct Core16 {
   }
 };
 
+/// One Tile of results per block, by mma. 16-byte loads where rows are aligned.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
 __global__ void __launch_bounds__(Tile::THREADS, 2)
     gemm_tensor_bf16_kernel(const GemmProblem<typename Tile::Element> p,

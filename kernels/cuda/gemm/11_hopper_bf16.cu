@@ -5,7 +5,7 @@
 /// threads compute addresses for copies, and mma.sync waits for its result. On a Hopper that leaves
 /// about 60 % of the tensor cores' speed.
 ///
-/// What changes, instruction by instruction (hopper.cuh):
+/// What changes, instruction by instruction (hopper_intrinsics.h):
 /// - wgmma: 128 threads issue a 64 x 256 x 16 product, which reads both operands from shared memory
 ///   by itself and runs while the threads go on. Registers hold the sums alone: 128 per thread.
 /// - TMA: one thread asks for a panel of 64 x 128 bytes by its coordinates; the copy engine finds

@@ -1,6 +1,7 @@
 #pragma once
 /// The kernel of rungs 11 and 12: the two differ in element type only, and in bytes they are one.
-/// 11_hopper_bf16.cu tells what it does and why; hopper.cuh holds the instructions.
+/// 11_hopper_bf16.cu tells what it does and why; hopper.cuh tells how operands lie in memory,
+/// hopper_intrinsics.h holds the instructions.
 
 #include <cudaTypedefs.h>
 
@@ -13,7 +14,7 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-namespace hw = hopper;
+namespace hw = ::hopper;
 
 constexpr int kCluster = 2;    ///< blocks that share one tile of B
 constexpr int kConsumers = 2;  ///< warpgroups that multiply; one more copies
@@ -205,9 +206,9 @@ __device__ void store(hw::Accumulators& sum, Patch<T>& patch, const Output<T>& o
 #pragma unroll
       for (int j = 0; j < groups; ++j)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          use(*reinterpret_cast<Pair*>(&patch.rows[lane / 4 + 8 * half][8 * j + 2 * (lane % 4)]),
-              sum[first + j][2 * half], sum[first + j][2 * half + 1]);
+        for (int upper = 0; upper < 2; ++upper)
+          use(*reinterpret_cast<Pair*>(&patch.rows[lane / 4 + 8 * upper][8 * j + 2 * (lane % 4)]),
+              sum[first + j][2 * upper], sum[first + j][2 * upper + 1]);
     };
     __syncwarp();  // the patch before this one has been read
     if (out.accumulate) {
@@ -273,9 +274,10 @@ __device__ void consume(Shared<T>& shared, const Output<T>& out, const Tiles& ti
 }
 
 /// c (m, n) (+)= op(A) op(B) + bias; `a` and `b` describe the matrices as they lie in memory, boxes
-/// are panels. As many blocks as fit the GPU take tile after tile.
+/// are panels. As many blocks as fit the GPU take tile after tile. Panels come by TMA; products by
+/// wgmma.
 template <class T, bool transpose_a, bool transpose_b>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     hopper_product_kernel(const __grid_constant__ CUtensorMap a,
                           const __grid_constant__ CUtensorMap b, Output<T> out, int k) {
   // In memory, rows of A go along k, unless transposed; rows of B do when it is transposed.
@@ -368,7 +370,8 @@ void launch_product(const CUtensorMap& a, const CUtensorMap& b, const Output<T>&
   lockstep::cuda::launch<hopper_product_kernel<T, transpose_a, transpose_b>>(
       {.grid = static_cast<unsigned>(clusters * kCluster),
        .block = kThreads,
-       .shared_bytes = shared_bytes<T>},
+       .shared_bytes = shared_bytes<T>,
+       .cluster = kCluster},
       stream, a, b, out, k);
 }
 

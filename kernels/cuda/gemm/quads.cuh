@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_quad(const GemmProblem<float>& p, std::int
   };
   if (p.bias) add(load_pack(p.bias + column));
   if (p.accumulate) add(load_pack(c));
-  store_pack(c, result);
+  *reinterpret_cast<Quad*>(c) = result;  // store_pack's integers would cost registers: 06 spills
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -5,7 +5,10 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "simt/async_copy.h"
+#include "simt/cluster.h"
 #include "simt/tensor_core.h"
 
 namespace simt::detail {
@@ -17,4 +20,8 @@ void* dynamic_shared_memory();
 template <class T>
 __device__ inline T* dynamic_shared() {
   return static_cast<T*>(simt::detail::dynamic_shared_memory());
+}
+
+inline std::uint32_t shared_address(const void* shared) {
+  return simt::detail::shared_address(shared);
 }

@@ -18,12 +18,12 @@ class AsyncCopies {
  public:
   /// Of the running thread. What an earlier block left behind is dropped.
   static AsyncCopies& mine() {
-    static std::array<AsyncCopies, 1024> all;  // the most threads of a block
+    static std::array<AsyncCopies, 1024> all;  // the most threads of a block, or cluster
     AsyncCopies& copies = all[linear_thread()];
-    if (copies.block_ != blocks_begun()) {
+    if (copies.cluster_ != clusters_begun()) {
       copies.copies_.clear();
       copies.group_ends_.clear();
-      copies.block_ = blocks_begun();
+      copies.cluster_ = clusters_begun();
     }
     return copies;
   }
@@ -63,7 +63,7 @@ class AsyncCopies {
                   " address that is not a multiple of that");
   }
 
-  std::uint64_t block_ = 0;
+  std::uint64_t cluster_ = 0;
   std::vector<Copy> copies_;
   std::vector<std::size_t> group_ends_;  ///< indices into copies_
 };

@@ -66,6 +66,13 @@ struct Of16Bits {
   }
 };
 
+/// A sum of a tensor core as it is stored: rounded towards zero.
+inline float cut_off(double sum) {
+  const float nearest = static_cast<float>(sum);
+  const bool too_large = std::abs(static_cast<double>(nearest)) > std::abs(sum);
+  return too_large ? std::nextafter(nearest, 0.0f) : nearest;
+}
+
 struct MmaOperands {
   float d[4];
   std::uint32_t a[4], b[2];
@@ -90,9 +97,7 @@ std::array<float, 4> multiply_add(const std::array<MmaOperands, 32>& lanes, int 
   for (int i = 0; i < 4; ++i) {
     double sum = static_cast<double>(lanes[lane].d[i]);
     for (int k = 0; k < depth; ++k) sum += a[i / 2][k] * b[i % 2][k];
-    const float nearest = static_cast<float>(sum);
-    const bool too_large = std::abs(static_cast<double>(nearest)) > std::abs(sum);
-    result[i] = too_large ? std::nextafter(nearest, 0.0f) : nearest;
+    result[i] = cut_off(sum);
   }
   return result;
 }

@@ -34,8 +34,8 @@ struct BarrierCounts {
 };
 BarrierCounts block_barrier(const char* name, bool predicate);
 
-unsigned linear_thread();      ///< index of the running thread in its block
-std::uint64_t blocks_begun();  ///< so far in this process, the running one included
+unsigned linear_thread();        ///< index of the running thread in its block, or cluster of blocks
+std::uint64_t clusters_begun();  ///< (or blocks without one) in this process, with the running one
 
 /// Ends the kernel: the running thread has done what no thread may do.
 [[noreturn]] void fail_thread(const std::string& what);

@@ -1,0 +1,91 @@
+#pragma once
+/// Instructions of Hopper GPUs: the simulator's half. The other half, with the same functions, is
+/// kernels/cuda/native/hopper_intrinsics.h, which also describes what they do.
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <device_intrinsics.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "simt/cluster.h"
+#include "simt/copy_engine.h"
+#include "simt/warpgroup.h"
+
+namespace hopper {
+
+// ---- clusters ----------------------------------------------------------------------------------
+
+inline std::uint32_t cluster_rank() { return simt::detail::cluster_rank(); }
+inline void cluster_sync() { simt::detail::cluster_barrier(); }
+
+// ---- mbarrier ----------------------------------------------------------------------------------
+
+struct alignas(8) Barrier {
+  std::uint64_t opaque;
+};
+
+inline void init(Barrier& barrier, int arrivals) {
+  simt::detail::mbarrier_init(&barrier, static_cast<std::uint32_t>(arrivals));
+}
+
+inline void fence_init() {}  // every store is visible at once
+
+inline void arrive_expecting(Barrier& barrier, std::uint32_t bytes) {
+  simt::detail::mbarrier_arrive(cluster_rank(), &barrier, bytes);
+}
+
+inline void arrive_in_block(Barrier& barrier, std::uint32_t rank) {
+  simt::detail::mbarrier_arrive(rank, &barrier, 0);
+}
+
+inline void wait(Barrier& barrier, std::uint32_t parity) {
+  simt::detail::mbarrier_wait(&barrier, parity);
+}
+
+// ---- the copy engine ---------------------------------------------------------------------------
+
+inline void load_panel(void* panel, const CUtensorMap& map, int inner, int outer,
+                       Barrier& barrier) {
+  simt::detail::copy_box(1u << cluster_rank(), panel, map, inner, outer, &barrier);
+}
+
+inline void load_panel_to(std::uint16_t blocks, void* panel, const CUtensorMap& map, int inner,
+                          int outer, Barrier& barrier) {
+  simt::detail::copy_box(blocks, panel, map, inner, outer, &barrier);
+}
+
+// ---- registers: here they are as many as are needed --------------------------------------------
+
+template <int count>
+void give_registers() {}
+
+template <int count>
+void take_registers() {}
+
+// ---- wgmma -------------------------------------------------------------------------------------
+
+constexpr int kProductN = simt::detail::wgmma_columns;
+using Accumulators = float[kProductN / 8][4];
+
+inline void fence_products() {}
+inline void pin(Accumulators&) {}
+
+inline void commit_products() { simt::detail::PendingProducts::mine().commit(); }
+
+template <int newest>
+void wait_products() {
+  simt::detail::PendingProducts::mine().wait(newest);
+}
+
+template <class T, bool a_mn_major, bool b_mn_major>
+void issue_product(Accumulators& sum, std::uint64_t a, std::uint64_t b) {
+  static_assert(!std::is_same_v<T, float> || (!a_mn_major && !b_mn_major), "tf32: along k only");
+  simt::detail::PendingProducts::mine().issue(
+      {sum, a, b, simt::detail::multiply_warp<T, a_mn_major, b_mn_major>});
+}
+
+}  // namespace hopper

@@ -1,0 +1,128 @@
+// The benchmarks: that nothing is timed which computes something else, and that the programs say
+// what they found. Never how long anything took.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/process.h"
+#include "device.h"
+#include "lockstep/bench/peers.h"
+#include "lockstep/bench/verify.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kernels_program = LOCKSTEP_BIN_DIR "/bench_kernels";
+const std::string step_program = LOCKSTEP_BIN_DIR "/bench_step";
+
+/// out_i = in_i + 1, of 1000 elements, but for what `spoil` does to it.
+bench::Case add_one(const std::function<void(const Tensor& out)>& spoil) {
+  const Tensor in = Tensor::empty({1000}), out = Tensor::empty({1000});
+  for (std::size_t i = 0; i < 1000; ++i) in.span<float>()[i] = 0.01f * static_cast<float>(i);
+  const auto run = [=] {
+    for (std::size_t i = 0; i < 1000; ++i) out.span<float>()[i] = in.span<float>()[i] + 1;
+    spoil(out);
+  };
+  const auto expected = [](const std::vector<bench::Values>& inputs, std::int64_t i) {
+    return inputs[0][i] + 1;
+  };
+  return {.run = run, .inputs = {in}, .outputs = {{out, expected, 1, 1e-5}}};
+}
+
+void verify(const bench::Case& work) { bench::verify(work, {"a kernel", work.run}); }
+
+}  // namespace
+
+TEST_CASE("bench: every row and its peers compute what they should") {
+  const bench::Scale scale{.on_gpu = !on_cpu(), .quick = true};
+  for (const bench::Row& row : bench::all_rows(scale))
+    for (const bench::Size& size : row.sizes) {
+      CAPTURE(row.name);
+      CAPTURE(size.text());
+      bench::Source source(test_device());
+      const bench::Case work = row.prepare(size, source);
+      CHECK_NOTHROW(bench::verify(work, {row.name, work.run}));
+      for (const bench::Contender& peer : work.peers) CHECK_NOTHROW(bench::verify(work, peer));
+      for (const bench::Contender& peer : bench::peers_of(row.name, work))
+        CHECK_NOTHROW(bench::verify(work, peer));
+    }
+}
+
+TEST_CASE("bench: verification finds one wrong element, NaN, and what was not written") {
+  CHECK_NOTHROW(verify(add_one([](const Tensor&) {})));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_WITH_AS(verify(add_one([](const Tensor& out) { out.span<float>()[637] = 7.5f; })),
+                       doctest::Contains("[verify] a kernel: output 0 has 7.5 at element 637"),
+                       bench::VerificationError);
+  CHECK_THROWS_AS(verify(add_one([=](const Tensor& out) { out.span<float>()[999] = nan; })),
+                  bench::VerificationError);
+  bench::Case idle = add_one([](const Tensor&) {});
+  idle.run();  // the right numbers lie there already
+  CHECK_THROWS_AS(bench::verify(idle, {"nobody", [] {}}), bench::VerificationError);
+}
+
+TEST_CASE("bench: of outputs that are dear to check, every part has an element that is checked") {
+  bench::Case work = add_one([](const Tensor& out) { out.slice(500, 600).fill(-1); });
+  work.outputs[0].cost = (1 << 24) / 10;  // ten elements
+  CHECK_THROWS_AS(verify(work), bench::VerificationError);
+}
+
+TEST_CASE("bench kernels: the table and its JSON") {
+  const fs::path file = fs::temp_directory_path() / "lockstep-bench-kernels.json";
+  fs::remove(file);
+  const Ended ended = run({kernels_program, "--device", "cpu", "--quick", "--only", "sum_rows,adam",
+                           "--json", file.string()});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(contains(ended.out, "| sum_rows "));
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  fs::remove(file);
+  CHECK(json["device"] == "cpu");
+  CHECK(json["copy_gb_per_s"] > 0);
+  REQUIRE(json["rows"].size() == 2);
+  const auto& row = json["rows"][0];
+  CHECK(row["kernel"] == "sum_rows");
+  CHECK(row["size"] == "37x101");
+  CHECK(row["bytes"] == 4 * 37 * 101);
+  CHECK(row["rounds_us"].size() == 7);
+  CHECK(row["min_us"] <= row["median_us"]);
+  CHECK(row["median_us"] <= row["max_us"]);
+  CHECK(row["gb_per_s"] > 0);
+  CHECK(row["share_of_ceiling"] > 0);
+  CHECK(row["peers"][0]["name"] == "Eigen");
+  CHECK(row["peers"][0]["ratio"] > 0);
+}
+
+TEST_CASE("bench: bad usage has code 2") {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{kernels_program, "--device", "sim"},
+                                             {kernels_program, "--only", "nosuch"},
+                                             {step_program, "--device", "cpu", "--graph"}}) {
+    const Ended ended = run(command);
+    CAPTURE(ended.err);
+    CHECK(ended.code == 2);
+    CHECK(lines_of(ended.err).size() == 1);
+  }
+}
+
+TEST_CASE("bench step: a recorded step trains") {
+  if (on_cpu()) return;
+  const fs::path file = fs::temp_directory_path() / "lockstep-bench-step.json";
+  const std::string device(Device::name_of(test_device().kind));
+  const Ended ended =
+      run({step_program, "--device", device, "--graph", "--layers", "6,5,3", "--batch", "4",
+           "--rounds", "5", "--round", "0.001", "--json", file.string()});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  fs::remove(file);
+  CHECK(json["graph"] == true);
+  CHECK(json["ranks"] == 1);
+}

@@ -1,0 +1,172 @@
+/// Clusters, barriers in shared memory, the copy engine: what each does, and the bugs that show.
+/// (Products by warpgroups: test/cuda/hopper_test.cpp runs the kernels that use them.)
+
+#include <cudaTypedefs.h>
+#include <hopper_intrinsics.h>
+
+#include <cmath>
+
+#include "simt/support.h"
+
+namespace simt::test {
+namespace {
+
+constexpr int panel_bytes = 64 * 128;
+
+Config hopper(Config config = {}) {
+  config.capability = 90;
+  return config;
+}
+
+/// The beginning of shared memory where the swizzle's pattern begins.
+unsigned char* first_panel() {
+  auto* bytes = dynamic_shared<unsigned char>();
+  return bytes + (1024 - shared_address(bytes) % 1024) % 1024;
+}
+
+/// A matrix of floats as the copy engine takes it: boxes of 64 rows, 32 columns.
+CUtensorMap map_of(float* data, cuuint64_t rows, cuuint64_t columns) {
+  void* function = nullptr;
+  ok(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                      cudaEnableDefault));
+  const auto encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  const cuuint64_t sizes[] = {columns, rows}, strides[] = {columns * sizeof(float)};
+  const cuuint32_t box[] = {32, 64}, ones[] = {1, 1};
+  CUtensorMap map;
+  REQUIRE(encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, data, sizes, strides, box, ones,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+  return map;
+}
+
+__global__ void where_kernel(int* out) {
+  hopper::cluster_sync();
+  const unsigned block = blockIdx.x + blockIdx.y * gridDim.x;
+  if (threadIdx.x == 0) out[block] = static_cast<int>(hopper::cluster_rank());
+}
+
+TEST_CASE("clusters: ranks, and what is refused") {
+  const Device<int> out(24);
+  const Shape shape{.grid = {6, 4}, .block = 32, .cluster = {3, 2}};
+  CHECK(try_launch(where_kernel, shape, nullptr, out) == cudaErrorNotSupported);  // 8.0
+  for (const Config& config : every_order()) {
+    const Settings settings(hopper(config));
+    launch(where_kernel, shape, nullptr, out);
+    const std::vector<int> ranks = out.read();
+    for (int i = 0; i < 24; ++i) CHECK(ranks[i] == i % 3 + i / 6 % 2 * 3);
+  }
+  const Settings settings(hopper());
+  CHECK(try_launch(where_kernel, {.grid = 4, .block = 32, .cluster = 3}, nullptr, out) ==
+        cudaErrorInvalidClusterSize);
+  CHECK(try_launch(where_kernel, {.grid = 16, .block = 32, .cluster = 16}, nullptr, out) ==
+        cudaErrorInvalidClusterSize);
+  CHECK(try_launch(where_kernel, {.grid = 2, .block = 33, .cluster = 2}, nullptr, out) ==
+        cudaErrorNotSupported);
+}
+
+__global__ void static_kernel(int* out) {
+  __shared__ int shared[32];
+  shared[threadIdx.x] = 1;
+  out[threadIdx.x] = shared[31 - threadIdx.x];
+}
+
+TEST_CASE("clusters: static shared memory is refused") {
+  const Settings settings(hopper());
+  const Device<int> out(32);
+  CHECK(try_launch(static_kernel, {.grid = 2, .block = 32, .cluster = 2}, nullptr, out) ==
+        cudaErrorNotSupported);
+}
+
+enum class Bug { none, no_wait, no_announcement, next_parity, leaves, twice };
+
+/// Block 0 of two copies a box into both. They write what is in their shared memory.
+template <Bug bug>
+__global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out) {
+  unsigned char* panel = first_panel();
+  auto& full = *reinterpret_cast<hopper::Barrier*>(panel + panel_bytes);
+  if (threadIdx.x == 0) {
+    hopper::init(full, 1);
+    hopper::fence_init();
+  }
+  hopper::cluster_sync();
+  if (threadIdx.x == 0) {
+    if (hopper::cluster_rank() == 0) hopper::load_panel_to(0b11, panel, map, 16, 32, full);
+    if (bug != Bug::no_announcement) hopper::arrive_expecting(full, panel_bytes);
+    if (bug == Bug::twice) hopper::arrive_expecting(full, panel_bytes);
+  }
+  if (bug == Bug::leaves) return;
+  if (bug != Bug::no_wait) hopper::wait(full, 0);
+  if (bug == Bug::next_parity) hopper::wait(full, 1);  // of a phase in which nothing happens
+  for (unsigned i = threadIdx.x; i < 64 * 32; i += blockDim.x) {
+    const unsigned row = i / 32, chunk = i / 4 % 8;
+    const auto* place = panel + row * 128 + (chunk ^ row % 8) * 16 + i % 4 * 4;
+    out[hopper::cluster_rank() * 64 * 32 + i] = *reinterpret_cast<const float*>(place);
+  }
+  if (bug == Bug::no_wait) hopper::wait(full, 0);
+  hopper::cluster_sync();
+}
+
+constexpr Shape copy_shape{
+    .grid = 2, .block = 64, .shared_bytes = panel_bytes + 1024 + 8, .cluster = 2};
+
+/// (70, 40) floats, each with a value of its own.
+std::vector<float> numbers() {
+  std::vector<float> values(70 * 40);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + 1);
+  return values;
+}
+
+TEST_CASE("the copy engine: swizzled, to two blocks, zeros from outside of the matrix") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  for (const Config& config : every_order()) {
+    const Settings settings(hopper(config));
+    launch(copy_kernel<Bug::none>, copy_shape, nullptr, map_of(data, 70, 40), out);
+    const std::vector<float> results = out.read();
+    int wrong = 0;
+    for (int i = 0; i < 2 * 64 * 32; ++i) {
+      const int row = i / 32 % 64 + 32, column = i % 32 + 16;
+      const int expected = row < 70 && column < 40 ? row * 40 + column + 1 : 0;
+      wrong += results[i] != static_cast<float>(expected);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a copy that was not waited for reads as NaN; one that comes too late is reported") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  const Settings settings(hopper());
+  launch(copy_kernel<Bug::no_wait>, copy_shape, nullptr, map_of(data, 70, 40), out);
+  CHECK(std::isnan(out.read()[0]));
+  const std::string report =
+      report_of(copy_kernel<Bug::leaves>, copy_shape, map_of(data, 70, 40), out);
+  INFO(report);
+  CHECK(contains(report, "a copy arrives in a block that has ended in kernel "));
+}
+
+TEST_CASE("barriers in shared memory: what never comes is a deadlock") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  for (const Config& config : every_order()) {
+    const Settings settings(hopper(config));
+    const std::string arrival =
+        report_of(copy_kernel<Bug::no_announcement>, copy_shape, map_of(data, 70, 40), out);
+    INFO(arrival);
+    CHECK(contains(arrival, "deadlock in kernel "));
+    CHECK(contains(arrival, "128 of 128 threads wait for arrivals that do not come"));
+    CHECK(contains(arrival,
+                   "wait at mbarrier.try_wait with parity 0 for a barrier whose phase (parity 0) "
+                   "lacks 1 of 1 arrivals and -8192 bytes"));
+    const std::string parity =
+        report_of(copy_kernel<Bug::next_parity>, copy_shape, map_of(data, 70, 40), out);
+    INFO(parity);
+    CHECK(contains(parity,
+                   "wait at mbarrier.try_wait with parity 1 for a barrier whose phase "
+                   "(parity 1) lacks 1 of 1 arrivals and 0 bytes"));
+  }
+  const Settings settings(hopper());
+  CHECK(contains(report_of(copy_kernel<Bug::twice>, copy_shape, map_of(data, 70, 40), out),
+                 "mbarrier.arrive: more than the 1 arrivals that the barrier expects"));
+}
+
+}  // namespace
+}  // namespace simt::test

@@ -1,0 +1,32 @@
+#pragma once
+/// Where a program computes, as its command line says. Apart from cli.h, which compiles slowly.
+
+#include <string>
+
+#include "lockstep/core/gpu.h"
+#include "lockstep/kernels/matmul.h"
+
+namespace lockstep::cli {
+
+struct DeviceOptions {
+  std::string device;         ///< cpu, sim, cuda; empty: cuda where a GPU is found, else cpu
+  std::string gemm = "auto";  ///< products on a GPU: handwritten, cublas, auto
+
+  /// The device of the rank that is the `local_rank`-th of its machine; ranks beyond the number of
+  /// GPUs share them. Throws UsageError for a device that this build or this machine does not have.
+  Device choose(int local_rank) const {
+    using kernels::GemmLibrary;
+    if (gemm != "auto")
+      kernels::set_gemm_library(gemm == "cublas" ? GemmLibrary::cublas : GemmLibrary::handwritten);
+    if (device.empty()) return gpu::default_device(local_rank);
+    if (device == "cpu") return {};
+    const Device::Kind kind = gpu::kind().value_or(Device::Kind::cpu);
+    const int count = gpu::count();
+    check<UsageError>(device == Device::name_of(kind), "--device {}: this build drives {}", device,
+                      kind == Device::Kind::cpu ? "the cpu alone" : Device::name_of(kind));
+    check<UsageError>(count > 0, "--device {}: no such device is found on this machine", device);
+    return {kind, local_rank % count};
+  }
+};
+
+}  // namespace lockstep::cli
