@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
+#include "lockstep/core/graph.h"
 #include "lockstep/kernels/random.h"
 
 namespace lockstep {
@@ -7,6 +8,9 @@ namespace lockstep {
 // y = x mask / (1 - p): dx = dy mask / (1 - p)
 Tensor dropout(const Tensor& x, double p) {
   if (p == 0) return x;
+  check<StateError>(!StepGraph::recording(),
+                    "[dropout] in a step that is being recorded: every replay would draw the same "
+                    "mask");
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());
   kernels::dropout(default_philox().reserve(x.numel()), x, p, y, mask);

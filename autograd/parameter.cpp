@@ -18,8 +18,8 @@ Observation::~Observation() {
 
 Parameter::Parameter(Tensor value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
-  check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}", name,
-                    value.dtype());
+  check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}",
+                    name, value.dtype());
   state_->value = value.detach();
   state_->name = std::move(name);
 }
@@ -56,7 +56,8 @@ void Parameter::set_gradient_state(GradientState state) const { state_->state = 
 
 const Tensor& Parameter::gradient_slot() const {
   if (!state_->slot.defined())
-    state_->slot = Tensor::empty(state_->value.shape(), state_->value.dtype(), state_->value.device());
+    state_->slot =
+        Tensor::empty(state_->value.shape(), state_->value.dtype(), state_->value.device());
   return state_->slot;
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 /// The table that `bench kernels` goes through: one row per kernel, made in the files rows_*.cpp.
 ///
-/// A row has sizes; at a size it prepares cases: a case is the kernel bound to one set of tensors of
-/// its own. Several cases of the same size differ in their data alone, so that runs which take turns
-/// among them find nothing in the caches.
+/// A row has sizes; at a size it prepares cases: a case is the kernel bound to a set of tensors of
+/// its own. Cases of one size differ in their data alone; runs that take turns among enough of them
+/// find nothing in the caches.
 
 #include <cstdint>
 #include <functional>

@@ -7,8 +7,8 @@
 
 namespace bench {
 
-/// Microseconds per call of `calls` calls of run(0), run(1), ...; by two events round them on a GPU's
-/// current stream, by the steady clock on the cpu.
+/// Microseconds per call of `calls` calls of run(0), run(1), ...; by two events round them on a
+/// GPU's current stream, by the steady clock on the cpu.
 double time_calls(lockstep::Device device, long calls, const std::function<void(long)>& run);
 
 /// How many calls take about `seconds`: at least 1, at most 10000. Runs some.

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything that a machine with a GPU is needed for, in one command: builds for CUDA, runs the tests
-# on the GPU, under compute-sanitizer too, and the benchmarks. A stage that fails, or takes longer
-# than its limit, does not keep the next ones from running; the exit code is 1 if one did.
+# Everything that a machine with a GPU is needed for, in one command: builds for CUDA, runs the
+# tests on the GPU, under compute-sanitizer too, and the benchmarks. A stage that fails, or takes
+# longer than its limit, does not keep the next ones from running; the exit code is 1 if one did.
 #
 #   bench/gpu.sh --out DIR [options]
 #
-#     --out DIR         what is written: log.txt (everything), summary.md (a table of the stages, then
-#                       those of the benchmarks, as docs/benchmarks.md has them), kernels.json,
-#                       steps.json
+#     --out DIR         what is written: log.txt (everything), summary.md (a table of the stages,
+#                       then those of the benchmarks, as docs/benchmarks.md has them),
+#                       kernels.json, steps.json
 #     --build DIR       the build folder (build/cuda)
 #     --deps DIR        a further place of libraries and headers, laid out like / or like /usr, for
 #                       machines that cannot install packages; static libraries do
@@ -33,13 +33,17 @@ while (( $# )); do
   esac
 done
 [[ -n $out ]] || misuse "--out DIR is needed"
+for name in ${stages//,/ }; do
+  [[ $name =~ ^(build|tests|kernels|steps|memcheck|racecheck)$ ]] ||
+    misuse "--stages: there is no stage '$name' (see --help)"
+done
 mkdir -p -- "$out" && out=$(readlink -f -- "$out") || exit 1
 log=$out/log.txt summary=$out/summary.md
 : >"$log"
 failed=0
 
-# stage NAME SECONDS COMMAND...: runs it, at most for so long, and says how it ended. Its output goes
-# to the log, and to $stage_output.
+# stage NAME SECONDS COMMAND...: runs it, at most for so long, and says how it ended. Its output
+# goes to the log, and to $stage_output.
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 stage_output=$scratch/output
@@ -69,7 +73,7 @@ stage() {
 # report NAME RESULT SECONDS REMARK: a line of the table of stages.
 report() {
   printf '| %s | %s | %s | %s |\n' "$@" >>"$summary"
-  printf '%-10s %-20s %4s s  %s\n' "$@"
+  printf '%-32s %-18s %4s s  %s\n' "$@"
 }
 skipped() { report "$1" skipped 0 "$2"; }
 
@@ -89,12 +93,17 @@ has_torch=no
 "$python" -c 'import torch' 2>/dev/null && has_torch=yes
 
 facts() {
-  echo "- $(date -u '+%Y-%m-%d %H:%M') UTC, commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
-  echo "- GPU: $(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader 2>/dev/null || echo none found)"
-  echo "- CUDA compiler: $("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/\1/p' || true)"
-  echo "- host: $(nproc) cores of $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(g++ --version | head -n 1)"
+  local commit gpu processor
+  commit=$(git -C "$root" describe --always --dirty 2>/dev/null) || commit=unknown
+  gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm \
+    --format=csv,noheader 2>/dev/null) || gpu='none found'
+  processor=$(sed -n '/^model name/{s/^[^:]*: //p;q}' /proc/cpuinfo)
+  echo "- $(date -u '+%Y-%m-%d %H:%M') UTC, commit $commit"
+  echo "- GPU: $gpu"
+  echo "- CUDA compiler: $("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/\1/p')"
+  echo "- host: $(nproc) cores of $processor, $(g++ --version | head -n 1)"
   [[ $has_torch == no ]] ||
-    echo "- PyTorch $("$python" -c 'import torch; print(torch.__version__, "for CUDA", torch.version.cuda)')"
+    "$python" -c 'import torch; print(f"- PyTorch {torch.__version__}, CUDA {torch.version.cuda}")'
 }
 {
   facts

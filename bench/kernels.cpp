@@ -1,12 +1,12 @@
-// `./lockstep bench kernels`: every kernel at several sizes, beside other libraries in the same run.
+// `./lockstep bench kernels`: every kernel at several sizes, with other libraries in the same run.
 //
 // Method: random data. A kernel, and every peer in this process, is first verified against a naive
 // f64 computation (verify.h); a row that fails is an error. Then warm-up, and rounds in turns, ours
 // and the peers', each of as many calls as take about 20 ms on a GPU (by events) and 50 ms on a
 // processor's core; calls take turns among sets of tensors, 256 MiB together (but at most 64 sets),
 // so that inputs come from memory, not from a cache. The median of the rounds is the figure, their
-// minimum and maximum its spread. Bytes are the fewest that the operation can move (case.h). Ceilings
-// are measured first: a copy of memory, and the best library's large product.
+// minimum and maximum its spread. Bytes are the fewest that the operation can move (case.h).
+// Ceilings are measured first: a copy of memory, and the best library's large product.
 
 #include <fmt/format.h>
 
@@ -151,6 +151,42 @@ Device timed_device(const Options& o) {
   return o.device.choose(0);
 }
 
+/// Prints what all rows are compared with, and returns the JSON to which rows are added.
+ordered_json begin_report(const Method& method, const Ceilings& ceilings, bool quick) {
+  const bool on_gpu = method.device.kind != Device::Kind::cpu;
+  const std::string device = on_gpu ? gpu::describe(method.device.index) : "cpu, one core";
+  fmt::print("{} | ceilings: copy {} GB/s (read + write)", device,
+             short_number(ceilings.copy * 1e-9));
+  ordered_json products = ordered_json::object();
+  for (const auto& [precision, flops] : ceilings.product) {
+    products[precision] = flops ? ordered_json(*flops * 1e-12) : ordered_json();
+    if (flops) fmt::print(", {} product {} TFLOP/s", precision, short_number(*flops * 1e-12));
+  }
+  if (method.pytorch) fmt::print(" | {}", method.pytorch->name());
+  fmt::print("\n\n");
+  print_heading();
+  return {{"device", device},
+          {"quick", quick},
+          {"rounds", method.rounds},
+          {"copy_gb_per_s", ceilings.copy * 1e-9},
+          {"best_library_tflop_per_s", products},
+          {"rows", ordered_json::array()}};
+}
+
+/// What the row adds to the JSON; for a row that computes something else or fails, why.
+ordered_json time_row(const Row& row, const Size& size, const Method& method,
+                      const Ceilings& ceilings) {
+  try {
+    const Measurement m = measure(row, size, method);
+    print_row(row, size, m, ceilings.of(row));
+    return row_json(row, size, m, ceilings.of(row));
+  } catch (const Error& error) {
+    fmt::print("| {:<22} | {:>18} | FAILED |\n", row.name, size.text());
+    fmt::print(stderr, "{} {}: {}\n", row.name, size.text(), error.what());
+    return {{"kernel", row.name}, {"size", size.text()}, {"error", error.what()}};
+  }
+}
+
 int run(int argc, char** argv) {
   const std::optional<Options> parsed = parse(argc, argv);
   if (!parsed) return 0;
@@ -164,47 +200,24 @@ int run(int argc, char** argv) {
       for (const Size& size : row.sizes) fmt::print("{} {}\n", row.name, size.text());
     return 0;
   }
+  if (!on_gpu && o.device.device.empty())
+    fmt::print("no GPU here: the processor's kernels, one core, against Eigen and oneDNN\n");
+
   Method method{.device = device, .round_seconds = on_gpu ? 0.02 : 0.05};
   if (o.quick) method.round_seconds = 0.001, method.rotated_bytes = 1 << 20;
   const std::unique_ptr<Peer> pytorch = start_pytorch(o, device);
   method.pytorch = pytorch.get();
-
-  if (!on_gpu && o.device.device.empty())
-    fmt::print("no GPU here: the processor's kernels, one core, against Eigen and oneDNN\n");
-  if (on_gpu) fmt::print("{}\n", gpu::describe(device.index));
   const Ceilings ceilings = measure_ceilings(rows, method, scale);
-  ordered_json json{{"device", on_gpu ? gpu::describe(device.index) : "cpu"},
-                    {"quick", o.quick},
-                    {"rounds", method.rounds},
-                    {"copy_gb_per_s", ceilings.copy * 1e-9},
-                    {"best_library_tflop_per_s", ordered_json::object()},
-                    {"rows", ordered_json::array()}};
-  fmt::print("ceilings: copy {} GB/s (read + write)", short_number(ceilings.copy * 1e-9));
-  for (const auto& [precision, flops] : ceilings.product) {
-    json["best_library_tflop_per_s"][precision] =
-        flops ? ordered_json(*flops * 1e-12) : ordered_json();
-    if (flops) fmt::print(", {} product {} TFLOP/s", precision, short_number(*flops * 1e-12));
-  }
-  if (pytorch) fmt::print(" | {}", pytorch->name());
-  fmt::print("\n\n");
-
+  ordered_json json = begin_report(method, ceilings, o.quick);
   // A wrong row does not keep the others from being measured.
-  std::vector<std::string> failures;
-  print_heading();
+  int failures = 0;
   for (const Row& row : rows)
-    for (const Size& size : row.sizes) try {
-        const Measurement m = measure(row, size, method);
-        print_row(row, size, m, ceilings.of(row));
-        json["rows"].push_back(row_json(row, size, m, ceilings.of(row)));
-      } catch (const Error& error) {
-        failures.push_back(fmt::format("{} {}: {}", row.name, size.text(), error.what()));
-        fmt::print("| {:<22} | {:>18} | FAILED |\n", row.name, size.text());
-        json["rows"].push_back(
-            {{"kernel", row.name}, {"size", size.text()}, {"error", error.what()}});
-      }
+    for (const Size& size : row.sizes) {
+      json["rows"].push_back(time_row(row, size, method, ceilings));
+      failures += json["rows"].back().contains("error");
+    }
   if (!o.json.empty()) cli::write_json(o.json, json);
-  for (const std::string& failure : failures) fmt::print(stderr, "{}\n", failure);
-  check<Error>(failures.empty(), "{} rows failed", failures.size());
+  check<Error>(failures == 0, "{} of {} rows failed", failures, json["rows"].size());
   return 0;
 }
 

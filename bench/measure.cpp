@@ -31,15 +31,15 @@ struct Entrant {
   std::vector<std::function<void()>> runs;  // one per case
   long calls = 0;                           // per round
 
-  double round(Device device, long n) {
-    return time_calls(device, n,
-                      [&](long i) { runs[static_cast<std::size_t>(i) % runs.size()](); });
+  void run(long i) const { runs[static_cast<std::size_t>(i) % runs.size()](); }
+  double round(Device device, long n) const {
+    return time_calls(device, n, [this](long i) { run(i); });
   }
   void warm_up(const Method& method) {
     round(method.device, static_cast<long>(runs.size()));
-    const auto run = [&](long i) { runs[static_cast<std::size_t>(i) % runs.size()](); };
-    calls = calls_for(method.device, method.round_seconds, run);
+    calls = calls_for(method.device, method.round_seconds, [this](long i) { run(i); });
   }
+  void add_round(const Method& method) { figures.rounds.push_back(round(method.device, calls)); }
 };
 
 std::vector<Contender> contenders(const Row& row, const Case& work) {
@@ -83,8 +83,7 @@ Measurement measure(const Row& row, const Size& size, const Method& method) {
   Figures torch{with_pytorch ? method.pytorch->name() : "", {}};
 
   for (int i = 0; i < method.rounds; ++i) {
-    for (Entrant& entrant : entrants)
-      entrant.figures.rounds.push_back(entrant.round(method.device, entrant.calls));
+    for (Entrant& entrant : entrants) entrant.add_round(method);
     if (with_pytorch) torch.rounds.push_back(method.pytorch->round(torch_calls));
   }
   Measurement result{entrants[0].figures, {}, count};
@@ -103,8 +102,7 @@ double copy_bytes_per_second(const Method& method, Scale scale) {
   else
     copy.runs.push_back([=] { to.copy_from(from); });
   copy.warm_up(method);
-  for (int i = 0; i < method.rounds; ++i)
-    copy.figures.rounds.push_back(copy.round(method.device, copy.calls));
+  for (int i = 0; i < method.rounds; ++i) copy.add_round(method);
   return 2 * static_cast<double>(from.bytes()) / (copy.figures.min() * 1e-6);
 }
 
@@ -120,8 +118,7 @@ std::optional<double> product_flops(const std::string& precision, const Method& 
   for (Contender& library : product_peers(product_of(size, source, dtype, tf32))) {
     Entrant entrant{{library.name, {}}, {library.run}};
     entrant.warm_up(method);
-    for (int i = 0; i < method.rounds; ++i)
-      entrant.figures.rounds.push_back(entrant.round(method.device, entrant.calls));
+    for (int i = 0; i < method.rounds; ++i) entrant.add_round(method);
     best = std::max(best.value_or(0), 2 * size.numel() / (entrant.figures.min() * 1e-6));
   }
   return best;

@@ -56,6 +56,7 @@ Peer::Peer(const std::vector<std::string>& command) {
   posix_spawn_file_actions_destroy(&wiring);
   ::close(in[0]);
   ::close(out[1]);
+  ::signal(SIGPIPE, SIG_IGN);  // that it has died shows when its answer is read
   to_ = ::fdopen(in[1], "w");
   from_ = ::fdopen(out[0], "r");
   check<Error>(error == 0, "[peer] cannot start '{}': {}", command[0], std::strerror(error));

@@ -1,4 +1,4 @@
-// The kernels of kernels/batch_norm.h, one by one and as the forward and backward that they make up.
+// The kernels of kernels/batch_norm.h, one by one and as the forward and backward they make up.
 #include <cmath>
 
 #include "case.h"

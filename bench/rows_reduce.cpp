@@ -20,7 +20,7 @@ Row row(std::string name, std::vector<Size> sizes, double bytes, Prepare prepare
   return {std::move(name), std::move(sizes), bytes, {}, std::move(prepare)};
 }
 
-// --- Sums ------------------------------------------------------------------------------------------
+// --- Sums ----------------------------------------------------------------------------------------
 
 /// Numbers of one sign, so that a sum is about as large as what is summed. The peers' sums of 2^26
 /// elements lose some digits.
@@ -104,7 +104,7 @@ Case find_nonfinite(const Size& size, Source& source) {
           .outputs = {{flag, expected, 1, 0}}};
 }
 
-// --- Softmax and losses ----------------------------------------------------------------------------
+// --- Softmax and losses --------------------------------------------------------------------------
 
 /// log sum_j exp(x_ij). The inputs are small enough to do without the maximum.
 double log_sum_exp(const Values& x, std::int64_t i, std::int64_t c) {

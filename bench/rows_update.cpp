@@ -18,7 +18,7 @@ using Inputs = const std::vector<Values>&;
 constexpr double tolerance = 1e-5;
 constexpr PhiloxState stream{.seed = 7, .offset = 0};
 
-// --- Random numbers --------------------------------------------------------------------------------
+// --- Random numbers ------------------------------------------------------------------------------
 
 /// In (0, 1]: what a 32-bit output stands for, (r + 1/2) / 2^32, rounded to f32 as random.h says.
 float unit(std::uint32_t word) { return static_cast<float>(word) * 0x1p-32f + 0x1p-33f; }
@@ -90,7 +90,7 @@ Case dropout_backward(const Size& size, Source& source) {
           .outputs = {{dx, expected, 1, tolerance}}};
 }
 
-// --- Optimizers: one call for a model of 8 parameters in flat memory -------------------------------
+// --- Optimizers: one call for a model of 8 parameters in flat memory -----------------------------
 
 constexpr std::int64_t parameters = 8;
 
@@ -143,7 +143,7 @@ Case adam(const Size& size, Source& source) {
                       {steps, counted, 1, 0}}};
 }
 
-// --- Folds: contributions of several ranks into one --------------------------------------------------
+// --- Folds: contributions of several ranks into one ----------------------------------------------
 
 template <std::size_t sources>
 Case fold(const Size& size, Source& source) {

@@ -1,6 +1,6 @@
 #pragma once
-/// The sizes at which rows of one kind are timed. The large ones have 2^26 elements (256 MiB in f32)
-/// on a GPU and 2^24 on a processor's core; the small ones show what a call costs.
+/// The sizes at which rows of one kind are timed. The large ones have 2^26 elements (256 MiB in
+/// f32) on a GPU and 2^24 on a processor's core; the small ones show what a call costs.
 
 #include "lockstep/bench/case.h"
 

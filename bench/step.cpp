@@ -1,5 +1,5 @@
-// `./lockstep bench step`: whole training steps (forward, backward, all-reduce, optimizer) of an MLP on
-// random data; with --peer pytorch, side by side with PyTorch's in the same run.
+// `./lockstep bench step`: whole training steps (forward, backward, all-reduce, optimizer) of an
+// MLP on random data; with --peer pytorch, side by side with PyTorch's in the same run.
 //
 // Method: the peer's first loss must equal ours (the same seeds give the same weights and data), so
 // that both do the same work. Warm-up; then rounds in turns, ours and the peer's, each of as many

@@ -15,12 +15,19 @@
 /// The first call runs the function as it is (state is made there: momentum, gradients). The second
 /// records it and launches what was recorded; from then on calls only launch. The function therefore
 /// runs on the host twice: what it does besides enqueueing work, it does twice. It may not wait for
-/// the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays unrecorded.
+/// the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays unrecorded. Nor
+/// may it copy from the cpu, whose memory every replay would read again: StateError. A tensor that
+/// lives longer than the step is made before it, and copied into.
+///
+/// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
+/// recording.
 ///
 /// What the host decides while the function is recorded is part of the recording: shapes, learning
 /// rates, which parameters have gradients. Whoever reads such a value says so with
 /// `StepGraph::depends_on`; when it has changed at a later call, the step is recorded anew. The
 /// optimizers do this for their options.
+///
+/// What the function refers to (the model, the optimizer, its tensors) must outlive the graph.
 ///
 /// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads are.
 
@@ -38,7 +45,8 @@ class StepGraph {
   StepGraph(StepGraph&&) noexcept;
   StepGraph& operator=(StepGraph&&) noexcept;
 
-  /// Enqueues one step on the thread's current stream of the device; the first two calls wait.
+  /// Enqueues one step on the thread's current stream of the device; the first two calls wait. On
+  /// another stream than before it begins again: it runs the function, then records it.
   void operator()();
 
   /// Records anew at the next call.

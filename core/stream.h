@@ -12,8 +12,8 @@
 /// an event recorded after the tensor was written, and makes the first stream wait before the
 /// tensor goes away.
 ///
-/// What makes the host wait: reading (item, to_vector, copies to the cpu), `synchronize`. There the
-/// errors of earlier operations surface (a bad label as DataError, all else as DeviceError, with
+/// What makes the host wait: reading (item, to_vector, copies to the cpu), Stream::synchronize. There
+/// the errors of earlier operations surface (a bad label as DataError, all else as DeviceError, with
 /// the kernels that were running).
 ///
 /// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.

@@ -91,7 +91,7 @@ class Tensor {
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;
   /// Copies the elements of `source`, of the same shape and dtype and on any device, into this
-  /// tensor's. To the cpu it waits for them; from the cpu, `source` may change as soon as it
+  /// tensor's, which on a GPU must not overlap them. To the cpu it waits for them; from the cpu, `source` may change as soon as it
   /// returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
   void fill(double value) const;

@@ -31,11 +31,17 @@ void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2) {
 
 void merge_statistics(double count_a, const Tensor& mean_a, const Tensor& m2_a, double count_b,
                       const Tensor& mean_b, const Tensor& m2_b) {
-  for (std::int64_t c = 0; c < mean_a.numel(); ++c) {
-    Moments<> a{count_a, mean_a.data<double>()[c], m2_a.data<double>()[c]};
-    a.merge({count_b, mean_b.data<double>()[c], m2_b.data<double>()[c]});
-    mean_a.data<double>()[c] = a.mean;
-    m2_a.data<double>()[c] = a.m2;
+  check_defined("merge_statistics", "mean_a", mean_a);
+  check_alike("merge_statistics", "m2_a", m2_a, mean_a);
+  check_alike("merge_statistics", "mean_b", mean_b, mean_a);
+  check_alike("merge_statistics", "m2_b", m2_b, mean_a);
+  const auto means = mean_a.span<double>(), m2s = m2_a.span<double>();
+  const auto other_means = mean_b.span<double>(), other_m2s = m2_b.span<double>();
+  for (std::size_t c = 0; c < means.size(); ++c) {
+    Moments<> a{count_a, means[c], m2s[c]};
+    a.merge({count_b, other_means[c], other_m2s[c]});
+    means[c] = a.mean;
+    m2s[c] = a.m2;
   }
 }
 

@@ -1,5 +1,5 @@
-// The kernels that have a counterpart in CUB, NVIDIA's library of device-wide primitives, which comes
-// with the CUDA toolkit.
+// The kernels that have a counterpart in CUB, NVIDIA's library of device-wide primitives, which
+// comes with the CUDA toolkit.
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 

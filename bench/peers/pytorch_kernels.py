@@ -89,16 +89,12 @@ def optimizer(make):
     return case
 
 
-def product(dtype, tf32=False):
+def product(dtype):
     def case(m, n, k, flags="NN"):
         a = normal(k, m, dtype=dtype).t() if flags[0] == "T" else normal(m, k, dtype=dtype)
         b = normal(n, k, dtype=dtype).t() if flags[1] == "T" else normal(k, n, dtype=dtype)
         out = torch.empty(m, n, device=device, dtype=dtype)
-
-        def run():
-            torch.backends.cuda.matmul.allow_tf32 = tf32
-            torch.mm(a, b, out=out)
-        return run
+        return lambda: torch.mm(a, b, out=out)
     return case
 
 
@@ -131,7 +127,8 @@ CASES = {
     "add_row": of(lambda n, c: [normal(n, c), normal(c)], torch.add),
     "add_column": of(lambda n, c: [normal(n, c), normal(n, 1)], torch.add),
     "scale": of(matrix, lambda x: x * 0.75),
-    "scale_accumulate": of(lambda n: [normal(n), normal(n)], lambda x, out: out.add_(x, alpha=0.75)),
+    "scale_accumulate": of(
+        lambda n: [normal(n), normal(n)], lambda x, out: out.add_(x, alpha=0.75)),
     "broadcast_to": of(lambda n, c: [normal(c), n], lambda x, n: x.expand(n, -1).contiguous()),
     "bias_relu": of(lambda n, c: [normal(n, c), normal(c)], lambda x, b: torch.relu(x + b)),
     "cast_f32_bf16": cast(f32, bf16),
@@ -170,7 +167,7 @@ CASES = {
     "fold_2": binary(torch.add),
     "matmul_f32": product(f32),
     "matmul_f64": product(f64),
-    "matmul_tf32": product(f32, tf32=True),
+    "matmul_tf32": product(f32),
     "matmul_bf16": product(bf16),
     "matmul_f16": product(f16),
     "linear": linear,
@@ -193,6 +190,22 @@ def microseconds(runs, count):
     return (time.perf_counter() - start) / count * 1e6
 
 
+def prepare(name, sets, size, *flags):
+    """The functions of all sets, each of which has run once; none if PyTorch cannot do it here."""
+    if name not in CASES:
+        return []
+    torch.backends.cuda.matmul.allow_tf32 = name.endswith("tf32")
+    dims = [int(n) for n in size.split("x")]
+    try:
+        runs = [CASES[name](*dims, *flags) for _ in range(int(sets))]
+        for run in runs:
+            run()
+        return runs
+    except (RuntimeError, NotImplementedError) as error:
+        print(f"PyTorch does not do {name} {size}: {error}", file=sys.stderr)
+        return []
+
+
 def main():
     torch.set_num_threads(1)
     print(f"ready PyTorch {torch.__version__.split('+')[0]}", flush=True)
@@ -201,8 +214,7 @@ def main():
         words = line.split()
         if words[0] == "case":
             runs.clear()  # gives the memory back before more is taken
-            make, dims = CASES.get(words[1]), [int(n) for n in words[3].split("x")]
-            runs = [make(*dims, *words[4:]) for _ in range(int(words[2]))] if make else []
+            runs = prepare(*words[1:])
             print("case ready" if runs else "case absent", flush=True)
         else:
             print(f"us {microseconds(runs, int(words[1]))}", flush=True)

@@ -31,42 +31,45 @@ std::size_t count_kernels(cudaGraph_t graph) {
 struct StepGraph::State {
   std::function<void()> step;
   Device device;
-  bool warm = false;
-  std::vector<std::function<bool()>> conditions;
+  // Where the step has been run as it is; a recording belongs to it, and writes to its mailbox.
+  std::shared_ptr<Stream::State> stream;
+  std::unique_ptr<cuda::Recording> recording;
   ExecutableHandle executable;
   std::size_t kernels = 0;
   int recordings = 0;
 
   bool holds() const {
-    for (const auto& unchanged : conditions)
+    if (!executable) return false;
+    for (const auto& unchanged : recording->conditions)
       if (!unchanged()) return false;
-    return static_cast<bool>(executable);
+    return true;
   }
   void record();
 };
 
 namespace {
-thread_local std::vector<std::function<bool()>>* recording_conditions = nullptr;
+thread_local cuda::Recording* now_recorded = nullptr;
 }
 
+cuda::Recording* cuda::current_recording() { return now_recorded; }
+
 void StepGraph::State::record() {
-  conditions.clear();
   executable = {};
-  const Stream stream = Stream::current(device);
-  const auto native = static_cast<cudaStream_t>(stream.native());
+  recording = std::make_unique<cuda::Recording>();
+  const cudaStream_t native = stream->stream.get();
   cudaGraph_t graph{};
   call("step graph", "cudaStreamBeginCapture",
        cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
-  recording_conditions = &conditions;
+  now_recorded = recording.get();
   try {
     step();
   } catch (...) {
-    recording_conditions = nullptr;
+    now_recorded = nullptr;
     if (cudaStreamEndCapture(native, &graph) == cudaSuccess && graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
     throw;
   }
-  recording_conditions = nullptr;
+  now_recorded = nullptr;
   call("step graph", "cudaStreamEndCapture", cudaStreamEndCapture(native, &graph));
   const GraphHandle recorded(graph);
   kernels = count_kernels(graph);
@@ -90,10 +93,12 @@ void StepGraph::operator()() {
   State& state = *state_;
   if (state.device.kind == Device::Kind::cpu) return state.step();
   const Stream stream = Stream::current(state.device);
-  if (!state.warm) {
+  if (state.stream != stream.shared()) {
     state.step();
     stream.synchronize();
-    state.warm = true;
+    if (state.stream) Stream(state.stream).synchronize();  // the old recording may still be running
+    state.executable = {};
+    state.stream = stream.shared();
     return;
   }
   if (!state.holds()) {
@@ -109,9 +114,9 @@ std::size_t StepGraph::kernels() const { return state_->kernels; }
 int StepGraph::recordings() const { return state_->recordings; }
 
 void StepGraph::depends_on(std::function<bool()> unchanged) {
-  if (recording_conditions) recording_conditions->push_back(std::move(unchanged));
+  if (now_recorded) now_recorded->conditions.push_back(std::move(unchanged));
 }
 
-bool StepGraph::recording() { return recording_conditions != nullptr; }
+bool StepGraph::recording() { return now_recorded != nullptr; }
 
 }  // namespace lockstep

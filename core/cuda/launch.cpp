@@ -8,6 +8,7 @@
 
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/gpu.h"
+#include "lockstep/core/graph.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -76,7 +77,7 @@ namespace detail {
 KernelRecord& record_of(std::string_view name) {
   std::lock_guard lock(registry().mutex);
   KernelRecord& record = registry().kernels[name];
-  record.name = name;
+  if (record.name.empty()) record.name = name;  // once: launches read it without the lock
   return record;
 }
 
@@ -91,7 +92,8 @@ void launch_failed(std::string_view name, const LaunchShape& s, cudaError_t erro
 
 void launched(const KernelRecord& kernel, cudaStream_t stream) {
   recent.names[recent.count++ % recent.names.size()] = kernel.name;
-  if (blocking()) call(kernel.name, "cudaStreamSynchronize", cudaStreamSynchronize(stream));
+  if (blocking() && !StepGraph::recording())
+    call(kernel.name, "cudaStreamSynchronize", cudaStreamSynchronize(stream));
 }
 
 }  // namespace detail

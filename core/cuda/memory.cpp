@@ -2,6 +2,7 @@
 #include "lockstep/core/cuda/state.h"
 #include "lockstep/core/device_memory.h"
 #include "lockstep/core/gpu.h"
+#include "lockstep/core/graph.h"
 
 namespace lockstep::gpu {
 
@@ -30,24 +31,35 @@ void copy_between_devices(void* to, Device to_device, const void* from, Device f
 }  // namespace
 
 void* allocate(std::size_t bytes, const Stream& stream) {
+  if (bytes == 0) return nullptr;  // as a node of a graph it would be refused
   const Stream::State& state = stream.state();
   call("allocate", "cudaSetDevice", cudaSetDevice(state.device.index));
   void* data = nullptr;
   const cudaError_t error = cudaMallocAsync(&data, bytes, state.stream.get());
   if (error != cudaSuccess)
     cuda::failed("allocate", fmt::format("{} bytes on {}", bytes, state.device.to_string()), error);
+  if (cuda::Recording* recording = cuda::current_recording()) recording->made.push_back(data);
   return data;
 }
 
 void release(void* data, const Stream& stream) noexcept {
+  if (!data) return;
+  if (cuda::Recording* recording = cuda::current_recording())
+    if (std::erase(recording->made, data) == 0) {
+      recording->dropped.emplace_back(data, stream);
+      return;
+    }
   // Nothing can be done about an error here; a sticky one shows at the next call.
-  if (data) (void)cudaFreeAsync(data, stream.state().stream.get());
+  (void)cudaFreeAsync(data, stream.state().stream.get());
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
   if (bytes == 0) return;
   if (!on_cpu(to_device) && !on_cpu(from_device) && to_device != from_device)
     return copy_between_devices(to, to_device, from, from_device, bytes);
+  check<StateError>(!on_cpu(from_device) || !StepGraph::recording(),
+                    "[copy] from the cpu in a step that is being recorded: every replay would read "
+                    "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
   call("copy", "cudaMemcpyAsync",
        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(device).stream));

@@ -1,5 +1,4 @@
 // Devices, streams and events.
-#include <mutex>
 #include <vector>
 
 #include "lockstep/core/cuda/state.h"
@@ -18,15 +17,11 @@ void make_current(Device device) { call("device", "cudaSetDevice", cudaSetDevice
 
 /// Freed memory stays in the pool: giving it back to the system would cost every step anew.
 void keep_freed_memory(Device device) {
-  static std::once_flag once[64];
-  std::call_once(once[device.index % 64], [&] {
-    cudaMemPool_t pool{};
-    call("allocate", "cudaDeviceGetDefaultMemPool",
-         cudaDeviceGetDefaultMemPool(&pool, device.index));
-    std::uint64_t threshold = ~std::uint64_t{0};
-    call("allocate", "cudaMemPoolSetAttribute",
-         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
-  });
+  cudaMemPool_t pool{};
+  call("stream", "cudaDeviceGetDefaultMemPool", cudaDeviceGetDefaultMemPool(&pool, device.index));
+  std::uint64_t threshold = ~std::uint64_t{0};
+  call("stream", "cudaMemPoolSetAttribute",
+       cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
 }
 
 std::shared_ptr<Stream::State> make_stream(Device device) {

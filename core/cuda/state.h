@@ -3,6 +3,10 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/stream.h"
 
@@ -12,6 +16,11 @@ struct Stream::State {
   Device device;
   cuda::Handle<cudaStream_t, cudaStreamDestroy> stream;
   cuda::Handle<cuda::Faults*, cudaFreeHost> faults;  // page-locked: kernels write, the host reads
+
+  State() = default;
+  ~State() {  // kernels under way may still write to `faults`
+    if (stream) (void)cudaStreamSynchronize(stream.get());
+  }
 };
 
 struct Event::State {
@@ -23,6 +32,21 @@ namespace cuda {
 
 /// Throws DeviceError unless this build drives the device and the machine has it.
 void check_device(std::string_view operation, Device device);
+
+/// A step that the calling thread is recording (core/graph.h).
+struct Recording {
+  std::vector<std::function<bool()>> conditions;
+  std::vector<void*> made;  ///< memory that the recording allocates, and has not released yet
+  /// Memory from before, dropped in the step. What is recorded may use it: it goes with the
+  /// recording. (And CUDA refuses to release in a graph what the graph did not allocate.)
+  std::vector<std::pair<void*, Stream>> dropped;
+
+  ~Recording() {
+    for (const auto& [data, owner] : dropped) (void)cudaFreeAsync(data, owner.state().stream.get());
+  }
+};
+/// Null while none is recorded.
+Recording* current_recording();
 
 /// Waits for the stream and throws what went wrong since the last wait.
 void wait(std::string_view operation, const Stream::State& stream);

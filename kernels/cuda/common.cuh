@@ -93,10 +93,12 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
 
 inline std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
-/// Blocks for n items of which a block does `per_block`. A grid has room for 2^31 - 1 blocks, more
-/// than any tensor needs.
+/// Blocks for n items of which a block does `per_block`. Throws ShapeError beyond the 2^31 - 1 blocks
+/// that a grid has room for.
 inline dim3 blocks_for(std::int64_t n, std::int64_t per_block) {
-  return dim3(static_cast<unsigned>(divide_up(n, per_block)));
+  const std::int64_t blocks = divide_up(n, per_block);
+  check<ShapeError>(blocks < std::int64_t{1} << 31, "[kernel] {} elements need {} blocks", n, blocks);
+  return dim3(static_cast<unsigned>(blocks));
 }
 
 /// The same for kernels whose blocks stride over the grid: at most `per_multiprocessor` blocks for

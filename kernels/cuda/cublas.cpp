@@ -3,7 +3,7 @@
 #include <cublas_v2.h>
 
 #include <map>
-#include <memory>
+#include <utility>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/handle.h"
@@ -22,14 +22,15 @@ struct Library {
   lockstep::cuda::Handle<void*, cudaFree> workspace;
 };
 
-/// One per thread and device: a handle must not be used by two threads at once.
+/// One per thread, which a handle must not share with others, and per stream: products that may run
+/// at the same time must not share a workspace.
 cublasHandle_t handle_for(cudaStream_t stream) {
   constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS recommends for 9.0
-  thread_local std::map<int, Library> libraries;
+  thread_local std::map<std::pair<int, cudaStream_t>, Library> libraries;  // by device and stream
   int device = 0;
   lockstep::cuda::call("matmul", "cudaGetDevice", cudaGetDevice(&device));
-  Library& library = libraries[device];
-  if (!library.handle) {
+  Library& library = libraries[{device, stream}];
+  if (!library.workspace) {
     cublasHandle_t handle{};
     call("cublasCreate", cublasCreate(&handle));
     library.handle = decltype(library.handle)(handle);

@@ -121,10 +121,11 @@ void CudaBackend::broadcast_to(const Tensor& x, const Tensor& out, bool accumula
   visit_floating("broadcast_to", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_flag(accumulate, [&](auto add) {
+      constexpr int packs = add ? 2 : 4;
       const auto run = [&]<class Operand>(const Operand& operand) {
         launch<scale_kernel<T, add, Operand>>(
-            {.grid = map_blocks < add ? 2 : 4, T > (n), .block = map_threads}, queue.stream, n,
-            out.data<T>(), static_cast<T>(alpha), operand);
+            {.grid = map_blocks<packs, T>(n), .block = map_threads}, queue.stream, n, out.data<T>(),
+            static_cast<T>(alpha), operand);
       };
       if (x.numel() == n)
         run.template operator()<const T*>(x.data<T>());

@@ -243,9 +243,10 @@ void CudaBackend::cross_entropy_backward(const Tensor& dloss, const Tensor& save
   visit_floating("cross_entropy_backward", saved.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_flag(accumulate, [&](auto add) {
+      constexpr int packs = add ? 2 : 4;
       launch<cross_entropy_backward_kernel<T, add>>(
-          {.grid = map_blocks < add ? 2 : 4, T > (n), .block = map_threads}, queue_of(saved).stream,
-          n, dlogits.data<T>(), dloss.data<T>(), reciprocal(saved.size(0)), saved.data<T>());
+          {.grid = map_blocks<packs, T>(n), .block = map_threads}, queue_of(saved).stream, n,
+          dlogits.data<T>(), dloss.data<T>(), reciprocal(saved.size(0)), saved.data<T>());
     });
   });
 }

@@ -15,10 +15,10 @@
 ///
 /// and where the results go by a Sink: put(index, value).
 ///
-/// Order. A row of up to 1024 elements is folded by up to 32 lanes of a warp; a longer one is cut
-/// into chunks of 16384, each folded by a block, and the chunks' values are folded the same way. A
-/// thread folds every so-many'th access' terms one after the other, then the threads' values are
-/// folded pairwise. All of it depends on the shape alone.
+/// Order. A row of up to 1024 elements is folded by up to 32 lanes of a warp; a longer one, or one
+/// that is alone, is cut into chunks of 16384, each folded by a block, and the chunks' values are
+/// folded the same way. A thread folds every so-many'th access' terms one after the other, then the
+/// threads' values are folded pairwise. All of it depends on the shape alone.
 
 #include <bit>
 #include <cstddef>

@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(reduce_threads, 1)
 
 template <class T, int width, class F>
 void map_long_rows(Device device, std::int64_t rows, std::int64_t columns, T* out, const F& f) {
+  if (rows == 0) return;
   const std::int64_t chunks = divide_up(columns, reduce_chunk);
   lockstep::cuda::launch<map_long_rows_kernel<T, width, F>>(
       {.grid = blocks_for(rows * chunks, 1), .block = reduce_threads},

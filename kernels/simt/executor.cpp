@@ -4,128 +4,17 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <new>
 #include <numeric>
 #include <utility>
-#include <vector>
 
-#include "lockstep/kernels/simt/fault.h"
-#include "lockstep/kernels/simt/fiber.h"
-#include "lockstep/kernels/simt/include/simt/cluster.h"
 #include "lockstep/kernels/simt/include/simt/language.h"
-#include "lockstep/kernels/simt/include/simt/warp.h"
-#include "lockstep/kernels/simt/ready_set.h"
+#include "lockstep/kernels/simt/running_blocks.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace simt::detail {
-namespace {
-
-/// A barrier at which threads wait, of a block or of a cluster.
-struct Meeting {
-  int waiting = 0;
-  int predicates = 0;
-  const char* name = nullptr;
-  BarrierCounts counts{};  ///< of the latest; each thread reads it before the next is complete
-};
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-/// A block of the cluster.
-struct Block {
-  uint3 index{};
-  std::unique_ptr<void, Free> shared;  ///< dynamic
-  int ended = 0;                       ///< of its threads
-  Meeting barrier;
-};
-
-/// The blocks that run: one, or those of a cluster; and everything that is kept from block to block.
-/// There is one, under the simulator's lock. Threads are numbered through the blocks of a cluster, so
-/// that warps are too.
-///
-/// A fiber runs threads one after another: where one ends, the next that has not begun goes on on the
-/// same stack. So a kernel whose threads never meet needs one fiber and no switch.
-class Executor {
- public:
-  std::string run(const GridRun& run);
-
-  // Called by the thread that runs.
-  BarrierCounts barrier(const char* name, bool predicate);
-  void cluster_barrier();
-  void rendezvous(const char* name, unsigned mask, const void* mine, void* result, AnyFunction all,
-                  Complete complete);
-  void wait_for(const char* name, const void* what, Describe describe);
-  void wake(const void* what);
-  void defer(std::function<std::string()> work) { deferred_.push_back(std::move(work)); }
-
-  int current() const { return current_; }
-  std::uint64_t clusters_begun() const { return clusters_begun_; }
-  int rank() const { return blocks_.size() == 1 ? 0 : current_ / block_threads_; }
-  int cluster_size() const { return static_cast<int>(blocks_.size()); }
-  void* shared(int rank) const { return blocks_[rank].shared.get(); }
-  std::size_t shared_bytes() const { return run_->shared_bytes; }
-  bool block_has_ended(int rank) const { return blocks_[rank].ended == block_threads_; }
-
- private:
-  void prepare(const GridRun& run);
-  void run_cluster(std::uint64_t index);
-  void place_blocks(std::uint64_t index);
-  void fill_shared_memory();
-  [[noreturn]] static void fiber_main();
-  void run_threads();
-  int pick();
-  int draw(int count);
-  void run_deferred();
-  void become(int thread);
-  void leave(Fiber& from);
-  void block_this_thread();
-  void finish(int thread);
-  BarrierCounts meet(Meeting& meeting, int first, int end, const char* name, bool predicate);
-  void complete_rendezvous(int warp, unsigned mask);
-  Fiber* fresh_fiber();
-  void report_deadlock();
-
-  const GridRun* run_ = nullptr;
-  std::uint64_t clusters_begun_ = 0;
-  int block_threads_ = 0;  ///< in one block
-  int count_ = 0;          ///< in the cluster
-  Random random_{0};
-  std::vector<uint3> indices_;  ///< of each thread in its block
-  std::vector<Block> blocks_;
-
-  /// Lanes, as bits: at an instruction of the warp; ended, or never there.
-  struct Warp {
-    unsigned waiting, absent;
-  };
-
-  std::vector<Waiting> threads_;
-  std::vector<Warp> warps_;
-  ReadySet ready_;  ///< not begun, or to be continued
-  int ended_ = 0;
-  Meeting cluster_barrier_;
-  /// What the hardware does by itself and may do late. It is as late as it can be: nothing of it
-  /// happens while a thread can run.
-  std::vector<std::function<std::string()>> deferred_;
-
-  int current_ = 0;
-  Fiber* host_ = nullptr;
-  std::string fault_;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Fiber*> idle_;
-};
-
-/// Thrown through the kernel by a thread that has done what no thread may do.
-struct Failure {
-  std::string what;
-};
-
-/// Names are literals: one may have several addresses.
-bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
 Executor& executor() {
   static auto& one = *new Executor;
@@ -279,8 +168,10 @@ void Executor::run_deferred() {
                                                         : draw(count);
   const auto work = std::move(deferred_[chosen]);
   deferred_.erase(deferred_.begin() + chosen);
-  if (const std::string what = work(); !what.empty())
-    fault_ = kernel_report({*run_, threads_, indices_}, what);
+  const std::string what = work();
+  if (what.empty()) return;
+  blockIdx = blocks_[0].index;
+  fault_ = kernel_report({*run_, threads_, indices_}, what);
 }
 
 void Executor::become(int thread) {
@@ -332,148 +223,13 @@ void Executor::finish(int thread) {
   }
 }
 
-BarrierCounts Executor::barrier(const char* name, bool predicate) {
-  const int first = rank() * block_threads_;
-  return meet(blocks_[rank()].barrier, first, first + block_threads_, name, predicate);
-}
-
-void Executor::cluster_barrier() { meet(cluster_barrier_, 0, count_, "barrier.cluster", false); }
-
-/// Waits for all of the threads [first, end), of which this is one.
-BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* name,
-                             bool predicate) {
-  if (meeting.waiting == 0) meeting.name = name;
-  Waiting& self = threads_[current_];
-  self.name = name;
-  if (!same_name(name, meeting.name))
-    fail_thread(std::string("divergent barrier: ") + name +
-                ", while other threads of the block wait at " + meeting.name);
-  meeting.predicates += predicate;
-  if (++meeting.waiting == end - first) {
-    meeting.counts = {end - first, std::exchange(meeting.predicates, 0)};
-    meeting.waiting = 0;
-    ready_.insert(first, end);
-  }
-  block_this_thread();
-  self.name = nullptr;
-  return meeting.counts;
-}
-
-/// Waits until some thread, or deferred work, wakes those that wait for `what`.
-void Executor::wait_for(const char* name, const void* what, Describe describe) {
-  Waiting& self = threads_[current_];
-  self.name = name;
-  self.what = what;
-  self.describe = describe;
-  block_this_thread();
-}
-
-void Executor::wake(const void* what) {
-  for (int thread = 0; thread < count_; ++thread) {
-    Waiting& it = threads_[thread];
-    if (!it.describe || it.what != what) continue;
-    it.name = nullptr;
-    it.describe = nullptr;
-    ready_.insert(thread);
-  }
-}
-
-void Executor::rendezvous(const char* name, unsigned mask, const void* mine, void* result,
-                          AnyFunction all, Complete complete) {
-  const int warp = current_ / 32;
-  Waiting& self = threads_[current_];
-  self.name = name;
-  self.mask = mask;
-  if (!(mask >> (current_ % 32) & 1u))
-    fail_thread(std::string(name) + " with mask " + hexadecimal(mask) +
-                ", which lacks the caller's lane");
-  self.mine = mine;
-  self.result = result;
-  self.all = all;
-  self.complete = complete;
-  warps_[warp].waiting |= 1u << current_ % 32;
-  complete_rendezvous(warp, mask);
-  block_this_thread();
-}
-
-/// If all lanes of the mask wait at the same instruction or have ended: gives them their results and
-/// makes them ready.
-void Executor::complete_rendezvous(int warp, unsigned mask) {
-  Warp& lanes = warps_[warp];
-  if (mask & ~(lanes.waiting | lanes.absent)) return;
-  const void* inputs[32];
-  void* results[32];
-  unsigned present = 0;
-  const Waiting* any = nullptr;
-  for (unsigned left = mask & lanes.waiting; left; left &= left - 1) {
-    const int lane = std::countr_zero(left);
-    const Waiting& thread = threads_[warp * 32 + lane];
-    if (thread.mask != mask) return;
-    if (any && (any->all != thread.all || any->complete != thread.complete ||
-                std::strcmp(any->name, thread.name) != 0))
-      return;
-    any = &thread;
-    present |= 1u << lane;
-    inputs[lane] = thread.mine;
-    results[lane] = thread.result;
-  }
-  if (!any) return;
-  any->complete(any->all, inputs, results, present);
-  lanes.waiting &= ~present;
-  for (unsigned left = present; left; left &= left - 1) {
-    const int thread = warp * 32 + std::countr_zero(left);
-    threads_[thread].complete = nullptr;
-    threads_[thread].name = nullptr;
-    ready_.insert(thread);
-  }
-}
-
 void Executor::report_deadlock() {
   int at_barrier = 0;
   for (const Block& block : blocks_) at_barrier += block.barrier.waiting;
+  blockIdx = blocks_[0].index;
   fault_ = deadlock_report({*run_, threads_, indices_}, ended_, at_barrier);
 }
 
-}  // namespace
-
 std::string run_grid(const GridRun& run) { return executor().run(run); }
-
-BarrierCounts block_barrier(const char* name, bool predicate) {
-  return executor().barrier(name, predicate);
-}
-
-void cluster_barrier() { executor().cluster_barrier(); }
-
-void warp_rendezvous(const char* name, unsigned mask, const void* mine, void* result,
-                     AnyFunction all, Complete complete) {
-  executor().rendezvous(name, mask, mine, result, all, complete);
-}
-
-void wait_for(const char* name, const void* what, Describe describe) {
-  executor().wait_for(name, what, describe);
-}
-
-void wake(const void* what) { executor().wake(what); }
-
-void defer(std::function<std::string()> work) { executor().defer(std::move(work)); }
-
-unsigned linear_thread() { return static_cast<unsigned>(executor().current()); }
-
-unsigned cluster_rank() { return static_cast<unsigned>(executor().rank()); }
-
-unsigned cluster_size() { return static_cast<unsigned>(executor().cluster_size()); }
-
-bool block_has_ended(unsigned rank) { return executor().block_has_ended(static_cast<int>(rank)); }
-
-void* dynamic_shared_memory() { return executor().shared(executor().rank()); }
-
-SharedMemory shared_memory_of(unsigned rank) {
-  return {static_cast<std::byte*>(executor().shared(static_cast<int>(rank))),
-          executor().shared_bytes()};
-}
-
-std::uint64_t clusters_begun() { return executor().clusters_begun(); }
-
-void fail_thread(const std::string& what) { throw Failure{what}; }
 
 }  // namespace simt::detail

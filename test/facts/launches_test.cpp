@@ -34,18 +34,17 @@ Record read_record(const std::filesystem::path& path) {
 TEST_CASE("launches: every listed kernel, by its test" * doctest::skip()) {
   const char* folder = std::getenv("LOCKSTEP_LAUNCHES");
   REQUIRE_MESSAGE(folder, "LOCKSTEP_LAUNCHES is not set: run this through ctest");
-  std::map<std::string, Record> records;  // by test program
+  std::map<std::string, Record> records;  // by ctest's name of the run
   for (const ListedKernel& kernel : read_list(LOCKSTEP_SOURCE_DIR)) {
-    if (kernel.hopper) continue;
-    const std::string program = kernel.test_folder();
-    if (!records.count(program))
-      records[program] = read_record(std::filesystem::path(folder) / (program + ".txt"));
+    const std::string run = kernel.test_folder() + (kernel.hopper ? "_hopper" : "");
+    if (!records.count(run))
+      records[run] = read_record(std::filesystem::path(folder) / (run + ".txt"));
     CAPTURE(kernel.name);
     CAPTURE(kernel.test_file);
-    REQUIRE_MESSAGE(records[program].count(kernel.name), "this program never launched it");
+    REQUIRE_MESSAGE(records[run].count(kernel.name), "its test program never launched it");
     std::string others;
-    for (const std::string& test_case : records[program][kernel.name]) others += "\n  " + test_case;
-    CHECK_MESSAGE(records[program][kernel.name].count(kernel.test_case), "not launched by '",
+    for (const std::string& test_case : records[run][kernel.name]) others += "\n  " + test_case;
+    CHECK_MESSAGE(records[run][kernel.name].count(kernel.test_case), "not launched by '",
                   kernel.test_case, "', but by:", others);
   }
 }

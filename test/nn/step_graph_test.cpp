@@ -1,7 +1,5 @@
 // A recorded step against the same step run operation by operation: the same bits, in fewer
 // launches from the host.
-#include "lockstep/core/graph.h"
-
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -9,6 +7,7 @@
 
 #include "device.h"
 #include "lockstep/core/generator.h"
+#include "lockstep/core/graph.h"
 #include "lockstep/core/stream.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -59,12 +58,12 @@ struct Trainer {
     x.copy_from(images);
     y.copy_from(labels);
   }
-  void step() const {
+  void step() {
     Tape tape;
-    const Tensor result = nn::cross_entropy(const_cast<nn::Sequential&>(model)(x), y);
+    const Tensor result = nn::cross_entropy(model(x), y);
     tape.backward(result);
-    const_cast<Trainer*>(this)->optimizer().step();
-    const_cast<Trainer*>(this)->optimizer().zero_grad();
+    optimizer().step();
+    optimizer().zero_grad();
     loss.copy_from(result.detach());
   }
 };
@@ -110,5 +109,59 @@ TEST_CASE("step graph: a step that waits for the device is refused, and can be m
   value.fill(1);
   graph();
   CHECK(value.to_vector<float>() == std::vector<float>{2, 2, 2});
+  CHECK(graph.recordings() == 1);
+}
+
+TEST_CASE("step graph: dropout is refused, since every replay would draw the same mask") {
+  if (test::on_cpu()) return;
+  const Tensor x = Tensor::full({3}, 1, DType::f32, test_device());
+  StepGraph graph([&] { (void)dropout(x, 0.5); }, test_device());
+  graph();
+  CHECK_THROWS_AS(graph(), StateError);
+}
+
+TEST_CASE("step graph: copying from the cpu is refused, since every replay would read it again") {
+  if (test::on_cpu()) return;
+  const Tensor host = Tensor::full({3}, 1);
+  const Tensor x = Tensor::empty({3}, DType::f32, test_device());
+  StepGraph graph([&] { x.copy_from(host); }, test_device());
+  graph();
+  CHECK_THROWS_AS(graph(), StateError);
+}
+
+TEST_CASE("step graph: a recording belongs to its stream") {
+  if (test::on_cpu()) return;
+  const Tensor value = Tensor::full({3}, 1, DType::f32, test_device());
+  StepGraph graph([&] { value.fill(2); }, test_device());
+  graph();
+  graph();
+  CHECK(value.to_vector<float>() == std::vector<float>{2, 2, 2});  // waits
+  CHECK(graph.recordings() == 1);
+  const Stream other = Stream::create(test_device());
+  const StreamGuard guard(other);
+  graph();
+  graph();
+  other.synchronize();
+  CHECK(graph.recordings() == 2);
+}
+
+TEST_CASE("step graph: memory that a recorded step drops stays while the recording may use it") {
+  if (test::on_cpu()) return;
+  Tensor last = Tensor::full({3}, 1, DType::f32, test_device());
+  const Tensor seen = Tensor::zeros({3}, DType::f32, test_device());
+  bool drop = false;
+  StepGraph graph(
+      [&] {
+        seen.copy_from(last);
+        if (drop) last = Tensor();
+      },
+      test_device());
+  graph();
+  drop = true;
+  for (int i = 0; i < 3; ++i) {
+    seen.fill(0);
+    graph();
+    CHECK(seen.to_vector<float>() == std::vector<float>{1, 1, 1});
+  }
   CHECK(graph.recordings() == 1);
 }

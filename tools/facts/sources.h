@@ -29,8 +29,7 @@ std::vector<SourceKernel> find_kernels(const std::filesystem::path& root);
 
 /// One line of test/facts/kernels.txt:
 ///   name | source | test file | test case
-/// and `| hopper` behind a kernel of instructions that only those GPUs have: the simulator does not
-/// run it.
+/// and `| hopper` behind a kernel of instructions that only those GPUs have.
 struct ListedKernel {
   std::string name;
   std::string source;

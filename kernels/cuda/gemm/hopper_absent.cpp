@@ -1,4 +1,4 @@
-/// Rungs 11 and 12 where there is no nvcc to compile them: they are their twins.
+/// Rungs 11 and 12 in builds for GPUs before Hopper alone: they are their twins.
 
 #include "lockstep/kernels/cuda/gemm/hopper.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"

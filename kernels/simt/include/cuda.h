@@ -31,6 +31,6 @@ enum CUtensorMapL2promotion : int {
 };
 enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
-struct alignas(64) CUtensorMap {
+struct CUtensorMap {
   cuuint64_t opaque[16];
 };

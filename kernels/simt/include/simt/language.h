@@ -15,7 +15,8 @@
 // it by its address.
 #define __global__ __attribute__((noinline, noclone))
 
-// One block runs at a time, so a block's shared memory is a static variable of its kernel. `used`,
+// One block runs at a time, so a block's shared memory is a static variable of its kernel (blocks of a
+// cluster run together, and are refused if their kernel has any: only dynamic is theirs alone). `used`,
 // because the simulator writes to it (a pattern of NaN before each block) unseen by the compiler.
 #define __shared__ static __attribute__((used))
 
