@@ -1,6 +1,6 @@
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/cpu/with_flag.h"
 #include "lockstep/kernels/draws.h"
+#include "lockstep/kernels/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

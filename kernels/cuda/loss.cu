@@ -1,8 +1,8 @@
 // Losses on a GPU. Terms are added in f64.
-#include "lockstep/kernels/cpu/with_flag.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/cuda/rows.cuh"
+#include "lockstep/kernels/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {
