@@ -1,6 +1,7 @@
 #pragma once
 /// Everything a training program needs.
 
+#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/autograd/tape.h"
@@ -15,7 +16,9 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/dist/communicator.h"
 #include "lockstep/dist/ddp.h"
+#include "lockstep/dist/differentiable.h"
 #include "lockstep/dist/world.h"
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/optimizer.h"

@@ -3,6 +3,8 @@
 /// a tape is alive and an operand wants one. Floating operands of one dtype (f32 or f64); every
 /// size may be 0. Errors name the operation and both values.
 
+#include <memory>
+
 #include "lockstep/autograd/tape.h"
 #include "lockstep/core/tensor.h"
 
@@ -50,10 +52,42 @@ Tensor sum(const Tensor& x);   ///< of all elements -> ()
 Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
+/// The last two dimensions exchanged, in memory: (..., n, c) -> (..., c, n).
+Tensor transpose(const Tensor& x);
 
-/// Normalizes each column of x (n, c) by its own mean and variance (the mean of the squared
-/// deviations), then scales it by weight (c,) and shifts it by bias (c,), either of which may be
-/// undefined: (x - mean) / sqrt(variance + eps) * weight + bias.
+/// The other ranks, where the rows of one batch lie on several: what batch_norm asks of them. Each
+/// call is collective, and gives the same bits on every rank.
+class BatchPeers {
+ public:
+  virtual ~BatchPeers() = default;
+  /// The mean of this rank's `count` rows and their m2 (the sum of the squared deviations from it),
+  /// both f64 (c,), become those of all ranks' rows. Returns the number of all rows.
+  virtual double merge(double count, const Tensor& mean, const Tensor& m2) = 0;
+  /// sums, f64, becomes its sum over the ranks.
+  virtual void add(const Tensor& sums) = 0;
+};
+
+/// What batch_norm normalizes with, per channel: f64 (c,), on the device of its operand.
+struct BatchStatistics {
+  Tensor mean;
+  Tensor m2;             ///< the variance is m2 / count
+  double count = 1;      ///< 1: m2 is the variance itself
+  bool constant = true;  ///< false: they are made of the operand, and gradients flow through them
+  std::shared_ptr<BatchPeers> peers{};  ///< who has the other rows; null: nobody
+};
+
+/// The statistics of x's rows (n, c), together with those of the peers, if there are any.
+BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchPeers> peers = nullptr);
+
+/// Normalizes each column of x (n, c), then scales it by weight (c,) and shifts it by bias (c,),
+/// either of which may be undefined: (x - mean) / sqrt(variance + eps) * weight + bias.
+///
+/// With `statistics` that are not constant, x must be the operand they are made of. If they have
+/// peers, these meet again in backward if x wants a gradient; the gradients of weight and bias are
+/// those of this rank's rows.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const BatchStatistics& statistics, double eps = 1e-5);
+/// By its own statistics.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 
 /// Over the last dimension of (n, c).

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "lockstep/autograd/ops.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
@@ -15,35 +13,59 @@ void contribute(const Gradients::Destination& to, const Tensor& sum) {
   kernels::scale(1, rounded, to.tensor, true);
 }
 
+/// The sums over this rank's rows become the means over all rows, as batch_norm_dx takes them.
+void means_of(const Tensor& sums, const BatchStatistics& statistics, bool muted) {
+  if (statistics.constant) return sums.fill_zero();
+  if (statistics.peers) {
+    if (muted) sums.fill_zero();  // whatever they were: NaN, perhaps
+    statistics.peers->add(sums);
+  }
+  if (statistics.count > 0) kernels::scale(1 / statistics.count, sums, sums, false);
+}
+
 }  // namespace
+
+BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchPeers> peers) {
+  check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
+                    x.shape());
+  BatchStatistics result{.mean = Tensor::empty({x.size(1)}, DType::f64, x.device()),
+                         .m2 = Tensor::empty({x.size(1)}, DType::f64, x.device()),
+                         .count = static_cast<double>(x.size(0)),
+                         .constant = false,
+                         .peers = std::move(peers)};
+  kernels::batch_statistics(x, result.mean, result.m2);
+  if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
+  return result;
+}
+
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return batch_norm(x, weight, bias, batch_statistics(x), eps);
+}
 
 // y = xhat * weight + bias, xhat = (x - mean) / sqrt(variance + eps), over the rows of x (N, C):
 // dbias = the sum of dy's rows, dweight = that of dy * xhat, and, since mean and variance depend on
-// x, dx = weight / sqrt(variance + eps) * (dy - mean of dy - xhat * mean of dy * xhat).
-Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
-                    x.shape());
-  const std::int64_t rows = x.size(0), columns = x.size(1);
-  const Tensor mean = Tensor::empty({columns}, DType::f64, x.device());
-  const Tensor inverse_std = Tensor::empty({columns}, DType::f64, x.device());
+// x, dx = weight / sqrt(variance + eps) * (dy - mean of dy - xhat * mean of dy * xhat). The means
+// are over all rows that share the statistics; where those are constants, they are 0.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const BatchStatistics& statistics, double eps) {
+  const Tensor inverse_std = Tensor::empty(statistics.m2.shape(), DType::f64, x.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  kernels::batch_statistics(x, mean, inverse_std);  // m2 first, then what is made of it
-  kernels::batch_inverse_std(inverse_std, static_cast<double>(rows), eps, inverse_std);
-  kernels::batch_normalize(x, mean, inverse_std, weight, bias, y);
+  kernels::batch_inverse_std(statistics.m2, statistics.count, eps, inverse_std);
+  kernels::batch_normalize(x, statistics.mean, inverse_std, weight, bias, y);
   return record("batch_norm", y, {&x, &weight, &bias},
-                [x = x.detach(), weight = weight.detach(), mean, inverse_std](Gradients& g) {
+                [x = x.detach(), weight = weight.detach(), statistics, inverse_std](Gradients& g) {
                   const Tensor& dy = g.output();
-                  const std::int64_t n = x.size(0), c = x.size(1);
+                  const std::int64_t c = x.size(1);
                   const Tensor sums = Tensor::empty({2 * c}, DType::f64, x.device());
                   const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);
-                  kernels::batch_norm_sums(dy, x, mean, inverse_std, sum_dy, sum_dy_xhat);
+                  kernels::batch_norm_sums(dy, x, statistics.mean, inverse_std, sum_dy,
+                                           sum_dy_xhat);
                   if (const auto dweight = g.into(1)) contribute(dweight, sum_dy_xhat);
                   if (const auto dbias = g.into(2)) contribute(dbias, sum_dy);
                   if (const auto dx = g.into(0)) {
-                    kernels::scale(1.0 / static_cast<double>(std::max<std::int64_t>(n, 1)), sums,
-                                   sums, false);
-                    kernels::batch_norm_dx(dy, x, mean, inverse_std, weight, sum_dy, sum_dy_xhat,
-                                           dx.tensor, dx.accumulate);
+                    means_of(sums, statistics, g.muted());
+                    kernels::batch_norm_dx(dy, x, statistics.mean, inverse_std, weight, sum_dy,
+                                           sum_dy_xhat, dx.tensor, dx.accumulate);
                   }
                 });
 }

@@ -15,6 +15,12 @@ Tensor scaled_sum(const char* name, const Tensor& x, double factor) {
   });
 }
 
+Tensor transposed(const Tensor& x) {
+  const Tensor y = Tensor::empty(kernels::transposed(x.shape()), x.dtype(), x.device());
+  kernels::transpose(x, y);
+  return y;
+}
+
 }  // namespace
 
 Tensor sum(const Tensor& x) { return scaled_sum("sum", x, 1); }
@@ -28,6 +34,11 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
                     shape, x.shape());
   return record("reshape", x.detach().view(shape), {&x},
                 [](Gradients& g) { g.pass(0, g.output()); });
+}
+
+Tensor transpose(const Tensor& x) {
+  return record("transpose", transposed(x.detach()), {&x},
+                [](Gradients& g) { g.pass(0, transposed(g.output())); });
 }
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) {

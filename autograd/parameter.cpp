@@ -30,7 +30,8 @@ const Tensor& Parameter::value() const { return state_->value; }
 
 void Parameter::move_to(Device device) const {
   if (value().device() == device) return;
-  check<StateError>(!managed(), "[move_to] '{}' is under DDP: move the model before that", name());
+  check<StateError>(!managed(), "[move_to] '{}' is under a reducer: move the model before that",
+                    name());
   state_->value = state_->value.to(device);
   place_gradient({});
 }
@@ -62,6 +63,8 @@ const Tensor& Parameter::gradient_slot() const {
 }
 
 void Parameter::place_gradient(Tensor slot) const {
+  check<StateError>(!managed(), "[place_gradient] '{}' is under a reducer, which owns its memory",
+                    name());
   if (slot.defined()) {
     check<ShapeError>(slot.shape() == state_->value.shape(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
@@ -83,6 +86,11 @@ Observation Parameter::observe(GradientObserver& observer) const {
   state_->observers.push_back(&observer);
   return {state_, &observer};
 }
+
+const std::vector<GradientObserver*>& Parameter::observers() const { return state_->observers; }
+
+void Parameter::keep_local() const { state_->kept_local = true; }
+bool Parameter::kept_local() const { return state_->kept_local; }
 
 bool Parameter::managed() const {
   return std::ranges::any_of(state_->observers,

@@ -5,6 +5,7 @@
 ///
 /// Thread-safety: a parameter belongs to one rank and is used by one thread at a time.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,22 @@ enum class GradientState : std::uint8_t {
   synchronized,  ///< reduced: the same bits on every rank
 };
 
+/// What one backward adds to gradients: `weight` / `divisor` times the gradient of its loss.
+struct Contribution {
+  /// Where the divisor comes from, and so what is still to be done when the ranks' contributions
+  /// have been summed.
+  enum class Divisor : std::uint8_t {
+    none,    ///< nothing is contributed
+    given,   ///< the caller knew the total of the weights
+    ranks,   ///< the number of ranks: the mean over ranks of their means
+    summed,  ///< 1: the sum is to be divided by the sum of all weights
+  };
+  double weight = 1;
+  double divisor = 1;
+  Divisor kind = Divisor::given;
+  bool sync = true;  ///< observers that sum over ranks do so at the end of this backward
+};
+
 /// Watches backward. A reducer is one; so is a test. Registered on parameters (Parameter::observe),
 /// not on a model, so that no way of calling the model can go round it.
 class GradientObserver {
@@ -31,15 +48,25 @@ class GradientObserver {
   /// Before the first backward kernel, if the loss reaches one of the observed parameters.
   /// Parameter::pending() now tells how many contributions each parameter will get; 0 for a
   /// parameter that the loss does not reach.
-  virtual void backward_begins() {}
+  virtual void backward_begins(const Contribution&) {}
   /// The last contribution to this parameter's gradient has been written.
   virtual void gradient_ready(const Parameter& parameter) = 0;
   /// After the last kernel. What the observer started must be finished when it returns.
   virtual void backward_ends() {}
   /// Backward was left by an exception. What the observer started must be given up.
   virtual void backward_failed() noexcept {}
+
   /// The number of ranks whose gradients are summed, or 0 if this observer does not sum any.
   virtual int summed_ranks() const { return 0; }
+  /// True if a backward (that asks to synchronize, if `sync`) is one of several whose total weight
+  /// is not known before the last of them: Contribution::Divisor::summed.
+  virtual bool in_window(bool /*sync*/) { return false; }
+
+  /// An optimizer is about to step on this parameter's gradient; with `local`, on this rank's own.
+  /// Throws StateError if that would let replicas drift apart.
+  virtual void step_begins(const Parameter&, bool /*local*/) {}
+  /// How often gradients have been summed so far.
+  virtual std::uint64_t synchronizations() const { return 0; }
 };
 
 namespace detail {
@@ -99,7 +126,8 @@ class Parameter {
   /// The gradient's memory, whatever it holds; allocated at the first call unless it was placed.
   const Tensor& gradient_slot() const;
   /// Gives the gradient its memory, of the value's shape and dtype: from now on backward writes
-  /// there. An undefined tensor returns it to memory of its own. What the slot held is lost.
+  /// there. An undefined tensor returns it to memory of its own. What the slot held is lost. Throws
+  /// StateError while a reducer observes the parameter.
   void place_gradient(Tensor slot) const;
 
   /// During backward: how many contributions are still to come.
@@ -110,6 +138,12 @@ class Parameter {
   /// True while a reducer observes this parameter: its gradient is to be synchronized before a
   /// step.
   bool managed() const;
+  const std::vector<GradientObserver*>& observers() const;
+
+  /// This parameter is meant to differ between ranks: a loss may reach it beside parameters under a
+  /// reducer. (Without this, backward takes one that is under no reducer for a mistake.)
+  void keep_local() const;
+  bool kept_local() const;
 
  private:
   friend class Tape;
@@ -131,6 +165,7 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   Tensor slot;
   GradientState state = GradientState::nothing;
   bool requires_grad = true;
+  bool kept_local = false;
   int pending = 0;
   std::vector<GradientObserver*> observers;
 };

@@ -37,11 +37,15 @@ struct Tape::ObserverLink {
 struct Tape::Pass {
   Node* loss;
   ObserverLink* observers = nullptr;  // of the parameters that the loss reaches, each once
+  Parameter managed{}, stray{};       // one under a reducer, one that should be: see backward()
+  bool nested = false;                // within a pass of an outer tape, which has the observers
   bool muted = false;
   bool begun = false;  // the observers know of it
 };
 
-Tape::Tape() : id_(next_id()), outer_(current_tape) { current_tape = this; }
+Tape::Tape(Purpose purpose) : id_(next_id()), purpose_(purpose), outer_(current_tape) {
+  current_tape = this;
+}
 
 Tape::~Tape() {
   for (Node* node = last_; node;) {
@@ -81,29 +85,28 @@ Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
 }
 
 Node* Tape::append(const char* operation, const Tensor& output,
-                   std::initializer_list<const Tensor*> inputs) {
-  Node::Input found[Node::max_inputs];
-  int i = 0;
-  bool any = false;
-  check<StateError>(inputs.size() <= Node::max_inputs, "[{}] {} operands are recorded, at most {}",
-                    operation, inputs.size(), Node::max_inputs);
-  for (const Tensor* input : inputs) {
-    Node::Input& slot = found[i++];
-    const GradientRef& ref = input->gradient_ref();
-    if (ref.tape == GradientRef::parameter)
-      slot.parameter = static_cast<ParameterState*>(ref.target)->shared_from_this();
-    else if (ref.tape != GradientRef::nothing)
-      slot.node = node_of(operation, *input);
-    any = any || slot;
-  }
-  if (!any) return nullptr;
+                   std::span<const Tensor* const> inputs) {
+  const auto recorded = [](const Tensor* t) { return t->gradient_ref().tape != GradientRef::nothing; };
+  if (std::ranges::none_of(inputs, recorded)) return nullptr;
+  for (const Tensor* input : inputs)
+    if (recorded(input) && input->gradient_ref().tape != GradientRef::parameter)
+      (void)node_of(operation, *input);  // throws before anything is built
   Node* node = new (allocate(sizeof(Node))) Node;
+  auto* slots = static_cast<Node::Input*>(allocate(inputs.size() * sizeof(Node::Input)));
+  std::uninitialized_value_construct_n(slots, inputs.size());
+  node->inputs = {slots, inputs.size()};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const GradientRef& ref = inputs[i]->gradient_ref();
+    if (ref.tape == GradientRef::parameter)
+      slots[i].parameter = static_cast<ParameterState*>(ref.target)->shared_from_this();
+    else if (ref.tape != GradientRef::nothing)
+      slots[i].node = static_cast<Node*>(ref.target);
+  }
   node->previous = std::exchange(last_, node);
   node->operation = operation;
   node->shape = output.shape();
   node->dtype = output.dtype();
   node->device = output.device();
-  std::move(found, found + i, node->inputs);
   return node;
 }
 
@@ -139,21 +142,23 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
                     "[backward] the loss was not recorded: no tape was alive, or it is no "
                     "operation's result, or it "
                     "depends on no parameter and no watched tensor");
+  check<StateError>(purpose_ == Purpose::backward, "[backward] this tape only notes dependencies");
   Pass pass{node_of("backward", loss)};
-  int ranks = 1;
   try {
     mark(pass);
-    for (ObserverLink* link = pass.observers; link; link = link->next)
-      ranks = std::max(ranks, link->observer->summed_ranks());
-    const Weight w = weight.value_or(Weight{1, static_cast<double>(ranks)});
-    check<StateError>(w.local >= 0 && w.total >= w.local && std::isfinite(w.total),
-                      "[backward] weight {} of {}", w.local, w.total);
-    pass.muted = w.local == 0;
+    if (pass.managed.defined() && pass.stray.defined())
+      fail<StateError>(
+          "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
+          "none: was it made or replaced after DistributedDataParallel? (If it is meant to differ "
+          "between ranks: keep_local())",
+          pass.managed.name(), pass.stray.name());
+    const Contribution c = contribution(pass, weight, options.sync);
+    pass.muted = c.weight == 0;
     pass.loss->gradient =
-        Tensor::full(loss.shape(), pass.muted ? 0 : w.local / w.total, loss.dtype(), loss.device());
+        Tensor::full(loss.shape(), c.weight / c.divisor, loss.dtype(), loss.device());
     pass.begun = true;
     for (ObserverLink* link = pass.observers; link; link = link->next)
-      link->observer->backward_begins();
+      link->observer->backward_begins(c);
     run(pass, options.retain);
     for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_ends();
@@ -163,6 +168,63 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
       link->observer->backward_failed();
     throw;
   }
+}
+
+// One rule for every reducer in the pass: the seed is the same for all parameters.
+Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
+  using Divisor = Contribution::Divisor;
+  int ranks = 0;
+  bool in_window = false;
+  for (ObserverLink* link = pass.observers; link; link = link->next) {
+    ranks = std::max(ranks, link->observer->summed_ranks());
+    in_window = link->observer->in_window(sync) || in_window;
+  }
+  const bool unknown = weight && weight->total == Weight::summed;
+  const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
+  check<StateError>(w.local >= 0 && (unknown || w.total >= w.local) && std::isfinite(w.local) &&
+                        std::isfinite(w.total),
+                    "[backward] weight {} of {}", w.local, w.total);
+  if (w.local == 0) return {0, 1, Divisor::none, sync};
+  if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
+  if (ranks > 0 && (in_window || unknown)) return {w.local, 1, Divisor::summed, sync};
+  return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
+}
+
+void Tape::continue_backward(const Tensor& result, const Gradients& outer,
+                             std::span<const Parameter> declared) {
+  if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
+  std::vector<int> before;
+  for (const Parameter& parameter : declared) before.push_back(parameter.pending());
+  Pass pass{.loss = node_of("backward", result), .nested = true, .muted = outer.muted_};
+  try {
+    mark(pass);
+    for (std::size_t i = 0; i < declared.size(); ++i)
+      check<StateError>(declared[i].pending() > before[i],
+                        "[{}] the recomputation does not use '{}', which the first run did",
+                        outer.node_.operation, declared[i].name());
+    pass.loss->gradient = outer.output();
+    run(pass, false);
+  } catch (...) {
+    clear_marks();
+    throw;
+  }
+}
+
+std::vector<Parameter> Tape::parameters_of(const Tensor& result) {
+  if (result.gradient_ref().tape == GradientRef::nothing) return {};
+  std::vector<Parameter> found;
+  Node* const last = node_of("parameters_of", result);
+  last->reached = true;
+  for (Node* node = last; node; node = node->previous) {
+    if (!std::exchange(node->reached, false)) continue;
+    for (const Node::Input& input : node->inputs) {
+      if (input.node) input.node->reached = true;
+      const Parameter parameter(input.parameter);
+      if (input.parameter && std::ranges::find(found, parameter) == found.end())
+        found.push_back(parameter);
+    }
+  }
+  return found;
 }
 
 // From the loss back to the start: what does it reach, and how often is each parameter written?
@@ -176,15 +238,27 @@ void Tape::mark(Pass& pass) {
                       node->operation);
     for (Node::Input& input : node->inputs) {
       if (input.node) input.node->reached = true;
+      input.written = false;
       if (!input.parameter || input.parameter->pending++ > 0) continue;
-      for (GradientObserver* observer : input.parameter->observers) {
-        ObserverLink* link = pass.observers;
-        while (link && link->observer != observer) link = link->next;
-        if (!link)
-          pass.observers =
-              new (allocate(sizeof(ObserverLink))) ObserverLink{observer, pass.observers};
-      }
+      const Parameter parameter(input.parameter);
+      check<StateError>(!pass.nested,
+                        "[backward] the recomputation uses '{}', which the first run did not",
+                        parameter.name());
+      link_observers(pass, parameter);
     }
+  }
+}
+
+void Tape::link_observers(Pass& pass, const Parameter& parameter) {
+  if (parameter.managed())
+    pass.managed = parameter;
+  else if (!parameter.kept_local())
+    pass.stray = parameter;
+  for (GradientObserver* observer : parameter.observers()) {
+    ObserverLink* link = pass.observers;
+    while (link && link->observer != observer) link = link->next;
+    if (!link)
+      pass.observers = new (allocate(sizeof(ObserverLink))) ObserverLink{observer, pass.observers};
   }
 }
 
@@ -193,10 +267,10 @@ void Tape::run(Pass& pass, bool retain) {
     if (!std::exchange(node->reached, false) || !node->closure) continue;
     Gradients gradients(*node, pass.muted);
     node->run(node->closure, gradients);
-    for (int i = 0; i < Node::max_inputs; ++i)
-      check<StateError>(!node->inputs[i] || (gradients.written_ >> i & 1),
+    for (const Node::Input& input : node->inputs)
+      check<StateError>(!input || input.written,
                         "[{}] backward left the gradient of operand {} unwritten", node->operation,
-                        i);
+                        &input - node->inputs.data());
     node->gradient = {};
     if (!retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
@@ -226,14 +300,15 @@ void Tape::clear_marks() noexcept {
 
 namespace detail {
 
-bool Gradients::needed(int i) const { return static_cast<bool>(node_.inputs[i]); }
+bool Gradients::needed(int i) const { return static_cast<bool>(input(i)); }
+
+void Gradients::written(int i) { input(i).written = true; }
 
 Gradients::Destination Gradients::into(int i) {
-  Node::Input& input = node_.inputs[i];
+  Node::Input& input = this->input(i);
   if (!input) return {};
-  check<StateError>(!(written_ >> i & 1), "[{}] backward writes operand {} twice", node_.operation,
-                    i);
-  written_ |= 1u << i;
+  check<StateError>(!input.written, "[{}] backward writes operand {} twice", node_.operation, i);
+  input.written = true;
   if (input.node) {
     Tensor& gradient = input.node->gradient;
     if (!gradient.defined()) {
@@ -255,10 +330,10 @@ Gradients::Destination Gradients::into(int i) {
 }
 
 void Gradients::pass(int i, const Tensor& gradient) {
-  Node::Input& input = node_.inputs[i];
+  Node::Input& input = this->input(i);
   if (!input) return;
   if (input.node && !input.node->gradient.defined()) {
-    written_ |= 1u << i;
+    input.written = true;
     input.node->gradient = gradient.detach().view(input.node->shape);
     return;
   }

@@ -22,8 +22,10 @@
 #include <initializer_list>
 #include <new>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/shard.h"
@@ -37,19 +39,20 @@ namespace detail {
 
 /// One recorded operation and, at once, the one value it produced.
 struct Node {
-  static constexpr int max_inputs = 3;
   struct Input {
     Node* node = nullptr;                       // another recorded value, or
     std::shared_ptr<ParameterState> parameter;  // a parameter, or neither: a constant
+    bool written = false;                       // by the backward that is running
     explicit operator bool() const { return node || parameter; }
   };
+  ~Node() { std::destroy(inputs.begin(), inputs.end()); }
 
   Node* previous = nullptr;  // recorded before this one
   const char* operation = "";
   Shape shape;
   Device device;
   DType dtype = DType::f32;
-  Input inputs[max_inputs];
+  std::span<Input> inputs;  // in the tape's memory
   Tensor gradient;       // undefined until the first contribution
   bool reached = false;  // by the loss of the backward that is running
   bool watched = false;  // keeps its gradient
@@ -77,13 +80,18 @@ class Gradients {
   Destination into(int i);
   /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
   void pass(int i, const Tensor& gradient);
+  /// Input i has been written by other means.
+  void written(int i);
+  /// Whether this rank counts for nothing: its contributions are exact zeros. For operations that
+  /// give other ranks something to add to theirs.
+  bool muted() const { return muted_; }
 
  private:
   friend class lockstep::Tape;
   Gradients(Node& node, bool muted) : node_(node), muted_(muted) {}
+  Node::Input& input(int i) const { return node_.inputs[static_cast<std::size_t>(i)]; }
   Node& node_;
-  bool muted_;            // this rank counts for nothing: its contributions are exact zeros
-  unsigned written_ = 0;  // bit i: input i
+  bool muted_;  // this rank counts for nothing: its contributions are exact zeros
 };
 
 }  // namespace detail
@@ -92,11 +100,18 @@ using detail::Gradients;
 
 struct BackwardOptions {
   bool retain = false;  ///< keep what the operations saved, so that backward can run again
+  /// False: reducers only accumulate; this backward and the next one that synchronizes are parts of
+  /// one batch (a *window*), and the result is the mean over all of them, by their weights.
+  bool sync = true;
 };
 
 class Tape {
  public:
-  Tape();
+  /// What a tape is for: to run backward, or only to learn what a result depends on (then nothing
+  /// is saved).
+  enum class Purpose : std::uint8_t { backward, dependencies };
+
+  explicit Tape(Purpose purpose = Purpose::backward);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -113,21 +128,34 @@ class Tape {
   /// parameter that the loss reaches. `loss` must have one element and come from this tape. Without
   /// a weight it is {1, ranks} where the loss reaches parameters of a reducer (the mean over ranks
   /// of their means), and {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even
-  /// if its values are NaN.
+  /// if its values are NaN. With a total that is to be summed, or in a window, reducers divide when
+  /// they know the sum; where there is none, the weight is {1, 1}.
   ///
   /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used
-  /// up. If an operation or an observer throws midway, gradients hold undefined values.
+  /// up; and if the loss reaches, beside parameters of a reducer, one that is under none and was
+  /// not kept local: it would differ between ranks. If an operation or an observer throws midway,
+  /// gradients hold undefined values.
   void backward(const Tensor& loss, std::optional<Weight> weight = {},
                 BackwardOptions options = {});
 
+  /// The parameters that a result of this tape depends on, each once.
+  std::vector<Parameter> parameters_of(const Tensor& result);
+
   // --- for operations ---
 
-  /// Records an operation and returns `output` as its value. `inputs` are those of its operands, at
-  /// most Node::max_inputs, that may want gradients; `backward(Gradients&)` is called once per
-  /// backward and must write each one that is needed.
+  /// Records an operation and returns `output` as its value. `inputs` are those of its operands
+  /// that may want gradients; `backward(Gradients&)` is called once per backward and must write
+  /// each one that is needed.
   template <class F>
-  Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
+  Tensor record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
                 F backward);
+
+  /// Within the backward of an operation of an outer tape, to which `outer` belongs: continues into
+  /// what this tape recorded, from `result`, whose gradient is outer.output(). `declared` are the
+  /// parameters that the outer operation has among its inputs; they must be those that `result`
+  /// depends on, else StateError.
+  void continue_backward(const Tensor& result, const Gradients& outer,
+                         std::span<const Parameter> declared);
 
  private:
   struct Chunk;
@@ -135,15 +163,18 @@ class Tape {
   struct Pass;
 
   detail::Node* append(const char* operation, const Tensor& output,
-                       std::initializer_list<const Tensor*> inputs);
+                       std::span<const Tensor* const> inputs);
   detail::Node* node_of(const char* operation, const Tensor& tensor) const;
   void* allocate(std::size_t bytes);
   void mark(Pass& pass);
+  void link_observers(Pass& pass, const Parameter& parameter);
+  static Contribution contribution(const Pass& pass, std::optional<Weight> weight, bool sync);
   void run(Pass& pass, bool retain);
   void contributed(detail::Node& node);
   void clear_marks() noexcept;
 
   std::uint64_t id_;
+  Purpose purpose_;
   Tape* outer_;
   detail::Node* last_ = nullptr;
   Chunk* chunks_ = nullptr;
@@ -154,19 +185,21 @@ template <class F>
 Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
               F backward) {
   Tape* tape = Tape::current();
-  return tape ? tape->record(operation, std::move(output), inputs, std::move(backward)) : output;
+  return tape ? tape->record(operation, std::move(output), std::span(inputs), std::move(backward))
+              : output;
 }
 
 template <class F>
-Tensor Tape::record(const char* operation, Tensor output,
-                    std::initializer_list<const Tensor*> inputs, F backward) {
+Tensor Tape::record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
+                    F backward) {
   detail::Node* node = append(operation, output, inputs);
   if (!node) return output;
+  output.set_gradient_ref({id_, node});
+  if (purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));
   node->closure = new (allocate(sizeof(F))) F(std::move(backward));
   node->run = [](void* closure, Gradients& gradients) { (*static_cast<F*>(closure))(gradients); };
   node->drop = [](void* closure) { static_cast<F*>(closure)->~F(); };
-  output.set_gradient_ref({id_, node});
   return output;
 }
 

@@ -11,10 +11,11 @@ struct Shard {
 
 /// What this rank's batch counts for in the step: `local` of `total` (samples, tokens, ...). The
 /// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean
-/// loss.
+/// loss. `Weight{n}` leaves the total to the reducer, which adds up the ranks' local weights.
 struct Weight {
+  static constexpr double summed = 0;  ///< a total that this rank does not know
   double local = 1;
-  double total = 1;
+  double total = summed;
 };
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
@@ -36,8 +37,9 @@ class Work {
   /// Moves what can be moved without waiting; true once the collective has ended well. Throws if it
   /// failed.
   bool progress();
-  /// Progresses until done. Throws CommError if nothing moved for the communicator's timeout.
-  void wait();
+  /// Progresses until done. Throws CommError if nothing moved for `timeout`, which is the
+  /// communicator's unless one is given.
+  void wait(std::optional<Seconds> timeout = {});
   /// What it failed with, or null.
   std::exception_ptr exception() const;
 
@@ -93,15 +95,20 @@ class Communicator {
   /// of the bytes and of what was chosen at construction.
   virtual std::string_view algorithm(std::size_t bytes) const = 0;
 
+  /// The clock of this world, which in a simulated one is virtual.
+  virtual Seconds now() const = 0;
+  /// How long this rank has waited for others so far, in all.
+  virtual Seconds waited() const = 0;
+
   // What Work is made of.
   virtual bool progress(std::uint64_t sequence) = 0;
-  virtual void wait(std::uint64_t sequence) = 0;
+  virtual void wait(std::uint64_t sequence, std::optional<Seconds> timeout) = 0;
   virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
 };
 
 inline bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }
-inline void Work::wait() {
-  if (communicator_) communicator_->wait(sequence_);
+inline void Work::wait(std::optional<Seconds> timeout) {
+  if (communicator_) communicator_->wait(sequence_, timeout);
 }
 inline std::exception_ptr Work::exception() const {
   return communicator_ ? communicator_->failure(sequence_) : nullptr;

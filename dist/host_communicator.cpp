@@ -66,7 +66,7 @@ Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const 
       fail<DeviceError>("[{}] '{}' lies on {}, this communicator reaches the cpu alone",
                         name_of(operation), name, tensor->device().to_string());
   if (failure_) return Work(this, next_);
-  if (next_ - front_ == queue_length) wait(front_);
+  if (next_ - front_ == queue_length) wait(front_, {});
 
   Call& call = this->call(next_);
   call = Call{};
@@ -114,7 +114,7 @@ void HostCommunicator::place_in_window(Call& call) const {
 Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype) {
   if (failure_) std::rethrow_exception(failure_);
   if (!transport_->has_shared_memory()) return Tensor::zeros({numel}, dtype);
-  if (next_ > front_) wait(next_ - 1);  // others may need this rank's part in what is under way
+  if (next_ > front_) wait(next_ - 1, {});  // others may need this rank's part in what is under way
   const Shape shape{numel};
   const std::size_t bytes =
       static_cast<std::size_t>(std::max<std::int64_t>(1, numel)) * size_of(dtype);
@@ -179,7 +179,10 @@ bool HostCommunicator::progress(std::uint64_t sequence) {
   return sequence < front_;
 }
 
-void HostCommunicator::wait(std::uint64_t sequence) {
+void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
+  if (sequence < front_) return;
+  const Seconds limit = timeout.value_or(options_.timeout);
+  const Seconds start = transport_->now();
   unsigned round = 0;
   Seconds idle_since{};
   while (sequence >= front_) {
@@ -189,8 +192,8 @@ void HostCommunicator::wait(std::uint64_t sequence) {
     }
     const Seconds now = transport_->now();
     if (round == 0) idle_since = now;
-    if (now - idle_since > options_.timeout) {
-      give_up(false, fmt::format("timed out after {:g} s, waiting for {}", options_.timeout.count(),
+    if (now - idle_since > limit) {
+      give_up(false, fmt::format("timed out after {:g} s, waiting for {}", limit.count(),
                                  executor_.waiting_for()));
     }
     try {
@@ -199,6 +202,7 @@ void HostCommunicator::wait(std::uint64_t sequence) {
       give_up(true, error.what());
     }
   }
+  waited_ += transport_->now() - start;
 }
 
 std::exception_ptr HostCommunicator::failure(std::uint64_t sequence) const {

@@ -47,8 +47,11 @@ class HostCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
   std::string_view algorithm(std::size_t bytes) const override;
 
+  Seconds now() const override { return transport_->now(); }
+  Seconds waited() const override { return waited_; }
+
   bool progress(std::uint64_t sequence) override;
-  void wait(std::uint64_t sequence) override;
+  void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   std::exception_ptr failure(std::uint64_t sequence) const override;
 
   Transport& transport() const { return *transport_; }
@@ -82,6 +85,7 @@ class HostCommunicator final : public Communicator {
   std::uint64_t front_ = 0;  // the call being carried out: all before it are done
   std::uint64_t next_ = 0;   // the number of the next call
   bool started_ = false;     // the executor has begun with the front call
+  Seconds waited_{0};
   std::exception_ptr failure_;
 };
 

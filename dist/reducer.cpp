@@ -1,87 +1,64 @@
 #include "lockstep/dist/reducer.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::dist {
 
-Reducer::Reducer(std::vector<Parameter> parameters, Communicator& communicator,
-                 std::size_t bucket_cap)
-    : communicator_(communicator) {
-  std::vector<GradientSize> sizes;
-  for (const Parameter& parameter : parameters) {
-    check<StateError>(!parameter.managed(), "[reducer] '{}' already has one", parameter.name());
-    check<StateError>(std::ranges::count(parameters, parameter) == 1,
-                      "[reducer] '{}' is given twice", parameter.name());
-    check<DeviceError>(parameter.value().device() == parameters[0].value().device(),
-                       "[reducer] '{}' is on {}, '{}' on {}", parameters[0].name(),
-                       parameters[0].value().device().to_string(), parameter.name(),
-                       parameter.value().device().to_string());
-    sizes.push_back({parameter.value().numel(), parameter.value().dtype()});
-  }
-  plan_ = bucket_plan(sizes, bucket_cap);
+using Divisor = Contribution::Divisor;
 
-  entries_.resize(parameters.size());
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const BucketPlan::Bucket& planned = plan_.buckets[b];
-    const Device device = parameters[0].value().device();
-    const Tensor travelling = communicator.allocate(planned.numel, planned.dtype);
-    const Tensor memory =
-        device == travelling.device() ? travelling
-                                      : Tensor::zeros(travelling.shape(), planned.dtype, device);
-    for (const BucketPlan::Slot& slot : planned.slots) {
-      const Parameter& parameter = parameters[static_cast<std::size_t>(slot.parameter)];
-      const std::int64_t end = slot.offset + parameter.value().numel();
-      parameter.place_gradient(memory.slice(slot.offset, end).view(parameter.value().shape()));
-      entries_[static_cast<std::size_t>(slot.parameter)] = {parameter, b, {}};
-    }
-    const bool last = b + 1 == plan_.buckets.size();
-    buckets_.push_back({.name = fmt::format("bucket {}", b),
-                        .memory = memory,
-                        .travelling = travelling,
-                        .gradients = last ? plan_.used_offset : planned.numel,
-                        .work = {}});
-  }
-  if (!buckets_.empty()) {
-    const auto count = static_cast<std::int64_t>(entries_.size());
-    used_ = buckets_.back().travelling.slice(plan_.used_offset, plan_.used_offset + count);
-  }
+// ---- windows ----
+
+// Between backwards a gradient is local only while a window is open; zero_grad gives it up.
+bool Reducer::window_open() const {
+  return std::ranges::any_of(buckets_->parameters(), [](const Parameter& parameter) {
+    return parameter.gradient_state() == GradientState::local;
+  });
+}
+
+void Reducer::enter_window(const Contribution& contribution) {
+  if (!window_open()) window_ = {};
+  window_.weight += contribution.weight;
+  if (window_.contribution.kind == Divisor::none) window_.contribution = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    index_[entries_[i].parameter.id()] = i;
-    entries_[i].observation = entries_[i].parameter.observe(*this);
+    const Parameter& parameter = buckets_->parameters()[i];
+    if (parameter.gradient_state() == GradientState::nothing)
+      entries_[i].used = entries_[i].averaged = false;
+    if (parameter.pending() > 0 && contribution.kind != Divisor::none) entries_[i].used = true;
   }
 }
 
-Reducer::~Reducer() {
-  for (const Entry& entry : entries_) entry.parameter.place_gradient({});
+void Reducer::refuse_synchronized() const {
+  for (const Parameter& parameter : buckets_->parameters())
+    check<StateError>(
+        parameter.gradient_state() != GradientState::synchronized,
+        "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose total "
+        "is to be summed, cannot be added to it: zero_grad() first, or give a Weight with a total",
+        parameter.name());
 }
 
-std::size_t Reducer::bytes() const {
-  std::size_t bytes = 0;
-  for (const Bucket& bucket : buckets_) bytes += bucket.memory.bytes();
-  return bytes;
-}
+// ---- one backward ----
 
-std::size_t Reducer::largest_bucket() const {
-  std::size_t largest = 0;
-  for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.memory.bytes());
-  return largest;
-}
-
-std::int64_t Reducer::parameters() const {
-  std::int64_t elements = 0;
-  for (const Entry& entry : entries_) elements += entry.parameter.value().numel();
-  return elements;
-}
-
-void Reducer::backward_begins() {
+void Reducer::backward_begins(const Contribution& contribution) {
+  syncing_ = contribution.sync && paused_ == 0;
+  if (contribution.kind == Divisor::summed || !syncing_) refuse_synchronized();
+  enter_window(contribution);
+  if (!syncing_) return;
+  began_ = times();
   launched_ = 0;
-  for (Bucket& bucket : buckets_) bucket.pending = 0;
-  used_.fill_zero();
-  visit_floating("reducer", used_.dtype(), [&](auto zero) {
-    auto* used = used_.data<decltype(zero)>();
+  carries_ = agreed_ = false;
+  bad_parameter_ = -1;
+  ready_.clear();
+  for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.pending = 0;
+  if (entries_.empty()) return;
+  visit_floating("reducer", buckets_->used().dtype(), [&](auto zero) {
+    auto* used = buckets_->used().data<decltype(zero)>();
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      used[i] = begin(entries_[i].parameter) ? 1 : 0;
-      if (entries_[i].parameter.pending() > 0) ++buckets_[entries_[i].bucket].pending;
+      used[i] = begin(i) ? 1 : 0;
+      if (buckets_->parameters()[i].pending() > 0) ++buckets_->of(i).pending;
     }
   });
   launch_ready();
@@ -89,62 +66,206 @@ void Reducer::backward_begins() {
 
 // Brings a gradient's slot into the state in which the ranks' slots can be summed, and tells
 // whether this rank has something to contribute.
-bool Reducer::begin(const Parameter& parameter) {
-  const bool reached = parameter.pending() > 0;
+bool Reducer::begin(std::size_t i) {
+  const Parameter& parameter = buckets_->parameters()[i];
   const GradientState state = parameter.gradient_state();
-  if (state == GradientState::local) return true;
-  const bool carried = state == GradientState::synchronized && communicator_.rank() == 0;
-  if (carried) return true;
+  if (state == GradientState::local) return entries_[i].used;
+  if (state == GradientState::synchronized && communicator_.rank() == 0) {
+    carries_ = true;
+    return true;
+  }
   parameter.zero_grad();
-  if (!reached) parameter.gradient_slot().fill_zero();
-  return reached;
+  if (parameter.pending() == 0) parameter.gradient_slot().fill_zero();
+  return entries_[i].used;
 }
 
 void Reducer::gradient_ready(const Parameter& parameter) {
-  ready_in(buckets_[entries_[index_.at(parameter.id())].bucket]);
-}
-
-void Reducer::ready_in(Bucket& bucket) {
-  --bucket.pending;
+  if (!syncing_) return;
+  const std::size_t i = index_of(parameter);
+  if (!planned_) {
+    ready_.push_back(static_cast<int>(i));
+    ready_at_[i] = (communicator_.now() - began_.now).count();
+  }
+  --buckets_->of(i).pending;
   launch_ready();
   // The computing thread carries the collectives on; the last one launched ends after all others.
-  if (launched_ > 0) buckets_[launched_ - 1].work.progress();
+  if (launched_ > 0) buckets_->all()[launched_ - 1].work.progress();
 }
 
 void Reducer::launch_ready() {
-  for (; launched_ < buckets_.size() && buckets_[launched_].pending == 0; ++launched_) {
-    Bucket& bucket = buckets_[launched_];
-    copy_gradients(bucket, bucket.memory, bucket.travelling);
-    bucket.work = communicator_.all_reduce(bucket.travelling, bucket.name);
+  auto& buckets = buckets_->all();
+  for (; launched_ < buckets.size() && buckets[launched_].pending == 0; ++launched_)
+    launch(buckets[launched_], launched_ + 1 == buckets.size());
+}
+
+void Reducer::launch(GradientBuckets::Bucket& bucket, bool last) {
+  if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
+  if (last) write_control();
+  depart(bucket);
+  bucket.work = communicator_.all_reduce(bucket.travelling, bucket.name);
+}
+
+void Reducer::look_for_nonfinite(const GradientBuckets::Bucket& bucket) {
+  if (bad_parameter_ >= 0 || kernels::all_finite(bucket.memory)) return;
+  for (const int p : bucket.members) {
+    const Tensor gradient =
+        buckets_->parameters()[static_cast<std::size_t>(p)].gradient_slot().to(Device{});
+    visit_floating("reducer", gradient.dtype(), [&](auto zero) {
+      const auto* values = gradient.data<decltype(zero)>();
+      const auto* bad = std::find_if_not(values, values + gradient.numel(),
+                                         [](auto value) { return std::isfinite(value); });
+      if (bad == values + gradient.numel() || bad_parameter_ >= 0) return;
+      bad_parameter_ = p;
+      bad_element_ = bad - values;
+    });
   }
 }
 
-// Between a GPU's bucket and the one that travels. Elsewhere they are the same.
-void Reducer::copy_gradients(const Bucket& bucket, const Tensor& from, const Tensor& to) {
-  if (from.device() != to.device())
-    to.slice(0, bucket.gradients).copy_from(from.slice(0, bucket.gradients));
+void Reducer::write_control() {
+  const Times now = times();
+  ControlMessage message;
+  message.weight = window_.weight;
+  message.divisor = window_.contribution.divisor;
+  message.kind = window_.contribution.kind;
+  message.compute_seconds =
+      (now.now - step_start_.now - (now.waited - step_start_.waited)).count();
+  message.wait_seconds = last_wait_;
+  message.plan = plan_digest_;
+  message.carries = carries_ ? 1 : 0;
+  message.joined = joined_ ? 1 : 0;
+  message.bad_parameter = bad_parameter_;
+  message.bad_element = bad_element_;
+  const Tensor& control = buckets_->control();
+  control.fill_zero();
+  const std::int64_t mine = communicator_.rank() * control_elements;
+  visit_floating("reducer", control.dtype(), [&](auto zero) {
+    write(message, control.slice(mine, mine + control_elements).span<decltype(zero)>());
+  });
+}
+
+Agreement Reducer::read_control() {
+  const Tensor& control = buckets_->control();
+  for (std::size_t r = 0; r < messages_.size(); ++r)
+    visit_floating("reducer", control.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const auto all = std::span<const T>(control.span<T>());
+      messages_[r] = read(all.subspan(r * control_elements, control_elements));
+    });
+  const Agreement agreement = agree(messages_, options_.nonfinite);
+  report_.verdict = agreement.verdict;
+  report_.weight = agreement.weight;
+  report_.all_joined = agreement.all_joined;
+  ++statistics_.steps;
+  statistics_.skipped += agreement.verdict == StepVerdict::skip ? 1 : 0;
+  for (std::size_t r = 0; r < messages_.size(); ++r) {
+    statistics_.compute_seconds[r] += report_.compute_seconds[r] = messages_[r].compute_seconds;
+    statistics_.wait_seconds[r] += report_.wait_seconds[r] = messages_[r].wait_seconds;
+  }
+  return agreement;
 }
 
 void Reducer::backward_ends() {
-  for (Bucket& bucket : buckets_) {
-    bucket.work.wait();
-    copy_gradients(bucket, bucket.travelling, bucket.memory);
+  if (!syncing_ || entries_.empty()) return;
+  for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.work.wait();
+  const Agreement agreement = read_control();
+  if (agreement.verdict == StepVerdict::stop) stop(agreement);
+  if (agreement.verdict == StepVerdict::commit)
+    commit(agreement);
+  else
+    discard();
+  window_ = {};
+  for (Entry& entry : entries_) entry.used = false;
+  ++synchronizations_;
+  if (options_.after_sync) options_.after_sync(agreement.source);
+  if (!planned_ && agreement.weight > 0) replan(agreement.source);
+  const Times now = times();
+  last_wait_ = (now.waited - step_start_.waited).count();
+  step_start_ = now;
+}
+
+void Reducer::commit(const Agreement& agreement) {
+  for (const GradientBuckets::Bucket& bucket : buckets_->all()) {
+    arrive(bucket);
+    if (agreement.scale != 1) kernels::scale(agreement.scale, bucket.memory, bucket.memory, false);
   }
-  visit_floating("reducer", used_.dtype(), [&](auto zero) {
-    const auto* used = used_.data<decltype(zero)>();
+  visit_floating("reducer", buckets_->used().dtype(), [&](auto zero) {
+    const auto* used = buckets_->used().data<decltype(zero)>();
     for (std::size_t i = 0; i < entries_.size(); ++i)
-      entries_[i].parameter.set_gradient_state(used[i] > 0 ? GradientState::synchronized
-                                                           : GradientState::nothing);
+      buckets_->parameters()[i].set_gradient_state(used[i] > 0 ? GradientState::synchronized
+                                                               : GradientState::nothing);
   });
+}
+
+void Reducer::discard() noexcept {
+  for (const Parameter& parameter : buckets_->parameters()) parameter.zero_grad();
+}
+
+// Every rank has read the same messages, and throws the same error.
+void Reducer::stop(const Agreement& agreement) {
+  agreed_ = true;
+  if (!agreement.problem.empty()) fail<StateError>("[backward] {}", agreement.problem);
+  const ControlMessage& bad = messages_[index(agreement.bad_rank)];
+  fail<StateError>("[backward] element {} of the gradient of '{}' is infinite or NaN on rank {}",
+                   bad.bad_element,
+                   buckets_->parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
+                   agreement.bad_rank);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
 // be taken for them.
 void Reducer::backward_failed() noexcept {
-  if (communicator_.size() > 1)
+  if (communicator_.size() > 1 && !agreed_)
     communicator_.abort(
         fmt::format("[backward] rank {} left it by an exception", communicator_.rank()));
-  for (const Entry& entry : entries_) entry.parameter.zero_grad();
+  window_ = {};
+  discard();
+}
+
+// ---- without a backward ----
+
+void Reducer::synchronize() {
+  try {
+    backward_begins({0, 1, Divisor::none, true});
+    check<StateError>(syncing_, "[synchronize] within a no_sync scope");
+    backward_ends();
+  } catch (...) {
+    backward_failed();
+    throw;
+  }
+}
+
+void Reducer::step_begins(const Parameter& parameter, bool local) {
+  if (parameter.gradient_state() != GradientState::local) return;
+  check<StateError>(local,
+                    "[step] the gradient of '{}' is not synchronized: run a backward that "
+                    "synchronizes before the step",
+                    parameter.name());
+  // The step wants the mean over this rank's window; its slot holds the sum.
+  Entry& entry = entries_[index_of(parameter)];
+  if (std::exchange(entry.averaged, true) || window_.weight == 0) return;
+  const Tensor& slot = parameter.gradient_slot();
+  if (window_.weight != 1) kernels::scale(1 / window_.weight, slot, slot, false);
+}
+
+void Reducer::average_parameters() {
+  for (const Parameter& parameter : buckets_->parameters())
+    check<StateError>(parameter.gradient_state() != GradientState::local,
+                      "[average_parameters] the gradient of '{}' is local: zero_grad() first",
+                      parameter.name());
+  discard();
+  for (const Parameter& parameter : buckets_->parameters())
+    parameter.gradient_slot().copy_from(parameter.value());
+  for (GradientBuckets::Bucket& bucket : buckets_->all()) {
+    depart(bucket);
+    bucket.work = communicator_.all_reduce(bucket.travelling, "average " + bucket.name);
+  }
+  for (GradientBuckets::Bucket& bucket : buckets_->all()) {
+    bucket.work.wait();
+    arrive(bucket);
+    kernels::scale(1.0 / communicator_.size(), bucket.memory, bucket.memory, false);
+  }
+  for (const Parameter& parameter : buckets_->parameters())
+    parameter.value().copy_from(parameter.gradient_slot());
 }
 
 }  // namespace lockstep::dist

@@ -9,84 +9,185 @@
 ///
 ///     backward kernels   | 4.w 4.b | 2.w 2.b | 0.w 0.b |
 ///     bucket 0 (4., 2.)                      |--- all-reduce ---|
-///     bucket 1 (0.)                                    |--- all-reduce ---|
+///     bucket 1 (0.)                                    |--- all-reduce ---| verdict
 ///
-/// A parameter that the loss does not reach is ready before the first kernel and travels as zero;
-/// with it travels, in the last bucket, how many ranks used each parameter. One that no rank used
-/// has no gradient afterwards, and the optimizer skips it. No flag, no graph search.
+/// READINESS. A parameter that the loss does not reach is ready before the first kernel and travels
+/// as zero; with it travels how many ranks used each parameter since zero_grad. One that no rank
+/// used has no gradient afterwards, and the optimizer skips it. No flag, no graph search.
 ///
-/// Every rank's loss must reach at least one of the parameters: a rank whose loss reaches none
-/// takes no part, and the others wait for it until they time out.
+/// WINDOWS. A backward that does not synchronize (BackwardOptions::sync, or NoSync) opens a window,
+/// and the next one that does closes it. All backwards of a window, on all ranks, are parts of one
+/// batch: the result is the mean over them by their weights,
 ///
-/// Several backwards before one step add up: what is already synchronized is carried by rank 0
-/// alone, so that it is summed once.
+///     sum over ranks and parts of w g  /  sum over ranks and parts of w,
+///
+/// for which the ranks' contributions are summed unscaled, the weights with the control message
+/// (dist/control.h), and the sums divided once, at the end. Where the total is known when backward
+/// begins (the loader knows it), the loss is seeded with w / total instead, and nothing is divided.
+///
+/// Several backwards that each synchronize add up, as far as their totals are known: what is
+/// already synchronized is carried by rank 0 alone, so that it is summed once. A window, or a total
+/// to be summed, on top of that is a StateError.
+///
+/// A rank whose loss reaches none of the parameters must say so (synchronize()): the others wait for
+/// it. If it does not, its optimizer refuses to step, by name, and the others learn of it.
 ///
 /// A backward that is left by an exception breaks the communicator: the other ranks count on the
-/// buckets that will not come.
+/// buckets that will not come. An error that all ranks find together (`stop`) does not.
 ///
-/// Buckets are the gradients' memory (BucketPlan): there is no second copy and no copying. It comes
-/// from the communicator, so that the transport reaches it. Gradients on a GPU have their buckets
-/// there; to a communicator of the host a ready bucket is copied, and back at the end of backward.
+/// Ready order: buckets are laid out in the reverse of registration at first, and once more after
+/// the first step, in the order in which gradients became ready on a rank that had data, if that
+/// makes other buckets. From then on the layout stays; layout() is what a checkpoint stores.
 
-#include <span>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/dist/bucket_plan.h"
-#include "lockstep/dist/communicator.h"
+#include "lockstep/dist/control.h"
+#include "lockstep/dist/gradient_buckets.h"
 
 namespace lockstep::dist {
 
+enum class Replan : std::uint8_t {
+  never,
+  ready_order,  ///< the same caps, in the order of the first backward
+  measured,     ///< cuts for the earliest predicted finish, from the ready times of the first
+                ///< backward and the measured link. Not reproducible from run to run
+};
+
+struct ReducerOptions {
+  BucketCaps caps;
+  Replan replan = Replan::ready_order;
+  std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
+  NonFinite nonfinite = NonFinite::ignore;
+  /// Called on every rank after each synchronization, with the first rank that had data.
+  std::function<void(int source)> after_sync = {};
+};
+
+/// What the last synchronization came to, the same on every rank.
+struct StepReport {
+  StepVerdict verdict = StepVerdict::commit;
+  double weight = 0;      ///< of all ranks' data
+  bool all_joined = false;
+  /// By rank. Computing: since the last synchronization, waiting not included. Waiting: for other
+  /// ranks, in the step before this one.
+  std::vector<double> compute_seconds, wait_seconds;
+};
+
+/// Sums over all synchronizations.
+struct StepStatistics {
+  std::int64_t steps = 0, skipped = 0;
+  std::vector<double> compute_seconds, wait_seconds;  ///< by rank
+};
+/// A line per rank: milliseconds per step that it computes, and that it waits for others.
+std::string describe(const StepStatistics& statistics);
+
 class Reducer : public GradientObserver {
  public:
-  /// Collective. Every rank passes the same parameters in the same order. Takes over their
-  /// gradients' memory and gives it back in the destructor. `communicator` must outlive the
-  /// reducer.
-  Reducer(std::vector<Parameter> parameters, Communicator& communicator, std::size_t bucket_cap);
-  ~Reducer() override;
-  Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
+  /// Collective. Every rank passes the same parameters in the same order, and the same options.
+  /// Takes over their gradients' memory and gives it back in the destructor. `communicator` must
+  /// outlive the reducer.
+  Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
+          ReducerOptions options = {});
 
-  void backward_begins() override;
+  void backward_begins(const Contribution& contribution) override;
   void gradient_ready(const Parameter& parameter) override;
   void backward_ends() override;
   void backward_failed() noexcept override;
   int summed_ranks() const override { return communicator_.size(); }
+  bool in_window(bool sync) override { return paused_ > 0 || !sync || window_open(); }
+  void step_begins(const Parameter& parameter, bool local) override;
+  std::uint64_t synchronizations() const override { return synchronizations_; }
 
-  const BucketPlan& plan() const { return plan_; }
+  /// Collective, as a backward is: takes part in a synchronization with what this rank's window
+  /// holds, or with nothing.
+  void synchronize();
+  /// Collective. Every parameter := its mean over the ranks. Throws StateError if a gradient is
+  /// local: its memory is needed on the way. What the gradients held is lost.
+  void average_parameters();
+
+  /// While paused, backwards only accumulate. Calls nest.
+  void pause() { ++paused_; }
+  void resume() { --paused_; }
+  /// This rank has no more data: it says so with every message.
+  void set_joined(bool joined) { joined_ = joined; }
+
+  const StepReport& last_step() const { return report_; }
+  const StepStatistics& statistics() const { return statistics_; }
+  const BucketPlan& plan() const { return buckets_->plan(); }
+  const BucketLayout& layout() const { return buckets_->layout(); }
+  std::string describe_plan() const;   ///< a line per bucket
   std::int64_t parameters() const;     ///< elements of all parameters
   std::size_t bytes() const;           ///< of all buckets
   std::size_t largest_bucket() const;  ///< bytes
 
  private:
-  struct Bucket {
-    std::string name;         // "bucket 0"
-    Tensor memory;            // (numel,), the gradients'
-    Tensor travelling;        // the communicator's: `memory` itself, or its copy on the host
-    std::int64_t gradients;   // of numel, the first are gradients; in the last bucket counts follow
-    std::size_t pending = 0;  // gradients still to become ready in this backward
-    Work work;
-  };
   struct Entry {
-    Parameter parameter;
-    std::size_t bucket = 0;
     Observation observation;
+    bool used = false;      // in this window, by a backward that counts
+    bool averaged = false;  // its local gradient has been divided by the window's weight
+  };
+  struct Window {
+    double weight = 0;
+    Contribution contribution{0, 1, Contribution::Divisor::none, true};  // of its first part
+  };
+  struct Times {
+    Seconds now{0}, waited{0};
   };
 
-  bool begin(const Parameter& parameter);
-  void ready_in(Bucket& bucket);
+  // reducer.cpp: one backward
+  bool window_open() const;
+  void enter_window(const Contribution& contribution);
+  void refuse_synchronized() const;
+  bool begin(std::size_t parameter);
   void launch_ready();
-  static void copy_gradients(const Bucket& bucket, const Tensor& from, const Tensor& to);
+  void launch(GradientBuckets::Bucket& bucket, bool last);
+  void look_for_nonfinite(const GradientBuckets::Bucket& bucket);
+  void write_control();
+  Agreement read_control();
+  void commit(const Agreement& agreement);
+  void discard() noexcept;
+  [[noreturn]] void stop(const Agreement& agreement);
+  Times times() const { return {communicator_.now(), communicator_.waited()}; }
+  std::size_t index_of(const Parameter& parameter) const { return index_.at(parameter.id()); }
+
+  // replan.cpp: another layout
+  void observe_all();
+  void replan(int source);
+  LinkModel measure_link();
 
   Communicator& communicator_;
-  BucketPlan plan_;
-  std::vector<Entry> entries_;  // in registration order
-  std::vector<Bucket> buckets_;
-  std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> entry
-  Tensor used_;                                         // (parameters,), the end of the last bucket
-  std::size_t launched_ = 0;                            // buckets [0, launched_) are on their way
+  ReducerOptions options_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
+  std::vector<Entry> entries_;                          // by parameter; gone before the buckets
+  Window window_;
+  int paused_ = 0;
+  bool joined_ = false;
+
+  bool syncing_ = false;      // the backward that is running does
+  std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
+  bool carries_ = false;
+  int bad_parameter_ = -1;
+  std::int64_t bad_element_ = -1;
+  bool agreed_ = false;  // that it fails: every rank knows
+
+  bool planned_ = false;      // for good
+  std::vector<int> ready_;    // until then: the order of this backward,
+  std::vector<double> ready_at_;  // and when, in seconds after its start, by parameter
+  Times began_;               // the backward that is running
+
+  Times step_start_;  // the end of the last synchronization
+  double last_wait_ = 0;
+  std::uint64_t plan_digest_ = 0;
+  std::uint64_t synchronizations_ = 0;
+  std::vector<ControlMessage> messages_;  // by rank
+  StepReport report_;
+  StepStatistics statistics_;
 };
 
 }  // namespace lockstep::dist

@@ -87,6 +87,12 @@ class Backend {
   virtual void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) = 0;
   virtual void adam_step(std::span<const AdamItem> items, const AdamConfig& config) = 0;
 
+  // clip.h: clip_by_value gets at least one tensor.
+  virtual void global_norm(std::span<const Tensor> tensors, const Tensor& out) = 0;
+  virtual void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm,
+                            double max_norm) = 0;
+  virtual void clip_by_value(std::span<const Tensor> tensors, double limit) = 0;
+
   // fold.h
   virtual void fold(DType dtype, std::span<const std::byte* const> sources,
                     std::span<std::byte* const> destinations, std::int64_t count,

@@ -1,5 +1,8 @@
 #include "lockstep/kernels/elementwise.h"
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/kernels/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/functors.h"
@@ -83,11 +86,19 @@ void cast(const Tensor& x, const Tensor& out) {
   backend_of(x.device()).cast(x, out);
 }
 
+Shape transposed(const Shape& shape) {
+  const auto rank = static_cast<std::size_t>(shape.rank());
+  check<ShapeError>(rank >= 2, "[transpose] expected at least 2 dimensions, got shape {}", shape);
+  std::array<std::int64_t, Shape::max_rank> sizes{};
+  std::ranges::copy(shape, sizes.begin());
+  std::swap(sizes[rank - 2], sizes[rank - 1]);
+  return Shape(std::span<const std::int64_t>(sizes.data(), rank));
+}
+
 void transpose(const Tensor& x, const Tensor& out) {
   check_defined("transpose", "x", x);
-  check_rank("transpose", "x", x, 2);
   check_beside("transpose", "out", out, x.dtype(), x);
-  check_shape("transpose", "out", out, {x.size(1), x.size(0)});
+  check_shape("transpose", "out", out, transposed(x.shape()));
   backend_of(x.device()).transpose(x, out);
 }
 

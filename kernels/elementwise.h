@@ -58,7 +58,10 @@ void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
 /// nearest, ties to even; f64 reaches the 16-bit types by way of f32, rounded twice.
 void cast(const Tensor& x, const Tensor& out);
 
-/// out = x^T: (N, C) -> (C, N), any dtype. (Products need no transposed copy: matmul has flags.)
+/// out = x^T, matrix by matrix: (..., N, C) -> (..., C, N), any dtype. (Products need no transposed
+/// copy: matmul has flags.)
 void transpose(const Tensor& x, const Tensor& out);
+/// The shape of the transpose: the last two sizes exchanged. Throws ShapeError for fewer than two.
+Shape transposed(const Shape& shape);
 
 }  // namespace lockstep::kernels

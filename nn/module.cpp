@@ -88,10 +88,14 @@ void Module::to(Device device) {
   walk.visit(*this);
 }
 
-void Module::train(bool on) {
+void Module::for_each_module(const std::function<void(Module&)>& visit) {
   Walk walk;
-  walk.on_module = [on](Module& module) { module.training_ = on; };
+  walk.on_module = visit;
   walk.visit(*this);
+}
+
+void Module::train(bool on) {
+  for_each_module([on](Module& module) { module.training_ = on; });
 }
 
 }  // namespace lockstep::nn

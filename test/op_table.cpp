@@ -69,6 +69,9 @@ std::vector<OpCase> make_table() {
          return broadcast_to(x[0], {2, 3, 5});
        },
        {{{}}, {{5}}, {{3, 1}}, {{1, 5}}, {{2, 1, 1}}, {{2, 3, 5}}}},
+      {"transpose",
+       [](Operands x) { return transpose(x[0]); },
+       {{{1, 1}}, {{3, 5}}, {{0, 4}}, {{2, 0, 3}}, {{4, 3, 7}}, {{2, 1, 33, 70}}}},
       {"linear",
        [](Operands x) { return linear(x[0], x[1], x[2]); },
        {{{3, 5}, {4, 5}, {4}},
@@ -89,6 +92,14 @@ std::vector<OpCase> make_table() {
       {"batch_norm without weight and bias",
        [](Operands x) { return batch_norm(x[0], Tensor(), Tensor()); },
        {{{7, 5}}, {{6, 16}}}},
+      {"batch_norm with constant statistics",
+       [](Operands x) {
+         const auto constant = [&](double value) {
+           return Tensor::full({x[0].size(1)}, value, DType::f64, x[0].device());
+         };
+         return batch_norm(x[0], x[1], x[2], {.mean = constant(0.5), .m2 = constant(3)}, 0.25);
+       },
+       {{{7, 5}, {5}, {5}}, {{1, 3}, {3}, {3}}, {{0, 4}, {4}, {4}}}},
       {"log_softmax",
        [](Operands x) { return log_softmax(x[0]); },
        {{{3, 5}}, {{1, 1}}, {{0, 5}}, {{4, 17}}, {{2, 33}}}},

@@ -57,7 +57,9 @@ void transpose_words(const T* x, std::int64_t rows, std::int64_t columns, T* out
 void CpuBackend::transpose(const Tensor& x, const Tensor& out) {
   visit_any(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    transpose_words(x.data<T>(), x.size(0), x.size(1), out.data<T>());
+    const std::int64_t rows = x.size(-2), columns = x.size(-1);
+    for (std::int64_t begin = 0; begin < x.numel(); begin += rows * columns)
+      transpose_words(x.data<T>() + begin, rows, columns, out.data<T>() + begin);
   });
 }
 

@@ -82,19 +82,25 @@ __device__ __forceinline__ void for_each_pack(F f) {
   }
 }
 
-/// x (rows, columns) -> out (columns, rows), T an unsigned integer of the elements' size. 16-byte
-/// loads where rows begin at multiples of 16 bytes, stores likewise.
+/// x (..., rows, columns) -> out (..., columns, rows), T an unsigned integer of the elements' size.
+/// 16-byte loads where rows begin at multiples of 16 bytes, stores likewise.
 template <class T>
 __global__ void __launch_bounds__(transpose_threads)
-    transpose_kernel(std::int64_t rows, std::int64_t columns, const T* __restrict__ x,
-                     T* __restrict__ out) {
+    transpose_kernel(std::int64_t rows, std::int64_t columns, const T* __restrict__ all_x,
+                     T* __restrict__ all_out) {
   constexpr int side = tile_side<T>, width = pack_width<T>;
   // A row of the tile is one word longer, so that its columns lie in different memory banks.
   constexpr int pitch = side + (sizeof(T) < 4 ? 4 / static_cast<int>(sizeof(T)) : 1);
   __shared__ T tile[side][pitch];  // transposed: (column of x, row of x)
-  const std::int64_t tiles_across = (columns + side - 1) / side;
-  const std::int64_t row0 = blockIdx.x / tiles_across * side;
-  const std::int64_t column0 = blockIdx.x % tiles_across * side;
+  // Fewer than the grid's blocks: 32 bits do.
+  const auto tiles_down = static_cast<unsigned>((rows + side - 1) / side);
+  const auto tiles_across = static_cast<unsigned>((columns + side - 1) / side);
+  const unsigned tile_row = blockIdx.x / tiles_across;  // counted through all matrices
+  const std::int64_t row0 = static_cast<std::int64_t>(tile_row % tiles_down) * side;
+  const std::int64_t column0 = static_cast<std::int64_t>(blockIdx.x % tiles_across) * side;
+  const std::int64_t matrix = tile_row / tiles_down;
+  const T* const x = all_x + matrix * rows * columns;
+  T* const out = all_out + matrix * rows * columns;
 
   if (is_aligned(x) && columns % width == 0) {
     constexpr int loads = side * side / width / transpose_threads;
@@ -136,10 +142,11 @@ __global__ void __launch_bounds__(transpose_threads)
 
 template <class T>
 void transpose_words(const Tensor& x, const Tensor& out) {
-  const std::int64_t tiles =
-      divide_up(x.size(0), tile_side<T>) * divide_up(x.size(1), tile_side<T>);
+  const std::int64_t rows = x.size(-2), columns = x.size(-1);
+  const std::int64_t tiles = divide_up(rows, tile_side<T>) * divide_up(columns, tile_side<T>) *
+                             (x.numel() / (rows * columns));
   launch<transpose_kernel<T>>({.grid = blocks_for(tiles, 1), .block = transpose_threads},
-                              queue_of(x).stream, x.size(0), x.size(1),
+                              queue_of(x).stream, rows, columns,
                               reinterpret_cast<const T*>(x.raw()), reinterpret_cast<T*>(out.raw()));
 }
 

@@ -14,12 +14,24 @@ Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
   }
 }
 
-void Optimizer::step() {
-  for (const Parameter& parameter : all_)
-    check<StateError>(parameter.gradient_state() != GradientState::local || !parameter.managed(),
-                      "[step] the gradient of '{}' is not synchronized: run a backward that "
-                      "synchronizes before the step",
-                      parameter.name());
+void Optimizer::take_step(bool own) {
+  bool any = false, managed = false;
+  std::uint64_t synchronizations = 0;
+  for (const Parameter& parameter : all_) {
+    any = any || parameter.gradient_state() != GradientState::nothing;
+    managed = managed || parameter.managed();
+    for (GradientObserver* observer : parameter.observers()) {
+      observer->step_begins(parameter, own);
+      synchronizations += observer->synchronizations();
+    }
+  }
+  // The other ranks are waiting for this one, if their losses did reach something.
+  check<StateError>(any || own || !managed || synchronizations != synchronizations_,
+                    "[step] nothing was synchronized since the last step: no loss has reached '{}' "
+                    "or another parameter on this rank. If that is right, call synchronize() in the "
+                    "place of backward",
+                    all_.empty() ? "" : all_.front().name());
+  synchronizations_ = synchronizations;
   update();
 }
 

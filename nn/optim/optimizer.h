@@ -6,7 +6,9 @@
 ///
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are. A
 /// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
-/// let the replicas drift apart.
+/// let the replicas drift apart. So is a step without any gradient if nothing was synchronized since
+/// the last one. Divergence on purpose (local SGD) is `step(optim::local)`: it takes this rank's own
+/// gradients; DistributedDataParallel::average_parameters() makes the replicas equal again.
 
 #include <cstdint>
 #include <vector>
@@ -28,12 +30,17 @@ struct Group {
   }
 };
 
+struct Local {};
+inline constexpr Local local;
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// One update of every parameter that has a gradient.
-  void step();
+  /// One update of every parameter that has a gradient. Throws StateError as said above.
+  void step() { take_step(false); }
+  /// The same, with the gradients of this rank alone.
+  void step(Local) { take_step(true); }
   /// "The next contribution overwrites", for every gradient. Touches no memory.
   void zero_grad();
 
@@ -43,7 +50,10 @@ class Optimizer {
   virtual void update() = 0;
 
  private:
+  void take_step(bool own);
+
   std::vector<Parameter> all_;
+  std::uint64_t synchronizations_ = 0;  // of the parameters' reducers, as of the last step
 };
 
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.

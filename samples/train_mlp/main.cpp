@@ -1,16 +1,10 @@
-// `./lockstep train`: trains an MLP on handwritten digits across ranks.
-//
-// The program starts its own ranks: run by hand, it is the launcher, and every rank is a child that
-// runs this same main() with RANK and WORLD_SIZE in its environment. Inside another launcher's
-// world (torchrun, mpirun, srun, lockstep-run) it joins that.
+// `./lockstep train`: trains an MLP on handwritten digits across ranks, which it starts itself
+// (samples/common/ranks.h).
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 
-#include "lockstep/dist/environment.h"
-#include "lockstep/dist/launch.h"
 #include "lockstep/dist/report.h"
 #include "lockstep/tools/cli.h"
 #include "train.h"
@@ -59,27 +53,9 @@ void run_rank(const Options& options, const World& world) {
 int run(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return 0;
-  const auto environment = dist::read_environment();
-  if (environment) {
-    check<UsageError>(!options->ranks || *options->ranks == environment->size,
-                      "--ranks {} in a world of {} that {} started", options->ranks.value_or(0),
-                      environment->size, environment->launcher);
-    check<UsageError>(options->transport != "threads",
-                      "--transport threads in a world of processes that {} started",
-                      environment->launcher);
-  }
-  if (!environment || environment->rank == 0) check_outputs(*options);
-  const int ranks = environment ? environment->size : options->ranks.value_or(2);
-  if (options->transport == "threads") {
-    run_threads(ranks, {.comm = options->comm, .timeout = dist::Seconds(options->timeout)},
-                [&](const World& world) { run_rank(*options, world); });
-    return 0;
-  }
-  if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
-  run_rank(*options, World::join({.comm = options->comm,
-                                  .transport = options->transport.value_or(""),
-                                  .timeout = dist::Seconds(options->timeout)}));
-  return 0;
+  if (samples::writes_results()) check_checkpoint(*options);
+  return samples::run_ranks(*options, 2, argc, argv,
+                            [&](const World& world) { run_rank(*options, world); });
 }
 
 }  // namespace

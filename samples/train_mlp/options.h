@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/world.h"
-#include "lockstep/tools/device_options.h"
+#include "lockstep/samples/common/ranks.h"
 
 namespace train_mlp {
 
-struct Options {
+struct Options : lockstep::samples::RunOptions {
   std::vector<std::int64_t> layers;  ///< widths; empty: INPUT,128,64,10
   std::int64_t epochs = 30;
   std::int64_t batch = 32;  ///< samples per rank and step
@@ -23,22 +22,16 @@ struct Options {
   std::string data;  ///< a folder of IDX files
   bool shuffle = true;
   bool padded = false;
-  lockstep::cli::DeviceOptions device;
-  std::optional<int> ranks;  ///< 2, or as many as the launcher started
-  std::string comm = "auto";
-  std::optional<std::string> transport;  ///< shm; tcp on several machines
-  double timeout = 60;                   ///< seconds without progress
   double bucket_cap_mb = 25;
   std::string checkpoint;
-  std::string json;
 };
 
 /// Throws UsageError with one line for anything that makes no sense. After --help, which it prints,
 /// nothing is returned.
 std::optional<Options> parse(int argc, const char* const* argv);
 
-/// Throws UsageError if --checkpoint or --json cannot be written here: better before the training
-/// than after it. For the process that starts the ranks, and for rank 0, which writes them.
-void check_outputs(const Options& options);
+/// Throws UsageError if --checkpoint cannot be written here: better before the training than after
+/// it. For the process that starts the ranks, and for rank 0, which writes it.
+void check_checkpoint(const Options& options);
 
 }  // namespace train_mlp

@@ -85,7 +85,7 @@ TEST_CASE(
     }
     run(options, algorithm, [&](Communicator& communicator) {
       const Model model(4);
-      Reducer reducer(model.parameters, communicator, cap);
+      Reducer reducer(model.parameters, communicator, {.caps = {cap}});
       const auto r = static_cast<std::size_t>(communicator.rank());
       for (int step = 0; step < 2; ++step) {
         for (const Parameter& p : model.parameters) p.zero_grad();
@@ -114,7 +114,7 @@ TEST_CASE("parameters that some ranks do not use, that none uses, that change fr
     INFO("round ", round, ", world ", options.size, ", seed ", options.seed);
     run(options, Algorithm::automatic, [&](Communicator& communicator) {
       const Model model(4);
-      Reducer reducer(model.parameters, communicator, 300);
+      Reducer reducer(model.parameters, communicator, {.caps = {300}});
       for (const auto& step : used) {
         const Model expected(4);
         const double world = communicator.size();
@@ -143,7 +143,7 @@ TEST_CASE("parameters that some ranks do not use, that none uses, that change fr
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
   run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {
     const Model model(2), expected(2);
-    Reducer reducer(model.parameters, communicator, 1 << 20);
+    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     for (int part = 0; part < 3; ++part) {
       const unsigned used = part == 1 ? 1 : 3;  // once without the second layer
       for (int r = 0; r < 3; ++r) {
@@ -164,7 +164,7 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
 TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
     const Model model(2), expected(2);
-    Reducer reducer(model.parameters, communicator, 1 << 20);
+    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     {
       Tape tape;
       tape.backward(expected.loss(rows(0, 3), 3));
@@ -187,7 +187,7 @@ TEST_CASE("direct: the same bits for any bucket cap, with and without shared mem
       run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::direct,
           [&](Communicator& communicator) {
             const Model model(4);
-            Reducer reducer(model.parameters, communicator, cap);
+            Reducer reducer(model.parameters, communicator, {.caps = {cap}});
             const int first = 3 * communicator.rank();
             Tape tape;
             tape.backward(model.loss(rows(first, first + 3), 15));
@@ -216,7 +216,7 @@ TEST_CASE("buckets travel while backward goes on") {
     watch.last = &model.parameters[11];
     std::vector<Observation> observations;  // before the reducer's: told before it launches
     for (const Parameter& p : model.parameters) observations.push_back(p.observe(watch));
-    Reducer reducer(model.parameters, communicator, 1);
+    Reducer reducer(model.parameters, communicator, {.caps = {1}});
     check<Error>(reducer.plan().buckets.size() == 12, "12 buckets");
     const int r = communicator.rank();
     Tape tape;
@@ -233,7 +233,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
       simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
         HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
         const Model model(3);
-        Reducer reducer(model.parameters, communicator, 1);
+        Reducer reducer(model.parameters, communicator, {.caps = {1}});
         const auto step = [&](bool fails) {
           Tape tape;
           Tensor y = matmul(rows(0, 2), model.parameters[0]);
@@ -259,14 +259,14 @@ TEST_CASE("a parameter has one reducer and is listed once") {
     const Model model(2);
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
-        Reducer reducer(std::move(parameters), communicator, 100);
+        Reducer reducer(parameters, communicator, {.caps = {100}});
       } catch (const StateError&) {
         return true;
       }
       return false;
     };
     check<Error>(refused({model.parameters[0], model.parameters[0]}), "twice in one");
-    const Reducer reducer(model.parameters, communicator, 100);
+    const Reducer reducer(model.parameters, communicator, {.caps = {100}});
     check<Error>(refused({model.parameters[1]}), "in two");
   });
 }
@@ -275,7 +275,7 @@ TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
     const Model model(2);
     {
-      const Reducer reducer(model.parameters, communicator, 1 << 20);
+      const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
       check<Error>(model.parameters[0].managed(), "managed");
     }
     check<Error>(!model.parameters[0].managed(), "not managed any more");

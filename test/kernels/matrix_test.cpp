@@ -1,6 +1,7 @@
 // Bias with activation, casts and transposes.
 #include <bit>
 #include <cstring>
+#include <tuple>
 
 #include "kernels/support.h"
 #include "lockstep/kernels/elementwise.h"
@@ -59,25 +60,30 @@ T word_at(std::int64_t i) {
 }
 
 template <class T>
-void check_transpose(std::int64_t rows, std::int64_t columns, std::int64_t skipped) {
+void check_transpose(std::int64_t matrices, std::int64_t rows, std::int64_t columns,
+                     std::int64_t skipped) {
+  CAPTURE(matrices);
   CAPTURE(rows);
   CAPTURE(columns);
   CAPTURE(skipped);
   std::vector<T> elements;
-  for (std::int64_t i = 0; i < rows * columns + skipped; ++i) elements.push_back(word_at<T>(i));
-  const auto n = static_cast<std::int64_t>(elements.size());
-  const Tensor x = here(Tensor::of<T>({n}, elements)).slice(skipped, n).view({rows, columns});
-  const Tensor out =
-      Tensor::zeros({n}, dtype_of<T>(), test_device()).slice(skipped, n).view({columns, rows});
+  const std::int64_t n = matrices * rows * columns + skipped;
+  for (std::int64_t i = 0; i < n; ++i) elements.push_back(word_at<T>(i));
+  const Shape shape = matrices == 1 ? Shape{rows, columns} : Shape{matrices, 1, rows, columns};
+  const Tensor x = here(Tensor::of<T>({n}, elements)).slice(skipped, n).view(shape);
+  const Tensor out = Tensor::zeros({n}, dtype_of<T>(), test_device())
+                         .slice(skipped, n)
+                         .view(transposed(shape));
   transpose(x, out);
   const std::vector<T> result = out.to_vector<T>();
   std::int64_t wrong = 0;
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const T expected = word_at<T>(r * columns + c + skipped);
-      wrong +=
-          std::memcmp(&result[static_cast<std::size_t>(c * rows + r)], &expected, sizeof(T)) != 0;
-    }
+  for (std::int64_t i = 0; i < matrices * rows * columns; ++i) {
+    const std::int64_t first = i / (rows * columns) * (rows * columns);
+    const std::int64_t r = (i - first) / columns, c = (i - first) % columns;
+    const T expected = word_at<T>(i + skipped);
+    wrong += std::memcmp(&result[static_cast<std::size_t>(first + c * rows + r)], &expected,
+                         sizeof(T)) != 0;
+  }
   CHECK(wrong == 0);
 }
 
@@ -136,25 +142,21 @@ TEST_CASE("every 16-bit number survives the way to f32 and f64 and back") {
 }
 
 TEST_CASE("transpose at all sizes, element sizes and alignments") {
-  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1},
-                                                                                        {0, 5},
-                                                                                        {5, 0},
-                                                                                        {1, 40},
-                                                                                        {40, 1},
-                                                                                        {33, 65},
-                                                                                        {64, 64},
-                                                                                        {31, 130},
-                                                                                        {129, 128},
-                                                                                        {48, 272},
-                                                                                        {300, 16}})
+  using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+  for (const auto& [matrices, rows, columns] :
+       std::vector<Sizes>{{1, 1, 1},      {1, 0, 5},     {1, 5, 0},    {1, 1, 40},
+                          {1, 40, 1},     {1, 33, 65},   {1, 64, 64},  {1, 31, 130},
+                          {1, 129, 128},  {1, 48, 272},  {1, 300, 16}, {0, 3, 4},
+                          {5, 3, 7},      {3, 16, 48},   {4, 130, 33}, {2, 1, 9},
+                          {2, 0, 9}})
     for (const std::int64_t skipped : {0, 1}) {
-      check_transpose<std::uint8_t>(rows, columns, skipped);
-      check_transpose<Half>(rows, columns, skipped);
-      check_transpose<BFloat16>(rows, columns, skipped);
-      check_transpose<std::int32_t>(rows, columns, skipped);
-      check_transpose<float>(rows, columns, skipped);
-      check_transpose<double>(rows, columns, skipped);
-      check_transpose<std::int64_t>(rows, columns, skipped);
+      check_transpose<std::uint8_t>(matrices, rows, columns, skipped);
+      check_transpose<Half>(matrices, rows, columns, skipped);
+      check_transpose<BFloat16>(matrices, rows, columns, skipped);
+      check_transpose<std::int32_t>(matrices, rows, columns, skipped);
+      check_transpose<float>(matrices, rows, columns, skipped);
+      check_transpose<double>(matrices, rows, columns, skipped);
+      check_transpose<std::int64_t>(matrices, rows, columns, skipped);
     }
 }
 

@@ -1,0 +1,98 @@
+#include "lockstep/autograd/checkpoint.h"
+
+#include <algorithm>
+
+#include "lockstep/core/generator.h"
+
+namespace lockstep {
+namespace {
+
+thread_local bool second_run = false;
+
+/// The thread's random state.
+struct RandomState {
+  Generator generator = default_generator();
+  PhiloxGenerator philox = default_philox();
+  void restore() const {
+    default_generator() = generator;
+    default_philox() = philox;
+  }
+};
+
+/// The second run of a block, in its scope: with the random state of the first one.
+class Rerun {
+ public:
+  explicit Rerun(const RandomState& first) : outer_(std::exchange(second_run, true)) {
+    first.restore();
+  }
+  Rerun(const Rerun&) = delete;
+  Rerun& operator=(const Rerun&) = delete;
+  ~Rerun() {
+    second_run = outer_;
+    now_.restore();
+  }
+
+ private:
+  RandomState now_;
+  bool outer_;
+};
+
+bool wants_gradient(const Tensor& tensor) {
+  return tensor.gradient_ref().tape != GradientRef::nothing;
+}
+
+/// The inputs as operands on `tape`: those that want a gradient are watched.
+std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
+                            const std::vector<bool>& watched) {
+  std::vector<Tensor> operands;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    operands.push_back(watched[i] ? tape.watch(inputs[i]) : inputs[i]);
+  return operands;
+}
+
+}  // namespace
+
+bool recomputing() { return second_run; }
+
+Tensor checkpoint(Block block, std::vector<Tensor> inputs) {
+  Tape* const outer = Tape::current();
+  if (!outer) return block(inputs);
+  const RandomState start;
+  std::vector<bool> watched;
+  for (const Tensor& input : inputs) watched.push_back(wants_gradient(input));
+
+  Tensor result;
+  std::vector<Parameter> used;
+  {
+    Tape notes(Tape::Purpose::dependencies);
+    result = block(on_tape(notes, inputs, watched));
+    used = notes.parameters_of(result);
+    result = result.detach();
+  }
+  std::vector<Tensor> operands = inputs;
+  operands.insert(operands.end(), used.begin(), used.end());
+  std::vector<const Tensor*> pointers;
+  for (const Tensor& operand : operands) pointers.push_back(&operand);
+  for (Tensor& input : inputs) input = input.detach();
+
+  return outer->record(
+      "checkpoint", result, pointers,
+      [block = std::move(block), inputs, watched, used, start](Gradients& g) {
+        const Rerun scope(start);
+        Tape tape;
+        const std::vector<Tensor> again = on_tape(tape, inputs, watched);
+        tape.continue_backward(block(again), g, used);
+        const int count = static_cast<int>(inputs.size());
+        for (int i = 0; i < count; ++i) {
+          if (!g.needed(i)) continue;
+          const Tensor& operand = again[static_cast<std::size_t>(i)];
+          const Tensor gradient = tape.gradient(operand);  // undefined: the result is without it
+          g.pass(i, gradient.defined()
+                        ? gradient
+                        : Tensor::zeros(operand.shape(), operand.dtype(), operand.device()));
+        }
+        for (int i = 0; i < static_cast<int>(used.size()); ++i) g.written(count + i);
+      });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#pragma once
+/// The control message: what every rank tells the others about its step, and what all of them make
+/// of it. It travels with the last bucket, as elements behind the gradients, and so costs no message
+/// of its own:
+///
+///     last bucket    | gradients | used by how many | rank 0's message | rank 1's | ...
+///
+/// A rank writes its own message and zeros for the others: their sum is everybody's. A message is
+/// cut into numbers of 16 bits, one per element, which f32 and f64 add to zeros without rounding.
+///
+/// What follows from the messages is a pure function of them, so all ranks come to the same verdict:
+/// commit the step, skip it, or stop.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+
+namespace lockstep::dist {
+
+struct ControlMessage {
+  double weight = 0;           ///< of what this rank contributes
+  double divisor = 0;          ///< by which its contributions were divided: see Contribution
+  double compute_seconds = 0;  ///< from the end of the last step until its last gradient was ready,
+                               ///< without waiting for other ranks
+  double wait_seconds = 0;     ///< that it waited for others in the step before
+  std::uint64_t plan = 0;      ///< digest of its bucket plan
+  std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
+  std::int32_t bad_parameter = -1;
+  Contribution::Divisor kind = Contribution::Divisor::none;
+  std::uint8_t carries = 0;  ///< 1: its gradients hold what an earlier backward synchronized
+  std::uint8_t joined = 0;   ///< 1: it has no more data (DistributedDataParallel::join)
+  std::uint8_t padding = 0;
+};
+static_assert(sizeof(ControlMessage) == 56, "no padding: every byte is sent");
+
+constexpr std::int64_t control_elements = sizeof(ControlMessage) / 2;
+
+/// `to` and `from` have `control_elements` elements.
+template <class T>
+void write(const ControlMessage& message, std::span<T> to);
+template <class T>
+ControlMessage read(std::span<const T> from);
+
+enum class StepVerdict : std::uint8_t {
+  commit,  ///< the gradients hold the weighted mean
+  skip,    ///< they are given up: no parameter has a gradient, and the optimizer steps none
+  stop,    ///< backward throws on every rank
+};
+
+/// What to do about a gradient that is infinite or NaN on some rank.
+enum class NonFinite : std::uint8_t {
+  ignore,  ///< nothing; nobody looks for one
+  skip,    ///< the step, on all ranks
+  stop,    ///< training, on all ranks
+};
+
+struct Agreement {
+  StepVerdict verdict = StepVerdict::commit;
+  double weight = 0;           ///< of all ranks
+  double scale = 1;            ///< what the sums are to be multiplied by
+  bool all_joined = false;     ///< no rank has data left
+  int source = 0;              ///< the first rank that contributed; 0 if none did
+  bool nonfinite = false;      ///< `bad_rank` found one in its gradients
+  int bad_rank = 0;
+  std::string problem;         ///< why the verdict is `stop`, unless it is a bad gradient
+};
+
+/// `messages[r]` is rank r's.
+Agreement agree(std::span<const ControlMessage> messages, NonFinite policy);
+
+}  // namespace lockstep::dist

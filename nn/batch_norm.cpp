@@ -1,0 +1,160 @@
+#include "lockstep/nn/batch_norm.h"
+
+#include <bit>
+#include <vector>
+
+#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/kernels/batch_norm.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/fold.h"
+
+namespace lockstep::nn {
+namespace {
+
+/// What one rank, and then several, know of their rows.
+struct Part {
+  double count;
+  Tensor mean, m2;
+};
+
+/// parts[0] := all of them, merged by the tree of kernels/fold.h.
+void merge_tree(std::span<Part> parts) {
+  if (parts.size() == 1) return;
+  const std::size_t cut = std::bit_floor(parts.size() - 1);
+  merge_tree(parts.first(cut));
+  merge_tree(parts.subspan(cut));
+  Part &a = parts[0], &b = parts[cut];
+  kernels::merge_statistics(a.count, a.mean, a.m2, b.count, b.mean, b.m2);
+  a.count += b.count;
+}
+
+/// The peers by way of a communicator, whose messages lie on the host.
+class Ranks final : public BatchPeers {
+ public:
+  explicit Ranks(dist::Communicator& communicator) : communicator_(communicator) {}
+
+  double merge(double count, const Tensor& mean, const Tensor& m2) override {
+    const std::int64_t ranks = communicator_.size(), c = mean.numel();
+    const Tensor mine = Tensor::full({1 + 2 * c}, count, DType::f64);
+    mine.slice(1, 1 + c).copy_from(mean);
+    mine.slice(1 + c, 1 + 2 * c).copy_from(m2);
+    const Tensor all = Tensor::empty({ranks, 1 + 2 * c}, DType::f64);
+    communicator_.all_gather(mine, all, fmt::format("batch_norm {} forward", c)).wait();
+
+    std::vector<Part> parts;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const Tensor row = all.slice(r, r + 1).view({1 + 2 * c});
+      parts.push_back({*row.data<double>(), row.slice(1, 1 + c), row.slice(1 + c, 1 + 2 * c)});
+    }
+    merge_tree(parts);
+    mean.copy_from(parts[0].mean);
+    m2.copy_from(parts[0].m2);
+    return parts[0].count;
+  }
+
+  void add(const Tensor& sums) override {
+    const Tensor host = sums.to(Device{});  // the same memory if it lies there
+    communicator_.all_reduce(host, fmt::format("batch_norm {} backward", sums.numel() / 2)).wait();
+    if (sums.device() != host.device()) sums.copy_from(host);
+  }
+
+ private:
+  dist::Communicator& communicator_;
+};
+
+Tensor as_f64(const Tensor& x) {
+  const Tensor result = Tensor::empty(x.shape(), DType::f64, x.device());
+  kernels::cast(x, result);
+  return result;
+}
+
+/// running := (1 - momentum) * running + momentum * factor * batch, rounded once.
+void follow(const Tensor& running, const Tensor& batch, double momentum, double factor) {
+  const Tensor value = as_f64(running);
+  kernels::scale(1 - momentum, value, value, false);
+  kernels::scale(momentum * factor, batch, value, true);
+  kernels::cast(value, running);
+}
+
+/// On its device, which is not waited for.
+void increment(const Tensor& counter) {
+  const Tensor one = Tensor::full(counter.shape(), 1, DType::i64, counter.device());
+  const std::byte* const terms[] = {counter.raw(), one.raw()};
+  std::byte* const sum[] = {counter.raw()};
+  kernels::fold(DType::i64, terms, sum, 1, counter.device());
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(std::int64_t channels, const BatchNormOptions& options)
+    : channels_(channels), options_(options) {
+  check<ShapeError>(channels > 0, "[BatchNorm] channels must be positive, got {}", channels);
+  check<UsageError>(options.eps >= 0, "[BatchNorm] eps must not be negative, got {}", options.eps);
+  const double momentum = options.momentum.value_or(0);
+  check<UsageError>(momentum >= 0 && momentum <= 1,
+                    "[BatchNorm] momentum must be in [0, 1], got {}", momentum);
+  if (options.affine) {
+    weight = Parameter(Tensor::full({channels}, 1, options.dtype));
+    bias = Parameter(Tensor::zeros({channels}, options.dtype));
+  }
+  if (options.track_running_stats) {
+    running_mean = Tensor::zeros({channels}, options.dtype);
+    running_var = Tensor::full({channels}, 1, options.dtype);
+    num_batches_tracked = Tensor::zeros({}, DType::i64);
+  }
+}
+
+void BatchNorm::parts(Parts& p) {
+  p("weight", weight);
+  p("bias", bias);
+  p("running_mean", running_mean);
+  p("running_var", running_var);
+  p("num_batches_tracked", num_batches_tracked);
+}
+
+void BatchNorm::synchronize(dist::Communicator& communicator) {
+  peers_ = communicator.size() > 1 ? std::make_shared<Ranks>(communicator) : nullptr;
+}
+
+// The kernels take rows of channels: (N, C, L) is brought to (N * L, C), and back.
+Tensor BatchNorm::forward(const Tensor& x) {
+  check<ShapeError>(x.rank() >= 2 && x.size(1) == channels_,
+                    "[BatchNorm] expected (N, {}) or (N, {}, ...), got shape {}", channels_,
+                    channels_, x.shape());
+  if (x.rank() == 2) return normalize(x, x.shape());
+  std::int64_t length = 1;
+  for (int dimension = 2; dimension < x.rank(); ++dimension) length *= x.size(dimension);
+  const std::int64_t n = x.size(0);
+  const Tensor rows =
+      reshape(transpose(reshape(x, {n, channels_, length})), {n * length, channels_});
+  const Tensor y = normalize(rows, x.shape());
+  return reshape(transpose(reshape(y, {n, length, channels_})), x.shape());
+}
+
+Tensor BatchNorm::normalize(const Tensor& rows, const Shape& shape) {
+  if (!training() && running_mean.defined())
+    return batch_norm(rows, weight, bias, {.mean = as_f64(running_mean), .m2 = as_f64(running_var)},
+                      options_.eps);
+  const BatchStatistics batch = batch_statistics(rows, training() ? peers_ : nullptr);
+  check<ShapeError>(batch.count != 1,
+                    "[BatchNorm] a batch needs more than 1 value per channel, got 1{}, shape {}{}",
+                    batch.peers ? " on all ranks together" : "", shape,
+                    batch.peers ? " on this one" : "");
+  if (training() && running_mean.defined() && batch.count > 0 && !recomputing()) track(batch);
+  return batch_norm(rows, weight, bias, batch, options_.eps);
+}
+
+void BatchNorm::track(const BatchStatistics& batch) {
+  increment(num_batches_tracked);
+  const double momentum = options_.momentum ? *options_.momentum : 1 / num_batches_tracked.item();
+  follow(running_mean, batch.mean, momentum, 1);
+  follow(running_var, batch.m2, momentum, 1 / (batch.count - 1));
+}
+
+void convert_sync_batchnorm(Module& model, dist::Communicator& communicator) {
+  model.for_each_module([&](Module& module) {
+    if (auto* layer = dynamic_cast<BatchNorm*>(&module)) layer->synchronize(communicator);
+  });
+}
+
+}  // namespace lockstep::nn

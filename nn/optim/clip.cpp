@@ -1,0 +1,48 @@
+#include "lockstep/nn/optim/clip.h"
+
+#include <cmath>
+
+#include "lockstep/kernels/clip.h"
+
+namespace lockstep::optim {
+namespace {
+
+/// The gradients there are.
+std::vector<Tensor> gradients_of(std::string_view operation,
+                                 const std::vector<Parameter>& parameters) {
+  std::vector<Tensor> gradients;
+  gradients.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    const GradientState state = parameter.gradient_state();
+    check<StateError>(state != GradientState::local || !parameter.managed(),
+                      "[{}] the gradient of '{}' is not synchronized: run a backward that "
+                      "synchronizes before clipping",
+                      operation, parameter.name());
+    if (state != GradientState::nothing) gradients.push_back(parameter.gradient_slot());
+  }
+  return gradients;
+}
+
+void check_positive(std::string_view operation, std::string_view name, double value) {
+  check<UsageError>(std::isfinite(value) && value > 0, "[{}] {} must be positive, got {}",
+                    operation, name, value);
+}
+
+}  // namespace
+
+Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm) {
+  check_positive("clip_grad_norm", "max_norm", max_norm);
+  const std::vector<Tensor> gradients = gradients_of("clip_grad_norm", parameters);
+  const Device device = parameters.empty() ? Device{} : parameters[0].value().device();
+  const Tensor norm = Tensor::empty({}, DType::f64, device);
+  kernels::global_norm(gradients, norm);
+  kernels::clip_by_norm(gradients, norm, max_norm);
+  return norm;
+}
+
+void clip_grad_value(const std::vector<Parameter>& parameters, double limit) {
+  check_positive("clip_grad_value", "limit", limit);
+  kernels::clip_by_value(gradients_of("clip_grad_value", parameters), limit);
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,29 @@
+#pragma once
+/// Clipping of gradients, between backward and step:
+///
+///   tape.backward(loss);
+///   optim::clip_grad_norm(model.parameters(), 1.0);
+///   optimizer.step();
+///
+/// Parameters without a gradient are skipped. A parameter under DDP whose gradient is not
+/// synchronized is refused, by name (StateError): the ranks would scale by different factors.
+/// Synchronized gradients have the same bits on every rank, and so have the norm and the result,
+/// whatever the bucket cap.
+
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+
+namespace lockstep::optim {
+
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the length of all
+/// gradients laid end to end: kernels/clip.h, also on what NaN does. Returns the norm before
+/// clipping: f64, (), on the parameters' device; nothing waits unless it is read. Throws UsageError
+/// unless max_norm is positive and finite, DeviceError if the parameters lie on several devices.
+Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm);
+
+/// Moves every element of every gradient into [-limit, limit]. Throws UsageError unless limit is
+/// positive and finite.
+void clip_grad_value(const std::vector<Parameter>& parameters, double limit);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,94 @@
+#include "lockstep/samples/common/ranks.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "lockstep/dist/environment.h"
+#include "lockstep/dist/launch.h"
+#include "lockstep/tools/cli.h"
+
+namespace lockstep::samples {
+
+void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
+  app.add_option("--ranks", options.ranks, "Replicas (" + ranks + ")")
+      ->check(cli::whole_number<int>());
+  cli::add_options(app, options.device);
+  app.add_option("--comm", options.comm, "auto, ring or direct (auto)")
+      ->check(CLI::IsMember({"auto", "ring", "direct"}));
+  app.add_option("--transport", options.transport,
+                 "shm, tcp or threads (shm; several machines: tcp)")
+      ->check(CLI::IsMember({"shm", "tcp", "threads"}));
+  app.add_option("--timeout", options.timeout,
+                 "Seconds without progress until a collective fails (60)");
+  app.add_option("--json", options.json, "Write a machine-readable summary");
+}
+
+bool parse(CLI::App& app, const RunOptions& options, int argc, const char* const* argv) {
+  if (!cli::parse(app, argc, argv)) return false;
+  check<UsageError>(!options.ranks || (*options.ranks > 0 && *options.ranks <= dist::max_ranks),
+                    "--ranks must be in 1..{}, got {}", dist::max_ranks, options.ranks.value_or(0));
+  check<UsageError>(std::isfinite(options.timeout) && options.timeout > 0,
+                    "--timeout must be positive, got {}", options.timeout);
+  (void)options.device.choose(0);  // better now than in every rank
+  return true;
+}
+
+void set_ranks(RunOptions& options, int ranks, std::string_view source) {
+  check<UsageError>(ranks > 0 && ranks <= dist::max_ranks, "{} asks for {} ranks, not 1..{}",
+                    source, ranks, dist::max_ranks);
+  check<UsageError>(!options.ranks || *options.ranks == ranks, "--ranks {}, but {} is for {}",
+                    options.ranks.value_or(0), source, ranks);
+  const auto environment = dist::read_environment();
+  if (environment)
+    check<UsageError>(environment->size == ranks,
+                      "{} is for {} ranks, in a world of {} that {} started", source, ranks,
+                      environment->size, environment->launcher);
+  options.ranks = ranks;
+}
+
+bool writes_results() {
+  const auto environment = dist::read_environment();
+  return !environment || environment->rank == 0;
+}
+
+void check_writable(std::string_view option, const std::string& path) {
+  if (path.empty()) return;
+  namespace fs = std::filesystem;
+  check<UsageError>(!fs::exists(path) || ::access(path.c_str(), W_OK) == 0,
+                    "{} '{}' is there and not writable", option, path);
+  const fs::path parent = fs::absolute(path).parent_path();
+  check<UsageError>(!fs::is_directory(path), "{} '{}' is a folder", option, path);
+  check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", option, path,
+                    parent.string());
+  check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable",
+                    option, path);
+}
+
+int run_ranks(const RunOptions& options, int otherwise, int argc, const char* const* argv,
+              const std::function<void(const World&)>& body) {
+  const auto environment = dist::read_environment();
+  if (environment) {
+    check<UsageError>(!options.ranks || *options.ranks == environment->size,
+                      "--ranks {} in a world of {} that {} started", options.ranks.value_or(0),
+                      environment->size, environment->launcher);
+    check<UsageError>(options.transport != "threads",
+                      "--transport threads in a world of processes that {} started",
+                      environment->launcher);
+  }
+  if (writes_results()) check_writable("--json", options.json);
+  const int ranks = environment ? environment->size : options.ranks.value_or(otherwise);
+  const JoinOptions join{.comm = options.comm,
+                         .transport = options.transport.value_or(""),
+                         .timeout = dist::Seconds(options.timeout)};
+  if (options.transport == "threads")
+    run_threads(ranks, join, body);
+  else if (!environment && ranks > 1)
+    return dist::launch_self({.ranks = ranks}, argc, argv);
+  else
+    body(World::join(join));
+  return 0;
+}
+
+}  // namespace lockstep::samples
