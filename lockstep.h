@@ -21,5 +21,6 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/clip.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/safetensors.h"

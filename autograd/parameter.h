@@ -29,7 +29,7 @@ struct Contribution {
   /// Where the divisor comes from, and so what is still to be done when the ranks' contributions
   /// have been summed.
   enum class Divisor : std::uint8_t {
-    none,    ///< nothing is contributed
+    none,    ///< no gradient is contributed, at most a weight
     given,   ///< the caller knew the total of the weights
     ranks,   ///< the number of ranks: the mean over ranks of their means
     summed,  ///< 1: the sum is to be divided by the sum of all weights

@@ -75,8 +75,9 @@ class DistributedDataParallel {
   /// A scope in which backwards only accumulate, whatever they ask for.
   NoSync no_sync() { return NoSync(*reducer_); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
-  /// with nothing, as a rank must whose loss reaches no parameter.
-  void synchronize() { reducer_->synchronize(); }
+  /// with nothing, as a rank must whose loss reaches no parameter (`weight` is what that loss
+  /// counts for).
+  void synchronize(double weight = 0) { reducer_->synchronize(weight); }
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
   /// more step with them, on no rows (or with synchronize()), and asks again. The optimizer's step

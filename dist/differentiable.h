@@ -14,8 +14,8 @@
 /// rank q's y goes into l_q, and x into every y: dl/dx = sum over q of dl_q/dy, an all-reduce. With
 /// `invariant` there is only one loss, which every rank has computed for itself, and one y: dl/dx =
 /// dl/dy. Taking `varying` for `invariant` adds up W copies of one gradient: it comes out too large
-/// by the factor W, the number of ranks, which a plain learning rate hides well. Taking `invariant`
-/// for `varying` loses what the other ranks would have said.
+/// by the factor W, the number of ranks, which a tuned learning rate hides. Taking `invariant` for
+/// `varying` loses what the other ranks would have said.
 ///
 /// Under DistributedDataParallel: without a weight, every rank seeds backward with 1 / W, which
 /// makes the mean over the ranks of *their* losses. A loss that `invariant` has already summed over

@@ -139,6 +139,7 @@ void HostCommunicator::abort(std::string_view reason) noexcept {
     failure_ = std::current_exception();
   }
   transport_->abort(reason);
+  if (companion_) companion_->transport_->abort(reason);
 }
 
 std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
@@ -220,7 +221,10 @@ void HostCommunicator::give_up(bool echo, std::string_view operation, std::strin
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why);
   failure_ = echo ? std::make_exception_ptr(PeerError(message))
                   : std::make_exception_ptr(CommError(message));
-  transport_->abort(fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why));
+  const std::string reason =
+      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why);
+  transport_->abort(reason);
+  if (companion_) companion_->transport_->abort(reason);
   std::rethrow_exception(failure_);
 }
 

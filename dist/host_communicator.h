@@ -48,13 +48,20 @@ class HostCommunicator final : public Communicator {
   std::string_view algorithm(std::size_t bytes) const override;
 
   Seconds now() const override { return transport_->now(); }
-  Seconds waited() const override { return waited_; }
+  Seconds waited() const override {
+    return companion_ ? waited_ + companion_->waited_ : waited_;
+  }
 
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   std::exception_ptr failure(std::uint64_t sequence) const override;
 
   Transport& transport() const { return *transport_; }
+
+  /// When this communicator breaks, its ranks stop waiting in `companion`, too; and the time that
+  /// they wait there counts as waited here. `companion` must not be gone before this one is used
+  /// for the last time.
+  void share_fate(HostCommunicator& companion) { companion_ = &companion; }
 
  private:
   struct Call {
@@ -86,6 +93,7 @@ class HostCommunicator final : public Communicator {
   std::uint64_t next_ = 0;   // the number of the next call
   bool started_ = false;     // the executor has begun with the front call
   Seconds waited_{0};
+  HostCommunicator* companion_ = nullptr;
   std::exception_ptr failure_;
 };
 

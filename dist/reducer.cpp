@@ -223,9 +223,11 @@ void Reducer::backward_failed() noexcept {
 
 // ---- without a backward ----
 
-void Reducer::synchronize() {
+void Reducer::synchronize(double weight) {
+  check<UsageError>(std::isfinite(weight) && weight >= 0,
+                    "[synchronize] weight must be 0 or more, got {}", weight);
   try {
-    backward_begins({0, 1, Divisor::none, true});
+    backward_begins({weight, 1, Divisor::none, true});
     check<StateError>(syncing_, "[synchronize] within a no_sync scope");
     backward_ends();
   } catch (...) {

@@ -29,8 +29,8 @@
 /// already synchronized is carried by rank 0 alone, so that it is summed once. A window, or a total
 /// to be summed, on top of that is a StateError.
 ///
-/// A rank whose loss reaches none of the parameters must say so (synchronize()): the others wait for
-/// it. If it does not, its optimizer refuses to step, by name, and the others learn of it.
+/// A rank whose loss reaches none of the parameters must say so (synchronize(weight)): the others
+/// wait for it. If it does not, its optimizer refuses to step, by name, and the others learn of it.
 ///
 /// A backward that is left by an exception breaks the communicator: the other ranks count on the
 /// buckets that will not come. An error that all ranks find together (`stop`) does not.
@@ -104,8 +104,9 @@ class Reducer : public GradientObserver {
   std::uint64_t synchronizations() const override { return synchronizations_; }
 
   /// Collective, as a backward is: takes part in a synchronization with what this rank's window
-  /// holds, or with nothing.
-  void synchronize();
+  /// holds, or with nothing. `weight` is that of data whose loss reaches no parameter: it counts in
+  /// the mean, with a gradient of zero.
+  void synchronize(double weight = 0);
   /// Collective. Every parameter := its mean over the ranks. Throws StateError if a gradient is
   /// local: its memory is needed on the way. What the gradients held is lost.
   void average_parameters();

@@ -1,6 +1,8 @@
 #include "lockstep/dist/world.h"
 
+#include <array>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -16,22 +18,46 @@
 
 namespace lockstep {
 
+namespace {
+
+/// Makes transports between the ranks of a world, one at each call. A call is collective.
+using TransportMaker = std::function<std::unique_ptr<dist::Transport>()>;
+
+}  // namespace
+
 struct World::Membership {
-  Membership(std::unique_ptr<dist::Transport> transport, const dist::CommunicatorOptions& options,
-             int local_rank_, int local_size_)
-      : local_rank(local_rank_),
+  Membership(TransportMaker maker, const dist::CommunicatorOptions& options_, int local_rank_,
+             int local_size_)
+      : make_transport(std::move(maker)),
+        options(options_),
+        local_rank(local_rank_),
         local_size(local_size_),
-        communicator(std::move(transport), options) {}
+        communicator(make_transport(), options) {}
 
   ~Membership() {
     if (std::uncaught_exceptions() > exceptions)
-      communicator.transport().abort(
-          fmt::format("rank {} was ended by an error of its own", communicator.rank()));
+      abort(fmt::format("rank {} was ended by an error of its own", communicator.rank()));
   }
 
+  void abort(std::string_view reason) noexcept {
+    communicator.transport().abort(reason);
+    if (layers) layers->transport().abort(reason);
+  }
+
+  dist::HostCommunicator& layer_communicator() {
+    if (!layers) {
+      layers = std::make_unique<dist::HostCommunicator>(make_transport(), options);
+      communicator.share_fate(*layers);
+    }
+    return *layers;
+  }
+
+  TransportMaker make_transport;
+  dist::CommunicatorOptions options;
   int local_rank;
   int local_size;
-  dist::HostCommunicator communicator;  // owns the transport, which holds the store
+  dist::HostCommunicator communicator;  // owns its transport, which holds the store
+  std::unique_ptr<dist::HostCommunicator> layers;
   int exceptions = std::uncaught_exceptions();
 };
 
@@ -47,8 +73,7 @@ dist::CommunicatorOptions communicator_options(const JoinOptions& options) {
   fail<UsageError>("[world] comm must be auto, ring or direct, got '{}'", options.comm);
 }
 
-std::unique_ptr<dist::Transport> make_transport(const dist::Launch& launch,
-                                                const JoinOptions& options) {
+TransportMaker transport_maker(const dist::Launch& launch, const JoinOptions& options) {
   const std::string& wanted = options.transport;
   check<UsageError>(wanted.empty() || wanted == "shm" || wanted == "tcp",
                     "[world] the transport between processes must be shm or tcp, got '{}'", wanted);
@@ -56,15 +81,32 @@ std::unique_ptr<dist::Transport> make_transport(const dist::Launch& launch,
       wanted != "shm" || launch.one_machine(),
       "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
       launch.local_size, launch.size);
-  if (launch.size == 1) return std::move(dist::threads_transports(1).front());
+  if (launch.size == 1) return [] { return std::move(dist::threads_transports(1).front()); };
   const dist::StoreOptions store_options = dist::store_options(launch, options.timeout);
   const bool memory = launch.one_machine() && store_options.address.is_unix();
   check<UsageError>(wanted != "shm" || memory,
                     "[world] transport shm needs a store at unix:/PATH, got '{}'", launch.store);
   const auto store = dist::join_store(store_options);
-  return wanted == "shm" || (wanted.empty() && memory) ? dist::shm_transport(store)
-                                                       : dist::tcp_transport(store);
+  const bool shm = wanted == "shm" || (wanted.empty() && memory);
+  return [=] { return shm ? dist::shm_transport(store) : dist::tcp_transport(store); };
 }
+
+/// Ranks that are threads take their transports from what was made for all of them beforehand.
+class ThreadTransports {
+ public:
+  ThreadTransports(int size, const dist::ThreadsOptions& options)
+      : made_{dist::threads_transports(size, options), dist::threads_transports(size, options)} {}
+
+  TransportMaker maker(int rank) {
+    return [this, rank, next = std::size_t{0}]() mutable {
+      return std::exchange(made_[next++][dist::index(rank)], nullptr);
+    };
+  }
+  void abort(std::string_view reason) noexcept { made_[0].back()->abort(reason); }
+
+ private:
+  std::array<std::vector<std::unique_ptr<dist::Transport>>, 2> made_;
+};
 
 /// Remembers the error to report: the first one, but a cause rather than an echo.
 class FirstError {
@@ -90,7 +132,7 @@ class FirstError {
 World World::join(const JoinOptions& options) {
   const dist::CommunicatorOptions communicator = communicator_options(options);
   const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
-  return World(std::make_shared<Membership>(make_transport(launch, options), communicator,
+  return World(std::make_shared<Membership>(transport_maker(launch, options), communicator,
                                             launch.local_rank, launch.local_size));
 }
 
@@ -99,11 +141,10 @@ int World::size() const { return membership_->communicator.size(); }
 int World::local_rank() const { return membership_->local_rank; }
 int World::local_size() const { return membership_->local_size; }
 dist::Communicator& World::communicator() const { return membership_->communicator; }
+dist::Communicator& World::layer_communicator() const { return membership_->layer_communicator(); }
 std::string_view World::transport() const { return membership_->communicator.transport().name(); }
 
-void World::abort(std::string_view reason) const noexcept {
-  membership_->communicator.transport().abort(reason);
-}
+void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
   const dist::CommunicatorOptions communicator = communicator_options(options);
@@ -111,7 +152,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
   dist::ThreadsOptions stream_options;
   stream_options.join_timeout = options.timeout;
-  auto transports = dist::threads_transports(size, stream_options);
+  ThreadTransports transports(size, stream_options);
   FirstError first;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, its transport goes, as of a rank that left
@@ -121,7 +162,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     };
     try {
       world = World(std::make_shared<World::Membership>(
-          std::exchange(transports[dist::index(rank)], nullptr), communicator, rank, size));
+          transports.maker(rank), communicator, rank, size));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));
@@ -139,7 +180,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
                                            threads.size(), size, error.what());
     first.add(std::make_exception_ptr(Error(reason)), false);
-    transports.back()->abort(reason);  // its rank has not started
+    transports.abort(reason);  // as the last rank, which has not started
   }
   threads.clear();  // joins
   first.rethrow();

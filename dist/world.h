@@ -37,6 +37,10 @@ class World {
   int local_rank() const;  ///< among the ranks of this machine
   int local_size() const;
   dist::Communicator& communicator() const;
+  /// A second one among the same ranks, with an order of its own: for collectives of layers, within
+  /// forward and backward. On the first one they would stand in line with the reducer's buckets,
+  /// whose place in that line depends on what each rank's loss reaches. Collective the first time.
+  dist::Communicator& layer_communicator() const;
   std::string_view transport() const;  ///< "shm", "tcp" or "threads"; a world of 1 needs no better
 
   operator Shard() const { return {rank(), size()}; }

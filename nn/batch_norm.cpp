@@ -1,6 +1,7 @@
 #include "lockstep/nn/batch_norm.h"
 
 #include <bit>
+#include <span>
 #include <vector>
 
 #include "lockstep/autograd/checkpoint.h"
@@ -155,6 +156,10 @@ void convert_sync_batchnorm(Module& model, dist::Communicator& communicator) {
   model.for_each_module([&](Module& module) {
     if (auto* layer = dynamic_cast<BatchNorm*>(&module)) layer->synchronize(communicator);
   });
+}
+
+void convert_sync_batchnorm(Module& model, const World& world) {
+  convert_sync_batchnorm(model, world.layer_communicator());
 }
 
 }  // namespace lockstep::nn

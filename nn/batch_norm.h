@@ -16,16 +16,15 @@
 ///   backward   all-reduce of [sum of dy (C), sum of dy * xhat (C)]
 ///
 /// one message each, in f64, and none in evaluation. Every rank must therefore run each forward in
-/// training, and each backward, in the same order: a rank without data runs them with N = 0. The
-/// reducer's buckets travel among these messages. Where the ranks' losses reach different
-/// parameters, they may be launched at different places, which is an error that names both calls;
-/// a communicator of their own for the layers avoids it.
+/// training, and each backward, in the same order: a rank without data runs them with N = 0. They
+/// have a communicator of their own (World::layer_communicator), so that it does not matter when
+/// the reducer's buckets travel.
 
 #include <memory>
 #include <optional>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/communicator.h"
+#include "lockstep/dist/world.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -47,7 +46,7 @@ class BatchNorm : public Module {
 
   /// x (N, C) or (N, C, ...) -> the same shape. Throws ShapeError for another C, and where the
   /// statistics are the batch's and that has exactly one value per channel, on all ranks together
-  /// if it is synchronized: then on all of them. A batch of none changes nothing.
+  /// if it is synchronized: then on all of them. An empty batch changes nothing.
   Tensor forward(const Tensor& x) override;
   void parts(Parts& p) override;
 
@@ -76,9 +75,13 @@ class SyncBatchNorm : public BatchNorm {
       : BatchNorm(channels, options) {
     synchronize(communicator);
   }
+  SyncBatchNorm(std::int64_t channels, const World& world, const BatchNormOptions& options = {})
+      : SyncBatchNorm(channels, world.layer_communicator(), options) {}
 };
 
-/// Synchronizes every BatchNorm of a model, in place. `communicator` must outlive the model.
+/// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive the
+/// model.
 void convert_sync_batchnorm(Module& model, dist::Communicator& communicator);
+void convert_sync_batchnorm(Module& model, const World& world);
 
 }  // namespace lockstep::nn

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/dist/report.h"
 #include "lockstep/kernels/clip.h"
@@ -84,14 +85,15 @@ Tensor loss_of(Net& net, const Experiment& e, std::size_t sample, Device device)
   return nn::cross_entropy(broadcast_to(logits, {labels.numel(), logits.size(1)}), labels);
 }
 
-struct Gradients {
+/// What a process holds after its backwards.
+struct Held {
   std::vector<std::string> names;            // of the parameters
   std::vector<double> norms;                 // per parameter
   std::vector<std::vector<float>> elements;  // per parameter
 };
 
-Gradients gradients_of(Net& net, Device device) {
-  Gradients result;
+Held gradients_of(Net& net, Device device) {
+  Held result;
   const Tensor norm = Tensor::empty({}, DType::f64, device);
   for (const Parameter& parameter : net.parameters()) {
     const Tensor gradient = parameter.gradient();
@@ -103,7 +105,7 @@ Gradients gradients_of(Net& net, Device device) {
   return result;
 }
 
-Gradients accumulate(const Experiment& e, Device device) {
+Held accumulate(const Experiment& e, Device device) {
   Net net(e);
   net.to(device);
   const auto count = static_cast<double>(e.pixels.size());
@@ -115,7 +117,7 @@ Gradients accumulate(const Experiment& e, Device device) {
 }
 
 /// Collective: the rank's own sample alone, and DDP.
-Gradients synchronize(const Experiment& e, const World& world, Device device) {
+Held synchronize(const Experiment& e, const World& world, Device device) {
   Net net(e);
   net.to(device);
   const dist::DistributedDataParallel ddp(net.parameters(), net.buffers(), world);
@@ -129,13 +131,13 @@ struct Difference {
   double largest = 0, scale = 0;
 };
 
-Difference difference_of(const Gradients& a, const Gradients& b) {
+Difference difference_of(const Held& a, const Held& b) {
   Difference result;
   for (std::size_t k = 0; k < a.elements.size(); ++k)
     for (std::size_t i = 0; i < a.elements[k].size(); ++i) {
       const double value = a.elements[k][i];
       const double difference = std::abs(value - static_cast<double>(b.elements[k][i]));
-      if (!(difference <= result.largest)) result.largest = difference;  // NaN, too
+      result.largest = samples::larger(result.largest, difference);
       result.scale = std::max(result.scale, std::abs(value));
     }
   return result;
@@ -189,13 +191,13 @@ void compare(samples::Comparison& comparison, const Norms& norms, const Field& p
 void run_rank(const Field& fixture, const Experiment& experiment,
               const samples::RunOptions& options, const World& world) {
   const Device device = options.device.choose(world.local_rank());
-  const Gradients accumulated = accumulate(experiment, device),
-                  synchronized = synchronize(experiment, world, device);
+  const Held accumulated = accumulate(experiment, device),
+             synchronized = synchronize(experiment, world, device);
   Norms norms{accumulated.names, accumulated.norms, samples::gather(world, synchronized.norms)};
   const Difference own = difference_of(accumulated, synchronized);
   double largest = 0;
   for (const auto& of_rank : samples::gather(world, {own.largest}))
-    if (!(of_rank[0] <= largest)) largest = of_rank[0];
+    largest = samples::larger(largest, of_rank[0]);
   if (world.rank() != 0) return;
 
   fmt::print(

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -90,10 +91,8 @@ std::vector<double> values_of(const Tensor& tensor) {
 double largest_difference(const std::vector<std::vector<double>>& of_ranks) {
   double largest = 0;
   for (const auto& values : of_ranks)
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const double difference = std::abs(values[i] - of_ranks[0][i]);
-      if (!(difference <= largest)) largest = difference;  // NaN, too
-    }
+    for (std::size_t i = 0; i < values.size(); ++i)
+      largest = samples::larger(largest, std::abs(values[i] - of_ranks[0][i]));
   return largest;
 }
 

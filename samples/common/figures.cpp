@@ -10,6 +10,12 @@ std::string fixed(double value, int decimals) {
   return text;
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::vector<std::vector<double>> gather(const World& world, const std::vector<double>& values) {
   const auto count = static_cast<std::int64_t>(values.size());
   const Tensor all = Tensor::empty({world.size(), count}, DType::f64);

@@ -12,6 +12,12 @@ namespace lockstep::samples {
 /// "0.04043"; what rounds to zero has no sign.
 std::string fixed(double value, int decimals);
 
+/// The larger one; NaN wins.
+inline double larger(double a, double b) { return a >= b || a != a ? a : b; }
+
+/// Of at least one value; of an even number, the upper one of the middle two.
+double median(std::vector<double> values);
+
 /// Every rank's values, of which each has as many. Collective.
 std::vector<std::vector<double>> gather(const World& world, const std::vector<double>& values);
 

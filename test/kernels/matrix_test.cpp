@@ -71,9 +71,8 @@ void check_transpose(std::int64_t matrices, std::int64_t rows, std::int64_t colu
   for (std::int64_t i = 0; i < n; ++i) elements.push_back(word_at<T>(i));
   const Shape shape = matrices == 1 ? Shape{rows, columns} : Shape{matrices, 1, rows, columns};
   const Tensor x = here(Tensor::of<T>({n}, elements)).slice(skipped, n).view(shape);
-  const Tensor out = Tensor::zeros({n}, dtype_of<T>(), test_device())
-                         .slice(skipped, n)
-                         .view(transposed(shape));
+  const Tensor out =
+      Tensor::zeros({n}, dtype_of<T>(), test_device()).slice(skipped, n).view(transposed(shape));
   transpose(x, out);
   const std::vector<T> result = out.to_vector<T>();
   std::int64_t wrong = 0;
@@ -143,12 +142,23 @@ TEST_CASE("every 16-bit number survives the way to f32 and f64 and back") {
 
 TEST_CASE("transpose at all sizes, element sizes and alignments") {
   using Sizes = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
-  for (const auto& [matrices, rows, columns] :
-       std::vector<Sizes>{{1, 1, 1},      {1, 0, 5},     {1, 5, 0},    {1, 1, 40},
-                          {1, 40, 1},     {1, 33, 65},   {1, 64, 64},  {1, 31, 130},
-                          {1, 129, 128},  {1, 48, 272},  {1, 300, 16}, {0, 3, 4},
-                          {5, 3, 7},      {3, 16, 48},   {4, 130, 33}, {2, 1, 9},
-                          {2, 0, 9}})
+  for (const auto& [matrices, rows, columns] : std::vector<Sizes>{{1, 1, 1},
+                                                                  {1, 0, 5},
+                                                                  {1, 5, 0},
+                                                                  {1, 1, 40},
+                                                                  {1, 40, 1},
+                                                                  {1, 33, 65},
+                                                                  {1, 64, 64},
+                                                                  {1, 31, 130},
+                                                                  {1, 129, 128},
+                                                                  {1, 48, 272},
+                                                                  {1, 300, 16},
+                                                                  {0, 3, 4},
+                                                                  {5, 3, 7},
+                                                                  {3, 16, 48},
+                                                                  {4, 130, 33},
+                                                                  {2, 1, 9},
+                                                                  {2, 0, 9}})
     for (const std::int64_t skipped : {0, 1}) {
       check_transpose<std::uint8_t>(matrices, rows, columns, skipped);
       check_transpose<Half>(matrices, rows, columns, skipped);

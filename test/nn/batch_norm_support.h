@@ -3,9 +3,11 @@
 /// lie on several ranks.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "device.h"
@@ -52,6 +54,11 @@ inline std::int64_t rows_of(const Batches& batches, int rank) {
 /// A rank's first row among those of all.
 inline std::int64_t begin_of(const Batches& batches, int rank) {
   return std::accumulate(batches.begin(), batches.begin() + rank, std::int64_t{0});
+}
+
+/// "5 3", for messages.
+inline std::string text_of(const Batches& batches) {
+  return fmt::format("{}", fmt::join(batches, " "));
 }
 
 }  // namespace lockstep::test

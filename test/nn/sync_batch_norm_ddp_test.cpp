@@ -63,7 +63,7 @@ TEST_CASE("under DDP on threads, a converted model trains as one process does on
       manual_seed(4);
       Net model;
       model.to(test_device());
-      nn::convert_sync_batchnorm(model, world.communicator());
+      nn::convert_sync_batchnorm(model, world);
       auto result = train(model, world, batches);
       const std::lock_guard lock(mutex);
       ranks.push_back(std::move(result));
@@ -72,8 +72,47 @@ TEST_CASE("under DDP on threads, a converted model trains as one process does on
     return ranks[0];
   };
   for (const Batches& batches : std::vector<Batches>{{5, 3}, {7, 0, 2}}) {
-    CAPTURE(Shape(batches).to_string());
+    CAPTURE(text_of(batches));
     const auto ranks = trained(batches), whole = trained({total_of(batches)});
     for (std::size_t k = 0; k < whole.size(); ++k) CHECK(distance(ranks[k], whole[k]) < 1e-12);
   }
+}
+
+TEST_CASE("the layers' messages and the buckets do not stand in one line: branches may differ") {
+  // Rank 0 goes by `left`, rank 1 by `right`, rank 2 by neither: so the bucket of each (a bucket per
+  // parameter) is launched before the layer's backward message on some ranks, and after it on others.
+  struct Branches : nn::Module {
+    nn::BatchNorm norm{4, {.dtype = DType::f64}};
+    nn::Linear left{4, 4, false, DType::f64}, right{4, 4, false, DType::f64};
+    nn::Linear first{4, 4, true, DType::f64};
+    int branch = 0;
+    Tensor forward(const Tensor& x) override {
+      const Tensor h = norm(first(x));
+      return branch == 0 ? left(h) : branch == 1 ? right(h) : h;
+    }
+    void parts(nn::Parts& p) override {
+      p("norm", norm);
+      p("left", left);
+      p("right", right);
+      p("first", first);
+    }
+  };
+  run_threads(3, {}, [](World& world) {
+    manual_seed(3);
+    Branches model;
+    nn::convert_sync_batchnorm(model, world);
+    const dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world,
+                                            {.bucket_cap_mb = 1e-6});
+    for (int step = 0; step < 6; ++step) {
+      for (const Parameter& p : model.parameters()) p.zero_grad();
+      model.branch = (world.rank() + step) % 3;
+      Tensor x = Tensor::empty({2 + world.rank(), 4}, DType::f64);
+      for (std::int64_t i = 0; i < x.numel(); ++i)
+        x.data<double>()[i] = std::sin(static_cast<double>(10 * world.rank() + i));
+      Tape tape;
+      tape.backward(mean(model(x)));
+      check<Error>(model.left.weight.gradient().defined(), "left has no gradient");
+      check<Error>(model.first.weight.gradient_state() == GradientState::synchronized, "first");
+    }
+  });
 }

@@ -132,7 +132,8 @@ TEST_CASE_TEMPLATE("over ranks it is BatchNorm on the union: uneven and empty ba
                                                      {2, 3, 1, 4},
                                                      {1, 2, 0, 3, 1, 0, 2}})
     for (const Batches& row : std::vector<Batches>{{channels}, {channels, 4}, {channels, 2, 3}}) {
-      CAPTURE(fmt::format("{}, rows of {}", Shape(batches), Shape(row)));
+      CAPTURE(text_of(batches));
+      CAPTURE(text_of(row));
       const auto ranks = steps_of_ranks(batches, row, dtype, true, 2);
       const auto whole = steps_of_ranks({total_of(batches)}, row, dtype, false, 2);
       for (std::size_t k = 0; k < whole.size(); ++k)
