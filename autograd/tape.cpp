@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "lockstep/core/copies.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -338,6 +339,7 @@ void Gradients::pass(int i, const Tensor& gradient) {
     return;
   }
   const Destination destination = into(i);
+  ++copies_made;
   kernels::scale(1, gradient.detach().view(destination.tensor.shape()), destination.tensor,
                  destination.accumulate);
 }

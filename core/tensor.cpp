@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/copies.h"
 #include "lockstep/core/device_memory.h"
 
 namespace lockstep {
@@ -91,6 +92,7 @@ Tensor Tensor::to(Device target) const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
+  ++copies_made;
   check<StateError>(defined() && source.defined(), "[copy] an undefined tensor");
   check<ShapeError>(shape_ == source.shape_, "[copy] shapes differ: {} from {}", shape_,
                     source.shape_);

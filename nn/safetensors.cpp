@@ -102,12 +102,14 @@ class AtomicFile {
 
 }  // namespace
 
-void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors) {
+void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
   std::vector<std::pair<std::string, Tensor>> ordered(tensors.begin(), tensors.end());
   std::ranges::stable_sort(ordered, [](const auto& a, const auto& b) {
     return size_of(a.second.dtype()) > size_of(b.second.dtype());
   });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
   std::size_t offset = 0;
   for (const auto& [name, tensor] : ordered) {
     const std::vector<std::int64_t> shape(tensor.shape().begin(), tensor.shape().end());

@@ -6,7 +6,8 @@
 ///   {"0.weight": {"dtype": "F32", "shape": [128, 64], "data_offsets": [begin, end]}, ...}
 ///
 /// Offsets are relative to the data section; tensors follow one another without holes, by falling
-/// element size and then by name, so that each is aligned.
+/// element size and then by name, so that each is aligned. Texts that belong to the model as a whole
+/// are kept under "__metadata__".
 
 #include <map>
 #include <string>
@@ -18,6 +19,7 @@ namespace lockstep::nn {
 /// Atomic and durable: writes a temporary file beside `path`, syncs it, and renames it. On failure
 /// throws DataError with the reason, and an older file of that name is intact. A link is followed;
 /// what is there and is no regular file is refused.
-void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors);
+void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace lockstep::nn

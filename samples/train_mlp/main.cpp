@@ -16,8 +16,14 @@ using namespace lockstep;
 
 void write_json(const Options& options, const Result& result, const World& world) {
   nlohmann::ordered_json per_rank = nlohmann::ordered_json::array();
-  for (const Replica& replica : result.replicas)
-    per_rank.push_back({{"rank", replica.rank}, {"pid", replica.pid}, {"digest", replica.digest}});
+  for (const Replica& replica : result.replicas) {
+    const auto r = static_cast<std::size_t>(replica.rank);
+    per_rank.push_back({{"rank", replica.rank},
+                        {"pid", replica.pid},
+                        {"digest", replica.digest},
+                        {"compute_seconds", result.statistics.compute_seconds[r]},
+                        {"wait_seconds", result.statistics.wait_seconds[r]}});
+  }
   nlohmann::ordered_json json = {
       {"test_accuracy", result.test_accuracy},
       {"train_loss", result.train_loss},
@@ -26,6 +32,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"parameter_digest", result.replicas[0].digest},
       {"per_rank", per_rank},
       {"buckets", result.buckets},
+      {"bucket_layout", result.bucket_layout},
       {"samples_per_second", result.samples_per_second},
       {"comm", options.comm},
       {"algorithm", result.algorithm},

@@ -65,6 +65,10 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
+  app.add_option("--plan", o.plan,
+                 "What the buckets follow: registration order, ready order of the first step, or "
+                 "measured times (ready)")
+      ->check(CLI::IsMember({"registration", "ready", "measured"}));
   app.add_option("--checkpoint", o.checkpoint, "Write the trained model, as safetensors");
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
   o.shuffle = !no_shuffle;

@@ -23,6 +23,7 @@ struct Options : lockstep::samples::RunOptions {
   bool shuffle = true;
   bool padded = false;
   double bucket_cap_mb = 25;
+  std::string plan = "ready";  ///< of the buckets: registration, ready or measured
   std::string checkpoint;
 };
 

@@ -29,6 +29,10 @@ void Progress::begin(std::string_view heading) {
   show(fmt::format("{}\n\nepoch      loss    train     test   samples/s\n", heading));
 }
 
+void Progress::note(std::string_view lines) {
+  if (visible_) show(fmt::format("{}{}", bar_ ? clear_line : "", lines));
+}
+
 void Progress::step(std::int64_t epoch, std::int64_t done, std::int64_t steps) {
   if (!bar_) return;
   const auto now = std::chrono::steady_clock::now();

@@ -22,6 +22,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void begin(std::string_view heading);
+  void note(std::string_view lines);
   /// `done` of `steps` steps of this epoch are done.
   void step(std::int64_t epoch, std::int64_t done, std::int64_t steps);
   void epoch(const EpochLine& line);

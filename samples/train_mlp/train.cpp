@@ -52,6 +52,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
       optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
 }
 
+dist::Replan replan_of(const std::string& plan) {
+  return plan == "registration" ? dist::Replan::never
+         : plan == "ready"      ? dist::Replan::ready_order
+                                : dist::Replan::measured;
+}
+
 /// The share of `set` that the model classifies rightly: every rank counts its own part, none
 /// twice.
 double accuracy(nn::Module& model, const data::Dataset& set, const World& world, Device device) {
@@ -145,7 +151,8 @@ Result train(const Options& options, const World& world) {
   const std::vector<Parameter> parameters = model.parameters();
   const auto optimizer = make_optimizer(options, parameters);
   dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
-                                    {.bucket_cap_mb = options.bucket_cap_mb});
+                                    {.bucket_cap_mb = options.bucket_cap_mb,
+                                     .replan = replan_of(options.plan)});
   const data::LoaderOptions loading{.batch = options.batch,
                                     .shuffle = options.shuffle,
                                     .seed = options.seed,
@@ -154,15 +161,15 @@ Result train(const Options& options, const World& world) {
 
   Result result;
   result.device = Device::name_of(device.kind);
-  result.buckets = ddp.reducer().plan().buckets.size();
+  const std::size_t buckets = ddp.reducer().plan().buckets.size();
   result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
       "{} training and {} test samples from {}",
-      fmt::join(layers, "-"), ddp.reducer().parameters(), result.buckets,
-      result.buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
+      fmt::join(layers, "-"), ddp.reducer().parameters(), buckets,
+      buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
           : fmt::format(", {} all-reduce over {}", result.algorithm, world.transport()),
@@ -183,6 +190,8 @@ Result train(const Options& options, const World& world) {
       optimizer->zero_grad();
       log.add(loss, batch.weight);
       progress.step(epoch, ++step, loader.steps());
+      if (options.plan == "measured" && epoch == 0 && step == 1)
+        progress.note("buckets by measured times:\n" + ddp.reducer().describe_plan());
     }
     result.train_loss = log.finish(world, result.losses);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -197,13 +206,17 @@ Result train(const Options& options, const World& world) {
                     .samples_per_second = log.samples() / seconds.count()});
   }
   result.samples_per_second = samples / training_seconds;
+  result.buckets = ddp.reducer().plan().buckets.size();
+  result.bucket_layout = ddp.bucket_layout();
+  result.statistics = ddp.statistics();
   result.kernel_launches = gpu::kernel_launches();
   result.replicas = replicas(parameters, world);
   result.replicas_identical = std::ranges::all_of(result.replicas, [&](const Replica& replica) {
     return replica.digest == result.replicas[0].digest;
   });
   if (!options.checkpoint.empty() && world.rank() == 0)
-    nn::save_safetensors(options.checkpoint, model.state_dict());
+    nn::save_safetensors(options.checkpoint, model.state_dict(),
+                         {{"bucket_layout", result.bucket_layout}});
   return result;
 }
 

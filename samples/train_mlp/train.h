@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/reducer.h"
 #include "options.h"
 
 namespace train_mlp {
@@ -23,6 +24,8 @@ struct Result {
   double test_accuracy = 0;
   double samples_per_second = 0;  ///< all ranks together, over the training steps alone
   std::size_t buckets = 0;
+  std::string bucket_layout;  ///< see dist/bucket_plan.h
+  lockstep::dist::StepStatistics statistics;
   std::string algorithm;  ///< of the largest bucket's all-reduce
   std::string device;                                  ///< of this rank
   std::map<std::string, std::uint64_t> kernel_launches;  ///< on a GPU: by this rank's process

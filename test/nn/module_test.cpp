@@ -163,7 +163,8 @@ TEST_CASE("a safetensors file has the published layout") {
   nn::save_safetensors(path, {{"b.weight", Tensor::of<float>({2, 1}, {1.5f, -2})},
                               {"a", Tensor::of<std::uint8_t>({3}, {7, 8, 9})},
                               {"empty", Tensor::zeros({0, 4})},
-                              {"scalar", Tensor::scalar(0.25, DType::f64)}});
+                              {"scalar", Tensor::scalar(0.25, DType::f64)}},
+                       {{"bucket_layout", "1 0 / 1"}});
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
   std::filesystem::remove(path);
@@ -175,6 +176,7 @@ TEST_CASE("a safetensors file has the published layout") {
   const std::string data = bytes.substr(8 + length);
   CHECK(data.size() == 8 + 8 + 3);
   const auto at = [&](const char* name) { return header.at(name).at("data_offsets"); };
+  CHECK(header.at("__metadata__") == nlohmann::json({{"bucket_layout", "1 0 / 1"}}));
   CHECK(at("scalar") == nlohmann::json({0, 8}));  // largest elements first, then by name
   CHECK(at("b.weight") == nlohmann::json({8, 16}));
   CHECK(at("empty") == nlohmann::json({16, 16}));
