@@ -76,8 +76,6 @@ void Reducer::replan(int source) {
   planned_ = true;
   const std::size_t n = entries_.size();
   const std::vector<int> order = complete_order(ready_, n);
-  for (Entry& entry : entries_) entry.observation = {};
-
   const LinkModel link =
       options_.replan == Replan::measured ? measure_link() : LinkModel{};
   const Tensor seen = Tensor::empty({static_cast<std::int64_t>(2 * n + 2)}, DType::f64);
@@ -97,8 +95,9 @@ void Reducer::replan(int source) {
           ? measured_layout(buckets_->sizes(), std::move(agreed), ready_at,
                             {values[2 * n], values[2 * n + 1]})
           : capped_layout(buckets_->sizes(), std::move(agreed), options_.caps);
-  if (bucket_plan(buckets_->sizes(), layout).buckets != plan().buckets)
-    buckets_->lay_out(std::move(layout));
+  if (bucket_plan(buckets_->sizes(), layout).buckets == plan().buckets) return;
+  for (Entry& entry : entries_) entry.observation = {};
+  buckets_->lay_out(std::move(layout));
   observe_all();
 }
 

@@ -42,7 +42,7 @@ void Comparison::claim(std::string_view what, bool holds) {
 
 std::string Comparison::verdict() const {
   if (!first_difference_.empty()) fail<Error>("{}", first_difference_);
-  return figures_ ? fmt::format("All {} published figures agree.", figures_)
+  return figures_ ? fmt::format("All {} figures agree with those published.", figures_)
                   : "There are no published figures to compare with.";
 }
 

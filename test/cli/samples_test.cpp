@@ -173,7 +173,7 @@ TEST_CASE("ddp_bypass: what is printed has the published digits, and ends with t
   for (const char* figure : {"-0.13683  -0.05685", "0.132573", "-0.34623  -0.34623"})
     CHECK(test::contains(ended.out, figure));
   CHECK(test::lines_of(ended.out).back() ==
-        "synced and inner module: no drift. All 45 published figures agree.");
+        "synced and inner module: no drift. All 45 figures agree with those published.");
 }
 
 TEST_CASE("accumulate_vs_ddp: the published norms, whatever carries the gradients") {

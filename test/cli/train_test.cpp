@@ -155,10 +155,23 @@ TEST_CASE("train: the checkpoint has the names and shapes of PyTorch's Sequentia
   std::string header(length, ' ');
   file.read(header.data(), static_cast<std::streamsize>(length));
   const auto json = nlohmann::json::parse(header);
-  CHECK(json.size() == 6);
+  CHECK(json.size() == 1 + 6);
+  CHECK(json.at("__metadata__").at("bucket_layout") == "5 4 3 2 1 0 / ");  // one bucket
   CHECK(json.at("0.weight").at("shape") == nlohmann::json({128, 64}));
   CHECK(json.at("4.bias").at("shape") == nlohmann::json({10}));
   CHECK(json.at("2.weight").at("dtype") == "F32");
+}
+
+TEST_CASE("train: buckets by measured times are printed, and train as well") {
+  const Folder folder;
+  const auto run = train({"--epochs", "2", "--plan", "measured", "--bucket-cap-mb",
+                              "0.001", "--json", folder / "summary.json"});
+  CHECK(run.code == 0);
+  CHECK(run.err.find("buckets by measured times:\nbucket 0:") != std::string::npos);
+  std::ifstream file(folder / "summary.json");
+  const nlohmann::json json = nlohmann::json::parse(file);
+  CHECK(json.at("replicas_identical") == true);
+  CHECK(json.at("per_rank")[1].at("compute_seconds").get<double>() > 0);
 }
 
 TEST_CASE("train: more ranks than cores, and more ranks than samples in the last batch") {

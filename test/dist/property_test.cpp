@@ -239,7 +239,7 @@ void for_each_seed(std::uint64_t begin, std::uint64_t end, Run&& run) {
 }  // namespace
 
 TEST_CASE("property: any case on a simulated world equals one process on the union") {
-  for_each_seed(0, 400, [](std::uint64_t seed) {
+  for_each_seed(0, 300, [](std::uint64_t seed) {
     const Case c = draw(seed);
     const SimOptions options{.seed = seed, .size = c.world, .shared_memory = c.shared_memory};
     const SimReport report = simulate(options, [&](int, std::unique_ptr<Transport> transport) {

@@ -1,0 +1,207 @@
+// `./lockstep sample per_parameter_vs_buckets`: why gradients travel in buckets.
+//
+// A message of s bytes takes about latency + s / bandwidth. One message per parameter pays the
+// latency for every bias; a single message for all gradients pays it once, but cannot leave before
+// backward has ended. Buckets stand between: few messages, the first of which leave early. Here the
+// same deep MLP is trained with a cap of 1 byte (a bucket per parameter), with two in between, and
+// with one that holds everything.
+//
+// How gradients are cut into buckets must not change what is learnt. With `--comm direct` an
+// element is summed over the ranks in the same order wherever it lies, so the parameters are the
+// same bit for bit. (A ring's order of summation depends on the place of an element in its bucket.)
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lockstep/dist/agreement.h"
+#include "lockstep/dist/report.h"
+#include "lockstep/lockstep.h"
+#include "lockstep/samples/common/figures.h"
+#include "lockstep/samples/common/ranks.h"
+#include "lockstep/tools/cli.h"
+
+namespace {
+
+using namespace lockstep;
+
+struct Options : samples::RunOptions {
+  std::int64_t layers = 20, width = 64, batch = 16, steps = 10, rounds = 7;
+  std::uint64_t seed = 0;
+};
+
+nn::Sequential make_model(const Options& o) {
+  manual_seed(o.seed);
+  nn::Sequential model;
+  for (std::int64_t layer = 0; layer < o.layers; ++layer) {
+    if (layer > 0) model.append(nn::ReLU());
+    model.append(nn::Linear(o.width, o.width));
+  }
+  return model;
+}
+
+constexpr double mebi(double bytes) { return bytes / (1 << 20); }
+
+/// One way to cut the gradients, with a replica of its own.
+class Training {
+ public:
+  Training(std::string cap, double cap_mb, const Options& o, const World& world, Device device)
+      : cap_(std::move(cap)),
+        model_(make_model(o)),
+        parameters_((model_.to(device), model_.parameters())),
+        optimizer_(parameters_, {.lr = 0.01}),
+        ddp_(parameters_, model_.buffers(), world,
+             {.bucket_cap_mb = cap_mb, .first_bucket_mb = cap_mb, .last_bucket_mb = cap_mb}) {}
+
+  void step(const Tensor& x, const Tensor& y) {
+    Tape tape;
+    tape.backward(nn::mse(model_(x), y));
+    optimizer_.step();
+    optimizer_.zero_grad();
+  }
+
+  /// Collective: every replica's, on every rank.
+  std::vector<std::string> digests(const World& world) const {
+    return dist::gather_text(world.communicator(), dist::parameter_digest(parameters_));
+  }
+  const std::string& cap() const { return cap_; }
+  const dist::Reducer& reducer() const { return ddp_.reducer(); }
+  std::size_t collectives() const { return reducer().plan().buckets.size(); }  // per step
+
+ private:
+  std::string cap_;
+  nn::Sequential model_;
+  std::vector<Parameter> parameters_;
+  optim::SGD optimizer_;
+  dist::DistributedDataParallel ddp_;
+};
+
+/// What rank 0 has to tell of one way.
+struct Row {
+  std::string cap;
+  std::size_t collectives = 0, largest_bucket = 0;  // per step; bytes
+  double milliseconds = 0;                          // per step: the median over the rounds
+  std::vector<std::string> digests;                 // by rank
+  bool direct = false;
+};
+
+/// Collective.
+std::vector<Row> measure(const Options& o, const World& world) {
+  const Device device = o.device.choose(world.local_rank());
+  std::vector<std::unique_ptr<Training>> ways;
+  const auto add = [&](std::string cap, double cap_mb) {
+    ways.push_back(std::make_unique<Training>(std::move(cap), cap_mb, o, world, device));
+  };
+  add("1 byte", mebi(1));
+  for (const int kib : {32, 128}) add(fmt::format("{} KiB", kib), mebi(1024.0 * kib));
+  add("25 MiB", 25);
+
+  Generator generator(o.seed + 1 + static_cast<std::uint64_t>(world.rank()));  // own data per rank
+  const Tensor x = Tensor::empty({o.batch, o.width}), y = Tensor::empty({o.batch, o.width});
+  generator.normal(x);
+  generator.normal(y);
+  const Tensor inputs = x.to(device), targets = y.to(device);
+
+  // In turns, so that whatever else happens on the machine happens to all of them. The first round
+  // is not counted: memory is touched for the first time, and buckets get their final order.
+  dist::Communicator& communicator = world.communicator();
+  std::vector<std::vector<double>> times(ways.size());
+  for (std::int64_t round = 0; round <= o.rounds; ++round)
+    for (std::size_t k = 0; k < ways.size(); ++k) {
+      communicator.barrier("start").wait();
+      const dist::Seconds start = communicator.now();
+      for (std::int64_t step = 0; step < o.steps; ++step) ways[k]->step(inputs, targets);
+      communicator.barrier("end").wait();
+      const dist::Seconds seconds = communicator.now() - start;
+      if (round > 0) times[k].push_back(1e3 * seconds.count() / static_cast<double>(o.steps));
+    }
+
+  std::vector<Row> rows;
+  for (std::size_t k = 0; k < ways.size(); ++k) {
+    const std::size_t largest = ways[k]->reducer().largest_bucket();
+    rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest, samples::median(times[k]),
+                    ways[k]->digests(world), communicator.algorithm(largest) != "ring"});
+  }
+  return rows;
+}
+
+void print(const std::vector<Row>& rows) {
+  fmt::print("{:<10}{:>14}{:>16}{:>12}{:>18}   {}\n", "", "collectives", "largest bucket", "ms per",
+             "of the time per", "parameters'");
+  fmt::print("{:<10}{:>14}{:>16}{:>12}{:>18}   {}\n", "cap", "per step", "KiB", "step", "parameter",
+             "SHA-256");
+  for (const Row& row : rows)
+    fmt::print("{:<10}{:>14}{:>16.1f}{:>12.2f}{:>17.0f}%   {}\n", row.cap, row.collectives,
+               static_cast<double>(row.largest_bucket) / 1024, row.milliseconds,
+               100 * row.milliseconds / rows[0].milliseconds, row.digests[0].substr(0, 12));
+  fmt::print("\n");
+}
+
+void write_json(const std::string& path, const std::vector<Row>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Row& row : rows)
+    list.push_back({{"cap", row.cap},
+                    {"collectives", row.collectives},
+                    {"largest_bucket_bytes", row.largest_bucket},
+                    {"ms_per_step", row.milliseconds},
+                    {"digests", row.digests}});
+  cli::write_json(path, {{"buckets", list}});
+}
+
+void report(const Options& o, const World& world, const std::vector<Row>& rows) {
+  fmt::print(
+      "One all-reduce per parameter against buckets: {} x Linear({}, {}), {} rank{},\n"
+      "medians of {} rounds of {} steps, in turns\n\n",
+      o.layers, o.width, o.width, world.size(), world.size() == 1 ? "" : "s", o.rounds, o.steps);
+  print(rows);
+  if (!o.json.empty()) write_json(o.json, rows);
+  samples::Comparison comparison;
+  const bool direct = std::ranges::all_of(rows, &Row::direct);
+  for (const Row& row : rows) {
+    comparison.claim("cap " + row.cap + ": all replicas are identical",
+                     std::set(row.digests.begin(), row.digests.end()).size() == 1);
+    comparison.claim("cap " + row.cap + ": the same parameters as with a cap of 1 byte",
+                     !direct || row.digests == rows[0].digests);
+  }
+  (void)comparison.verdict();
+  if (direct)
+    fmt::print("The same parameters, bit for bit, however the gradients are cut.\n");
+  else
+    fmt::print("Identical replicas; a ring sums in an order that depends on the bucket.\n");
+}
+
+int run(int argc, char** argv) {
+  Options o;
+  CLI::App app("One all-reduce per parameter against buckets",
+               "lockstep sample per_parameter_vs_buckets");
+  const auto number = [&](const char* name, std::int64_t& value, const std::string& what) {
+    app.add_option(name, value, fmt::format("{} ({})", what, value))->check(cli::whole_number());
+  };
+  number("--layers", o.layers, "Linear layers");
+  number("--width", o.width, "Of each layer");
+  number("--batch", o.batch, "Samples per rank and step");
+  number("--steps", o.steps, "Per round");
+  number("--rounds", o.rounds, "Rounds");
+  app.add_option("--seed", o.seed, "Of weights and data (0)")
+      ->check(cli::whole_number<std::uint64_t>());
+  samples::add_options(app, o, "2; in a launcher's world: its size");
+  if (!samples::parse(app, o, argc, argv)) return 0;
+  check<UsageError>(
+      std::min({o.layers, o.width, o.batch, o.steps, o.rounds}) > 0,
+      "--layers {} --width {} --batch {} --steps {} --rounds {}: all must be positive", o.layers,
+      o.width, o.batch, o.steps, o.rounds);
+  return samples::run_ranks(o, 2, argc, argv, [&](const World& world) {
+    const std::vector<Row> rows = measure(o, world);
+    if (world.rank() == 0) report(o, world, rows);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
+}

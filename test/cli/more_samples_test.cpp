@@ -1,0 +1,189 @@
+// The samples that start any number of ranks: their claims, read from their summaries.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "device.h"
+#include "process.h"
+
+using namespace lockstep;
+using lockstep::test::Ended;
+using nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> command(const std::string& name, const std::vector<std::string>& options) {
+  std::vector<std::string> result = {LOCKSTEP_BIN_DIR "/" + name, "--device",
+                                     std::string(Device::name_of(test::test_device().kind))};
+  result.insert(result.end(), options.begin(), options.end());
+  return result;
+}
+
+/// The summary of a run that must succeed.
+json summary(const std::string& name, std::vector<std::string> options) {
+  static int made = 0;
+  const fs::path path =
+      fs::temp_directory_path() / fmt::format("lockstep-sample-{}-{}.json", ::getpid(), made++);
+  options.insert(options.end(), {"--json", path.string()});
+  const Ended ended = test::run(command(name, options));
+  INFO(name, " ", fmt::format("{}", fmt::join(options, " ")), ": ", ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.err == "");
+  json result = json::parse(std::ifstream(path));
+  fs::remove(path);
+  return result;
+}
+
+/// By shared memory and on threads, two and three ranks: check(summary, ranks).
+template <class F>
+void for_all_worlds(const std::string& name, const std::vector<std::string>& options, F check) {
+  for (const char* transport : {"shm", "threads"})
+    for (const int ranks : {2, 3}) {
+      CAPTURE(transport);
+      CAPTURE(ranks);
+      std::vector<std::string> all = options;
+      all.insert(all.end(), {"--transport", transport, "--ranks", std::to_string(ranks)});
+      check(summary(name, all), static_cast<std::size_t>(ranks));
+    }
+}
+
+std::set<std::string> strings(const json& list) { return list.get<std::set<std::string>>(); }
+
+void expect_usage_error(const std::string& name, const std::vector<std::string>& options,
+                        const std::string& says) {
+  const Ended ended = test::run(command(name, options));
+  INFO(ended.err, " (expected: ", says, ")");
+  CHECK(ended.code == 2);
+  CHECK(test::lines_of(ended.err).size() == 1);
+  CHECK(test::contains(ended.err, says));
+}
+
+}  // namespace
+
+TEST_CASE("stragglers: no gradient is lost, whoever is slow") {
+  for_all_worlds("stragglers", {"--steps", "9", "--batch", "8", "--hidden", "16"},
+                 [](const json& result, std::size_t ranks) {
+                   for (const char* run : {"all_alike", "one_slow"})
+                     for (const char* list : {"compute_ms", "wait_ms", "digests"})
+                       CHECK(result[run][list].size() == ranks);
+                   for (const auto& ms : result["one_slow"]["compute_ms"])
+                     CHECK(ms.get<double>() > 0);
+                   CHECK(strings(result["one_slow"]["digests"]).size() == 1);
+                   CHECK(result["one_slow"]["digests"] == result["all_alike"]["digests"]);
+                   CHECK(result["slow_rank"] == ranks - 1);
+                   CHECK(result["slowest"].get<std::size_t>() < ranks);
+
+                   const json& rows = result["synchronized"];
+                   REQUIRE(rows.size() == 6);
+                   std::set<std::string> different;
+                   const std::vector<int> every = {0, 1, 2, 4, 8, 16};
+                   for (std::size_t k = 0; k < rows.size(); ++k) {
+                     CHECK(rows[k]["every"] == every[k]);
+                     CHECK(strings(rows[k]["digests"]).size() == 1);
+                     different.insert(rows[k]["digests"][0]);
+                     CHECK((rows[k]["drift"].get<double>() > 0) == (k > 0));
+                     CHECK(rows[k]["accuracy"].get<double>() <= 1);
+                   }
+                   CHECK(rows[0]["digests"] == result["all_alike"]["digests"]);
+                   CHECK(different.size() >= 5);  // averaging at other steps leads elsewhere
+                   // The average of parameters after one step is the step on the average gradient.
+                   CHECK(rows[1]["loss"].get<double>() ==
+                         doctest::Approx(rows[0]["loss"].get<double>()).epsilon(1e-4));
+                 });
+}
+
+TEST_CASE("dynamic_graph: a branch has a gradient if a rank took it, the one of one process") {
+  for_all_worlds("dynamic_graph", {"--steps", "7"}, [](const json& result, std::size_t ranks) {
+    REQUIRE(result["steps"].size() == 7);
+    std::set<std::string> everything;
+    for (const json& step : result["steps"]) {
+      CHECK(step["taken"].size() == ranks);
+      std::set<std::string> modules = strings(step["taken"]), expected;
+      everything.insert(modules.begin(), modules.end());
+      modules.erase("none");
+      CHECK(modules.size() < 4);
+      modules.insert({"trunk", "head"});
+      for (const std::string& module : modules)
+        expected.insert({module + ".weight", module + ".bias"});
+      CHECK(strings(step["with_gradient"]) == expected);
+      CHECK(step["difference"].get<double>() <= 1e-9);
+    }
+    CHECK(everything.count("none") == 1);
+    CHECK(everything.size() >= 4);
+  });
+}
+
+TEST_CASE("dynamic_graph: a ring, tcp, another seed, and a world of one") {
+  const json first = summary("dynamic_graph", {"--comm", "ring", "--transport", "tcp"});
+  const json second = summary("dynamic_graph", {"--seed", "1", "--ranks", "4"});
+  CHECK(first["steps"][0]["taken"].size() == 2);
+  CHECK(second["steps"][0]["taken"].size() == 4);
+  CHECK(summary("dynamic_graph", {"--ranks", "1"})["steps"].size() == 12);
+}
+
+TEST_CASE("per_parameter_vs_buckets: the same parameters, however the gradients are cut") {
+  const std::vector<std::string> options = {"--layers", "6",       "--steps", "2",      "--rounds",
+                                            "1",        "--batch", "3",       "--comm", "direct"};
+  for_all_worlds("per_parameter_vs_buckets", options, [](const json& result, std::size_t ranks) {
+    const json& rows = result["buckets"];
+    REQUIRE(rows.size() == 4);
+    CHECK(rows[0]["collectives"] == 12);  // a weight and a bias per layer
+    CHECK(rows[3]["collectives"] == 1);
+    for (const json& row : rows) {
+      CHECK(row["digests"].size() == ranks);
+      CHECK(strings(row["digests"]).size() == 1);
+      CHECK(row["digests"] == rows[0]["digests"]);
+      CHECK(row["collectives"] <= rows[0]["collectives"]);
+      CHECK(row["ms_per_step"].get<double>() > 0);
+      // 6 layers of 64 x 64 weights and 64 biases, f32.
+      CHECK(row["largest_bucket_bytes"].get<double>() * row["collectives"].get<double>() >=
+            6 * (64 * 64 + 64) * 4);
+    }
+  });
+}
+
+TEST_CASE("per_parameter_vs_buckets: with a ring, the replicas are the same") {
+  const json rows = summary("per_parameter_vs_buckets",
+                            {"--layers", "3", "--steps", "2", "--rounds", "1", "--comm", "ring",
+                             "--transport", "tcp", "--ranks", "3"})["buckets"];
+  for (const json& row : rows) CHECK(strings(row["digests"]).size() == 1);
+}
+
+TEST_CASE("syncbn: over ranks as on the union; per rank not") {
+  for_all_worlds("syncbn", {}, [](const json& result, std::size_t) {
+    CHECK(result.size() == 2);
+    CHECK(result["syncbn_vs_union"].get<double>() <= 1e-6);
+    CHECK(result["batchnorm_vs_union"].get<double>() > 1e-3);
+  });
+  // The fourth rank has no rows.
+  const json four = summary("syncbn", {"--ranks", "4", "--transport", "tcp", "--seed", "3"});
+  CHECK(four["syncbn_vs_union"].get<double>() <= 1e-6);
+  CHECK(four["batchnorm_vs_union"].get<double>() > 1e-3);
+  CHECK(summary("syncbn", {"--ranks", "1"})["batchnorm_vs_union"] == 0.0);
+}
+
+TEST_CASE("samples of any number of ranks: a headline, a verdict, and what they refuse") {
+  const std::vector<std::pair<std::string, std::string>> verdicts = {
+      {"dynamic_graph", "The gradients of one process on all rows, "},
+      {"syncbn", "SyncBatchNorm is BatchNorm on the union, to "}};
+  for (const auto& [name, verdict] : verdicts) {
+    const Ended ended = test::run(command(name, {"--transport", "threads"}));
+    CHECK(ended.code == 0);
+    CHECK(test::lines_of(ended.out).back().starts_with(verdict));
+    for (const std::string& line : test::lines_of(ended.out)) CHECK(line.size() <= 110);
+  }
+  expect_usage_error("stragglers", {"--steps", "0", "--batch", "8", "--hidden", "16"},
+                     "--steps 0 --batch 8 --hidden 16: all must be positive");
+  expect_usage_error("dynamic_graph", {"--steps", "-1"}, "--steps must be positive, got -1");
+  expect_usage_error("per_parameter_vs_buckets", {"--rounds", "0"}, "all must be positive");
+  expect_usage_error("syncbn", {"--ranks", "0"}, "--ranks must be in 1..");
+  expect_usage_error("syncbn", {"--json", "/nowhere/x.json"}, "/nowhere");
+}
