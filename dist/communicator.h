@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
@@ -99,6 +100,9 @@ class Communicator {
   virtual Seconds now() const = 0;
   /// How long this rank has waited for others so far, in all.
   virtual Seconds waited() const = 0;
+
+  /// Its last calls, a line each, the oldest first: dist/flight_recorder.h.
+  virtual std::string flight_record() const = 0;
 
   // What Work is made of.
   virtual bool progress(std::uint64_t sequence) = 0;

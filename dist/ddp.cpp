@@ -6,6 +6,33 @@
 namespace lockstep::dist {
 namespace {
 
+std::string_view name_of(Replan replan) {
+  switch (replan) {
+    case Replan::never: return "never";
+    case Replan::ready_order: return "ready_order";
+    case Replan::measured: return "measured";
+  }
+  return "?";
+}
+
+std::string_view name_of(BufferMode mode) {
+  switch (mode) {
+    case BufferMode::broadcast: return "broadcast";
+    case BufferMode::average: return "average";
+    case BufferMode::off: return "off";
+  }
+  return "?";
+}
+
+std::string_view name_of(NonFinite policy) {
+  switch (policy) {
+    case NonFinite::ignore: return "ignore";
+    case NonFinite::skip: return "skip";
+    case NonFinite::stop: return "stop";
+  }
+  return "?";
+}
+
 // A line per parameter ("parameter '0.weight' (128, 64) f32"), then per buffer, then what of the
 // options must agree.
 std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
@@ -21,8 +48,8 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
                     "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nreplan {}\n"
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
-                    static_cast<int>(options.replan), options.bucket_layout,
-                    static_cast<int>(options.buffers), static_cast<int>(options.nonfinite));
+                    name_of(options.replan), options.bucket_layout, name_of(options.buffers),
+                    name_of(options.nonfinite));
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {

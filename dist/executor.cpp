@@ -28,8 +28,9 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-Executor::Executor(Transport& transport)
+Executor::Executor(Transport& transport, FlightRecorder& recorder)
     : transport_(transport),
+      recorder_(recorder),
       sources_(static_cast<std::size_t>(transport.size())),
       destinations_(static_cast<std::size_t>(transport.size())) {}
 
@@ -103,6 +104,7 @@ bool Executor::pull() {
   received_ += count;
   if (received_ == header_bytes) {
     compare(job_.signature, theirs_, step_.from);
+    recorder_.heard(step_.from, theirs_);
     pull_payload();
   }
   return true;
@@ -174,11 +176,6 @@ void Executor::fold_windows() {
 std::byte* Executor::slot(int peer) const {
   const int index = peer < job_.plan.rank ? peer : peer - 1;
   return scratch_.raw() + static_cast<std::size_t>(index) * slot_bytes_;
-}
-
-std::string Executor::waiting_for() const {
-  const int peer = received_ < to_receive_ ? step_.from : step_.to;
-  return fmt::format("rank {} (step {} of {})", peer, index_ + 1, steps_);
 }
 
 }  // namespace lockstep::dist

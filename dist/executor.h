@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/dist/flight_recorder.h"
 #include "lockstep/dist/plan.h"
 #include "lockstep/dist/signature.h"
 #include "lockstep/dist/transport.h"
@@ -31,8 +32,8 @@ struct Job {
 
 class Executor {
  public:
-  /// The transport must outlive the executor.
-  explicit Executor(Transport& transport);
+  /// The transport and the recorder must outlive the executor.
+  Executor(Transport& transport, FlightRecorder& recorder);
 
   /// Begins a job. The last one must be done.
   void start(const Job& job);
@@ -43,8 +44,10 @@ class Executor {
 
   bool done() const { return index_ == steps_; }
 
-  /// "rank 0 (step 2 of 5)"
-  std::string waiting_for() const;
+  /// The rank that has to move before this one can.
+  int awaited() const { return received_ < to_receive_ ? step_.from : step_.to; }
+  /// "step 2 of 5"
+  std::string position() const { return fmt::format("step {} of {}", index_ + 1, steps_); }
 
  private:
   bool push();          // sends what the stream takes
@@ -62,6 +65,7 @@ class Executor {
   }
 
   Transport& transport_;
+  FlightRecorder& recorder_;
   Job job_;
   std::size_t element_ = 1;  // bytes
   Tensor scratch_;           // slots, or the block in which elements to be added arrive

@@ -15,7 +15,8 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    CommunicatorOptions options)
     : transport_(std::move(transport)),
       options_(options),
-      executor_(*transport_),
+      recorder_(transport_->size()),
+      executor_(*transport_, recorder_),
       queue_(queue_length) {}
 
 // ---- calls ----
@@ -85,6 +86,7 @@ Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const 
   signature.algorithm = choose(options_.algorithm, operation, buffer.bytes(), size(),
                                transport_->has_shared_memory(), call.job.window != nullptr);
 
+  recorder_.called(signature, now());
   call.job.plan = {operation, signature.algorithm, rank(), size(), buffer.numel(), root};
   call.job.buffer = buffer.raw();
   call.job.part = part.raw();
@@ -164,6 +166,7 @@ bool HostCommunicator::advance() {
       if (!executor_.done()) break;
       call.buffer = call.part = Tensor();
       started_ = false;
+      recorder_.finished(front_, now());
       ++front_;
       moved = true;
     }
@@ -194,8 +197,10 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
     const Seconds now = transport_->now();
     if (round == 0) idle_since = now;
     if (now - idle_since > limit) {
-      give_up(false, fmt::format("timed out after {:g} s, waiting for {}", limit.count(),
-                                 executor_.waiting_for()));
+      const int peer = executor_.awaited();
+      give_up(false, fmt::format("timed out after {:g} s, waiting for rank {} ({}); {}",
+                                 limit.count(), peer, executor_.position(),
+                                 recorder_.last_seen(peer)));
     }
     try {
       transport_->relax(round++);

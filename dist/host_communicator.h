@@ -52,6 +52,8 @@ class HostCommunicator final : public Communicator {
     return companion_ ? waited_ + companion_->waited_ : waited_;
   }
 
+  std::string flight_record() const override { return recorder_.text(now()); }
+
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   std::exception_ptr failure(std::uint64_t sequence) const override;
@@ -86,6 +88,7 @@ class HostCommunicator final : public Communicator {
 
   std::unique_ptr<Transport> transport_;
   CommunicatorOptions options_;
+  FlightRecorder recorder_;
   Executor executor_;
   std::vector<Window> windows_;
   std::vector<Call> queue_;

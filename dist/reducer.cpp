@@ -10,6 +10,22 @@ namespace lockstep::dist {
 
 using Divisor = Contribution::Divisor;
 
+namespace {
+
+/// Of the exception that is being handled, its first line.
+std::string current_message() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    return std::string(text.substr(0, std::min<std::size_t>(text.find('\n'), 300)));
+  } catch (...) {
+    return "of no known kind";
+  }
+}
+
+}  // namespace
+
 // ---- windows ----
 
 // Between backwards a gradient is local only while a window is open; zero_grad gives it up.
@@ -215,8 +231,8 @@ void Reducer::stop(const Agreement& agreement) {
 // be taken for them.
 void Reducer::backward_failed() noexcept {
   if (communicator_.size() > 1 && !agreed_)
-    communicator_.abort(
-        fmt::format("[backward] rank {} left it by an exception", communicator_.rank()));
+    communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
+                                    communicator_.rank(), current_message()));
   window_ = {};
   discard();
 }

@@ -12,12 +12,16 @@ void Signature::set_name(std::string_view text) {
   std::copy_n(text.begin(), std::min(text.size(), name.size()), name.begin());
 }
 
-std::string describe(const Signature& s) {
-  // A peer's name may hold anything: print what can be printed.
+std::string printable_name(const Signature& s) {
   std::string name(s.name.data(), strnlen(s.name.data(), s.name.size()));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  std::string text = fmt::format("{} #{} '{}'", name_of(s.operation), s.sequence, name);
+  return name;
+}
+
+std::string describe(const Signature& s) {
+  std::string text =
+      fmt::format("{} #{} '{}'", name_of(s.operation), s.sequence, printable_name(s));
   if (s.operation == Operation::barrier) return text;
   text += fmt::format(" of {} {}", s.count, s.dtype);
   if (s.operation == Operation::broadcast) return text + fmt::format(" from root {}", s.root);

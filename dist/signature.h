@@ -35,6 +35,9 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 64, "no padding, and one cache line");
 
+/// How its name begins; a peer's may hold anything: what cannot be printed is a '?'.
+std::string printable_name(const Signature& signature);
+
 /// "all_reduce #17 'bucket 0' of 1024 f32 (direct)"
 std::string describe(const Signature& signature);
 

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/dist/join.h"
+
 namespace lockstep::dist {
 
 namespace {
@@ -108,6 +110,7 @@ class SimWorld {
   struct Allocation {
     std::size_t bytes = 0;
     int arrived = 0;
+    std::vector<bool> here;  // by rank
     Window window;
   };
   std::deque<Allocation> allocations_;
@@ -278,6 +281,8 @@ Window SimWorld::allocate(int rank, std::size_t bytes) {
   Allocation& mine = allocations_[number];
   check<CommError>(mine.bytes == bytes, "rank {} asks for {} bytes, another rank for {}", rank,
                    bytes, mine.bytes);
+  mine.here.resize(ranks_.size());
+  mine.here[index(rank)] = true;
   if (++mine.arrived == size()) {
     const std::size_t stride = whole_pages(bytes);
     const std::size_t total = stride * ranks_.size();
@@ -296,8 +301,13 @@ Window SimWorld::allocate(int rank, std::size_t bytes) {
       check<PeerError>(!state(peer).gone || state(peer).allocations > number, "rank {} is gone",
                        peer);
     }
-    check<CommError>(clock_ < limit, "timed out after {:g} s, waiting for the other ranks",
-                     options_.join_timeout.count());
+    if (clock_ >= limit) {
+      std::vector<int> missing;
+      for (int peer = 0; peer < size(); ++peer)
+        if (!mine.here[index(peer)]) missing.push_back(peer);
+      fail<CommError>("timed out after {:g} s: {} where {} bytes are to be allocated",
+                      options_.join_timeout.count(), describe_ranks(missing, "missing"), bytes);
+    }
     relax(rank);
   }
   return mine.window;

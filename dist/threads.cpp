@@ -10,6 +10,7 @@
 
 #include "lockstep/dist/backoff.h"
 #include "lockstep/dist/byte_ring.h"
+#include "lockstep/dist/join.h"
 
 namespace lockstep::dist {
 
@@ -57,6 +58,7 @@ class Hub {
     std::size_t bytes = 0;
     int first_rank = 0;
     int arrived = 0;
+    std::vector<bool> here;  // by rank
     Window window;
   };
 
@@ -65,6 +67,13 @@ class Hub {
   bool complete(const Round& round) {
     const std::lock_guard lock(mutex_);
     return round.arrived == size;
+  }
+  std::vector<int> missing(const Round& round) {
+    const std::lock_guard lock(mutex_);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank)
+      if (!round.here[index(rank)]) ranks.push_back(rank);
+    return ranks;
   }
 
   const int size;
@@ -105,6 +114,7 @@ std::shared_ptr<Hub::Round> Hub::arrive(std::size_t number, int rank, std::size_
     rounds_.push_back(std::make_shared<Round>());
     rounds_.back()->bytes = bytes;
     rounds_.back()->first_rank = rank;
+    rounds_.back()->here.resize(index(size));
   }
   const std::shared_ptr<Round> round = rounds_[number];
   check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
@@ -114,6 +124,7 @@ std::shared_ptr<Hub::Round> Hub::arrive(std::size_t number, int rank, std::size_
     rounds_[number].reset();  // from here on the ranks hold it
   }
   ++round->arrived;
+  round->here[index(rank)] = true;
   return round;
 }
 
@@ -156,9 +167,10 @@ class ThreadsTransport final : public Transport {
     for (unsigned k = 0; !hub_->complete(*round); ++k) {
       for (int peer = 0; peer < size(); ++peer)
         if (has_left(peer) && !hub_->complete(*round)) fail_without(peer);
-      check<CommError>(now() - since < hub_->options.join_timeout,
-                       "timed out after {:g} s, waiting for the other ranks to allocate {} bytes",
-                       hub_->options.join_timeout.count(), bytes);
+      if (now() - since >= hub_->options.join_timeout)
+        fail<CommError>("timed out after {:g} s: {} where {} bytes are to be allocated",
+                        hub_->options.join_timeout.count(),
+                        describe_ranks(hub_->missing(*round), "missing"), bytes);
       relax(k);
     }
     return round->window;

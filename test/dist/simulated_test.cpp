@@ -215,10 +215,12 @@ TEST_CASE("simulated: a rank that never comes ends in a timeout that names it, i
       });
   CHECK(
       message_of(report.errors[0]) ==
-      "[all_reduce] rank 0, #1 'bucket 1': timed out after 60 s, waiting for rank 1 (step 1 of 3)");
+      "[all_reduce] rank 0, #1 'bucket 1': timed out after 60 s, waiting for rank 1 (step 1 of 3); "
+      "this rank last finished #0 'bucket 0'; rank 1 was last heard from in #0 'bucket 0'");
   CHECK(message_of(report.errors[1]) ==
         "rank 0 gave up in all_reduce #1 'bucket 1': timed out after 60 s, waiting for rank 1 "
-        "(step 1 of 3)");
+        "(step 1 of 3); this rank last finished #0 'bucket 0'; rank 1 was last heard from in #0 "
+        "'bucket 0'");
   CHECK(report.end > Seconds(60));
   CHECK(report.end < Seconds(65));
 }

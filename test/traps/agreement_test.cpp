@@ -140,7 +140,7 @@ TEST_CASE("trap 11: models that differ are told apart by every rank, rank 0 incl
       {[](Net&, dist::DdpOptions& options) { options.bucket_cap_mb = 10; },
        "bucket_cap_mb 25 on rank 0, bucket_cap_mb 10 on rank "},
       {[](Net&, dist::DdpOptions& options) { options.nonfinite = dist::NonFinite::skip; },
-       "nonfinite 0 on rank 0, nonfinite 1 on rank "},
+       "nonfinite ignore on rank 0, nonfinite skip on rank "},
   };
   for (const Case& c : cases)
     for (const int odd_one : {1, 2}) {
