@@ -65,6 +65,8 @@ class GradientObserver {
   /// An optimizer is about to step on this parameter's gradient; with `local`, on this rank's own.
   /// Throws StateError if that would let replicas drift apart.
   virtual void step_begins(const Parameter&, bool /*local*/) {}
+  /// It has stepped; `options` is a digest of how. Replicas that step differently drift apart.
+  virtual void stepped(std::uint64_t /*options*/) {}
   /// How often gradients have been summed so far.
   virtual std::uint64_t synchronizations() const { return 0; }
 };

@@ -29,12 +29,22 @@ std::string contradiction(std::span<const ControlMessage> messages, const Contro
     const ControlMessage& m = messages[r];
     if (m.plan != messages[0].plan)
       return fmt::format("ranks 0 and {} have different bucket plans", r);
+    if (m.steps != messages[0].steps)
+      return fmt::format(
+          "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
+          "options differ, or one has stepped more often",
+          r);
+    if (m.carries != messages[0].carries)
+      return fmt::format(
+          "the gradients of rank {} hold what the last backward left, those of rank {} were zeroed: "
+          "zero_grad() on all ranks or on none",
+          m.carries ? r : 0, m.carries ? 0 : r);
     if (m.kind != Contribution::Divisor::none &&
         (m.kind != first.kind || m.divisor != first.divisor))
       return fmt::format(
-          "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. (A window of "
-          "several backwards sums its weights: ranks with one backward must give Weight{{n}}, "
-          "without a total.)",
+          "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
+          "batch ahead? (A window of several backwards sums its weights: there, ranks with a single "
+          "backward must give Weight{{n}}, without a total.)",
           source, describe(first), r, describe(m));
   }
   return "";
@@ -64,12 +74,13 @@ Agreement agree(std::span<const ControlMessage> messages, NonFinite policy) {
   using enum Contribution::Divisor;
   Agreement a;
   a.all_joined = std::ranges::all_of(messages, [](const auto& m) { return m.joined == 1; });
-  bool carried = false;
+  bool carried = false, any_joined = false;
   const ControlMessage* first = nullptr;
   for (std::size_t r = 0; r < messages.size(); ++r) {
     const ControlMessage& m = messages[r];
     a.weight += m.weight;
     carried = carried || m.carries == 1;
+    any_joined = any_joined || m.joined == 1;
     if (m.kind != none && !first) {
       first = &m;
       a.source = static_cast<int>(r);
@@ -81,7 +92,8 @@ Agreement agree(std::span<const ControlMessage> messages, NonFinite policy) {
   }
   if (first) {
     a.problem = contradiction(messages, *first, a.source);
-    if (first->kind != given) a.scale = first->divisor / a.weight;
+    // A total that was given holds, unless a rank is gone whose share was counted in.
+    if (first->kind != given || any_joined) a.scale = first->divisor / a.weight;
     if (a.problem.empty() && carried && a.scale != 1)
       a.problem = fmt::format(
           "gradients that are synchronized already cannot be added to: of {:g} ranks those with "

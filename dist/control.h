@@ -28,14 +28,15 @@ struct ControlMessage {
                                ///< without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
   std::uint64_t plan = 0;      ///< digest of its bucket plan
+  std::uint64_t steps = 0;     ///< digest of the optimizer's steps since the last message
   std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
-  std::uint8_t carries = 0;  ///< 1: its gradients hold what an earlier backward synchronized
+  std::uint8_t carries = 0;  ///< 1: its gradients held what an earlier backward synchronized
   std::uint8_t joined = 0;   ///< 1: it has no more data (DistributedDataParallel::join)
   std::uint8_t padding = 0;
 };
-static_assert(sizeof(ControlMessage) == 56, "no padding: every byte is sent");
+static_assert(sizeof(ControlMessage) == 64, "no padding: every byte is sent");
 
 constexpr std::int64_t control_elements = sizeof(ControlMessage) / 2;
 

@@ -86,9 +86,9 @@ bool Reducer::begin(std::size_t i) {
   const Parameter& parameter = buckets_->parameters()[i];
   const GradientState state = parameter.gradient_state();
   if (state == GradientState::local) return entries_[i].used;
-  if (state == GradientState::synchronized && communicator_.rank() == 0) {
+  if (state == GradientState::synchronized) {
     carries_ = true;
-    return true;
+    if (communicator_.rank() == 0) return true;
   }
   parameter.zero_grad();
   if (parameter.pending() == 0) parameter.gradient_slot().fill_zero();
@@ -147,6 +147,7 @@ void Reducer::write_control() {
       (now.now - step_start_.now - (now.waited - step_start_.waited)).count();
   message.wait_seconds = last_wait_;
   message.plan = plan_digest_;
+  message.steps = std::exchange(steps_digest_, 0);
   message.carries = carries_ ? 1 : 0;
   message.joined = joined_ ? 1 : 0;
   message.bad_parameter = bad_parameter_;
@@ -177,6 +178,8 @@ Agreement Reducer::read_control() {
     statistics_.compute_seconds[r] += report_.compute_seconds[r] = messages_[r].compute_seconds;
     statistics_.wait_seconds[r] += report_.wait_seconds[r] = messages_[r].wait_seconds;
   }
+  const auto slowest = std::ranges::max_element(report_.compute_seconds);
+  ++statistics_.slowest[static_cast<std::size_t>(slowest - report_.compute_seconds.begin())];
   return agreement;
 }
 
@@ -216,9 +219,15 @@ void Reducer::discard() noexcept {
   for (const Parameter& parameter : buckets_->parameters()) parameter.zero_grad();
 }
 
-// Every rank has read the same messages, and throws the same error.
+// Every rank has read the same messages, and throws the same error; none leaves before all have
+// read them.
 void Reducer::stop(const Agreement& agreement) {
   agreed_ = true;
+  try {
+    communicator_.barrier("stop").wait();
+  } catch (const CommError&) {
+    // Whoever is gone by now has read them, too.
+  }
   if (!agreement.problem.empty()) fail<StateError>("[backward] {}", agreement.problem);
   const ControlMessage& bad = messages_[index(agreement.bad_rank)];
   fail<StateError>("[backward] element {} of the gradient of '{}' is infinite or NaN on rank {}",

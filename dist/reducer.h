@@ -82,8 +82,11 @@ struct StepReport {
 struct StepStatistics {
   std::int64_t steps = 0, skipped = 0;
   std::vector<double> compute_seconds, wait_seconds;  ///< by rank
+  std::vector<std::int64_t> slowest;  ///< by rank: in how many steps it computed longest, so that the
+                                      ///< others waited for it
 };
-/// A line per rank: milliseconds per step that it computes, and that it waits for others.
+/// A line per rank: milliseconds per step that it computes, that it waits for others, and how often
+/// they waited for it.
 std::string describe(const StepStatistics& statistics);
 
 class Reducer : public GradientObserver {
@@ -102,6 +105,7 @@ class Reducer : public GradientObserver {
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_open(); }
   void step_begins(const Parameter& parameter, bool local) override;
   std::uint64_t synchronizations() const override { return synchronizations_; }
+  void stepped(std::uint64_t options) override { steps_digest_ = steps_digest_ * 31 + options; }
 
   /// Collective, as a backward is: takes part in a synchronization with what this rank's window
   /// holds, or with nothing. `weight` is that of data whose loss reaches no parameter: it counts in
@@ -185,6 +189,7 @@ class Reducer : public GradientObserver {
   Times step_start_;  // the end of the last synchronization
   double last_wait_ = 0;
   std::uint64_t plan_digest_ = 0;
+  std::uint64_t steps_digest_ = 0;
   std::uint64_t synchronizations_ = 0;
   std::vector<ControlMessage> messages_;  // by rank
   StepReport report_;

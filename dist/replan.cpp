@@ -60,6 +60,7 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
   for (auto* seconds : {&report_.compute_seconds, &report_.wait_seconds,
                         &statistics_.compute_seconds, &statistics_.wait_seconds})
     seconds->resize(messages_.size());
+  statistics_.slowest.resize(messages_.size());
   observe_all();
   step_start_ = times();
 }
@@ -123,11 +124,12 @@ LinkModel Reducer::measure_link() {
 }
 
 std::string describe(const StepStatistics& s) {
-  std::string text = "rank   computes ms/step   waits ms/step\n";
+  std::string text = "rank   computes ms/step   waits ms/step   slowest in\n";
   const double per_step = 1e3 / static_cast<double>(std::max<std::int64_t>(s.steps, 1));
   for (std::size_t r = 0; r < s.compute_seconds.size(); ++r)
-    text += fmt::format("{:>4}   {:>16.3f}   {:>13.3f}\n", r, s.compute_seconds[r] * per_step,
-                        s.wait_seconds[r] * per_step);
+    text += fmt::format("{:>4}   {:>16.3f}   {:>13.3f}   {:>8.0f} %\n", r,
+                        s.compute_seconds[r] * per_step, s.wait_seconds[r] * per_step,
+                        static_cast<double>(s.slowest[r]) * per_step / 10);
   return text;
 }
 

@@ -198,13 +198,13 @@ double milliseconds(const std::vector<Outcome>& outcomes) {
 
 void print(const std::vector<Row>& rows, std::size_t slow_rank) {
   fmt::print("2. Synchronizing every n steps; times are medians of {} trainings\n\n", rounds);
-  fmt::print("{:<24}{:>22}{:>30}{:>12}\n", "", "ms per step, slow is", "at the end: loss, accuracy",
-             "largest");
-  fmt::print("{:<24}{:>11}{:>11}{:>15}{:>15}{:>12}\n", "synchronized",
-             fmt::format("rank {}", slow_rank), "any", "(training)", "(test)", "drift");
+  fmt::print("{:<24}{:>22}{:>30}{:>14}\n", "", "ms per step, slow is", "at the end: loss, accuracy",
+             "drift before");
+  fmt::print("{:<24}{:>11}{:>11}{:>15}{:>15}{:>14}\n", "synchronized",
+             fmt::format("rank {}", slow_rank), "any", "(training)", "(test)", "averaging");
   for (const Row& row : rows)
     fmt::print(
-        "{:<24}{:>11.2f}{:>11.2f}{:>15.4f}{:>14.1f}%{:>12.3f}\n",
+        "{:<24}{:>11.2f}{:>11.2f}{:>15.4f}{:>14.1f}%{:>14.3f}\n",
         row.every == 0 ? "gradients,    n =  1" : fmt::format("parameters,   n = {:>2}", row.every),
         milliseconds(row.same), milliseconds(row.any), row.alike.loss, 100 * row.alike.accuracy,
         row.alike.drift);

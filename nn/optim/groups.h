@@ -1,7 +1,9 @@
 #pragma once
 /// What the optimizers share in handling their groups.
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
@@ -26,6 +28,13 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
   if (!StepGraph::recording()) return;
   for (const auto& group : groups)
     StepGraph::depends_on([&now = group.options, then = group.options] { return now == then; });
+}
+
+/// A digest of numbers, one after another, to the last bit.
+inline std::uint64_t digest_of(std::uint64_t digest, std::initializer_list<double> numbers) {
+  for (const double number : numbers)
+    digest = (digest ^ std::bit_cast<std::uint64_t>(number)) * 0x9e3779b97f4a7c15u + (digest >> 32);
+  return digest;
 }
 
 /// Throws UsageError unless low <= value < high (and value is a number).

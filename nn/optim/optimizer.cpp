@@ -33,6 +33,9 @@ void Optimizer::take_step(bool own) {
                     all_.empty() ? "" : all_.front().name());
   synchronizations_ = synchronizations;
   update();
+  if (!managed || own) return;
+  const auto first = std::ranges::find_if(all_, &Parameter::managed);
+  for (GradientObserver* observer : first->observers()) observer->stepped(options_digest());
 }
 
 void Optimizer::zero_grad() {

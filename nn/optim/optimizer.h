@@ -7,7 +7,8 @@
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are. A
 /// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
 /// let the replicas drift apart. So is a step without any gradient if nothing was synchronized since
-/// the last one. Divergence on purpose (local SGD) is `step(optim::local)`: it takes this rank's own
+/// the last one; and ranks that take different steps (another learning rate on one of them) learn of it
+/// in the next backward. Divergence on purpose (local SGD) is `step(optim::local)`: it takes this rank's own
 /// gradients; DistributedDataParallel::average_parameters() makes the replicas equal again.
 
 #include <cstdint>
@@ -48,6 +49,8 @@ class Optimizer {
   /// Checks that no parameter stands in two groups or is undefined.
   explicit Optimizer(std::vector<Parameter> all);
   virtual void update() = 0;
+  /// A digest of the options, the same for the same options: ranks compare them.
+  virtual std::uint64_t options_digest() const { return 0; }
 
  private:
   void take_step(bool own);
@@ -75,6 +78,7 @@ class SGD : public Optimizer {
 
  private:
   void update() override;
+  std::uint64_t options_digest() const override;
   struct State {
     std::vector<Tensor> momentum;  // per parameter; undefined until the first step
     std::vector<kernels::SgdItem> items;
@@ -106,6 +110,7 @@ class Adam : public Optimizer {
 
  private:
   void update() override;
+  std::uint64_t options_digest() const override;
   struct State {
     std::vector<Tensor> first, second;  // moments, zeros at the start
     std::vector<Tensor> steps;          // i64 (), on the value's device

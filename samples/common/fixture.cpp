@@ -1,6 +1,7 @@
 #include "lockstep/samples/common/fixture.h"
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,8 @@ Field::Field(std::shared_ptr<const Json> file, const Json* value, std::string pa
 
 Field Field::read(const std::string& path) {
   std::ifstream stream(path);
-  check<DataError>(stream.good(), "fixture '{}' cannot be read", path);
+  check<DataError>(stream.good() && !std::filesystem::is_directory(path),
+                   "fixture '{}' cannot be read", path);
   const auto file = std::make_shared<const Json>(Json::parse(stream, nullptr, false));
   check<DataError>(!file->is_discarded(), "fixture '{}' is not JSON", path);
   return Field(file, file.get(), path, "");

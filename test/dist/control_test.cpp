@@ -79,6 +79,23 @@ TEST_CASE("plans that differ are a problem, also where nobody contributes") {
   CHECK(agree(messages, NonFinite::ignore).problem == "ranks 0 and 2 have different bucket plans");
 }
 
+TEST_CASE("ranks that stepped differently, or zeroed their gradients on some only, are told") {
+  std::vector<ControlMessage> messages(3, contributes(1, 3, Divisor::ranks));
+  messages[1].steps = 5;
+  CHECK(agree(messages, NonFinite::ignore).problem.find("ranks 0 and 1 did not take the same") == 0);
+  messages[1].steps = 0;
+  messages[2].carries = 1;
+  CHECK(agree(messages, NonFinite::ignore).problem.find(
+            "the gradients of rank 2 hold what the last backward left, those of rank 0") == 0);
+}
+
+TEST_CASE("a total that counted a rank which has joined since is corrected") {
+  std::vector<ControlMessage> messages = {contributes(32, 64, Divisor::given), nothing};
+  CHECK(agree(messages, NonFinite::ignore).scale == 1);  // given is given
+  messages[1].joined = 1;
+  CHECK(agree(messages, NonFinite::ignore).scale == 2);
+}
+
 TEST_CASE("a gradient that is not finite: the verdict is the policy's") {
   std::vector<ControlMessage> messages(3, contributes(1, 3, Divisor::ranks));
   messages[1].bad_parameter = 4;
@@ -92,9 +109,10 @@ TEST_CASE("a gradient that is not finite: the verdict is the policy's") {
 
 TEST_CASE("what was synchronized cannot be rescaled") {
   std::vector<ControlMessage> messages = {contributes(1, 2, Divisor::ranks), nothing};
-  messages[0].carries = 1;
-  CHECK(agree(messages, NonFinite::ignore).verdict == StepVerdict::stop);
+  messages[0].carries = messages[1].carries = 1;
+  CHECK(agree(messages, NonFinite::ignore).problem.find("cannot be added to") != std::string::npos);
   messages[1] = contributes(1, 2, Divisor::ranks);
+  messages[1].carries = 1;
   CHECK(agree(messages, NonFinite::ignore).verdict == StepVerdict::commit);
 }
 

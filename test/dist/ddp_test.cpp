@@ -4,9 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <memory>
 #include <mutex>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/nn/optim/optimizer.h"
 #include "processes.h"
 
 using namespace lockstep;
@@ -97,6 +100,54 @@ TEST_CASE("models that differ: processes say so too, though the first to know en
               std::string::npos);
       }
     }
+}
+
+TEST_CASE("a verdict to stop reaches every process, though the first to know ends at once") {
+  for (const char* transport : {"shm", "tcp"})
+    for (int round = 0; round < 5; ++round) {
+      const test::TemporaryFolder folder;
+      const auto outcomes = test::run_processes(3, [&](int rank) {
+        test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+        const World world = World::join({.transport = transport});
+        const Parameter w = parameter("w", {3}, 1);
+        const dist::DistributedDataParallel ddp({w}, {}, world,
+                                                {.nonfinite = dist::NonFinite::stop});
+        const Tensor x = Tensor::full({3}, 1);
+        if (rank == 1) x.data<float>()[2] = std::numeric_limits<float>::infinity();
+        Tape tape;
+        tape.backward(sum(w * x));
+      });
+      for (const test::Outcome& outcome : outcomes) {
+        INFO(transport, ": ", outcome.message);
+        CHECK(outcome.message.find("element 2 of the gradient of 'w' is infinite or NaN on rank 1") !=
+              std::string::npos);
+      }
+    }
+}
+
+TEST_CASE("ranks that step differently are told by the next backward, on every rank") {
+  for (const bool adam : {false, true}) {
+    const auto texts = messages(3, [&](World& world) {
+      const Parameter w = parameter("w", {3}, 1);
+      const dist::DistributedDataParallel ddp({w}, {}, world);
+      const double lr = world.rank() == 2 ? 0.1 : 0.2;
+      std::unique_ptr<optim::Optimizer> optimizer;
+      if (adam)
+        optimizer = std::make_unique<optim::Adam>(std::vector{w}, optim::AdamOptions{.lr = lr});
+      else
+        optimizer = std::make_unique<optim::SGD>(std::vector{w}, optim::SGD::Options{.lr = lr});
+      for (int step = 0; step < 2; ++step) {
+        Tape tape;
+        tape.backward(sum(w));
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+    });
+    for (const std::string& text : texts) {
+      INFO(text);
+      CHECK(text.find("ranks 0 and 2 did not take the same optimizer steps") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("a bucket cap that makes no sense is refused with its value") {
