@@ -11,7 +11,8 @@
 ///
 /// Both runs draw the same random numbers, and afterwards the generators stand where one run left
 /// them. The second run must do what the first did: if it uses other parameters, backward throws
-/// StateError, naming one. What a block computes with must come in as an argument or be a parameter
+/// StateError, naming one. (That it does the same with them is not checked: train() or eval() between
+/// forward and backward, say, gives other gradients.) What a block computes with must come in as an argument or be a parameter
 /// or a constant: a tensor recorded outside is refused.
 
 #include <functional>

@@ -58,6 +58,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const std::int64_t c = x.size(1);
                   const Tensor sums = Tensor::empty({2 * c}, DType::f64, x.device());
                   const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);
+                  check<StateError>(!g.muted() || !statistics.peers || x.size(0) == 0,
+                                    "[batch_norm] {} rows went into the statistics of all ranks, but "
+                                    "the loss has weight 0: leave them out of the batch",
+                                    x.size(0));
                   kernels::batch_norm_sums(dy, x, statistics.mean, inverse_std, sum_dy,
                                            sum_dy_xhat);
                   if (const auto dweight = g.into(1)) contribute(dweight, sum_dy_xhat);

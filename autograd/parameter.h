@@ -37,7 +37,9 @@ struct Contribution {
   double weight = 1;
   double divisor = 1;
   Divisor kind = Divisor::given;
-  bool sync = true;  ///< observers that sum over ranks do so at the end of this backward
+  bool sync = true;   ///< observers that sum over ranks do so at the end of this backward
+  bool eager = true;  ///< this observer may begin before: only the first of several may, so that
+                      ///< all ranks have the same order
 };
 
 /// Watches backward. A reducer is one; so is a test. Registered on parameters (Parameter::observe),
@@ -53,11 +55,14 @@ class GradientObserver {
   virtual void gradient_ready(const Parameter& parameter) = 0;
   /// After the last kernel. What the observer started must be finished when it returns.
   virtual void backward_ends() {}
-  /// Backward was left by an exception. What the observer started must be given up.
+  /// Backward was left by an exception, perhaps before it began. What the observer started must be
+  /// given up.
   virtual void backward_failed() noexcept {}
 
   /// The number of ranks whose gradients are summed, or 0 if this observer does not sum any.
   virtual int summed_ranks() const { return 0; }
+  /// Where this observer stands among those of one backward: the same on all ranks.
+  virtual std::int64_t order() const { return 0; }
   /// True if a backward (that asks to synchronize, if `sync`) is one of several whose total weight
   /// is not known before the last of them: Contribution::Divisor::summed.
   virtual bool in_window(bool /*sync*/) { return false; }
@@ -143,7 +148,9 @@ class Parameter {
   const std::vector<GradientObserver*>& observers() const;
 
   /// This parameter is meant to differ between ranks: a loss may reach it beside parameters under a
-  /// reducer. (Without this, backward takes one that is under no reducer for a mistake.)
+  /// reducer. (Without this, backward takes one that is under no reducer for a mistake.) Its
+  /// gradient is what backward seeds: that of the loss times weight / total. Where the total is
+  /// still to be summed there is no such number, and backward throws StateError.
   void keep_local() const;
   bool kept_local() const;
 

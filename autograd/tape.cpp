@@ -39,9 +39,9 @@ struct Tape::Pass {
   Node* loss;
   ObserverLink* observers = nullptr;  // of the parameters that the loss reaches, each once
   Parameter managed{}, stray{};       // one under a reducer, one that should be: see backward()
+  Parameter kept_local{};             // one that is under none, on purpose
   bool nested = false;                // within a pass of an outer tape, which has the observers
   bool muted = false;
-  bool begun = false;  // the observers know of it
 };
 
 Tape::Tape(Purpose purpose) : id_(next_id()), purpose_(purpose), outer_(current_tape) {
@@ -87,7 +87,9 @@ Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
 
 Node* Tape::append(const char* operation, const Tensor& output,
                    std::span<const Tensor* const> inputs) {
-  const auto recorded = [](const Tensor* t) { return t->gradient_ref().tape != GradientRef::nothing; };
+  const auto recorded = [](const Tensor* tensor) {
+    return tensor->gradient_ref().tape != GradientRef::nothing;
+  };
   if (std::ranges::none_of(inputs, recorded)) return nullptr;
   for (const Tensor* input : inputs)
     if (recorded(input) && input->gradient_ref().tape != GradientRef::parameter)
@@ -157,15 +159,17 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
     pass.muted = c.weight == 0;
     pass.loss->gradient =
         Tensor::full(loss.shape(), c.weight / c.divisor, loss.dtype(), loss.device());
-    pass.begun = true;
-    for (ObserverLink* link = pass.observers; link; link = link->next)
-      link->observer->backward_begins(c);
+    Contribution told = c;
+    for (ObserverLink* link = pass.observers; link; link = link->next) {
+      link->observer->backward_begins(told);
+      if (link->observer->summed_ranks() > 0) told.eager = false;
+    }
     run(pass, options.retain);
     for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_ends();
   } catch (...) {
     clear_marks();
-    for (ObserverLink* link = pass.begun ? pass.observers : nullptr; link; link = link->next)
+    for (ObserverLink* link = pass.observers; link; link = link->next)
       link->observer->backward_failed();
     throw;
   }
@@ -187,7 +191,14 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
                     "[backward] weight {} of {}", w.local, w.total);
   if (w.local == 0) return {0, 1, Divisor::none, sync};
   if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
-  if (ranks > 0 && (in_window || unknown)) return {w.local, 1, Divisor::summed, sync};
+  if (ranks > 0 && (in_window || unknown)) {
+    if (pass.kept_local.defined())
+      fail<StateError>(
+          "[backward] the gradient of '{}', which is kept local, would not be divided by the total "
+          "of the weights, which is not known before the window closes",
+          pass.kept_local.name());
+    return {w.local, 1, Divisor::summed, sync};
+  }
   return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
 }
 
@@ -253,13 +264,15 @@ void Tape::mark(Pass& pass) {
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
   if (parameter.managed())
     pass.managed = parameter;
-  else if (!parameter.kept_local())
-    pass.stray = parameter;
+  else
+    (parameter.kept_local() ? pass.kept_local : pass.stray) = parameter;
   for (GradientObserver* observer : parameter.observers()) {
-    ObserverLink* link = pass.observers;
-    while (link && link->observer != observer) link = link->next;
-    if (!link)
-      pass.observers = new (allocate(sizeof(ObserverLink))) ObserverLink{observer, pass.observers};
+    ObserverLink** place = &pass.observers;  // by order
+    while (*place && (*place)->observer != observer &&
+           (*place)->observer->order() <= observer->order())
+      place = &(*place)->next;
+    if (!*place || (*place)->observer != observer)
+      *place = new (allocate(sizeof(ObserverLink))) ObserverLink{observer, *place};
   }
 }
 

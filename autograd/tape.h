@@ -91,7 +91,7 @@ class Gradients {
   Gradients(Node& node, bool muted) : node_(node), muted_(muted) {}
   Node::Input& input(int i) const { return node_.inputs[static_cast<std::size_t>(i)]; }
   Node& node_;
-  bool muted_;  // this rank counts for nothing: its contributions are exact zeros
+  bool muted_;
 };
 
 }  // namespace detail

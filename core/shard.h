@@ -12,8 +12,10 @@ struct Shard {
 /// What this rank's batch counts for in the step: `local` of `total` (samples, tokens, ...). The
 /// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean
 /// loss. `Weight{n}` leaves the total to the reducer, which adds up the ranks' local weights.
+/// Weight{0} is for a batch of no rows: rows that are there, but count for nothing, would still go
+/// into what ranks share within forward (SyncBatchNorm refuses them).
 struct Weight {
-  static constexpr double summed = 0;  ///< a total that this rank does not know
+  static constexpr double summed = -1;  ///< a total that this rank does not know
   double local = 1;
   double total = summed;
 };

@@ -78,6 +78,9 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
       error = std::current_exception();
       message = std::string(e.what()).substr(0, 4096);
       if (message.empty()) message = "an error without a message";
+    } catch (...) {
+      error = std::current_exception();
+      message = "an error of no known kind";
     }
   // Its length first, as a message of its own: it comes when rank 0 is done.
   const Tensor length = Tensor::scalar(static_cast<double>(message.size()), DType::i64);

@@ -65,6 +65,20 @@ void BufferSync::synchronize(int source) {
   }
 }
 
+void BufferSync::keep() {
+  kept_.resize(buffers_.size());
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (kept_[i].defined())
+      kept_[i].copy_from(buffers_[i].value);
+    else
+      kept_[i] = buffers_[i].value.clone();
+  }
+}
+
+void BufferSync::restore() {
+  for (std::size_t i = 0; i < kept_.size(); ++i) buffers_[i].value.copy_from(kept_[i]);
+}
+
 void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name) {
   const Tensor host = tensor.to(Device{});
   communicator.broadcast(host, root, name).wait();

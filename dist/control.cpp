@@ -93,7 +93,8 @@ Agreement agree(std::span<const ControlMessage> messages, NonFinite policy) {
   if (first) {
     a.problem = contradiction(messages, *first, a.source);
     // A total that was given holds, unless a rank is gone whose share was counted in.
-    if (first->kind != given || any_joined) a.scale = first->divisor / a.weight;
+    if (first->kind != given || (any_joined && a.weight < first->divisor))
+      a.scale = first->divisor / a.weight;
     if (a.problem.empty() && carried && a.scale != 1)
       a.problem = fmt::format(
           "gradients that are synchronized already cannot be added to: of {:g} ranks those with "

@@ -83,26 +83,34 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   if (!options.bucket_layout.empty())
     layout = layout_from_text(options.bucket_layout, parameters.size());
   buffers_ = std::make_unique<BufferSync>(buffers, communicator, options.buffers);
-  averaged_buffers_ = std::make_unique<BufferSync>(std::move(buffers), communicator, BufferMode::average);
+  averaged_buffers_ =
+      std::make_unique<BufferSync>(std::move(buffers), communicator, BufferMode::average);
+  const bool skips = options.nonfinite == NonFinite::skip;
+  if (skips) buffers_->keep();
   reducer_ = std::make_unique<Reducer>(
       parameters, communicator,
       ReducerOptions{.caps = caps,
                      .replan = options.replan,
                      .layout = std::move(layout),
                      .nonfinite = options.nonfinite,
-                     .after_sync = [sync = buffers_.get()](int source) {
+                     .after_sync = [sync = buffers_.get(), skips](StepVerdict verdict, int source) {
+                       if (verdict == StepVerdict::skip) return sync->restore();
                        sync->synchronize(source);
+                       if (skips) sync->keep();
                      }});
 }
 
 // Who has joined is known from the last step's messages. The first call is before this rank has told
 // anybody: the others count on it for their next step, if only to learn that nobody has data left.
 bool DistributedDataParallel::join() {
+  if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
   const bool more = !joined_ || !last_step().all_joined;
   joined_ = more;
   reducer_->set_joined(more);
   return more;
 }
+
+void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
 
 void DistributedDataParallel::average_parameters() {
   reducer_->average_parameters();

@@ -12,7 +12,9 @@
 /// From then on every backward that reaches the parameters leaves the weighted mean over the ranks
 /// in their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model itself is called
 /// as ever. Afterwards a managed parameter cannot be moved, and one that was made or replaced later
-/// is refused by backward, by name. It must be destroyed before the World it was made with.
+/// is refused, by name: by backward if the loss reaches managed ones beside it, else by an optimizer
+/// that has managed ones beside it. (One that meets neither is out of sight.) It must be destroyed
+/// before the World it was made with.
 ///
 /// Gradient accumulation: backwards that do not synchronize, and one that does.
 ///
@@ -78,6 +80,9 @@ class DistributedDataParallel {
   /// with nothing, as a rank must whose loss reaches no parameter (`weight` is what that loss
   /// counts for).
   void synchronize(double weight = 0) { reducer_->synchronize(weight); }
+
+  /// As the optimizer's, for all parameters: also those that are in no optimizer.
+  void zero_grad();
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
   /// more step with them, on no rows (or with synchronize()), and asks again. The optimizer's step

@@ -24,7 +24,8 @@
 ///
 /// f32 and f64, any shape; x stays as it is. Tensors on a GPU travel through the host. Collective,
 /// in forward; `varying` also in backward, so every rank must run one in which x wants a gradient. A
-/// rank whose loss has weight 0 adds exact zeros there. The communicator must outlive the tape.
+/// rank whose loss has weight 0 adds exact zeros there, and what comes back to it is lost: it must
+/// have no rows. The communicator must outlive the tape.
 
 #include <string_view>
 

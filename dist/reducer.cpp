@@ -12,10 +12,17 @@ using Divisor = Contribution::Divisor;
 
 namespace {
 
-/// Of the exception that is being handled, its first line.
-std::string current_message() {
+/// What every rank throws at once, having read the same messages.
+struct AgreedError : StateError {
+  using StateError::StateError;
+};
+
+/// The first line of the exception that is being handled, unless the other ranks have it, too.
+std::optional<std::string> news_for_others() {
   try {
     throw;
+  } catch (const AgreedError&) {
+    return {};
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     return std::string(text.substr(0, std::min<std::size_t>(text.find('\n'), 300)));
@@ -37,6 +44,7 @@ bool Reducer::window_open() const {
 
 void Reducer::enter_window(const Contribution& contribution) {
   if (!window_open()) window_ = {};
+  for (std::size_t i = 0; i < entries_.size() && window_.weight > 0; ++i) check_in_window(i);
   window_.weight += contribution.weight;
   if (window_.contribution.kind == Divisor::none) window_.contribution = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -47,12 +55,26 @@ void Reducer::enter_window(const Contribution& contribution) {
   }
 }
 
+// Within a window all gradients have the same parts in them, or none.
+void Reducer::check_in_window(std::size_t i) const {
+  const Parameter& parameter = buckets_->parameters()[i];
+  check<StateError>(!entries_[i].averaged || parameter.gradient_state() != GradientState::local,
+                    "[backward] an optimizer has stepped on the local gradient of '{}': zero_grad() "
+                    "before the next backward",
+                    parameter.name());
+  check<StateError>(!entries_[i].used || parameter.gradient_state() != GradientState::nothing,
+                    "[backward] the gradient of '{}' was zeroed within a window, those of other "
+                    "parameters were not",
+                    parameter.name());
+}
+
 void Reducer::refuse_synchronized() const {
   for (const Parameter& parameter : buckets_->parameters())
     check<StateError>(
         parameter.gradient_state() != GradientState::synchronized,
         "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose total "
-        "is to be summed, cannot be added to it: zero_grad() first, or give a Weight with a total",
+        "is to be summed, cannot be added to it: zero_grad() first (if it is in no optimizer, "
+        "DistributedDataParallel::zero_grad()), or give a Weight with a total",
         parameter.name());
 }
 
@@ -60,12 +82,13 @@ void Reducer::refuse_synchronized() const {
 
 void Reducer::backward_begins(const Contribution& contribution) {
   syncing_ = contribution.sync && paused_ == 0;
+  eager_ = contribution.eager;
   if (contribution.kind == Divisor::summed || !syncing_) refuse_synchronized();
   enter_window(contribution);
   if (!syncing_) return;
   began_ = times();
   launched_ = 0;
-  carries_ = agreed_ = false;
+  carries_ = false;
   bad_parameter_ = -1;
   ready_.clear();
   for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.pending = 0;
@@ -109,6 +132,7 @@ void Reducer::gradient_ready(const Parameter& parameter) {
 }
 
 void Reducer::launch_ready() {
+  if (!eager_) return;
   auto& buckets = buckets_->all();
   for (; launched_ < buckets.size() && buckets[launched_].pending == 0; ++launched_)
     launch(buckets[launched_], launched_ + 1 == buckets.size());
@@ -173,7 +197,6 @@ Agreement Reducer::read_control() {
   report_.weight = agreement.weight;
   report_.all_joined = agreement.all_joined;
   ++statistics_.steps;
-  statistics_.skipped += agreement.verdict == StepVerdict::skip ? 1 : 0;
   for (std::size_t r = 0; r < messages_.size(); ++r) {
     statistics_.compute_seconds[r] += report_.compute_seconds[r] = messages_[r].compute_seconds;
     statistics_.wait_seconds[r] += report_.wait_seconds[r] = messages_[r].wait_seconds;
@@ -185,17 +208,20 @@ Agreement Reducer::read_control() {
 
 void Reducer::backward_ends() {
   if (!syncing_ || entries_.empty()) return;
+  eager_ = true;
+  launch_ready();
   for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.work.wait();
   const Agreement agreement = read_control();
   if (agreement.verdict == StepVerdict::stop) stop(agreement);
-  if (agreement.verdict == StepVerdict::commit)
-    commit(agreement);
-  else
+  if (agreement.verdict == StepVerdict::commit) commit(agreement);
+  if (report_.verdict == StepVerdict::skip) {
+    ++statistics_.skipped;
     discard();
+  }
   window_ = {};
   for (Entry& entry : entries_) entry.used = false;
   ++synchronizations_;
-  if (options_.after_sync) options_.after_sync(agreement.source);
+  if (options_.after_sync) options_.after_sync(report_.verdict, agreement.source);
   if (!planned_ && agreement.weight > 0) replan(agreement.source);
   const Times now = times();
   last_wait_ = (now.waited - step_start_.waited).count();
@@ -206,7 +232,9 @@ void Reducer::commit(const Agreement& agreement) {
   for (const GradientBuckets::Bucket& bucket : buckets_->all()) {
     arrive(bucket);
     if (agreement.scale != 1) kernels::scale(agreement.scale, bucket.memory, bucket.memory, false);
+    if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
   }
+  if (bad_parameter_ >= 0) return overflowed();
   visit_floating("reducer", buckets_->used().dtype(), [&](auto zero) {
     const auto* used = buckets_->used().data<decltype(zero)>();
     for (std::size_t i = 0; i < entries_.size(); ++i)
@@ -219,29 +247,45 @@ void Reducer::discard() noexcept {
   for (const Parameter& parameter : buckets_->parameters()) parameter.zero_grad();
 }
 
+// Each rank's gradient was finite and the sum is not: it has the same bits everywhere, so all ranks
+// see it.
+void Reducer::overflowed() {
+  report_.verdict = options_.nonfinite == NonFinite::skip ? StepVerdict::skip : StepVerdict::stop;
+  if (report_.verdict == StepVerdict::skip) return;
+  meet_before_stop();
+  throw AgreedError(fmt::format(
+      "[backward] element {} of the gradient of '{}' is finite on each rank, but not their sum",
+      bad_element_, buckets_->parameters()[static_cast<std::size_t>(bad_parameter_)].name()));
+}
+
 // Every rank has read the same messages, and throws the same error; none leaves before all have
 // read them.
 void Reducer::stop(const Agreement& agreement) {
-  agreed_ = true;
+  meet_before_stop();
+  if (!agreement.problem.empty())
+    throw AgreedError(fmt::format("[backward] {}", agreement.problem));
+  const ControlMessage& bad = messages_[index(agreement.bad_rank)];
+  throw AgreedError(fmt::format(
+      "[backward] element {} of the gradient of '{}' is infinite or NaN on rank {}",
+      bad.bad_element, buckets_->parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
+      agreement.bad_rank));
+}
+
+void Reducer::meet_before_stop() {
   try {
     communicator_.barrier("stop").wait();
   } catch (const CommError&) {
     // Whoever is gone by now has read them, too.
   }
-  if (!agreement.problem.empty()) fail<StateError>("[backward] {}", agreement.problem);
-  const ControlMessage& bad = messages_[index(agreement.bad_rank)];
-  fail<StateError>("[backward] element {} of the gradient of '{}' is infinite or NaN on rank {}",
-                   bad.bad_element,
-                   buckets_->parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
-                   agreement.bad_rank);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
 // be taken for them.
 void Reducer::backward_failed() noexcept {
-  if (communicator_.size() > 1 && !agreed_)
-    communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
-                                    communicator_.rank(), current_message()));
+  if (communicator_.size() > 1)
+    if (const auto message = news_for_others())
+      communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
+                                      communicator_.rank(), *message));
   window_ = {};
   discard();
 }
@@ -251,9 +295,9 @@ void Reducer::backward_failed() noexcept {
 void Reducer::synchronize(double weight) {
   check<UsageError>(std::isfinite(weight) && weight >= 0,
                     "[synchronize] weight must be 0 or more, got {}", weight);
+  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
   try {
     backward_begins({weight, 1, Divisor::none, true});
-    check<StateError>(syncing_, "[synchronize] within a no_sync scope");
     backward_ends();
   } catch (...) {
     backward_failed();

@@ -32,6 +32,13 @@
 /// A rank whose loss reaches none of the parameters must say so (synchronize(weight)): the others
 /// wait for it. If it does not, its optimizer refuses to step, by name, and the others learn of it.
 ///
+/// A micro-batch within a window whose loss reaches no parameter adds nothing but its weight, which
+/// goes to synchronize(weight) at the end of the window.
+///
+/// A backward that reaches several reducers: the first one's buckets travel while it runs, those of
+/// the others at its end, in the order in which the reducers were made; so their order on the link
+/// does not depend on what is ready when.
+///
 /// A backward that is left by an exception breaks the communicator: the other ranks count on the
 /// buckets that will not come. An error that all ranks find together (`stop`) does not.
 ///
@@ -65,7 +72,7 @@ struct ReducerOptions {
   std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
   NonFinite nonfinite = NonFinite::ignore;
   /// Called on every rank after each synchronization, with the first rank that had data.
-  std::function<void(int source)> after_sync = {};
+  std::function<void(StepVerdict verdict, int source)> after_sync = {};
 };
 
 /// What the last synchronization came to, the same on every rank.
@@ -104,6 +111,7 @@ class Reducer : public GradientObserver {
   int summed_ranks() const override { return communicator_.size(); }
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_open(); }
   void step_begins(const Parameter& parameter, bool local) override;
+  std::int64_t order() const override { return number_; }
   std::uint64_t synchronizations() const override { return synchronizations_; }
   void stepped(std::uint64_t options) override { steps_digest_ = steps_digest_ * 31 + options; }
 
@@ -115,6 +123,8 @@ class Reducer : public GradientObserver {
   /// local: its memory is needed on the way. What the gradients held is lost.
   void average_parameters();
 
+  /// "The next contribution overwrites", for every gradient.
+  void zero_grad() noexcept { discard(); }
   /// While paused, backwards only accumulate. Calls nest.
   void pause() { ++paused_; }
   void resume() { --paused_; }
@@ -147,6 +157,7 @@ class Reducer : public GradientObserver {
   // reducer.cpp: one backward
   bool window_open() const;
   void enter_window(const Contribution& contribution);
+  void check_in_window(std::size_t parameter) const;
   void refuse_synchronized() const;
   bool begin(std::size_t parameter);
   void launch_ready();
@@ -157,6 +168,8 @@ class Reducer : public GradientObserver {
   void commit(const Agreement& agreement);
   void discard() noexcept;
   [[noreturn]] void stop(const Agreement& agreement);
+  void overflowed();
+  void meet_before_stop();
   Times times() const { return {communicator_.now(), communicator_.waited()}; }
   std::size_t index_of(const Parameter& parameter) const { return index_.at(parameter.id()); }
 
@@ -166,6 +179,7 @@ class Reducer : public GradientObserver {
   LinkModel measure_link();
 
   Communicator& communicator_;
+  std::int64_t number_;  // of this reducer, the same on all ranks
   ReducerOptions options_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
@@ -179,7 +193,7 @@ class Reducer : public GradientObserver {
   bool carries_ = false;
   int bad_parameter_ = -1;
   std::int64_t bad_element_ = -1;
-  bool agreed_ = false;  // that it fails: every rank knows
+  bool eager_ = true;    // it launches buckets before it ends
 
   bool planned_ = false;      // for good
   std::vector<int> ready_;    // until then: the order of this backward,

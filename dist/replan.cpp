@@ -39,6 +39,7 @@ std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
 Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
                  ReducerOptions options)
     : communicator_(communicator),
+      number_(agreed_number(communicator)),
       options_(std::move(options)),
       entries_(parameters.size()),
       planned_(options_.replan == Replan::never || options_.layout || parameters.size() < 2),
@@ -51,10 +52,9 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
           ? *options_.layout
           : capped_layout(sizes, reverse_order(parameters.size()), options_.caps);
   check_layout(layout, parameters.size());
-  const std::int64_t number = agreed_number(communicator);
   buckets_ = std::make_unique<GradientBuckets>(
       parameters, communicator, std::move(layout),
-      number == 0 ? "" : fmt::format(", model {}", number));
+      number_ == 0 ? "" : fmt::format(", model {}", number_));
   for (std::size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].id()] = i;
   ready_.reserve(parameters.size());
   for (auto* seconds : {&report_.compute_seconds, &report_.wait_seconds,
@@ -140,9 +140,9 @@ std::string Reducer::describe_plan() const {
     const auto name = [&](const BucketPlan::Slot& slot) {
       return buckets_->parameters()[static_cast<std::size_t>(slot.parameter)].name();
     };
-    text += fmt::format("bucket {}: {:>9.1f} KiB {}, {}", b,
-                        static_cast<double>(bucket.numel) * static_cast<double>(size_of(bucket.dtype)) / 1024,
-                        bucket.dtype, name(bucket.slots.front()));
+    const double kib = static_cast<double>(buckets_->all()[b].memory.bytes()) / 1024;
+    text += fmt::format("bucket {}: {:>9.1f} KiB {}, {}", b, kib, bucket.dtype,
+                        name(bucket.slots.front()));
     if (bucket.slots.size() > 1)
       text += fmt::format(" .. {} ({} parameters)", name(bucket.slots.back()), bucket.slots.size());
     text += '\n';

@@ -13,6 +13,10 @@ std::vector<Tensor> gradients_of(std::string_view operation,
   std::vector<Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
+    check<StateError>(parameter.managed() == parameters[0].managed(),
+                      "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
+                      "apart",
+                      operation, parameters[0].name(), parameter.name());
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
                       "[{}] the gradient of '{}' is not synchronized: run a backward that "
@@ -30,14 +34,34 @@ void check_positive(std::string_view operation, std::string_view name, double va
 
 }  // namespace
 
-Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm) {
-  check_positive("clip_grad_norm", "max_norm", max_norm);
-  const std::vector<Tensor> gradients = gradients_of("clip_grad_norm", parameters);
+namespace {
+
+Tensor clip(const std::vector<Parameter>& parameters, const std::vector<Tensor>& gradients,
+            double max_norm) {
   const Device device = parameters.empty() ? Device{} : parameters[0].value().device();
   const Tensor norm = Tensor::empty({}, DType::f64, device);
   kernels::global_norm(gradients, norm);
   kernels::clip_by_norm(gradients, norm, max_norm);
   return norm;
+}
+
+}  // namespace
+
+Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm) {
+  check_positive("clip_grad_norm", "max_norm", max_norm);
+  return clip(parameters, gradients_of("clip_grad_norm", parameters), max_norm);
+}
+
+Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm, Local) {
+  check_positive("clip_grad_norm", "max_norm", max_norm);
+  std::vector<Tensor> gradients;
+  for (const Parameter& parameter : parameters) {
+    for (GradientObserver* observer : parameter.observers())
+      observer->step_begins(parameter, true);  // it makes the window's sum a mean
+    if (parameter.gradient_state() != GradientState::nothing)
+      gradients.push_back(parameter.gradient_slot());
+  }
+  return clip(parameters, gradients, max_norm);
 }
 
 void clip_grad_value(const std::vector<Parameter>& parameters, double limit) {
