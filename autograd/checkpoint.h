@@ -11,9 +11,9 @@
 ///
 /// Both runs draw the same random numbers, and afterwards the generators stand where one run left
 /// them. The second run must do what the first did: if it uses other parameters, backward throws
-/// StateError, naming one. (That it does the same with them is not checked: train() or eval() between
-/// forward and backward, say, gives other gradients.) What a block computes with must come in as an argument or be a parameter
-/// or a constant: a tensor recorded outside is refused.
+/// StateError, naming one. (That it does the same with them is not checked: train() or eval()
+/// between forward and backward, say, gives other gradients.) What a block computes with must come
+/// in as an argument or be a parameter or a constant: a tensor recorded outside is refused.
 
 #include <functional>
 #include <span>
@@ -31,13 +31,13 @@ Tensor checkpoint(Block block, std::vector<Tensor> inputs);
 
 template <class F, class... Tensors>
 Tensor checkpoint(F block, const Tensor& first, const Tensors&... rest) {
-  return checkpoint(
-      Block([block = std::move(block)](std::span<const Tensor> in) {
-        return [&]<std::size_t... I>(std::index_sequence<I...>) {
-          return block(in[I]...);
-        }(std::make_index_sequence<1 + sizeof...(Tensors)>());
-      }),
-      std::vector<Tensor>{first, rest...});
+  return checkpoint(Block([block = std::move(block)](std::span<const Tensor> in) {
+                      return [&]<std::size_t... I>(std::index_sequence<I...>) {
+                        return block(in[I]...);
+                      }
+                      (std::make_index_sequence<1 + sizeof...(Tensors)>());
+                    }),
+                    std::vector<Tensor>{first, rest...});
 }
 
 /// True while this thread runs a block for the second time: what a forward counts or tracks

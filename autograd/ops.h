@@ -33,9 +33,9 @@ Tensor scale(const Tensor& x, double factor);
 Tensor cast(const Tensor& x, DType dtype);
 
 /// For training: zeroes each element with probability p in [0, 1) and divides the others by 1 - p,
-/// so that the expected value stays (Srivastava et al., "Dropout", JMLR 15, 2014, section 10). Which
-/// ones is drawn from the thread's default_philox(): the same for the same manual_seed on every
-/// device. For p = 0 this is x itself, and nothing is drawn.
+/// so that the expected value stays (Srivastava et al., "Dropout", JMLR 15, 2014, section 10).
+/// Which ones is drawn from the thread's default_philox(): the same for the same manual_seed on
+/// every device. For p = 0 this is x itself, and nothing is drawn.
 Tensor dropout(const Tensor& x, double p);
 
 struct MatmulOptions {

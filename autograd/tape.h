@@ -53,10 +53,10 @@ struct Node {
   Device device;
   DType dtype = DType::f32;
   std::span<Input> inputs;  // in the tape's memory
-  Tensor gradient;       // undefined until the first contribution
-  bool reached = false;  // by the loss of the backward that is running
-  bool watched = false;  // keeps its gradient
-  bool spent = false;    // an earlier backward has freed what it saved
+  Tensor gradient;          // undefined until the first contribution
+  bool reached = false;     // by the loss of the backward that is running
+  bool watched = false;     // keeps its gradient
+  bool spent = false;       // an earlier backward has freed what it saved
   void (*run)(void* closure, class Gradients&) = nullptr;
   void (*drop)(void* closure) = nullptr;  // destroys the closure and the tensors it saved
   void* closure = nullptr;

@@ -120,7 +120,8 @@ BucketLayout measured_layout(std::span<const GradientSize> sizes, std::vector<in
     best[end].time = std::numeric_limits<double>::infinity();
     Segment segment;
     for (std::size_t begin = end; begin-- > 0;) {
-      segment.add(size_at(sizes, order, begin), ready[static_cast<std::size_t>(order[begin])], link);
+      segment.add(size_at(sizes, order, begin), ready[static_cast<std::size_t>(order[begin])],
+                  link);
       const double time = segment.finish(best[begin].time);
       const int buckets = best[begin].buckets + 1;
       if (time < best[end].time || (time == best[end].time && buckets < best[end].buckets))
@@ -164,10 +165,9 @@ void check_layout(const BucketLayout& layout, std::size_t parameters) {
                     parameters);
   std::vector<bool> seen(parameters);
   for (const int p : layout.order) {
-    check<UsageError>(p >= 0 && static_cast<std::size_t>(p) < parameters &&
-                          !seen[static_cast<std::size_t>(p)],
-                      "[bucket layout] parameter {} of {} is out of range or there twice", p,
-                      parameters);
+    check<UsageError>(
+        p >= 0 && static_cast<std::size_t>(p) < parameters && !seen[static_cast<std::size_t>(p)],
+        "[bucket layout] parameter {} of {} is out of range or there twice", p, parameters);
     seen[static_cast<std::size_t>(p)] = true;
   }
   int previous = 0;
@@ -191,8 +191,7 @@ BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& 
     for (const int p : segment) {
       const GradientSize& size = sizes[static_cast<std::size_t>(p)];
       auto bucket = plan.buckets.begin() + static_cast<std::ptrdiff_t>(first);
-      while (bucket != plan.buckets.end() &&
-             !together(size, {0, bucket->dtype, bucket->device}))
+      while (bucket != plan.buckets.end() && !together(size, {0, bucket->dtype, bucket->device}))
         ++bucket;
       if (bucket == plan.buckets.end())
         bucket = plan.buckets.insert(bucket, {size.dtype, size.device, {}, 0, 0});
@@ -204,7 +203,8 @@ BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& 
   for (std::size_t b = 0; b < plan.buckets.size(); ++b)
     for (std::size_t earlier = b; earlier-- > 0;) {
       const BucketPlan::Bucket& other = plan.buckets[earlier];
-      if (other.dtype != plan.buckets[b].dtype || !(other.device == plan.buckets[b].device)) continue;
+      if (other.dtype != plan.buckets[b].dtype || !(other.device == plan.buckets[b].device))
+        continue;
       plan.buckets[b].begin = other.begin + other.numel;
       break;
     }

@@ -34,7 +34,7 @@ class BufferSync {
   std::vector<Buffer> buffers_;
   Communicator& communicator_;
   BufferMode mode_;
-  Tensor packed_;  // u8: the broadcast ones, one after another
+  Tensor packed_;                 // u8: the broadcast ones, one after another
   std::vector<Tensor> averaged_;  // a flat one per dtype
   std::vector<Tensor> kept_;      // by buffer
 };

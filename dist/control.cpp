@@ -36,14 +36,16 @@ std::string contradiction(std::span<const ControlMessage> messages, const Contro
           r);
     if (m.carries != messages[0].carries)
       return fmt::format(
-          "the gradients of rank {} hold what the last backward left, those of rank {} were zeroed: "
+          "the gradients of rank {} hold what the last backward left, those of rank {} were "
+          "zeroed: "
           "zero_grad() on all ranks or on none",
           m.carries ? r : 0, m.carries ? 0 : r);
     if (m.kind != Contribution::Divisor::none &&
         (m.kind != first.kind || m.divisor != first.divisor))
       return fmt::format(
           "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
-          "batch ahead? (A window of several backwards sums its weights: there, ranks with a single "
+          "batch ahead? (A window of several backwards sums its weights: there, ranks with a "
+          "single "
           "backward must give Weight{{n}}, without a total.)",
           source, describe(first), r, describe(m));
   }

@@ -1,15 +1,15 @@
 #pragma once
 /// The control message: what every rank tells the others about its step, and what all of them make
-/// of it. It travels with the last bucket, as elements behind the gradients, and so costs no message
-/// of its own:
+/// of it. It travels with the last bucket, as elements behind the gradients, and so costs no
+/// message of its own:
 ///
 ///     last bucket    | gradients | used by how many | rank 0's message | rank 1's | ...
 ///
 /// A rank writes its own message and zeros for the others: their sum is everybody's. A message is
 /// cut into numbers of 16 bits, one per element, which f32 and f64 add to zeros without rounding.
 ///
-/// What follows from the messages is a pure function of them, so all ranks come to the same verdict:
-/// commit the step, skip it, or stop.
+/// What follows from the messages is a pure function of them, so all ranks come to the same
+/// verdict: commit the step, skip it, or stop.
 
 #include <cstddef>
 #include <cstdint>
@@ -61,13 +61,13 @@ enum class NonFinite : std::uint8_t {
 
 struct Agreement {
   StepVerdict verdict = StepVerdict::commit;
-  double weight = 0;           ///< of all ranks
-  double scale = 1;            ///< what the sums are to be multiplied by
-  bool all_joined = false;     ///< no rank has data left
-  int source = 0;              ///< the first rank that contributed; 0 if none did
-  bool nonfinite = false;      ///< `bad_rank` found one in its gradients
+  double weight = 0;        ///< of all ranks
+  double scale = 1;         ///< what the sums are to be multiplied by
+  bool all_joined = false;  ///< no rank has data left
+  int source = 0;           ///< the first rank that contributed; 0 if none did
+  bool nonfinite = false;   ///< `bad_rank` found one in its gradients
   int bad_rank = 0;
-  std::string problem;         ///< why the verdict is `stop`, unless it is a bad gradient
+  std::string problem;  ///< why the verdict is `stop`, unless it is a bad gradient
 };
 
 /// `messages[r]` is rank r's.

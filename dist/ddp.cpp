@@ -100,8 +100,9 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                      }});
 }
 
-// Who has joined is known from the last step's messages. The first call is before this rank has told
-// anybody: the others count on it for their next step, if only to learn that nobody has data left.
+// Who has joined is known from the last step's messages. The first call is before this rank has
+// told anybody: the others count on it for their next step, if only to learn that nobody has data
+// left.
 bool DistributedDataParallel::join() {
   if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
   const bool more = !joined_ || !last_step().all_joined;

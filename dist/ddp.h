@@ -12,9 +12,9 @@
 /// From then on every backward that reaches the parameters leaves the weighted mean over the ranks
 /// in their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model itself is called
 /// as ever. Afterwards a managed parameter cannot be moved, and one that was made or replaced later
-/// is refused, by name: by backward if the loss reaches managed ones beside it, else by an optimizer
-/// that has managed ones beside it. (One that meets neither is out of sight.) It must be destroyed
-/// before the World it was made with.
+/// is refused, by name: by backward if the loss reaches managed ones beside it, else by an
+/// optimizer that has managed ones beside it. (One that meets neither is out of sight.) It must be
+/// destroyed before the World it was made with.
 ///
 /// Gradient accumulation: backwards that do not synchronize, and one that does.
 ///
@@ -48,8 +48,9 @@ struct DdpOptions {
   double first_bucket_mb = 1;  ///< the first bucket goes when it holds so much
   double last_bucket_mb = 1;   ///< the last is the smallest that holds so much
   Replan replan = Replan::ready_order;
-  std::string bucket_layout = {};  ///< of a checkpoint (DistributedDataParallel::bucket_layout); then
-                              ///< nothing is planned
+  std::string bucket_layout =
+      {};  ///< of a checkpoint (DistributedDataParallel::bucket_layout); then
+           ///< nothing is planned
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::ignore;
 };

@@ -10,12 +10,12 @@
 ///   same data: one loss, known to                 rank holds all of it       losses
 ///   all
 ///
-/// Let the ranks' losses be l_0, l_1, ...; what is trained is their (weighted) sum l. With `varying`,
-/// rank q's y goes into l_q, and x into every y: dl/dx = sum over q of dl_q/dy, an all-reduce. With
-/// `invariant` there is only one loss, which every rank has computed for itself, and one y: dl/dx =
-/// dl/dy. Taking `varying` for `invariant` adds up W copies of one gradient: it comes out too large
-/// by the factor W, the number of ranks, which a tuned learning rate hides. Taking `invariant` for
-/// `varying` loses what the other ranks would have said.
+/// Let the ranks' losses be l_0, l_1, ...; what is trained is their (weighted) sum l. With
+/// `varying`, rank q's y goes into l_q, and x into every y: dl/dx = sum over q of dl_q/dy, an
+/// all-reduce. With `invariant` there is only one loss, which every rank has computed for itself,
+/// and one y: dl/dx = dl/dy. Taking `varying` for `invariant` adds up W copies of one gradient: it
+/// comes out too large by the factor W, the number of ranks, which a tuned learning rate hides.
+/// Taking `invariant` for `varying` loses what the other ranks would have said.
 ///
 /// Under DistributedDataParallel: without a weight, every rank seeds backward with 1 / W, which
 /// makes the mean over the ranks of *their* losses. A loss that `invariant` has already summed over
@@ -23,9 +23,9 @@
 /// each rank's gradients are its own share of the loss's, and the reducer adds up the shares.
 ///
 /// f32 and f64, any shape; x stays as it is. Tensors on a GPU travel through the host. Collective,
-/// in forward; `varying` also in backward, so every rank must run one in which x wants a gradient. A
-/// rank whose loss has weight 0 adds exact zeros there, and what comes back to it is lost: it must
-/// have no rows. The communicator must outlive the tape.
+/// in forward; `varying` also in backward, so every rank must run one in which x wants a gradient.
+/// A rank whose loss has weight 0 adds exact zeros there, and what comes back to it is lost: it
+/// must have no rows. The communicator must outlive the tape.
 
 #include <string_view>
 

@@ -139,16 +139,11 @@ bool Executor::pull_payload() {
 void Executor::act() {
   const Range own = job_.plan.part(job_.plan.rank);
   switch (step_.action) {
-    case Step::Action::none:
-      break;
-    case Step::Action::copy_in:
-      return copy_bytes(at(own.begin), job_.part, bytes(own.size()));
-    case Step::Action::copy_out:
-      return copy_bytes(job_.part, at(own.begin), bytes(own.size()));
-    case Step::Action::fold_slots:
-      return fold_slots();
-    case Step::Action::fold_windows:
-      return fold_windows();
+    case Step::Action::none: break;
+    case Step::Action::copy_in: return copy_bytes(at(own.begin), job_.part, bytes(own.size()));
+    case Step::Action::copy_out: return copy_bytes(job_.part, at(own.begin), bytes(own.size()));
+    case Step::Action::fold_slots: return fold_slots();
+    case Step::Action::fold_windows: return fold_windows();
   }
 }
 

@@ -41,8 +41,8 @@ class GradientBuckets {
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  /// Cuts the memory anew. Gradients keep their contents and states; meanwhile there are two copies of
-  /// them. No reducer may observe them.
+  /// Cuts the memory anew. Gradients keep their contents and states; meanwhile there are two copies
+  /// of them. No reducer may observe them.
   void lay_out(BucketLayout layout);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }

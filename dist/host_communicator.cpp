@@ -22,8 +22,8 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 // ---- calls ----
 
 Work HostCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  check<DTypeError>(summable(data.dtype()),
-                    "[all_reduce] '{}' takes f32, f64, i32 or i64, got {}", name, data.dtype());
+  check<DTypeError>(summable(data.dtype()), "[all_reduce] '{}' takes f32, f64, i32 or i64, got {}",
+                    name, data.dtype());
   return enqueue(Operation::all_reduce, data, {}, 0, name);
 }
 
@@ -198,9 +198,9 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
     if (round == 0) idle_since = now;
     if (now - idle_since > limit) {
       const int peer = executor_.awaited();
-      give_up(false, fmt::format("timed out after {:g} s, waiting for rank {} ({}); {}",
-                                 limit.count(), peer, executor_.position(),
-                                 recorder_.last_seen(peer)));
+      give_up(false,
+              fmt::format("timed out after {:g} s, waiting for rank {} ({}); {}", limit.count(),
+                          peer, executor_.position(), recorder_.last_seen(peer)));
     }
     try {
       transport_->relax(round++);

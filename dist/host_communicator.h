@@ -48,9 +48,7 @@ class HostCommunicator final : public Communicator {
   std::string_view algorithm(std::size_t bytes) const override;
 
   Seconds now() const override { return transport_->now(); }
-  Seconds waited() const override {
-    return companion_ ? waited_ + companion_->waited_ : waited_;
-  }
+  Seconds waited() const override { return companion_ ? waited_ + companion_->waited_ : waited_; }
 
   std::string flight_record() const override { return recorder_.text(now()); }
 

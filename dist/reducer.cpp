@@ -58,10 +58,11 @@ void Reducer::enter_window(const Contribution& contribution) {
 // Within a window all gradients have the same parts in them, or none.
 void Reducer::check_in_window(std::size_t i) const {
   const Parameter& parameter = buckets_->parameters()[i];
-  check<StateError>(!entries_[i].averaged || parameter.gradient_state() != GradientState::local,
-                    "[backward] an optimizer has stepped on the local gradient of '{}': zero_grad() "
-                    "before the next backward",
-                    parameter.name());
+  check<StateError>(
+      !entries_[i].averaged || parameter.gradient_state() != GradientState::local,
+      "[backward] an optimizer has stepped on the local gradient of '{}': zero_grad() "
+      "before the next backward",
+      parameter.name());
   check<StateError>(!entries_[i].used || parameter.gradient_state() != GradientState::nothing,
                     "[backward] the gradient of '{}' was zeroed within a window, those of other "
                     "parameters were not",
@@ -72,7 +73,8 @@ void Reducer::refuse_synchronized() const {
   for (const Parameter& parameter : buckets_->parameters())
     check<StateError>(
         parameter.gradient_state() != GradientState::synchronized,
-        "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose total "
+        "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose "
+        "total "
         "is to be summed, cannot be added to it: zero_grad() first (if it is in no optimizer, "
         "DistributedDataParallel::zero_grad()), or give a Weight with a total",
         parameter.name());
@@ -167,8 +169,7 @@ void Reducer::write_control() {
   message.weight = window_.weight;
   message.divisor = window_.contribution.divisor;
   message.kind = window_.contribution.kind;
-  message.compute_seconds =
-      (now.now - step_start_.now - (now.waited - step_start_.waited)).count();
+  message.compute_seconds = (now.now - step_start_.now - (now.waited - step_start_.waited)).count();
   message.wait_seconds = last_wait_;
   message.plan = plan_digest_;
   message.steps = std::exchange(steps_digest_, 0);

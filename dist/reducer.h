@@ -78,7 +78,7 @@ struct ReducerOptions {
 /// What the last synchronization came to, the same on every rank.
 struct StepReport {
   StepVerdict verdict = StepVerdict::commit;
-  double weight = 0;      ///< of all ranks' data
+  double weight = 0;  ///< of all ranks' data
   bool all_joined = false;
   /// By rank. Computing: since the last synchronization, waiting not included. Waiting: for other
   /// ranks, in the step before this one.
@@ -89,8 +89,9 @@ struct StepReport {
 struct StepStatistics {
   std::int64_t steps = 0, skipped = 0;
   std::vector<double> compute_seconds, wait_seconds;  ///< by rank
-  std::vector<std::int64_t> slowest;  ///< by rank: in how many steps it computed longest, so that the
-                                      ///< others waited for it
+  std::vector<std::int64_t>
+      slowest;  ///< by rank: in how many steps it computed longest, so that the
+                ///< others waited for it
 };
 /// A line per rank: milliseconds per step that it computes, that it waits for others, and how often
 /// they waited for it.
@@ -193,12 +194,12 @@ class Reducer : public GradientObserver {
   bool carries_ = false;
   int bad_parameter_ = -1;
   std::int64_t bad_element_ = -1;
-  bool eager_ = true;    // it launches buckets before it ends
+  bool eager_ = true;  // it launches buckets before it ends
 
-  bool planned_ = false;      // for good
-  std::vector<int> ready_;    // until then: the order of this backward,
+  bool planned_ = false;          // for good
+  std::vector<int> ready_;        // until then: the order of this backward,
   std::vector<double> ready_at_;  // and when, in seconds after its start, by parameter
-  Times began_;               // the backward that is running
+  Times began_;                   // the backward that is running
 
   Times step_start_;  // the end of the last synchronization
   double last_wait_ = 0;

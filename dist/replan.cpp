@@ -9,8 +9,8 @@
 namespace lockstep::dist {
 namespace {
 
-/// Rank 0's count of the reducers made so far on its thread: two models with equal parameters can be
-/// told apart.
+/// Rank 0's count of the reducers made so far on its thread: two models with equal parameters can
+/// be told apart.
 std::int64_t agreed_number(Communicator& communicator) {
   thread_local std::int64_t made = 0;
   const Tensor number = Tensor::scalar(static_cast<double>(made++), DType::i64);
@@ -47,14 +47,13 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
       messages_(index(communicator.size())) {
   check_parameters(parameters);
   const std::vector<GradientSize> sizes = sizes_of(parameters);
-  BucketLayout layout =
-      options_.layout
-          ? *options_.layout
-          : capped_layout(sizes, reverse_order(parameters.size()), options_.caps);
+  BucketLayout layout = options_.layout
+                            ? *options_.layout
+                            : capped_layout(sizes, reverse_order(parameters.size()), options_.caps);
   check_layout(layout, parameters.size());
-  buckets_ = std::make_unique<GradientBuckets>(
-      parameters, communicator, std::move(layout),
-      number_ == 0 ? "" : fmt::format(", model {}", number_));
+  buckets_ =
+      std::make_unique<GradientBuckets>(parameters, communicator, std::move(layout),
+                                        number_ == 0 ? "" : fmt::format(", model {}", number_));
   for (std::size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].id()] = i;
   ready_.reserve(parameters.size());
   for (auto* seconds : {&report_.compute_seconds, &report_.wait_seconds,
@@ -77,8 +76,7 @@ void Reducer::replan(int source) {
   planned_ = true;
   const std::size_t n = entries_.size();
   const std::vector<int> order = complete_order(ready_, n);
-  const LinkModel link =
-      options_.replan == Replan::measured ? measure_link() : LinkModel{};
+  const LinkModel link = options_.replan == Replan::measured ? measure_link() : LinkModel{};
   const Tensor seen = Tensor::empty({static_cast<std::int64_t>(2 * n + 2)}, DType::f64);
   double* values = seen.data<double>();
   std::ranges::copy(order, values);
@@ -91,11 +89,10 @@ void Reducer::replan(int source) {
   std::ranges::transform(std::span(values, n), agreed.begin(),
                          [](double value) { return static_cast<int>(value); });
   const std::span<const double> ready_at(values + n, n);
-  BucketLayout layout =
-      options_.replan == Replan::measured
-          ? measured_layout(buckets_->sizes(), std::move(agreed), ready_at,
-                            {values[2 * n], values[2 * n + 1]})
-          : capped_layout(buckets_->sizes(), std::move(agreed), options_.caps);
+  BucketLayout layout = options_.replan == Replan::measured
+                            ? measured_layout(buckets_->sizes(), std::move(agreed), ready_at,
+                                              {values[2 * n], values[2 * n + 1]})
+                            : capped_layout(buckets_->sizes(), std::move(agreed), options_.caps);
   if (bucket_plan(buckets_->sizes(), layout).buckets == plan().buckets) return;
   for (Entry& entry : entries_) entry.observation = {};
   buckets_->lay_out(std::move(layout));
@@ -154,8 +151,7 @@ std::size_t Reducer::bytes() const { return buckets_->bytes(); }
 
 std::size_t Reducer::largest_bucket() const {
   std::size_t largest = 0;
-  for (const auto& bucket : buckets_->all())
-    largest = std::max(largest, bucket.travelling.bytes());
+  for (const auto& bucket : buckets_->all()) largest = std::max(largest, bucket.travelling.bytes());
   return largest;
 }
 

@@ -161,8 +161,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       if (world) world->abort(reason);
     };
     try {
-      world = World(std::make_shared<World::Membership>(
-          transports.maker(rank), communicator, rank, size));
+      world = World(
+          std::make_shared<World::Membership>(transports.maker(rank), communicator, rank, size));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));

@@ -71,9 +71,8 @@ class Backend {
                                const Tensor& inverse_std, const Tensor& sum_dy,
                                const Tensor& sum_dy_xhat) = 0;
   virtual void batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                             const Tensor& inverse_std, const Tensor& weight,
-                             const Tensor& mean_dy, const Tensor& mean_dy_xhat, const Tensor& dx,
-                             bool accumulate) = 0;
+                             const Tensor& inverse_std, const Tensor& weight, const Tensor& mean_dy,
+                             const Tensor& mean_dy_xhat, const Tensor& dx, bool accumulate) = 0;
 
   // random.h
   virtual void uniform(const PhiloxState& state, const Tensor& out, double low, double high) = 0;

@@ -5,9 +5,9 @@
 ///   training:    y = (x - mean) / sqrt(variance + eps) * weight + bias
 ///   evaluation:  the same with running_mean and running_var
 ///
-/// per channel: over the N values of x (N, C), over the N * L of x (N, C, L), and so on. The variance
-/// that normalizes is m2 / count, the one that is tracked m2 / (count - 1), where m2 is the sum of
-/// the squared deviations from the mean.
+/// per channel: over the N values of x (N, C), over the N * L of x (N, C, L), and so on. The
+/// variance that normalizes is m2 / count, the one that is tracked m2 / (count - 1), where m2 is
+/// the sum of the squared deviations from the mean.
 ///
 /// Under DistributedDataParallel every rank normalizes with its own batch. A *synchronized* layer
 /// normalizes with the union of the ranks' batches, which may differ in size or be empty:
@@ -79,8 +79,8 @@ class SyncBatchNorm : public BatchNorm {
       : SyncBatchNorm(channels, world.layer_communicator(), options) {}
 };
 
-/// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive the
-/// model.
+/// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive
+/// the model.
 void convert_sync_batchnorm(Module& model, dist::Communicator& communicator);
 void convert_sync_batchnorm(Module& model, const World& world);
 

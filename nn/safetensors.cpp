@@ -18,20 +18,13 @@ static_assert(std::endian::native == std::endian::little, "data is written as it
 
 std::string_view format_name(DType dtype) {
   switch (dtype) {
-    case DType::f32:
-      return "F32";
-    case DType::f64:
-      return "F64";
-    case DType::i64:
-      return "I64";
-    case DType::i32:
-      return "I32";
-    case DType::f16:
-      return "F16";
-    case DType::bf16:
-      return "BF16";
-    case DType::u8:
-      break;
+    case DType::f32: return "F32";
+    case DType::f64: return "F64";
+    case DType::i64: return "I64";
+    case DType::i32: return "I32";
+    case DType::f16: return "F16";
+    case DType::bf16: return "BF16";
+    case DType::u8: break;
   }
   return "U8";
 }

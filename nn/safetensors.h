@@ -6,8 +6,8 @@
 ///   {"0.weight": {"dtype": "F32", "shape": [128, 64], "data_offsets": [begin, end]}, ...}
 ///
 /// Offsets are relative to the data section; tensors follow one another without holes, by falling
-/// element size and then by name, so that each is aligned. Texts that belong to the model as a whole
-/// are kept under "__metadata__".
+/// element size and then by name, so that each is aligned. Texts that belong to the model as a
+/// whole are kept under "__metadata__".
 
 #include <map>
 #include <string>

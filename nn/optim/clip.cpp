@@ -13,10 +13,11 @@ std::vector<Tensor> gradients_of(std::string_view operation,
   std::vector<Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
-    check<StateError>(parameter.managed() == parameters[0].managed(),
-                      "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
-                      "apart",
-                      operation, parameters[0].name(), parameter.name());
+    check<StateError>(
+        parameter.managed() == parameters[0].managed(),
+        "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
+        "apart",
+        operation, parameters[0].name(), parameter.name());
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
                       "[{}] the gradient of '{}' is not synchronized: run a backward that "

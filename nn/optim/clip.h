@@ -8,8 +8,8 @@
 /// Parameters without a gradient are skipped. A parameter under DDP whose gradient is not
 /// synchronized is refused, by name (StateError): the ranks would scale by different factors.
 /// Synchronized gradients have the same bits on every rank, and so have the norm and the result,
-/// whatever the bucket cap. So parameters under DDP and others are not clipped together (StateError):
-/// the others' gradients differ, and so would the factor.
+/// whatever the bucket cap. So parameters under DDP and others are not clipped together
+/// (StateError): the others' gradients differ, and so would the factor.
 
 #include <vector>
 

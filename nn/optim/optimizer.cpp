@@ -25,18 +25,20 @@ void Optimizer::take_step(bool own) {
     }
   }
   // The other ranks are waiting for this one, if their losses did reach something.
-  check<StateError>(own || !managed || synchronizations != synchronizations_,
-                    "[step] nothing was synchronized since the last step: no loss has reached '{}' "
-                    "or another parameter on this rank. If that is right, call synchronize() in the "
-                    "place of backward",
-                    all_.empty() ? "" : all_.front().name());
+  check<StateError>(
+      own || !managed || synchronizations != synchronizations_,
+      "[step] nothing was synchronized since the last step: no loss has reached '{}' "
+      "or another parameter on this rank. If that is right, call synchronize() in the "
+      "place of backward",
+      all_.empty() ? "" : all_.front().name());
   for (const Parameter& parameter : all_)
-    check<StateError>(!managed || parameter.managed() || parameter.kept_local() ||
-                          parameter.gradient_state() == GradientState::nothing,
-                      "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
-                      "it made or replaced after DistributedDataParallel? (If it is meant to differ "
-                      "between ranks: keep_local())",
-                      parameter.name());
+    check<StateError>(
+        !managed || parameter.managed() || parameter.kept_local() ||
+            parameter.gradient_state() == GradientState::nothing,
+        "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
+        "it made or replaced after DistributedDataParallel? (If it is meant to differ "
+        "between ranks: keep_local())",
+        parameter.name());
   synchronizations_ = synchronizations;
   update();
   if (!managed || own) return;

@@ -4,12 +4,13 @@
 ///   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
 ///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
 ///
-/// `step()` skips a parameter that has no gradient: its state and its step count stay as they are. A
-/// parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
-/// let the replicas drift apart. So is a step without any gradient if nothing was synchronized since
-/// the last one; and ranks that take different steps (another learning rate on one of them) learn of it
-/// in the next backward. Divergence on purpose (local SGD) is `step(optim::local)`: it takes this rank's own
-/// gradients; DistributedDataParallel::average_parameters() makes the replicas equal again.
+/// `step()` skips a parameter that has no gradient: its state and its step count stay as they are.
+/// A parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
+/// let the replicas drift apart. So is a step without any gradient if nothing was synchronized
+/// since the last one; and ranks that take different steps (another learning rate on one of them)
+/// learn of it in the next backward. Divergence on purpose (local SGD) is `step(optim::local)`: it
+/// takes this rank's own gradients; DistributedDataParallel::average_parameters() makes the
+/// replicas equal again.
 
 #include <cstdint>
 #include <vector>

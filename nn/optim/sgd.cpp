@@ -35,8 +35,8 @@ SGD::SGD(std::vector<Group<Options>> groups)
 std::uint64_t SGD::options_digest() const {
   std::uint64_t digest = 1;
   for (const auto& [parameters, o] : groups_)
-    digest = digest_of(digest, {o.lr, o.momentum, o.dampening, o.weight_decay,
-                                static_cast<double>(o.nesterov)});
+    digest = digest_of(
+        digest, {o.lr, o.momentum, o.dampening, o.weight_decay, static_cast<double>(o.nesterov)});
   return digest;
 }
 

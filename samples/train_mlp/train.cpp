@@ -150,9 +150,9 @@ Result train(const Options& options, const World& world) {
   model.to(device);
   const std::vector<Parameter> parameters = model.parameters();
   const auto optimizer = make_optimizer(options, parameters);
-  dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
-                                    {.bucket_cap_mb = options.bucket_cap_mb,
-                                     .replan = replan_of(options.plan)});
+  dist::DistributedDataParallel ddp(
+      parameters, model.buffers(), world,
+      {.bucket_cap_mb = options.bucket_cap_mb, .replan = replan_of(options.plan)});
   const data::LoaderOptions loading{.batch = options.batch,
                                     .shuffle = options.shuffle,
                                     .seed = options.seed,
@@ -168,8 +168,8 @@ Result train(const Options& options, const World& world) {
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
       "{} training and {} test samples from {}",
-      fmt::join(layers, "-"), ddp.reducer().parameters(), buckets,
-      buckets == 1 ? "" : "s", world.size(), world.size() == 1 ? "" : "s", options.batch,
+      fmt::join(layers, "-"), ddp.reducer().parameters(), buckets, buckets == 1 ? "" : "s",
+      world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
           : fmt::format(", {} all-reduce over {}", result.algorithm, world.transport()),

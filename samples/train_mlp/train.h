@@ -26,8 +26,8 @@ struct Result {
   std::size_t buckets = 0;
   std::string bucket_layout;  ///< see dist/bucket_plan.h
   lockstep::dist::StepStatistics statistics;
-  std::string algorithm;  ///< of the largest bucket's all-reduce
-  std::string device;                                  ///< of this rank
+  std::string algorithm;                                 ///< of the largest bucket's all-reduce
+  std::string device;                                    ///< of this rank
   std::map<std::string, std::uint64_t> kernel_launches;  ///< on a GPU: by this rank's process
   std::vector<Replica> replicas;
   bool replicas_identical = false;

@@ -40,8 +40,9 @@ std::vector<std::vector<double>> gradients(Wrap&& wrap) {
   Tape tape;
   const Tensor x = tape.watch(input());
   // Uses b twice, a within and outside; draws random numbers.
-  const Tensor h = wrap([&](const Tensor& y) { return tanh(matmul(dropout(matmul(y, m.a), 0.3), m.b)); },
-                        tanh(matmul(x, m.c)));
+  const Tensor h =
+      wrap([&](const Tensor& y) { return tanh(matmul(dropout(matmul(y, m.a), 0.3), m.b)); },
+           tanh(matmul(x, m.c)));
   const Tensor z = dropout(matmul(h, m.a), 0.3);
   const Tensor loss = mean(z * z * wrap([&](const Tensor& y) { return matmul(y, m.b); }, h));
   tape.backward(loss);
@@ -101,8 +102,9 @@ TEST_CASE("blocks of several inputs, of none that wants a gradient, and without 
         matmul(x, m.a).to_vector<double>());
   Tape tape;
   const Tensor left = tape.watch(x), right = tape.watch(x), unused = tape.watch(x);
-  const Tensor y = checkpoint(
-      [](const Tensor& p, const Tensor& q, const Tensor&) { return p * q * q; }, left, right, unused);
+  const Tensor y =
+      checkpoint([](const Tensor& p, const Tensor& q, const Tensor&) { return p * q * q; }, left,
+                 right, unused);
   CHECK(checkpoint([](const Tensor& z) { return z * z; }, x).gradient_ref().tape ==
         GradientRef::nothing);
   tape.backward(sum(y));
@@ -115,7 +117,8 @@ TEST_CASE("blocks of several inputs, of none that wants a gradient, and without 
   CHECK(tape.gradient(unused).to_vector<double>() == std::vector<double>(12, 0.0));
 }
 
-TEST_CASE("what a block computed outside of it is refused; so is a second run that does otherwise") {
+TEST_CASE(
+    "what a block computed outside of it is refused; so is a second run that does otherwise") {
   const Model m;
   Tape tape;
   const Tensor outside = matmul(input(), m.a);
@@ -127,14 +130,16 @@ TEST_CASE("what a block computed outside of it is refused; so is a second run th
         [&](const Tensor& x) { return matmul(x, recomputing() ? second : first); }, input());
     inner.backward(sum(y));
   };
-  CHECK_THROWS_WITH_AS(differs(m.a, m.b), doctest::Contains("uses 'b', which the first run did not"),
-                       StateError);
+  CHECK_THROWS_WITH_AS(differs(m.a, m.b),
+                       doctest::Contains("uses 'b', which the first run did not"), StateError);
   CHECK(m.a.pending() == 0);
   CHECK(m.b.pending() == 0);
   const auto less = [&] {
     Tape inner;
     const Tensor y = checkpoint(
-        [&](const Tensor& x) { return recomputing() ? matmul(x, m.a) : matmul(matmul(x, m.a), m.b); },
+        [&](const Tensor& x) {
+          return recomputing() ? matmul(x, m.a) : matmul(matmul(x, m.a), m.b);
+        },
         input());
     inner.backward(sum(y));
   };

@@ -164,8 +164,8 @@ TEST_CASE("train: the checkpoint has the names and shapes of PyTorch's Sequentia
 
 TEST_CASE("train: buckets by measured times are printed, and train as well") {
   const Folder folder;
-  const auto run = train({"--epochs", "2", "--plan", "measured", "--bucket-cap-mb",
-                              "0.001", "--json", folder / "summary.json"});
+  const auto run = train({"--epochs", "2", "--plan", "measured", "--bucket-cap-mb", "0.001",
+                          "--json", folder / "summary.json"});
   CHECK(run.code == 0);
   CHECK(run.err.find("buckets by measured times:\nbucket 0:") != std::string::npos);
   std::ifstream file(folder / "summary.json");

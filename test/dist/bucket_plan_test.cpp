@@ -131,7 +131,8 @@ TEST_CASE("the measured layout finishes no later than any other") {
         if (bits >> (i - 1) & 1) layout.cuts.push_back(static_cast<int>(i));
       best = std::min(best, finish_time(sizes, layout, ready, link));
     }
-    const double found = finish_time(sizes, measured_layout(sizes, order, ready, link), ready, link);
+    const double found =
+        finish_time(sizes, measured_layout(sizes, order, ready, link), ready, link);
     CHECK(found == doctest::Approx(best).epsilon(1e-12));
   }
   // By hand: 1 s per bucket and 1 s per byte. Gradient 1 is ready at 0, gradient 0 at 10: apart,
@@ -147,9 +148,12 @@ TEST_CASE("the measured layout finishes no later than any other") {
 }
 
 TEST_CASE("a layout that is none is refused with what is wrong") {
-  CHECK_THROWS_WITH_AS(layout_from_text("2 1 / 1", 3), doctest::Contains("2 parameters"), UsageError);
-  CHECK_THROWS_WITH_AS(layout_from_text("2 1 1 / 1", 3), doctest::Contains("parameter 1"), UsageError);
-  CHECK_THROWS_WITH_AS(layout_from_text("2 1 3 /", 3), doctest::Contains("parameter 3"), UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 / 1", 3), doctest::Contains("2 parameters"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 1 / 1", 3), doctest::Contains("parameter 1"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 3 /", 3), doctest::Contains("parameter 3"),
+                       UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 3", 3), doctest::Contains("cut 3"), UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 2 1", 3), doctest::Contains("cut 1"), UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 x", 3), doctest::Contains("2 1 x"), UsageError);

@@ -23,7 +23,8 @@ ControlMessage contributes(double weight, double divisor, Divisor kind) {
 const ControlMessage nothing = contributes(0, 1, Divisor::none);
 }  // namespace
 
-TEST_CASE_TEMPLATE("a message survives being summed with zeros, to the last bit", T, float, double) {
+TEST_CASE_TEMPLATE("a message survives being summed with zeros, to the last bit", T, float,
+                   double) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     std::array<std::uint16_t, control_elements> raw;
@@ -43,32 +44,32 @@ TEST_CASE("the sum is scaled to the mean") {
               NonFinite::ignore)
             .scale == 1);
   // Weights to be summed.
-  const Agreement tokens = agree(V{contributes(3, 1, Divisor::summed), nothing,
-                                   contributes(5, 1, Divisor::summed)},
-                                 NonFinite::ignore);
+  const Agreement tokens =
+      agree(V{contributes(3, 1, Divisor::summed), nothing, contributes(5, 1, Divisor::summed)},
+            NonFinite::ignore);
   CHECK(tokens.scale == 0.125);
   CHECK(tokens.weight == 8);
   CHECK(tokens.source == 0);
   // The mean over ranks: over those that had data.
   CHECK(agree(V(3, contributes(1, 3, Divisor::ranks)), NonFinite::ignore).scale == 1);
-  const Agreement joined = agree(V{nothing, contributes(1, 4, Divisor::ranks), nothing,
-                                   contributes(1, 4, Divisor::ranks)},
-                                 NonFinite::ignore);
+  const Agreement joined = agree(
+      V{nothing, contributes(1, 4, Divisor::ranks), nothing, contributes(1, 4, Divisor::ranks)},
+      NonFinite::ignore);
   CHECK(joined.scale == 2);
   CHECK(joined.source == 1);
   CHECK(agree(V(2, nothing), NonFinite::ignore).verdict == StepVerdict::commit);
 }
 
 TEST_CASE("weights that do not fit together are a problem that names both ranks") {
-  const Agreement a = agree(std::vector{nothing, contributes(2, 1, Divisor::summed),
-                                        contributes(3, 8, Divisor::given)},
-                            NonFinite::ignore);
+  const Agreement a = agree(
+      std::vector{nothing, contributes(2, 1, Divisor::summed), contributes(3, 8, Divisor::given)},
+      NonFinite::ignore);
   CHECK(a.verdict == StepVerdict::stop);
   CHECK(a.problem.find("rank 1 gave weight 2 of a total to be summed, rank 2 gave weight 3 of a "
                        "total of 8") != std::string::npos);
-  const Agreement totals = agree(
-      std::vector{contributes(2, 4, Divisor::given), contributes(2, 5, Divisor::given)},
-      NonFinite::ignore);
+  const Agreement totals =
+      agree(std::vector{contributes(2, 4, Divisor::given), contributes(2, 5, Divisor::given)},
+            NonFinite::ignore);
   CHECK(totals.problem.find("rank 0 gave weight 2 of a total of 4, rank 1 gave weight 2 of a total "
                             "of 5") != std::string::npos);
 }
@@ -82,11 +83,13 @@ TEST_CASE("plans that differ are a problem, also where nobody contributes") {
 TEST_CASE("ranks that stepped differently, or zeroed their gradients on some only, are told") {
   std::vector<ControlMessage> messages(3, contributes(1, 3, Divisor::ranks));
   messages[1].steps = 5;
-  CHECK(agree(messages, NonFinite::ignore).problem.find("ranks 0 and 1 did not take the same") == 0);
+  CHECK(agree(messages, NonFinite::ignore).problem.find("ranks 0 and 1 did not take the same") ==
+        0);
   messages[1].steps = 0;
   messages[2].carries = 1;
-  CHECK(agree(messages, NonFinite::ignore).problem.find(
-            "the gradients of rank 2 hold what the last backward left, those of rank 0") == 0);
+  CHECK(agree(messages, NonFinite::ignore)
+            .problem.find(
+                "the gradients of rank 2 hold what the last backward left, those of rank 0") == 0);
 }
 
 TEST_CASE("a total that counted a rank which has joined since is corrected") {

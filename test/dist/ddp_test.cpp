@@ -119,8 +119,9 @@ TEST_CASE("a verdict to stop reaches every process, though the first to know end
       });
       for (const test::Outcome& outcome : outcomes) {
         INFO(transport, ": ", outcome.message);
-        CHECK(outcome.message.find("element 2 of the gradient of 'w' is infinite or NaN on rank 1") !=
-              std::string::npos);
+        CHECK(
+            outcome.message.find("element 2 of the gradient of 'w' is infinite or NaN on rank 1") !=
+            std::string::npos);
       }
     }
 }

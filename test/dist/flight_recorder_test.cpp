@@ -27,8 +27,7 @@ std::string message_of(const std::exception_ptr& error) {
 
 TEST_CASE("the recorder remembers the last calls, and how they ended") {
   FlightRecorder recorder(2);
-  CHECK(recorder.last_seen(1) ==
-        "this rank last finished nothing; rank 1 was never heard from");
+  CHECK(recorder.last_seen(1) == "this rank last finished nothing; rank 1 was never heard from");
   Signature signature;
   signature.operation = Operation::all_reduce;
   for (std::uint64_t k = 0; k < 100; ++k) {
@@ -43,10 +42,12 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
         "this rank last finished #98 'bucket'; rank 1 was last heard from in #99 'bucket'");
   const std::string text = recorder.text(Seconds(101));
   CHECK(std::ranges::count(text, '\n') == FlightRecorder::remembered);
-  CHECK(text.starts_with("all_reduce #36 'bucket' of 10 f32 (direct)   called 65.000 s ago   done "
-                         "after 250000.0 us\n"));
-  CHECK(text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
-                       "2000000.0 us\n"));
+  CHECK(
+      text.starts_with("all_reduce #36 'bucket' of 10 f32 (direct)   called 65.000 s ago   done "
+                       "after 250000.0 us\n"));
+  CHECK(
+      text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
+                     "2000000.0 us\n"));
 }
 
 TEST_CASE("a timeout names the rank that is behind, and the call it was last heard from in") {

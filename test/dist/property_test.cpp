@@ -166,7 +166,8 @@ std::vector<Tensor> expected(const Case& c, const Step& step) {
 void take(const Step& step, const Model& model, Reducer& reducer, std::size_t rank) {
   const std::vector<Part>& mine = step.parts[rank];
   const auto reaches = [&](const Part& part) { return model.reaches(part); };
-  const bool close = step.close[rank] || (step.style == Style::window && !std::ranges::all_of(mine, reaches));
+  const bool close =
+      step.close[rank] || (step.style == Style::window && !std::ranges::all_of(mine, reaches));
   double unreached = 0;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const Part& part = mine[i];

@@ -122,8 +122,8 @@ TEST_CASE("an accumulation window is never cut by a new layout") {
       check<Error>((ddp.bucket_layout() == "1 2 0 3 / 2") == (part == 2), "part {}", part);
     }
     Tape tape;
-    const Tensor sum = whole.loss(world.rank(), 0) + whole.loss(world.rank(), 1) +
-                       whole.loss(world.rank(), 2);
+    const Tensor sum =
+        whole.loss(world.rank(), 0) + whole.loss(world.rank(), 1) + whole.loss(world.rank(), 2);
     tape.backward(scale(sum, 1.0 / 3));
     for (std::size_t k = 0; k < 4; ++k) {
       const auto mine = net.all[k].gradient().to_vector<double>(),
@@ -149,7 +149,8 @@ TEST_CASE("the measured layout is the same on every rank, and printed") {
   });
 }
 
-TEST_CASE("local SGD: steps of one's own on the mean of one's window, then the mean of the replicas") {
+TEST_CASE(
+    "local SGD: steps of one's own on the mean of one's window, then the mean of the replicas") {
   run_threads(3, {}, [](World& world) {
     const Net net, alone;
     optim::SGD local(net.all, {.lr = 0.5}), reference(alone.all, {.lr = 0.5});
@@ -165,8 +166,8 @@ TEST_CASE("local SGD: steps of one's own on the mean of one's window, then the m
       local.step(optim::local);
       local.zero_grad();
       Tape tape;
-      tape.backward(scale(alone.loss(world.rank(), 2 * step) + alone.loss(world.rank(), 2 * step + 1),
-                          0.5));
+      tape.backward(
+          scale(alone.loss(world.rank(), 2 * step) + alone.loss(world.rank(), 2 * step + 1), 0.5));
       reference.step();
       reference.zero_grad();
       const auto mine = net.values(), right = alone.values();

@@ -70,16 +70,12 @@ void overlapping(Communicator& comm, std::int64_t count, std::mt19937_64& random
 void act(Communicator& comm, const Scenario::Call& call, std::mt19937_64& random) {
   const auto count = static_cast<std::int64_t>(call.count);
   switch (call.operation) {
-    case 0:
-      return exercise_reduce_scatter<double>(comm, count);
-    case 1:
-      return exercise_all_gather<std::int32_t>(comm, count);
+    case 0: return exercise_reduce_scatter<double>(comm, count);
+    case 1: return exercise_all_gather<std::int32_t>(comm, count);
     case 2:
       return exercise_broadcast<std::int64_t>(comm, count, static_cast<int>(count % comm.size()));
-    case 3:
-      return overlapping(comm, count, random);
-    default:
-      break;
+    case 3: return overlapping(comm, count, random);
+    default: break;
   }
   if (call.style == 0) return comm.barrier("barrier").wait();
   exercise_all_reduce<float>(

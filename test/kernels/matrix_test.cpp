@@ -49,8 +49,8 @@ Tensor holding(const Values& values) {
   return here(Tensor::of<From>({static_cast<std::int64_t>(values.size())}, elements));
 }
 
-/// Element i of a tensor that is to be transposed: the low bytes of a product with an odd number, so
-/// that none comes twice among 2^(its bits) neighbours.
+/// Element i of a tensor that is to be transposed: the low bytes of a product with an odd number,
+/// so that none comes twice among 2^(its bits) neighbours.
 template <class T>
 T word_at(std::int64_t i) {
   const std::uint64_t bits = static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u;

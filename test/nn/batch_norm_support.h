@@ -1,6 +1,6 @@
 #pragma once
-/// What the tests of batch normalization share: values in f64 whatever their dtype, and batches that
-/// lie on several ranks.
+/// What the tests of batch normalization share: values in f64 whatever their dtype, and batches
+/// that lie on several ranks.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// BatchNorm on one rank: PyTorch's numbers (test/reference/make_batch_norm_layer.py), empty batches,
-// errors, recomputed and recorded steps.
+// BatchNorm on one rank: PyTorch's numbers (test/reference/make_batch_norm_layer.py), empty
+// batches, errors, recomputed and recorded steps.
 
 #include "lockstep/nn/batch_norm.h"
 
@@ -19,8 +19,8 @@ using namespace lockstep::test;
 
 namespace {
 
-/// Relative to the largest value, or to 1: operands are of that size, and of two rows, the gradients
-/// nearly cancel.
+/// Relative to the largest value, or to 1: operands are of that size, and of two rows, the
+/// gradients nearly cancel.
 void check_close(const std::string& name, const Tensor& actual, const Values& expected,
                  double tolerance) {
   INFO(name);

@@ -160,10 +160,11 @@ TEST_CASE("options out of their range are refused with the value") {
 TEST_CASE("a safetensors file has the published layout") {
   const auto path =
       std::filesystem::temp_directory_path() / fmt::format("lockstep-{}.st", ::getpid());
-  nn::save_safetensors(path, {{"b.weight", Tensor::of<float>({2, 1}, {1.5f, -2})},
-                              {"a", Tensor::of<std::uint8_t>({3}, {7, 8, 9})},
-                              {"empty", Tensor::zeros({0, 4})},
-                              {"scalar", Tensor::scalar(0.25, DType::f64)}},
+  nn::save_safetensors(path,
+                       {{"b.weight", Tensor::of<float>({2, 1}, {1.5f, -2})},
+                        {"a", Tensor::of<std::uint8_t>({3}, {7, 8, 9})},
+                        {"empty", Tensor::zeros({0, 4})},
+                        {"scalar", Tensor::scalar(0.25, DType::f64)}},
                        {{"bucket_layout", "1 0 / 1"}});
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});

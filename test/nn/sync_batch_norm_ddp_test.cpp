@@ -79,8 +79,9 @@ TEST_CASE("under DDP on threads, a converted model trains as one process does on
 }
 
 TEST_CASE("the layers' messages and the buckets do not stand in one line: branches may differ") {
-  // Rank 0 goes by `left`, rank 1 by `right`, rank 2 by neither: so the bucket of each (a bucket per
-  // parameter) is launched before the layer's backward message on some ranks, and after it on others.
+  // Rank 0 goes by `left`, rank 1 by `right`, rank 2 by neither: so the bucket of each (a bucket
+  // per parameter) is launched before the layer's backward message on some ranks, and after it on
+  // others.
   struct Branches : nn::Module {
     nn::BatchNorm norm{4, {.dtype = DType::f64}};
     nn::Linear left{4, 4, false, DType::f64}, right{4, 4, false, DType::f64};

@@ -167,7 +167,8 @@ TEST_CASE("a sum that overflows is found after the reduction, on all ranks") {
         Tape tape;
         backward(scale(sum(w), 3e38), Weight{1, 1});
       };
-      if (policy == dist::NonFinite::stop) return expect(thrown(run), "finite on each rank, but not");
+      if (policy == dist::NonFinite::stop)
+        return expect(thrown(run), "finite on each rank, but not");
       run();
       check<Error>(ddp.last_step().verdict == dist::StepVerdict::skip && !w.gradient().defined(),
                    "skipped");
