@@ -136,8 +136,8 @@ int Launcher::run() {
     wait_for_news();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
+    take_signal();  // before the look: a rank that ends after it leaves a signal to wake up by
     collect_ended();
-    take_signal();
     send_due_signals();
   }
   const Verdict result = verdict();
