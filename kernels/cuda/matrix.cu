@@ -74,7 +74,8 @@ template <class T, int width, class F>
 __device__ __forceinline__ void for_each_pack(F f) {
   constexpr int side = tile_side<T>;
   constexpr int in_segment = width == 1 ? side : segment_packs;
-#pragma unroll
+  constexpr int at_once = width == 1 ? 8 : 64;  // more single elements would not fit into registers
+#pragma unroll at_once
   for (int pack = 0; pack < side * side / width; pack += transpose_threads) {
     const int p = pack + static_cast<int>(threadIdx.x);
     const int segment = p / (in_segment * side);
@@ -85,7 +86,7 @@ __device__ __forceinline__ void for_each_pack(F f) {
 /// x (..., rows, columns) -> out (..., columns, rows), T an unsigned integer of the elements' size.
 /// 16-byte loads where rows begin at multiples of 16 bytes, stores likewise.
 template <class T>
-__global__ void __launch_bounds__(transpose_threads)
+__global__ void __launch_bounds__(transpose_threads, 1)
     transpose_kernel(std::int64_t rows, std::int64_t columns, const T* __restrict__ all_x,
                      T* __restrict__ all_out) {
   constexpr int side = tile_side<T>, width = pack_width<T>;
