@@ -74,7 +74,8 @@ template <class T, int width, class F>
 __device__ __forceinline__ void for_each_pack(F f) {
   constexpr int side = tile_side<T>;
   constexpr int in_segment = width == 1 ? side : segment_packs;
-  constexpr int at_once = width == 1 ? 8 : 64;  // more single elements would not fit into registers
+  // More single elements would not fit into registers. (The simulator's compiler unrolls nothing.)
+  [[maybe_unused]] constexpr int at_once = width == 1 ? 8 : 64;
 #pragma unroll at_once
   for (int pack = 0; pack < side * side / width; pack += transpose_threads) {
     const int p = pack + static_cast<int>(threadIdx.x);
