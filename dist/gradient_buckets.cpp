@@ -21,12 +21,9 @@ GradientBuckets::GradientBuckets(const std::vector<Parameter>& parameters,
     : parameters_(parameters),
       communicator_(communicator),
       suffix_(std::move(suffix)),
+      sizes_(sizes_of(parameters)),
       bucket_of_(parameters.size()) {
-  for (const Parameter& parameter : parameters_) {
-    const Tensor& value = parameter.value();
-    parameter.zero_grad();
-    sizes_.push_back({value.numel(), value.dtype(), value.device()});
-  }
+  for (const Parameter& parameter : parameters_) parameter.zero_grad();
   make_arenas();
   lay_out(std::move(layout));
 }
@@ -104,6 +101,14 @@ std::size_t GradientBuckets::bytes() const {
   std::size_t bytes = 0;
   for (const Arena& arena : arenas_) bytes += arena.travelling.bytes();
   return bytes;
+}
+
+std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
+  std::vector<GradientSize> sizes;
+  for (const Parameter& parameter : parameters)
+    sizes.push_back(
+        {parameter.value().numel(), parameter.value().dtype(), parameter.value().device()});
+  return sizes;
 }
 
 void depart(const GradientBuckets::Bucket& bucket) {

@@ -80,6 +80,9 @@ class GradientBuckets {
   Tensor used_, control_;
 };
 
+/// What a plan wants to know of the parameters.
+std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters);
+
 /// Copies a bucket's gradients on their way, or back; nothing if they travel where they lie.
 void depart(const GradientBuckets::Bucket& bucket);
 void arrive(const GradientBuckets::Bucket& bucket);

@@ -26,14 +26,6 @@ void check_parameters(const std::vector<Parameter>& parameters) {
   }
 }
 
-std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
-  std::vector<GradientSize> sizes;
-  for (const Parameter& parameter : parameters)
-    sizes.push_back(
-        {parameter.value().numel(), parameter.value().dtype(), parameter.value().device()});
-  return sizes;
-}
-
 }  // namespace
 
 Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,

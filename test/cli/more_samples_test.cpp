@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "process.h"
+#include "sample.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -20,20 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> command(const std::string& name, const std::vector<std::string>& options) {
-  std::vector<std::string> result = {LOCKSTEP_BIN_DIR "/" + name, "--device",
-                                     std::string(Device::name_of(test::test_device().kind))};
-  result.insert(result.end(), options.begin(), options.end());
-  return result;
-}
-
 /// The summary of a run that must succeed.
 json summary(const std::string& name, std::vector<std::string> options) {
   static int made = 0;
   const fs::path path =
       fs::temp_directory_path() / fmt::format("lockstep-sample-{}-{}.json", ::getpid(), made++);
   options.insert(options.end(), {"--json", path.string()});
-  const Ended ended = test::run(command(name, options));
+  const Ended ended = test::run(test::sample_command(name, options));
   INFO(name, " ", fmt::format("{}", fmt::join(options, " ")), ": ", ended.err);
   REQUIRE(ended.code == 0);
   CHECK(ended.err == "");
@@ -59,7 +53,7 @@ std::set<std::string> strings(const json& list) { return list.get<std::set<std::
 
 void expect_usage_error(const std::string& name, const std::vector<std::string>& options,
                         const std::string& says) {
-  const Ended ended = test::run(command(name, options));
+  const Ended ended = test::run(test::sample_command(name, options));
   INFO(ended.err, " (expected: ", says, ")");
   CHECK(ended.code == 2);
   CHECK(test::lines_of(ended.err).size() == 1);
@@ -175,7 +169,7 @@ TEST_CASE("samples of any number of ranks: a headline, a verdict, and what they 
       {"dynamic_graph", "The gradients of one process on all rows, "},
       {"syncbn", "SyncBatchNorm is BatchNorm on the union, to "}};
   for (const auto& [name, verdict] : verdicts) {
-    const Ended ended = test::run(command(name, {"--transport", "threads"}));
+    const Ended ended = test::run(test::sample_command(name, {"--transport", "threads"}));
     CHECK(ended.code == 0);
     CHECK(test::lines_of(ended.out).back().starts_with(verdict));
     for (const std::string& line : test::lines_of(ended.out)) CHECK(line.size() <= 110);

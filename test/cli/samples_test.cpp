@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "process.h"
+#include "sample.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -33,18 +34,11 @@ struct Folder {
   }
 };
 
-std::vector<std::string> command(const std::string& name, const std::vector<std::string>& options) {
-  std::vector<std::string> result = {LOCKSTEP_BIN_DIR "/" + name, "--device",
-                                     std::string(Device::name_of(test::test_device().kind))};
-  result.insert(result.end(), options.begin(), options.end());
-  return result;
-}
-
 /// The summary of a run that must succeed.
 json summary(const std::string& name, std::vector<std::string> options) {
   const Folder folder;
   options.insert(options.end(), {"--json", folder / "summary.json"});
-  const Ended ended = test::run(command(name, options));
+  const Ended ended = test::run(test::sample_command(name, options));
   INFO(name, ": ", ended.err);
   REQUIRE(ended.code == 0);
   CHECK(ended.err == "");
@@ -57,7 +51,7 @@ json fixture(const std::string& name) {
 
 void expect_error(const std::string& name, const std::vector<std::string>& options, int code,
                   const std::string& says) {
-  const Ended ended = test::run(command(name, options));
+  const Ended ended = test::run(test::sample_command(name, options));
   INFO(ended.err, " (expected: ", says, ")");
   CHECK(ended.code == code);
   CHECK(test::lines_of(ended.err).size() == 1);
@@ -168,7 +162,7 @@ TEST_CASE("ddp_bypass: the published figures, whatever carries the gradients") {
 }
 
 TEST_CASE("ddp_bypass: what is printed has the published digits, and ends with the verdict") {
-  const Ended ended = test::run(command("ddp_bypass", {}));
+  const Ended ended = test::run(test::sample_command("ddp_bypass", {}));
   REQUIRE(ended.code == 0);
   for (const char* figure : {"-0.13683  -0.05685", "0.132573", "-0.34623  -0.34623"})
     CHECK(test::contains(ended.out, figure));
@@ -304,7 +298,7 @@ TEST_CASE("samples: in a launcher's world they join, and refuse another number o
   const auto launched = [](const char* ranks, const std::string& name,
                            const std::vector<std::string>& options = {}) {
     std::vector<std::string> all = {LOCKSTEP_BIN_DIR "/lockstep-run", "-n", ranks};
-    for (const std::string& word : command(name, options)) all.push_back(word);
+    for (const std::string& word : test::sample_command(name, options)) all.push_back(word);
     return test::run(all);
   };
   const Ended joined = launched("2", "ddp_bypass");
