@@ -14,9 +14,9 @@ GraphContent::~GraphContent() {
   }
 }
 
-void Capture::add(const Stream& stream, cudaGraphNodeType type, std::function<void()> run) {
+void Capture::add(const Stream& stream, cudaGraphNodeType type, Begin begin) {
   std::vector<int>& end = ends[&stream];
-  content->nodes.push_back({type, std::move(run), std::move(end)});
+  content->nodes.push_back({type, std::move(begin), std::move(end)});
   end = {static_cast<int>(content->nodes.size()) - 1};
 }
 
@@ -45,16 +45,25 @@ void invalidate(Capture& capture, cudaError_t error) {
 }
 
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run) {
+  submit_run(runtime, stream, type, [run = std::move(run)]() -> Run {
+    return [run] {
+      run();
+      return true;
+    };
+  });
+}
+
+void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin) {
   if (stream.capture) {
     require(!stream.capture->invalid, cudaErrorStreamCaptureInvalidated);
-    stream.capture->add(stream, type, std::move(run));
+    stream.capture->add(stream, type, std::move(begin));
     return;
   }
   if (&stream == runtime.device(stream.device).null_stream)
     for (const auto& other : runtime.streams)
       if (other->capture && other->blocking && other->device == stream.device)
         invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
-  Operation operation{.run = std::move(run)};
+  Operation operation{.run = begin()};
   if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
   runtime.enqueue(stream, std::move(operation));
 }

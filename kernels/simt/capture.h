@@ -12,9 +12,15 @@
 
 #include "lockstep/kernels/simt/runtime.h"
 
+namespace simt::detail {
+/// Called when the host enqueues an operation, or launches a graph that it is a node of: what is to be
+/// called when the stream is there. Each run has a state of its own.
+using Begin = std::function<Run()>;
+}  // namespace simt::detail
+
 struct CUgraphNode_st {
   cudaGraphNodeType type;
-  std::function<void()> run;
+  simt::detail::Begin begin;
   std::vector<int> after;  ///< indices of nodes
 };
 
@@ -42,7 +48,7 @@ struct Capture {
   std::shared_ptr<GraphContent> content = std::make_shared<GraphContent>();
   std::map<const Stream*, std::vector<int>> ends;  ///< of each stream in it: its latest nodes
 
-  void add(const Stream& stream, cudaGraphNodeType type, std::function<void()> run);
+  void add(const Stream& stream, cudaGraphNodeType type, Begin begin);
   /// `stream` goes on after these nodes too.
   void join(const Stream& stream, const std::vector<int>& nodes);
   /// Does all work come before the end of the origin?
@@ -52,6 +58,8 @@ struct Capture {
 /// Enqueues the operation, or captures it if the stream is capturing. Throws Refusal for the legacy
 /// default stream while a stream that waits for it is capturing.
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run);
+/// The same for one that may wait in the stream.
+void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin);
 
 /// Throws the error; the capture can only be ended after that.
 [[noreturn]] void invalidate(Capture& capture, cudaError_t error);

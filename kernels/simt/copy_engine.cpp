@@ -42,39 +42,6 @@ std::uint32_t bytes_of(CUtensorMapDataType type) {
   return 0;
 }
 
-CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
-                      const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
-                      const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
-                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
-                      CUtensorMapFloatOOBfill fill) {
-  const std::uint32_t bytes = bytes_of(type);
-  if (rank != 2 || bytes == 0 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
-      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
-      element_strides[0] != 1 || element_strides[1] != 1)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  constexpr std::uint64_t most_size = std::uint64_t{1} << 32, most_stride = std::uint64_t{1} << 40;
-  for (int i = 0; i < 2; ++i)
-    if (sizes[i] < 1 || sizes[i] > most_size || box[i] < 1 || box[i] > 256)
-      return CUDA_ERROR_INVALID_VALUE;
-  if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || strides[0] % 16 != 0 ||
-      strides[0] >= most_stride || strides[0] < sizes[0] * bytes)
-    return CUDA_ERROR_INVALID_VALUE;
-  const std::uint32_t box_row = box[0] * bytes;
-  if (box_row % 16 != 0 || box_row > 128) return CUDA_ERROR_INVALID_VALUE;
-  const Matrix matrix{.mark = encoded,
-                      .data = static_cast<const std::byte*>(data),
-                      .inner = sizes[0],
-                      .outer = sizes[1],
-                      .row_bytes = strides[0],
-                      .box_inner = box[0],
-                      .box_outer = box[1],
-                      .element_bytes = bytes,
-                      .to_tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
-  *map = {};
-  std::memcpy(map->opaque, &matrix, sizeof matrix);
-  return CUDA_SUCCESS;
-}
-
 /// Copies the box at (inner, outer) to `to`, which has the shared address `address`. What lies outside
 /// of the matrix is zero. The swizzle flips bits 4-6 of an address by its bits 7-9 (5.5.7).
 void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byte* to,
@@ -134,19 +101,35 @@ void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int 
 
 using namespace simt::detail;
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
-                                             unsigned long long flags,
-                                             cudaDriverEntryPointQueryResult* result) {
-  return call_runtime<Context::not_needed>([&](Runtime&) {
-    require(symbol != nullptr && function != nullptr && flags == cudaEnableDefault,
-            cudaErrorInvalidValue);
-    auto found = cudaDriverEntryPointSymbolNotFound;
-    *function = nullptr;
-    if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
-      found =
-          version < 12000 ? cudaDriverEntryPointVersionNotSufficent : cudaDriverEntryPointSuccess;
-      if (found == cudaDriverEntryPointSuccess) *function = reinterpret_cast<void*>(encode_tiled);
-    }
-    if (result) *result = found;
-  });
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* data, const cuuint64_t* sizes, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* element_strides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  const std::uint32_t bytes = bytes_of(type);
+  if (rank != 2 || bytes == 0 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+      swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
+      element_strides[0] != 1 || element_strides[1] != 1)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  constexpr std::uint64_t most_size = std::uint64_t{1} << 32, most_stride = std::uint64_t{1} << 40;
+  for (int i = 0; i < 2; ++i)
+    if (sizes[i] < 1 || sizes[i] > most_size || box[i] < 1 || box[i] > 256)
+      return CUDA_ERROR_INVALID_VALUE;
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || strides[0] % 16 != 0 ||
+      strides[0] >= most_stride || strides[0] < sizes[0] * bytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  const std::uint32_t box_row = box[0] * bytes;
+  if (box_row % 16 != 0 || box_row > 128) return CUDA_ERROR_INVALID_VALUE;
+  const Matrix matrix{.mark = encoded,
+                      .data = static_cast<const std::byte*>(data),
+                      .inner = sizes[0],
+                      .outer = sizes[1],
+                      .row_bytes = strides[0],
+                      .box_inner = box[0],
+                      .box_outer = box[1],
+                      .element_bytes = bytes,
+                      .to_tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  *map = {};
+  std::memcpy(map->opaque, &matrix, sizeof matrix);
+  return CUDA_SUCCESS;
 }

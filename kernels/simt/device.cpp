@@ -1,5 +1,6 @@
 /// Devices, errors, versions.
 
+#include <cstdio>
 #include <cstring>
 
 #include "lockstep/kernels/simt/call.h"
@@ -30,6 +31,10 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "not a kernel"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no device"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "no device of this number"},
+    {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized",
+     "memory of this very process cannot be opened by its handle"},
+    {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed",
+     "the memory of the handle has been freed, or its process has ended"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
      "not a valid handle, or one of another device"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "not allowed in the present state"},
@@ -164,6 +169,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   });
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  return call_runtime([&](Runtime& runtime) {
+    require(text != nullptr && bytes >= 13, cudaErrorInvalidValue);
+    runtime.device(device);  // checks the number
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device & 0xff);
+  });
+}
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return call_runtime<Context::not_needed>([&](Runtime& runtime) {
     require(value != nullptr, cudaErrorInvalidValue);
@@ -188,7 +201,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrCooperativeLaunch: return 0;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: return limits::shared_opt_in;
         case cudaDevAttrMaxBlocksPerMultiprocessor: return limits::multiprocessor_blocks;
-        case cudaDevAttrMemoryPoolsSupported: return 1;
+        case cudaDevAttrMemoryPoolsSupported:
+        case cudaDevAttrIpcEventSupport: return 1;
       }
       throw Refusal{cudaErrorInvalidValue};
     };

@@ -1,7 +1,8 @@
 /// Graphs: what becomes of a capture.
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "lockstep/kernels/simt/call.h"
 #include "lockstep/kernels/simt/capture.h"
@@ -23,27 +24,55 @@ CUgraphExec_st& find(Runtime& runtime, cudaGraphExec_t exec) {
   throw Refusal{cudaErrorInvalidValue};
 }
 
-/// In the order of capture, or any that `after` allows.
-void replay(Runtime& runtime, const GraphContent& content, int device, Random* any_order) {
-  const std::size_t count = content.nodes.size();
-  std::vector<char> done(count);
-  for (std::size_t step = 0; step < count; ++step) {
-    std::size_t next = step;
-    if (any_order) {
-      std::vector<std::size_t> possible;
-      for (std::size_t node = 0; node < count; ++node) {
-        const auto& after = content.nodes[node].after;
-        if (!done[node] &&
-            std::all_of(after.begin(), after.end(), [&](int one) { return done[one]; }))
-          possible.push_back(node);
-      }
-      next = possible[any_order->below(possible.size())];
-    }
-    content.nodes[next].run();
-    done[next] = true;
-    if (!runtime.device(device).fault.empty()) return;
+/// One launch: runs nodes in the order of capture, or in any that `after` allows. A node that waits for
+/// memory holds up those after it only.
+class Replay {
+ public:
+  Replay(std::shared_ptr<GraphContent> content, int device, std::optional<Random> any_order)
+      : content_(std::move(content)),
+        device_(device),
+        any_order_(any_order),
+        done_(content_->nodes.size()) {
+    for (const CUgraphNode_st& node : content_->nodes) runs_.push_back(node.begin());
   }
-}
+
+  /// As a Run.
+  bool go_on(Runtime& runtime) {
+    if (!std::exchange(begun_, true))
+      for (const AllocationPointer& memory : content_->memory) poison(memory->data, memory->bytes);
+    waiting_.assign(done_.size(), false);
+    while (const std::optional<std::size_t> node = next()) {
+      (runs_[*node]() ? done_ : waiting_)[*node] = true;
+      if (!runtime.device(device_).fault.empty()) return true;
+    }
+    return first_ == done_.size();
+  }
+
+ private:
+  /// One that can run and has not been found waiting in this call.
+  std::optional<std::size_t> next() {
+    while (first_ < done_.size() && done_[first_]) ++first_;
+    std::vector<std::size_t> possible;
+    for (std::size_t node = first_; node < done_.size(); ++node) {
+      const auto& after = content_->nodes[node].after;
+      if (done_[node] || waiting_[node] ||
+          !std::all_of(after.begin(), after.end(), [&](int one) { return done_[one]; }))
+        continue;
+      if (!any_order_) return node;
+      possible.push_back(node);
+    }
+    if (possible.empty()) return std::nullopt;
+    return possible[any_order_->below(possible.size())];
+  }
+
+  std::shared_ptr<GraphContent> content_;
+  int device_;
+  std::optional<Random> any_order_;
+  std::vector<Run> runs_;
+  std::vector<char> done_, waiting_;
+  std::size_t first_ = 0;  ///< all before it are done
+  bool begun_ = false;
+};
 
 }  // namespace
 
@@ -76,13 +105,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
     const bool late = runtime.config.streams == simt::Streams::late;
     const std::uint64_t seed =
         runtime.config.stream_seed + ++runtime.device(stream.device).launches;
-    submit(runtime, stream, cudaGraphNodeTypeKernel,
-           [&runtime, content, device = stream.device, late, seed] {
-             for (const AllocationPointer& memory : content->memory)
-               poison(memory->data, memory->bytes);
-             Random random(seed);
-             replay(runtime, *content, device, late ? &random : nullptr);
-           });
+    const auto replay = std::make_shared<Replay>(content, stream.device,
+                                                 late ? std::optional(Random(seed)) : std::nullopt);
+    submit_run(runtime, stream, cudaGraphNodeTypeKernel, [&runtime, replay]() -> Run {
+      return [&runtime, replay] { return replay->go_on(runtime); };
+    });
   });
 }
 

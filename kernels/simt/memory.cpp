@@ -1,5 +1,7 @@
 /// Device memory, pinned host memory, and the pool that is only malloc here.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,36 +12,72 @@
 
 namespace simt::detail {
 
-// One malloc of the exact size each, so that AddressSanitizer guards both ends. 256 bytes is what
-// cudaMalloc promises (Programming Guide, "Size and Alignment Requirement").
-Allocation::Allocation(Kind kind_, int device_, std::size_t bytes_)
-    : kind(kind_), device(device_), bytes(bytes_) {
+// One malloc each, so that AddressSanitizer guards both ends; the end of pages is poisoned, for that.
+// 256 bytes is what cudaMalloc promises (Programming Guide, "Size and Alignment Requirement").
+Allocation::Allocation(Kind kind_, Source source_, int device_, std::size_t bytes_)
+    : kind(kind_), source(source_), device(device_), bytes(bytes_) {
+  const bool pages = source == Source::pages;
+  const std::size_t size = pages ? SharedFile::whole_pages(bytes) : bytes;
   void* memory = nullptr;
-  if (posix_memalign(&memory, 256, bytes) != 0) throw std::bad_alloc();
+  if (size < bytes || posix_memalign(&memory, pages ? SharedFile::page : 256, size) != 0)
+    throw std::bad_alloc();
   data = static_cast<std::byte*>(memory);
+  poison(data + bytes, size - bytes);
 }
 
 Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
     : kind(Kind::registered),
+      source(Source::user),
       device(device_),
       bytes(bytes_),
       data(static_cast<std::byte*>(registered)) {}
 
+Allocation::Allocation(const SharedFile& opened, int device_, std::size_t bytes_)
+    : kind(Kind::device),
+      source(Source::opened),
+      device(device_),
+      bytes(bytes_),
+      data(opened.map(bytes)) {
+  poison(data + bytes, SharedFile::whole_pages(bytes) - bytes);
+}
+
 Allocation::~Allocation() {
-  if (kind == Kind::registered) return;
+  if (source == Source::user) return;
+  const std::size_t size = source == Source::heap ? bytes : SharedFile::whole_pages(bytes);
+  unpoison(data, size);
+  if (source == Source::opened) {
+    munmap(data, size);
+    return;
+  }
   if (kind == Kind::device) Runtime::get().device(device).used -= bytes;
-  unpoison(data, bytes);
+  if (shared)  // what the heap gets back must be nobody else's
+    mmap(data, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   std::free(data);
+}
+
+SharedName Allocation::share() {
+  if (!shared) {
+    const std::size_t size = SharedFile::whole_pages(bytes);
+    SharedFile file = SharedFile::create(size);
+    std::byte* elsewhere = file.map(size);
+    std::memcpy(elsewhere, data, bytes);
+    munmap(elsewhere, size);
+    file.map(size, data);
+    poison(data + bytes, size - bytes);
+    shared.emplace(std::move(file));
+  }
+  return shared->name();
 }
 
 void Allocation::fill_with_nan() const { std::memset(data, 0xff, bytes); }
 
-AllocationPointer Runtime::allocate(Allocation::Kind kind, int on_device, std::size_t bytes) {
+AllocationPointer Runtime::allocate(Allocation::Kind kind, int on_device, std::size_t bytes,
+                                    Allocation::Source source) {
   Device& owner = device(on_device);
   if (kind == Allocation::Kind::device)
     require(bytes <= config.device_bytes - std::min(owner.used, config.device_bytes),
             cudaErrorMemoryAllocation);
-  auto made = std::make_shared<Allocation>(kind, on_device, bytes);
+  auto made = std::make_shared<Allocation>(kind, source, on_device, bytes);
   if (kind == Allocation::Kind::device) {
     owner.used += bytes;
     owner.most_used = std::max(owner.most_used, owner.used);
@@ -82,7 +120,9 @@ namespace {
 /// Memory of a kind that is freed by a call of its own.
 AllocationPointer take_of_kind(Runtime& runtime, void* data, Kind kind) {
   const auto it = runtime.allocations.find(reinterpret_cast<std::uintptr_t>(data));
-  require(it != runtime.allocations.end() && it->second->kind == kind, cudaErrorInvalidValue);
+  require(it != runtime.allocations.end() && it->second->kind == kind &&
+              it->second->source != Allocation::Source::opened,
+          cudaErrorInvalidValue);
   return runtime.take(data);
 }
 
@@ -118,7 +158,8 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
     refuse_in_capture(runtime);
     *data = nullptr;
     if (bytes == 0) return;
-    const auto made = runtime.allocate(Kind::device, Runtime::current_device(), bytes);
+    const auto made =
+        runtime.allocate(Kind::device, Runtime::current_device(), bytes, Allocation::Source::pages);
     made->fill_with_nan();
     *data = made->data;
   });

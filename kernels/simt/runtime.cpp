@@ -39,9 +39,9 @@ void read(const char* variable, const char* choices, Parse parse) {
 }
 
 template <class T>
-bool number(std::string_view text, T& value) {
+bool number(std::string_view text, T& value, T least = 1) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() && value >= 1;
+  return error == std::errc{} && end == text.data() + text.size() && value >= least;
 }
 
 void validate(const Config& config) {
@@ -70,6 +70,11 @@ Config config_from_environment() {
   });
   read("LOCKSTEP_SIM_MEMORY", "a number of bytes",
        [&](std::string_view text) { return number(text, config.device_bytes); });
+  read("LOCKSTEP_SIM_NCCL_FAIL", "RANK:CALL, as 1:3", [&](std::string_view text) {
+    const std::size_t colon = text.find(':');
+    return colon != text.npos && number(text.substr(0, colon), config.nccl_fail_rank, 0) &&
+           number(text.substr(colon + 1), config.nccl_fail_call);
+  });
   read("LOCKSTEP_SIM_CAPABILITY", "a compute capability, as 8.0 or 9.0",
        [&](std::string_view text) { return version(text, config.capability); });
   return config;

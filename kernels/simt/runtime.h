@@ -17,6 +17,7 @@
 
 #include "lockstep/kernels/simt/executor.h"
 #include "lockstep/kernels/simt/include/simt/runtime_api.h"
+#include "lockstep/kernels/simt/shared_file.h"
 #include "lockstep/kernels/simt/simt.h"
 
 namespace simt::detail {
@@ -39,10 +40,15 @@ struct Mark {
 };
 using MarkPointer = std::shared_ptr<Mark>;
 
+/// One run of an operation: each call does what can be done now and tells whether that was all. If it
+/// was not, the rest waits for something that no stream of this process knows of, as a value in
+/// memory that another process writes, and the call is repeated until it is there.
+using Run = std::function<bool()>;
+
 /// What a stream does: when the operations before it in the stream and those in `after` have ended,
 /// it runs.
 struct Operation {
-  std::function<void()> run = nullptr;  ///< null: nothing to do but wait
+  Run run = nullptr;  ///< null: nothing to do but wait
   std::vector<MarkPointer> after = {};
   MarkPointer mark = nullptr;
   /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it only
@@ -50,28 +56,43 @@ struct Operation {
   std::thread::id host_function_of = {};
 };
 
-/// A piece of memory that the runtime knows: it made it, or was told of it (`registered`).
+/// A piece of memory that the runtime knows: it made it, or was told of it.
 struct Allocation {
   enum class Kind { device, pinned, registered };
+  /// Where it comes from: a malloc of the exact size; pages of its own, which can be shared; another
+  /// process, whose pages they are; the user, who registered it.
+  enum class Source { heap, pages, opened, user };
 
-  Allocation(Kind kind, int device, std::size_t bytes);  ///< throws std::bad_alloc
+  Allocation(Kind kind, Source heap_or_pages, int device, std::size_t bytes);
   Allocation(void* registered, int device, std::size_t bytes);
+  Allocation(const SharedFile& opened, int device, std::size_t bytes);
   ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
 
   void fill_with_nan() const;
+  /// Pages: from now on other processes can find it, where it is.
+  SharedName share();
 
   Kind kind;
+  Source source;
   int device;
   std::size_t bytes;
   std::byte* data;
+  std::optional<SharedFile> shared = std::nullopt;  ///< pages that were shared
   // Memory that a graph allocates when it is launched (capture.h):
   bool of_graph = false;
   bool live = true;             ///< false: before the launch, and once freed
   bool freed_by_graph = false;  ///< by a node of the same graph
 };
 using AllocationPointer = std::shared_ptr<Allocation>;
+
+/// Another process's memory, and how often it has been opened (ipc.cpp).
+struct OpenedMemory {
+  SharedName name;
+  std::byte* data;
+  int times;
+};
 
 struct Capture;       // capture.h
 struct GraphContent;  // capture.h
@@ -122,7 +143,7 @@ class Runtime {
   static Runtime& get();
 
   std::mutex mutex;
-  std::condition_variable changed;  ///< a stream is no longer busy
+  std::condition_variable changed;  ///< an operation has ended
 
   // ---- settings and devices ----
   Config config;
@@ -141,18 +162,26 @@ class Runtime {
   void wait_for(Stream& stream);
   void wait_for_device(int device);
   void wait_for_all();
-  void drift();                         ///< late mode: streams may move
+  /// Waits for something that is no operation's end; `there` is called with the lock held.
+  void wait_until(const std::function<bool()>& there);
+  /// Some call looks: late mode: streams may move; eager: those go on that waited for memory.
+  void drift();
   void nudge(const MarkPointer& mark);  ///< late mode: somebody polls for it
+  void run_all_that_can();
+  /// Said by an operation that has done a part of its work: another look may find more of it.
+  void moved() { ++moves_; }
   bool idle(const Stream& stream) const;
   void drop_queues();
   /// Runs something that may take other locks: a host function of the user's.
   void unlocked(const std::function<void()>& function);
 
   // ---- memory (memory.cpp) ----
-  AllocationPointer allocate(Allocation::Kind kind, int device, std::size_t bytes);
+  AllocationPointer allocate(Allocation::Kind kind, int device, std::size_t bytes,
+                             Allocation::Source source = Allocation::Source::heap);
   AllocationPointer find(const void* data, std::size_t bytes = 1) const;  ///< null: not known
   AllocationPointer take(void* data);  ///< forgets it: it must be the beginning of one
   std::map<std::uintptr_t, AllocationPointer> allocations;
+  std::vector<OpenedMemory> opened;
 
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<CUevent_st>> events;
@@ -164,13 +193,15 @@ class Runtime {
   Runtime();
   void draw_pace(Stream& stream);
   bool runnable(const Stream& stream) const;
-  void run_first(Stream& stream);
-  void run_all_that_can();
+  static bool for_this_thread(const Stream& stream);
+  bool run_first(Stream& stream);
   std::vector<Stream*> streams_needed_for(const Mark& mark) const;
   bool step_towards(const Mark& mark);
+  void open_lock_for(std::chrono::microseconds time);
   void forget_destroyed_streams();
 
   Random delays_{0};
+  std::uint64_t moves_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -29,6 +29,9 @@ struct Config {
   std::size_t device_bytes = std::size_t{16} << 30;  ///< LOCKSTEP_SIM_MEMORY, of each device
   /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
   int capability = 80;  ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
+  /// In each NCCL communicator the call of an operation with this number (from 1) fails on this rank.
+  int nccl_fail_rank = -1;  ///< LOCKSTEP_SIM_NCCL_FAIL=RANK:CALL; -1: none fails
+  std::uint64_t nccl_fail_call = 0;
 };
 
 /// What is in force: at first, defaults and the environment.

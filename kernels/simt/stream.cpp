@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "lockstep/kernels/simt/capture.h"
 #include "lockstep/kernels/simt/runtime.h"
@@ -58,28 +59,42 @@ bool Runtime::runnable(const Stream& stream) const {
                      [](const MarkPointer& mark) { return mark->done; });
 }
 
-void Runtime::run_first(Stream& stream) {
+/// False: the operation has not ended, as it waits for something that is not here yet.
+bool Runtime::run_first(Stream& stream) {
   stream.busy = true;
+  bool ended = true;
   {
     Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
     // A broken context does nothing any more.
-    if (operation.run && device(stream.device).fault.empty()) operation.run();
-    operation.mark->done = true;
-    operation.mark->time = std::chrono::steady_clock::now();
+    if (operation.run && device(stream.device).fault.empty()) ended = operation.run();
+    if (ended) {
+      operation.mark->done = true;
+      operation.mark->time = std::chrono::steady_clock::now();
+    } else {
+      stream.queue.push_front(std::move(operation));
+    }
   }
   stream.busy = false;
-  changed.notify_all();
+  if (ended) changed.notify_all();
+  return ended;
+}
+
+/// A host function of another host thread may wait for this one: that thread shall run it, or one that
+/// waits for it.
+bool Runtime::for_this_thread(const Stream& stream) {
+  const std::thread::id host = stream.queue.front().host_function_of;
+  return host == std::thread::id() || host == std::this_thread::get_id();
 }
 
 void Runtime::run_all_that_can() {
   for (std::size_t i = 0; i < streams.size();) {
-    if (!runnable(*streams[i])) {
+    const std::uint64_t moves = moves_;
+    if (runnable(*streams[i]) && for_this_thread(*streams[i]) &&
+        (run_first(*streams[i]) || moves_ != moves))
+      i = 0;  // others may have waited for it
+    else
       ++i;
-      continue;
-    }
-    run_first(*streams[i]);
-    i = 0;  // others may have waited for it
   }
 }
 
@@ -95,23 +110,53 @@ std::vector<Stream*> Runtime::streams_needed_for(const Mark& mark) const {
   return needed;
 }
 
-/// Runs one operation on the way to the mark; false if there is none that can run now.
+/// Runs one operation on the way to the mark; false if none can run now, or it has not ended.
 bool Runtime::step_towards(const Mark& mark) {
   std::vector<Stream*> needed = streams_needed_for(mark);
   std::erase_if(needed, [this](const Stream* stream) { return !runnable(*stream); });
-  if (needed.empty()) return false;
-  run_first(*needed[delays_.below(needed.size())]);
-  return true;
+  return !needed.empty() && run_first(*needed[delays_.below(needed.size())]);
 }
 
+/// Lets other threads of the host in, for so long or until an operation has ended.
+void Runtime::open_lock_for(std::chrono::microseconds time) {
+  std::unique_lock lock(mutex, std::adopt_lock);
+  changed.wait_for(lock, time);
+  lock.release();
+}
+
+/// Nobody tells when memory changes: it is looked at again and again, less and less often while nothing
+/// moves.
+class Patience {
+ public:
+  std::chrono::microseconds next(std::uint64_t moves) {
+    constexpr std::chrono::microseconds least(20), most(500);
+    pause_ = std::exchange(moves_, moves) == moves ? std::min(2 * pause_, most) : least;
+    return pause_;
+  }
+
+ private:
+  std::chrono::microseconds pause_{10};
+  std::uint64_t moves_ = 0;
+};
+
 void Runtime::wait(const MarkPointer& mark) {
+  Patience patience;
   while (!mark->done) {
-    if (config.streams == Streams::late) drift();
+    drift();
     if (mark->done || step_towards(*mark)) continue;
-    // Another host thread is inside of a host function that this waits for.
-    std::unique_lock lock(mutex, std::adopt_lock);
-    changed.wait(lock);
-    lock.release();
+    // What it needs waits for memory, which any stream may write, or is inside of another host
+    // thread's host function.
+    run_all_that_can();
+    if (!mark->done) open_lock_for(patience.next(moves_));
+  }
+}
+
+void Runtime::wait_until(const std::function<bool()>& there) {
+  Patience patience;
+  while (!there()) {
+    run_all_that_can();
+    if (there()) return;
+    open_lock_for(patience.next(moves_));
   }
 }
 
@@ -136,15 +181,14 @@ void Runtime::wait_for_all() {
 
 void Runtime::drift() {
   forget_destroyed_streams();
-  if (config.streams == Streams::eager) return;
+  if (config.streams == Streams::eager) return run_all_that_can();
   const auto may_move = [this](const Stream& stream) {
-    if (!stream.pace || !runnable(stream)) return false;
-    const std::thread::id host = stream.queue.front().host_function_of;
-    return host == std::thread::id() || host == std::this_thread::get_id();
+    return stream.pace && runnable(stream) && for_this_thread(stream);
   };
   for (std::size_t i = 0; i < streams.size(); ++i)  // the lock may be open while one runs
-    while (i < streams.size() && may_move(*streams[i]) && delays_.below(streams[i]->pace) == 0)
-      run_first(*streams[i]);
+    while (i < streams.size() && may_move(*streams[i]) && delays_.below(streams[i]->pace) == 0 &&
+           run_first(*streams[i])) {
+    }
 }
 
 void Runtime::nudge(const MarkPointer& mark) {

@@ -86,7 +86,7 @@ TEST_CASE("AddressSanitizer names the kernel's line") {
     CHECK(contains(child.output, kind));
     CHECK(contains(child.output, "planted_bugs_test.cu:" + std::to_string(line)));
   };
-  check("global overrun", "heap-buffer-overflow", global_overrun_line);
+  check("global overrun", "use-after-poison", global_overrun_line);
   check("static overrun", "global-buffer-overflow", static_overrun_line);
   check("dynamic overrun", "heap-buffer-overflow", dynamic_overrun_line);
   check("use after free", "heap-use-after-free", fill_line);

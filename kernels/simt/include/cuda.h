@@ -1,6 +1,7 @@
 #pragma once
 /// What this project uses of CUDA's driver API: tensor maps, which describe a matrix in global memory
-/// to the copy engine of Hopper GPUs. Names and values are CUDA's. The functions are found through
+/// to the copy engine of Hopper GPUs, and operations of a stream that write a value in memory or wait
+/// for one. Names and values are CUDA's. The functions are found through
 /// cudaGetDriverEntryPointByVersion, as types of <cudaTypedefs.h>.
 
 #include <cstdint>
@@ -11,6 +12,10 @@ using cuuint64_t = std::uint64_t;
 enum CUresult : int {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_INVALID_HANDLE = 400,
+  CUDA_ERROR_LAUNCH_FAILED = 719,
+  CUDA_ERROR_NOT_PERMITTED = 800,
   CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
@@ -34,3 +39,68 @@ enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 struct CUtensorMap {
   cuuint64_t opaque[16];
 };
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* data, const cuuint64_t* sizes, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* element_strides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+
+// ---- stream memory operations -------------------------------------------------------------------
+
+using CUstream = struct CUstream_st*;  ///< the runtime API's cudaStream_t
+using CUdeviceptr = unsigned long long;
+
+enum CUstreamWaitValue_flags : int {
+  CU_STREAM_WAIT_VALUE_GEQ = 0,  ///< until value at address - value >= 0, as signed integers
+  CU_STREAM_WAIT_VALUE_EQ = 1,
+  CU_STREAM_WAIT_VALUE_AND = 2,  ///< until (value at address & value) != 0
+  CU_STREAM_WAIT_VALUE_NOR = 3,  ///< until ~(value at address | value) != 0
+};
+enum CUstreamWriteValue_flags : int { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
+
+enum CUstreamBatchMemOpType : int {
+  CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
+  CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
+  CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+  CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+};
+
+union CUstreamBatchMemOpParams {
+  CUstreamBatchMemOpType operation;
+  struct {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    union {
+      cuuint32_t value;
+      cuuint64_t value64;
+    };
+    unsigned flags;
+    CUdeviceptr alias;
+  } waitValue;
+  struct {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    union {
+      cuuint32_t value;
+      cuuint64_t value64;
+    };
+    unsigned flags;
+    CUdeviceptr alias;
+  } writeValue;
+  cuuint64_t pad[6];
+};
+
+/// What cudaGraphNodeGetType says of a captured one.
+enum CUgraphNodeType : int { CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12 };
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                              unsigned flags);
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                              unsigned flags);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                             unsigned flags);
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                             unsigned flags);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,
+                            unsigned flags);

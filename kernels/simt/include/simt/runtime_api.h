@@ -18,6 +18,8 @@ enum cudaError_t : int {
   cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorMapBufferObjectFailed = 205,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
@@ -114,6 +116,7 @@ enum cudaDeviceAttr : int {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrMaxBlocksPerMultiprocessor = 106,
   cudaDevAttrMemoryPoolsSupported = 115,
+  cudaDevAttrIpcEventSupport = 125,
 };
 
 cudaError_t cudaGetDevice(int* device);  ///< each host thread has its own, at first 0
@@ -121,6 +124,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
@@ -228,6 +232,16 @@ template <class T>
 cudaError_t cudaHostGetDevicePointer(T** device_data, void* data, unsigned flags) {
   return cudaHostGetDevicePointer(reinterpret_cast<void**>(device_data), data, flags);
 }
+
+/// Memory of cudaMalloc that other processes of the machine use: a handle is plain bytes.
+struct cudaIpcMemHandle_t {
+  char reserved[64];
+};
+constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data);
+cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void* data);
 
 // ---- streams and events -------------------------------------------------------------------------
 
