@@ -10,6 +10,8 @@
 /// depends on the number of sources alone: not on who folds, in which portions, or on which
 /// transport the bytes travelled. A balanced tree also rounds less than a chain: the error grows
 /// with log2(n) instead of n (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+///
+/// f16 and bf16 are added up in f32 and rounded once, at the root: to the nearest, ties to even.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +24,8 @@ namespace lockstep::kernels {
 
 /// Every destination := the tree sum of all sources, `count` elements each. A destination may be
 /// one of the sources (the same first element), otherwise it must not overlap any. At least one
-/// source. Integers wrap around. Throws DTypeError for u8, f16 and bf16. All pointers are readable
-/// by `device`; on a GPU there may be at most 16 sources and 16 destinations.
+/// source. Integers wrap around. Throws DTypeError for u8. All pointers are readable by `device`; on
+/// a GPU there may be at most 16 sources and 16 destinations.
 void fold(DType dtype, std::span<const std::byte* const> sources,
           std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
 

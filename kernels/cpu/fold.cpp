@@ -13,6 +13,10 @@ namespace {
 // Elements folded at a time: partial sums of a few levels stay in the first-level cache.
 constexpr std::int64_t block = 1024;
 
+// In which elements are added up.
+template <class T>
+using Sum = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float, T>;
+
 // Signed overflow is undefined in C++; through unsigned it wraps.
 template <class T>
 T add(T a, T b) {
@@ -47,24 +51,25 @@ void add_to_both(const T* a, const T* b, T* first, T* second, std::int64_t count
   }
 }
 
-// sum := the tree over `sources`, elements [begin, begin + count), of which there are at most
-// `block`.
+// The tree over `sources`, elements [begin, begin + count), of which there are at most `block`: in
+// `room`, unless a single source can be read where it lies.
 template <class T>
-void tree(std::span<const std::byte* const> sources, std::int64_t begin, std::int64_t count,
-          T* sum) {
+const Sum<T>* tree(std::span<const std::byte* const> sources, std::int64_t begin,
+                   std::int64_t count, Sum<T>* room) {
+  if (sources.size() == 1) {
+    const T* source = at<T>(sources[0], begin);
+    if constexpr (std::is_same_v<T, Sum<T>>)
+      return source;
+    else
+      std::transform(source, source + count, room, [](T x) { return static_cast<float>(x); });
+    return room;
+  }
   const std::size_t left = std::bit_floor(sources.size() - 1);
-  const T* a = at<T>(sources[0], begin);
-  if (left > 1) {
-    tree(sources.first(left), begin, count, sum);
-    a = sum;
-  }
-  if (sources.size() - left == 1) {
-    add_to(a, at<T>(sources[left], begin), sum, count);
-    return;
-  }
-  T right[block];
-  tree(sources.subspan(left), begin, count, right);
-  add_to(a, right, sum, count);
+  Sum<T> other[block];
+  const Sum<T>* a = tree<T>(sources.first(left), begin, count, room);
+  const Sum<T>* b = tree<T>(sources.subspan(left), begin, count, other);
+  add_to(a, b, room, count);
+  return room;
 }
 
 template <class T>
@@ -73,22 +78,21 @@ void fold_typed(std::span<const std::byte* const> sources, std::span<std::byte* 
   const auto out = [&](std::size_t k, std::int64_t begin) {
     return reinterpret_cast<T*>(destinations[k]) + begin;
   };
-  if (sources.size() == 2 && destinations.size() == 1) {
-    return add_to(at<T>(sources[0], 0), at<T>(sources[1], 0), out(0, 0), count);
+  if constexpr (std::is_same_v<T, Sum<T>>) {
+    if (sources.size() == 2 && destinations.size() == 1)
+      return add_to(at<T>(sources[0], 0), at<T>(sources[1], 0), out(0, 0), count);
+    if (sources.size() == 2 && destinations.size() == 2)
+      return add_to_both(at<T>(sources[0], 0), at<T>(sources[1], 0), out(0, 0), out(1, 0), count);
   }
-  if (sources.size() == 2 && destinations.size() == 2) {
-    return add_to_both(at<T>(sources[0], 0), at<T>(sources[1], 0), out(0, 0), out(1, 0), count);
-  }
-  T sum[block];
+  Sum<T> room[block];
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t here = std::min(block, count - begin);
-    const T* result = at<T>(sources[0], begin);
-    if (sources.size() > 1) {
-      tree(sources, begin, here, sum);
-      result = sum;
-    }
+    const Sum<T>* sum = tree<T>(sources, begin, here, room);
     for (std::size_t k = 0; k < destinations.size(); ++k) {
-      std::memmove(out(k, begin), result, static_cast<std::size_t>(here) * sizeof(T));
+      if constexpr (std::is_same_v<T, Sum<T>>)
+        std::memmove(out(k, begin), sum, static_cast<std::size_t>(here) * sizeof(T));
+      else
+        std::transform(sum, sum + here, out(k, begin), [](float x) { return T(x); });
     }
   }
 }
@@ -102,9 +106,11 @@ void CpuBackend::fold(DType dtype, std::span<const std::byte* const> sources,
     case DType::f64: return fold_typed<double>(sources, destinations, count);
     case DType::i64: return fold_typed<std::int64_t>(sources, destinations, count);
     case DType::i32: return fold_typed<std::int32_t>(sources, destinations, count);
-    default: break;
+    case DType::f16: return fold_typed<Half>(sources, destinations, count);
+    case DType::bf16: return fold_typed<BFloat16>(sources, destinations, count);
+    case DType::u8: break;
   }
-  fail<DTypeError>("[fold] takes f32, f64, i32 or i64, got {}", dtype);
+  fail<DTypeError>("[fold] takes floating elements, i32 or i64, got {}", dtype);
 }
 
 }  // namespace lockstep::kernels

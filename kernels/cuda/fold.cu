@@ -1,5 +1,6 @@
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/convert.cuh"
 #include "lockstep/kernels/fold.h"
 
 namespace lockstep::kernels {
@@ -18,28 +19,47 @@ struct FoldTable {
   int source_count, destination_count;
 };
 
+/// In which elements are added up.
+template <class T>
+using Sum =
+    std::conditional_t<std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>, float, T>;
+
 /// Elements [i, i + width): every source is read before a destination, which may be one of them, is
 /// written. Neighbours are added, then neighbouring sums, and so on; one without a neighbour waits:
 /// that is the tree of fold.h.
 template <class T, int most, int width>
 __device__ __forceinline__ void fold_at(const FoldTable& table, std::int64_t i) {
-  Pack<T, width> sums[most];
+  Pack<T, width> loaded[most];
 #pragma unroll
   for (int s = 0; s < most; ++s)
     if (s < table.source_count)
-      sums[s] = load_pack<width>(reinterpret_cast<const T*>(table.sources[s]) + i);
+      loaded[s] = load_pack<width>(reinterpret_cast<const T*>(table.sources[s]) + i);
+  Pack<Sum<T>, width> sums[most / 2];  // of two each: 16-bit elements take up more room as sums
 #pragma unroll
-  for (int distance = 1; distance < most; distance *= 2) {
+  for (int s = 0; s < most; s += 2) {
+    if (s >= table.source_count) continue;
 #pragma unroll
-    for (int s = 0; s < most; s += 2 * distance) {
-      if (s + distance < table.source_count) {
+    for (int k = 0; k < width; ++k) {
+      sums[s / 2][k] = convert<Sum<T>>(loaded[s][k]);
+      if (s + 1 < table.source_count) sums[s / 2][k] += convert<Sum<T>>(loaded[s + 1][k]);
+    }
+  }
+  const int pairs = (table.source_count + 1) / 2;
+#pragma unroll
+  for (int distance = 1; distance < most / 2; distance *= 2) {
+#pragma unroll
+    for (int s = 0; s < most / 2; s += 2 * distance) {
+      if (s + distance < pairs) {
 #pragma unroll
         for (int k = 0; k < width; ++k) sums[s][k] += sums[s + distance][k];
       }
     }
   }
+  Pack<T, width> result;
+#pragma unroll
+  for (int k = 0; k < width; ++k) result[k] = convert<T>(sums[0][k]);
   for (int d = 0; d < table.destination_count; ++d)
-    store_pack(reinterpret_cast<T*>(table.destinations[d]) + i, sums[0]);
+    store_pack(reinterpret_cast<T*>(table.destinations[d]) + i, result);
 }
 
 /// 16-byte loads of elements [head, head + packs * width) of `count`; the others, before and after,
@@ -106,9 +126,11 @@ void CudaBackend::fold(DType dtype, std::span<const std::byte* const> sources,
     case DType::f64: return fold_typed<double>(table, count, device);
     case DType::i32: return fold_typed<std::uint32_t>(table, count, device);  // unsigned ones wrap
     case DType::i64: return fold_typed<std::uint64_t>(table, count, device);
-    default: break;
+    case DType::f16: return fold_typed<__half>(table, count, device);
+    case DType::bf16: return fold_typed<__nv_bfloat16>(table, count, device);
+    case DType::u8: break;
   }
-  fail<DTypeError>("[fold] takes f32, f64, i32 or i64, got {}", dtype);
+  fail<DTypeError>("[fold] takes floating elements, i32 or i64, got {}", dtype);
 }
 
 }  // namespace lockstep::kernels

@@ -1,8 +1,6 @@
 // Bias with activation, casts, and transposes on a GPU.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "lockstep/kernels/cuda/backend.h"
+#include "lockstep/kernels/cuda/convert.cuh"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/functors.h"
 
@@ -28,34 +26,12 @@ __global__ void __launch_bounds__(map_threads)
       n, [](T value, T b) { return Activation::forward(value + b); }, out, x, bias);
 }
 
-// Conversions between the device's own types. Those to 16 bits begin at f32, as on the processor.
-
-template <class To, class From>
-__device__ __forceinline__ To convert(From x) {
-  if constexpr (std::is_same_v<From, __half>)
-    return convert<To>(__half2float(x));
-  else if constexpr (std::is_same_v<From, __nv_bfloat16>)
-    return convert<To>(__bfloat162float(x));
-  else if constexpr (std::is_same_v<To, __half>)
-    return __float2half_rn(static_cast<float>(x));
-  else if constexpr (std::is_same_v<To, __nv_bfloat16>)
-    return __float2bfloat16_rn(static_cast<float>(x));
-  else
-    return static_cast<To>(x);
-}
-
 /// out (n) = x (n), each thread 16 bytes at a time of the wider type.
 template <class To, class From>
 __global__ void __launch_bounds__(map_threads) cast_kernel(std::int64_t n, To* out, const From* x) {
   map_elements<2>(
       n, [](From value) { return convert<To>(value); }, out, x);
 }
-
-/// The type in which the device computes with elements of a tensor's type.
-template <class T>
-using OnDevice =
-    std::conditional_t<std::is_same_v<T, Half>, __half,
-                       std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16, T>>;
 
 // Transposes. A block moves a square tile: rows of x in, through shared memory, columns out as rows
 // of the result, so that both sides see runs of at least 128 bytes.

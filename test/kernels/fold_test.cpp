@@ -89,6 +89,44 @@ void check_fold(std::size_t n, std::size_t count) {
   check_fold<T>(n, count, [](std::size_t) { return std::size_t{0}; });
 }
 
+/// Sources of 16 bits each: bits for bits what the tree in f32, rounded once, gives.
+template <class T>
+void check_narrow_fold(std::size_t n, std::size_t count, std::size_t skip) {
+  CAPTURE(n);
+  CAPTURE(count);
+  CAPTURE(skip);
+  std::vector<Tensor> memory;
+  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> all;
+  std::vector<std::vector<float>> columns(count);
+  for (std::size_t k = 0; k < n; ++k) {
+    std::vector<T> whole(skip + count + 1, T(77.0f));
+    for (std::size_t i = 0; i < count; ++i) {
+      whole[skip + i] = T(value(k, i));
+      columns[i].push_back(static_cast<float>(whole[skip + i]));
+    }
+    memory.push_back(here(Tensor::of<T>({static_cast<std::int64_t>(whole.size())}, whole)));
+    all.push_back(memory[k].raw() + skip * sizeof(T));
+    sources.push_back(all[k]);
+  }
+  kernels::fold(dtype_of<T>(), sources, all, static_cast<std::int64_t>(count), test_device());
+  for (std::size_t k = 0; k < n; ++k) {
+    const std::vector<T> result = memory[k].template to_vector<T>();
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const bool inside = i >= skip && i < skip + count;
+      const T expected = inside ? T(tree(columns[i - skip], 0, n)) : T(77.0f);
+      CHECK(result[i].bits == expected.bits);
+      if (!inside) continue;
+      // And near the sum in f64: half a unit of the result's last place, and f32's roundings.
+      double sum = 0, sizes = 0;
+      for (const float x : columns[i - skip]) sum += x, sizes += std::abs(x);
+      const double unit = std::is_same_v<T, Half> ? 0x1p-11 : 0x1p-8;
+      CHECK(std::abs(static_cast<double>(result[i]) - sum) <=
+            unit * std::abs(sum) + 0x1p-22 * sizes + 0x1p-25);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("fold is a balanced tree for any number of sources and elements") {
@@ -118,6 +156,29 @@ TEST_CASE("fold does not mind where its operands begin") {
       check_fold<float>(5, count, [&](std::size_t k) { return first + k; });
       check_fold<std::int64_t>(2, count, [&](std::size_t k) { return first + k; });
     }
+}
+
+TEST_CASE("fold adds f16 and bf16 up in f32 and rounds once") {
+  for (std::size_t n = 1; n <= 9; ++n)
+    for (const std::size_t count : {1, 7, 8, 33, 1025}) {
+      check_narrow_fold<Half>(n, count, n % 3);
+      check_narrow_fold<BFloat16>(n, count, n % 2);
+    }
+  check_narrow_fold<BFloat16>(16, 37, 0);
+  check_narrow_fold<Half>(16, 37, 8);
+  check_narrow_fold<BFloat16>(3, 20'001, 0);
+  // 1 + 2^-8 + 2^-8: every sum in bf16 would fall back to 1; in f32 it is 1 + 2^-7.
+  const Tensor one = here(Tensor::of<BFloat16>({1}, {BFloat16(1.0f)}));
+  const Tensor bit = here(Tensor::of<BFloat16>({1}, {BFloat16(0x1p-8f)}));
+  const std::vector<const std::byte*> three = {one.raw(), bit.raw(), bit.raw()};
+  std::byte* out = one.raw();
+  kernels::fold(DType::bf16, three, std::span(&out, 1), 1, test_device());
+  CHECK(one.item() == 1 + 0x1p-7);
+  const Tensor large = here(Tensor::of<Half>({1}, {Half(65504.0f)}));
+  const std::vector<const std::byte*> twice(2, large.raw());
+  out = large.raw();
+  kernels::fold(DType::f16, twice, std::span(&out, 1), 1, test_device());
+  CHECK(std::isinf(large.item()));
 }
 
 TEST_CASE("the order of additions shows in these values") {
@@ -151,7 +212,6 @@ TEST_CASE("fold of nothing, of integers that overflow, and of what it does not t
   fold(DType::i32, two, 1);
   CHECK(sum.item() == -2);
   CHECK_THROWS_AS(fold(DType::u8, two, 1), DTypeError);
-  CHECK_THROWS_AS(fold(DType::bf16, two, 1), DTypeError);
   CHECK_THROWS_AS(fold(DType::f32, {}, 1), ShapeError);
   if (on_cpu()) return;
   const std::vector<const std::byte*> many(17, most.raw());
