@@ -72,6 +72,8 @@ class GradientObserver {
   virtual void step_begins(const Parameter&, bool /*local*/) {}
   /// It has stepped; `options` is a digest of how. Replicas that step differently drift apart.
   virtual void stepped(std::uint64_t /*options*/) {}
+  /// True if optimizers step on gradients as soon as they are summed: too late to change them.
+  virtual bool steps_early() const { return false; }
   /// How often gradients have been summed so far.
   virtual std::uint64_t synchronizations() const { return 0; }
 };

@@ -12,13 +12,14 @@
 #     --deps DIR        a further place of libraries and headers, laid out like / or like /usr, for
 #                       machines that cannot install packages; static libraries do
 #     --python PROGRAM  a Python with torch, to be compared with ($LOCKSTEP_PYTHON, python3)
-#     --stages A,B      some of: build tests kernels steps memcheck racecheck (all, in this order)
+#     --stages A,B      some of: build tests ranks kernels steps memcheck racecheck (all, in this
+#                       order); ranks: several on one GPU, and NCCL
 #     --limit SECONDS   of all stages together (570)
 set -uo pipefail
 
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
 build=$root/build/cuda out='' deps='' python=${LOCKSTEP_PYTHON:-python3} limit=570
-stages=build,tests,kernels,steps,memcheck,racecheck
+stages=build,tests,ranks,kernels,steps,memcheck,racecheck
 
 misuse() { echo "gpu.sh: $*" >&2; exit 2; }
 
@@ -34,7 +35,7 @@ while (( $# )); do
 done
 [[ -n $out ]] || misuse "--out DIR is needed"
 for name in ${stages//,/ }; do
-  [[ $name =~ ^(build|tests|kernels|steps|memcheck|racecheck)$ ]] ||
+  [[ $name =~ ^(build|tests|ranks|kernels|steps|memcheck|racecheck)$ ]] ||
     misuse "--stages: there is no stage '$name' (see --help)"
 done
 mkdir -p -- "$out" && out=$(readlink -f -- "$out") || exit 1
@@ -133,6 +134,35 @@ fi
 export LOCKSTEP_TEST_DEVICE=cuda
 if wanted tests; then
   stage tests 180 ctest --test-dir "$build" --parallel 4 --timeout 150 --output-on-failure
+fi
+
+# Several ranks on one GPU by CUDA IPC; NCCL with one rank, and with two by its unofficial way, for
+# which every rank claims a machine of its own. Training checks that the replicas are identical.
+if wanted ranks; then
+  train=("$build/bin/train_mlp" --device cuda --data "$root/samples/data/digits" --epochs 3
+         --timeout 20)
+  for ranks in 2 4; do
+    stage "ipc direct, $ranks ranks" 40 "${train[@]}" --ranks "$ranks" --transport ipc
+    stage "ipc ring, $ranks ranks" 40 "${train[@]}" --ranks "$ranks" --transport ipc --comm ring
+  done
+  stage "nccl, 1 rank" 40 "${train[@]}" --ranks 1 --comm nccl
+  for comm in nccl nccl-direct; do
+    stage "$comm, 2 ranks on one GPU" 60 env NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket \
+      NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring \
+      NCCL_PROTO=Simple "$build/bin/lockstep-run" -n 2 \
+      sh -c 'NCCL_HOSTID=r$RANK exec "$@"' rank "${train[@]}" --comm "$comm"
+  done
+  stage "recorded steps, 2 ranks" 40 "$build/bin/bench_step" --device cuda --ranks 2 --transport ipc \
+    --graph --layers 784,512,256,10 --batch 128 --round 0.2
+  cat -- "$stage_output" >>"$scratch/steps"
+  # When kernels and collectives ran: one file per rank, for Nsight Systems.
+  if command -v nsys >/dev/null; then
+    stage "timeline" 60 nsys profile --force-overwrite true --trace cuda --output "$out/timeline" \
+      "$build/bin/bench_step" --device cuda --ranks 2 --transport ipc --layers 1024,2048,2048,10 \
+      --batch 128 --rounds 5 --round 0.05
+  else
+    skipped timeline "nsys is not installed"
+  fi
 fi
 
 peer=()

@@ -61,6 +61,7 @@ Peer::Peer(const std::vector<std::string>& command) {
   from_ = ::fdopen(out[0], "r");
   check<Error>(error == 0, "[peer] cannot start '{}': {}", command[0], std::strerror(error));
   const std::string answer = line();
+  if (answer.starts_with("cannot ")) lockstep::fail<lockstep::UsageError>("{}", answer.substr(7));
   check<Error>(answer.starts_with("ready "), "[peer] '{}' said '{}'", command[1], answer);
   name_ = answer.substr(6);
 }
@@ -74,9 +75,13 @@ Peer::~Peer() {
 std::string Peer::ask(const std::string& request, const std::string& reply) {
   fmt::print(to_, "{}\n", request);
   std::fflush(to_);
+  return hear(reply);
+}
+
+std::string Peer::hear(const std::string& reply) {
   const std::string answer = line();
-  check<Error>(answer.starts_with(reply + " "), "[peer] {} said '{}' to '{}'", name_, answer,
-               request);
+  check<Error>(answer.starts_with(reply + " "), "[peer] {} said '{}' instead of '{} ...'", name_,
+               answer, reply);
   return answer.substr(reply.size() + 1);
 }
 

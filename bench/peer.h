@@ -4,6 +4,7 @@
 ///
 ///   we write          it answers
 ///                     ready NAME       its name and version
+///                     cannot WHY       instead: this is not to be had here
 ///   steps N           us X             N steps took X microseconds each
 ///
 /// and what else the two agree on. At end of input it ends.
@@ -16,7 +17,8 @@ namespace bench {
 
 class Peer {
  public:
-  /// Starts `command`. Throws Error if it does not say that it is ready.
+  /// Starts `command`. Throws UsageError for what it cannot do, Error if it does not say that it is
+  /// ready.
   explicit Peer(const std::vector<std::string>& command);
   ~Peer();
   Peer(const Peer&) = delete;
@@ -25,6 +27,8 @@ class Peer {
   const std::string& name() const { return name_; }
   /// Writes a line, and returns its answer but for the word `reply`, with which that must begin.
   std::string ask(const std::string& request, const std::string& reply);
+  /// The same for a request that has reached it in another way.
+  std::string hear(const std::string& reply);
   /// Runs a round; microseconds per step.
   double round(long steps);
 

@@ -9,6 +9,7 @@
 // With --graph the step is recorded once and replayed (core/graph.h).
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,17 +52,17 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   cli::add_options(app, o.device);
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
   app.add_option("--ranks", o.ranks,
-                 "Replicas (2; with --graph 1; in a launcher's world: its size)")
+                 "Replicas (2; in a launcher's world: its size)")
       ->check(whole);
-  app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU, one rank)");
+  app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
   app.add_option("--round", o.round_seconds, "Seconds per round (0.5)");
-  app.add_option("--comm", o.comm, "auto, ring or direct (auto)")
-      ->check(CLI::IsMember({"auto", "ring", "direct"}));
-  app.add_option("--transport", o.transport, "shm or tcp (shm)")
-      ->check(CLI::IsMember({"shm", "tcp"}));
+  app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
+      ->check(CLI::IsMember(communicator_names()));
+  app.add_option("--transport", o.transport, "shm or tcp (shm); between GPUs also ipc")
+      ->check(CLI::IsMember({"shm", "tcp", "ipc"}));
   app.add_option("--peer", o.peer, "pytorch: the same shapes there, in turns")
       ->check(CLI::IsMember({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
@@ -75,10 +76,6 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   if (o.graph) {
     check<UsageError>(device.kind != Device::Kind::cpu,
                       "--graph with --device cpu: only a GPU's launches can be recorded");
-    check<UsageError>(o.ranks.value_or(1) == 1,
-                      "--graph records the step of one rank, --ranks {} are asked for",
-                      o.ranks.value_or(1));
-    o.ranks = 1;
   }
   check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
   check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60,
@@ -103,7 +100,7 @@ class Trainer {
                                                 optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
     else
       optimizer_ = std::make_unique<optim::Adam>(parameters, optim::Adam::Options{.lr = 1e-3});
-    if (!o.graph)
+    if (!o.graph || world.size() > 1)
       ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
     Generator generator(1000 + static_cast<std::uint64_t>(world.rank()));
     x_ = Tensor::empty({o.batch, o.layers.front()});

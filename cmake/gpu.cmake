@@ -56,6 +56,15 @@ if(LOCKSTEP_GPU STREQUAL "cuda")
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
   find_package(CUDAToolkit REQUIRED)
+  find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_ROOT
+    PATH_SUFFIXES include)
+  find_library(LOCKSTEP_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ENV NCCL_ROOT
+    PATH_SUFFIXES lib lib64)
+  set(LOCKSTEP_HAVE_NCCL OFF)
+  if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_NCCL_LIBRARY)
+    set(LOCKSTEP_HAVE_NCCL ON)
+  endif()
+  message(STATUS "NCCL: ${LOCKSTEP_HAVE_NCCL}")
 endif()
 
 # lockstep_gpu_sources(TARGET files...): adds .cu and .cpp files that see CUDA's headers, or the

@@ -1,6 +1,7 @@
 #include "lockstep/dist/backoff.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <thread>
@@ -26,6 +27,13 @@ void pause() {
 #endif
 }
 
+// Unless told otherwise, the kernel ends naps up to 50 us late, to wake up less often.
+void nap(std::chrono::microseconds time) {
+  thread_local const bool told = ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL) == 0;  // ns
+  static_cast<void>(told);
+  std::this_thread::sleep_for(time);
+}
+
 }  // namespace
 
 int available_cores() {
@@ -46,7 +54,7 @@ bool Backoff::relax(unsigned round) const {
     return false;
   }
   const unsigned naps = round - spins_ - yield_rounds;
-  std::this_thread::sleep_for(std::min(longest_nap, shortest_nap * (1 + naps / 8)));
+  nap(std::min(longest_nap, shortest_nap * (1 + naps / 8)));
   return true;
 }
 

@@ -38,9 +38,13 @@ class Work {
   /// Moves what can be moved without waiting; true once the collective has ended well. Throws if it
   /// failed.
   bool progress();
-  /// Progresses until done. Throws CommError if nothing moved for `timeout`, which is the
+  /// Progresses until done; then the host may use the tensors (on a GPU: the current stream, from
+  /// now on). Throws CommError if nothing moved for `timeout`, which is the
   /// communicator's unless one is given.
   void wait(std::optional<Seconds> timeout = {});
+  /// The same for a tensor on a GPU too, where wait() makes the current stream wait and not the
+  /// host: when this returns, the collective has ended.
+  void finish(std::optional<Seconds> timeout = {});
   /// What it failed with, or null.
   std::exception_ptr exception() const;
 
@@ -68,7 +72,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// data := sum over ranks, in place, on every rank the same bits. Floating or i32/i64.
+  /// data := sum over ranks, in place, on every rank the same bits. f32, f64, i32 or i64; f16 and
+  /// bf16 where the communicator can add them up in f32 and round once, else DTypeError.
   virtual Work all_reduce(const Tensor& data, std::string_view name) = 0;
   /// output := this rank's part of the sum over ranks; output.numel() is
   /// partition(input.numel(), size(), rank()).size(). The input is overwritten (it is the
@@ -82,9 +87,10 @@ class Communicator {
   /// Ends when every rank has called it.
   virtual Work barrier(std::string_view name) = 0;
 
-  /// A zeroed tensor in memory that the transport reaches without a copy. Called by all ranks in
-  /// the same order with the same size; where ranks share memory, it blocks until all have called.
-  virtual Tensor allocate(std::int64_t numel, DType dtype) = 0;
+  /// A zeroed tensor in memory that the transport reaches without a copy: on `device` if this
+  /// communicator reaches it, else on the host. Called by all ranks in the same order with the same
+  /// size; where ranks share memory, it blocks until all have called.
+  virtual Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) = 0;
 
   /// Gives up: breaks this communicator, so that this rank's unfinished and later Works throw
   /// CommError with `reason`, and tells the other ranks, whose Works throw PeerError with it. For a
@@ -100,6 +106,14 @@ class Communicator {
   virtual Seconds now() const = 0;
   /// How long this rank has waited for others so far, in all.
   virtual Seconds waited() const = 0;
+  /// Bytes of tensors that this rank has received from other ranks, or read from and written to
+  /// their memory, so far. 0 where the communicator does not count them.
+  virtual std::uint64_t bytes_moved() const { return 0; }
+
+  /// When this communicator breaks, its ranks stop waiting in `companion`, too; and the time that
+  /// they wait there counts as waited here. `companion` must not be gone before this one is used
+  /// for the last time.
+  virtual void share_fate(Communicator& companion) { companion_ = &companion; }
 
   /// Its last calls, a line each, the oldest first: dist/flight_recorder.h.
   virtual std::string flight_record() const = 0;
@@ -107,12 +121,21 @@ class Communicator {
   // What Work is made of.
   virtual bool progress(std::uint64_t sequence) = 0;
   virtual void wait(std::uint64_t sequence, std::optional<Seconds> timeout) = 0;
+  virtual void finish(std::uint64_t sequence, std::optional<Seconds> timeout) {
+    wait(sequence, timeout);
+  }
   virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
+
+ protected:
+  Communicator* companion_ = nullptr;
 };
 
 inline bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }
 inline void Work::wait(std::optional<Seconds> timeout) {
   if (communicator_) communicator_->wait(sequence_, timeout);
+}
+inline void Work::finish(std::optional<Seconds> timeout) {
+  if (communicator_) communicator_->finish(sequence_, timeout);
 }
 inline std::exception_ptr Work::exception() const {
   return communicator_ ? communicator_->failure(sequence_) : nullptr;

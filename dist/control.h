@@ -1,7 +1,7 @@
 #pragma once
 /// The control message: what every rank tells the others about its step, and what all of them make
 /// of it. It travels with the last bucket, as elements behind the gradients, and so costs no
-/// message of its own:
+/// message of its own (except behind what a communication hook has sent instead):
 ///
 ///     last bucket    | gradients | used by how many | rank 0's message | rank 1's | ...
 ///

@@ -46,10 +46,12 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
         fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
   return text + fmt::format(
                     "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nreplan {}\n"
-                    "bucket_layout {}\nbuffers {}\nnonfinite {}\n",
+                    "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
+                    "deferred {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
                     name_of(options.replan), options.bucket_layout, name_of(options.buffers),
-                    name_of(options.nonfinite));
+                    name_of(options.nonfinite), options.hook ? options.hook->name() : "none",
+                    options.deferred);
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {
@@ -93,6 +95,8 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                      .replan = options.replan,
                      .layout = std::move(layout),
                      .nonfinite = options.nonfinite,
+                     .hook = options.hook,
+                     .deferred = options.deferred,
                      .after_sync = [sync = buffers_.get(), skips](StepVerdict verdict, int source) {
                        if (verdict == StepVerdict::skip) return sync->restore();
                        sync->synchronize(source);
@@ -105,6 +109,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 // left.
 bool DistributedDataParallel::join() {
   if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
+  reducer_->settle();
   const bool more = !joined_ || !last_step().all_joined;
   joined_ = more;
   reducer_->set_joined(more);

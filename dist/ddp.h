@@ -53,6 +53,12 @@ struct DdpOptions {
            ///< nothing is planned
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::ignore;
+  /// On a GPU: the host does not wait for a backward's collectives, but reads what ranks told each
+  /// other when the next one begins. So last_step() is of the step before, and an error (ranks that
+  /// disagree, a rank without data where no Weight gave a total) stops training one step late.
+  bool deferred = false;
+  /// What travels instead of the gradients (dist/hook.h), an object per rank; null: they do.
+  std::shared_ptr<CommunicationHook> hook = {};
 };
 
 /// Backwards only accumulate while it lives. It must not outlive its DistributedDataParallel.
@@ -93,6 +99,14 @@ class DistributedDataParallel {
   /// Local SGD: after steps that were taken with `step(optim::local)`, makes the replicas equal
   /// again: parameters and floating buffers := their means over the ranks. Collective.
   void average_parameters();
+
+  /// What optim::Overlap calls: see Reducer::overlap.
+  void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }
+  void end_overlap(EarlyStepper& stepper) noexcept { reducer_->end_overlap(stepper); }
+
+  /// With DdpOptions::deferred: reads what ranks told each other in the last backward now. Called
+  /// after the last step of training, it throws what there may be to throw.
+  void settle() { reducer_->settle(); }
 
   /// What the last synchronization came to; its verdict is the same on every rank.
   const StepReport& last_step() const { return reducer_->last_step(); }

@@ -1,5 +1,8 @@
 #include "lockstep/dist/environment.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -37,12 +40,15 @@ struct Names {
   const char* size;
   const char* local_rank;
   const char* local_size;
+  const char* node;
 };
-constexpr Names torchrun_names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names torchrun_names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                               "GROUP_RANK"};
 constexpr Names mpirun_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "PMIX_HOSTNAME"};
 constexpr Names srun_names{"SLURM_PROCID", "the number of tasks", "SLURM_LOCALID",
-                           "the number of tasks on this node"};
+                           "the number of tasks on this node", "SLURM_NODEID"};
 
 void check_ranks(const Launch& launch, const Names& names) {
   const auto below = [](int value, int limit, const char* name, const char* limit_name) {
@@ -66,6 +72,7 @@ Launch read_ranks(const Getenv& get, const Names& names) {
   launch.size = number(get, names.size, present);
   launch.local_rank = number(get, names.local_rank, present);
   launch.local_size = number(get, names.local_size, present);
+  launch.node = text_or(get, names.node, "");
   return launch;
 }
 
@@ -150,7 +157,8 @@ Launch from_srun(const Getenv& get) {
   const char* per_node = get("SLURM_STEP_TASKS_PER_NODE");
   check<UsageError>(per_node, "[environment] SLURM_STEP_TASKS_PER_NODE is not set, but {} is",
                     because);
-  launch.local_size = tasks_on_node(per_node, number(get, "SLURM_NODEID", because));
+  launch.local_size = tasks_on_node(per_node, number(get, srun_names.node, because));
+  launch.node = get(srun_names.node);
   const char* job = get("SLURM_JOB_ID");
   check<UsageError>(job, "[environment] SLURM_JOB_ID is not set, but {} is", because);
   launch.job = fmt::format("{}.{}", job, get("SLURM_STEP_ID"));
@@ -195,13 +203,19 @@ std::optional<Launch> read_environment(const Getenv& get) {
     return std::nullopt;
   }
   launch.store = meeting_point(get, launch);
+  launch.interface = text_or(get, "LOCKSTEP_INTERFACE", "");
   if (is_set(get, "LOCKSTEP_TOKEN_FD"))
     launch.token_descriptor = number(get, "LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FD");
   return launch;
 }
 
 std::optional<Launch> read_environment() {
-  return read_environment([](const char* name) { return std::getenv(name); });
+  std::optional<Launch> launch =
+      read_environment([](const char* name) { return std::getenv(name); });
+  std::array<char, 256> host{};  // of at most 64 characters (gethostname(2))
+  if (launch && launch->node.empty() && ::gethostname(host.data(), host.size() - 1) == 0)
+    launch->node = host.data();
+  return launch;
 }
 
 }  // namespace lockstep::dist

@@ -11,6 +11,9 @@
 ///   srun               SLURM_PROCID, SLURM_STEP_NUM_TASKS,      SLURM_JOB_ID, SLURM_STEP_ID
 ///                      SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE
 ///
+/// Which machine a rank is on is said by GROUP_RANK (the first three), PMIX_HOSTNAME (mpirun), or
+/// SLURM_NODEID (srun); where none is set it is the host's name.
+///
 /// They are looked for in this order: each launcher may run inside one further down (mpirun starts
 /// its daemons by srun), and the innermost one knows.
 
@@ -29,12 +32,16 @@ struct Launch {
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
   int local_size = 1;
+  std::string node = {};  ///< which machine: the same text on ranks of one machine (below)
   /// "lockstep-run", "torchrun", "mpirun", "srun" or "environment" (by hand)
   std::string launcher;
   std::string job;  ///< the same on all ranks of a job, different for different jobs
   /// Where the ranks meet: "unix:/path" or "host:port"; empty on one machine if nobody said: then
   /// in a private folder of the user, under a name made from `job`.
   std::string store;
+  /// The interface, by name or address, at which this rank is to be reached from other machines;
+  /// empty: the one that its connection with rank 0 uses. LOCKSTEP_INTERFACE, with any launcher.
+  std::string interface = {};
   int token_descriptor = -1;  ///< an inherited descriptor of 32 secret bytes; -1 if there is none
 
   bool one_machine() const { return local_size == size; }
@@ -47,6 +54,6 @@ using Getenv = std::function<const char*(const char*)>;
 /// Throws UsageError, with name and value, for a variable that is missing beside the others, is not
 /// a number, contradicts another, or asks for more than max_ranks ranks.
 std::optional<Launch> read_environment(const Getenv& get);
-std::optional<Launch> read_environment();  ///< of this process
+std::optional<Launch> read_environment();  ///< of this process; `node` is never empty
 
 }  // namespace lockstep::dist

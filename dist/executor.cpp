@@ -10,8 +10,6 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr std::size_t header_bytes = sizeof(Signature);
-
 // What is to be added arrives in blocks that are still in the cache when they are added. A multiple
 // of every element size.
 constexpr std::size_t block_bytes = 32 * 1024;
@@ -38,10 +36,15 @@ void Executor::start(const Job& job) {
   job_ = job;
   element_ = size_of(job.signature.dtype);
   const Plan& plan = job_.plan;
-  slot_bytes_ = round_up(bytes(plan.part(plan.rank).size()));
+  slot_bytes_ = round_up(bytes(plan.slot_elements()));
   std::size_t scratch = static_cast<std::size_t>(plan.slots()) * slot_bytes_;
-  if (plan.sums()) scratch = std::min(block_bytes, bytes(plan.part(0).size()));
-  if (scratch > 0) scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch)}, DType::u8);
+  block_at_ = scratch;
+  if (plan.sums()) scratch += std::min(block_bytes, bytes(plan.count));
+  scratch_ = small_.data();
+  if (scratch > small_.size()) {
+    large_ = Tensor::empty({static_cast<std::int64_t>(scratch)}, DType::u8);
+    scratch_ = large_.raw();
+  }
   steps_ = plan.steps();
   index_ = -1;
   next_step();
@@ -50,7 +53,7 @@ void Executor::start(const Job& job) {
 void Executor::next_step() {
   ++index_;
   if (done()) {
-    scratch_ = Tensor();
+    if (large_.defined()) large_ = Tensor();
     return;
   }
   step_ = job_.plan.step(index_);
@@ -58,6 +61,10 @@ void Executor::next_step() {
   sent_ = received_ = 0;
   to_send_ = step_.to < 0 ? 0 : header + bytes(step_.send.size());
   to_receive_ = step_.from < 0 ? 0 : header + bytes(step_.receive.size());
+  if (packs(to_send_)) {
+    std::memcpy(outgoing_.data(), &job_.signature, header_bytes);
+    copy_bytes(outgoing_.data() + header_bytes, at(step_.send.begin), to_send_ - header_bytes);
+  }
 }
 
 bool Executor::progress() {
@@ -81,12 +88,7 @@ bool Executor::progress() {
 bool Executor::push() {
   bool moved = false;
   while (sent_ < to_send_) {
-    const std::size_t header = step_.header ? header_bytes : 0;
-    const std::byte* next = sent_ < header
-                                ? reinterpret_cast<const std::byte*>(&job_.signature) + sent_
-                                : at(step_.send.begin) + (sent_ - header);
-    const std::size_t end = sent_ < header ? header : to_send_;
-    const std::size_t count = transport_.send(step_.to, {next, end - sent_});
+    const std::size_t count = transport_.send(step_.to, next_to_send());
     if (count == 0) break;
     sent_ += count;
     moved = true;
@@ -94,46 +96,70 @@ bool Executor::push() {
   return moved;
 }
 
+std::span<const std::byte> Executor::next_to_send() const {
+  if (packs(to_send_)) return std::span(outgoing_).first(to_send_).subspan(sent_);
+  const std::size_t header = step_.header ? header_bytes : 0;
+  if (sent_ < header) return std::as_bytes(std::span(&job_.signature, 1)).subspan(sent_);
+  return {at(step_.send.begin) + (sent_ - header), to_send_ - sent_};
+}
+
 bool Executor::pull() {
   if (received_ == to_receive_) return false;
-  if (!step_.header || received_ >= header_bytes) return pull_payload();
-  const std::span<std::byte> rest =
-      std::as_writable_bytes(std::span(&theirs_, 1)).subspan(received_);
+  const bool packed = packs(to_receive_);
+  if (!packed && (!step_.header || received_ >= header_bytes)) return pull_payload();
+  const std::size_t before = received_;
+  const auto rest = std::span(incoming_).first(packed ? to_receive_ : header_bytes).subspan(before);
   const std::size_t count = transport_.receive(step_.from, rest);
   if (count == 0) return false;
   received_ += count;
-  if (received_ == header_bytes) {
-    compare(job_.signature, theirs_, step_.from);
-    recorder_.heard(step_.from, theirs_);
-    pull_payload();
+  if (before < header_bytes && received_ >= header_bytes) {
+    Signature theirs;
+    std::memcpy(&theirs, incoming_.data(), header_bytes);
+    compare(job_.signature, theirs, step_.from);
+    recorder_.heard(step_.from, theirs);
+    if (!packed) pull_payload();
   }
+  if (packed && received_ == to_receive_) unpack();
   return true;
+}
+
+void Executor::unpack() {
+  const std::byte* const payload = incoming_.data() + header_bytes;
+  const std::size_t size = to_receive_ - header_bytes;
+  bytes_moved_ += size;
+  if (step_.into == Step::Into::sum)
+    add(place(), payload, size);
+  else
+    copy_bytes(place(), payload, size);
 }
 
 bool Executor::pull_payload() {
   const std::size_t header = step_.header ? header_bytes : 0;
   const bool sums = step_.into == Step::Into::sum;
-  std::byte* const place =
-      step_.into == Step::Into::slot ? slot(step_.from) : at(step_.receive.begin);
+  std::byte* const place = this->place();
+  std::byte* const block = scratch_ + block_at_;
   bool moved = false;
   while (received_ < to_receive_) {
     const std::size_t done_bytes = received_ - header;
     const std::size_t in_block = sums ? done_bytes % block_bytes : 0;
     const std::size_t rest = to_receive_ - received_;
-    std::byte* const next = sums ? scratch_.raw() + in_block : place + done_bytes;
+    std::byte* const next = sums ? block + in_block : place + done_bytes;
     const std::size_t most = sums ? std::min(block_bytes - in_block, rest) : rest;
     const std::size_t count = transport_.receive(step_.from, {next, most});
     if (count == 0) break;
     received_ += count;
+    bytes_moved_ += count;
     moved = true;
-    if (sums && count == most) {  // the block is whole
-      std::byte* const target = place + (done_bytes - in_block);
-      const std::array<const std::byte*, 2> both{target, scratch_.raw()};
-      kernels::fold(job_.signature.dtype, both, std::span(&target, 1),
-                    static_cast<std::int64_t>((in_block + count) / element_));
-    }
+    if (sums && count == most)  // the block is whole
+      add(place + (done_bytes - in_block), block, in_block + count);
   }
   return moved;
+}
+
+void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
+  const std::array<const std::byte*, 2> both{target, other};
+  kernels::fold(job_.signature.dtype, both, std::span(&target, 1),
+                static_cast<std::int64_t>(bytes / element_));
 }
 
 void Executor::act() {
@@ -143,18 +169,28 @@ void Executor::act() {
     case Step::Action::copy_in: return copy_bytes(at(own.begin), job_.part, bytes(own.size()));
     case Step::Action::copy_out: return copy_bytes(job_.part, at(own.begin), bytes(own.size()));
     case Step::Action::fold_slots: return fold_slots();
+    case Step::Action::fold_rest: return fold_rest();
     case Step::Action::fold_windows: return fold_windows();
   }
 }
 
 void Executor::fold_slots() {
-  const Plan& plan = job_.plan;
-  const Range own = plan.part(plan.rank);
-  for (int r = 0; r < plan.world; ++r) {
-    sources_[static_cast<std::size_t>(r)] = r == plan.rank ? at(own.begin) : slot(r);
-  }
-  destinations_[0] = at(own.begin);
-  kernels::fold(job_.signature.dtype, sources_, std::span(destinations_).first(1), own.size());
+  for (int k = 0; k < step_.sources; ++k)
+    sources_[index(k)] = k == step_.mine ? at(step_.fold.begin) : slot(k < step_.mine ? k : k - 1);
+  destinations_[0] = at(step_.fold.begin);
+  kernels::fold(job_.signature.dtype, std::span(sources_).first(index(step_.sources)),
+                std::span(destinations_).first(1), step_.fold.size());
+}
+
+void Executor::fold_rest() {
+  for (int k = 0; k < step_.sources; ++k) sources_[index(k)] = slot(k);
+  destinations_[0] = slot(0);
+  const auto one = std::span(destinations_).first(1);
+  kernels::fold(job_.signature.dtype, std::span(sources_).first(index(step_.sources)), one,
+                step_.fold.size());
+  sources_[0] = destinations_[0] = at(step_.fold.begin);
+  sources_[1] = slot(0);
+  kernels::fold(job_.signature.dtype, std::span(sources_).first(2), one, step_.fold.size());
 }
 
 void Executor::fold_windows() {
@@ -166,11 +202,11 @@ void Executor::fold_windows() {
     sources_[k] = destinations_[k];
   }
   kernels::fold(job_.signature.dtype, sources_, destinations_, own.size());
+  bytes_moved_ += 2 * static_cast<std::size_t>(plan.world - 1) * bytes(own.size());
 }
 
-std::byte* Executor::slot(int peer) const {
-  const int index = peer < job_.plan.rank ? peer : peer - 1;
-  return scratch_.raw() + static_cast<std::size_t>(index) * slot_bytes_;
+std::byte* Executor::slot(int number) const {
+  return scratch_ + static_cast<std::size_t>(number) * slot_bytes_;
 }
 
 }  // namespace lockstep::dist

@@ -20,6 +20,9 @@ enum class FrameKind : std::uint8_t {
   everything = 'e',  ///< from rank 0: all ranks' bytes
   descriptor = 'd',  ///< from rank 0: what the exchange is called, with a file descriptor
   abort = 'x',       ///< the sender gives up: its reason
+  // Between launchers (nodes.h):
+  stop = 's',     ///< a rank has failed: no bytes
+  verdict = 'v',  ///< how ranks have ended
 };
 
 struct Frame {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/core/gpu.h"
 #include "lockstep/dist/control.h"
 
 namespace lockstep::dist {
@@ -38,11 +39,15 @@ void GradientBuckets::make_arenas() {
   const auto control =
       static_cast<std::int64_t>(sizes_.size()) + communicator_.size() * control_elements;
   for (const BucketPlan::Bucket& whole : plan.buckets) {
-    const Tensor travelling = communicator_.allocate(whole.numel + control, whole.dtype);
+    const Tensor travelling =
+        communicator_.allocate(whole.numel + control, whole.dtype, whole.device);
     const Tensor memory = whole.device == travelling.device()
                               ? travelling
                               : Tensor::zeros({whole.numel}, whole.dtype, whole.device);
     arenas_.push_back({memory, travelling});
+    // Once for all layouts: to free it would wait for the GPU, and so for ranks that wait for this one.
+    if (travelling.device() != Device{} && !pinned_)
+      pinned_ = gpu::allocate_pinned(static_cast<std::size_t>(control) * size_of(DType::f64));
   }
 }
 
@@ -88,13 +93,24 @@ void GradientBuckets::place(std::size_t b) {
     bucket.members.push_back(slot.parameter);
   }
   if (b + 1 == plan_.buckets.size()) {
-    const std::int64_t messages = end + static_cast<std::int64_t>(parameters_.size());
-    const std::int64_t behind = messages + communicator_.size() * control_elements;
-    used_ = arena.travelling.slice(end, messages);
-    control_ = arena.travelling.slice(messages, behind);
-    bucket.travelling = arena.travelling.slice(begin, behind);
+    const auto parameters = static_cast<std::int64_t>(parameters_.size());
+    const std::int64_t notes = parameters + communicator_.size() * control_elements;
+    notes_ = arena.travelling.slice(end, end + notes);
+    const bool on_gpu = notes_.device() != Device{};
+    notes_on_host_ = on_gpu ? Tensor::over(pinned_, 0, {notes}, notes_.dtype()) : notes_;
+    used_ = notes_on_host_.slice(0, parameters);
+    control_ = notes_on_host_.slice(parameters, notes);
+    bucket.travelling = arena.travelling.slice(begin, end + notes);
   }
   buckets_.push_back(std::move(bucket));
+}
+
+void GradientBuckets::send_notes() const {
+  if (notes_.device() != Device{}) notes_.copy_from(notes_on_host_);
+}
+
+void GradientBuckets::fetch_notes() const {
+  if (notes_.device() != Device{}) notes_on_host_.copy_from(notes_);
 }
 
 std::size_t GradientBuckets::bytes() const {

@@ -54,9 +54,13 @@ class GradientBuckets {
   Bucket& of(std::size_t parameter) { return buckets_[bucket_of_[parameter]]; }
 
   /// On the host, of the last bucket's dtype: how many ranks use each parameter (parameters,), and
-  /// the ranks' messages (ranks * control_elements,). Undefined without parameters.
+  /// the ranks' messages (ranks * control_elements,). Undefined without parameters. Where buckets
+  /// travel between GPUs, they are copied behind the last one before it leaves, and back.
   const Tensor& used() const { return used_; }
   const Tensor& control() const { return control_; }
+
+  void send_notes() const;
+  void fetch_notes() const;  ///< waits for the GPU
 
   std::size_t bytes() const;  ///< of gradients, padding and control message
 
@@ -77,6 +81,8 @@ class GradientBuckets {
   std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;
+  Storage pinned_;                // what notes_on_host_ lies in, where buckets are on a GPU
+  Tensor notes_, notes_on_host_;  // used_ and control_ in one; the same tensor on the host
   Tensor used_, control_;
 };
 

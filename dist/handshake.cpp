@@ -1,13 +1,10 @@
 #include "lockstep/dist/handshake.h"
 
-#include <openssl/crypto.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
+#include <optional>
 #include <type_traits>
 
 namespace lockstep::dist {
@@ -17,12 +14,12 @@ static_assert(std::endian::native == std::endian::little, "greetings travel as t
 namespace {
 
 constexpr Seconds greeting_time{5};
+constexpr Seconds fair_time{0.05};  // of which nobody is deprived
 constexpr std::size_t most_visitors = 64;
 constexpr std::array<char, 8> magic{'L', 'o', 'c', 'k', 's', 't', 'e', 'p'};
 
-// Token, magic and version keep their places in every version of the protocol.
+// These four are the same in every version of the protocol.
 struct Hello {
-  Token token;
   std::array<char, 8> magic;
   std::uint32_t version;
   Purpose purpose;
@@ -30,23 +27,48 @@ struct Hello {
   std::int32_t rank;
   std::int32_t size;
 };
-struct Answer {
-  Token token;
+struct Challenge {
   std::array<char, 8> magic;
-  std::uint32_t version;
-  Admission admission;
-  std::array<char, 464> refusal;
+  std::uint64_t version;
+  Token nonce;
 };
-static_assert(sizeof(Hello) == 64 && sizeof(Answer) == 512);
-static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Answer>);
+struct Proof {
+  Token nonce;
+  Token code;
+};
+using Welcome = Token;
+
+struct Answer {
+  Admission admission;
+  std::array<char, 508> refusal;
+};
+static_assert(sizeof(Hello) == 32 && sizeof(Challenge) == 48 && sizeof(Proof) == 64 &&
+              sizeof(Answer) == 512);
+static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Challenge> &&
+              std::is_trivially_copyable_v<Proof> && std::is_trivially_copyable_v<Answer>);
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-bool same(const Token& a, const Token& b) {  // takes the same time wherever they differ
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+Hello hello_of(const Credentials& own, Purpose purpose) {
+  return {magic, protocol_version, purpose, own.job, own.rank, own.size};
+}
+
+/// What `side` (caller or door) proves itself by: it knows the token, and both nonces are of today.
+Token code_of(const Token& token, std::string_view side, const Hello& hello,
+              const Challenge& challenge, const Token& nonce) {
+  return hmac(token, side, {bytes_of(hello), bytes_of(challenge), nonce});
+}
+
+template <class T>
+Transfer receive_into(T& value, int socket, const Deadline& deadline) {
+  return receive_all(socket, std::as_writable_bytes(std::span(&value, 1)), deadline);
+}
+
+Reply::Kind kind_of(Transfer failure) {
+  return failure == Transfer::closed ? Reply::Kind::closed : Reply::Kind::timed_out;
 }
 
 }  // namespace
@@ -54,22 +76,28 @@ bool same(const Token& a, const Token& b) {  // takes the same time wherever the
 struct Doorkeeper::Visitor {
   explicit Visitor(Descriptor connection) : socket(std::move(connection)) {}
 
+  /// Takes what has come of a message; true once it is whole.
+  template <class T>
+  bool complete(T& message) {
+    heard += static_cast<std::size_t>(std::max<std::ptrdiff_t>(
+        got = receive_some(socket.get(),
+                           std::as_writable_bytes(std::span(&message, 1)).subspan(heard)),
+        0));
+    if (heard < sizeof message) return false;
+    heard = 0;
+    return true;
+  }
+  bool young() const { return greeting_time - deadline.left() < fair_time; }
+  bool lost() const { return got == peer_closed || (got == 0 && deadline.passed()); }
+
   Descriptor socket;
   Deadline deadline{greeting_time};
-  std::array<std::byte, sizeof(Hello)> greeting{};
-  std::size_t heard = 0;
+  Hello hello{};
+  std::optional<Challenge> challenge{};  // once it has been sent
+  Proof proof{};
+  std::size_t heard = 0;  // bytes of the message that is being read
+  std::ptrdiff_t got = 0;
 };
-
-Token read_token(int descriptor) {
-  Token token{};
-  ssize_t got = 0;
-  do got = ::pread(descriptor, token.data(), token.size(), 0);
-  while (got < 0 && errno == EINTR);
-  check<UsageError>(got == static_cast<ssize_t>(token.size()),
-                    "[store] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
-                    token.size(), got < 0 ? system_message(errno) : std::to_string(got));
-  return token;
-}
 
 Doorkeeper::Doorkeeper(Descriptor listener, const Credentials& own, Purpose purpose)
     : listener_(std::move(listener)), own_(own), purpose_(purpose) {}
@@ -77,7 +105,9 @@ Doorkeeper::Doorkeeper(Descriptor listener, const Credentials& own, Purpose purp
 Doorkeeper::~Doorkeeper() = default;
 
 std::vector<Guest> Doorkeeper::wait(Seconds at_most) {
-  std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+  const auto full = [&] { return visitors_.size() == most_visitors && visitors_[0].young(); };
+  if (full()) at_most = std::min(at_most, fair_time);  // the others wait outside
+  std::vector<pollfd> entries{{full() ? -1 : listener_.get(), POLLIN, 0}};
   for (const Visitor& visitor : visitors_) {
     entries.push_back({visitor.socket.get(), POLLIN, 0});
     at_most = std::min(at_most, visitor.deadline.left());
@@ -86,7 +116,7 @@ std::vector<Guest> Doorkeeper::wait(Seconds at_most) {
   ::poll(entries.data(), entries.size(), until.milliseconds());
 
   // Fewer at once than there is room for: everybody is heard at least once before being turned out.
-  for (std::size_t i = 0; i < most_visitors / 2; ++i) {
+  for (std::size_t i = 0; i < most_visitors / 2 && !full(); ++i) {
     Descriptor guest = accept_from(listener_.get());
     if (!guest) break;
     if (visitors_.size() == most_visitors) visitors_.erase(visitors_.begin());
@@ -99,51 +129,64 @@ std::vector<Guest> Doorkeeper::wait(Seconds at_most) {
 
 /// False when the visitor has left the list: as a guest, or turned out.
 bool Doorkeeper::hear(Visitor& visitor, std::vector<Guest>& guests) {
-  const std::ptrdiff_t got =
-      receive_some(visitor.socket.get(), std::span(visitor.greeting).subspan(visitor.heard));
-  if (got == peer_closed || (got == 0 && visitor.deadline.passed())) return false;
-  visitor.heard += static_cast<std::size_t>(got);
-  if (visitor.heard < visitor.greeting.size()) return true;
-
-  const auto hello = std::bit_cast<Hello>(visitor.greeting);
-  if (!same(hello.token, own_.token)) return false;
-  if (hello.magic != magic) return false;
+  const Hello& hello = visitor.hello;
+  if (!visitor.challenge) {
+    if (!visitor.complete(visitor.hello)) return !visitor.lost();
+    if (hello.magic != magic) return false;
+    visitor.challenge = Challenge{magic, protocol_version, random_token()};
+    send_some(visitor.socket.get(), bytes_of(*visitor.challenge));  // fits into an empty buffer
+  }
+  if (!visitor.complete(visitor.proof)) return !visitor.lost();
+  const auto code = [&](std::string_view side) {
+    return code_of(own_.token, side, hello, *visitor.challenge, visitor.proof.nonce);
+  };
+  if (!same(visitor.proof.code, code("caller"))) return false;
   const bool same_version = hello.version == protocol_version;
   if (same_version && (hello.purpose != purpose_ || hello.job != own_.job)) return false;
+  send_some(visitor.socket.get(), bytes_of(code("door")));
   guests.push_back({std::move(visitor.socket), hello.version, hello.rank, hello.size});
   return false;
 }
 
-void answer(int socket, const Credentials& own, Admission admission,
-            std::string_view reason) noexcept {
-  Answer reply{own.token, magic, protocol_version, admission, {}};
+void answer(int socket, Admission admission, std::string_view reason) noexcept {
+  Answer reply{admission, {}};
   std::copy_n(reason.begin(), std::min(reason.size(), reply.refusal.size()), reply.refusal.begin());
-  send_some(socket, bytes_of(reply));  // fits into the empty buffer of a new connection
+  send_some(socket, bytes_of(reply));  // fits into the buffer of a new connection
 }
 
 Descriptor greet(const Endpoint& where, const Credentials& own, Purpose purpose,
                  const Deadline& deadline, std::string& why) {
   Descriptor socket = connect_to(where, deadline, why);
   if (!socket) return socket;
-  const Hello hello{own.token, magic, protocol_version, purpose, own.job, own.rank, own.size};
-  if (send_all(socket.get(), bytes_of(hello), deadline) == Transfer::done) return socket;
+  if (send_all(socket.get(), bytes_of(hello_of(own, purpose)), deadline) == Transfer::done)
+    return socket;
   why = "the connection was closed";
   return {};
 }
 
-Reply read_answer(int socket, const Credentials& own, const Deadline& deadline) {
+Reply prove(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline) {
+  Challenge challenge{};
+  Transfer transfer = receive_into(challenge, socket, deadline);
+  if (transfer != Transfer::done) return {kind_of(transfer)};
+  if (challenge.magic != magic) return {Reply::Kind::stranger};
+  const Token nonce = random_token();
+  const auto code = [&](std::string_view side) {
+    return code_of(own.token, side, hello_of(own, purpose), challenge, nonce);
+  };
+  const Proof proof{nonce, code("caller")};
+  transfer = send_all(socket, bytes_of(proof), deadline);
+  if (transfer != Transfer::done) return {kind_of(transfer)};
+  Welcome welcome{};
+  transfer = receive_into(welcome, socket, deadline);
+  if (transfer != Transfer::done) return {kind_of(transfer)};
+  return {same(welcome, code("door")) ? Reply::Kind::accepted : Reply::Kind::stranger};
+}
+
+Reply read_answer(int socket, const Deadline& deadline) {
   Answer reply{};
-  const auto bytes = std::as_writable_bytes(std::span(&reply, 1));
-  switch (receive_all(socket, bytes, deadline)) {
-    case Transfer::closed:
-      return {Reply::Kind::closed, {}};
-    case Transfer::timed_out:
-      return {Reply::Kind::timed_out, {}};
-    case Transfer::done:
-      break;
-  }
-  if (!same(reply.token, own.token) || reply.magic != magic) return {Reply::Kind::stranger, {}};
-  if (reply.admission == Admission::accepted) return {Reply::Kind::accepted, {}};
+  const Transfer transfer = receive_into(reply, socket, deadline);
+  if (transfer != Transfer::done) return {kind_of(transfer)};
+  if (reply.admission == Admission::accepted) return {Reply::Kind::accepted};
   const auto end = std::find(reply.refusal.begin(), reply.refusal.end(), '\0');
   const bool gone = reply.admission == Admission::peer_gone;
   return {gone ? Reply::Kind::peer_gone : Reply::Kind::refused,

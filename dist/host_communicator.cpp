@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "lockstep/dist/call_checks.h"
+
 namespace lockstep::dist {
 namespace {
 
-bool summable(DType dtype) {
-  return is_differentiable(dtype) || dtype == DType::i32 || dtype == DType::i64;
+// What passes sums on would round 16-bit elements at every hop.
+Choice choice_for(Choice choice, Operation operation, DType dtype) {
+  const bool sums = operation == Operation::all_reduce || operation == Operation::reduce_scatter;
+  if (sums && size_of(dtype) == 2) choice.requested = Algorithm::direct;
+  return choice;
 }
 
 }  // namespace
@@ -14,7 +19,12 @@ bool summable(DType dtype) {
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    CommunicatorOptions options)
     : transport_(std::move(transport)),
-      options_(options),
+      options_(std::move(options)),
+      choice_{.requested = options_.algorithm,
+              .world = transport_->size(),
+              .nodes = options_.nodes.ranks.empty() ? nullptr : &options_.nodes,
+              .shared_memory = transport_->has_shared_memory(),
+              .costs = default_costs(transport_->name())},
       recorder_(transport_->size()),
       executor_(*transport_, recorder_),
       queue_(queue_length) {}
@@ -22,37 +32,24 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 // ---- calls ----
 
 Work HostCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  check<DTypeError>(summable(data.dtype()), "[all_reduce] '{}' takes f32, f64, i32 or i64, got {}",
-                    name, data.dtype());
+  check_all_reduce(data, name, Sums::narrow);
   return enqueue(Operation::all_reduce, data, {}, 0, name);
 }
 
 Work HostCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
                                       std::string_view name) {
-  check<DTypeError>(summable(input.dtype()) && input.dtype() == output.dtype(),
-                    "[reduce_scatter] '{}' takes f32, f64, i32 or i64 twice, got {} and {}", name,
-                    input.dtype(), output.dtype());
-  const std::int64_t part = partition(input.numel(), size(), rank()).size();
-  check<ShapeError>(output.numel() == part,
-                    "[reduce_scatter] '{}': output has {} elements, this rank's part of {} is {}",
-                    name, output.numel(), input.numel(), part);
+  check_reduce_scatter(input, output, rank(), size(), name, Sums::narrow);
   return enqueue(Operation::reduce_scatter, input, output, 0, name);
 }
 
 Work HostCommunicator::all_gather(const Tensor& input, const Tensor& output,
                                   std::string_view name) {
-  check<DTypeError>(input.dtype() == output.dtype(), "[all_gather] '{}': input is {}, output {}",
-                    name, input.dtype(), output.dtype());
-  const std::int64_t part = partition(output.numel(), size(), rank()).size();
-  check<ShapeError>(input.numel() == part,
-                    "[all_gather] '{}': input has {} elements, this rank's part of {} is {}", name,
-                    input.numel(), output.numel(), part);
+  check_all_gather(input, output, rank(), size(), name);
   return enqueue(Operation::all_gather, output, input, 0, name);
 }
 
 Work HostCommunicator::broadcast(const Tensor& data, int root, std::string_view name) {
-  check<CommError>(root >= 0 && root < size(), "[broadcast] '{}': root {} in a world of {}", name,
-                   root, size());
+  check_broadcast(root, size(), name);
   return enqueue(Operation::broadcast, data, {}, root, name);
 }
 
@@ -62,34 +59,50 @@ Work HostCommunicator::barrier(std::string_view name) {
 
 Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const Tensor& part,
                                int root, std::string_view name) {
-  for (const Tensor* tensor : {&buffer, &part})
-    if (tensor->defined() && tensor->device() != Device{})
-      fail<DeviceError>("[{}] '{}' lies on {}, this communicator reaches the cpu alone",
-                        name_of(operation), name, tensor->device().to_string());
+  for (const Tensor* tensor : {&buffer, &part}) check_on_host(operation, *tensor, name);
   if (failure_) return Work(this, next_);
-  if (next_ - front_ == queue_length) wait(front_, {});
+  Call& call = prepare(operation, buffer, root, name);
+  call.part = part;
+  call.job.part = part.raw();
+  place_in_window(call);
+  call.job.signature.algorithm = choose(choice_for(choice_, operation, buffer.dtype()), operation,
+                                        buffer.bytes(), call.job.window != nullptr);
+  return start(call);
+}
 
+Work HostCommunicator::announce(Operation operation, const Tensor& data, int root,
+                                std::string_view name, WindowPlace place) {
+  if (failure_) return Work(this, next_);
+  Call& call = prepare(operation, data, root, name);
+  call.job.signature.algorithm = Algorithm::device;
+  call.job.signature.window = place.window;
+  call.job.signature.offset = place.offset;
+  return start(call);
+}
+
+HostCommunicator::Call& HostCommunicator::prepare(Operation operation, const Tensor& data, int root,
+                                                  std::string_view name) {
+  if (next_ - front_ == queue_length) wait(front_, {});
   Call& call = this->call(next_);
   call = Call{};
-  call.buffer = buffer;
-  call.part = part;
+  call.buffer = data;
   std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin());
-
   Signature& signature = call.job.signature;
   signature.operation = operation;
-  signature.dtype = buffer.dtype();
+  signature.dtype = data.dtype();
   signature.root = root;
   signature.sequence = next_;
-  signature.count = buffer.numel();
+  signature.count = data.numel();
   signature.set_name(name);
-  place_in_window(call);
-  signature.algorithm = choose(options_.algorithm, operation, buffer.bytes(), size(),
-                               transport_->has_shared_memory(), call.job.window != nullptr);
+  call.job.buffer = data.raw();
+  return call;
+}
 
+Work HostCommunicator::start(Call& call) {
+  const Signature& signature = call.job.signature;
   recorder_.called(signature, now());
-  call.job.plan = {operation, signature.algorithm, rank(), size(), buffer.numel(), root};
-  call.job.buffer = buffer.raw();
-  call.job.part = part.raw();
+  call.job.plan = {signature.operation, signature.algorithm, rank(),       size(),
+                   signature.count,     signature.root,      choice_.nodes};
   const Work work(this, next_++);
   try {
     advance();
@@ -113,7 +126,7 @@ void HostCommunicator::place_in_window(Call& call) const {
   }
 }
 
-Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype) {
+Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
   if (failure_) std::rethrow_exception(failure_);
   if (!transport_->has_shared_memory()) return Tensor::zeros({numel}, dtype);
   if (next_ > front_) wait(next_ - 1, {});  // others may need this rank's part in what is under way
@@ -141,13 +154,11 @@ void HostCommunicator::abort(std::string_view reason) noexcept {
     failure_ = std::current_exception();
   }
   transport_->abort(reason);
-  if (companion_) companion_->transport_->abort(reason);
+  if (companion_) companion_->abort(reason);
 }
 
 std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
-  const bool windows = transport_->has_shared_memory();
-  return name_of(
-      choose(options_.algorithm, Operation::all_reduce, bytes, size(), windows, windows));
+  return name_of(choose(choice_, Operation::all_reduce, bytes, transport_->has_shared_memory()));
 }
 
 // ---- carrying them out ----
@@ -229,7 +240,7 @@ void HostCommunicator::give_up(bool echo, std::string_view operation, std::strin
   const std::string reason =
       fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why);
   transport_->abort(reason);
-  if (companion_) companion_->transport_->abort(reason);
+  if (companion_) companion_->abort(reason);
   std::rethrow_exception(failure_);
 }
 

@@ -2,8 +2,10 @@
 /// The communicator for tensors in host memory, over any transport. Calls wait in a queue; the one
 /// at the front is carried out by an Executor whenever somebody progresses or waits.
 ///
-/// Determinism: "direct" gives the same bits for any transport and any cut of the elements into
-/// calls; "ring" the same bits for the same calls. All ranks get the same bits.
+/// Determinism: "ring" gives the same bits for the same calls, "hierarchical" also for any cut of
+/// the elements into calls, all others the same bits as each other, on any transport. All ranks get
+/// the same bits. f16 and bf16 are added up in f32 and rounded once, so never by an algorithm that
+/// passes sums on: if one was asked for, they take "direct".
 ///
 /// Memory: a tensor of allocate(), or a slice of one, is reduced in place where the transport has
 /// shared memory, without any copy; it must then lie at the same place of the same allocation on
@@ -18,14 +20,16 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/dist/choice.h"
 #include "lockstep/dist/communicator.h"
 #include "lockstep/dist/executor.h"
 
 namespace lockstep::dist {
 
 struct CommunicatorOptions {
-  Algorithm algorithm = Algorithm::automatic;  ///< automatic, ring or direct
+  Algorithm algorithm = Algorithm::automatic;  ///< what all-reduces ask for (dist/choice.h)
   Seconds timeout{60};                         ///< without any byte moving
+  NodeMap nodes = {};                          ///< empty: all ranks on one machine
 };
 
 class HostCommunicator final : public Communicator {
@@ -42,13 +46,25 @@ class HostCommunicator final : public Communicator {
   Work all_gather(const Tensor& input, const Tensor& output, std::string_view name) override;
   Work broadcast(const Tensor& data, int root, std::string_view name) override;
   Work barrier(std::string_view name) override;
-  Tensor allocate(std::int64_t numel, DType dtype) override;
+  Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
+
+  /// Agrees with the other ranks on a call whose data travel elsewhere, between GPUs: compares
+  /// signatures, and is done when all ranks have called it, as far as this rank can tell.
+  Work announce(Operation operation, const Tensor& data, int root, std::string_view name,
+                WindowPlace place);
+
+  /// Measures what hops and bytes cost here, so that the choice of algorithms stands on that rather
+  /// than on constants; all ranks take rank 0's figures. Collective; some milliseconds.
+  void tune();
+  const Choice& choice() const { return choice_; }
+  Seconds timeout() const { return options_.timeout; }
 
   void abort(std::string_view reason) noexcept override;
   std::string_view algorithm(std::size_t bytes) const override;
 
   Seconds now() const override { return transport_->now(); }
-  Seconds waited() const override { return companion_ ? waited_ + companion_->waited_ : waited_; }
+  Seconds waited() const override { return companion_ ? waited_ + companion_->waited() : waited_; }
+  std::uint64_t bytes_moved() const override { return executor_.bytes_moved(); }
 
   std::string flight_record() const override { return recorder_.text(now()); }
 
@@ -57,11 +73,6 @@ class HostCommunicator final : public Communicator {
   std::exception_ptr failure(std::uint64_t sequence) const override;
 
   Transport& transport() const { return *transport_; }
-
-  /// When this communicator breaks, its ranks stop waiting in `companion`, too; and the time that
-  /// they wait there counts as waited here. `companion` must not be gone before this one is used
-  /// for the last time.
-  void share_fate(HostCommunicator& companion) { companion_ = &companion; }
 
  private:
   struct Call {
@@ -72,6 +83,9 @@ class HostCommunicator final : public Communicator {
 
   Work enqueue(Operation operation, const Tensor& buffer, const Tensor& part, int root,
                std::string_view name);
+  /// The next call of the queue, described; and its way into execution.
+  Call& prepare(Operation operation, const Tensor& data, int root, std::string_view name);
+  Work start(Call& call);
   void place_in_window(Call& call) const;
   Call& call(std::uint64_t sequence) { return queue_[sequence % queue_length]; }
 
@@ -86,6 +100,7 @@ class HostCommunicator final : public Communicator {
 
   std::unique_ptr<Transport> transport_;
   CommunicatorOptions options_;
+  Choice choice_;
   FlightRecorder recorder_;
   Executor executor_;
   std::vector<Window> windows_;
@@ -94,7 +109,6 @@ class HostCommunicator final : public Communicator {
   std::uint64_t next_ = 0;   // the number of the next call
   bool started_ = false;     // the executor has begun with the front call
   Seconds waited_{0};
-  HostCommunicator* companion_ = nullptr;
   std::exception_ptr failure_;
 };
 

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <array>
 #include <cstdlib>
 #include <string_view>
 
@@ -16,25 +14,10 @@
 namespace lockstep::dist {
 namespace {
 
-template <std::size_t N>
-std::array<unsigned char, N> random_bytes() {
-  std::array<unsigned char, N> bytes;
-  // Up to 256 bytes come whole (getrandom(2)).
-  checked(static_cast<int>(getrandom(bytes.data(), N, 0)), "get random bytes");
-  return bytes;
-}
-
-Descriptor make_token() {
-  const auto secret = random_bytes<32>();
+Descriptor keep(const Token& secret) {
   Descriptor token(checked(memfd_create("lockstep-token", MFD_CLOEXEC), "make the job's token"));
   checked(static_cast<int>(write(token.get(), secret.data(), secret.size())), "write the token");
   return token;
-}
-
-std::string make_name() {
-  std::string name;
-  for (unsigned char byte : random_bytes<8>()) name += fmt::format("{:02x}", byte);
-  return name;
 }
 
 // Nothing of ours listens there: a program that expects torchrun may. Free now, not reserved.
@@ -64,24 +47,39 @@ std::string make_folder() {
 
 }  // namespace
 
-Job::Job()
-    : token_(make_token()), port_(find_free_port()), name_(make_name()), folder_(make_folder()) {}
+std::string name_from(const Token& token) {
+  std::string name;
+  for (std::size_t i = 0; i < 8; ++i) name += fmt::format("{:02x}", static_cast<int>(token[i]));
+  return name;
+}
+
+JobPlan local_job(int ranks) {
+  JobPlan plan;
+  plan.ranks = plan.world = ranks;
+  plan.name = name_from(random_token());
+  plan.token = random_token();
+  plan.master_port = find_free_port();
+  return plan;
+}
+
+Job::Job(const JobPlan& plan) : plan_(plan), token_(keep(plan.token)), folder_(make_folder()) {}
 
 Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
 
-Environment Job::environment(int rank, int ranks, int errors) const {
-  const std::string mine = std::to_string(rank), all = std::to_string(ranks);
-  Environment variables{{"RANK", mine},
-                        {"LOCAL_RANK", mine},
-                        {"WORLD_SIZE", all},
-                        {"LOCAL_WORLD_SIZE", all},
-                        {"GROUP_RANK", "0"},
-                        {"MASTER_ADDR", "127.0.0.1"},
-                        {"MASTER_PORT", std::to_string(port_)},
-                        {"LOCKSTEP_JOB", name_},
-                        {"LOCKSTEP_STORE", "unix:" + socket()},
+Environment Job::environment(int local_rank, int errors) const {
+  Environment variables{{"RANK", std::to_string(plan_.first_rank + local_rank)},
+                        {"LOCAL_RANK", std::to_string(local_rank)},
+                        {"WORLD_SIZE", std::to_string(plan_.world)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+                        {"GROUP_RANK", std::to_string(plan_.node)},
+                        {"GROUP_WORLD_SIZE", std::to_string(plan_.nodes)},
+                        {"MASTER_ADDR", plan_.master_address},
+                        {"MASTER_PORT", std::to_string(plan_.master_port)},
+                        {"LOCKSTEP_JOB", plan_.name},
+                        {"LOCKSTEP_STORE", plan_.store.empty() ? "unix:" + socket() : plan_.store},
                         {"LOCKSTEP_TOKEN_FD", std::to_string(token())},
                         {"LOCKSTEP_ERROR_FD", std::to_string(errors)}};
+  if (!plan_.interface.empty()) variables.emplace_back("LOCKSTEP_INTERFACE", plan_.interface);
   if (!std::getenv("OMP_NUM_THREADS")) variables.emplace_back("OMP_NUM_THREADS", "1");
   return variables;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lockstep/dist/hash.h"
+#include "lockstep/dist/interfaces.h"
 
 namespace lockstep::dist {
 
@@ -31,18 +32,20 @@ class SocketFile {
 };
 
 /// Why this guest cannot be let in; empty if it can.
-std::string objection(const Guest& guest, const Credentials& own,
+std::string objection(const Guest& guest, const StoreOptions& options,
                       const std::vector<Descriptor>& joined) {
+  const Credentials& own = options.credentials;
+  const std::string_view who = options.members;
   if (guest.version != protocol_version)
-    return fmt::format("[store] a rank speaks protocol version {}, rank 0 version {}",
+    return fmt::format("[store] a {0} speaks protocol version {1}, {0} 0 version {2}", who,
                        guest.version, protocol_version);
   if (guest.size != own.size)
-    return fmt::format("[store] rank {} expects a world of {}, rank 0 one of {}", guest.rank,
+    return fmt::format("[store] {0} {1} expects a world of {2}, {0} 0 one of {3}", who, guest.rank,
                        guest.size, own.size);
   if (guest.rank < 0 || guest.rank >= own.size)
-    return fmt::format("[store] rank {} in a world of {}", guest.rank, own.size);
+    return fmt::format("[store] {} {} in a world of {}", who, guest.rank, own.size);
   if (guest.rank == 0 || joined[static_cast<std::size_t>(guest.rank)])
-    return fmt::format("[store] rank {} has joined twice", guest.rank);
+    return fmt::format("[store] {} {} has joined twice", who, guest.rank);
   return "";
 }
 
@@ -61,7 +64,16 @@ std::vector<int> ranks_that(const std::vector<Descriptor>& sockets, F&& is) {
   return result;
 }
 
-/// A folder that only this user can look into.
+}  // namespace
+
+std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
+                           std::string_view who) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  const bool one = ranks.size() == 1;
+  return fmt::format("{}{} {} {} {}", who, one ? "" : "s", list, one ? "is" : "are", state);
+}
+
 std::string private_folder() {
   const char* base = std::getenv("XDG_RUNTIME_DIR");
   const std::string folder =
@@ -78,25 +90,17 @@ std::string private_folder() {
   return folder;
 }
 
-}  // namespace
-
-std::string describe_ranks(const std::vector<int>& ranks, std::string_view state) {
-  std::string list;
-  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  const bool one = ranks.size() == 1;
-  return fmt::format("{} {} {} {}", one ? "rank" : "ranks", list, one ? "is" : "are", state);
-}
-
-std::vector<Descriptor> gather_ranks(const StoreOptions& options) {
+std::vector<Descriptor> gather_ranks(const StoreOptions& options, Descriptor listener) {
   const Credentials& own = options.credentials;
   const Reach reach = options.one_machine ? Reach::this_machine : Reach::other_machines;
-  Doorkeeper door(listen_on(options.address, reach), own, Purpose::store);
+  if (!listener) listener = listen_on(options.address, reach);
+  Doorkeeper door(std::move(listener), own, options.purpose);
   SocketFile file(options.address);
   const Deadline deadline(options.timeout);
   std::vector<Descriptor> joined(static_cast<std::size_t>(own.size));
   const auto refuse_all = [&](Admission admission, const std::string& reason) {
     for (const Descriptor& socket : joined)
-      if (socket) answer(socket.get(), own, admission, reason);
+      if (socket) answer(socket.get(), admission, reason);
     if (admission == Admission::peer_gone) throw PeerError(reason);
     throw CommError(reason);
   };
@@ -106,11 +110,12 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options) {
       !(missing = ranks_that(joined, [](const Descriptor& socket) { return !socket; })).empty()) {
     if (deadline.passed())
       refuse_all(Admission::refused,
-                 fmt::format("[store] after {:g} s {} of a world of {}", options.timeout.count(),
-                             describe_ranks(missing, "missing"), own.size));
+                 fmt::format("[store] after {:g} s at {} {} of a world of {}",
+                             options.timeout.count(), options.address.text(),
+                             describe_ranks(missing, "missing", options.members), own.size));
     for (Guest& guest : door.wait(std::min(Seconds(0.02), deadline.left()))) {
-      if (const std::string reason = objection(guest, own, joined); !reason.empty()) {
-        answer(guest.socket.get(), own, Admission::refused, reason);
+      if (const std::string reason = objection(guest, options, joined); !reason.empty()) {
+        answer(guest.socket.get(), Admission::refused, reason);
         refuse_all(Admission::refused, reason);
       }
       joined[static_cast<std::size_t>(guest.rank)] = std::move(guest.socket);
@@ -118,45 +123,49 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options) {
     const std::vector<int> left = ranks_that(
         joined, [](const Descriptor& socket) { return socket && has_left(socket.get()); });
     if (!left.empty())
-      refuse_all(Admission::peer_gone, fmt::format("[store] {} before all ranks had joined",
-                                                   describe_ranks(left, "gone")));
+      refuse_all(Admission::peer_gone,
+                 fmt::format("[store] {} before all {}s had joined",
+                             describe_ranks(left, "gone", options.members), options.members));
   }
   file.remove();  // before anybody can go on and perhaps be killed
   for (const Descriptor& socket : joined)
-    if (socket) answer(socket.get(), own, Admission::accepted);
+    if (socket) answer(socket.get(), Admission::accepted);
   return joined;
 }
 
 Descriptor join_rank_0(const StoreOptions& options) {
   const Credentials& own = options.credentials;
   const std::string where = options.address.text();
+  const std::string me = fmt::format("[store] {} {}", options.members, own.rank);
   const Deadline deadline(options.timeout);
   std::string why;
   bool greeted = false;
   for (int attempt = 0; !deadline.passed(); ++attempt) {
-    Descriptor socket = greet(options.address, own, Purpose::store, deadline, why);
-    check<PeerError>(socket || !greeted, "[store] rank {}: rank 0 no longer listens on {}: {}",
-                     own.rank, where, why);
+    Descriptor socket = greet(options.address, own, options.purpose, deadline, why);
+    check<PeerError>(socket || !greeted, "{}: {} 0 no longer listens on {}: {}", me,
+                     options.members, where, why);
     if (socket) {
       greeted = true;
       // A second more than rank 0 takes: it knows who is missing and will say so.
       const Seconds patience = options.timeout + Seconds(1);
-      const Reply reply = read_answer(socket.get(), own, Deadline(patience));
+      const Deadline end(patience);
       using enum Reply::Kind;
+      Reply reply = prove(socket.get(), own, options.purpose, end);
+      if (reply.kind == accepted) reply = read_answer(socket.get(), end);
       check<CommError>(reply.kind != refused, "{}", reply.refusal);
       check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
-      check<CommError>(reply.kind != stranger,
-                       "[store] rank {}: what answers at {} does not belong to this job", own.rank,
-                       where);
-      check<CommError>(reply.kind != timed_out, "[store] rank {}: no answer from {} for {:g} s",
-                       own.rank, where, patience.count());
+      check<CommError>(reply.kind != stranger, "{}: what answers at {} does not belong to this job",
+                       me, where);
+      check<CommError>(reply.kind != timed_out, "{}: no answer from {} for {:g} s", me, where,
+                       patience.count());
       if (reply.kind == accepted) return socket;
-      why = "closed without an answer: another job, or another token?";
+      why = fmt::format("closed without an answer: another job, or another {}?",
+                        options.purpose == Purpose::nodes ? "secret" : "token");
     }
     std::this_thread::sleep_for(
         std::chrono::milliseconds(std::min(5 << std::min(attempt, 5), 100)));
   }
-  fail<CommError>("[store] rank {} did not find rank 0 at {} within {:g} s: {}", own.rank, where,
+  fail<CommError>("{} did not find {} 0 at {} within {:g} s: {}", me, options.members, where,
                   options.timeout.count(), why);
 }
 
@@ -165,6 +174,8 @@ StoreOptions store_options(const Launch& launch, Seconds timeout) {
   options.one_machine = launch.one_machine();
   options.timeout = timeout;
   options.credentials = {{}, fnv1a(launch.job), launch.rank, launch.size};
+  if (!options.one_machine && !launch.interface.empty())
+    options.own_address = interface_address(launch.interface);
   if (launch.token_descriptor >= 0) options.credentials.token = read_token(launch.token_descriptor);
   if (!launch.store.empty()) {
     options.address = Endpoint::parse(launch.store);

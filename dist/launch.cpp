@@ -11,6 +11,7 @@
 #include <climits>
 #include <csignal>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -56,7 +57,9 @@ struct TimedSignal {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options) : options_(options), guardian_(job_.folder()) {}
+  /// `nodes`: the connections with the other machines; null if there are none.
+  Launcher(const LaunchOptions& options, const JobPlan& plan, std::unique_ptr<Nodes> nodes)
+      : options_(options), nodes_(std::move(nodes)), job_(plan), guardian_(job_.folder()) {}
   ~Launcher();
   void start(const std::vector<std::string>& command);
   int run();
@@ -65,6 +68,7 @@ class Launcher {
   void start_one(const std::vector<std::string>& command, int standard_input);
   int open_stream(StreamKind kind);
   bool over() const;
+  bool ranks_over() const;
   void wait_for_news();
   void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
@@ -72,9 +76,14 @@ class Launcher {
   void take_signal();
   void send_due_signals();
   void signal_all(int number);
+  void plan_to_stop();
+  void talk_to_nodes();
+  Place place() const { return {job_.plan().first_rank, nodes_ ? job_.plan().node : -1}; }
   Verdict verdict();
+  Verdict result_of_job();
 
   LaunchOptions options_;
+  std::unique_ptr<Nodes> nodes_;
   Job job_;
   SignalPipe signals_;
   Guardian guardian_;
@@ -85,25 +94,33 @@ class Launcher {
   std::optional<Clock::time_point> closing_time_;  // set when all ranks have ended: see over()
   std::size_t ended_ = 0;
   int interrupted_by_ = 0;     // the signal that the launcher got
+  bool left_early_ = false;    // it got it while other nodes' ranks were still running
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
 
 void Launcher::start(const std::vector<std::string>& command) {
   const Descriptor nothing(checked(open("/dev/null", O_RDONLY | O_CLOEXEC), "open /dev/null"));
-  for (int rank = 0; rank < options_.ranks; ++rank) start_one(command, nothing.get());
+  try {
+    for (int rank = 0; rank < options_.ranks; ++rank) start_one(command, nothing.get());
+  } catch (const Error& error) {
+    const std::string report = fmt::format("error: node {}: {}\n", job_.plan().node, error.what());
+    if (nodes_) nodes_->leave({1, report, Cause::failed});
+    throw;
+  }
 }
 
 void Launcher::start_one(const std::vector<std::string>& command, int standard_input) {
-  const int rank = static_cast<int>(ranks_.size());
+  const int local_rank = static_cast<int>(ranks_.size());
+  const bool first = job_.plan().first_rank + local_rank == 0;
   const int record = open_stream(StreamKind::record);
   RankSetup setup{.command = command,
-                  .environment = job_.environment(rank, options_.ranks, record),
+                  .environment = job_.environment(local_rank, record),
                   .lifeline = guardian_.lifeline(),
                   .standard_input = standard_input,
                   .inherited = {job_.token(), record},
                   .signal_mask = signals_.mask_before()};
   if (options_.prefix) setup.standard_output = open_stream(StreamKind::output);
-  if (options_.prefix || rank > 0) setup.standard_error = open_stream(StreamKind::error);
+  if (options_.prefix || !first) setup.standard_error = open_stream(StreamKind::error);
   ranks_.push_back({.process = start_rank(setup)});
   write_ends_.clear();
 }
@@ -138,18 +155,24 @@ int Launcher::run() {
       if (stream.end) read_stream(stream);
     take_signal();  // before the look: a rank that ends after it leaves a signal to wake up by
     collect_ended();
+    if (nodes_) talk_to_nodes();
     send_due_signals();
   }
-  const Verdict result = verdict();
+  const Verdict result = result_of_job();
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }
 
+// The other nodes' ranks have ended, too, unless the user wants to leave before.
+bool Launcher::over() const {
+  return ranks_over() && (!nodes_ || nodes_->verdict() || left_early_);
+}
+
 // All ranks have ended and so have their streams. A stream that stays open belongs to a process
 // that a rank left behind; it may finish until closing time.
-bool Launcher::over() const {
+bool Launcher::ranks_over() const {
   if (ended_ < ranks_.size()) return false;
   const bool open = std::any_of(streams_.begin(), streams_.end(),
                                 [](const Stream& stream) { return bool(stream.end); });
@@ -161,12 +184,14 @@ void Launcher::wait_for_news() {
   std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
   for (const Stream& stream : streams_)
     if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
-  std::optional<Clock::time_point> due = closing_time_;
+  if (nodes_) nodes_->add_sources(sources);
+  std::optional<Clock::time_point> due;
+  if (!ranks_over()) due = closing_time_;
   if (!schedule_.empty()) due = std::min(schedule_.front().when, due.value_or(schedule_[0].when));
-  int timeout = -1;
+  int timeout = nodes_ ? 1000 : -1;  // nodes have deadlines of their own
   if (due) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - Clock::now()).count();
-    timeout = static_cast<int>(std::clamp<decltype(left)>(left, 0, INT_MAX));
+    timeout = static_cast<int>(std::clamp<decltype(left)>(left, 0, nodes_ ? timeout : INT_MAX));
   }
   const int ready = poll(sources.data(), sources.size(), timeout);
   if (ready < 0 && errno != EINTR) checked(ready, "wait for the ranks");
@@ -187,8 +212,9 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
   if (stream.kind == StreamKind::record) {
     if (!rank.outcome.record) rank.outcome.record = read_record(line);
   } else if (options_.prefix) {
-    write_all(stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
-              fmt::format("[{}] {}\n", stream.rank, line));
+    write_all(
+        stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
+        fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {
     rank.tail.add(line);
   }
@@ -206,18 +232,34 @@ void Launcher::collect_ended() {
     rank.outcome.order = static_cast<int>(ended_++);
     rank.outcome.stopped = told_to_stop_;
     (info.si_code == CLD_EXITED ? rank.outcome.exit_code : rank.outcome.signal) = info.si_status;
-    if (rank.outcome.failed() && schedule_.empty() && !told_to_stop_) {
-      const Clock::time_point deadline = Clock::now() + options_.grace;
-      schedule_ = {{deadline, SIGTERM}, {deadline + options_.patience, SIGKILL}};
-    }
+    if (rank.outcome.failed()) plan_to_stop();
   }
   if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Clock::now() + options_.grace;
 }
 
+// A rank has failed, here or on another node.
+void Launcher::plan_to_stop() {
+  if (nodes_) nodes_->stop();
+  if (!schedule_.empty() || told_to_stop_) return;
+  const Clock::time_point deadline = Clock::now() + options_.grace;
+  schedule_ = {{deadline, SIGTERM}, {deadline + options_.patience, SIGKILL}};
+}
+
+void Launcher::talk_to_nodes() {
+  nodes_->look();
+  if (nodes_->stopping() && ended_ < ranks_.size()) plan_to_stop();
+  if (ranks_over() && !nodes_->reported()) nodes_->report(verdict());
+}
+
 void Launcher::take_signal() {
   const std::optional<int> number = signals_.take();
-  if (!number || interrupted_by_ || ended_ == ranks_.size()) return;
+  if (!number || interrupted_by_) return;
+  if (ended_ == ranks_.size()) {
+    if (nodes_ && nodes_->reported()) interrupted_by_ = *number, left_early_ = true;
+    return;
+  }
   interrupted_by_ = *number;
+  if (nodes_) nodes_->stop();
   const Clock::time_point now = Clock::now();
   schedule_ = {{now, *number}, {now + options_.patience, SIGKILL}};
 }
@@ -235,6 +277,7 @@ void Launcher::signal_all(int number) {
   for (const Rank& rank : ranks_) kill(-rank.process, number);
 }
 
+// On the ranks of this node, whose outcomes it uses up.
 Verdict Launcher::verdict() {
   std::vector<RankOutcome> outcomes;
   bool failed_by_itself = false;
@@ -243,7 +286,16 @@ Verdict Launcher::verdict() {
     failed_by_itself |= rank.outcome.failed() && !rank.outcome.stopped;
     outcomes.push_back(std::move(rank.outcome));
   }
-  return interrupted_by_ && !failed_by_itself ? interrupted_by(interrupted_by_) : judge(outcomes);
+  return interrupted_by_ && !failed_by_itself ? interrupted_by(interrupted_by_, place())
+                                              : judge(outcomes, place());
+}
+
+Verdict Launcher::result_of_job() {
+  if (!nodes_) return verdict();
+  if (nodes_->verdict()) return *nodes_->verdict();
+  const Verdict own = interrupted_by(interrupted_by_, place());
+  nodes_->leave(own);
+  return own;
 }
 
 }  // namespace
@@ -252,7 +304,14 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& command
   check<UsageError>(options.ranks >= 1, "[launch] the number of ranks must be at least 1, not {}",
                     options.ranks);
   check<UsageError>(!command.empty(), "[launch] no program to start");
-  Launcher launcher(options);
+  if (options.nodes.count == 1) {
+    Launcher launcher(options, local_job(options.ranks), nullptr);
+    launcher.start(command);
+    return launcher.run();
+  }
+  auto nodes = std::make_unique<Nodes>(options.nodes, options.ranks);
+  const JobPlan plan = nodes->plan();
+  Launcher launcher(options, plan, std::move(nodes));
   launcher.start(command);
   return launcher.run();
 }

@@ -1,52 +1,131 @@
 #include "lockstep/dist/plan.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+
+#include "lockstep/dist/halving.h"
 
 namespace lockstep::dist {
 
 namespace {
 
-// Over streams: below this many bytes latency decides, and direct has the fewer hops.
-constexpr std::size_t latency_bound_bytes = 64 * 1024;
-
-// A plan is a row of phases, a phase a number of like steps.
+// A plan is a row of phases, a phase a number of like steps among the ranks of a scope.
 enum class Phase : std::uint8_t {
   none,
   copy_in,
   copy_out,
   ring_reduce,
   ring_gather,
-  direct_collect,
-  direct_share,
+  collect,
+  share,
+  exchange,
   fold_slots,
+  fold_all,
   fold_windows,
   announce,
   greet,
+  halve,
+  rest_in,
+  fold_rest,
+  twice,
+  rest_out,
   tree,
   dissemination,
 };
-using Phases = std::array<Phase, 3>;
+// Ranks among which a phase happens, and what they work on.
+enum class Scope : std::uint8_t {
+  world,   // all ranks, on the buffer
+  node,    // those of this machine, on the buffer
+  across,  // those with the same place in their nodes, on the shard of that place
+};
+struct Stage {
+  Phase phase = Phase::none;
+  Scope scope = Scope::world;
+};
+using Stages = std::array<Stage, 7>;
 
-Phases phases(Operation operation, Algorithm algorithm) {
+Stages all_reduce_stages(Algorithm algorithm) {
   using enum Phase;
-  const bool ring = algorithm == Algorithm::ring;
-  switch (operation) {
-    case Operation::all_reduce:
-      if (algorithm == Algorithm::shared) return {announce, fold_windows, announce};
-      return ring ? Phases{ring_reduce, ring_gather}
-                  : Phases{direct_collect, fold_slots, direct_share};
+  using enum Scope;
+  switch (algorithm) {
+    case Algorithm::ring: return {{{ring_reduce}, {ring_gather}}};
+    case Algorithm::shared: return {{{announce}, {fold_windows}, {announce}}};
+    case Algorithm::one_shot: return {{{exchange}, {fold_all}}};
+    case Algorithm::halving:
+      return {{{greet}, {halve}, {rest_in}, {fold_rest}, {twice}, {rest_out}}};
+    case Algorithm::hierarchical:
+      return {{{greet},
+               {collect, node},
+               {fold_slots, node},
+               {collect, across},
+               {fold_slots, across},
+               {share, across},
+               {share, node}}};
+    default: return {{{collect}, {fold_slots}, {share}}};
+  }
+}
+
+Stages stages(const Plan& plan) {
+  using enum Phase;
+  const bool ring = plan.algorithm == Algorithm::ring;
+  if (plan.algorithm == Algorithm::device) return {{{dissemination}}};
+  switch (plan.operation) {
+    case Operation::all_reduce: return all_reduce_stages(plan.algorithm);
     case Operation::reduce_scatter:
-      return ring ? Phases{ring_reduce, copy_out} : Phases{direct_collect, fold_slots, copy_out};
+      return ring ? Stages{{{ring_reduce}, {copy_out}}}
+                  : Stages{{{collect}, {fold_slots}, {copy_out}}};
     case Operation::all_gather:
-      return ring ? Phases{copy_in, ring_gather} : Phases{copy_in, direct_share};
-    case Operation::broadcast:
-      return {greet, tree};
-    case Operation::barrier:
-      return {dissemination};
+      return ring ? Stages{{{copy_in}, {ring_gather}}} : Stages{{{copy_in}, {share}}};
+    case Operation::broadcast: return {{{greet}, {tree}}};
+    case Operation::barrier: return {{{dissemination}}};
   }
   return {};
 }
+
+// The ranks of a scope, as one of them sees it.
+struct Group {
+  Group(const Plan& plan_, Scope scope_) : plan(plan_), scope(scope_) {
+    size = parts = plan.world;
+    place = plan.rank;
+    whole = {0, plan.count};
+    if (scope == Scope::world) return;
+    const NodeMap& nodes = *plan.nodes;
+    const int node = nodes.node_of[index(plan.rank)];
+    place = nodes.place_of[index(plan.rank)];
+    size = static_cast<int>(nodes.ranks[index(node)].size());
+    parts = nodes.carriers;
+    if (scope == Scope::node) return;
+    takes_part = place < nodes.carriers;
+    whole = partition(plan.count, nodes.carriers, place);
+    place = node;
+    size = parts = static_cast<int>(nodes.ranks.size());
+  }
+
+  int rank(int k) const {
+    switch (scope) {
+      case Scope::world: return k;
+      case Scope::node:
+        return plan.nodes->ranks[index(plan.nodes->node_of[index(plan.rank)])][index(k)];
+      case Scope::across:
+        return plan.nodes->ranks[index(k)][index(plan.nodes->place_of[index(plan.rank)])];
+    }
+    return k;
+  }
+  // What the k-th of them owns; the last ones may own nothing.
+  Range part(int k) const {
+    if (!takes_part || k >= parts) return {whole.begin, whole.begin};
+    const Range own = partition(whole.size(), parts, k);
+    return {whole.begin + own.begin, whole.begin + own.end};
+  }
+  int slot(int k) const { return k < place ? k : k - 1; }
+
+  const Plan& plan;
+  Scope scope;
+  int size, place, parts;
+  Range whole;
+  bool takes_part = true;
+};
 
 int floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
 int ceil_log2(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
@@ -68,58 +147,69 @@ struct TreePlace {
   int children;
 };
 
-int length(const Plan& plan, Phase phase) {
-  switch (phase) {
-    case Phase::none:
-      return 0;
+int length(const Plan& plan, Stage stage) {
+  const Group group(plan, stage.scope);
+  const bool of_power = plan.rank < halving::power(plan.world);
+  switch (stage.phase) {
+    case Phase::none: return 0;
     case Phase::copy_in:
-    case Phase::copy_out:
-      return 1;
+    case Phase::copy_out: return 1;
     case Phase::fold_slots:
+    case Phase::fold_all:
     case Phase::fold_windows:
-    case Phase::greet:
-      return plan.world > 1 ? 1 : 0;
+    case Phase::greet: return group.takes_part && group.size > 1 ? 1 : 0;
     case Phase::ring_reduce:
     case Phase::ring_gather:
-    case Phase::direct_collect:
-    case Phase::direct_share:
-    case Phase::announce:
-      return plan.world - 1;
+    case Phase::collect:
+    case Phase::share:
+    case Phase::exchange:
+    case Phase::announce: return group.takes_part ? group.size - 1 : 0;
+    case Phase::halve:
+    case Phase::twice: return of_power ? floor_log2(plan.world) : 0;
+    case Phase::rest_in: return of_power ? halving::rest(plan.world) : halving::power(plan.world);
+    case Phase::fold_rest: return of_power && halving::rest(plan.world) > 0 ? 1 : 0;
+    case Phase::rest_out: return of_power && plan.rank >= halving::rest(plan.world) ? 0 : 1;
     case Phase::tree: {
       const TreePlace place(plan);
       return (place.v == 0 ? 0 : 1) + place.children;
     }
-    case Phase::dissemination:
-      return ceil_log2(plan.world);
+    case Phase::dissemination: return ceil_log2(plan.world);
   }
   return 0;
 }
 
-// Sends to the rank `distance` further on and receives from the one as far behind.
-Step shift(const Plan& plan, int distance) {
+// Sends to the member `distance` further on and receives from the one as far behind.
+Step shift(const Group& group, int distance) {
   Step step;
-  step.to = (plan.rank + distance) % plan.world;
-  step.from = (plan.rank - distance + plan.world) % plan.world;
+  step.to = group.rank((group.place + distance) % group.size);
+  step.from = group.rank((group.place - distance + group.size) % group.size);
   return step;
 }
 
 // Ring steps: the part `back` places behind goes out, the one behind it comes in.
-Step ring_step(const Plan& plan, int back, Step::Into into) {
+Step ring_step(const Group& group, int back, Step::Into into) {
   const auto behind = [&](int k) {
-    return plan.part((plan.rank - k + 2 * plan.world) % plan.world);
+    return group.part((group.place - k + 2 * group.size) % group.size);
   };
-  Step step = shift(plan, 1);
+  Step step = shift(group, 1);
   step.send = behind(back);
   step.receive = behind(back + 1);
   step.into = into;
   return step;
 }
 
-Step direct_step(const Plan& plan, int distance, bool collect) {
-  Step step = shift(plan, distance);
-  step.send = plan.part(collect ? step.to : plan.rank);
-  step.receive = plan.part(collect ? plan.rank : step.from);
-  step.into = collect ? Step::Into::slot : Step::Into::buffer;
+Step direct_step(const Group& group, int distance, Phase phase) {
+  const int to = (group.place + distance) % group.size;
+  const int from = (group.place - distance + group.size) % group.size;
+  Step step = shift(group, distance);
+  step.slot = group.slot(from);
+  step.into = phase == Phase::share ? Step::Into::buffer : Step::Into::slot;
+  if (phase == Phase::exchange) {
+    step.send = step.receive = group.whole;
+  } else {
+    step.send = group.part(phase == Phase::collect ? to : group.place);
+    step.receive = group.part(phase == Phase::collect ? group.place : from);
+  }
   return step;
 }
 
@@ -145,45 +235,56 @@ Step act(Step::Action action) {
   return step;
 }
 
-// Step s of a phase. `first`: no phase before it has talked to anybody.
-Step step_of(const Plan& plan, Phase phase, int s, bool first) {
+Step fold(Step::Action action, Range range, int sources, int mine) {
+  Step step = act(action);
+  step.fold = range;
+  step.sources = sources;
+  step.mine = mine;
+  return step;
+}
+
+// Step s of a stage. `first`: no stage before it has talked to anybody.
+Step step_of(const Plan& plan, Stage stage, int s, bool first) {
+  using enum Step::Action;
+  const Group group(plan, stage.scope);
+  const int levels = floor_log2(plan.world);
   Step step;
-  switch (phase) {
-    case Phase::none:
-      break;
-    case Phase::copy_in:
-      return act(Step::Action::copy_in);
-    case Phase::copy_out:
-      return act(Step::Action::copy_out);
+  switch (stage.phase) {
+    case Phase::none: break;
+    case Phase::copy_in: return act(copy_in);
+    case Phase::copy_out: return act(copy_out);
+    case Phase::fold_windows: return act(fold_windows);
     case Phase::fold_slots:
-      return act(Step::Action::fold_slots);
-    case Phase::fold_windows:
-      return act(Step::Action::fold_windows);
-    case Phase::tree:
-      return tree_step(plan, s);
+      return fold(fold_slots, group.part(group.place), group.size, group.place);
+    case Phase::fold_all: return fold(fold_slots, group.whole, group.size, group.place);
+    case Phase::fold_rest:
+      return fold(fold_rest, halving::kept(plan, plan.rank, levels), halving::rest(plan.world), 0);
+    case Phase::tree: return tree_step(plan, s);
+    case Phase::halve: return halving::exchange(plan, s, true);
+    case Phase::twice: return halving::exchange(plan, levels - 1 - s, false);
+    case Phase::rest_in: return halving::rest_in(plan, s);
+    case Phase::rest_out: return halving::rest_out(plan);
     case Phase::ring_reduce:
-      step = ring_step(plan, s + 1, Step::Into::sum);
+      step = ring_step(group, s + 1, Step::Into::sum);
       step.header = s == 0;
       break;
     case Phase::ring_gather:
-      step = ring_step(plan, s, Step::Into::buffer);
+      step = ring_step(group, s, Step::Into::buffer);
       step.header = first && s == 0;
       break;
-    case Phase::direct_collect:
-      step = direct_step(plan, s + 1, true);
-      step.header = true;
-      break;
-    case Phase::direct_share:
-      step = direct_step(plan, s + 1, false);
-      step.header = first;
+    case Phase::collect:
+    case Phase::exchange:
+    case Phase::share:
+      step = direct_step(group, s + 1, stage.phase);
+      step.header = first || stage.phase != Phase::share;
       break;
     case Phase::announce:
     case Phase::greet:
-      step = shift(plan, s + 1);
+      step = shift(group, s + 1);
       step.header = true;
       break;
     case Phase::dissemination:
-      step = shift(plan, 1 << s);
+      step = shift(group, 1 << s);
       step.header = true;
       break;
   }
@@ -194,29 +295,25 @@ Step step_of(const Plan& plan, Phase phase, int s, bool first) {
 
 std::string_view name_of(Operation operation) {
   switch (operation) {
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::barrier:
-      return "barrier";
+    case Operation::all_reduce: return "all_reduce";
+    case Operation::reduce_scatter: return "reduce_scatter";
+    case Operation::all_gather: return "all_gather";
+    case Operation::broadcast: return "broadcast";
+    case Operation::barrier: return "barrier";
   }
   return "?";
 }
 
 std::string_view name_of(Algorithm algorithm) {
   switch (algorithm) {
-    case Algorithm::automatic:
-      return "auto";
-    case Algorithm::ring:
-      return "ring";
-    case Algorithm::direct:
-    case Algorithm::shared:
-      return "direct";
+    case Algorithm::automatic: return "auto";
+    case Algorithm::ring: return "ring";
+    case Algorithm::direct: return "direct";
+    case Algorithm::shared: return "shared";
+    case Algorithm::one_shot: return "one-shot";
+    case Algorithm::halving: return "halving";
+    case Algorithm::hierarchical: return "hierarchical";
+    case Algorithm::device: return "device";
   }
   return "?";
 }
@@ -228,24 +325,15 @@ Range partition(std::int64_t count, int parts, int index) {
   return {begin(index), begin(index + 1)};
 }
 
-Algorithm choose(Algorithm requested, Operation operation, std::size_t bytes, int world,
-                 bool shared_memory, bool in_window) {
-  const bool direct = requested == Algorithm::direct ||
-                      (requested == Algorithm::automatic &&
-                       (shared_memory || world <= 2 || bytes <= latency_bound_bytes));
-  if (!direct) return Algorithm::ring;
-  return operation == Operation::all_reduce && in_window ? Algorithm::shared : Algorithm::direct;
-}
-
 int Plan::steps() const {
   int sum = 0;
-  for (const Phase phase : phases(operation, algorithm)) sum += length(*this, phase);
+  for (const Stage stage : stages(*this)) sum += length(*this, stage);
   return sum;
 }
 
 Step Plan::step(int index) const {
-  const Phases row = phases(operation, algorithm);
-  const bool copies_first = row[0] == Phase::copy_in;
+  const Stages row = stages(*this);
+  const bool copies_first = row[0].phase == Phase::copy_in;
   for (std::size_t k = 0; k < row.size(); ++k) {
     const int steps_here = length(*this, row[k]);
     if (index < steps_here) return step_of(*this, row[k], index, k == (copies_first ? 1u : 0u));
@@ -256,13 +344,35 @@ Step Plan::step(int index) const {
 }
 
 int Plan::slots() const {
-  const bool reduces = operation == Operation::all_reduce || operation == Operation::reduce_scatter;
-  return reduces && algorithm == Algorithm::direct ? world - 1 : 0;
+  int most = 0;
+  for (const Stage stage : stages(*this)) {
+    const Group group(*this, stage.scope);
+    if (stage.phase == Phase::collect || stage.phase == Phase::exchange)
+      most = std::max(most, length(*this, stage));
+    if (stage.phase == Phase::rest_in && rank < halving::power(world)) most = halving::rest(world);
+  }
+  return most;
+}
+
+std::int64_t Plan::slot_elements() const {
+  std::int64_t most = 0;
+  for (const Stage stage : stages(*this)) {
+    const Group group(*this, stage.scope);
+    if (stage.phase == Phase::collect) most = std::max(most, group.part(group.place).size());
+    if (stage.phase == Phase::exchange) most = count;
+    if (stage.phase == Phase::rest_in)
+      most =
+          rank < halving::power(world) ? halving::kept(*this, rank, floor_log2(world)).size() : 0;
+  }
+  return most;
 }
 
 bool Plan::sums() const {
-  const bool reduces = operation == Operation::all_reduce || operation == Operation::reduce_scatter;
-  return reduces && algorithm == Algorithm::ring && world > 1;
+  for (const Stage stage : stages(*this))
+    if ((stage.phase == Phase::ring_reduce || stage.phase == Phase::halve) &&
+        length(*this, stage) > 0)
+      return true;
+  return false;
 }
 
 }  // namespace lockstep::dist

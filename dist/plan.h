@@ -43,9 +43,34 @@
 /// ring, and latency of two hops instead of 2 (n-1), but n - 1 streams at once. The bits of an
 /// element depend on the n contributions alone, neither on the cut nor on the transport.
 ///
-/// SHARED. Direct, where the buffer lies in memory that all ranks address: "mine is ready" to all,
-/// the owner folds its part from everybody's memory into everybody's, "folded" to all. Nothing is
+///   t = 2 a  +  2 (n-1)/n S/B  +  (n-1)/n S g
+///
+/// Three ways of being direct have the same bits, because the tree is the same:
+///
+/// SHARED, where the buffer lies in memory that all ranks address: "mine is ready" to all, the
+/// owner folds its part from everybody's memory into everybody's, "folded" to all. Nothing is
 /// copied.
+///
+/// ONE-SHOT, for small messages: every rank sends all it has to all others and folds everything
+/// itself. One hop: t = a + (n-1) (S/B + S g).
+///
+/// HALVING, recursive halving and doubling (Thakur, Rabenseifner and Gropp, Optimization of
+/// Collective Communication Operations in MPICH, 2005, section 4.4): partners at distance 1, 2, 4,
+/// ... exchange halves of what they still reduce, and then gather it back. After the step with
+/// distance d a rank holds sums over its aligned group of 2 d ranks: the levels of the tree.
+///
+///     ranks         0 1   2 3      p is the largest power of two within n. The n - p other ranks
+///     distance 1    |-|   |-|      hand their contributions to the owners, which add the sum of
+///     distance 2    |-----|        the others to that of the p: the root of the tree. Afterwards
+///                     |-----|      other rank j gets everything from rank j - p.
+///
+///   t = 2 log2(p) a  +  2 (p-1)/p S/B  +  (p-1)/p S g     (and for n > p two hops with S/B more)
+///
+/// HIERARCHICAL, where several ranks share a machine (NodeMap) and the links between machines are
+/// slow. With k the number of ranks of the smallest node: (1) inside each node the i-th rank, i <
+/// k, collects and folds shard i of k; (2) the i-th ranks of all nodes all-reduce shard i, direct;
+/// (3) each shares its shard inside its node. Between machines travel 2 (N-1)/N S bytes per node,
+/// where a flat algorithm may send n times that. The bits depend on which ranks share a node.
 ///
 /// BROADCAST. A binomial tree over v = (rank - root) mod n: in round k the 2^k ranks that have the
 /// data send it to v + 2^k.
@@ -55,41 +80,47 @@
 /// Manber, Two algorithms for barrier synchronization, 1988).
 ///
 /// HEADERS. The first message to each peer begins with a header that says which collective this is.
-/// In every plan rank r begins by sending one to r + 1 and receiving one from r - 1: if the ranks
-/// call different collectives then somewhere two neighbours differ, and it is noticed rather than
-/// waited for.
+/// In every plan rank r begins by sending one to r + 1 and receiving one from r - 1 (a step of its
+/// own, `greet`, where that is not what the algorithm does first): if the ranks call different
+/// collectives then somewhere two neighbours differ, and it is noticed rather than waited for.
 
 #include <cstdint>
 #include <string_view>
 
 #include "lockstep/dist/communicator.h"
+#include "lockstep/dist/node_map.h"
 
 namespace lockstep::dist {
 
 enum class Operation : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
-enum class Algorithm : std::uint8_t { automatic, ring, direct, shared };
+enum class Algorithm : std::uint8_t {
+  automatic,
+  ring,
+  direct,
+  shared,
+  one_shot,
+  halving,
+  hierarchical,
+  device,  ///< the bytes travel between GPUs (dist/device_communicator.h): the plan is to agree
+};
 
 std::string_view name_of(Operation operation);
-std::string_view name_of(Algorithm algorithm);  ///< "shared" is a way of being "direct"
-
-/// The algorithm for `bytes` bytes. `requested` is automatic, ring or direct; `shared_memory` says
-/// that the transport has it, `in_window` that this buffer lies in it. Never automatic; shared only
-/// for an all-reduce in a window.
-Algorithm choose(Algorithm requested, Operation operation, std::size_t bytes, int world,
-                 bool shared_memory, bool in_window);
+std::string_view name_of(Algorithm algorithm);
 
 /// First sends and receives, both at once; then acts.
 struct Step {
   enum class Into : std::uint8_t {
     buffer,  ///< received elements are stored in the buffer
     sum,     ///< they are added to the buffer
-    slot,    ///< they are stored in the slot of the rank they come from
+    slot,    ///< they are stored in `slot`
   };
   enum class Action : std::uint8_t {
     none,
     copy_in,       ///< own part of the buffer := the input (all_gather)
     copy_out,      ///< the output := own part of the buffer (reduce_scatter)
-    fold_slots,    ///< own part := tree sum of the slots and itself
+    fold_slots,    ///< `fold` := tree sum of `sources` contributions: itself as number `mine`, and
+                   ///< the slots, in order, as the others
+    fold_rest,     ///< `fold` += tree sum of the first `sources` slots
     fold_windows,  ///< own part on every rank := tree sum of that part of every rank
   };
 
@@ -98,8 +129,11 @@ struct Step {
   int from = -1;
   Range receive;  ///< the elements of the buffer that those which come belong to
   Into into = Into::buffer;
+  int slot = 0;
   bool header = false;  ///< a header goes first, both ways
   Action action = Action::none;
+  Range fold;
+  int sources = 0, mine = 0;
 };
 
 struct Plan {
@@ -107,15 +141,17 @@ struct Plan {
   Algorithm algorithm = Algorithm::direct;  ///< of no matter to broadcast and barrier
   int rank = 0;
   int world = 1;
-  std::int64_t count = 0;  ///< elements of the buffer
-  int root = 0;            ///< of a broadcast
+  std::int64_t count = 0;          ///< elements of the buffer
+  int root = 0;                    ///< of a broadcast
+  const NodeMap* nodes = nullptr;  ///< for Algorithm::hierarchical
 
   int steps() const;
   Step step(int index) const;  ///< 0 <= index < steps()
 
   Range part(int owner) const { return partition(count, world, owner); }
-  /// Slots of one part each that the plan receives into: one per peer, or none.
+  /// Slots that the plan receives into, and the elements of the largest part that one must hold.
   int slots() const;
+  std::int64_t slot_elements() const;
   /// True if some step receives with Into::sum.
   bool sums() const;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/core/graph.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -73,19 +74,23 @@ void Reducer::refuse_synchronized() const {
   for (const Parameter& parameter : buckets_->parameters())
     check<StateError>(
         parameter.gradient_state() != GradientState::synchronized,
-        "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose "
-        "total "
-        "is to be summed, cannot be added to it: zero_grad() first (if it is in no optimizer, "
-        "DistributedDataParallel::zero_grad()), or give a Weight with a total",
-        parameter.name());
+        "[backward] the gradient of '{}' is synchronized already; {}: zero_grad() first (if it is "
+        "in no optimizer, DistributedDataParallel::zero_grad()){}",
+        parameter.name(),
+        steps_early() ? "an optimizer has stepped on it (optim::Overlap)"
+                      : "a window, or a weight whose total is to be summed, cannot be added to it",
+        steps_early() ? "" : ", or give a Weight with a total");
 }
 
 // ---- one backward ----
 
 void Reducer::backward_begins(const Contribution& contribution) {
+  settle();
   syncing_ = contribution.sync && paused_ == 0;
   eager_ = contribution.eager;
-  if (contribution.kind == Divisor::summed || !syncing_) refuse_synchronized();
+  if (contribution.kind == Divisor::summed || !syncing_ || steps_early()) refuse_synchronized();
+  recording_ = StepGraph::recording();
+  if (recording_) check_recordable(contribution);
   enter_window(contribution);
   if (!syncing_) return;
   began_ = times();
@@ -141,10 +146,26 @@ void Reducer::launch_ready() {
 }
 
 void Reducer::launch(GradientBuckets::Bucket& bucket, bool last) {
+  if (recording_) {
+    bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
+    return;
+  }
   if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
   if (last) write_control();
+  if (options_.hook) return launch_hook(bucket, last);
   depart(bucket);
   bucket.work = communicator_.all_reduce(bucket.travelling, bucket.name);
+}
+
+void Reducer::receive_sums() {
+  for (GradientBuckets::Bucket& bucket : buckets_->all()) {
+    bucket.work.wait();
+    if (options_.hook)
+      options_.hook->complete(view(bucket), communicator_);
+    else
+      arrive(bucket);
+    if (steps_early()) step_early(bucket);
+  }
 }
 
 void Reducer::look_for_nonfinite(const GradientBuckets::Bucket& bucket) {
@@ -183,9 +204,12 @@ void Reducer::write_control() {
   visit_floating("reducer", control.dtype(), [&](auto zero) {
     write(message, control.slice(mine, mine + control_elements).span<decltype(zero)>());
   });
+  buckets_->send_notes();
 }
 
 Agreement Reducer::read_control() {
+  buckets_->all().back().work.finish();
+  buckets_->fetch_notes();
   const Tensor& control = buckets_->control();
   for (std::size_t r = 0; r < messages_.size(); ++r)
     visit_floating("reducer", control.dtype(), [&](auto zero) {
@@ -211,13 +235,17 @@ void Reducer::backward_ends() {
   if (!syncing_ || entries_.empty()) return;
   eager_ = true;
   launch_ready();
-  for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.work.wait();
+  if (recording_) return take_sums();
+  if (can_defer()) return defer();
+  receive_sums();
   const Agreement agreement = read_control();
   if (agreement.verdict == StepVerdict::stop) stop(agreement);
+  if (steps_early()) check_final(agreement);
   if (agreement.verdict == StepVerdict::commit) commit(agreement);
   if (report_.verdict == StepVerdict::skip) {
     ++statistics_.skipped;
     discard();
+    if (options_.hook) options_.hook->skipped();
   }
   window_ = {};
   for (Entry& entry : entries_) entry.used = false;
@@ -231,7 +259,6 @@ void Reducer::backward_ends() {
 
 void Reducer::commit(const Agreement& agreement) {
   for (const GradientBuckets::Bucket& bucket : buckets_->all()) {
-    arrive(bucket);
     if (agreement.scale != 1) kernels::scale(agreement.scale, bucket.memory, bucket.memory, false);
     if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
   }

@@ -39,6 +39,9 @@
 /// the others at its end, in the order in which the reducers were made; so their order on the link
 /// does not depend on what is ready when.
 ///
+/// HOOKS. With ReducerOptions::hook a bucket's gradients are not all-reduced but handed to the hook
+/// (dist/hook.h); the control message then is an all-reduce of its own.
+///
 /// A backward that is left by an exception breaks the communicator: the other ranks count on the
 /// buckets that will not come. An error that all ranks find together (`stop`) does not.
 ///
@@ -56,6 +59,7 @@
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/dist/control.h"
 #include "lockstep/dist/gradient_buckets.h"
+#include "lockstep/dist/hook.h"
 
 namespace lockstep::dist {
 
@@ -71,6 +75,10 @@ struct ReducerOptions {
   Replan replan = Replan::ready_order;
   std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
   NonFinite nonfinite = NonFinite::ignore;
+  std::shared_ptr<CommunicationHook> hook = {};  ///< null: buckets are summed where they lie
+  /// On a GPU, where the verdict can only be to commit: reads the ranks' messages when the next
+  /// backward begins, and lets the host run ahead until then.
+  bool deferred = false;
   /// Called on every rank after each synchronization, with the first rank that had data.
   std::function<void(StepVerdict verdict, int source)> after_sync = {};
 };
@@ -97,6 +105,14 @@ struct StepStatistics {
 /// they waited for it.
 std::string describe(const StepStatistics& statistics);
 
+/// Steps on a bucket's gradients while later buckets travel: see Reducer::overlap.
+class EarlyStepper {
+ public:
+  virtual ~EarlyStepper() = default;
+  /// The gradients of these parameters are final.
+  virtual void step_now(std::span<const Parameter> parameters) = 0;
+};
+
 class Reducer : public GradientObserver {
  public:
   /// Collective. Every rank passes the same parameters in the same order, and the same options.
@@ -112,6 +128,7 @@ class Reducer : public GradientObserver {
   int summed_ranks() const override { return communicator_.size(); }
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_open(); }
   void step_begins(const Parameter& parameter, bool local) override;
+  bool steps_early() const override { return !steppers_.empty(); }
   std::int64_t order() const override { return number_; }
   std::uint64_t synchronizations() const override { return synchronizations_; }
   void stepped(std::uint64_t options) override { steps_digest_ = steps_digest_ * 31 + options; }
@@ -123,6 +140,19 @@ class Reducer : public GradientObserver {
   /// Collective. Every parameter := its mean over the ranks. Throws StateError if a gradient is
   /// local: its memory is needed on the way. What the gradients held is lost.
   void average_parameters();
+
+  /// From now on, when a bucket has been summed at the end of a backward, `stepper` is told those
+  /// of its parameters that this rank has used, if their sums are final: if the total weight was
+  /// known when backward began. Not earlier: until its last kernel, backward may read parameters.
+  /// If the agreement then finds that the sums are to be scaled (a rank without data, one that has
+  /// joined), backward throws StateError on every rank. Every rank does the same. Throws UsageError
+  /// with NonFinite::skip or stop: a step that has begun cannot be given up.
+  void overlap(EarlyStepper& stepper);
+  void end_overlap(EarlyStepper& stepper) noexcept { std::erase(steppers_, &stepper); }
+
+  /// Reads the messages of a backward whose verdict was deferred (ReducerOptions::deferred), as the
+  /// next backward does. Throws what that one would have thrown.
+  void settle();
 
   /// "The next contribution overwrites", for every gradient.
   void zero_grad() noexcept { discard(); }
@@ -163,6 +193,7 @@ class Reducer : public GradientObserver {
   bool begin(std::size_t parameter);
   void launch_ready();
   void launch(GradientBuckets::Bucket& bucket, bool last);
+  void receive_sums();
   void look_for_nonfinite(const GradientBuckets::Bucket& bucket);
   void write_control();
   Agreement read_control();
@@ -173,6 +204,21 @@ class Reducer : public GradientObserver {
   void meet_before_stop();
   Times times() const { return {communicator_.now(), communicator_.waited()}; }
   std::size_t index_of(const Parameter& parameter) const { return index_.at(parameter.id()); }
+
+  // reducer_hooks.cpp: hooks, and steps during the synchronization
+  void prepare_hook();
+  BucketView view(const GradientBuckets::Bucket& bucket) const;
+  void launch_hook(GradientBuckets::Bucket& bucket, bool last);
+  void step_early(const GradientBuckets::Bucket& bucket);
+  void check_final(const Agreement& agreement) const;
+
+  // reducer_recording.cpp: backwards within a StepGraph
+  void check_recordable(const Contribution& contribution) const;
+
+  // reducer_deferred.cpp: sums are taken before the messages are read
+  bool can_defer() const;
+  void defer();
+  void take_sums();
 
   // replan.cpp: another layout
   void observe_all();
@@ -185,11 +231,16 @@ class Reducer : public GradientObserver {
   std::unique_ptr<GradientBuckets> buckets_;
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
   std::vector<Entry> entries_;                          // by parameter; gone before the buckets
+  std::vector<std::vector<Parameter>> members_;         // by bucket, for the hook
+  std::vector<EarlyStepper*> steppers_;
   Window window_;
   int paused_ = 0;
   bool joined_ = false;
 
-  bool syncing_ = false;      // the backward that is running does
+  bool syncing_ = false;    // the backward that is running does
+  bool recording_ = false;  // it is part of a recorded step
+  bool deferred_ = false;   // the messages of the last backward have not been read
+  std::optional<Stream> side_stream_;
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
   bool carries_ = false;
   int bad_parameter_ = -1;

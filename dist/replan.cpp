@@ -1,9 +1,9 @@
 // The making of a reducer's buckets: the first layout, and the second one after the first step.
 
 #include <algorithm>
-#include <array>
 
 #include "lockstep/dist/hash.h"
+#include "lockstep/dist/measure.h"
 #include "lockstep/dist/reducer.h"
 
 namespace lockstep::dist {
@@ -58,6 +58,7 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
 
 void Reducer::observe_all() {
   plan_digest_ = fnv1a(to_text(buckets_->layout()));
+  if (options_.hook) prepare_hook();
   for (std::size_t i = 0; i < entries_.size(); ++i)
     entries_[i].observation = buckets_->parameters()[i].observe(*this);
 }
@@ -93,21 +94,12 @@ void Reducer::replan(int source) {
 
 // Two all-reduces of unequal size tell what a bucket costs whatever its size, and what per byte.
 LinkModel Reducer::measure_link() {
-  constexpr int repetitions = 7;
   const Tensor small = Tensor::zeros({256}, DType::f32);
   const Tensor large = communicator_.allocate(std::int64_t{1} << 18, DType::f32);
-  const auto median_seconds = [&](const Tensor& data) {
-    std::array<double, repetitions> seconds;
-    for (double& s : seconds) {
-      const Seconds start = communicator_.now();
-      communicator_.all_reduce(data, "link").wait();
-      s = (communicator_.now() - start).count();
-    }
-    std::ranges::nth_element(seconds, seconds.begin() + repetitions / 2);
-    return seconds[repetitions / 2];
+  const auto seconds = [&](const Tensor& data) {
+    return median_seconds(communicator_, 7, [&] { communicator_.all_reduce(data, "link").wait(); });
   };
-  (void)median_seconds(large);  // warm-up
-  const double few = median_seconds(small), many = median_seconds(large);
+  const double many = seconds(large), few = seconds(small);
   const double bytes = static_cast<double>(large.bytes() - small.bytes());
   return {few, bytes / std::max(many - few, 1e-9)};
 }

@@ -132,6 +132,8 @@ void ShmTransport::relax(unsigned round) {
   check_aborted();
   if (!backoff_.relax(round) || now() < next_look_) return;
   next_look_ = now() + std::chrono::milliseconds(2);
+  for (int peer = 0; peer < size_; ++peer)  // what it sent could be received since the last look
+    if (state_of(peer) == PeerState::gone) throw_absent(peer);
   for (const int peer : store_->gone()) {
     auto expected = PeerState::here;
     presence(peer).state.compare_exchange_strong(expected, PeerState::gone);

@@ -11,6 +11,12 @@
 
 namespace lockstep::dist {
 
+/// The place of a buffer in memory that communicators have allocated.
+struct WindowPlace {
+  std::int32_t window = -1;  ///< which allocate() it comes from; -1: none
+  std::uint64_t offset = 0;  ///< bytes from the beginning
+};
+
 /// On the wire in the machine's own byte order: all ranks of a world share it, and a stranger's
 /// magic number does not match.
 struct Signature {

@@ -195,6 +195,20 @@ Descriptor listen_on(const Endpoint& where, Reach reach) {
   return where.is_unix() ? listen_unix(where) : listen_tcp(where, reach);
 }
 
+Descriptor reserve_port(const std::string& host) {
+  std::string why;
+  std::optional<Address> address = resolve({.path = {}, .host = host, .port = 0}, why);
+  check<CommError>(address.has_value(), "[store] no port at {}: {}", host, why);
+  widen_to_all_addresses(*address);
+  Descriptor port(::socket(address->family(), socket_flags, 0));
+  const int on = 1;
+  const bool bound = port &&
+                     setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                     ::bind(port.get(), address->get(), address->length) == 0;
+  check<CommError>(bound, "[store] no free port: {}", system_message(errno));
+  return port;
+}
+
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why) {
   const std::optional<Address> address = address_of(where, why);
   if (!address) return {};
@@ -254,6 +268,17 @@ std::uint16_t local_port(int socket) {
 void send_without_delay(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+void notice_silence(int socket) {
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(socket, level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);  // seconds until the first question
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);  // milliseconds, for what was sent
 }
 
 std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes) {

@@ -51,6 +51,10 @@ enum class Reach { this_machine, other_machines };
 /// Throws CommError, with the address, if that is not possible.
 Descriptor listen_on(const Endpoint& where, Reach reach = Reach::this_machine);
 
+/// A free port of this machine (local_port()), kept from everybody but those who mean to listen at
+/// it: they and we set SO_REUSEADDR, and we do not listen. `host` gives the address family.
+Descriptor reserve_port(const std::string& host);
+
 /// A connection, or an empty Descriptor and in `why` the reason: nobody listens (yet). Throws
 /// CommError if a Unix socket belongs to another user.
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why);
@@ -63,6 +67,8 @@ Descriptor accept_from(int listener);
 std::string local_address(int socket);
 std::uint16_t local_port(int socket);
 void send_without_delay(int socket);  ///< TCP_NODELAY
+/// Lets a TCP connection end when the other machine has not answered for half a minute.
+void notice_silence(int socket);
 
 /// Bytes moved; 0 if nothing can be moved now; `peer_closed` if the peer is gone and, for
 /// receiving, nothing that it sent is left.

@@ -170,6 +170,7 @@ int SocketStore::share_descriptor(std::string_view what, int descriptor) {
 std::string SocketStore::address() const {
   std::string result = "127.0.0.1";
   if (options_.one_machine) return result;
+  if (!options_.own_address.empty()) return options_.own_address;
   for (const Peer& peer : peers_) {  // rank 0 reaches ranks beside it by loopback, perhaps
     if (peer.socket) result = local_address(peer.socket.get());
     if (!result.starts_with("127.") && result != "::1") break;
@@ -219,14 +220,14 @@ void SocketStore::give_up(const std::string& reason) {
 
 }  // namespace
 
-std::shared_ptr<Store> join_store(const StoreOptions& options) {
+std::shared_ptr<Store> join_store(const StoreOptions& options, Descriptor listener) {
   const Credentials& own = options.credentials;
   check<UsageError>(own.size >= 1 && own.rank >= 0 && own.rank < own.size,
                     "[store] rank {} in a world of {}", own.rank, own.size);
   std::vector<Descriptor> sockets(static_cast<std::size_t>(own.size));
   if (own.size > 1) {
     if (own.rank == 0)
-      sockets = gather_ranks(options);
+      sockets = gather_ranks(options, std::move(listener));
     else
       sockets[0] = join_rank_0(options);
   }

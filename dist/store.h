@@ -39,7 +39,8 @@ class Store {
   virtual int share_descriptor(std::string_view what, int descriptor) = 0;
 
   /// The address by which the other ranks can reach this one: "127.0.0.1" on one machine, else the
-  /// local address of the connection that reached rank 0.
+  /// one that was asked for (LOCKSTEP_INTERFACE), or the local address of the connection that
+  /// reached rank 0.
   virtual std::string address() const = 0;
 
   /// The ranks whose connection has ended, as far as this rank can see: rank 0 sees everybody, the
@@ -63,14 +64,17 @@ struct StoreOptions {
   bool one_machine = true;
   Credentials credentials;
   Seconds timeout{60};  ///< until all ranks have joined, and for each exchange afterwards
+  Purpose purpose = Purpose::store;
+  std::string_view members = "rank";  ///< what errors call those who join
+  std::string own_address = {};       ///< what address() says among machines, if not empty
 };
 
 /// Meets the other ranks. Throws CommError after the timeout, listing the ranks that did not
 /// arrive, and at once if a rank comes twice, does not fit into the world, or speaks another
 /// protocol version; PeerError if a rank that had come is gone before all have. A connection with a
 /// wrong token, or of strangers, is closed; it does not disturb. Rank 0 may join after the others.
-/// A world of 1 opens nothing.
-std::shared_ptr<Store> join_store(const StoreOptions& options);
+/// A world of 1 opens nothing. Rank 0 may already listen at the address.
+std::shared_ptr<Store> join_store(const StoreOptions& options, Descriptor listener = {});
 
 /// What a launcher says, as options: the address is `launch.store`, or else a socket in a private
 /// folder (mode 0700, made if missing) of this user, under XDG_RUNTIME_DIR or /tmp, named after the

@@ -1,16 +1,15 @@
 #include "lockstep/dist/tcp.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <thread>
 
+#include "lockstep/dist/interfaces.h"
 #include "lockstep/dist/join.h"
 
 namespace lockstep::dist {
@@ -35,6 +34,10 @@ void explain_loss(Store& store, int peer, const Deadline& patience) {
   check<PeerError>(!contains(gone, peer) && !patience.passed(), "rank {} is gone", peer);
 }
 
+Token mesh_token(const Token& token, std::string_view nonce) {
+  return hmac(token, "mesh", {std::as_bytes(std::span(nonce))});
+}
+
 /// How the sockets come to be: rank r calls 0 ... r-1 and lets r+1 ... n-1 in.
 class Mesh {
  public:
@@ -48,7 +51,7 @@ class Mesh {
   std::vector<std::string> exchange_addresses(const std::string& mine);
   void call_lower_ranks(const std::vector<std::string>& addresses);
   void let_higher_ranks_in(Doorkeeper& door);
-  void read_answers();
+  void be_let_in(int peer, int socket);
   void check_present(const std::vector<int>& ranks);
 
   Store& store_;
@@ -67,7 +70,6 @@ std::vector<Descriptor> Mesh::connect() {
     Doorkeeper door(std::move(listener), own_, Purpose::mesh);
     call_lower_ranks(addresses);
     let_higher_ranks_in(door);
-    read_answers();
   } catch (const Error& error) {
     store_.abort(error.what());
     throw;
@@ -78,23 +80,24 @@ std::vector<Descriptor> Mesh::connect() {
 }
 
 /// Rank 0 adds a token of its own making: any user of a machine can reach a port, and not every
-/// launcher hands down a token.
+/// launcher hands down a token. Where one does, that is mixed in: it has not been on the network.
 std::vector<std::string> Mesh::exchange_addresses(const std::string& mine) {
   std::string prefix;
   if (own_.rank == 0) {
-    check<CommError>(::getrandom(own_.token.data(), own_.token.size(), 0) ==
-                         static_cast<ssize_t>(own_.token.size()),
-                     "[tcp] no random bytes: {}", system_message(errno));
-    prefix.assign(reinterpret_cast<const char*>(own_.token.data()), own_.token.size());
+    const Token nonce = random_token();
+    prefix.assign(reinterpret_cast<const char*>(nonce.data()), nonce.size());
   }
   std::vector<std::string> addresses = store_.all_gather("tcp addresses", prefix + mine);
-  check<CommError>(addresses[0].size() > own_.token.size(), "[tcp] rank 0 gave no address");
-  std::memcpy(own_.token.data(), addresses[0].data(), own_.token.size());
-  addresses[0].erase(0, own_.token.size());
+  check<CommError>(addresses[0].size() > sizeof(Token), "[tcp] rank 0 gave no address");
+  own_.token = mesh_token(own_.token, std::string_view(addresses[0]).substr(0, sizeof(Token)));
+  addresses[0].erase(0, sizeof(Token));
+  std::vector<std::string> hosts;
+  for (const std::string& address : addresses) hosts.push_back(Endpoint::parse(address).host);
+  check_reachable(hosts, own_.rank);
   return addresses;
 }
 
-/// The answers are read later: those ranks are busy calling, too.
+/// A rank opens its door when it has called all below it: so the ranks come in one after another.
 void Mesh::call_lower_ranks(const std::vector<std::string>& addresses) {
   for (int peer = 0; peer < own_.rank; ++peer) {
     const Endpoint where = Endpoint::parse(addresses[index(peer)]);
@@ -106,7 +109,18 @@ void Mesh::call_lower_ranks(const std::vector<std::string>& addresses) {
     }
     check<CommError>(static_cast<bool>(socket), "[tcp] rank {} cannot connect to rank {} at {}: {}",
                      own_.rank, peer, where.text(), why);
+    be_let_in(peer, socket.get());
   }
+}
+
+void Mesh::be_let_in(int peer, int socket) {
+  Reply reply = prove(socket, own_, Purpose::mesh, deadline_);
+  if (reply.kind == Reply::Kind::accepted) reply = read_answer(socket, deadline_);
+  for (const Deadline patience(word_time); reply.kind == Reply::Kind::closed;
+       std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    explain_loss(store_, peer, patience);
+  check<CommError>(reply.kind == Reply::Kind::accepted,
+                   "[tcp] rank {}: rank {} did not answer its call", own_.rank, peer);
 }
 
 void Mesh::check_present(const std::vector<int>& ranks) {
@@ -126,20 +140,9 @@ void Mesh::let_higher_ranks_in(Doorkeeper& door) {
                      store_.timeout().count(), describe_ranks(missing, "missing"));
     for (Guest& guest : door.wait(std::min(Seconds(0.02), deadline_.left()))) {
       if (guest.version != protocol_version || !contains(missing, guest.rank)) continue;
-      answer(guest.socket.get(), own_, Admission::accepted);
+      answer(guest.socket.get(), Admission::accepted);
       sockets_[index(guest.rank)] = std::move(guest.socket);
     }
-  }
-}
-
-void Mesh::read_answers() {
-  for (int peer = 0; peer < own_.rank; ++peer) {
-    const Reply reply = read_answer(sockets_[index(peer)].get(), own_, deadline_);
-    for (const Deadline patience(word_time); reply.kind == Reply::Kind::closed;
-         std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-      explain_loss(store_, peer, patience);
-    check<CommError>(reply.kind == Reply::Kind::accepted,
-                     "[tcp] rank {}: rank {} did not answer its call", own_.rank, peer);
   }
 }
 
@@ -234,7 +237,10 @@ void TcpTransport::relax(unsigned round) {
   entries_.clear();
   for (const Link& link : links_)
     if (link.waits_for != 0) entries_.push_back({link.socket.get(), link.waits_for, 0});
-  ::poll(entries_.data(), entries_.size(), 20);
+  if (entries_.empty())  // no bytes are waited for, but a GPU perhaps
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  else
+    ::poll(entries_.data(), entries_.size(), 20);
   for (Link& link : links_) link.waits_for = 0;  // noted again by the next fruitless try
   if (now() < next_look_) return;
   next_look_ = now() + std::chrono::milliseconds(20);

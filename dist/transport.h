@@ -48,7 +48,7 @@ class Transport {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view name() const = 0;   ///< "threads", "shm", "tcp", "sim"
+  virtual std::string_view name() const = 0;   ///< "threads", "shm", "tcp", "shm+tcp", "sim"
   virtual bool has_shared_memory() const = 0;  ///< allocate() gives every rank's base
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/dist/report.h"
@@ -22,20 +23,43 @@ struct RankOutcome {
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
-struct Verdict {
-  int exit_code = 0;
-  std::string report;  ///< lines for stderr, each ended by a newline; empty after success
+/// What a failure goes back to, the nearest to the cause first.
+enum class Cause {
+  killed,       ///< a rank, by a signal: what others say may follow from that
+  failed,       ///< a rank, by itself
+  interrupted,  ///< the launcher got a signal
+  lost,         ///< the connection with another node's launcher
+  echo,         ///< a rank, since a peer was lost
+  stopped,      ///< a rank, after it had been told to stop
+  none,         ///< all is well
 };
 
-/// `outcomes[r]` belongs to rank r. The failure that is reported is the cause, among the ranks that
-/// the launcher had not stopped: the first one killed by a signal (what others say may follow from
-/// that), else the first that is not an echo of a lost peer, else the first echo. Nothing is
-/// reported of a rank whose record is empty: it has said why itself. The exit code is that rank's,
-/// 1 for a signal and for codes of 124 and above (shells and `timeout` give those a meaning of
-/// their own).
-Verdict judge(std::span<const RankOutcome> outcomes);
+struct Verdict {
+  int exit_code = 0;
+  std::string report{};  ///< lines for stderr, each ended by a newline; empty after success
+  Cause cause = Cause::none;
+};
+
+/// Where a launcher's ranks are, for their names.
+struct Place {
+  int first_rank = 0;
+  int node = -1;  ///< -1: there is one node only, and reports do not mention it
+};
+
+/// `outcomes[r]` belongs to the r-th rank of the place. The failure that is reported is the nearest
+/// to the cause, and the first of several. Nothing is reported of a rank whose record is empty: it
+/// has said why itself. The exit code is that rank's, 1 for a signal and for codes of 124 and above
+/// (shells and `timeout` give those a meaning of their own).
+Verdict judge(std::span<const RankOutcome> outcomes, const Place& place = {});
 
 /// The verdict on a run that a signal to the launcher ended.
-Verdict interrupted_by(int signal);
+Verdict interrupted_by(int signal, const Place& place = {});
+
+/// The verdict of a launcher that has lost another node's; `how` as in "its launcher is gone".
+Verdict lost_node(int node, std::string_view how);
+
+/// Of several nodes' verdicts, by node, the one to report for all: the index of the nearest to the
+/// cause. (Which of two failures came first cannot be told from the clocks of two machines.)
+std::size_t first_cause(std::span<const Verdict> verdicts);
 
 }  // namespace lockstep::dist

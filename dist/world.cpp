@@ -1,112 +1,83 @@
 #include "lockstep/dist/world.h"
 
-#include <array>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <exception>
-#include <functional>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "lockstep/dist/agreement.h"
 #include "lockstep/dist/environment.h"
-#include "lockstep/dist/host_communicator.h"
-#include "lockstep/dist/shm.h"
-#include "lockstep/dist/store.h"
-#include "lockstep/dist/tcp.h"
-#include "lockstep/dist/threads.h"
+#include "lockstep/dist/mpi.h"
+#include "lockstep/dist/process_fabric.h"
+#include "lockstep/dist/threads_fabric.h"
 
 namespace lockstep {
 
-namespace {
-
-/// Makes transports between the ranks of a world, one at each call. A call is collective.
-using TransportMaker = std::function<std::unique_ptr<dist::Transport>()>;
-
-}  // namespace
-
 struct World::Membership {
-  Membership(TransportMaker maker, const dist::CommunicatorOptions& options_, int local_rank_,
-             int local_size_)
-      : make_transport(std::move(maker)),
-        options(options_),
+  Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_)
+      : fabric(std::move(fabric_)),
         local_rank(local_rank_),
         local_size(local_size_),
-        communicator(make_transport(), options) {}
+        communicator(fabric->connect()) {}
 
   ~Membership() {
     if (std::uncaught_exceptions() > exceptions)
-      abort(fmt::format("rank {} was ended by an error of its own", communicator.rank()));
+      abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
   }
 
   void abort(std::string_view reason) noexcept {
-    communicator.transport().abort(reason);
-    if (layers) layers->transport().abort(reason);
+    communicator->abort(reason);
+    if (layers) layers->abort(reason);
+    fabric->abort(reason);
   }
 
-  dist::HostCommunicator& layer_communicator() {
+  dist::Communicator& layer_communicator() {
     if (!layers) {
-      layers = std::make_unique<dist::HostCommunicator>(make_transport(), options);
-      communicator.share_fate(*layers);
+      layers = fabric->connect();
+      communicator->share_fate(*layers);
     }
     return *layers;
   }
 
-  TransportMaker make_transport;
-  dist::CommunicatorOptions options;
+  std::shared_ptr<dist::Fabric> fabric;
   int local_rank;
   int local_size;
-  dist::HostCommunicator communicator;  // owns its transport, which holds the store
-  std::unique_ptr<dist::HostCommunicator> layers;
+  std::unique_ptr<dist::Communicator> layers;  // outlives the other, which tells it of its end
+  std::unique_ptr<dist::Communicator> communicator;
   int exceptions = std::uncaught_exceptions();
 };
 
 namespace {
 
-dist::CommunicatorOptions communicator_options(const JoinOptions& options) {
-  using enum dist::Algorithm;
+dist::FabricOptions fabric_options(const JoinOptions& options) {
   check<UsageError>(options.timeout > dist::Seconds(0),
                     "[world] the timeout must be positive, got {} s", options.timeout.count());
-  if (options.comm == "auto") return {automatic, options.timeout};
-  if (options.comm == "ring") return {ring, options.timeout};
-  if (options.comm == "direct") return {direct, options.timeout};
-  fail<UsageError>("[world] comm must be auto, ring or direct, got '{}'", options.comm);
+  using enum dist::EngineKind;
+  const bool over_nccl = options.comm.starts_with("nccl"), over_ipc = options.transport == "ipc";
+  const auto algorithm = dist::algorithm_named(over_nccl ? "auto" : options.comm);
+  const auto names = communicator_names();
+  check<UsageError>(algorithm && std::ranges::find(names, options.comm) != names.end(),
+                    "[world] comm must be one of {}, got '{}'", fmt::join(names, ", "),
+                    options.comm);
+  check<UsageError>(!over_nccl || !over_ipc, "[world] comm {} has a transport of its own, not '{}'",
+                    options.comm, options.transport);
+  check<UsageError>((!over_nccl && !over_ipc) || gpu::kind(),
+                    "[world] {} is for tensors on GPUs, and this build drives none",
+                    over_nccl ? "comm " + options.comm : "transport ipc");
+  const dist::EngineKind engine = over_ipc                        ? ipc
+                                  : options.comm == "nccl"        ? nccl
+                                  : options.comm == "nccl-direct" ? nccl_direct
+                                                                  : automatic;
+  return {{*algorithm, options.timeout}, options.tune, engine};
 }
 
-TransportMaker transport_maker(const dist::Launch& launch, const JoinOptions& options) {
-  const std::string& wanted = options.transport;
-  check<UsageError>(wanted.empty() || wanted == "shm" || wanted == "tcp",
-                    "[world] the transport between processes must be shm or tcp, got '{}'", wanted);
-  check<UsageError>(
-      wanted != "shm" || launch.one_machine(),
-      "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
-      launch.local_size, launch.size);
-  if (launch.size == 1) return [] { return std::move(dist::threads_transports(1).front()); };
-  const dist::StoreOptions store_options = dist::store_options(launch, options.timeout);
-  const bool memory = launch.one_machine() && store_options.address.is_unix();
-  check<UsageError>(wanted != "shm" || memory,
-                    "[world] transport shm needs a store at unix:/PATH, got '{}'", launch.store);
-  const auto store = dist::join_store(store_options);
-  const bool shm = wanted == "shm" || (wanted.empty() && memory);
-  return [=] { return shm ? dist::shm_transport(store) : dist::tcp_transport(store); };
+/// The transport of what is on the host: GPUs that reach each other by ipc share a machine.
+std::string host_transport(const JoinOptions& options) {
+  return options.transport == "ipc" ? "" : options.transport;
 }
-
-/// Ranks that are threads take their transports from what was made for all of them beforehand.
-class ThreadTransports {
- public:
-  ThreadTransports(int size, const dist::ThreadsOptions& options)
-      : made_{dist::threads_transports(size, options), dist::threads_transports(size, options)} {}
-
-  TransportMaker maker(int rank) {
-    return [this, rank, next = std::size_t{0}]() mutable {
-      return std::exchange(made_[next++][dist::index(rank)], nullptr);
-    };
-  }
-  void abort(std::string_view reason) noexcept { made_[0].back()->abort(reason); }
-
- private:
-  std::array<std::vector<std::unique_ptr<dist::Transport>>, 2> made_;
-};
 
 /// Remembers the error to report: the first one, but a cause rather than an echo.
 class FirstError {
@@ -129,30 +100,63 @@ class FirstError {
 
 }  // namespace
 
-World World::join(const JoinOptions& options) {
-  const dist::CommunicatorOptions communicator = communicator_options(options);
-  const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
-  return World(std::make_shared<Membership>(transport_maker(launch, options), communicator,
-                                            launch.local_rank, launch.local_size));
+std::vector<std::string> communicator_names() {
+  return {"auto",         "ring", "direct",      "one-shot", "halving",
+          "hierarchical", "nccl", "nccl-direct", "mpi"};
 }
 
-int World::rank() const { return membership_->communicator.rank(); }
-int World::size() const { return membership_->communicator.size(); }
+World World::join(const JoinOptions& options) {
+  const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
+  std::shared_ptr<dist::Fabric> fabric;
+  if (options.comm == "mpi") {
+    check<UsageError>(options.transport.empty(),
+                      "[world] comm mpi has a transport of its own, not '{}'", options.transport);
+    check<UsageError>(options.timeout > dist::Seconds(0),
+                      "[world] the timeout must be positive, got {} s", options.timeout.count());
+    check<UsageError>(!options.tune, "[world] comm mpi chooses its algorithms itself: no tuning");
+    fabric = dist::mpi_fabric(options.timeout);
+  } else {
+    fabric = dist::process_fabric(launch, host_transport(options), fabric_options(options));
+  }
+  return World(
+      std::make_shared<Membership>(std::move(fabric), launch.local_rank, launch.local_size));
+}
+
+int World::rank() const { return membership_->communicator->rank(); }
+int World::size() const { return membership_->communicator->size(); }
 int World::local_rank() const { return membership_->local_rank; }
 int World::local_size() const { return membership_->local_size; }
-dist::Communicator& World::communicator() const { return membership_->communicator; }
+dist::Communicator& World::communicator() const { return *membership_->communicator; }
 dist::Communicator& World::layer_communicator() const { return membership_->layer_communicator(); }
-std::string_view World::transport() const { return membership_->communicator.transport().name(); }
+std::string_view World::transport() const { return membership_->fabric->transport(); }
+
+std::optional<World> World::split(int color) const {
+  std::shared_ptr<dist::Fabric> group = membership_->fabric->split(color);
+  if (!group) return {};
+  return World(std::make_shared<Membership>(std::move(group), local_rank(), local_size()));
+}
+
+std::optional<World> World::new_group(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int r : ranks) {
+    check<UsageError>(r >= 0 && r < size(), "[new_group] rank {} in a world of {}", r, size());
+    text += fmt::format("rank {}\n", r);
+  }
+  dist::check_same(communicator(), "new_group", text);
+  return split(std::ranges::count(ranks, rank()) > 0 ? 0 : -1);
+}
 
 void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
-  const dist::CommunicatorOptions communicator = communicator_options(options);
-  check<UsageError>(options.transport.empty() || options.transport == "threads",
+  const dist::FabricOptions fabric = fabric_options(options);
+  const std::string transport = host_transport(options);
+  check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
+  check<UsageError>(transport.empty() || transport == "threads",
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
   dist::ThreadsOptions stream_options;
   stream_options.join_timeout = options.timeout;
-  ThreadTransports transports(size, stream_options);
+  const auto fabrics = dist::threads_fabrics(size, stream_options, fabric);
   FirstError first;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, its transport goes, as of a rank that left
@@ -161,8 +165,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       if (world) world->abort(reason);
     };
     try {
-      world = World(
-          std::make_shared<World::Membership>(transports.maker(rank), communicator, rank, size));
+      world = World(std::make_shared<World::Membership>(fabrics[dist::index(rank)], rank, size));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));
@@ -180,7 +183,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
                                            threads.size(), size, error.what());
     first.add(std::make_exception_ptr(Error(reason)), false);
-    transports.abort(reason);  // as the last rank, which has not started
+    fabrics.back()->connect()->abort(reason);  // as the last rank, which has not started
   }
   threads.clear();  // joins
   first.rethrow();

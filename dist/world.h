@@ -6,8 +6,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/shard.h"
 #include "lockstep/dist/communicator.h"
@@ -15,10 +17,23 @@
 namespace lockstep {
 
 struct JoinOptions {
-  std::string comm = "auto";   ///< auto, ring or direct
-  std::string transport = "";  ///< shm or tcp; empty: shm on one machine, else tcp
-  dist::Seconds timeout{60};   ///< for joining, and for a collective in which nothing moves
+  std::string comm = "auto";  ///< one of communicator_names()
+  /// shm or tcp; empty: shm inside a machine, tcp between machines. For tensors on GPUs: ipc (then
+  /// those on the host go as with an empty one).
+  std::string transport = "";
+  dist::Seconds timeout{60};  ///< for joining, and for a collective in which nothing moves
+  /// Chooses algorithms by latency and bandwidth as measured at the start. The choice, and the bits
+  /// as far as "auto" may take the ring, then depend on the measurement.
+  bool tune = false;
 };
+
+/// What JoinOptions::comm can be:
+///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/choice.h
+///   nccl, nccl-direct   engines for tensors on GPUs (dist/device_engine.h); those on the host: auto
+///   mpi                 MPI's collectives and transport
+/// With auto, ring and direct, tensors on GPUs take NCCL where every rank has a GPU of its own, else
+/// CUDA IPC if the ranks are on one machine, else they must be copied to the host (DDP does that).
+std::vector<std::string> communicator_names();
 
 /// A value: copies stand for the same membership, which ends with the last of them. That it ends
 /// does not disturb ranks that still work, unless it ends while an exception is on its way: then
@@ -41,9 +56,18 @@ class World {
   /// forward and backward. On the first one they would stand in line with the reducer's buckets,
   /// whose place in that line depends on what each rank's loss reaches. Collective the first time.
   dist::Communicator& layer_communicator() const;
-  std::string_view transport() const;  ///< "shm", "tcp" or "threads"; a world of 1 needs no better
+  std::string_view transport()
+      const;  ///< "shm", "tcp", "shm+tcp", "mpi" or "threads"; a world of 1 needs no better
 
   operator Shard() const { return {rank(), size()}; }
+
+  /// A world of some of the ranks, in their order; nothing on ranks that are not among them.
+  /// Collective over all ranks of this world, with the same ranks everywhere. local_rank() stays
+  /// what it is: the rank's place on its machine. Ranks in several groups use their communicators
+  /// in the same order everywhere, or they wait for each other in a circle.
+  std::optional<World> new_group(const std::vector<int>& ranks) const;
+  /// Several groups at once: the ranks that give the same color. Nothing for a negative color.
+  std::optional<World> split(int color) const;
 
   /// Lets the other ranks fail, with this reason.
   void abort(std::string_view reason) const noexcept;

@@ -1,5 +1,6 @@
-// lockstep-run -n N [--prefix] PROGRAM ARGS...: starts N ranks of a program on this machine.
-// See dist/launch.h for what a rank finds in its environment and for what happens when one fails.
+// lockstep-run -n N [--prefix] PROGRAM ARGS...: starts N ranks of a program on this machine; with
+// --nnodes on each of several. See dist/launch.h for what a rank finds in its environment and for
+// what happens when one fails, dist/nodes.h for how machines come together.
 
 #include <fmt/format.h>
 
@@ -19,13 +20,34 @@ using namespace lockstep;
 int run(int argc, char** argv) {
   CLI::App app{
       "lockstep-run -n RANKS [--prefix] PROGRAM [ARGUMENTS...]\n"
-      "Starts the ranks of a distributed job on this machine and ends them together."};
+      "Starts the ranks of a distributed job on this machine and ends them together.\n\n"
+      "On several machines, on each of them, with its own number for --node-rank:\n"
+      "lockstep-run -n RANKS --nnodes 2 --node-rank 0 --rendezvous HOST:PORT \\\n"
+      "  --secret-file FILE PROGRAM [ARGUMENTS...]\n"
+      "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
   dist::LaunchOptions options;
+  dist::NodesOptions& nodes = options.nodes;
+  double timeout = nodes.timeout.count();
   app.name("lockstep-run");
-  app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes)")
+  app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
       ->required()
       ->check(CLI::Range(1, dist::max_ranks));
   app.add_flag("--prefix", options.prefix, "Put [rank] in front of every line of output");
+  app.add_option("--nnodes", nodes.count, "Number of machines (1)")
+      ->check(CLI::Range(1, dist::max_ranks));
+  CLI::Option* node = app.add_option("--node-rank", nodes.node, "Which of them this is: 0, 1, ...")
+                          ->check(CLI::Range(0, dist::max_ranks - 1));
+  app.add_option("--rendezvous", nodes.rendezvous,
+                 "HOST:PORT of machine 0, a free port: where the launchers meet");
+  app.add_option("--interface", nodes.interface,
+                 "Name or address of the network interface at which the ranks of this machine are "
+                 "reached (that which leads to the rendezvous)")
+      ->envname("LOCKSTEP_INTERFACE");
+  app.add_option("--secret-file", nodes.secret_file,
+                 "File of mode 0600 with 32 random bytes or more, the same on all machines")
+      ->envname("LOCKSTEP_SECRET_FILE");
+  app.add_option("--timeout", timeout, "Seconds until all machines must have come (60)")
+      ->check(CLI::PositiveNumber);
   app.prefix_command();  // from the program's name on, nothing is ours
   try {
     app.parse(argc, argv);
@@ -42,6 +64,12 @@ int run(int argc, char** argv) {
   if (!command.empty() && command[0] == "--") command.erase(command.begin());
   check<UsageError>(!command.empty(),
                     "lockstep-run: no program to start (see lockstep-run --help)");
+  check<UsageError>(nodes.count == 1 || *node, "lockstep-run: --nnodes {} needs --node-rank",
+                    nodes.count);
+  check<UsageError>(nodes.node < nodes.count,
+                    "lockstep-run: --node-rank {} of --nnodes {}: they are numbered from 0",
+                    nodes.node, nodes.count);
+  nodes.timeout = dist::Seconds(timeout);
   return dist::launch(options, command);
 }
 

@@ -52,7 +52,7 @@ void Adam::update() {
     items.clear();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
-      if (parameter.gradient_state() == GradientState::nothing) continue;
+      if (!takes_part(parameter)) continue;
       items.push_back(
           {parameter.value(), parameter.gradient_slot(), first[i], second[i], steps[i]});
     }

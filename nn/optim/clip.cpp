@@ -18,6 +18,11 @@ std::vector<Tensor> gradients_of(std::string_view operation,
         "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
         "apart",
         operation, parameters[0].name(), parameter.name());
+    for (const GradientObserver* observer : parameter.observers())
+      check<StateError>(!observer->steps_early(),
+                        "[{}] an optimizer may have stepped on '{}' during backward "
+                        "(optim::Overlap), before the norm of all gradients was known",
+                        operation, parameter.name());
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
                       "[{}] the gradient of '{}' is not synchronized: run a backward that "

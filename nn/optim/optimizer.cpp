@@ -1,15 +1,13 @@
 #include "lockstep/nn/optim/optimizer.h"
 
 #include <algorithm>
-#include <set>
 
 namespace lockstep::optim {
 
 Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
-  std::set<const void*> seen;
   for (const Parameter& parameter : all_) {
-    check<UsageError>(parameter.defined(), "[optimizer] parameter {} is undefined", seen.size());
-    check<UsageError>(seen.insert(parameter.id()).second, "[optimizer] '{}' is given twice",
+    check<UsageError>(parameter.defined(), "[optimizer] parameter {} is undefined", own_.size());
+    check<UsageError>(own_.insert(parameter.id()).second, "[optimizer] '{}' is given twice",
                       parameter.name());
   }
 }
@@ -39,14 +37,42 @@ void Optimizer::take_step(bool own) {
         "it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
         parameter.name());
+  check<StateError>(early_.empty() || early_options_ == options_digest(),
+                    "[step] the options have changed since backward, which has stepped on some "
+                    "parameters already (optim::Overlap): change them before backward");
   synchronizations_ = synchronizations;
   update();
+  early_.clear();
   if (!managed || own) return;
   const auto first = std::ranges::find_if(all_, &Parameter::managed);
   for (GradientObserver* observer : first->observers()) observer->stepped(options_digest());
 }
 
+void Optimizer::step_early(std::span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    if (!own_.contains(parameter.id())) continue;
+    check<StateError>(!early_.contains(parameter.id()),
+                      "[step] backward has stepped on '{}' (optim::Overlap) and step() was not "
+                      "called since: call it after each backward that synchronizes",
+                      parameter.name());
+    now_.insert(parameter.id());
+  }
+  if (now_.empty()) return;
+  early_options_ = options_digest();
+  update();
+  early_.merge(now_);
+  now_.clear();
+}
+
+bool Optimizer::takes_part(const Parameter& parameter) const {
+  if (parameter.gradient_state() == GradientState::nothing) return false;
+  return now_.empty() ? !early_.contains(parameter.id()) : now_.contains(parameter.id());
+}
+
 void Optimizer::zero_grad() {
+  check<StateError>(early_.empty(),
+                    "[zero_grad] backward has stepped on some parameters (optim::Overlap): call "
+                    "step() for the others first");
   for (const Parameter& parameter : all_) parameter.zero_grad();
 }
 

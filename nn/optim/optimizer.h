@@ -13,6 +13,8 @@
 /// replicas equal again.
 
 #include <cstdint>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
@@ -43,20 +45,34 @@ class Optimizer {
   void step() { take_step(false); }
   /// The same, with the gradients of this rank alone.
   void step(Local) { take_step(true); }
-  /// "The next contribution overwrites", for every gradient. Touches no memory.
+  /// "The next contribution overwrites", for every gradient. Touches no memory. Throws StateError
+  /// if step() is still to finish what step_early() has begun.
   void zero_grad();
+
+  /// Steps now those of `parameters` that are this optimizer's; the next step() leaves them out.
+  /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
+  void step_early(std::span<const Parameter> parameters);
 
  protected:
   /// Checks that no parameter stands in two groups or is undefined.
   explicit Optimizer(std::vector<Parameter> all);
+  /// Steps every parameter that takes part.
   virtual void update() = 0;
+  /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
+  bool takes_part(const Parameter& parameter) const;
   /// A digest of the options, the same for the same options: ranks compare them.
   virtual std::uint64_t options_digest() const { return 0; }
 
  private:
   void take_step(bool own);
 
+  using Set = std::unordered_set<const void*>;  // of Parameter::id()
+
   std::vector<Parameter> all_;
+  Set own_;
+  Set now_;                             // what step_early() is stepping
+  Set early_;                           // what it has stepped since the last step()
+  std::uint64_t early_options_ = 0;     // their digest
   std::uint64_t synchronizations_ = 0;  // of the parameters' reducers, as of the last step
 };
 

@@ -48,7 +48,7 @@ void SGD::update() {
     items.clear();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
-      if (parameter.gradient_state() == GradientState::nothing) continue;
+      if (!takes_part(parameter)) continue;
       const Tensor& value = parameter.value();
       const bool first = o.momentum != 0 && !momentum[i].defined();
       if (first) momentum[i] = Tensor::empty(value.shape(), value.dtype(), value.device());

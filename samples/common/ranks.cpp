@@ -1,5 +1,6 @@
 #include "lockstep/samples/common/ranks.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -15,11 +16,13 @@ void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
   app.add_option("--ranks", options.ranks, "Replicas (" + ranks + ")")
       ->check(cli::whole_number<int>());
   cli::add_options(app, options.device);
-  app.add_option("--comm", options.comm, "auto, ring or direct (auto)")
-      ->check(CLI::IsMember({"auto", "ring", "direct"}));
+  app.add_option("--comm", options.comm,
+                 fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
+      ->check(CLI::IsMember(communicator_names()));
   app.add_option("--transport", options.transport,
-                 "shm, tcp or threads (shm; several machines: tcp)")
-      ->check(CLI::IsMember({"shm", "tcp", "threads"}));
+                 "shm, tcp or threads (shm; between machines tcp); between GPUs also ipc")
+      ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
+  app.add_flag("--tune", options.tune, "Choose algorithms by latency and bandwidth measured first");
   app.add_option("--timeout", options.timeout,
                  "Seconds without progress until a collective fails (60)");
   app.add_option("--json", options.json, "Write a machine-readable summary");
@@ -81,7 +84,8 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   const int ranks = environment ? environment->size : options.ranks.value_or(otherwise);
   const JoinOptions join{.comm = options.comm,
                          .transport = options.transport.value_or(""),
-                         .timeout = dist::Seconds(options.timeout)};
+                         .timeout = dist::Seconds(options.timeout),
+                         .tune = options.tune};
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)

@@ -34,6 +34,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"buckets", result.buckets},
       {"bucket_layout", result.bucket_layout},
       {"samples_per_second", result.samples_per_second},
+      {"bytes_per_step", result.bytes_per_step},
       {"comm", options.comm},
       {"algorithm", result.algorithm},
       {"transport", world.transport()},

@@ -69,6 +69,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "What the buckets follow: registration order, ready order of the first step, or "
                  "measured times (ready)")
       ->check(CLI::IsMember({"registration", "ready", "measured"}));
+  app.add_option("--hook", o.hook,
+                 "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
+      ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
+  app.add_flag("--overlap-optimizer", o.overlap_optimizer,
+               "Step on a bucket as soon as it has arrived");
   app.add_option("--checkpoint", o.checkpoint, "Write the trained model, as safetensors");
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
   o.shuffle = !no_shuffle;

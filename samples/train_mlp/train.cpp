@@ -58,6 +58,13 @@ dist::Replan replan_of(const std::string& plan) {
                                 : dist::Replan::measured;
 }
 
+std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
+  if (name == "bf16") return dist::compress(DType::bf16);
+  if (name == "f16") return dist::compress(DType::f16);
+  if (name == "powersgd") return dist::power_sgd();
+  return nullptr;
+}
+
 /// The share of `set` that the model classifies rightly: every rank counts its own part, none
 /// twice.
 double accuracy(nn::Module& model, const data::Dataset& set, const World& world, Device device) {
@@ -150,9 +157,12 @@ Result train(const Options& options, const World& world) {
   model.to(device);
   const std::vector<Parameter> parameters = model.parameters();
   const auto optimizer = make_optimizer(options, parameters);
-  dist::DistributedDataParallel ddp(
-      parameters, model.buffers(), world,
-      {.bucket_cap_mb = options.bucket_cap_mb, .replan = replan_of(options.plan)});
+  dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
+                                    {.bucket_cap_mb = options.bucket_cap_mb,
+                                     .replan = replan_of(options.plan),
+                                     .hook = make_hook(options.hook)});
+  std::optional<optim::Overlap> overlap;
+  if (options.overlap_optimizer) overlap.emplace(*optimizer, ddp);
   const data::LoaderOptions loading{.batch = options.batch,
                                     .shuffle = options.shuffle,
                                     .seed = options.seed,
@@ -172,15 +182,18 @@ Result train(const Options& options, const World& world) {
       world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
-          : fmt::format(", {} all-reduce over {}", result.algorithm, world.transport()),
+          : fmt::format(", {} all-reduce{} over {}", result.algorithm,
+                        options.hook == "none" ? "" : " of " + options.hook, world.transport()),
       device == Device{} ? "" : fmt::format(", on {}", gpu::describe(device.index)),
       train_set.size(), test_set.size(), options.data));
 
   double training_seconds = 0, samples = 0;
+  std::uint64_t bytes = 0;
   for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
     data::Loader loader(train_set, loading, world, static_cast<int>(epoch));
     LossLog log(loader.steps());
+    const std::uint64_t bytes_before = world.communicator().bytes_moved();
     std::int64_t step = 0;
     for (const data::Batch& batch : loader) {
       Tape tape;
@@ -193,6 +206,7 @@ Result train(const Options& options, const World& world) {
       if (options.plan == "measured" && epoch == 0 && step == 1)
         progress.note("buckets by measured times:\n" + ddp.reducer().describe_plan());
     }
+    bytes += world.communicator().bytes_moved() - bytes_before;
     result.train_loss = log.finish(world, result.losses);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     training_seconds += seconds.count();
@@ -206,6 +220,8 @@ Result train(const Options& options, const World& world) {
                     .samples_per_second = log.samples() / seconds.count()});
   }
   result.samples_per_second = samples / training_seconds;
+  result.bytes_per_step = static_cast<double>(bytes) /
+                          static_cast<double>(std::max<std::size_t>(1, result.losses.size()));
   result.buckets = ddp.reducer().plan().buckets.size();
   result.bucket_layout = ddp.bucket_layout();
   result.statistics = ddp.statistics();

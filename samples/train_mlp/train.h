@@ -23,6 +23,7 @@ struct Result {
   double train_loss = 0;       ///< sample-weighted mean of the last epoch's losses
   double test_accuracy = 0;
   double samples_per_second = 0;  ///< all ranks together, over the training steps alone
+  double bytes_per_step = 0;      ///< that rank 0 exchanged with the others, where they are counted
   std::size_t buckets = 0;
   std::string bucket_layout;  ///< see dist/bucket_plan.h
   lockstep::dist::StepStatistics statistics;

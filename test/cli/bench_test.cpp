@@ -7,9 +7,11 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/process.h"
 #include "device.h"
+#include "lockstep/bench/allreduce_rank.h"
 #include "lockstep/bench/peers.h"
 #include "lockstep/bench/verify.h"
 
@@ -21,6 +23,7 @@ namespace {
 
 const std::string kernels_program = LOCKSTEP_BIN_DIR "/bench_kernels";
 const std::string step_program = LOCKSTEP_BIN_DIR "/bench_step";
+const std::string allreduce_program = LOCKSTEP_BIN_DIR "/bench_allreduce";
 
 /// out_i = in_i + 1, of 1000 elements, but for what `spoil` does to it.
 bench::Case add_one(const std::function<void(const Tensor& out)>& spoil) {
@@ -37,6 +40,30 @@ bench::Case add_one(const std::function<void(const Tensor& out)>& spoil) {
 }
 
 void verify(const bench::Case& work) { bench::verify(work, {"a kernel", work.run}); }
+
+/// Rank 1 of 2, with an all-reduce that adds what rank 0 would have, and `error` to element 700,000.
+class SecondOfTwo final : public bench::Engine {
+ public:
+  explicit SecondOfTwo(float error) : error_(error) {}
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  void put(std::int64_t begin, std::span<const float> values) override {
+    bench::store(memory_, begin, values);
+  }
+  void get(std::int64_t begin, std::span<float> values) override {
+    bench::load(memory_, begin, values);
+  }
+  void all_reduce(std::int64_t count) override {
+    for (std::int64_t i = 0; i < count; ++i)
+      memory_[static_cast<std::size_t>(i)] += static_cast<float>(i % 65521 * 8);
+    memory_[700'000] += error_;
+  }
+  void barrier() override {}
+
+ private:
+  std::vector<float> memory_ = std::vector<float>(800'000);
+  float error_;
+};
 
 }  // namespace
 
@@ -100,9 +127,52 @@ TEST_CASE("bench kernels: the table and its JSON") {
   CHECK(row["peers"][0]["ratio"] > 0);
 }
 
+TEST_CASE("bench allreduce: one wrong sum is found") {
+  const fs::path folder = fs::temp_directory_path() / "lockstep-bench-allreduce";
+  fs::create_directories(folder);
+  std::ofstream(folder / "1") << "verify 800000\n";  // what rank 1 is told to do
+  SecondOfTwo right(0), wrong(1);
+  CHECK_NOTHROW(bench::serve(right, "a contender", folder));
+  CHECK_THROWS_WITH_AS(bench::serve(wrong, "a contender", folder),
+                       "rank 1: element 700000 of 800000 is 716642, not 716641", Error);
+  fs::remove_all(folder);
+}
+
+TEST_CASE("bench allreduce: every communicator and transport, and the JSON") {
+  const fs::path file = fs::temp_directory_path() / "lockstep-bench-allreduce.json";
+  fs::remove(file);
+  const Ended ended =
+      run({allreduce_program, "--ranks", "3", "--min", "1020", "--max", "4K", "--rounds", "3",
+           "--round", "0.0001", "--comm", "auto,ring,nccl", "--peer", "none", "--json", file});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(contains(ended.out, "algbw = bytes / time"));
+  CHECK(contains(ended.out, "4080 B  threads ring"));
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  fs::remove(file);
+  std::multiset<std::string> who;
+  for (const auto& row : json) {
+    if (row["bytes"] == 1020)
+      who.insert(fmt::format("{} {}", std::string(row["transport"]), std::string(row["comm"])));
+    CHECK(row["ranks"] == 3);
+    const double us = row["median_us"];
+    CHECK(us > 0);
+    const double algbw = double(row["bytes"]) / us / 1e3;  // GB/s
+    CHECK(double(row["busbw_gbs"]) == doctest::Approx(algbw * 4 / 3));
+  }
+  CHECK(json.size() == 3 * 8);  // 1020, 2040 and 4080 bytes
+  CHECK(who == std::multiset<std::string>{"shm auto", "shm ring", "tcp auto", "tcp ring",
+                                          "threads auto", "threads ring", "shm bound",
+                                          "tcp bound"});
+  CHECK(contains(ended.err, "without nccl nccl: "));
+}
+
 TEST_CASE("bench: bad usage has code 2") {
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{kernels_program, "--device", "sim"},
+                                             {allreduce_program, "--ranks", "9"},
+                                             {allreduce_program, "--min", "6"},
+                                             {allreduce_program, "--comm", "nosuch"},
                                              {kernels_program, "--only", "nosuch"},
                                              {step_program, "--device", "cpu", "--graph"}}) {
     const Ended ended = run(command);

@@ -174,6 +174,44 @@ TEST_CASE("train: buckets by measured times are printed, and train as well") {
   CHECK(json.at("per_rank")[1].at("compute_seconds").get<double>() > 0);
 }
 
+TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
+  const std::vector<std::string> base = {"--ranks", "2", "--epochs", "12"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = base;
+    options.insert(options.end(), more.begin(), more.end());
+    return summary(options);
+  };
+  const nlohmann::json plain = with({});
+  const double bytes = plain.at("bytes_per_step").get<double>();
+  // 17,226 parameters, padding, and the control message; in a world of 2, S bytes move S bytes.
+  CHECK(bytes > 4 * 17226);
+  CHECK(bytes < 4 * (17226 + 6 * 16 + 100));
+  const double accuracy = plain.at("test_accuracy").get<double>();
+  for (const char* hook : {"bf16", "f16"})
+    for (const char* transport : {"shm", "tcp"}) {
+      INFO(hook, " over ", transport);
+      const nlohmann::json half = with({"--hook", hook, "--transport", transport});
+      CHECK(std::abs(half.at("test_accuracy").get<double>() - accuracy) <= 0.005);
+      CHECK(half.at("replicas_identical") == true);
+      CHECK(half.at("bytes_per_step").get<double>() < 0.51 * bytes);
+      CHECK(half.at("bytes_per_step").get<double>() > 0.49 * bytes);
+    }
+  const nlohmann::json low = with({"--hook", "powersgd"});
+  CHECK(low.at("replicas_identical") == true);
+  CHECK(low.at("bytes_per_step").get<double>() < 0.13 * bytes);
+  CHECK(low.at("train_loss").get<double>() < 0.1 * low.at("losses")[0].get<double>());
+}
+
+TEST_CASE("train: an overlapped optimizer changes nothing") {
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
+                                           "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
+    std::vector<std::string> early = base;
+    early.push_back("--overlap-optimizer");
+    CHECK(summary(base).at("parameter_digest") == summary(early).at("parameter_digest"));
+  }
+}
+
 TEST_CASE("train: more ranks than cores, and more ranks than samples in the last batch") {
   const nlohmann::json seven = summary({"--ranks", "7", "--epochs", "1", "--batch", "10"});
   CHECK(seven.at("replicas_identical") == true);
@@ -221,6 +259,7 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--layers", "64,,10"}, 2, "''");
   expect_error({"--layers", "64,ten"}, 2, "'ten'");
   expect_error({"--ranks", "0"}, 2, "--ranks");
+  expect_error({"--hook", "int8"}, 2, "int8");
   expect_error({"--device", "tpu"}, 2, "tpu");
   expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
   expect_error({"--layers", "63,10"}, 1, "63 inputs");

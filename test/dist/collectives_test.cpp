@@ -37,9 +37,9 @@ void run(int world, CommunicatorOptions options, F f, ThreadsOptions threads = {
 }  // namespace
 
 TEST_CASE("threads: every operation, world, size and algorithm") {
-  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::ring, Algorithm::direct}) {
-    for (const int world : {1, 2, 3, 4, 7}) {
-      run(world, {.algorithm = algorithm},
+  for (const Algorithm algorithm : every_algorithm) {
+    for (const int world : {1, 2, 3, 4, 5, 6, 7, 8}) {
+      run(world, options_for(algorithm, world),
           [](Communicator& comm) {
             for (const std::int64_t count : {0, 1, 2, 5, 64, 1023}) exercise<float>(comm, count);
             exercise<double>(comm, 1001);
@@ -53,9 +53,9 @@ TEST_CASE("threads: every operation, world, size and algorithm") {
 }
 
 TEST_CASE("threads: streams smaller than a header and than a block") {
-  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
+  for (const Algorithm algorithm : every_algorithm) {
     for (const std::size_t stream_bytes : {16, 1024}) {
-      run(3, {.algorithm = algorithm}, [](Communicator& comm) { exercise<double>(comm, 20'011); },
+      run(3, options_for(algorithm, 3), [](Communicator& comm) { exercise<double>(comm, 20'011); },
           {.stream_bytes = stream_bytes});
     }
   }
@@ -95,15 +95,36 @@ TEST_CASE("threads: bytes travel by broadcast and all_gather, but are not summed
   });
 }
 
-TEST_CASE("threads: direct folds in tree order on every path and for every cut") {
-  for (const int world : {2, 3, 4, 5, 7}) {
-    run(world, {.algorithm = Algorithm::direct}, [](Communicator& comm) {
-      exercise_tree_order(comm, Tensor::empty({5003}));
-      const Tensor window = comm.allocate(7000, DType::f32);
-      exercise_tree_order(comm, window);
-      exercise_tree_order(comm, window.slice(13, 6001));
-      exercise_tree_order(comm, window.slice(3, 4));
-    });
+TEST_CASE("threads: whatever is not the ring folds in tree order, on every path, for every cut") {
+  for (const Algorithm algorithm : tree_algorithms) {
+    for (const int world : {2, 3, 4, 5, 6, 7, 8}) {
+      run(world, {.algorithm = algorithm}, [](Communicator& comm) {
+        exercise_tree_order(comm, Tensor::empty({5003}));
+        const Tensor window = comm.allocate(7000, DType::f32);
+        exercise_tree_order(comm, window);
+        exercise_tree_order(comm, window.slice(13, 6001));
+        exercise_tree_order(comm, window.slice(3, 4));
+      });
+    }
+  }
+  run(4, options_for(Algorithm::hierarchical, 4),  // nodes of two ranks: the tree's own subtrees
+      [](Communicator& comm) { exercise_tree_order(comm, Tensor::empty({5003})); });
+}
+
+TEST_CASE("threads: measured costs are the same on all ranks, and change no result") {
+  for (const int world : {1, 2, 3}) {
+    std::vector<TransportCosts> costs(static_cast<std::size_t>(world));
+    const auto errors =
+        on_threads(threads_transports(world), [&](int rank, std::unique_ptr<Transport> transport) {
+          HostCommunicator comm(std::move(transport), {.algorithm = Algorithm::direct});
+          comm.tune();
+          costs[static_cast<std::size_t>(rank)] = comm.choice().costs;
+          exercise<float>(comm, 1001);
+          exercise_tree_order(comm, comm.allocate(5003, DType::f32));
+        });
+    for (const std::exception_ptr& error : errors) CHECK(message_of(error) == "");
+    for (const TransportCosts& c : costs) CHECK(c == costs[0]);
+    if (world > 1) CHECK_FALSE(costs[0] == default_costs("threads"));
   }
 }
 
@@ -196,7 +217,7 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
   CHECK_THROWS_AS(comm.broadcast(three, -1, "x"), CommError);
   CHECK_NOTHROW(comm.all_reduce(three, "x").wait());
   CHECK_NOTHROW(Work().wait());
-  CHECK(comm.algorithm(1) == "direct");
+  CHECK(comm.algorithm(1) == "one-shot");
 }
 
 TEST_CASE("threads: the memory of all streams together is bounded") {

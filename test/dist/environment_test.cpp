@@ -1,7 +1,10 @@
 #include "lockstep/dist/environment.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -42,7 +45,8 @@ const Variables mpirun{{"OMPI_COMM_WORLD_RANK", "1"},
                        {"OMPI_COMM_WORLD_SIZE", "2"},
                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                       {"PMIX_NAMESPACE", "3456565249"}};
+                       {"PMIX_NAMESPACE", "3456565249"},
+                       {"PMIX_HOSTNAME", "node1"}};
 
 const Variables srun{{"SLURM_PROCID", "5"},         {"SLURM_NTASKS", "7"},
                      {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_LOCALID", "1"},
@@ -78,6 +82,8 @@ TEST_CASE("environment: torchrun") {
   CHECK(launch.launcher == "torchrun");
   CHECK(launch.job == "none:29500:2");
   CHECK_FALSE(launch.one_machine());
+  CHECK(launch.node == "1");
+  CHECK(launch.interface.empty());
   CHECK(launch.store == "node7:29501");  // 29500 belongs to torchrun's own store
   CHECK(launch.token_descriptor == -1);
 
@@ -108,6 +114,8 @@ TEST_CASE("environment: mpirun") {
   CHECK(launch.local_rank == 1);
   CHECK(launch.launcher == "mpirun");
   CHECK(launch.job == "3456565249");
+  CHECK(launch.node == "node1");
+  CHECK(read(without(mpirun, "PMIX_HOSTNAME"))->node.empty());
   CHECK(launch.store.empty());
   const Variables two_machines =
       with(mpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
@@ -124,6 +132,7 @@ TEST_CASE("environment: srun") {
   CHECK(launch.launcher == "srun");
   CHECK(launch.job == "812.0");
   CHECK(launch.store == "n1:6001");
+  CHECK(launch.node == "2");
   CHECK(read(with(srun, {{"SLURM_NODEID", "3"}, {"SLURM_LOCALID", "0"}, {"SLURM_PROCID", "6"}}))
             ->local_size == 1);
   CHECK(read(without(srun, "SLURM_STEP_NUM_TASKS"))->size == 7);
@@ -155,6 +164,25 @@ TEST_CASE("environment: by hand") {
   const Launch launch = read(with(hand, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}})).value();
   CHECK(launch.launcher == "environment");
   CHECK(launch.job == "a:5");
+  CHECK(launch.node.empty());
+}
+
+TEST_CASE("environment: the interface, with any launcher") {
+  for (const auto* launcher : {&torchrun, &mpirun, &srun})
+    CHECK(read(with(*launcher, {{"LOCKSTEP_INTERFACE", "eth1"}}))->interface == "eth1");
+}
+
+TEST_CASE("environment: this process is on some machine") {
+  ::setenv("RANK", "0", 1);
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::setenv(name, "1", 1);
+  ::setenv("LOCAL_RANK", "0", 1);
+  ::setenv("MASTER_PORT", "5", 1);
+  const std::optional<Launch> launch = read_environment();
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"})
+    ::unsetenv(name);
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size()) == 0);
+  CHECK(launch.value().node == host.data());
 }
 
 TEST_CASE("environment: errors name variable and value") {

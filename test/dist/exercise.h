@@ -3,6 +3,7 @@
 // which rank and which index it comes from, and sums are exact in every dtype. A wrong value
 // throws, so that this runs in threads, in processes and in the simulated world alike.
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <exception>
@@ -25,15 +26,17 @@ inline double sum_of_values(int world, std::int64_t index) {
 
 template <class T>
 void fill(const Tensor& tensor, int rank, std::int64_t begin = 0) {
-  T* const data = tensor.data<T>();
-  for (std::int64_t i = 0; i < tensor.numel(); ++i)
-    data[i] = static_cast<T>(value(rank, begin + i));
+  const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype());
+  T* const data = host.data<T>();
+  for (std::int64_t i = 0; i < host.numel(); ++i) data[i] = static_cast<T>(value(rank, begin + i));
+  tensor.copy_from(host);
 }
 
 // Compares with expected(index).
 template <class T, class F>
 void expect(std::string_view what, int rank, const Tensor& tensor, std::int64_t begin, F expected) {
-  const T* const data = tensor.data<T>();
+  const Tensor host = tensor.to(Device{});
+  const T* const data = host.data<T>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
     const T right = static_cast<T>(expected(begin + i));
     check<DataError>(data[i] == right, "{}: rank {}, element {} of {} is {}, not {}", what, rank, i,
@@ -50,10 +53,10 @@ void exercise_all_reduce(Communicator& comm, const Tensor& tensor) {
 }
 
 template <class T>
-void exercise_reduce_scatter(Communicator& comm, std::int64_t count) {
+void exercise_reduce_scatter(Communicator& comm, std::int64_t count, Device device = {}) {
   const Range own = partition(count, comm.size(), comm.rank());
-  const Tensor input = Tensor::empty({count}, dtype_of<T>());
-  const Tensor output = Tensor::empty({own.size()}, dtype_of<T>());
+  const Tensor input = Tensor::empty({count}, dtype_of<T>(), device);
+  const Tensor output = Tensor::empty({own.size()}, dtype_of<T>(), device);
   fill<T>(input, comm.rank());
   comm.reduce_scatter(input, output, "scatter").wait();
   expect<T>("reduce_scatter", comm.rank(), output, own.begin,
@@ -61,10 +64,10 @@ void exercise_reduce_scatter(Communicator& comm, std::int64_t count) {
 }
 
 template <class T>
-void exercise_all_gather(Communicator& comm, std::int64_t count) {
+void exercise_all_gather(Communicator& comm, std::int64_t count, Device device = {}) {
   const Range own = partition(count, comm.size(), comm.rank());
-  const Tensor input = Tensor::empty({own.size()}, dtype_of<T>());
-  const Tensor output = Tensor::zeros({count}, dtype_of<T>());
+  const Tensor input = Tensor::empty({own.size()}, dtype_of<T>(), device);
+  const Tensor output = Tensor::zeros({count}, dtype_of<T>(), device);
   fill<T>(input, comm.rank(), own.begin);
   comm.all_gather(input, output, "gather").wait();
   for (int r = 0; r < comm.size(); ++r) {
@@ -75,8 +78,8 @@ void exercise_all_gather(Communicator& comm, std::int64_t count) {
 }
 
 template <class T>
-void exercise_broadcast(Communicator& comm, std::int64_t count, int root) {
-  const Tensor tensor = Tensor::zeros({count}, dtype_of<T>());
+void exercise_broadcast(Communicator& comm, std::int64_t count, int root, Device device = {}) {
+  const Tensor tensor = Tensor::zeros({count}, dtype_of<T>(), device);
   if (comm.rank() == root) fill<T>(tensor, root);
   comm.broadcast(tensor, root, "weights").wait();
   expect<T>("broadcast", comm.rank(), tensor, 0, [&](std::int64_t i) { return value(root, i); });
@@ -85,12 +88,12 @@ void exercise_broadcast(Communicator& comm, std::int64_t count, int root) {
 // All operations on `count` elements, the all_reduce in a tensor of its own and in allocated
 // memory.
 template <class T>
-void exercise(Communicator& comm, std::int64_t count) {
-  exercise_all_reduce<T>(comm, Tensor::empty({count}, dtype_of<T>()));
-  exercise_all_reduce<T>(comm, comm.allocate(count, dtype_of<T>()));
-  exercise_reduce_scatter<T>(comm, count);
-  exercise_all_gather<T>(comm, count);
-  exercise_broadcast<T>(comm, count, static_cast<int>(count % comm.size()));
+void exercise(Communicator& comm, std::int64_t count, Device device = {}) {
+  exercise_all_reduce<T>(comm, Tensor::empty({count}, dtype_of<T>(), device));
+  exercise_all_reduce<T>(comm, comm.allocate(count, dtype_of<T>(), device));
+  exercise_reduce_scatter<T>(comm, count, device);
+  exercise_all_gather<T>(comm, count, device);
+  exercise_broadcast<T>(comm, count, static_cast<int>(count % comm.size()), device);
   comm.barrier("between").wait();
 }
 
@@ -107,11 +110,33 @@ inline float tree_of_rounding_values(int first, int n, std::int64_t i) {
          tree_of_rounding_values(first + left, n - left, i);
 }
 
+// Everything that an all-reduce can be asked to be. "hierarchical" takes neighbours as one node.
+inline constexpr std::array every_algorithm{Algorithm::automatic, Algorithm::ring,
+                                            Algorithm::direct,    Algorithm::one_shot,
+                                            Algorithm::halving,   Algorithm::hierarchical};
+// Of these, the ones whose sums are the tree over ranks.
+inline constexpr std::array tree_algorithms{Algorithm::direct, Algorithm::one_shot,
+                                            Algorithm::halving};
+
+// Nodes of two ranks each; the last one may be smaller.
+inline NodeMap pairs_of_ranks(int world) {
+  std::vector<std::string> names;
+  for (int r = 0; r < world; ++r) names.push_back(std::to_string(r / 2));
+  return node_map(names);
+}
+inline CommunicatorOptions options_for(Algorithm algorithm, int world) {
+  return {.algorithm = algorithm,
+          .nodes = algorithm == Algorithm::hierarchical ? pairs_of_ranks(world) : NodeMap{}};
+}
+
 // All-reduces `tensor` (f32) as "direct" and compares with the tree, bit for bit.
 inline void exercise_tree_order(Communicator& comm, const Tensor& tensor) {
-  float* const data = tensor.data<float>();
+  const Tensor host = Tensor::empty(tensor.shape());
+  float* const data = host.data<float>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) data[i] = rounding_value(comm.rank(), i);
+  tensor.copy_from(host);
   comm.all_reduce(tensor, "tree").wait();
+  host.copy_from(tensor);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
     const float right = tree_of_rounding_values(0, comm.size(), i);
     check<DataError>(std::bit_cast<std::uint32_t>(data[i]) == std::bit_cast<std::uint32_t>(right),

@@ -119,7 +119,7 @@ TEST_CASE("another place in allocated memory, or none") {
     comm.all_reduce(Tensor::zeros({10}), "x").wait();
   };
   check_mismatch(at(0), at(5), "at byte 0 of window 0", "at byte 20 of window 0");
-  check_mismatch(at(0), outside, "at byte 0 of window 0", "all_reduce #1 'x' of 10 f32 (direct)");
+  check_mismatch(at(0), outside, "at byte 0 of window 0", "all_reduce #1 'x' of 10 f32 (one-shot)");
 }
 
 TEST_CASE("another algorithm") {
@@ -130,7 +130,7 @@ TEST_CASE("another algorithm") {
   });
   for (const auto& error : errors) {
     CHECK(message_of(error).find("(ring)") != std::string::npos);
-    CHECK(message_of(error).find("(direct)") != std::string::npos);
+    CHECK(message_of(error).find("(one-shot)") != std::string::npos);
   }
 }
 

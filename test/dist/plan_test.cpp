@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <bit>
 #include <deque>
 #include <map>
 #include <numeric>
@@ -34,7 +35,7 @@ struct RankState {
   Step step;
   std::int64_t sent = 0, received = 0;  // tokens of this step
   std::vector<Sum> buffer, part;
-  std::map<int, std::vector<Sum>> slots;
+  std::map<int, std::vector<Sum>> slots;  // by number
 };
 
 std::int64_t tokens(const Step& step, int peer, Range range) {
@@ -121,31 +122,36 @@ class SymbolicWorld {
     if (step.into == Step::Into::buffer) me.buffer.at(at) = token;
     if (step.into == Step::Into::sum) me.buffer.at(at) += token;
     if (step.into == Step::Into::slot) {
-      REQUIRE(me.plan.slots() == world_ - 1);
-      me.slots[step.from].push_back(token);
+      REQUIRE(step.slot >= 0);
+      REQUIRE(step.slot < me.plan.slots());
+      std::vector<Sum>& slot = me.slots[step.slot];
+      if (k == 0) slot.clear();
+      slot.push_back(token);
+      REQUIRE(std::ssize(slot) <= me.plan.slot_elements());
     }
     if (step.into == Step::Into::sum) REQUIRE(me.plan.sums());
   }
 
   void act(RankState& me) {
+    const Step& step = me.step;
+    const int slots = step.action == Step::Action::fold_slots  ? step.sources - 1
+                      : step.action == Step::Action::fold_rest ? step.sources
+                                                               : 0;
+    for (std::int64_t i = 0; i < (slots > 0 ? step.fold.size() : 0); ++i)
+      for (int k = 0; k < slots; ++k)
+        me.buffer.at(static_cast<std::size_t>(step.fold.begin + i)) +=
+            me.slots.at(k).at(static_cast<std::size_t>(i));
     const Range own = me.plan.part(me.plan.rank);
     for (std::int64_t i = own.begin; i < own.end; ++i) {
       const auto in_buffer = static_cast<std::size_t>(i);
       const auto in_part = static_cast<std::size_t>(i - own.begin);
       Sum sum = 0;
       switch (me.step.action) {
-        case Step::Action::none:
-          break;
-        case Step::Action::copy_in:
-          me.buffer.at(in_buffer) = me.part.at(in_part);
-          break;
-        case Step::Action::copy_out:
-          me.part.at(in_part) = me.buffer.at(in_buffer);
-          break;
+        case Step::Action::none: break;
+        case Step::Action::copy_in: me.buffer.at(in_buffer) = me.part.at(in_part); break;
+        case Step::Action::copy_out: me.part.at(in_part) = me.buffer.at(in_buffer); break;
         case Step::Action::fold_slots:
-          REQUIRE(static_cast<int>(me.slots.size()) == world_ - 1);
-          for (const auto& [peer, slot] : me.slots) me.buffer.at(in_buffer) += slot.at(in_part);
-          break;
+        case Step::Action::fold_rest: break;  // below
         case Step::Action::fold_windows:
           for (RankState& other : ranks_) sum += other.buffer.at(in_buffer);
           for (RankState& other : ranks_) other.buffer.at(in_buffer) = sum;
@@ -208,7 +214,9 @@ TEST_CASE("partition is exact, with the larger parts first") {
 }
 
 TEST_CASE("all_reduce: every rank ends with every contribution exactly once") {
-  for_all(Operation::all_reduce, {Algorithm::ring, Algorithm::direct, Algorithm::shared},
+  for_all(Operation::all_reduce,
+          {Algorithm::ring, Algorithm::direct, Algorithm::shared, Algorithm::one_shot,
+           Algorithm::halving},
           [](const Plan& plan, SymbolicWorld& world) {
             for (int r = 0; r < plan.world; ++r) {
               for (Sum& element : world.rank(r).buffer) element = contribution(r);
@@ -219,6 +227,50 @@ TEST_CASE("all_reduce: every rank ends with every contribution exactly once") {
                 REQUIRE(element == everyone(plan.world));
             }
           });
+}
+
+TEST_CASE("hierarchical all_reduce: the same, whichever ranks share a node") {
+  const std::vector<std::vector<std::string>> worlds{
+      {"a", "a"},           {"a", "b"},           {"a", "a", "b"},
+      {"a", "b", "b"},      {"a", "a", "b", "b"}, {"a", "b", "a", "b", "c"},
+      {"a", "a", "a", "b"}, {"a", "b", "c", "c"}, {"a", "a", "a", "b", "b", "b", "c", "c"}};
+  for (const auto& names : worlds) {
+    const NodeMap nodes = node_map(names);
+    for (const std::int64_t count : {0, 1, 2, 3, 7, 16, 41}) {
+      for (const std::size_t capacity : {std::size_t{1}, std::size_t{1000}}) {
+        const int size = static_cast<int>(names.size());
+        SymbolicWorld world(
+            {Operation::all_reduce, Algorithm::hierarchical, 0, size, count, 0, &nodes}, capacity,
+            static_cast<std::uint64_t>(count));
+        for (int r = 0; r < size; ++r)
+          for (Sum& element : world.rank(r).buffer) element = contribution(r);
+        REQUIRE(world.run());
+        for (int r = 0; r < size; ++r)
+          for (const Sum element : world.rank(r).buffer) REQUIRE(element == everyone(size));
+      }
+    }
+  }
+}
+
+TEST_CASE("between two nodes of two ranks travels each byte once each way, per pair of ranks") {
+  const NodeMap nodes = node_map({"a", "a", "b", "b"});
+  for (int rank = 0; rank < 4; ++rank) {
+    const Plan plan{Operation::all_reduce, Algorithm::hierarchical, rank, 4, 400, 0, &nodes};
+    std::int64_t across = 0;
+    for (int s = 0; s < plan.steps(); ++s) {
+      const Step step = plan.step(s);
+      if (step.to >= 0 && step.to / 2 != rank / 2) across += step.send.size();
+    }
+    CHECK(across == 200);  // the ring 0 -> 1 -> 2 -> 3 would send 600 from rank 1 alone
+  }
+}
+
+TEST_CASE("a node map numbers nodes by their first rank") {
+  const NodeMap map = node_map({"x", "y", "x", "z", "y"});
+  CHECK(map.ranks == std::vector<std::vector<int>>{{0, 2}, {1, 4}, {3}});
+  CHECK(map.node_of == std::vector<int>{0, 1, 0, 2, 1});
+  CHECK(map.place_of == std::vector<int>{0, 0, 1, 0, 1});
+  CHECK(map.carriers == 1);
 }
 
 TEST_CASE("reduce_scatter: every rank ends with the sum of its own part") {
@@ -309,9 +361,13 @@ TEST_CASE("every plan begins by greeting the next rank and hearing the one befor
       for (const Operation operation :
            {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
             Operation::broadcast, Operation::barrier}) {
-        for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct, Algorithm::shared}) {
-          if (algorithm == Algorithm::shared && operation != Operation::all_reduce) continue;
-          const Plan plan{operation, algorithm, rank, world, 40, 0};
+        for (const Algorithm algorithm :
+             {Algorithm::ring, Algorithm::direct, Algorithm::shared, Algorithm::one_shot,
+              Algorithm::halving, Algorithm::hierarchical, Algorithm::device}) {
+          std::vector<std::string> names(static_cast<std::size_t>(world), "a");
+          names.back() = "b";
+          const NodeMap nodes = node_map(names);
+          const Plan plan{operation, algorithm, rank, world, 40, 0, &nodes};
           Step first = plan.step(0);
           if (first.to < 0) first = plan.step(1);  // behind a local copy
           CHECK(first.header);
@@ -349,16 +405,13 @@ TEST_CASE("the trace of three ranks that plan.h draws") {
   }
 }
 
-TEST_CASE("the choice of algorithm") {
-  using enum Algorithm;
-  constexpr auto reduce = Operation::all_reduce;
-  constexpr std::size_t small = 1024, large = 10 << 20;
-  CHECK(choose(automatic, reduce, large, 4, true, true) == shared);
-  CHECK(choose(automatic, reduce, large, 4, true, false) == direct);
-  CHECK(choose(automatic, reduce, large, 4, false, false) == ring);
-  CHECK(choose(automatic, reduce, small, 4, false, false) == direct);
-  CHECK(choose(automatic, reduce, large, 2, false, false) == direct);
-  CHECK(choose(ring, reduce, small, 2, true, true) == ring);
-  CHECK(choose(direct, reduce, large, 9, false, false) == direct);
-  CHECK(choose(direct, Operation::reduce_scatter, large, 4, true, true) == direct);
+TEST_CASE("halving sends 2 (p-1)/p of the bytes per rank in 2 log2(p) steps after its greeting") {
+  for (const int world : {2, 4, 8}) {
+    const Plan plan{Operation::all_reduce, Algorithm::halving, 0, world, 40, 0};
+    CHECK(plan.steps() == 1 + 2 * std::countr_zero(static_cast<unsigned>(world)));
+    SymbolicWorld symbolic(plan, 3, 1);
+    REQUIRE(symbolic.run());
+    for (int r = 0; r < world; ++r)
+      CHECK(symbolic.elements_sent(r) == 2 * (world - 1) * 40 / world);
+  }
 }

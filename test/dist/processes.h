@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -19,6 +20,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/environment.h"
+#include "lockstep/dist/socket.h"
 
 namespace lockstep::test {
 
@@ -62,21 +65,41 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// In a child: the environment that lockstep-run would give it, for World::join().
-inline void set_rank_environment(int rank, int size, const std::string& store) {
+/// In a child: the environment that lockstep-run would give it, for World::join(). With
+/// `ranks_per_node`, that of a world on several machines; the last one may have fewer ranks.
+inline void set_rank_environment(int rank, int size, const std::string& store,
+                                 int ranks_per_node = dist::max_ranks) {
   const auto set = [](const char* name, const std::string& value) {
     setenv(name, value.c_str(), 1);
   };
-  for (const char* name : {"RANK", "LOCAL_RANK"}) set(name, std::to_string(rank));
-  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) set(name, std::to_string(size));
+  const int node = rank / ranks_per_node, first = node * ranks_per_node;
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank - first));
+  set("WORLD_SIZE", std::to_string(size));
+  set("LOCAL_WORLD_SIZE", std::to_string(std::min(ranks_per_node, size - first)));
+  set("GROUP_RANK", std::to_string(node));
   set("LOCKSTEP_JOB", "test");
   set("LOCKSTEP_STORE", store);
+}
+
+/// "127.0.0.1:PORT", where nobody listened a moment ago.
+inline std::string free_address() {
+  dist::Descriptor listener = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
+  return "127.0.0.1:" + std::to_string(dist::local_port(listener.get()));
 }
 
 inline int entries(const std::string& folder) {
   int count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
   return count;
+}
+
+/// An error's Outcome::kind.
+inline std::string kind_of(const std::exception& error) {
+  if (dynamic_cast<const PeerError*>(&error)) return "peer";
+  if (dynamic_cast<const CommError*>(&error)) return "comm";
+  if (dynamic_cast<const UsageError*>(&error)) return "usage";
+  return "other";
 }
 
 /// What a child runs. It ends without the parent's exit handlers.
@@ -86,14 +109,8 @@ template <class F>
   std::string text;
   try {
     body(rank);
-  } catch (const PeerError& error) {
-    text = std::string("peer|") + error.what();
-  } catch (const CommError& error) {
-    text = std::string("comm|") + error.what();
-  } catch (const UsageError& error) {
-    text = std::string("usage|") + error.what();
   } catch (const std::exception& error) {
-    text = std::string("other|") + error.what();
+    text = kind_of(error) + "|" + error.what();
   }
   const std::size_t length = std::min<std::size_t>(text.size(), 4000);
   [[maybe_unused]] const ssize_t written = ::write(report, text.data(), length);

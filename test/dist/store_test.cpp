@@ -60,11 +60,6 @@ std::vector<std::string> run_ranks(int size, const std::function<void(int)>& bod
   return errors;
 }
 
-std::string free_address() {
-  Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
-  return "127.0.0.1:" + std::to_string(local_port(listener.get()));
-}
-
 /// A stranger's connection, tried until somebody listens.
 Descriptor stranger(const std::string& address) {
   std::string why;
@@ -165,7 +160,7 @@ TEST_CASE("store: a world of 1 opens nothing") {
 TEST_CASE("store: exchanges among threads") {
   const TemporaryFolder folder;
   for (const int size : {2, 3, 7}) {
-    for (const std::string& address : {"unix:" + folder / "store", free_address()}) {
+    for (const std::string& address : {"unix:" + folder / "store", test::free_address()}) {
       CAPTURE(size);
       CAPTURE(address);
       const auto errors = run_ranks(size, [&](int rank) {
@@ -202,7 +197,7 @@ TEST_CASE("store: exchanges and a shared descriptor among processes") {
 }
 
 TEST_CASE("store: descriptors do not travel over TCP") {
-  const std::string address = free_address();
+  const std::string address = test::free_address();
   const auto errors = run_ranks(2, [&](int rank) {
     const auto store = join_store(options_for(address, rank, 2));
     store->share_descriptor("file", 0);
@@ -212,7 +207,7 @@ TEST_CASE("store: descriptors do not travel over TCP") {
 
 TEST_CASE("store: strangers are closed and do not disturb") {
   const TemporaryFolder folder;
-  for (const std::string& address : {"unix:" + folder / "store", free_address()}) {
+  for (const std::string& address : {"unix:" + folder / "store", test::free_address()}) {
     CAPTURE(address);
     std::vector<int> closed_in_time(3, 0);  // not bool: threads write side by side
     std::vector<std::thread> strangers;
@@ -279,18 +274,23 @@ TEST_CASE("store: a wrong token or another job") {
 }
 
 TEST_CASE("store: an impostor in the place of rank 0") {
-  const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
-  const Descriptor listener = listen_on(Endpoint::parse(address));
-  std::thread impostor([&] {
-    Descriptor guest;
-    while (!(guest = accept_from(listener.get()))) std::this_thread::yield();
-    write_text(guest, std::string(512, 'x'));
-    gets_closed(guest, 5);
-  });
-  CHECK_THROWS_WITH_AS(join_store(options_for(address, 1, 2)),
-                       doctest::Contains("does not belong to this job"), CommError);
-  impostor.join();
+  const std::string challenge = "Lockstep" + std::string("\x02\0\0\0\0\0\0\0", 8) +
+                                std::string(32, 'n');  // anybody can make one
+  for (const std::string& answer :
+       {std::string(512, 'x'), challenge + std::string(32, 'x') + std::string(512, '\x01')}) {
+    const TemporaryFolder folder;
+    const std::string address = "unix:" + folder / "store";
+    const Descriptor listener = listen_on(Endpoint::parse(address));
+    std::thread impostor([&] {
+      Descriptor guest;
+      while (!(guest = accept_from(listener.get()))) std::this_thread::yield();
+      write_text(guest, answer);
+      gets_closed(guest, 5);
+    });
+    CHECK_THROWS_WITH_AS(join_store(options_for(address, 1, 2)),
+                         doctest::Contains("does not belong to this job"), CommError);
+    impostor.join();
+  }
 }
 
 TEST_CASE("store: a stale socket is replaced, other files are not touched") {
@@ -352,19 +352,28 @@ TEST_CASE("store: another protocol version") {
       join_store(options_for(address, 0, 2));
       return;
     }
-    std::string hello(64, '\0');  // token, magic, version
-    std::fill_n(hello.begin(), 32, '\x07');
-    hello.replace(32, 8, "Lockstep");
-    hello[40] = 99;
+    // By hand, as dist/handshake.h draws it: magic, version, purpose, job, rank, size.
+    const std::uint64_t job = fnv1a("job");
+    std::string hello = "Lockstep" + std::string("\x63\0\0\0\x01\0\0\0", 8) +
+                        std::string(reinterpret_cast<const char*>(&job), 8) +
+                        std::string("\x01\0\0\0\x02\0\0\0", 8);
     const Descriptor socket = stranger(address);
     write_text(socket, hello);
-    const Credentials own{token_of(7), fnv1a("job"), 1, 2};
-    const Reply reply = read_answer(socket.get(), own, Deadline(Seconds(10)));
-    throw Error(reply.refusal);
+    std::array<std::byte, 48> challenge;
+    const Deadline deadline(Seconds(10));
+    expect(receive_all(socket.get(), challenge, deadline) == Transfer::done, "no challenge");
+    const Token nonce = token_of(3);
+    const Token code =
+        hmac(token_of(7), "caller", {std::as_bytes(std::span(hello)), challenge, nonce});
+    send_all(socket.get(), nonce, deadline);
+    send_all(socket.get(), code, deadline);
+    Token welcome;
+    expect(receive_all(socket.get(), welcome, deadline) == Transfer::done, "not welcome");
+    throw Error(read_answer(socket.get(), deadline).refusal);
   });
   for (const std::string& error : errors) {
     CHECK(contains(error, "version 99"));
-    CHECK(contains(error, "version 1"));
+    CHECK(contains(error, fmt::format("version {}", protocol_version)));
   }
 }
 
@@ -428,6 +437,17 @@ TEST_CASE("store: missing or different at an exchange") {
   }
 }
 
+/// A rank that has proved to belong to the job, and waits for the answer.
+Descriptor come_in(const std::string& address, const Credentials& own) {
+  std::string why;
+  const Deadline deadline(Seconds(10));
+  Descriptor socket;
+  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::store, deadline, why);
+  expect(prove(socket.get(), own, Purpose::store, deadline).kind == Reply::Kind::accepted,
+         "rank {} is not let in", own.rank);
+  return socket;
+}
+
 /// Rank `victim` was killed; the others must say so, or at least rank 0 must.
 void check_killed(const std::vector<Outcome>& outcomes, int victim, bool only_rank_0_knows) {
   for (int r = 0; r < static_cast<int>(outcomes.size()); ++r) {
@@ -462,7 +482,6 @@ TEST_CASE("store: a rank is killed in an exchange") {
 TEST_CASE("store: a rank is killed while joining") {
   const TemporaryFolder folder;
   const std::string address = "unix:" + folder / "store";
-  const Deadline deadline(Seconds(10));
   SUBCASE("rank 0, with greetings unanswered") {
     const auto outcomes = test::run_processes(3, [&](int rank) {
       if (rank == 0) {
@@ -482,11 +501,7 @@ TEST_CASE("store: a rank is killed while joining") {
     for (const int victim : {1, 2}) {
       const auto outcomes = test::run_processes(3, [&](int rank) {
         if (rank == victim) {
-          std::string why;
-          Descriptor socket;
-          while (!socket)
-            socket = greet(Endpoint::parse(address), options_for(address, rank, 3).credentials,
-                           Purpose::store, deadline, why);
+          const Descriptor socket = come_in(address, options_for(address, rank, 3).credentials);
           ::usleep(50'000);
           ::raise(SIGKILL);
         }
@@ -500,11 +515,7 @@ TEST_CASE("store: a rank is killed while joining") {
   SUBCASE("another, while one waits for an answer: both who remain are echoes") {
     const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
       if (rank == 1) {
-        std::string why;
-        Descriptor socket;
-        while (!socket)
-          socket = greet(Endpoint::parse(address), options_for(address, 1, 4).credentials,
-                         Purpose::store, deadline, why);
+        const Descriptor socket = come_in(address, options_for(address, 1, 4).credentials);
         ::usleep(500'000);
         ::raise(SIGKILL);
       }

@@ -46,6 +46,20 @@ class ScriptedStore final : public Store {
   Seconds timeout_;
 };
 
+/// What proves to rank 0's mesh that one belongs to it, from what rank 0 gave to the store.
+Token token_from(const std::string& given) {
+  return hmac(Token{}, "mesh", {std::as_bytes(std::span(given)).first(32)});
+}
+
+std::pair<Descriptor, Reply::Kind> call_door(const Endpoint& address, const Credentials& own,
+                                             Purpose purpose) {
+  const Deadline deadline(Seconds(5));
+  std::string why;
+  Descriptor socket = greet(address, own, purpose, deadline, why);
+  const Reply reply = prove(socket.get(), own, purpose, deadline);
+  return {std::move(socket), reply.kind};
+}
+
 TEST_CASE("tcp: nobody listens") {
   std::string unused;
   {
@@ -53,44 +67,51 @@ TEST_CASE("tcp: nobody listens") {
     unused = "127.0.0.1:" + std::to_string(local_port(listener.get()));
   }
   const auto store = std::make_shared<ScriptedStore>(
-      1, std::vector<std::string>{std::string(32, 't') + unused, ""}, 0.2);
+      1, std::vector<std::string>{std::string(32, 't') + unused, "127.0.0.1:1"}, 0.2);
   CHECK_THROWS_WITH_AS(tcp_transport(store),
                        doctest::Contains(("rank 1 cannot connect to rank 0 at " + unused).c_str()),
                        CommError);
 }
 
 TEST_CASE("tcp: nobody calls, strangers do") {
-  const auto store = std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", "", ""}, 0.5);
-  std::vector<Descriptor> strangers;
+  const std::string nobody = "127.0.0.1:1";
+  const auto store =
+      std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody, nobody}, 0.5);
+  std::atomic<int> turned_away{0};
+  std::vector<std::jthread> strangers;
+  Descriptor silent;
   store->on_address = [&](const std::string& given) {
     const Endpoint address = Endpoint::parse(given.substr(32));
-    const Deadline deadline(Seconds(1));
-    std::string why;
-    const auto call = [&](char token, std::uint64_t job, Purpose purpose) {
-      Credentials stranger{{}, job, 1, 3};
-      if (token == 't') std::memcpy(stranger.token.data(), given.data(), 32);
-      strangers.push_back(greet(address, stranger, purpose, deadline, why));
+    const auto call = [&](const Token& token, std::uint64_t job, Purpose purpose) {
+      strangers.emplace_back([=, &turned_away, own = Credentials{token, job, 1, 3}] {
+        const Reply::Kind answer = call_door(address, own, purpose).second;
+        turned_away += answer == Reply::Kind::closed || answer == Reply::Kind::stranger;
+      });
     };
-    call('t', 2, Purpose::mesh);   // of another job
-    call('t', 1, Purpose::store);  // for another purpose
-    call('0', 1, Purpose::mesh);   // without the token
-    strangers.push_back(connect_to(address, deadline, why));
+    call(token_from(given), 2, Purpose::mesh);   // of another job
+    call(token_from(given), 1, Purpose::store);  // for another purpose
+    call(Token{}, 1, Purpose::mesh);             // without the token
+    std::string why;
+    silent = connect_to(address, Deadline(Seconds(1)), why);
   };
   CHECK_THROWS_WITH_AS(tcp_transport(store), doctest::Contains("ranks 1, 2 are missing"),
                        CommError);
-  CHECK(strangers.size() == 4);
+  strangers.clear();  // joins
+  CHECK(turned_away == 3);
 
   // The control: whoever has all of it is let in.
-  const auto other = std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", ""}, 5);
+  const auto other = std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody}, 5);
   Descriptor guest;
+  std::jthread caller;
   other->on_address = [&](const std::string& given) {
-    Credentials rank_1{{}, 1, 1, 2};
-    std::memcpy(rank_1.token.data(), given.data(), 32);
-    std::string why;
-    guest =
-        greet(Endpoint::parse(given.substr(32)), rank_1, Purpose::mesh, Deadline(Seconds(1)), why);
+    caller = std::jthread([&guest, given] {
+      guest =
+          call_door(Endpoint::parse(given.substr(32)), {token_from(given), 1, 1, 2}, Purpose::mesh)
+              .first;
+    });
   };
   const auto transport = tcp_transport(other);
+  caller.join();
   std::byte byte{};
   CHECK(transport->receive(1, std::span(&byte, 1)) == 0);
 }

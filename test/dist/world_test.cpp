@@ -40,7 +40,7 @@ TEST_CASE("world: options") {
 
 TEST_CASE("world: ranks as threads") {
   for (const int size : {1, 2, 3, 4, 7}) {
-    for (const char* comm : {"auto", "ring", "direct"}) {
+    for (const char* comm : {"auto", "ring", "direct", "one-shot", "halving", "hierarchical"}) {
       CAPTURE(size);
       CAPTURE(comm);
       std::atomic<int> ended{0};
@@ -150,11 +150,7 @@ TEST_CASE("world: a process that throws says so to the others") {
 }
 
 TEST_CASE("world: shm is for one machine, tcp is taken on several") {
-  std::string address;
-  {
-    const dist::Descriptor listener = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
-    address = "127.0.0.1:" + std::to_string(dist::local_port(listener.get()));
-  }
+  const std::string address = test::free_address();
   const auto outcomes = test::run_processes(2, [&](int rank) {
     test::set_rank_environment(rank, 2, address);
     ::setenv("LOCAL_WORLD_SIZE", "1", 1);

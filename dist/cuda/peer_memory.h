@@ -1,0 +1,24 @@
+#pragma once
+/// Memory of a GPU that all ranks of a machine address: their own pointers within one process, CUDA
+/// IPC between processes.
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "lockstep/dist/host_communicator.h"
+
+namespace lockstep::dist {
+
+/// The memory of every rank, as this one addresses it. Peers' memory is unmapped with the last copy,
+/// own memory freed.
+struct PeerMemory {
+  std::size_t bytes = 0;
+  std::vector<std::byte*> base;
+  std::shared_ptr<void> keeper;
+};
+
+/// `bytes` zeroed bytes on every rank's device. Collective, and blocks.
+PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
+
+}  // namespace lockstep::dist

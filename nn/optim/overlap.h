@@ -1,0 +1,51 @@
+#pragma once
+/// An optimizer that steps on a bucket as soon as it has been reduced, while later buckets travel.
+///
+///   optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+///   dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
+///   optim::Overlap overlap(optimizer, ddp);
+///
+///     bucket 0           |--- all-reduce ---|step|
+///     bucket 1                    |--- all-reduce ---|step|
+///     backward kernels  ........................|         step(): whatever is left
+///
+/// The loop stays as it is, step() included, and so does every bit of the result. Steps begin after
+/// the last kernel of backward, since until then backward may read any parameter.
+///
+/// Early are the parameters that this rank has used in a backward whose total weight was known when
+/// it began; step() steps the others: those that only other ranks have used, and all of them at the
+/// end of a window.
+///
+/// A step that has begun cannot be taken back. So this does not go together with NonFinite::skip or
+/// stop (UsageError), with clipping between backward and step (StateError), with options that
+/// change between backward and step (StateError), with a second backward before the step
+/// (StateError), or with ranks without data, which change the divisor in the end (StateError).
+
+#include <span>
+
+#include "lockstep/dist/ddp.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+/// While it lives, the optimizer steps early. On all ranks or on none. Both must outlive it.
+class [[nodiscard]] Overlap final : dist::EarlyStepper {
+ public:
+  Overlap(Optimizer& optimizer, dist::DistributedDataParallel& ddp)
+      : optimizer_(optimizer), ddp_(ddp) {
+    ddp_.overlap(*this);
+  }
+  ~Overlap() override { ddp_.end_overlap(*this); }
+  Overlap(const Overlap&) = delete;
+  Overlap& operator=(const Overlap&) = delete;
+
+ private:
+  void step_now(std::span<const Parameter> parameters) override {
+    optimizer_.step_early(parameters);
+  }
+
+  Optimizer& optimizer_;
+  dist::DistributedDataParallel& ddp_;
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,227 @@
+// Several machines, here as several launchers on one: one job, one end, one message. With addresses
+// of their own: namespaces_test.cpp.
+
+#include "cli/nodes.h"
+
+#include <doctest/doctest.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <fstream>
+#include <memory>
+
+#include "lockstep/dist/socket.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+std::string free_address() {
+  const dist::Descriptor probe = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
+  return fmt::format("127.0.0.1:{}", dist::local_port(probe.get()));
+}
+
+/// The launchers of a job, one for each element of `ranks`.
+struct Launchers {
+  Launchers(const std::vector<int>& ranks, const std::vector<std::string>& program,
+            const std::vector<std::string>& options = {}) {
+    const std::string address = free_address();
+    for (std::size_t n = 0; n < ranks.size(); ++n)
+      nodes.push_back(
+          std::make_unique<Process>(node_command(ranks[n], static_cast<int>(ranks.size()),
+                                                 static_cast<int>(n), address, program, options)));
+  }
+  std::vector<Ended> wait() {
+    std::vector<Ended> ended;
+    for (const auto& node : nodes) ended.push_back(node->wait());
+    return ended;
+  }
+  /// How all of them must end.
+  void expect(int code, const std::string& message) {
+    for (const Ended& ended : wait()) {
+      CHECK(ended.code == code);
+      CHECK(ended.err == message);
+    }
+    for (const auto& node : nodes) CHECK(node->family().empty());
+  }
+  std::vector<std::unique_ptr<Process>> nodes;
+};
+
+std::vector<std::string> shell(const std::string& script) { return {"sh", "-c", script}; }
+
+/// The process of that rank.
+pid_t rank_of(const Process& node, int rank) {
+  for (const pid_t process : node.family()) {
+    std::ifstream file(fmt::format("/proc/{}/environ", process));
+    const std::string environment = '\0' + std::string{std::istreambuf_iterator<char>(file), {}};
+    if (contains(environment, '\0' + fmt::format("RANK={}", rank) + '\0')) return process;
+  }
+  FAIL("there is no rank ", rank);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("nodes: what ranks find") {
+  Launchers job({2, 1},
+                shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE "
+                      "$GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR; echo job $LOCKSTEP_JOB "
+                      "$LOCKSTEP_STORE $MASTER_PORT $LOCKSTEP_INTERFACE $(sha256sum < "
+                      "/proc/self/fd/$LOCKSTEP_TOKEN_FD)"),
+                {"--interface", "127.0.0.1"});
+  const std::vector<Ended> ended = job.wait();
+  std::string out;
+  for (const Ended& node : ended) {
+    CHECK(node.code == 0);
+    CHECK(node.err.empty());
+    out += node.out;
+  }
+  for (const char* line :
+       {"0/3 0/2 0/2 127.0.0.1\n", "1/3 1/2 0/2 127.0.0.1\n", "2/3 0/1 1/2 127.0.0.1\n"})
+    CHECK(count(out, line) == 1);
+  const std::size_t at = out.find("job ");
+  REQUIRE(at != std::string::npos);
+  CHECK(count(out, out.substr(at, out.find('\n', at) - at)) == 3);
+  CHECK(contains(out, " 127.0.0.1 "));
+}
+
+TEST_CASE("nodes: training on two of them is training on one") {
+  struct Case {
+    std::vector<int> ranks;
+    std::vector<std::string> options, options_of_one;
+  };
+  const std::vector<std::string> direct{"--comm", "direct"},
+      direct_tcp{"--comm", "direct", "--transport", "tcp"};
+  for (const auto& [ranks, options, options_of_one] :
+       {Case{{2, 2}, {"--transport", "tcp"}, {}}, Case{{2, 1}, {"--transport", "tcp"}, {}},
+        Case{{2, 2}, {}, {}}, Case{{1, 2}, direct, direct}, Case{{2, 2}, direct_tcp, direct},
+        Case{{2, 2}, {"--comm", "hierarchical"}, {}}}) {
+    CAPTURE(fmt::format("{} + {}, {}", ranks[0], ranks[1], fmt::join(options, " ")));
+    const NodesFolder folder;
+    Launchers job(ranks, training(folder / "summary.json", options));
+    for (const Ended& ended : job.wait()) {
+      CAPTURE(ended.err);
+      REQUIRE(ended.code == 0);
+    }
+    check_same_training(folder / "summary.json", ranks[0] + ranks[1], options_of_one);
+  }
+}
+
+TEST_CASE("nodes: --prefix counts all ranks") {
+  Launchers job({1, 1}, shell("echo here"), {"--prefix"});
+  const std::vector<Ended> ended = job.wait();
+  CHECK(ended[0].out == "[0] here\n");
+  CHECK(ended[1].out == "[1] here\n");
+}
+
+TEST_CASE("nodes: a failure on one ends all, with one message and one code") {
+  SUBCASE("a code") {
+    Launchers({2, 2}, shell("[ $RANK = 3 ] && exit 7; exec sleep 1000"))
+        .expect(7, "error: rank 3 on node 1 failed with exit code 7\n");
+  }
+  SUBCASE("a signal") {
+    Launchers({1, 2}, shell("[ $RANK = 0 ] && kill -9 $$; exec sleep 1000"))
+        .expect(1, "error: rank 0 on node 0 was killed by signal 9 (Killed)\n");
+  }
+  SUBCASE("after the others have succeeded") {
+    Launchers({1, 1, 1}, shell("[ $RANK = 1 ] || exit 0; sleep 0.3; exit 5"))
+        .expect(5, "error: rank 1 on node 1 failed with exit code 5\n");
+  }
+  SUBCASE("the cause, not an echo that came first") {
+    const std::string script =
+        "if [ $RANK = 0 ]; then echo 'echo rank 1 is gone' > /proc/self/fd/$LOCKSTEP_ERROR_FD; "
+        "else sleep 0.3; echo 'cause no such file' > /proc/self/fd/$LOCKSTEP_ERROR_FD; fi; exit 2";
+    Launchers({1, 1}, shell(script))
+        .expect(2, "error: rank 1 on node 1 failed with exit code 2: no such file\n");
+  }
+}
+
+TEST_CASE("nodes: a rank is killed while they train") {
+  for (const int victim : {0, 3}) {
+    CAPTURE(victim);
+    Launchers job({2, 2}, endless_training());
+    wait_for_training(*job.nodes[0]);
+    kill(rank_of(*job.nodes[static_cast<std::size_t>(victim / 2)], victim), SIGKILL);
+    for (const Ended& ended : job.wait()) {
+      CHECK(ended.code == 1);
+      CHECK(contains(ended.err, fmt::format("error: rank {} on node {} was killed by signal 9",
+                                            victim, victim / 2)));
+    }
+  }
+}
+
+TEST_CASE("nodes: a launcher is killed while they train") {
+  for (const std::size_t victim : {0, 1}) {
+    CAPTURE(victim);
+    Launchers job({2, 2}, endless_training());
+    wait_for_training(*job.nodes[0]);
+    kill(job.nodes[victim]->id(), SIGKILL);
+    const std::vector<Ended> ended = job.wait();
+    CHECK(ended[victim].signal == SIGKILL);
+    CHECK(ended[1 - victim].code == 1);
+    CHECK(contains(
+        ended[1 - victim].err,
+        fmt::format("error: node {} is lost: the connection with its launcher has ended", victim)));
+    for (const auto& node : job.nodes) node->wait_for_empty_family();
+  }
+}
+
+TEST_CASE("nodes: a signal to one launcher stops all") {
+  Launchers job({1, 1}, shell("echo ready; exec sleep 1000"));
+  for (const auto& node : job.nodes) node->wait_for_output("ready");
+  kill(job.nodes[1]->id(), SIGINT);
+  job.expect(1, "error: node 1 was stopped by signal 2 (Interrupt)\n");
+}
+
+TEST_CASE("nodes: a signal to a launcher whose ranks have ended") {
+  Launchers job({1, 1}, shell("echo ready $RANK; [ $RANK = 0 ] || exec sleep 1000"));
+  job.nodes[0]->wait_for_output("ready 0");
+  job.nodes[1]->wait_for_output("ready 1");
+  while (job.nodes[0]->family().size() > 2) {  // launcher and guardian
+  }
+  kill(job.nodes[0]->id(), SIGINT);
+  job.expect(1, "error: node 0 was stopped by signal 2 (Interrupt)\n");
+}
+
+TEST_CASE("nodes: a program that one of them cannot start") {
+  const std::string address = free_address();
+  Process first(node_command(1, 2, 0, address, {"sleep", "1000"}));
+  Process second(node_command(1, 2, 1, address, {"no-such-program"}));
+  const std::string why = "cannot start 'no-such-program': No such file or directory\n";
+  CHECK(second.wait().err == "error: " + why);
+  const Ended ended = first.wait();
+  CHECK(ended.code == 1);
+  CHECK(ended.err == "error: node 1: " + why);
+}
+
+TEST_CASE("nodes: a node that never comes") {
+  const std::string address = free_address();
+  const Ended alone = run(node_command(1, 3, 0, address, {"true"}, {"--timeout", "0.2"}));
+  CHECK(alone.code == 1);
+  CHECK(contains(alone.err, "after 0.2 s at " + address + " nodes 1, 2 are missing"));
+  CHECK(lines_of(alone.err).size() == 1);
+  const Ended other = run(node_command(1, 2, 1, address, {"true"}, {"--timeout", "0.2"}));
+  CHECK(other.code == 1);
+  CHECK(contains(other.err, "node 1 did not find node 0 at " + address));
+}
+
+TEST_CASE("nodes: bad usage is one line and code 2") {
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+           {"--nnodes", "2"},
+           {"--nnodes", "2", "--node-rank", "0"},
+           {"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:1"},
+           {"--nnodes", "2", "--node-rank", "-1", "--rendezvous", "127.0.0.1:1"},
+           {"--nnodes", "0"},
+           {"--node-rank", "1"},
+           {"--nnodes", "2", "--node-rank", "1", "--rendezvous", "nowhere"},
+           {"--nnodes", "2", "--node-rank", "1", "--rendezvous", "127.0.0.1:1", "--timeout", "0"},
+           {"--nnodes", "2", "--node-rank", "1", "--rendezvous", "127.0.0.1:1", "--interface",
+            "nothing0"}}) {
+    const Ended ended = run(launched(1, "true", options));
+    CAPTURE(ended.err);
+    CHECK(ended.code == 2);
+    CHECK(ended.out.empty());
+    CHECK(lines_of(ended.err).size() == 1);
+  }
+}

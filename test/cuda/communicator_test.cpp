@@ -1,0 +1,237 @@
+// Collectives between GPUs: the engines of dist/device_engine.h among ranks that are threads and
+// processes, with what can go wrong. (In the simulator: kernels/simt has CUDA IPC and NCCL, too.)
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "dist/exercise.h"
+#include "dist/processes.h"
+#include "lockstep/core/gpu.h"
+#include "lockstep/core/graph.h"
+#include "lockstep/dist/world.h"
+
+namespace lockstep {
+namespace {
+
+using dist::testing::exercise;
+using dist::testing::exercise_tree_order;
+using test::contains;
+using test::expect;
+
+// Ways for GPUs to reach each other.
+struct Engine {
+  std::string comm, transport;
+  bool tree;  // folds in tree order
+};
+const std::vector<Engine> engines{
+    {"auto", "ipc", true}, {"ring", "ipc", false}, {"nccl", "", false}, {"nccl-direct", "", true}};
+
+JoinOptions options_of(const Engine& engine, double timeout = 30) {
+  return {.comm = engine.comm, .transport = engine.transport, .timeout = dist::Seconds(timeout)};
+}
+
+// With NCCL each rank has a GPU of its own; under ipc neighbours share one.
+Device device_of(const World& world, const Engine& engine) {
+  const bool shared = engine.transport == "ipc";
+  return {*gpu::kind(), (shared ? world.rank() / 2 : world.rank()) % gpu::count()};
+}
+
+bool enough_gpus(int ranks, const Engine& engine) {
+  return engine.transport == "ipc" || ranks <= gpu::count();
+}
+
+void exercise_all(const World& world, const Engine& engine) {
+  dist::Communicator& comm = world.communicator();
+  const Device device = device_of(world, engine);
+  for (const std::int64_t count : {0, 1, 7, 1001}) exercise<float>(comm, count, device);
+  exercise<double>(comm, 257, device);
+  exercise<std::int32_t>(comm, 31, device);
+  exercise<std::int64_t>(comm, 77, device);
+  exercise<float>(comm, 100);  // on the host, in between
+  if (engine.tree) {
+    exercise_tree_order(comm, Tensor::empty({999}, DType::f32, device));
+    const Tensor window = comm.allocate(999, DType::f32, device);
+    expect(window.device() == device, "allocated on {}", window.device().to_string());
+    exercise_tree_order(comm, window);
+    exercise_tree_order(comm, window.slice(13, 400));
+  }
+}
+
+// Three at once, in one piece of allocated memory, waited for in another order.
+void several_in_flight(const World& world, const Engine& engine) {
+  const Device device = device_of(world, engine);
+  const Tensor memory = world.communicator().allocate(300, DType::f32, device);
+  std::array<dist::Work, 3> works;
+  for (int k = 0; k < 3; ++k)
+    dist::testing::fill<float>(memory.slice(100 * k, 100 * k + 100), world.rank());
+  for (int k = 0; k < 3; ++k)
+    works[static_cast<std::size_t>(k)] = world.communicator().all_reduce(
+        memory.slice(100 * k, 100 * k + 100), fmt::format("piece {}", k));
+  for (const std::size_t k : {2u, 0u, 1u}) works[k].wait();
+  for (int k = 0; k < 3; ++k)
+    dist::testing::expect<float>(
+        "in flight", world.rank(), memory.slice(100 * k, 100 * k + 100), 0,
+        [&](std::int64_t i) { return dist::testing::sum_of_values(world.size(), i); });
+}
+
+TEST_CASE("GPU communicators: all operations among threads") {
+  for (const Engine& engine : engines)
+    for (int size = 1; size <= 8; ++size) {
+      if (!enough_gpus(size, engine)) continue;
+      CAPTURE(engine.comm);
+      CAPTURE(engine.transport);
+      CAPTURE(size);
+      run_threads(size, options_of(engine), [&](World& world) {
+        exercise_all(world, engine);
+        several_in_flight(world, engine);
+      });
+    }
+}
+
+TEST_CASE("GPU communicators: all operations among processes") {
+  for (const Engine& engine : engines)
+    for (const int size : {2, 3, 5}) {
+      if (!enough_gpus(size, engine)) continue;
+      CAPTURE(engine.comm);
+      CAPTURE(engine.transport);
+      CAPTURE(size);
+      const test::TemporaryFolder folder;
+      test::check_all_well(test::run_processes(size, [&](int rank) {
+        test::set_rank_environment(rank, size, "unix:" + folder / "store");
+        const World world = World::join(options_of(engine));
+        exercise_all(world, engine);
+        several_in_flight(world, engine);
+      }));
+    }
+}
+
+TEST_CASE("GPU communicators: groups") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(4, engine)) continue;
+    CAPTURE(engine.comm);
+    run_threads(4, options_of(engine), [&](World& world) {
+      const auto pair = world.split(world.rank() % 2);
+      exercise<float>(pair->communicator(), 501, device_of(world, engine));
+      exercise<float>(world.communicator(), 501, device_of(world, engine));
+    });
+  }
+}
+
+TEST_CASE("GPU communicators: a step that is recorded replays its collectives") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(3, engine)) continue;
+    CAPTURE(engine.comm);
+    run_threads(3, options_of(engine), [&](World& world) {
+      const Device device = device_of(world, engine);
+      const Tensor x = Tensor::full({1000}, world.rank() + 1, DType::f32, device);
+      const Tensor sum = world.communicator().allocate(1000, DType::f32, device);
+      StepGraph step(
+          [&] {
+            sum.copy_from(x);
+            world.communicator().all_reduce(sum, "recorded").wait();
+          },
+          device);
+      for (int replay = 0; replay < 6; ++replay) {
+        x.fill(world.rank() + 1 + 10 * replay);
+        step();
+        const float got = sum.to_vector<float>()[999];
+        expect(got == static_cast<float>(6 + 30 * replay), "replay {} gave {}", replay, got);
+      }
+      expect(step.recordings() == 1, "{} recordings", step.recordings());
+    });
+  }
+}
+
+// What each rank's thread threw, where they all should fail.
+std::vector<std::string> messages(int size, const Engine& engine, double timeout,
+                                  const std::function<void(World&)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(size));
+  try {
+    run_threads(size, options_of(engine, timeout), [&](World& world) {
+      try {
+        body(world);
+      } catch (const CommError& error) {
+        texts[static_cast<std::size_t>(world.rank())] = error.what();
+        throw;
+      }
+    });
+  } catch (const CommError&) {
+  }
+  return texts;
+}
+
+TEST_CASE("GPU communicators: ranks that call different things are told so") {
+  for (const Engine& engine : engines) {
+    CAPTURE(engine.comm);
+    if (!enough_gpus(2, engine)) continue;
+    const auto texts = messages(2, engine, 20, [&](World& world) {
+      const Device device = device_of(world, engine);
+      exercise<float>(world.communicator(), 10, device);
+      const Tensor data = Tensor::zeros({world.rank() == 0 ? 10 : 20}, DType::f32, device);
+      world.communicator().all_reduce(data, world.rank() == 0 ? "left" : "right").finish();
+    });
+    for (const std::string& text : texts) {
+      CAPTURE(text);
+      CHECK(contains(text, "'left' of 10 f32 (device)"));
+      CHECK(contains(text, "'right' of 20 f32 (device)"));
+    }
+  }
+}
+
+TEST_CASE("GPU communicators: a rank that never comes is named, and streams are released") {
+  for (const Engine& engine : engines) {
+    CAPTURE(engine.comm);
+    if (!enough_gpus(3, engine)) continue;
+    const auto texts = messages(3, engine, 0.5, [&](World& world) {
+      const Device device = device_of(world, engine);
+      exercise<float>(world.communicator(), 10, device);
+      if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(2));
+      const Tensor data = Tensor::zeros({10}, DType::f32, device);
+      world.communicator().all_reduce(data, "missed").finish();
+    });
+    CAPTURE(texts[0]);
+    CAPTURE(texts[2]);
+    CHECK(contains(texts[0] + texts[2], "timed out after 0.5 s, waiting for rank 1"));
+    CHECK(contains(texts[0], "'missed'"));
+    CHECK(contains(texts[2], "'missed'"));
+  }
+}
+
+TEST_CASE("GPU communicators: a killed rank ends the others") {
+  for (const Engine& engine : engines) {
+    CAPTURE(engine.comm);
+    if (!enough_gpus(3, engine)) continue;
+    const test::TemporaryFolder folder;
+    const auto outcomes = test::run_processes(3, [&](int rank) {
+      test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+      const World world = World::join(options_of(engine, 20));
+      const Tensor data = world.communicator().allocate(100, DType::f32, device_of(world, engine));
+      for (int i = 0; i < 10'000; ++i) {
+        if (rank == 1 && i == 5) ::raise(SIGKILL);
+        world.communicator().all_reduce(data, "bucket").finish();
+      }
+    });
+    CHECK(outcomes[1].signal == SIGKILL);
+    for (const std::size_t r : {0u, 2u}) {
+      CAPTURE(outcomes[r].message);
+      CHECK(outcomes[r].kind == "peer");
+      CHECK(outcomes[r].seconds < 15);
+    }
+  }
+}
+
+TEST_CASE("GPU communicators: what cannot be is refused in one line") {
+  if (!enough_gpus(2, engines[2])) return;
+  const auto on_one_gpu = [](World& world) {
+    world.communicator().all_reduce(Tensor::zeros({4}, DType::f32, {*gpu::kind(), 0}), "x").wait();
+  };
+  CHECK_THROWS_WITH_AS(run_threads(2, {.comm = "nccl"}, on_one_gpu),
+                       doctest::Contains("[nccl] ranks 0 and 1 share a GPU"), UsageError);
+  run_threads(2, {}, on_one_gpu);  // auto: ipc
+  CHECK_THROWS_AS(World::join({.comm = "nccl", .transport = "ipc"}), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep

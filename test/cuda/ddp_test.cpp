@@ -1,0 +1,162 @@
+// Data parallelism with gradients that never leave the GPUs: every engine, recorded steps, and what
+// they refuse.
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "lockstep/core/gpu.h"
+#include "lockstep/core/graph.h"
+#include "lockstep/lockstep.h"
+
+namespace lockstep {
+namespace {
+
+struct Result {
+  std::string digest;
+  double loss = 0;
+};
+
+struct How {
+  std::string comm = "auto", transport = "";
+  bool on_gpu = true, recorded = false;
+  double bucket_cap_mb = 25;
+};
+
+constexpr int steps = 8, rows = 6;
+
+// A rank's rows: unique per rank and index.
+Tensor samples(int rank) {
+  const Tensor x = Tensor::empty({rows, 10});
+  for (std::int64_t i = 0; i < x.numel(); ++i)
+    x.data<float>()[i] = static_cast<float>((i * 7 + rank * 13) % 23 - 11) / 8;
+  return x;
+}
+Tensor labels(int rank) {
+  const Tensor y = Tensor::empty({rows}, DType::i64);
+  for (std::int64_t i = 0; i < rows; ++i) y.data<std::int64_t>()[i] = (i + rank) % 4;
+  return y;
+}
+
+Result train(int ranks, const How& how) {
+  Result result;
+  run_threads(ranks, {.comm = how.comm, .transport = how.transport}, [&](World& world) {
+    const Device device = how.on_gpu ? Device{*gpu::kind(), world.rank() % gpu::count()} : Device{};
+    manual_seed(3);
+    nn::Sequential model{nn::Linear(10, 16), nn::ReLU(), nn::Linear(16, 4)};
+    model.to(device);
+    optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+    const dist::DistributedDataParallel ddp(model.parameters(), {}, world,
+                                            {.bucket_cap_mb = how.bucket_cap_mb});
+    const Tensor x = samples(world.rank()).to(device), y = labels(world.rank()).to(device);
+    const Tensor last = Tensor::empty({1}, DType::f32, device);
+    const auto step = [&] {
+      Tape tape;
+      const Tensor loss = nn::cross_entropy(model(x), y);
+      tape.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      last.copy_from(loss.detach().view({1}));
+    };
+    StepGraph graph(step, device);
+    for (int i = 0; i < steps; ++i)
+      if (how.recorded)
+        graph();
+      else
+        step();
+    const std::string digest = dist::parameter_digest(model.parameters());
+    for (const std::string& other : dist::gather_text(world.communicator(), digest))
+      check<Error>(other == digest, "replicas differ: {} and {}", other, digest);
+    const Tensor loss = last.to(Device{}).clone();
+    world.communicator().all_reduce(loss, "loss").wait();
+    if (world.rank() == 0) result = {digest, loss.item() / ranks};
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in tree order") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    if (ranks > gpu::count()) continue;
+    CAPTURE(ranks);
+    const Result cpu = train(ranks, {.on_gpu = false});
+    const Result direct = train(ranks, {.transport = "ipc"});
+    CHECK(direct.loss == doctest::Approx(cpu.loss).epsilon(1e-5));
+    for (const How& how :
+         {How{.comm = "nccl-direct"}, How{.transport = "ipc", .bucket_cap_mb = 1e-4},
+          How{.comm = "direct", .transport = "ipc", .recorded = true},
+          How{.comm = "nccl-direct", .recorded = true}, How{.transport = "ipc", .deferred = true},
+          How{.comm = "nccl-direct", .deferred = true}})
+      CHECK(train(ranks, how).digest == direct.digest);
+    for (const How& how : {How{.comm = "nccl"}, How{.comm = "ring", .transport = "ipc"}}) {
+      CAPTURE(how.comm);
+      const Result plain = train(ranks, how);
+      CHECK(plain.loss == doctest::Approx(cpu.loss).epsilon(1e-5));
+      CHECK(train(ranks, how).digest == plain.digest);
+      // Without the control message the last bucket is cut elsewhere: other bits, the same again.
+      const How recorded{.comm = how.comm, .transport = how.transport, .recorded = true};
+      const Result graph = train(ranks, recorded);
+      CHECK(graph.loss == doctest::Approx(cpu.loss).epsilon(1e-5));
+      CHECK(train(ranks, recorded).digest == graph.digest);
+    }
+  }
+}
+
+TEST_CASE("GPU DDP: a recorded step refuses what the host would have to read") {
+  const Device device{*gpu::kind(), 0};
+  const auto recorded = [&](const std::function<void(Tape&, const Tensor&)>& backward,
+                            const dist::DdpOptions& options, bool use_both) {
+    return [=](World& world) {
+      const Parameter a(Tensor::full({4}, 1, DType::f32, device), "a"),
+          b(Tensor::full({4}, 2, DType::f32, device), "b");
+      dist::DistributedDataParallel ddp({a, b}, {}, world, options);
+      StepGraph step(
+          [&] {
+            Tape tape;
+            const Tensor x = mul(a, a);
+            backward(tape, sum(use_both ? mul(x, b) : x));
+            ddp.zero_grad();
+          },
+          device);
+      for (int i = 0; i < 3; ++i) step();
+    };
+  };
+  const auto plain = [](Tape& tape, const Tensor& loss) { tape.backward(loss); };
+  const auto summed = [](Tape& tape, const Tensor& loss) { tape.backward(loss, Weight{3}); };
+  const JoinOptions ipc{.transport = "ipc"};
+  CHECK_NOTHROW(run_threads(2, ipc, recorded(plain, {}, true)));
+  CHECK_THROWS_WITH_AS(run_threads(2, ipc, recorded(summed, {}, true)),
+                       doctest::Contains("the total weight must be known"), StateError);
+  CHECK_THROWS_WITH_AS(run_threads(2, ipc, recorded(plain, {}, false)),
+                       doctest::Contains("every parameter must be used, 'b' is not"), StateError);
+  CHECK_THROWS_WITH_AS(
+      run_threads(2, ipc, recorded(plain, {.nonfinite = dist::NonFinite::skip}, true)),
+      doctest::Contains("NonFinite::ignore"), StateError);
+}
+
+TEST_CASE("GPU DDP: a deferred verdict is told when the next backward begins") {
+  run_threads(2, {.transport = "ipc"}, [](World& world) {
+    const Device device{*gpu::kind(), 0};
+    const Parameter w(Tensor::full({4}, 2, DType::f32, device), "w");
+    dist::DistributedDataParallel ddp({w}, {}, world, {.deferred = true});
+    const auto backward = [&](std::optional<Weight> weight) {
+      w.zero_grad();
+      Tape tape;
+      tape.backward(sum(mul(w, w)), weight);
+    };
+    for (int i = 0; i < 3; ++i) backward({});
+    // Their totals differ: the next call tells both ranks so.
+    backward(Weight{1.0, world.rank() == 0 ? 2.0 : 3.0});
+    std::string message;
+    try {
+      ddp.settle();
+    } catch (const StateError& error) {
+      message = error.what();
+    }
+    check<Error>(message.find("the ranks' weights do not fit together") != std::string::npos,
+                 "'{}'", message);
+  });
+}
+
+}  // namespace lockstep

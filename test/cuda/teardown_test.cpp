@@ -1,0 +1,115 @@
+// How worlds end while tensors on GPUs are on their way: the teardown matrix of every engine, and
+// ranks that die before their engines were used. (CUDA IPC and NCCL may be simulated ones.)
+
+#include "dist/teardown.h"
+
+#include <doctest/doctest.h>
+
+#include "lockstep/core/gpu.h"
+#include "lockstep/dist/agreement.h"
+
+namespace lockstep {
+namespace {
+
+using test::contains;
+using test::Outcome;
+
+struct Engine {
+  std::string comm, transport;
+};
+const std::vector<Engine> engines{
+    {"auto", "ipc"}, {"ring", "ipc"}, {"nccl", ""}, {"nccl-direct", ""}};
+
+// What has begun on a GPU is waited for, until the timeout.
+JoinOptions options_of(const Engine& engine, double timeout = 2) {
+  return {.comm = engine.comm, .transport = engine.transport, .timeout = dist::Seconds(timeout)};
+}
+
+bool enough_gpus(int ranks, const Engine& engine) {
+  return engine.transport == "ipc" || ranks <= gpu::count();
+}
+
+// With NCCL each rank has a GPU of its own.
+Device device_of(const World& world) { return {*gpu::kind(), world.rank() % gpu::count()}; }
+
+TEST_CASE("GPU teardown: the matrix") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(test::teardown_ranks, engine)) continue;
+    CAPTURE(engine.comm);
+    CAPTURE(engine.transport);
+    test::tear_down_processes(options_of(engine), dist::max_ranks, 10, device_of);
+  }
+}
+
+// What the first use of an engine begins with, of which rank 1 takes part in so many steps: the
+// ranks tell each other where their GPUs are, and then exchange what connects them.
+void begin_to_use(const World& world, int steps) {
+  for (int k = 0; k < steps; ++k) (void)dist::gather_text(world.communicator(), "");
+}
+
+TEST_CASE("GPU teardown: a rank killed before the first use of its engine, or in it") {
+  for (const Engine& engine : engines)
+    for (const int steps : {0, 1, 2}) {
+      if (!enough_gpus(3, engine)) continue;
+      if (engine.transport == "ipc" && steps == 2) continue;  // then it is connected
+      CAPTURE(engine.comm);
+      CAPTURE(engine.transport);
+      CAPTURE(steps);
+      const test::TemporaryFolder folder;
+      const auto outcomes = test::run_processes(
+          3,
+          [&](int rank) {
+            test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+            const World world = World::join(options_of(engine, 60));
+            if (rank == 1) {
+              begin_to_use(world, steps);
+              ::raise(SIGKILL);
+            }
+            const Tensor data = Tensor::zeros({100}, DType::f32, device_of(world));
+            world.communicator().all_reduce(data, "first").finish();
+          },
+          30);
+      CHECK(outcomes[1].signal == SIGKILL);
+      for (const std::size_t r : {0u, 2u}) {
+        const Outcome& outcome = outcomes[r];
+        INFO("rank ", r, " after ", outcome.seconds, " s: ", outcome.kind, " ", outcome.message);
+        CHECK(outcome.kind == "peer");
+        CHECK(contains(outcome.message, "rank 1"));
+        CHECK(outcome.seconds < 10);
+      }
+    }
+}
+
+TEST_CASE("GPU teardown: a rank killed after it has called, before its GPU has done it") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(3, engine)) continue;
+    CAPTURE(engine.comm);
+    CAPTURE(engine.transport);
+    const test::TemporaryFolder folder;
+    const auto outcomes = test::run_processes(
+        3,
+        [&](int rank) {
+          test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+          const World world = World::join(options_of(engine, 60));
+          const Device device = device_of(world);
+          dist::testing::exercise<float>(world.communicator(), 10, device);
+          const Tensor data = Tensor::zeros({100}, DType::f32, device);
+          dist::Work work = world.communicator().all_reduce(data, "last");
+          if (rank == 1) ::raise(SIGKILL);
+          work.finish();
+          world.communicator().barrier("its part may have been done").wait();
+        },
+        30);
+    CHECK(outcomes[1].signal == SIGKILL);
+    for (const std::size_t r : {0u, 2u}) {
+      const Outcome& outcome = outcomes[r];
+      INFO("rank ", r, " after ", outcome.seconds, " s: ", outcome.kind, " ", outcome.message);
+      CHECK(outcome.kind == "peer");
+      CHECK(contains(outcome.message, "rank 1"));
+      CHECK(outcome.seconds < 10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
