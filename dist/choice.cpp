@@ -1,9 +1,9 @@
 #include "lockstep/dist/choice.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
+#include <span>
 
 namespace lockstep::dist {
 namespace {
@@ -15,23 +15,24 @@ bool has_levels(const Choice& choice) {
   return nodes > 1 && nodes < choice.world;
 }
 
-using Candidates = std::array<Algorithm, 4>;
-
-Candidates candidates(const Choice& choice, bool in_window) {
+std::span<const Algorithm> candidates(const Choice& choice, bool in_window) {
   using enum Algorithm;
-  const Algorithm direct_way = in_window ? shared : direct;
+  static constexpr Algorithm leveled[] = {one_shot, hierarchical};
+  static constexpr Algorithm windows[] = {one_shot, shared};
+  static constexpr Algorithm copies[] = {one_shot, direct};
+  static constexpr Algorithm streams[] = {one_shot, direct, halving, ring};
   switch (choice.requested) {
     case automatic:
-      if (has_levels(choice)) return {one_shot, hierarchical, one_shot, one_shot};
-      if (in_window || choice.shared_memory) return {one_shot, direct_way, one_shot, one_shot};
-      return {one_shot, direct, halving, ring};
-    case direct: return {one_shot, direct_way, one_shot, one_shot};
+      if (has_levels(choice)) return leveled;
+      if (!choice.shared_memory) return streams;
+      return in_window ? windows : copies;
+    case direct: return in_window ? windows : copies;
     case hierarchical:
       if (has_levels(choice)) break;
-      return {direct_way, direct_way, direct_way, direct_way};
+      return std::span(in_window ? windows : copies).last(1);
     default: break;
   }
-  return {choice.requested, choice.requested, choice.requested, choice.requested};
+  return {&choice.requested, 1};
 }
 
 }  // namespace
@@ -88,7 +89,8 @@ Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, b
         predicted_seconds(choice, ring, bytes) < predicted_seconds(choice, direct, bytes);
     return choice.requested == ring || (flat && ring_wins) ? ring : direct;
   }
-  const Candidates all = candidates(choice, in_window);
+  const std::span<const Algorithm> all = candidates(choice, in_window);
+  if (all.size() == 1) return all[0];
   return *std::ranges::min_element(
       all, {}, [&](Algorithm algorithm) { return predicted_seconds(choice, algorithm, bytes); });
 }

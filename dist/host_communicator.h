@@ -91,6 +91,8 @@ class HostCommunicator final : public Communicator {
 
   /// Carries on with the calls in the queue; true if anything moved. Throws if that fails.
   bool advance();
+  /// Transport::relax, but for its errors.
+  void relax(unsigned round);
   /// Breaks the communicator, tells the other ranks, and throws: this rank's own error, or the
   /// `echo` of another's. `call` is the one it happened in: "#17 'bucket 0'".
   [[noreturn]] void give_up(bool echo, std::string_view operation, std::string_view call,
@@ -109,6 +111,7 @@ class HostCommunicator final : public Communicator {
   std::uint64_t next_ = 0;   // the number of the next call
   bool started_ = false;     // the executor has begun with the front call
   Seconds waited_{0};
+  Seconds finished_{0};  // when the last call ended
   std::exception_ptr failure_;
 };
 

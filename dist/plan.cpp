@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 
 #include "lockstep/dist/halving.h"
 
@@ -43,42 +44,48 @@ struct Stage {
   Phase phase = Phase::none;
   Scope scope = Scope::world;
 };
-using Stages = std::array<Stage, 7>;
+using Stages = std::span<const Stage>;
+
+// One row for each way of doing something. (Tables, because they are read for every call.)
+namespace rows {
+using enum Phase;
+using enum Scope;
+constexpr Stage ring[] = {{ring_reduce}, {ring_gather}};
+constexpr Stage direct[] = {{collect}, {fold_slots}, {share}};
+constexpr Stage shared[] = {{announce}, {fold_windows}, {announce}};
+constexpr Stage one_shot[] = {{exchange}, {fold_all}};
+constexpr Stage halving[] = {{greet}, {halve}, {rest_in}, {fold_rest}, {twice}, {rest_out}};
+constexpr Stage hierarchical[] = {{greet},           {collect, node},      {fold_slots, node},
+                                  {collect, across}, {fold_slots, across}, {share, across},
+                                  {share, node}};
+constexpr Stage ring_scatter[] = {{ring_reduce}, {copy_out}};
+constexpr Stage direct_scatter[] = {{collect}, {fold_slots}, {copy_out}};
+constexpr Stage ring_gather_only[] = {{copy_in}, {ring_gather}};
+constexpr Stage direct_gather[] = {{copy_in}, {share}};
+constexpr Stage broadcast[] = {{greet}, {tree}};
+constexpr Stage barrier[] = {{dissemination}};
+}  // namespace rows
 
 Stages all_reduce_stages(Algorithm algorithm) {
-  using enum Phase;
-  using enum Scope;
   switch (algorithm) {
-    case Algorithm::ring: return {{{ring_reduce}, {ring_gather}}};
-    case Algorithm::shared: return {{{announce}, {fold_windows}, {announce}}};
-    case Algorithm::one_shot: return {{{exchange}, {fold_all}}};
-    case Algorithm::halving:
-      return {{{greet}, {halve}, {rest_in}, {fold_rest}, {twice}, {rest_out}}};
-    case Algorithm::hierarchical:
-      return {{{greet},
-               {collect, node},
-               {fold_slots, node},
-               {collect, across},
-               {fold_slots, across},
-               {share, across},
-               {share, node}}};
-    default: return {{{collect}, {fold_slots}, {share}}};
+    case Algorithm::ring: return rows::ring;
+    case Algorithm::shared: return rows::shared;
+    case Algorithm::one_shot: return rows::one_shot;
+    case Algorithm::halving: return rows::halving;
+    case Algorithm::hierarchical: return rows::hierarchical;
+    default: return rows::direct;
   }
 }
 
 Stages stages(const Plan& plan) {
-  using enum Phase;
   const bool ring = plan.algorithm == Algorithm::ring;
-  if (plan.algorithm == Algorithm::device) return {{{dissemination}}};
+  if (plan.algorithm == Algorithm::device) return rows::barrier;
   switch (plan.operation) {
     case Operation::all_reduce: return all_reduce_stages(plan.algorithm);
-    case Operation::reduce_scatter:
-      return ring ? Stages{{{ring_reduce}, {copy_out}}}
-                  : Stages{{{collect}, {fold_slots}, {copy_out}}};
-    case Operation::all_gather:
-      return ring ? Stages{{{copy_in}, {ring_gather}}} : Stages{{{copy_in}, {share}}};
-    case Operation::broadcast: return {{{greet}, {tree}}};
-    case Operation::barrier: return {{{dissemination}}};
+    case Operation::reduce_scatter: return ring ? Stages(rows::ring_scatter) : rows::direct_scatter;
+    case Operation::all_gather: return ring ? Stages(rows::ring_gather_only) : rows::direct_gather;
+    case Operation::broadcast: return rows::broadcast;
+    case Operation::barrier: return rows::barrier;
   }
   return {};
 }
@@ -154,7 +161,7 @@ int length(const Plan& plan, Stage stage) {
     case Phase::none: return 0;
     case Phase::copy_in:
     case Phase::copy_out: return 1;
-    case Phase::fold_slots:
+    case Phase::fold_slots: return group.takes_part && group.size > 2 ? 1 : 0;
     case Phase::fold_all:
     case Phase::fold_windows:
     case Phase::greet: return group.takes_part && group.size > 1 ? 1 : 0;
@@ -198,12 +205,19 @@ Step ring_step(const Group& group, int back, Step::Into into) {
   return step;
 }
 
+// Of two contributions the other one can be added while it comes.
+bool adds_at_once(const Group& group, Phase phase) {
+  return phase == Phase::collect && group.size == 2;
+}
+
 Step direct_step(const Group& group, int distance, Phase phase) {
   const int to = (group.place + distance) % group.size;
   const int from = (group.place - distance + group.size) % group.size;
   Step step = shift(group, distance);
   step.slot = group.slot(from);
-  step.into = phase == Phase::share ? Step::Into::buffer : Step::Into::slot;
+  step.into = phase == Phase::share        ? Step::Into::buffer
+              : adds_at_once(group, phase) ? Step::Into::sum
+                                           : Step::Into::slot;
   if (phase == Phase::exchange) {
     step.send = step.receive = group.whole;
   } else {
@@ -347,6 +361,7 @@ int Plan::slots() const {
   int most = 0;
   for (const Stage stage : stages(*this)) {
     const Group group(*this, stage.scope);
+    if (adds_at_once(group, stage.phase)) continue;
     if (stage.phase == Phase::collect || stage.phase == Phase::exchange)
       most = std::max(most, length(*this, stage));
     if (stage.phase == Phase::rest_in && rank < halving::power(world)) most = halving::rest(world);
@@ -358,7 +373,8 @@ std::int64_t Plan::slot_elements() const {
   std::int64_t most = 0;
   for (const Stage stage : stages(*this)) {
     const Group group(*this, stage.scope);
-    if (stage.phase == Phase::collect) most = std::max(most, group.part(group.place).size());
+    if (stage.phase == Phase::collect && !adds_at_once(group, stage.phase))
+      most = std::max(most, group.part(group.place).size());
     if (stage.phase == Phase::exchange) most = count;
     if (stage.phase == Phase::rest_in)
       most =
@@ -369,7 +385,8 @@ std::int64_t Plan::slot_elements() const {
 
 bool Plan::sums() const {
   for (const Stage stage : stages(*this))
-    if ((stage.phase == Phase::ring_reduce || stage.phase == Phase::halve) &&
+    if ((stage.phase == Phase::ring_reduce || stage.phase == Phase::halve ||
+         adds_at_once(Group(*this, stage.scope), stage.phase)) &&
         length(*this, stage) > 0)
       return true;
   return false;

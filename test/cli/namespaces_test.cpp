@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "cli/nodes.h"
+#include "lockstep/dist/mpi.h"
 
 using namespace lockstep::test;
 
@@ -172,7 +173,7 @@ TEST_CASE("namespaces: under mpirun") {
                        << machines.address(1) << ") host=" << machines.name(1) << ";;\nesac\n"
                        << "exec ip netns exec $host unshare --uts sh -c \"hostname $host; $*\"\n";
   REQUIRE(chmod(agent.c_str(), 0700) == 0);
-  std::vector<std::string> command{
+  const std::vector<std::string> command{
       "mpirun",
       "--allow-run-as-root",
       "--oversubscribe",
@@ -187,8 +188,13 @@ TEST_CASE("namespaces: under mpirun") {
       "OMP_NUM_THREADS=1",
       "-x",
       fmt::format("LOCKSTEP_STORE={}:29500", machines.address(0))};
-  for (const std::string& argument : training(folder / "summary.json", {}))
-    command.push_back(argument);
-  check_good({run(machines.on(0, command))});
-  check_same_training(folder / "summary.json", 4, {});
+  const auto with = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> all = command;
+    for (const std::string& argument : training(folder / "summary.json", options))
+      all.push_back(argument);
+    check_good({run(machines.on(0, all))});
+    check_same_training(folder / "summary.json", 4, {});
+  };
+  with({});
+  if (lockstep::dist::mpi_available()) with({"--comm", "mpi"});  // MPI's own TCP between them
 }

@@ -19,7 +19,7 @@ struct Result {
 
 struct How {
   std::string comm = "auto", transport = "";
-  bool on_gpu = true, recorded = false;
+  bool on_gpu = true, recorded = false, deferred = false;
   double bucket_cap_mb = 25;
 };
 
@@ -46,8 +46,9 @@ Result train(int ranks, const How& how) {
     nn::Sequential model{nn::Linear(10, 16), nn::ReLU(), nn::Linear(16, 4)};
     model.to(device);
     optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
-    const dist::DistributedDataParallel ddp(model.parameters(), {}, world,
-                                            {.bucket_cap_mb = how.bucket_cap_mb});
+    const dist::DistributedDataParallel ddp(
+        model.parameters(), {}, world,
+        {.bucket_cap_mb = how.bucket_cap_mb, .deferred = how.deferred});
     const Tensor x = samples(world.rank()).to(device), y = labels(world.rank()).to(device);
     const Tensor last = Tensor::empty({1}, DType::f32, device);
     const auto step = [&] {

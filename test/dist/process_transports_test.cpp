@@ -184,9 +184,9 @@ void exercise_more_than_2_gib(const World& world) {
   const std::int64_t count = (std::int64_t{1} << 29) + 3;
   const auto number = [](int rank, std::int64_t i) { return static_cast<float>(i % 1021 + rank); };
   const auto start = comm.now();
-  const auto timed = [&](const char* what, Work work) {
+  const auto timed = [&](const char* what, const std::function<Work()>& call) {
     const Seconds begin = comm.now();
-    work.wait();
+    call().wait();
     if (comm.rank() == 0)
       std::fprintf(stderr, "%s, %s: %.2f s\n", std::string(world.transport()).c_str(), what,
                    (comm.now() - begin).count());
@@ -203,14 +203,18 @@ void exercise_more_than_2_gib(const World& world) {
       values[static_cast<std::size_t>(i)] = number(comm.rank(), i);
   };
   fill();
-  timed("all_reduce", comm.all_reduce(data, "large"));
+  comm.barrier("filled").wait();
+  timed("all_reduce", [&] { return comm.all_reduce(data, "large"); });
   expect_all("all_reduce", [&](std::int64_t i) { return number(0, i) + number(1, i); });
   fill();
-  timed("broadcast", comm.broadcast(data, 1, "large"));
+  comm.barrier("filled").wait();
+  timed("broadcast", [&] { return comm.broadcast(data, 1, "large"); });
   expect_all("broadcast", [&](std::int64_t i) { return number(1, i); });
   fill();
+  comm.barrier("filled").wait();
   const Range own = partition(count, 2, comm.rank());
-  timed("all_gather", comm.all_gather(data.slice(own.begin, own.end), data, "large"));
+  timed("all_gather",
+        [&] { return comm.all_gather(data.slice(own.begin, own.end), data, "large"); });
   expect_all("all_gather", [&](std::int64_t i) { return number(i < (count + 1) / 2 ? 0 : 1, i); });
   if (comm.rank() == 0) std::fprintf(stderr, "in all %.1f s\n", (comm.now() - start).count());
 }
