@@ -139,6 +139,8 @@ fi
 # Several ranks on one GPU by CUDA IPC; NCCL with one rank, and with two by its unofficial way, for
 # which every rank claims a machine of its own. Training checks that the replicas are identical.
 if wanted ranks; then
+  # A queue of its own for each stream: one that waits for a peer must hold up no other.
+  export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
   train=("$build/bin/train_mlp" --device cuda --data "$root/samples/data/digits" --epochs 3
          --timeout 20)
   for ranks in 2 4; do

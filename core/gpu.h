@@ -30,6 +30,10 @@ std::string describe(int index);
 /// recorded step (graph.h) counts when it is recorded, not when it is replayed.
 std::map<std::string, std::uint64_t> kernel_launches();
 
+/// In the simulator, streams move only while somebody calls its runtime: lets them. Called by whoever
+/// waits on the host for other ranks, which may wait for this one's streams. Elsewhere, nothing.
+void nudge();
+
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:
 /// meant to be kept. In builds without a GPU, ordinary memory.
 Storage allocate_pinned(std::size_t bytes);

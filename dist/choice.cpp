@@ -44,6 +44,11 @@ std::optional<Algorithm> algorithm_named(std::string_view name) {
   return {};
 }
 
+bool adds_in_tree_order(std::string_view algorithm) {
+  return algorithm.starts_with("direct") || algorithm == "shared" || algorithm == "one-shot" ||
+         algorithm == "halving" || algorithm == "nccl-direct";
+}
+
 TransportCosts default_costs(std::string_view transport) {
   if (transport == "tcp")
     return {.hop = 15e-6, .byte = 0.4e-9, .crowd = 0.25, .fold = 0.05e-9, .window = 0};

@@ -19,6 +19,10 @@ namespace lockstep::dist {
 /// auto, ring, direct, one-shot, halving or hierarchical; nothing for another name.
 std::optional<Algorithm> algorithm_named(std::string_view name);
 
+/// Whether what Communicator::algorithm() names adds up in tree order, so that the bits depend
+/// neither on buckets nor on transports.
+bool adds_in_tree_order(std::string_view algorithm);
+
 /// Of a transport; all in seconds.
 struct TransportCosts {
   double hop = 1e-6;      ///< until a small message is there (alpha)

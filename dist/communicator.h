@@ -102,6 +102,9 @@ class Communicator {
   /// of the bytes and of what was chosen at construction.
   virtual std::string_view algorithm(std::size_t bytes) const = 0;
 
+  /// Which algorithms all-reduces take, by size: "up to 64 KiB one-shot; beyond shared".
+  virtual std::string choices() const { return "always " + std::string(algorithm(1)); }
+
   /// The clock of this world, which in a simulated one is virtual.
   virtual Seconds now() const = 0;
   /// How long this rank has waited for others so far, in all.

@@ -13,8 +13,22 @@ DeviceCommunicator::~DeviceCommunicator() {
   if (!engine_) return;
   try {
     if (next_ > 0 && !failure_) finish(next_ - 1, {});
+    if (replays_ && !failure_) finish_replays();
   } catch (const Error&) {
     // Told to whoever asked for it; here only the streams matter, which are released.
+  }
+}
+
+void DeviceCommunicator::finish_replays() {
+  const Event end(device_);
+  end.record(*replays_);
+  const Seconds start = now();
+  for (unsigned round = 0; !end.done(); ++round) {
+    check_health();
+    if (now() - start > host_->timeout())
+      give_up(fmt::format("[communicator] rank {}: a recorded step has not ended after {:g} s",
+                          rank(), host_->timeout().count()));
+    host_->transport().relax(round);
   }
 }
 
@@ -80,6 +94,7 @@ Work DeviceCommunicator::enqueue(DeviceJob job, std::string_view name) {
   const bool recorded = StepGraph::recording();
   Call& call = this->call(next_);
   if (next_ >= calls_.size() && !recorded) finish(call.sequence, {});
+  release_ended();
   try {
     call.announced =
         host_->announce(job.operation, job.buffer, job.root, name, engine_->place_of(job.buffer));
@@ -91,23 +106,48 @@ Work DeviceCommunicator::enqueue(DeviceJob job, std::string_view name) {
     }
     call.sequence = next_;
     call.job = std::move(job);
-    if (call.job.operation ==
-        Operation::all_reduce)  // others' share of the own part, and of all else
-      bytes_moved_ += 2 * (static_cast<std::uint64_t>(size()) - 1) * call.job.buffer.bytes() /
-                      static_cast<std::uint64_t>(size());
+    bytes_moved_ += payload(call.job);
     call.recorded = recorded;
-    call.ready->record(Stream::current(device));
+    const Stream compute = Stream::current(device);
+    call.ready->record(compute);
     stream_->wait(*call.ready);
     {
       const StreamGuard guard(*stream_);
       engine_->enqueue(call.job, *stream_);
     }
     call.done->record(*stream_);
+    if (recorded) {  // the graph keeps what it needs
+      call.job = {};
+      replays_ = compute;
+    }
   } catch (const CommError& error) {
     if (!failure_) break_by(std::current_exception(), error.what());
     return Work(this, next_);
+  } catch (const Error& error) {  // of this rank alone: the others count on the call
+    break_by(std::current_exception(), error.what());
+    throw;
   }
   return Work(this, next_++);
+}
+
+// What the other ranks' tensors bring here; see Communicator::bytes_moved.
+std::uint64_t DeviceCommunicator::payload(const DeviceJob& job) const {
+  const auto bytes = static_cast<std::uint64_t>(job.buffer.bytes());
+  const auto n = static_cast<std::uint64_t>(size());
+  switch (job.operation) {
+    case Operation::all_reduce: return 2 * (n - 1) * bytes / n;
+    case Operation::reduce_scatter:
+    case Operation::all_gather: return (n - 1) * bytes / n;
+    case Operation::broadcast: return rank() == job.root ? 0 : bytes;
+    case Operation::barrier: break;
+  }
+  return 0;
+}
+
+// Calls end in order; what they worked on is kept no longer than need be.
+void DeviceCommunicator::release_ended() {
+  released_ = std::max(released_, next_ - std::min<std::uint64_t>(next_, calls_.size()));
+  while (released_ < next_ && ended(call(released_))) ++released_;
 }
 
 // ---- their ends ----
@@ -128,15 +168,17 @@ bool DeviceCommunicator::progress(std::uint64_t sequence) {
 void DeviceCommunicator::wait(std::uint64_t sequence, std::optional<Seconds>) {
   check_health();
   Call& it = call(sequence);
-  if (it.sequence == sequence && it.done) Stream::current(device_).wait(*it.done);
+  if (it.sequence != sequence || !it.done) return;
+  if (!it.recorded || StepGraph::recording()) Stream::current(device_).wait(*it.done);
 }
 
 void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> timeout) {
   check<StateError>(!StepGraph::recording(),
                     "[communicator] the host cannot wait for a collective in a recorded step");
-  wait(sequence, timeout);
   Call& it = call(sequence);
-  if (it.sequence != sequence || ended(it)) return;
+  if (it.sequence != sequence || it.recorded) return check_health();
+  wait(sequence, timeout);
+  if (ended(it)) return;
   try {
     it.announced.wait(timeout);  // names the rank that does not come
   } catch (const CommError&) {
@@ -185,7 +227,9 @@ void DeviceCommunicator::give_up(const std::string& reason) {
 void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view reason) noexcept {
   failure_ = std::move(failure);
   host_->abort(reason);
-  if (engine_) engine_->abort(*stream_);
+  if (!engine_) return;
+  engine_->abort(*stream_);
+  if (replays_) engine_->abort(*replays_);
 }
 
 // The transport says so when it is asked for bytes, which nobody wants any more. Over TCP it needs
@@ -213,7 +257,7 @@ void DeviceCommunicator::abort(std::string_view reason) noexcept {
 }
 
 std::string_view DeviceCommunicator::algorithm(std::size_t bytes) const {
-  return engine_ ? name_of(engine_->kind()) : host_->algorithm(bytes);
+  return engine_ ? engine_->algorithm() : host_->algorithm(bytes);
 }
 
 }  // namespace lockstep::dist

@@ -40,6 +40,9 @@ class DeviceCommunicator final : public Communicator {
 
   void abort(std::string_view reason) noexcept override;
   std::string_view algorithm(std::size_t bytes) const override;
+  std::string choices() const override {
+    return engine_ ? Communicator::choices() : host_->choices();
+  }
   Seconds now() const override { return host_->now(); }
   Seconds waited() const override { return host_->waited(); }
   std::uint64_t bytes_moved() const override { return host_->bytes_moved() + bytes_moved_; }
@@ -64,6 +67,9 @@ class DeviceCommunicator final : public Communicator {
   DeviceEngine* engine_for(Device device);
   Call& call(std::uint64_t sequence) { return calls_[sequence % calls_.size()]; }
   bool ended(Call& call);
+  void release_ended();
+  void finish_replays();
+  std::uint64_t payload(const DeviceJob& job) const;
   /// Throws what broke this communicator; looks whether the host's one or the engine has failed.
   void check_health();
   [[noreturn]] void give_up(const std::string& reason);
@@ -78,8 +84,10 @@ class DeviceCommunicator final : public Communicator {
   Device device_{};
   bool asked_ = false;  // for an engine; there may be none
   std::optional<Stream> stream_;
+  std::optional<Stream> replays_;  // where recorded steps run, with calls of this communicator
   std::vector<Call> calls_;
   std::uint64_t next_ = 0;
+  std::uint64_t released_ = 0;  // calls before it hold no tensors
   std::uint64_t bytes_moved_ = 0;
   std::exception_ptr failure_;
 };

@@ -44,6 +44,8 @@ class DeviceEngine {
  public:
   virtual ~DeviceEngine() = default;
   virtual EngineKind kind() const = 0;
+  /// What all-reduces take: "ring, by ipc", "direct, by ipc", "nccl", "nccl-direct".
+  virtual std::string_view algorithm() const { return name_of(kind()); }
 
   /// Zeroed memory of this rank's GPU that the engine reaches without a copy. Collective, blocks.
   virtual Storage allocate(std::size_t bytes) = 0;

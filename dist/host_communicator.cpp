@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/core/gpu.h"
 #include "lockstep/dist/call_checks.h"
 
 namespace lockstep::dist {
@@ -27,7 +28,11 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
               .costs = default_costs(transport_->name())},
       recorder_(transport_->size()),
       executor_(*transport_, recorder_),
-      queue_(queue_length) {}
+      queue_(queue_length) {
+  check<UsageError>(!choice_.nodes || choice_.nodes->node_of.size() == index(size()),
+                    "[communicator] a node map of {} ranks in a world of {}",
+                    options_.nodes.node_of.size(), size());
+}
 
 // ---- calls ----
 
@@ -229,6 +234,7 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
 }
 
 void HostCommunicator::relax(unsigned round) {
+  gpu::nudge();
   try {
     transport_->relax(round);
   } catch (const PeerError& error) {

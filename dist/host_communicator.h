@@ -62,6 +62,10 @@ class HostCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
   std::string_view algorithm(std::size_t bytes) const override;
 
+  std::string choices() const override {
+    return describe_choices(choice_, transport_->has_shared_memory());
+  }
+
   Seconds now() const override { return transport_->now(); }
   Seconds waited() const override { return companion_ ? waited_ + companion_->waited() : waited_; }
   std::uint64_t bytes_moved() const override { return executor_.bytes_moved(); }

@@ -43,6 +43,8 @@ MpiProcess::MpiProcess(Seconds timeout) {
     fail<CommError>("[mpi] timed out after {:g} s in MPI_Init, waiting for all ranks to join",
                     timeout.count());
   }
+  check<UsageError>(level.get() >= MPI_THREAD_SERIALIZED,
+                    "[mpi] this MPI can be called by the thread alone that initialized it");
   MPI_Comm here = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
             "MPI_Comm_split_type");

@@ -94,7 +94,9 @@ std::shared_ptr<Store> ProcessFabric::group_store(int color, const std::vector<i
   StoreOptions options;
   options.timeout = store_->timeout();
   options.credentials = store_->credentials();
-  options.credentials.job ^= fnv1a(fmt::format("split {} color {}", ++splits_, color));
+  // Of all its ancestors, in their order: groups of groups are different jobs.
+  options.credentials.job =
+      fnv1a(fmt::format("{:016x} split {} color {}", options.credentials.job, ++splits_, color));
   options.credentials.rank = static_cast<int>(me);
   options.credentials.size = static_cast<int>(members.size());
   options.one_machine = std::ranges::all_of(

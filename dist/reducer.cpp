@@ -159,11 +159,13 @@ void Reducer::launch(GradientBuckets::Bucket& bucket, bool last) {
 
 void Reducer::receive_sums() {
   for (GradientBuckets::Bucket& bucket : buckets_->all()) {
-    bucket.work.wait();
-    if (options_.hook)
+    if (options_.hook) {
+      bucket.work.finish();  // it may read on the host
       options_.hook->complete(view(bucket), communicator_);
-    else
+    } else {
+      bucket.work.wait();
       arrive(bucket);
+    }
     if (steps_early()) step_early(bucket);
   }
 }

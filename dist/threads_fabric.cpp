@@ -57,7 +57,7 @@ class ThreadsFabric final : public Fabric {
   }
 
   std::shared_ptr<Fabric> split(int color) override {
-    if (!control_) control_.emplace(meeting_->take(connections_++, rank_), options_.communicator);
+    make_control();
     const Tensor mine = Tensor::full({1}, color, DType::i64);
     const Tensor all = Tensor::empty({size()}, DType::i64);
     control_->all_gather(mine, all, "split").wait();
@@ -72,10 +72,19 @@ class ThreadsFabric final : public Fabric {
   }
 
   void abort(std::string_view reason) noexcept override {
-    if (control_) control_->abort(reason);
+    try {
+      make_control();
+      control_->abort(reason);
+    } catch (const std::exception&) {  // no memory: the others run into their timeout
+    }
   }
 
  private:
+  static constexpr int control_number = -1;  // no connection's
+  void make_control() {
+    if (!control_) control_.emplace(meeting_->take(control_number, rank_), options_.communicator);
+  }
+
   std::shared_ptr<Meeting> meeting_;
   int rank_;
   FabricOptions options_;

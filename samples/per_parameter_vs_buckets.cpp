@@ -19,6 +19,7 @@
 #include <set>
 
 #include "lockstep/dist/agreement.h"
+#include "lockstep/dist/choice.h"
 #include "lockstep/dist/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
@@ -124,7 +125,8 @@ std::vector<Row> measure(const Options& o, const World& world) {
   for (std::size_t k = 0; k < ways.size(); ++k) {
     const std::size_t largest = ways[k]->reducer().largest_bucket();
     rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest, samples::median(times[k]),
-                    ways[k]->digests(world), communicator.algorithm(largest) != "ring"});
+                    ways[k]->digests(world),
+                    dist::adds_in_tree_order(communicator.algorithm(largest))});
   }
   return rows;
 }

@@ -151,6 +151,10 @@ Device default_device(int local_rank) {
   return devices > 0 ? Device{this_kind, local_rank % devices} : Device{};
 }
 
+void nudge() {
+  if constexpr (this_kind == Device::Kind::sim) (void)count();
+}
+
 std::string describe(int index) {
   cudaDeviceProp properties{};
   call("describe", "cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, index));

@@ -74,8 +74,9 @@ void Flags::run(cudaStream_t stream) {
     const std::size_t count = std::min(most_operations, row_.size() - begin);
     const CUresult result =
         batch_mem_op()(stream, static_cast<unsigned>(count), row_.data() + begin, 0);
-    check<DeviceError>(result == CUDA_SUCCESS, "[ipc] cuStreamBatchMemOp failed with error {}",
-                       static_cast<int>(result));
+    if (result == CUDA_SUCCESS) continue;
+    row_.clear();
+    fail<DeviceError>("[ipc] cuStreamBatchMemOp failed with error {}", static_cast<int>(result));
   }
   row_.clear();
 }

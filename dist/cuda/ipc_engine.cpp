@@ -27,6 +27,7 @@ class IpcEngine final : public DeviceEngine {
         targets_(index(size_)) {}
 
   EngineKind kind() const override { return EngineKind::ipc; }
+  std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "direct, by ipc"; }
   Storage allocate(std::size_t bytes) override;
   WindowPlace place_of(const Tensor& buffer) const override;
   void enqueue(const DeviceJob& job, const Stream& stream) override;

@@ -14,6 +14,8 @@
 namespace lockstep::dist {
 namespace {
 
+constexpr int most_folded = 16;  // of kernels::fold on a GPU
+
 /// The two ranks that share a GPU, or nothing. `places[r]`: "machine bus" of rank r's.
 std::optional<std::array<int, 2>> sharers(const std::vector<std::string>& places) {
   for (std::size_t r = 0; r < places.size(); ++r)
@@ -50,6 +52,9 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
                                : none;
     if (kind == none) return nullptr;
   }
+  check<UsageError>((kind != ipc && kind != nccl_direct) || host.size() <= most_folded,
+                    "[communicator] {} folds at most {} ranks, there are {}: take nccl",
+                    name_of(kind), most_folded, host.size());
   if (kind == ipc) {
     check<UsageError>(one_machine(host),
                       "[communicator] --transport ipc needs all ranks on one machine");

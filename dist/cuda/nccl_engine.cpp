@@ -8,6 +8,7 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/agreement.h"
+#include "lockstep/dist/cuda/zero.h"
 #include "lockstep/kernels/fold.h"
 
 namespace lockstep::dist {
@@ -39,6 +40,7 @@ class NcclEngine final : public DeviceEngine {
   void enqueue(const DeviceJob& job, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
+    *living_ = nullptr;
     if (comm_) (void)ncclCommAbort(std::exchange(comm_, nullptr));
   }
 
@@ -57,7 +59,9 @@ class NcclEngine final : public DeviceEngine {
   int rank_, size_;
   Seconds timeout_;
   ncclComm_t comm_ = nullptr;
-  Tensor slots_;  // parts from the peers, kept
+  /// Its communicator as memory knows it, which may live longer: null once it has ended.
+  std::shared_ptr<ncclComm_t> living_ = std::make_shared<ncclComm_t>();
+  std::vector<Tensor> slots_;  // parts from the peers: the last is used, recorded steps use others
 };
 
 std::byte* at(const Tensor& tensor, std::int64_t element) {
@@ -87,10 +91,12 @@ NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
     abort(Stream::current(device_));
     throw;
   }
+  *living_ = comm_;
 }
 
 NcclEngine::~NcclEngine() {
-  slots_ = Tensor();
+  slots_.clear();
+  *living_ = nullptr;
   if (!comm_) return;
   // Every stream has been waited for. What NCCL still does for peers ends soon; but finalize may
   // also wait for ranks that end later, or never: abort then.
@@ -132,12 +138,14 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device_.index));
   void* data = nullptr;
   call("ncclMemAlloc", ncclMemAlloc(&data, bytes));
-  cuda::call("nccl", "cudaMemset", cudaMemset(data, 0, bytes));
-  cuda::call("nccl", "cudaDeviceSynchronize", cudaDeviceSynchronize());
-  void* registration = nullptr;  // goes with the communicator
+  zero_memory(data, bytes);
+  void* registration = nullptr;
   call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
-  return Storage::adopt(
-      data, bytes, [data] { (void)ncclMemFree(data); }, device_);
+  const auto release = [data, registration, living = living_] {
+    if (*living) (void)ncclCommDeregister(*living, registration);
+    (void)ncclMemFree(data);
+  };
+  return Storage::adopt(data, bytes, release, device_);
 }
 
 void NcclEngine::enqueue(const DeviceJob& job, const Stream& on) {
@@ -189,14 +197,14 @@ void NcclEngine::receive(std::byte* data, const Tensor& of, Range range, int pee
 void NcclEngine::fold_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
   const Range own = partition(buffer.numel(), size_, rank_);
   const std::int64_t slot = own.size() * static_cast<std::int64_t>(size_of(buffer.dtype()));
-  if (!slots_.defined() || slots_.numel() < slot * (size_ - 1))
-    slots_ = Tensor::empty({slot * (size_ - 1)}, DType::u8, device_);
+  if (slots_.empty() || slots_.back().numel() < slot * (size_ - 1))
+    slots_.push_back(Tensor::empty({slot * (size_ - 1)}, DType::u8, device_));
   std::vector<const std::byte*> sources(index(size_), at(buffer, own.begin));
   call("ncclGroupStart", ncclGroupStart());
   for (int r = 0, k = 0; r < size_; ++r) {
     if (r == rank_) continue;
     const Range theirs = partition(buffer.numel(), size_, r);
-    std::byte* const place = slots_.raw() + slot * k++;
+    std::byte* const place = slots_.back().raw() + slot * k++;
     sources[index(r)] = place;
     send(at(buffer, theirs.begin), buffer, theirs, r, stream);
     receive(place, buffer, own, r, stream);

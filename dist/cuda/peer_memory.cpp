@@ -1,11 +1,13 @@
 #include "lockstep/dist/cuda/peer_memory.h"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cstring>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/agreement.h"
+#include "lockstep/dist/cuda/zero.h"
 
 namespace lockstep::dist {
 namespace {
@@ -14,18 +16,19 @@ using cuda::call;
 
 /// What a rank tells the others of its memory.
 struct Card {
-  std::int64_t process = 0;
+  std::uint64_t process = 0;  // a number that only threads of one process share
   std::uint64_t bytes = 0;
   std::int32_t device = 0;
   std::int32_t padding = 0;
   std::byte* data = nullptr;
+  const std::shared_ptr<void>* owner = nullptr;  // of the data, for threads of the same process
   cudaIpcMemHandle_t handle{};
 };
 
-/// Own memory, and what of the peers' is mapped by IPC.
+/// What a rank addresses: its own memory, that of threads beside it, and what is mapped by IPC.
 struct Mapping {
   int device;
-  void* own = nullptr;
+  std::vector<std::shared_ptr<void>> owned;
   std::vector<void*> mapped;
 
   explicit Mapping(int device_) : device(device_) {}
@@ -34,9 +37,29 @@ struct Mapping {
   ~Mapping() {  // errors cannot be helped here; a sticky one shows at the next call
     (void)cudaSetDevice(device);
     for (void* memory : mapped) (void)cudaIpcCloseMemHandle(memory);
-    if (own) (void)cudaFree(own);
   }
 };
+
+std::uint64_t this_process() {
+  static const std::uint64_t number = [] {
+    std::uint64_t drawn = 0;
+    check<CommError>(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn,
+                     "[ipc] no random bytes to tell processes apart");
+    return drawn;
+  }();
+  return number ^ static_cast<std::uint64_t>(::getpid());  // a child that was forked is another
+}
+
+std::shared_ptr<void> allocate_zeroed(std::size_t bytes, Device device) {
+  void* data = nullptr;
+  call("ipc", "cudaMalloc", cudaMalloc(&data, bytes));
+  std::shared_ptr<void> memory(data, [index = device.index](void* m) {
+    (void)cudaSetDevice(index);
+    (void)cudaFree(m);
+  });
+  zero_memory(data, bytes);
+  return memory;
+}
 
 void allow_access(int own, int peer) {
   if (own == peer) return;
@@ -52,8 +75,9 @@ void allow_access(int own, int peer) {
 }
 
 std::byte* address(const Card& card, Mapping& mapping) {
-  if (card.process == ::getpid()) {
+  if (card.process == this_process()) {
     allow_access(mapping.device, card.device);
+    mapping.owned.push_back(*card.owner);
     return card.data;
   }
   void* memory = nullptr;
@@ -68,17 +92,17 @@ std::byte* address(const Card& card, Mapping& mapping) {
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   const auto mapping = std::make_shared<Mapping>(device.index);
   call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
-  call("ipc", "cudaMalloc", cudaMalloc(&mapping->own, bytes));
-  call("ipc", "cudaMemset", cudaMemset(mapping->own, 0, bytes));
-  call("ipc", "cudaDeviceSynchronize", cudaDeviceSynchronize());
+  const std::shared_ptr<void> own = allocate_zeroed(bytes, device);
+  mapping->owned.push_back(own);
 
   Card mine;
-  mine.process = ::getpid();
+  mine.process = this_process();
   mine.bytes = bytes;
   mine.device = device.index;
-  mine.data = static_cast<std::byte*>(mapping->own);
+  mine.data = static_cast<std::byte*>(own.get());
+  mine.owner = &own;
   if (host.size() > 1)
-    call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, mapping->own));
+    call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
 
   PeerMemory memory{bytes, {}, mapping};
   const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);

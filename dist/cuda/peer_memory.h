@@ -10,8 +10,9 @@
 
 namespace lockstep::dist {
 
-/// The memory of every rank, as this one addresses it. Peers' memory is unmapped with the last copy,
-/// own memory freed.
+/// The memory of every rank, as this one addresses it. With the last copy, peers' memory is unmapped
+/// and own memory freed (among threads: with the last copy of all). Between processes CUDA wants
+/// memory unmapped before it is freed, so ranks end what they share at about the same time.
 struct PeerMemory {
   std::size_t bytes = 0;
   std::vector<std::byte*> base;

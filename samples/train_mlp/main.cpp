@@ -37,6 +37,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"bytes_per_step", result.bytes_per_step},
       {"comm", options.comm},
       {"algorithm", result.algorithm},
+      {"choices", world.communicator().choices()},
       {"transport", world.transport()},
       {"device", result.device},
       {"seed", options.seed},

@@ -194,5 +194,5 @@ TEST_CASE("bench step: a recorded step trains") {
   const auto json = nlohmann::json::parse(std::ifstream(file));
   fs::remove(file);
   CHECK(json["graph"] == true);
-  CHECK(json["ranks"] == 1);
+  CHECK(json["ranks"] == 2);
 }

@@ -144,6 +144,69 @@ TEST_CASE("GPU communicators: a step that is recorded replays its collectives") 
   }
 }
 
+TEST_CASE("GPU communicators: replays go on among other calls, however many and large") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(2, engine)) continue;
+    CAPTURE(engine.comm);
+    run_threads(2, options_of(engine), [&](World& world) {
+      const Device device = device_of(world, engine);
+      dist::Communicator& communicator = world.communicator();
+      const Tensor x = Tensor::full({100}, world.rank() + 1, DType::f32, device);
+      const Tensor sum = Tensor::zeros({100}, DType::f32, device);
+      StepGraph step(
+          [&] {
+            sum.copy_from(x);
+            communicator.all_reduce(sum, "recorded").wait();
+          },
+          device);
+      for (int i = 0; i < 3; ++i) step();
+      for (int i = 0; i < 300; ++i)
+        communicator.all_reduce(Tensor::zeros({10}, DType::f32, device), "other").wait();
+      exercise<float>(communicator, 50'001, device);
+      for (int i = 0; i < 3; ++i) step();
+      expect(sum.to_vector<float>()[99] == 3, "the replay gave {}", sum.to_vector<float>()[99]);
+    });
+  }
+}
+
+TEST_CASE("GPU communicators: an abort releases a replay that waits for a peer") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(2, engine)) continue;
+    CAPTURE(engine.comm);
+    CHECK_THROWS_WITH_AS(
+        run_threads(2, options_of(engine, 10),
+                    [&](World& world) {
+                      const Device device = device_of(world, engine);
+                      const Tensor sum = Tensor::zeros({100}, DType::f32, device);
+                      StepGraph step(
+                          [&] { world.communicator().all_reduce(sum, "recorded").wait(); }, device);
+                      for (int i = 0; i < 3; ++i) step();
+                      if (world.rank() == 1) fail<DataError>("the disk is on fire");
+                      step();
+                      world.communicator().barrier("after").wait();
+                    }),
+        "the disk is on fire", DataError);
+  }
+}
+
+TEST_CASE("GPU communicators: a group allocates while others are in a call of the world") {
+  for (const Engine& engine : engines) {
+    if (!enough_gpus(4, engine)) continue;
+    CAPTURE(engine.comm);
+    run_threads(4, options_of(engine, 10), [&](World& world) {
+      const Device device = device_of(world, engine);
+      const auto pair = world.split(world.rank() % 2);
+      const Tensor data = Tensor::full({10}, 1, DType::f32, device);
+      world.communicator().all_reduce(data, "first").finish();
+      if (world.rank() % 2 == 1) (void)pair->communicator().allocate(100, DType::f32, device);
+      dist::Work work = world.communicator().all_reduce(data, "second");
+      if (world.rank() % 2 == 0) (void)pair->communicator().allocate(100, DType::f32, device);
+      work.finish();
+      expect(data.to_vector<float>()[0] == 16, "{}", data.to_vector<float>()[0]);
+    });
+  }
+}
+
 // What each rank's thread threw, where they all should fail.
 std::vector<std::string> messages(int size, const Engine& engine, double timeout,
                                   const std::function<void(World&)>& body) {

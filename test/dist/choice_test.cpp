@@ -69,6 +69,15 @@ TEST_CASE("measured costs move the thresholds") {
   CHECK(choose(choice, reduce, large, true) == one_shot);
 }
 
+TEST_CASE("which algorithms add up in tree order") {
+  for (const Algorithm algorithm : {direct, shared, one_shot, halving})
+    CHECK(adds_in_tree_order(name_of(algorithm)));
+  for (const Algorithm algorithm : {ring, hierarchical})
+    CHECK_FALSE(adds_in_tree_order(name_of(algorithm)));
+  CHECK(adds_in_tree_order("direct, by ipc"));
+  CHECK_FALSE(adds_in_tree_order("nccl"));
+}
+
 TEST_CASE("the choices as a line of text") {
   CHECK(describe_choices(on("tcp", 3, ring), false) == "always ring");
   const std::string text = describe_choices(on("shm", 2), true);

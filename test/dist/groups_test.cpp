@@ -39,6 +39,8 @@ void use_groups(const World& world) {
 
   const auto half = parity->split(parity->rank() / 2);  // a group of a group
   exercise<float>(half->communicator(), 100);
+  const auto quarter = half->split(0);
+  exercise<float>(quarter->communicator(), 100);
 }
 
 void use_groups_in_processes(int size, const std::string& transport, int ranks_per_node) {
@@ -69,6 +71,7 @@ TEST_CASE("groups: processes of one machine, and of several") {
   use_groups_in_processes(4, "", 2);
   use_groups_in_processes(5, "", 2);
   use_groups_in_processes(4, "tcp", 3);
+  use_groups_in_processes(8, "", dist::max_ranks);
 }
 
 TEST_CASE("groups: two nodes reach each other by tcp, ranks of one node by memory") {

@@ -145,6 +145,7 @@ TEST_CASE("simulated: the same seed replays the same run, another seed another")
   for (const std::uint64_t seed : {3, 14, 15, 92}) {
     Scenario scenario(seed);
     scenario.sim.size = 4;
+    scenario.options = options_for(scenario.options.algorithm, 4);
     scenario.sim.faults = {{1, 60, SimFault::Kind::lost, {}},
                            {2, 20, SimFault::Kind::stall, Seconds(1)}};
     const SimReport once = play(scenario), again = play(scenario);
