@@ -90,7 +90,8 @@ inline std::string free_address() {
 
 inline int entries(const std::string& folder) {
   int count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (!contains(entry.path().filename().string(), "vader_segment")) ++count;  // Open MPI's
   return count;
 }
 
