@@ -29,6 +29,16 @@ PFN_cuStreamBatchMemOp_v11070 batch_mem_op() {
 
 constexpr std::size_t most_operations = 256;  // of one call
 
+CUstreamBatchMemOpParams write_of(CUdeviceptr address, cuuint32_t value) {
+  CUstreamBatchMemOpParams write{};
+  write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  write.writeValue.address = address;
+  write.writeValue.value = value;
+  write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+  return write;
+}
+
 }  // namespace
 
 Flags::Flags(int purposes, Device device, HostCommunicator& host)
@@ -43,13 +53,7 @@ CUdeviceptr Flags::flag(int at, int of, int purpose) const {
 }
 
 void Flags::signal(int peer, int purpose) {
-  CUstreamBatchMemOpParams write{};
-  write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  write.writeValue.address = flag(peer, rank_, purpose);
-  write.writeValue.value = 1;
-  write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
-  row_.push_back(write);
+  row_.push_back(write_of(flag(peer, rank_, purpose), 1));
 }
 
 void Flags::await(int peer, int purpose) {
@@ -60,13 +64,7 @@ void Flags::await(int peer, int purpose) {
   wait.waitValue.value = 1;
   wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
   row_.push_back(wait);
-  CUstreamBatchMemOpParams clear{};
-  clear.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  clear.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  clear.writeValue.address = wait.waitValue.address;
-  clear.writeValue.value = 0;
-  clear.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
-  row_.push_back(clear);
+  row_.push_back(write_of(wait.waitValue.address, 0));
 }
 
 void Flags::run(cudaStream_t stream) {
