@@ -23,7 +23,7 @@ namespace lockstep::dist {
 
 enum class EngineKind : std::uint8_t {
   /// nccl where every rank has a GPU of its own (nccl_direct for Algorithm::direct), else, and for
-  /// the ring, ipc on one machine, else none
+  /// the ring, ipc on one machine whose GPUs reach each other, else none
   automatic,
   none,
   ipc,
@@ -63,7 +63,8 @@ class DeviceEngine {
 
 /// The engine of this kind between the ranks of `host`, for this rank's `device`; null for none.
 /// `algorithm`: ring, or else direct. Collective, and blocks. Throws UsageError, on every rank, where
-/// it cannot be: ranks that share a GPU under NCCL, several machines under ipc, a build without it.
+/// it cannot be: ranks that share a GPU under NCCL, several machines under ipc, a build without it;
+/// DeviceError, on every rank, where ipc was asked for and GPUs do not reach each other.
 std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, Device device,
                                           HostCommunicator& host);
 

@@ -37,6 +37,18 @@ bool one_machine(const HostCommunicator& host) {
   return !nodes || nodes->ranks.size() == 1;
 }
 
+// GPUs may not reach each other's memory (no peer-to-peer over this PCIe root, a container without
+// IPC): to try is the only sure way to know, and share_device_memory fails on all ranks or on none.
+std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device,
+                                              HostCommunicator& host) {
+  if (!one_machine(host) || host.size() > most_folded) return nullptr;
+  try {
+    return ipc_engine(algorithm, device, host);
+  } catch (const DeviceError&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, Device device,
@@ -47,10 +59,8 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
   if (kind == automatic) {
     const bool nccl_serves = nccl_available() && !shared && host.size() > 1 &&
                              (algorithm == Algorithm::automatic || algorithm == Algorithm::direct);
-    kind = nccl_serves         ? (algorithm == Algorithm::direct ? nccl_direct : nccl)
-           : one_machine(host) ? ipc
-                               : none;
-    if (kind == none) return nullptr;
+    if (!nccl_serves) return ipc_if_possible(algorithm, device, host);
+    kind = algorithm == Algorithm::direct ? nccl_direct : nccl;
   }
   check<UsageError>((kind != ipc && kind != nccl_direct) || host.size() <= most_folded,
                     "[communicator] {} folds at most {} ranks, there are {}: take nccl",

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/agreement.h"
@@ -74,6 +75,16 @@ void allow_access(int own, int peer) {
   call("ipc", "cudaDeviceEnablePeerAccess", error);
 }
 
+/// What `step` failed with; empty if it went well.
+std::string failure_of(const std::function<void()>& step) {
+  try {
+    step();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
     allow_access(mapping.device, card.device);
@@ -91,18 +102,20 @@ std::byte* address(const Card& card, Mapping& mapping) {
 
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   const auto mapping = std::make_shared<Mapping>(device.index);
-  call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
-  const std::shared_ptr<void> own = allocate_zeroed(bytes, device);
-  mapping->owned.push_back(own);
-
+  std::shared_ptr<void> own;
   Card mine;
+  std::string failure = failure_of([&] {
+    call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
+    own = allocate_zeroed(bytes, device);
+    mapping->owned.push_back(own);
+    mine.data = static_cast<std::byte*>(own.get());
+    if (host.size() > 1)
+      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
+  });
   mine.process = this_process();
   mine.bytes = bytes;
   mine.device = device.index;
-  mine.data = static_cast<std::byte*>(own.get());
   mine.owner = &own;
-  if (host.size() > 1)
-    call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
 
   PeerMemory memory{bytes, {}, mapping};
   const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
@@ -112,9 +125,15 @@ PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicato
     std::memcpy(&card, cards[index(r)].data(), sizeof card);
     check<CommError>(card.bytes == bytes, "[allocate] rank {} asks for {} bytes, rank {} for {}", r,
                      card.bytes, host.rank(), bytes);
-    memory.base.push_back(r == host.rank() ? mine.data : address(card, *mapping));
+    const auto map = [&] {
+      memory.base.push_back(r == host.rank() ? mine.data : address(card, *mapping));
+    };
+    if (failure.empty() && card.data) failure = failure_of(map);
   }
-  host.barrier("peer memory").wait();  // mapped everywhere before anybody may free it
+  // All ranks have it, or none. And nobody may free memory before it is mapped everywhere.
+  const std::vector<std::string> failures = gather_text(host, failure);
+  for (int r = 0; r < host.size(); ++r)
+    check<DeviceError>(failures[index(r)].empty(), "[ipc] rank {}: {}", r, failures[index(r)]);
   return memory;
 }
 

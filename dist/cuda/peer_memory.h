@@ -19,7 +19,8 @@ struct PeerMemory {
   std::shared_ptr<void> keeper;
 };
 
-/// `bytes` zeroed bytes on every rank's device. Collective, and blocks.
+/// `bytes` zeroed bytes on every rank's device. Collective, and blocks. Throws DeviceError on every
+/// rank, naming the first that fails, where memory is short or a GPU cannot address another's.
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
 }  // namespace lockstep::dist

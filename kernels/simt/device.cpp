@@ -42,6 +42,8 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "illegal memory access"},
     {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
      "too many resources asked for"},
+    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+     "these devices cannot address each other's memory"},
     {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
      "peer access is enabled already"},
     {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access is not enabled"},
@@ -229,7 +231,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     require(can != nullptr, cudaErrorInvalidValue);
     runtime.device(device);
     runtime.device(peer);
-    *can = device != peer;
+    *can = device != peer && runtime.config.peer_access;
   });
 }
 
@@ -238,6 +240,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     runtime.device(peer);
     require(flags == 0, cudaErrorInvalidValue);
     require(peer != Runtime::current_device(), cudaErrorInvalidDevice);
+    require(runtime.config.peer_access, cudaErrorPeerAccessUnsupported);
     auto& peers = runtime.device(Runtime::current_device()).peers;
     for (const int known : peers) require(known != peer, cudaErrorPeerAccessAlreadyEnabled);
     peers.push_back(peer);

@@ -46,6 +46,8 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     require(wanted.mark == made_here, cudaErrorInvalidResourceHandle);
     require(wanted.name.process != getpid(), cudaErrorDeviceUninitialized);
     runtime.device(wanted.device);
+    require(wanted.device == Runtime::current_device() || runtime.config.peer_access,
+            cudaErrorPeerAccessUnsupported);
     for (OpenedMemory& one : runtime.opened)
       if (one.name == wanted.name) {
         ++one.times;

@@ -70,6 +70,10 @@ Config config_from_environment() {
   });
   read("LOCKSTEP_SIM_MEMORY", "a number of bytes",
        [&](std::string_view text) { return number(text, config.device_bytes); });
+  read("LOCKSTEP_SIM_PEER_ACCESS", "yes or no", [&](std::string_view text) {
+    config.peer_access = text == "yes";
+    return text == "yes" || text == "no";
+  });
   read("LOCKSTEP_SIM_NCCL_FAIL", "RANK:CALL, as 1:3", [&](std::string_view text) {
     const std::size_t colon = text.find(':');
     return colon != text.npos && number(text.substr(0, colon), config.nccl_fail_rank, 0) &&

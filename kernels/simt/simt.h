@@ -28,7 +28,8 @@ struct Config {
   int devices = 8;                                   ///< LOCKSTEP_SIM_DEVICES, at least 1
   std::size_t device_bytes = std::size_t{16} << 30;  ///< LOCKSTEP_SIM_MEMORY, of each device
   /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
-  int capability = 80;  ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
+  int capability = 80;      ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
+  bool peer_access = true;  ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
   /// In each NCCL communicator the call of an operation with this number (from 1) fails on this rank.
   int nccl_fail_rank = -1;  ///< LOCKSTEP_SIM_NCCL_FAIL=RANK:CALL; -1: none fails
   std::uint64_t nccl_fail_call = 0;
