@@ -3,26 +3,21 @@
 namespace lockstep::dist {
 namespace {
 
-bool summable(DType dtype, Sums sums) {
-  return dtype != DType::u8 && (size_of(dtype) > 2 || sums == Sums::narrow);
-}
-
-std::string_view summable_dtypes(Sums sums) {
-  return sums == Sums::wide ? "f32, f64, i32 or i64" : "f32, f64, i32, i64, f16 or bf16";
-}
+bool summable(DType dtype) { return dtype != DType::u8; }
+constexpr std::string_view summable_dtypes = "f32, f64, i32, i64, f16 or bf16";
 
 }  // namespace
 
-void check_all_reduce(const Tensor& data, std::string_view name, Sums sums) {
-  check<DTypeError>(summable(data.dtype(), sums), "[all_reduce] '{}' takes {}, got {}", name,
-                    summable_dtypes(sums), data.dtype());
+void check_all_reduce(const Tensor& data, std::string_view name) {
+  check<DTypeError>(summable(data.dtype()), "[all_reduce] '{}' takes {}, got {}", name,
+                    summable_dtypes, data.dtype());
 }
 
 void check_reduce_scatter(const Tensor& input, const Tensor& output, int rank, int size,
-                          std::string_view name, Sums sums) {
-  check<DTypeError>(summable(input.dtype(), sums) && input.dtype() == output.dtype(),
-                    "[reduce_scatter] '{}' takes {} twice, got {} and {}", name,
-                    summable_dtypes(sums), input.dtype(), output.dtype());
+                          std::string_view name) {
+  check<DTypeError>(summable(input.dtype()) && input.dtype() == output.dtype(),
+                    "[reduce_scatter] '{}' takes {} twice, got {} and {}", name, summable_dtypes,
+                    input.dtype(), output.dtype());
   const std::int64_t part = partition(input.numel(), size, rank).size();
   check<ShapeError>(output.numel() == part,
                     "[reduce_scatter] '{}': output has {} elements, this rank's part of {} is {}",

@@ -73,7 +73,7 @@ class Communicator {
   virtual int size() const = 0;
 
   /// data := sum over ranks, in place, on every rank the same bits. f32, f64, i32 or i64; f16 and
-  /// bf16 where the communicator can add them up in f32 and round once, else DTypeError.
+  /// bf16 are added up in f32 and rounded once. DTypeError for others.
   virtual Work all_reduce(const Tensor& data, std::string_view name) = 0;
   /// output := this rank's part of the sum over ranks; output.numel() is
   /// partition(input.numel(), size(), rank()).size(). The input is overwritten (it is the
@@ -107,7 +107,8 @@ class Communicator {
 
   /// The clock of this world, which in a simulated one is virtual.
   virtual Seconds now() const = 0;
-  /// How long this rank has waited for others so far, in all.
+  /// How long this rank has waited for others so far, in all; the first microsecond or so of a wait
+  /// does not count.
   virtual Seconds waited() const = 0;
   /// Bytes of tensors that this rank has received from other ranks, or read from and written to
   /// their memory, so far. 0 where the communicator does not count them.

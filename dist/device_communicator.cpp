@@ -36,7 +36,7 @@ void DeviceCommunicator::finish_replays() {
 
 Work DeviceCommunicator::all_reduce(const Tensor& data, std::string_view name) {
   if (data.device() == Device{} || !engine_for(data.device())) return host_->all_reduce(data, name);
-  check_all_reduce(data, name, Sums::narrow);
+  check_all_reduce(data, name);
   return enqueue({Operation::all_reduce, data}, name);
 }
 
@@ -44,7 +44,7 @@ Work DeviceCommunicator::reduce_scatter(const Tensor& input, const Tensor& outpu
                                         std::string_view name) {
   if (input.device() == Device{} || !engine_for(input.device()))
     return host_->reduce_scatter(input, output, name);
-  check_reduce_scatter(input, output, rank(), size(), name, Sums::narrow);
+  check_reduce_scatter(input, output, rank(), size(), name);
   return enqueue({Operation::reduce_scatter, input, output}, name);
 }
 

@@ -37,13 +37,13 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 // ---- calls ----
 
 Work HostCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  check_all_reduce(data, name, Sums::narrow);
+  check_all_reduce(data, name);
   return enqueue(Operation::all_reduce, data, {}, 0, name);
 }
 
 Work HostCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
                                       std::string_view name) {
-  check_reduce_scatter(input, output, rank(), size(), name, Sums::narrow);
+  check_reduce_scatter(input, output, rank(), size(), name);
   return enqueue(Operation::reduce_scatter, input, output, 0, name);
 }
 
@@ -213,13 +213,14 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
       round = 0;
       continue;
     }
-    // At first, looking at the clock would take as long as looking at the streams.
-    if (round > 0 && round < 16) {
+    // Looking at the clock takes longer than looking at the streams: not in a wait of a microsecond.
+    constexpr unsigned before_clock = 16;
+    if (round < before_clock) {
       relax(round++);
       continue;
     }
     const Seconds now = transport_->now();
-    if (round == 0) idle_since = now;
+    if (round == before_clock) idle_since = now;
     if (!waits) start = now;
     waits = true;
     if (now - idle_since > limit) {

@@ -6,6 +6,7 @@
 #include "lockstep/dist/call_checks.h"
 #include "lockstep/dist/hash.h"
 #include "lockstep/dist/mpi_process.h"
+#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
 namespace {
@@ -23,6 +24,13 @@ MPI_Datatype mpi_type(DType dtype) {
 /// Whether the elements of every rank's part travel apart from those of the others.
 bool by_parts(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_gather;
+}
+
+/// Whether MPI would have to add elements that it does not know.
+bool sums_narrow(const Signature& signature) {
+  const bool sums = signature.operation == Operation::all_reduce ||
+                    signature.operation == Operation::reduce_scatter;
+  return sums && size_of(signature.dtype) == 2;
 }
 
 /// Where this rank's part of the elements begins, whatever the buffer's shape.
@@ -71,7 +79,6 @@ MpiCommunicator::~MpiCommunicator() {
     // The others have been told.
   }
   // MPI does not cancel collectives: what it may still write to is never freed.
-  memory_->buffer = front().buffer;
   static_cast<void>(memory_.release());
 }
 
@@ -202,7 +209,7 @@ void MpiCommunicator::start_moving() {
   const Call& call = front();
   const Operation operation = call.signature.operation;
   const std::int64_t count = call.signature.count;
-  const auto piece = static_cast<std::int64_t>(piece_bytes_ / size_of(call.signature.dtype));
+  const std::int64_t piece = piece_elements(call.signature.dtype);
   const int parts = by_parts(operation) ? size_ : 1;
   const std::int64_t largest_part = partition(count, parts, 0).size();
   for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.signature);
@@ -211,6 +218,10 @@ void MpiCommunicator::start_moving() {
   pieces_ = operation == Operation::barrier ? 0 : (largest_part + piece - 1) / piece * parts;
   if (operation == Operation::all_gather && call.part.bytes() > 0)
     std::memmove(own_part(call.buffer, size_, rank_), call.part.raw(), call.part.bytes());
+  memory_->moving = call.buffer;
+  if (!sums_narrow(call.signature)) return;
+  memory_->moving = Tensor::empty(call.buffer.shape());
+  kernels::cast(call.buffer, memory_->moving);
 }
 
 bool MpiCommunicator::move_pieces() {
@@ -224,10 +235,10 @@ bool MpiCommunicator::move_pieces() {
 }
 
 void MpiCommunicator::start_piece(std::int64_t number) {
-  const Call& call = front();
-  const Signature& signature = call.signature;
-  const std::size_t width = size_of(signature.dtype);
-  const auto piece = static_cast<std::int64_t>(piece_bytes_ / width);
+  const Signature& signature = front().signature;
+  const DType dtype = memory_->moving.dtype();
+  const std::size_t width = size_of(dtype);
+  const std::int64_t piece = piece_elements(signature.dtype);
   const int parts = by_parts(signature.operation) ? size_ : 1;
   const int owner = static_cast<int>(number % parts);
   const Range part = partition(signature.count, parts, owner);
@@ -235,10 +246,10 @@ void MpiCommunicator::start_piece(std::int64_t number) {
   const std::int64_t elements = std::min(piece, part.end - begin);
   if (elements <= 0) return;  // a part is smaller than the largest; its request is null, and done
 
-  std::byte* const data = call.buffer.raw() + static_cast<std::size_t>(begin) * width;
+  std::byte* const data = memory_->moving.raw() + static_cast<std::size_t>(begin) * width;
   const auto n = static_cast<int>(elements);
   const auto bytes = static_cast<int>(static_cast<std::size_t>(elements) * width);
-  const MPI_Datatype type = mpi_type(signature.dtype);
+  const MPI_Datatype type = mpi_type(dtype);
   MPI_Request* const request = &requests_[static_cast<std::size_t>(number % pieces_at_once)];
   switch (signature.operation) {
     case Operation::all_reduce:
@@ -262,9 +273,10 @@ void MpiCommunicator::start_piece(std::int64_t number) {
 
 void MpiCommunicator::finish() {
   Call& call = front();
+  if (sums_narrow(call.signature)) kernels::cast(memory_->moving, call.buffer);  // rounds once
   if (call.signature.operation == Operation::reduce_scatter && call.part.bytes() > 0)
     std::memmove(call.part.raw(), own_part(call.buffer, size_, rank_), call.part.bytes());
-  call.buffer = call.part = Tensor();
+  call.buffer = call.part = memory_->moving = Tensor();
   recorder_.finished(front_, now());
   phase_ = Phase::waiting;
   told_ = false;

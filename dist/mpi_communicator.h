@@ -13,7 +13,8 @@
 ///     broadcast        MPI_Ibcast of each piece
 ///
 /// Several pieces are under way at once; the pieces of different ranks' parts take turns, so that
-/// all ranks have something to do. Only non-blocking calls of MPI are used: a blocking one knows no
+/// all ranks have something to do. MPI knows no 16-bit numbers: their sums are made in f32 and
+/// rounded once, which takes twice the bytes. Only non-blocking calls of MPI are used: a blocking one knows no
 /// timeout.
 ///
 /// Level of determinism: run. MPI chooses how it adds, by size and number of ranks; all ranks get
@@ -93,7 +94,7 @@ class MpiCommunicator final : public Communicator {
   struct Memory {
     std::array<std::uint64_t, 2> hashes{};  // of the front call's signature: {hash, ~hash}
     std::vector<Signature> signatures;      // everybody's
-    Tensor buffer;                          // of a call that did not end
+    Tensor moving;                          // the front call's buffer, or that in f32
   };
 
   /// What is known of a rank from its notes.
@@ -117,6 +118,9 @@ class MpiCommunicator final : public Communicator {
   void start_moving();
   bool move_pieces();
   void start_piece(std::int64_t index);
+  std::int64_t piece_elements(DType dtype) const {
+    return static_cast<std::int64_t>(piece_bytes_ / size_of(dtype));
+  }
   void finish();
 
   /// Reads the notes of the other ranks. Throws PeerError if one has given up, or has left before

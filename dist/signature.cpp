@@ -25,7 +25,8 @@ std::string describe(const Signature& s) {
   if (s.operation == Operation::barrier) return text;
   text += fmt::format(" of {} {}", s.count, s.dtype);
   if (s.operation == Operation::broadcast) return text + fmt::format(" from root {}", s.root);
-  text += fmt::format(" ({})", name_of(s.algorithm));
+  if (s.algorithm != Algorithm::automatic)  // MPI's choice is not known
+    text += fmt::format(" ({})", name_of(s.algorithm));
   if (s.window != Signature::no_window) {
     text += fmt::format(" at byte {} of window {}", s.offset, s.window);
   }

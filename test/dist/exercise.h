@@ -38,9 +38,10 @@ void expect(std::string_view what, int rank, const Tensor& tensor, std::int64_t 
   const Tensor host = tensor.to(Device{});
   const T* const data = host.data<T>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
-    const T right = static_cast<T>(expected(begin + i));
-    check<DataError>(data[i] == right, "{}: rank {}, element {} of {} is {}, not {}", what, rank, i,
-                     tensor.numel(), data[i], right);
+    const auto got = static_cast<double>(data[i]);
+    const auto right = static_cast<double>(static_cast<T>(expected(begin + i)));
+    check<DataError>(got == right, "{}: rank {}, element {} of {} is {}, not {}", what, rank, i,
+                     tensor.numel(), got, right);
   }
 }
 
