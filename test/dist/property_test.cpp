@@ -224,6 +224,13 @@ void run_rank(const Case& c, Communicator& communicator) {
   }
 }
 
+// Sanitizers make a case some ten times as slow; and simulated ranks never run at the same time.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t simulated_cases = 60;
+#else
+constexpr std::uint64_t simulated_cases = 300;
+#endif
+
 /// Seeds [begin, end), or the one of LOCKSTEP_SEED.
 template <class Run>
 void for_each_seed(std::uint64_t begin, std::uint64_t end, Run&& run) {
@@ -240,7 +247,7 @@ void for_each_seed(std::uint64_t begin, std::uint64_t end, Run&& run) {
 }  // namespace
 
 TEST_CASE("property: any case on a simulated world equals one process on the union") {
-  for_each_seed(0, 300, [](std::uint64_t seed) {
+  for_each_seed(0, simulated_cases, [](std::uint64_t seed) {
     const Case c = draw(seed);
     const SimOptions options{.seed = seed, .size = c.world, .shared_memory = c.shared_memory};
     const SimReport report = simulate(options, [&](int, std::unique_ptr<Transport> transport) {
