@@ -35,19 +35,27 @@ Executor::Executor(Transport& transport, FlightRecorder& recorder)
 void Executor::start(const Job& job) {
   job_ = job;
   element_ = size_of(job.signature.dtype);
-  const Plan& plan = job_.plan;
-  slot_bytes_ = round_up(bytes(plan.slot_elements()));
-  std::size_t scratch = static_cast<std::size_t>(plan.slots()) * slot_bytes_;
+  if (job.plan != outline_.plan) outline(job.plan);
+  slot_bytes_ = round_up(bytes(outline_.slot_elements));
+  std::size_t scratch = static_cast<std::size_t>(outline_.slots) * slot_bytes_;
   block_at_ = scratch;
-  if (plan.sums()) scratch += std::min(block_bytes, bytes(plan.count));
+  if (outline_.sums) scratch += std::min(block_bytes, bytes(job.plan.count));
   scratch_ = small_.data();
   if (scratch > small_.size()) {
     large_ = Tensor::empty({static_cast<std::int64_t>(scratch)}, DType::u8);
     scratch_ = large_.raw();
   }
-  steps_ = plan.steps();
   index_ = -1;
   next_step();
+}
+
+void Executor::outline(const Plan& plan) {
+  outline_.plan = plan;
+  outline_.slots = plan.slots();
+  outline_.slot_elements = plan.slot_elements();
+  outline_.sums = plan.sums();
+  outline_.steps.clear();
+  for (int k = 0; k < plan.steps(); ++k) outline_.steps.push_back(plan.step(k));
 }
 
 void Executor::next_step() {
@@ -56,7 +64,7 @@ void Executor::next_step() {
     if (large_.defined()) large_ = Tensor();
     return;
   }
-  step_ = job_.plan.step(index_);
+  step_ = outline_.steps[static_cast<std::size_t>(index_)];
   const std::size_t header = step_.header ? header_bytes : 0;
   sent_ = received_ = 0;
   to_send_ = step_.to < 0 ? 0 : header + bytes(step_.send.size());

@@ -43,7 +43,7 @@ class Executor {
   /// header that does not match, PeerError for a lost peer; the executor is then of no more use.
   bool progress();
 
-  bool done() const { return index_ == steps_; }
+  bool done() const { return index_ == steps(); }
 
   /// See Communicator::bytes_moved.
   std::uint64_t bytes_moved() const { return bytes_moved_; }
@@ -51,9 +51,18 @@ class Executor {
   /// The rank that has to move before this one can.
   int awaited() const { return received_ < to_receive_ ? step_.from : step_.to; }
   /// "step 2 of 5"
-  std::string position() const { return fmt::format("step {} of {}", index_ + 1, steps_); }
+  std::string position() const { return fmt::format("step {} of {}", index_ + 1, steps()); }
 
  private:
+  /// What a plan comes to. Calls repeat, and small ones take as long as working this out.
+  struct Outline {
+    Plan plan;
+    std::vector<Step> steps;
+    int slots = 0;
+    std::int64_t slot_elements = 0;
+    bool sums = false;
+  };
+
   static constexpr std::size_t header_bytes = sizeof(Signature);
   // A small message is handed over, and taken, in one piece with its header: one call of the
   // transport instead of two, and fewer cache lines between two cores.
@@ -68,6 +77,8 @@ class Executor {
   bool pull_payload();  // ... behind the header
   void unpack();        // the payload of a packed message, to where it belongs
   void add(std::byte* target, const std::byte* other, std::size_t bytes) const;
+  void outline(const Plan& plan);
+  int steps() const { return static_cast<int>(outline_.steps.size()); }
   void next_step();
   void act();
   void fold_slots();
@@ -86,6 +97,7 @@ class Executor {
   Transport& transport_;
   FlightRecorder& recorder_;
   Job job_;
+  Outline outline_;          // of the last job's plan
   std::size_t element_ = 1;  // bytes
   // Slots, and the block in which elements to be added arrive: in `small_`, or else in `large_`.
   std::byte* scratch_ = nullptr;
@@ -96,7 +108,6 @@ class Executor {
   alignas(64) std::array<std::byte, packed_bytes> incoming_;  // one, or a header
 
   std::uint64_t bytes_moved_ = 0;
-  int steps_ = 0;
   int index_ = 0;
   Step step_;
   std::size_t sent_ = 0, to_send_ = 0;  // bytes of this step, its header included

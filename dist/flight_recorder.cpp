@@ -16,7 +16,7 @@ void FlightRecorder::called(const Signature& signature, Seconds now) {
   next_ = signature.sequence + 1;
 }
 
-void FlightRecorder::finished(std::uint64_t sequence, Seconds now) {
+void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now) {
   done_ = sequence + 1;
   Entry& call = entry(sequence);
   if (call.signature.sequence != sequence) return;  // forgotten: many calls have followed it
@@ -43,9 +43,14 @@ std::string FlightRecorder::text(Seconds now) const {
   const std::uint64_t first = next_ - std::min<std::uint64_t>(next_, remembered);
   for (std::uint64_t sequence = first; sequence < next_; ++sequence) {
     const Entry& call = entries_[sequence % remembered];
-    const auto lasted = call.done ? call.finished - call.called : now - call.called;
-    text += fmt::format("{}   called {:.3f} s ago   {} {:.1f} us\n", describe(call.signature),
-                        (now - call.called).count(), call.done ? "done after" : "under way for",
+    text += fmt::format("{}   called {:.3f} s ago   ", describe(call.signature),
+                        (now - call.called).count());
+    if (call.done && !call.finished) {
+      text += "done when waited for\n";
+      continue;
+    }
+    const Seconds lasted = call.finished.value_or(now) - call.called;
+    text += fmt::format("{} {:.1f} us\n", call.done ? "done after" : "under way for",
                         lasted.count() * 1e6);
   }
   return text;

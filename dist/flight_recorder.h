@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ class FlightRecorder {
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
   void called(const Signature& signature, Seconds now);
-  void finished(std::uint64_t sequence, Seconds now);
+  /// `now`: nothing if nobody looked at the clock, in a wait of less than a microsecond.
+  void finished(std::uint64_t sequence, std::optional<Seconds> now);
   /// `peer` has said that it is in this call.
   void heard(int peer, const Signature& signature) { heard_[index(peer)] = {true, signature}; }
 
@@ -39,7 +41,8 @@ class FlightRecorder {
  private:
   struct Entry {
     Signature signature;
-    Seconds called{0}, finished{0};
+    Seconds called{0};
+    std::optional<Seconds> finished{};
     bool done = false;
   };
   struct Heard {

@@ -170,7 +170,7 @@ std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
 
 // ---- carrying them out ----
 
-bool HostCommunicator::advance() {
+bool HostCommunicator::advance(bool timed) {
   if (failure_) std::rethrow_exception(failure_);
   bool moved = false;
   try {
@@ -184,8 +184,8 @@ bool HostCommunicator::advance() {
       if (!executor_.done()) break;
       call.buffer = call.part = Tensor();
       started_ = false;
-      finished_ = now();
-      recorder_.finished(front_, finished_);
+      if (timed) finished_ = now();
+      recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt);
       ++front_;
       moved = true;
     }
@@ -209,7 +209,7 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
   Seconds start{}, idle_since{};
   bool waits = false;
   while (sequence >= front_) {
-    if (advance()) {
+    if (advance(waits)) {
       round = 0;
       continue;
     }

@@ -93,8 +93,9 @@ class HostCommunicator final : public Communicator {
   void place_in_window(Call& call) const;
   Call& call(std::uint64_t sequence) { return queue_[sequence % queue_length]; }
 
-  /// Carries on with the calls in the queue; true if anything moved. Throws if that fails.
-  bool advance();
+  /// Carries on with the calls in the queue; true if anything moved. Throws if that fails. `timed`:
+  /// look at the clock when one ends.
+  bool advance(bool timed = true);
   /// Transport::relax, but for its errors.
   void relax(unsigned round);
   /// Breaks the communicator, tells the other ranks, and throws: this rank's own error, or the

@@ -154,6 +154,8 @@ struct Plan {
   std::int64_t slot_elements() const;
   /// True if some step receives with Into::sum.
   bool sums() const;
+
+  bool operator==(const Plan&) const = default;
 };
 
 }  // namespace lockstep::dist
