@@ -41,13 +41,18 @@ if(NOT LOCKSTEP_SANITIZE)
 else()
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
     -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
-    $<IF:${is_test},-O0;-fno-sanitize=undefined,-O1>>)
+    -O$<IF:${is_test},0,1>>)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 
 # What nearly every source reads is compiled once, for libraries and for tests; small headers, since
-# what they instantiate is paid for in every file. (Each file still includes what it uses: the facts
-# build has CMAKE_DISABLE_PRECOMPILE_HEADERS.)
+# what they instantiate is paid for in every file. Each file still includes what it uses: the facts
+# build compiles the libraries without. Targets share it although -O differs, which g++ allows, but
+# not between some -O and none.
+if(NOT (PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
+        CMAKE_BUILD_TYPE STREQUAL "Release") OR CMAKE_POSITION_INDEPENDENT_CODE)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
 set(LOCKSTEP_COMMON_HEADERS <fmt/core.h> <algorithm> <array> <atomic> <chrono> <cmath> <functional>
   <memory> <mutex> <numeric> <optional> <span> <string> <thread> <vector>)
 
@@ -58,7 +63,7 @@ function(lockstep_library name)
   target_link_libraries(${name} PRIVATE lockstep_flags)
   target_compile_features(${name} PUBLIC cxx_std_20)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  if(name MATCHES "core|kernels")  # kernels have options of their own
+  if(name MATCHES "^lockstep_(core|kernels)$")  # kernels have options of their own
     target_precompile_headers(${name} PRIVATE ${LOCKSTEP_COMMON_HEADERS})
   elseif(NOT name STREQUAL "lockstep_simt")  # which knows no fmt
     target_precompile_headers(${name} REUSE_FROM lockstep_core)

@@ -45,7 +45,7 @@ int available_cores() {
 Backoff::Backoff(int ranks) : spins_(ranks <= available_cores() ? spin_rounds : 0) {}
 
 bool Backoff::relax(unsigned round) const {
-  if (round < spins_) {
+  if (spins(round)) {
     pause();
     return false;
   }

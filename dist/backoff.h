@@ -16,6 +16,8 @@ class Backoff {
   /// The `round`-th wait in a row. True if it was a nap: the caller can then afford to look around
   /// (is every peer still alive?).
   bool relax(unsigned round) const;
+  /// Whether relax(round) spins.
+  bool spins(unsigned round) const { return round < spins_; }
 
  private:
   unsigned spins_;

@@ -99,16 +99,16 @@ class Communicator {
   virtual void abort(std::string_view reason) noexcept = 0;
 
   /// The algorithm that an all_reduce of so many bytes takes: "direct", "ring", ... A pure function
-  /// of the bytes and of what was chosen at construction.
-  virtual std::string_view algorithm(std::size_t bytes) const = 0;
+  /// of the bytes, of the elements' type and of what was chosen at construction.
+  virtual std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const = 0;
 
   /// Which algorithms all-reduces take, by size: "up to 64 KiB one-shot; beyond shared".
   virtual std::string choices() const { return "always " + std::string(algorithm(1)); }
 
   /// The clock of this world, which in a simulated one is virtual.
   virtual Seconds now() const = 0;
-  /// How long this rank has waited for others so far, in all; the first microsecond or so of a wait
-  /// does not count.
+  /// How long this rank has waited for others so far, in all. In shared memory, where a wait begins
+  /// with spinning, its first microsecond or so does not count.
   virtual Seconds waited() const = 0;
   /// Bytes of tensors that this rank has received from other ranks, or read from and written to
   /// their memory, so far. 0 where the communicator does not count them.

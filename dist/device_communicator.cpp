@@ -256,8 +256,8 @@ void DeviceCommunicator::abort(std::string_view reason) noexcept {
   }
 }
 
-std::string_view DeviceCommunicator::algorithm(std::size_t bytes) const {
-  return engine_ ? engine_->algorithm() : host_->algorithm(bytes);
+std::string_view DeviceCommunicator::algorithm(std::size_t bytes, DType dtype) const {
+  return engine_ ? engine_->algorithm() : host_->algorithm(bytes, dtype);
 }
 
 }  // namespace lockstep::dist

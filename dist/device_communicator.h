@@ -39,7 +39,7 @@ class DeviceCommunicator final : public Communicator {
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
 
   void abort(std::string_view reason) noexcept override;
-  std::string_view algorithm(std::size_t bytes) const override;
+  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override;
   std::string choices() const override {
     return engine_ ? Communicator::choices() : host_->choices();
   }

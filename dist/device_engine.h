@@ -23,7 +23,7 @@ namespace lockstep::dist {
 
 enum class EngineKind : std::uint8_t {
   /// nccl where every rank has a GPU of its own (nccl_direct for Algorithm::direct), else, and for
-  /// the ring, ipc on one machine whose GPUs reach each other, else none
+  /// the ring, ipc among at most 16 ranks of one machine whose GPUs reach each other, else none
   automatic,
   none,
   ipc,

@@ -50,12 +50,14 @@ void Executor::start(const Job& job) {
 }
 
 void Executor::outline(const Plan& plan) {
-  outline_.plan = plan;
+  outline_.plan.world = 0;  // until all is there
   outline_.slots = plan.slots();
   outline_.slot_elements = plan.slot_elements();
   outline_.sums = plan.sums();
   outline_.steps.clear();
-  for (int k = 0; k < plan.steps(); ++k) outline_.steps.push_back(plan.step(k));
+  const int steps = plan.steps();
+  for (int k = 0; k < steps; ++k) outline_.steps.push_back(plan.step(k));
+  outline_.plan = plan;
 }
 
 void Executor::next_step() {

@@ -54,9 +54,10 @@ class Executor {
   std::string position() const { return fmt::format("step {} of {}", index_ + 1, steps()); }
 
  private:
-  /// What a plan comes to. Calls repeat, and small ones take as long as working this out.
+  /// What a plan comes to. Calls repeat, and small ones take as long as working this out. (At first
+  /// that of a plan for nobody. A node map does not change while there is an executor.)
   struct Outline {
-    Plan plan;
+    Plan plan{.world = 0};
     std::vector<Step> steps;
     int slots = 0;
     std::int64_t slot_elements = 0;

@@ -28,7 +28,7 @@ class FlightRecorder {
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
   void called(const Signature& signature, Seconds now);
-  /// `now`: nothing if nobody looked at the clock, in a wait of less than a microsecond.
+  /// `now`: nothing if nobody looked at the clock, in a wait that ended at once.
   void finished(std::uint64_t sequence, std::optional<Seconds> now);
   /// `peer` has said that it is in this call.
   void heard(int peer, const Signature& signature) { heard_[index(peer)] = {true, signature}; }

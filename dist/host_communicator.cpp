@@ -164,8 +164,9 @@ void HostCommunicator::abort(std::string_view reason) noexcept {
   if (companion_) companion_->abort(reason);
 }
 
-std::string_view HostCommunicator::algorithm(std::size_t bytes) const {
-  return name_of(choose(choice_, Operation::all_reduce, bytes, transport_->has_shared_memory()));
+std::string_view HostCommunicator::algorithm(std::size_t bytes, DType dtype) const {
+  return name_of(choose(choice_for(choice_, Operation::all_reduce, dtype), Operation::all_reduce,
+                        bytes, transport_->has_shared_memory()));
 }
 
 // ---- carrying them out ----
@@ -207,22 +208,24 @@ void HostCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeo
   const Seconds limit = timeout.value_or(options_.timeout);
   unsigned round = 0;
   Seconds start{}, idle_since{};
-  bool waits = false;
+  bool waits = false, idle = false;
   while (sequence >= front_) {
     if (advance(waits)) {
       round = 0;
+      idle = false;
       continue;
     }
-    // Looking at the clock takes longer than looking at the streams: not in a wait of a microsecond.
-    constexpr unsigned before_clock = 16;
-    if (round < before_clock) {
+    // Looking at the clock takes longer than looking at the streams: a wait of a microsecond or so
+    // does without.
+    constexpr unsigned untimed = 16;
+    if (round < untimed && transport_->spins(round)) {
       relax(round++);
       continue;
     }
     const Seconds now = transport_->now();
-    if (round == before_clock) idle_since = now;
+    if (!idle) idle_since = now;
     if (!waits) start = now;
-    waits = true;
+    waits = idle = true;
     if (now - idle_since > limit) {
       const int peer = executor_.awaited();
       give_up(false,

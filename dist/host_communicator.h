@@ -60,7 +60,7 @@ class HostCommunicator final : public Communicator {
   Seconds timeout() const { return options_.timeout; }
 
   void abort(std::string_view reason) noexcept override;
-  std::string_view algorithm(std::size_t bytes) const override;
+  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override;
 
   std::string choices() const override {
     return describe_choices(choice_, transport_->has_shared_memory());

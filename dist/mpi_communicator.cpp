@@ -33,6 +33,11 @@ bool sums_narrow(const Signature& signature) {
   return sums && size_of(signature.dtype) == 2;
 }
 
+/// As what its elements travel.
+DType travelling(const Signature& signature) {
+  return sums_narrow(signature) ? DType::f32 : signature.dtype;
+}
+
 /// Where this rank's part of the elements begins, whatever the buffer's shape.
 std::byte* own_part(const Tensor& buffer, int size, int rank) {
   const Range own = partition(buffer.numel(), size, rank);
@@ -209,19 +214,20 @@ void MpiCommunicator::start_moving() {
   const Call& call = front();
   const Operation operation = call.signature.operation;
   const std::int64_t count = call.signature.count;
-  const std::int64_t piece = piece_elements(call.signature.dtype);
+  const std::int64_t piece = piece_elements(travelling(call.signature));
   const int parts = by_parts(operation) ? size_ : 1;
   const std::int64_t largest_part = partition(count, parts, 0).size();
   for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.signature);
-  phase_ = Phase::moving;
+  memory_->moving = call.buffer;
+  if (sums_narrow(call.signature)) {
+    memory_->moving = Tensor::empty(call.buffer.shape());
+    kernels::cast(call.buffer, memory_->moving);
+  }
+  phase_ = Phase::moving;  // if memory is short, this rank is still agreeing
   started_ = ended_ = 0;
   pieces_ = operation == Operation::barrier ? 0 : (largest_part + piece - 1) / piece * parts;
   if (operation == Operation::all_gather && call.part.bytes() > 0)
     std::memmove(own_part(call.buffer, size_, rank_), call.part.raw(), call.part.bytes());
-  memory_->moving = call.buffer;
-  if (!sums_narrow(call.signature)) return;
-  memory_->moving = Tensor::empty(call.buffer.shape());
-  kernels::cast(call.buffer, memory_->moving);
 }
 
 bool MpiCommunicator::move_pieces() {
@@ -236,9 +242,9 @@ bool MpiCommunicator::move_pieces() {
 
 void MpiCommunicator::start_piece(std::int64_t number) {
   const Signature& signature = front().signature;
-  const DType dtype = memory_->moving.dtype();
+  const DType dtype = travelling(signature);
   const std::size_t width = size_of(dtype);
-  const std::int64_t piece = piece_elements(signature.dtype);
+  const std::int64_t piece = piece_elements(dtype);
   const int parts = by_parts(signature.operation) ? size_ : 1;
   const int owner = static_cast<int>(number % parts);
   const Range part = partition(signature.count, parts, owner);

@@ -14,8 +14,8 @@
 ///
 /// Several pieces are under way at once; the pieces of different ranks' parts take turns, so that
 /// all ranks have something to do. MPI knows no 16-bit numbers: their sums are made in f32 and
-/// rounded once, which takes twice the bytes. Only non-blocking calls of MPI are used: a blocking one knows no
-/// timeout.
+/// rounded once, which takes twice the bytes. Only non-blocking calls of MPI are used: a blocking
+/// one knows no timeout.
 ///
 /// Level of determinism: run. MPI chooses how it adds, by size and number of ranks; all ranks get
 /// the same bits.
@@ -62,7 +62,7 @@ class MpiCommunicator final : public Communicator {
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
 
   void abort(std::string_view reason) noexcept override;
-  std::string_view algorithm(std::size_t) const override { return "mpi"; }
+  std::string_view algorithm(std::size_t, DType = DType::f32) const override { return "mpi"; }
 
   Seconds now() const override;
   Seconds waited() const override { return companion_ ? waited_ + companion_->waited() : waited_; }

@@ -56,6 +56,7 @@ class ShmTransport final : public Transport {
   std::size_t receive(int peer, std::span<std::byte> bytes) override;
   Window allocate(std::size_t bytes) override;
   void relax(unsigned round) override;
+  bool spins(unsigned round) const override { return backoff_.spins(round); }
   Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   void abort(std::string_view reason) noexcept override;
 

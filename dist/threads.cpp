@@ -180,6 +180,7 @@ class ThreadsTransport final : public Transport {
     hub_->check_aborted();
     backoff_.relax(round);
   }
+  bool spins(unsigned round) const override { return backoff_.spins(round); }
 
   Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
 

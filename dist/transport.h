@@ -68,6 +68,8 @@ class Transport {
   /// Called when nothing could be moved, for the `round`-th time in a row: spins at first, then
   /// yields the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.
   virtual void relax(unsigned round) = 0;
+  /// Whether relax(round) spins: it then returns sooner than a look at the clock would.
+  virtual bool spins(unsigned /*round*/) const { return false; }
 
   /// Time since some fixed point; virtual in the simulated world.
   virtual Seconds now() const = 0;

@@ -131,6 +131,7 @@ dist::Communicator& World::layer_communicator() const { return membership_->laye
 std::string_view World::transport() const { return membership_->fabric->transport(); }
 
 std::optional<World> World::split(int color) const {
+  communicator().barrier("split").wait();  // names a rank that calls something else, or nothing
   std::shared_ptr<dist::Fabric> group = membership_->fabric->split(color);
   if (!group) return {};
   return World(std::make_shared<Membership>(std::move(group), local_rank(), local_size()));
@@ -140,6 +141,8 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
     check<UsageError>(r >= 0 && r < size(), "[new_group] rank {} in a world of {}", r, size());
+    check<UsageError>(std::ranges::count(ranks, r) == 1, "[new_group] rank {} is listed {} times",
+                      r, std::ranges::count(ranks, r));
     text += fmt::format("rank {}\n", r);
   }
   dist::check_same(communicator(), "new_group", text);

@@ -31,8 +31,9 @@ struct JoinOptions {
 ///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/choice.h
 ///   nccl, nccl-direct   engines for tensors on GPUs (dist/device_engine.h); those on the host: auto
 ///   mpi                 MPI's collectives and transport
-/// With auto, ring and direct, tensors on GPUs take NCCL where every rank has a GPU of its own, else
-/// CUDA IPC if the ranks are on one machine, else they must be copied to the host (DDP does that).
+/// With auto and direct, tensors on GPUs take NCCL where every rank has a GPU of its own. Else, and
+/// with ring, they take CUDA IPC if the ranks are on one machine; else they must be copied to the
+/// host (DDP does that).
 std::vector<std::string> communicator_names();
 
 /// A value: copies stand for the same membership, which ends with the last of them. That it ends
@@ -61,7 +62,8 @@ class World {
 
   operator Shard() const { return {rank(), size()}; }
 
-  /// A world of some of the ranks, in their order; nothing on ranks that are not among them.
+  /// A world of some of the ranks, in the order of this world; nothing on ranks that are not among
+  /// them.
   /// Collective over all ranks of this world, with the same ranks everywhere. local_rank() stays
   /// what it is: the rank's place on its machine. Ranks in several groups use their communicators
   /// in the same order everywhere, or they wait for each other in a circle.

@@ -10,6 +10,7 @@
 #include "lockstep/dist/agreement.h"
 #include "lockstep/dist/cuda/ipc_engine.h"
 #include "lockstep/dist/cuda/nccl_engine.h"
+#include "lockstep/dist/cuda/peer_memory.h"
 
 namespace lockstep::dist {
 namespace {
@@ -44,7 +45,7 @@ std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device
   if (!one_machine(host) || host.size() > most_folded) return nullptr;
   try {
     return ipc_engine(algorithm, device, host);
-  } catch (const DeviceError&) {
+  } catch (const ReachError&) {
     return nullptr;
   }
 }

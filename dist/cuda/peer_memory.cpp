@@ -3,6 +3,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -35,9 +36,11 @@ struct Mapping {
   explicit Mapping(int device_) : device(device_) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {  // errors cannot be helped here; a sticky one shows at the next call
+  ~Mapping() { unmap(); }
+  void unmap() {  // errors cannot be helped here; a sticky one shows at the next call
     (void)cudaSetDevice(device);
     for (void* memory : mapped) (void)cudaIpcCloseMemHandle(memory);
+    mapped.clear();
   }
 };
 
@@ -85,6 +88,24 @@ std::string failure_of(const std::function<void()>& step) {
   }
 }
 
+/// The first rank with a failure; their number if there is none.
+int first_of(const std::vector<std::string>& failures) {
+  const auto has = [](const std::string& failure) { return !failure.empty(); };
+  return static_cast<int>(std::ranges::find_if(failures, has) - failures.begin());
+}
+
+std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
+  const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
+  std::vector<Card> cards;
+  for (const std::string& one : gather_text(host, text))
+    std::memcpy(&cards.emplace_back(), one.data(), sizeof(Card));
+  for (std::size_t r = 0; r < cards.size(); ++r)
+    check<CommError>(cards[r].bytes == mine.bytes,
+                     "[allocate] rank {} asks for {} bytes, rank {} for {}", r, cards[r].bytes,
+                     host.rank(), mine.bytes);
+  return cards;
+}
+
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
     allow_access(mapping.device, card.device);
@@ -103,38 +124,42 @@ std::byte* address(const Card& card, Mapping& mapping) {
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   const auto mapping = std::make_shared<Mapping>(device.index);
   std::shared_ptr<void> own;
-  Card mine;
-  std::string failure = failure_of([&] {
+  const std::string no_memory = failure_of([&] {
     call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
     own = allocate_zeroed(bytes, device);
     mapping->owned.push_back(own);
-    mine.data = static_cast<std::byte*>(own.get());
-    if (host.size() > 1)
-      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
   });
+  Card mine;
   mine.process = this_process();
   mine.bytes = bytes;
   mine.device = device.index;
+  mine.data = static_cast<std::byte*>(own.get());
   mine.owner = &own;
+  std::string no_reach = failure_of([&] {
+    if (own && host.size() > 1)
+      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
+  });
 
+  const std::vector<Card> cards = gather_cards(mine, host);
   PeerMemory memory{bytes, {}, mapping};
-  const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
-  const std::vector<std::string> cards = gather_text(host, text);
-  for (int r = 0; r < host.size(); ++r) {
-    Card card;
-    std::memcpy(&card, cards[index(r)].data(), sizeof card);
-    check<CommError>(card.bytes == bytes, "[allocate] rank {} asks for {} bytes, rank {} for {}", r,
-                     card.bytes, host.rank(), bytes);
-    const auto map = [&] {
-      memory.base.push_back(r == host.rank() ? mine.data : address(card, *mapping));
-    };
-    if (failure.empty() && card.data) failure = failure_of(map);
-  }
+  if (no_memory.empty() && no_reach.empty())
+    no_reach = failure_of([&] {
+      for (int r = 0; r < host.size(); ++r)
+        memory.base.push_back(r == host.rank() ? mine.data : address(cards[index(r)], *mapping));
+    });
   // All ranks have it, or none. And nobody may free memory before it is mapped everywhere.
-  const std::vector<std::string> failures = gather_text(host, failure);
-  for (int r = 0; r < host.size(); ++r)
-    check<DeviceError>(failures[index(r)].empty(), "[ipc] rank {}: {}", r, failures[index(r)]);
-  return memory;
+  const auto without_memory = gather_text(host, no_memory);
+  const auto without_reach = gather_text(host, no_reach);
+  if (first_of(without_memory) == host.size() && first_of(without_reach) == host.size())
+    return memory;
+  mapping->unmap();
+  host.barrier("peer memory given up").wait();  // nor while it is mapped
+  for (int r = 0; r < host.size(); ++r) {
+    const std::string& memory_failure = without_memory[index(r)];
+    check<DeviceError>(memory_failure.empty(), "[ipc] rank {}: {}", r, memory_failure);
+  }
+  const int r = first_of(without_reach);
+  fail<ReachError>("[ipc] rank {}: {}", r, without_reach[index(r)]);
 }
 
 }  // namespace lockstep::dist

@@ -19,8 +19,13 @@ struct PeerMemory {
   std::shared_ptr<void> keeper;
 };
 
-/// `bytes` zeroed bytes on every rank's device. Collective, and blocks. Throws DeviceError on every
-/// rank, naming the first that fails, where memory is short or a GPU cannot address another's.
+/// A GPU does not reach the memory of another rank's.
+struct ReachError : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+/// `bytes` zeroed bytes on every rank's device. Collective, and blocks. Where one rank fails, all
+/// throw, and name the first that does: DeviceError if it has no memory, else ReachError.
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
 }  // namespace lockstep::dist

@@ -172,7 +172,11 @@ Result train(const Options& options, const World& world) {
   Result result;
   result.device = Device::name_of(device.kind);
   const std::size_t buckets = ddp.reducer().plan().buckets.size();
-  result.algorithm = world.communicator().algorithm(ddp.reducer().largest_bucket());
+  const DType travels = options.hook == "bf16"  ? DType::bf16
+                        : options.hook == "f16" ? DType::f16
+                                                : DType::f32;
+  const std::size_t elements = ddp.reducer().largest_bucket() / size_of(DType::f32);
+  result.algorithm = world.communicator().algorithm(elements * size_of(travels), travels);
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/dist/host_communicator.h"
 #include "lockstep/dist/simulated.h"
@@ -35,7 +36,8 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
     signature.count = 10;
     signature.set_name("bucket");
     recorder.called(signature, Seconds(static_cast<double>(k)));
-    if (k < 99) recorder.finished(k, Seconds(static_cast<double>(k) + 0.25));
+    const std::optional<Seconds> end = Seconds(static_cast<double>(k) + 0.25);
+    if (k < 99) recorder.finished(k, k == 98 ? std::nullopt : end);
   }
   recorder.heard(1, signature);
   CHECK(recorder.last_seen(1) ==
@@ -45,6 +47,9 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
   CHECK(
       text.starts_with("all_reduce #36 'bucket' of 10 f32 (direct)   called 65.000 s ago   done "
                        "after 250000.0 us\n"));
+  CHECK(
+      text.find("#98 'bucket' of 10 f32 (direct)   called 3.000 s ago   done when waited for\n") !=
+      text.npos);
   CHECK(
       text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
                      "2000000.0 us\n"));
