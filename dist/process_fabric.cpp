@@ -1,5 +1,7 @@
 #include "lockstep/dist/process_fabric.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "lockstep/dist/hash.h"
@@ -106,9 +108,9 @@ std::shared_ptr<Store> ProcessFabric::group_store(int color, const std::vector<i
 
   Descriptor listener;
   if (me == 0 && members.size() > 1) {
-    if (options.one_machine)
+    if (options.one_machine)  // two jobs may have one name
       options.address.path =
-          fmt::format("{}/group-{:016x}", private_folder(), options.credentials.job);
+          fmt::format("{}/group-{:016x}-{}", private_folder(), options.credentials.job, ::getpid());
     else
       options.address.host = store_->address();
     listener = listen_on(options.address, options.one_machine ? dist::Reach::this_machine
