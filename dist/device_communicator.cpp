@@ -89,7 +89,7 @@ DeviceEngine* DeviceCommunicator::engine_for(Device device) {
   return engine_.get();
 }
 
-Work DeviceCommunicator::enqueue(DeviceJob job, std::string_view name) {
+Work DeviceCommunicator::enqueue(DeviceCollective job, std::string_view name) {
   if (failure_) return Work(this, next_);
   const bool recorded = StepGraph::recording();
   Call& call = this->call(next_);
@@ -131,7 +131,7 @@ Work DeviceCommunicator::enqueue(DeviceJob job, std::string_view name) {
 }
 
 // What the other ranks' tensors bring here; see Communicator::bytes_moved.
-std::uint64_t DeviceCommunicator::payload(const DeviceJob& job) const {
+std::uint64_t DeviceCommunicator::payload(const DeviceCollective& job) const {
   const auto bytes = static_cast<std::uint64_t>(job.buffer.bytes());
   const auto n = static_cast<std::uint64_t>(size());
   switch (job.operation) {

@@ -58,18 +58,18 @@ class DeviceCommunicator final : public Communicator {
   struct Call {
     std::uint64_t sequence = 0;
     Work announced{};
-    DeviceJob job{};  // keeps its memory alive
+    DeviceCollective job{};  // keeps its memory alive
     std::optional<Event> ready{}, done{};
     bool recorded = false;  // in a graph: its events cannot be asked
   };
 
-  Work enqueue(DeviceJob job, std::string_view name);
+  Work enqueue(DeviceCollective job, std::string_view name);
   DeviceEngine* engine_for(Device device);
   Call& call(std::uint64_t sequence) { return calls_[sequence % calls_.size()]; }
   bool ended(Call& call);
   void release_ended();
   void finish_replays();
-  std::uint64_t payload(const DeviceJob& job) const;
+  std::uint64_t payload(const DeviceCollective& job) const;
   /// Throws what broke this communicator; looks whether the host's one or the engine has failed.
   void check_health();
   [[noreturn]] void give_up(const std::string& reason);

@@ -34,7 +34,7 @@ std::string_view name_of(EngineKind kind);
 
 /// A collective on tensors of one GPU. `part` as in Communicator's all_gather (the input) and
 /// reduce_scatter (the output).
-struct DeviceJob {
+struct DeviceCollective {
   Operation operation = Operation::all_reduce;
   Tensor buffer{}, part{};
   int root = 0;
@@ -53,7 +53,7 @@ class DeviceEngine {
   virtual WindowPlace place_of(const Tensor& buffer) const = 0;
   /// Enqueues a job on the stream. All ranks enqueue the same jobs in the same order. The first job
   /// of a size that does not lie in memory of allocate() may block, as allocate() does.
-  virtual void enqueue(const DeviceJob& job, const Stream& stream) = 0;
+  virtual void enqueue(const DeviceCollective& job, const Stream& stream) = 0;
   /// What went wrong on the GPUs or between them since; empty if nothing. Does not block.
   virtual std::string failure() = 0;
   /// Releases streams that wait for peers, whatever is in the tensors then; blocks until they are

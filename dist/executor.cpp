@@ -32,14 +32,14 @@ Executor::Executor(Transport& transport, FlightRecorder& recorder)
       sources_(static_cast<std::size_t>(transport.size())),
       destinations_(static_cast<std::size_t>(transport.size())) {}
 
-void Executor::start(const Job& job) {
-  job_ = job;
-  element_ = size_of(job.signature.dtype);
-  if (job.plan != outline_.plan) outline(job.plan);
+void Executor::start(const Collective& collective) {
+  collective_ = collective;
+  element_ = size_of(collective.signature.dtype);
+  if (collective.plan != outline_.plan) outline(collective.plan);
   slot_bytes_ = round_up(bytes(outline_.slot_elements));
   std::size_t scratch = static_cast<std::size_t>(outline_.slots) * slot_bytes_;
   block_at_ = scratch;
-  if (outline_.sums) scratch += std::min(block_bytes, bytes(job.plan.count));
+  if (outline_.sums) scratch += std::min(block_bytes, bytes(collective.plan.count));
   scratch_ = small_.data();
   if (scratch > small_.size()) {
     large_ = Tensor::empty({static_cast<std::int64_t>(scratch)}, DType::u8);
@@ -72,7 +72,7 @@ void Executor::next_step() {
   to_send_ = step_.to < 0 ? 0 : header + bytes(step_.send.size());
   to_receive_ = step_.from < 0 ? 0 : header + bytes(step_.receive.size());
   if (packs(to_send_)) {
-    std::memcpy(outgoing_.data(), &job_.signature, header_bytes);
+    std::memcpy(outgoing_.data(), &collective_.signature, header_bytes);
     copy_bytes(outgoing_.data() + header_bytes, at(step_.send.begin), to_send_ - header_bytes);
   }
 }
@@ -109,7 +109,7 @@ bool Executor::push() {
 std::span<const std::byte> Executor::next_to_send() const {
   if (packs(to_send_)) return std::span(outgoing_).first(to_send_).subspan(sent_);
   const std::size_t header = step_.header ? header_bytes : 0;
-  if (sent_ < header) return std::as_bytes(std::span(&job_.signature, 1)).subspan(sent_);
+  if (sent_ < header) return std::as_bytes(std::span(&collective_.signature, 1)).subspan(sent_);
   return {at(step_.send.begin) + (sent_ - header), to_send_ - sent_};
 }
 
@@ -125,7 +125,7 @@ bool Executor::pull() {
   if (before < header_bytes && received_ >= header_bytes) {
     Signature theirs;
     std::memcpy(&theirs, incoming_.data(), header_bytes);
-    compare(job_.signature, theirs, step_.from);
+    compare(collective_.signature, theirs, step_.from);
     recorder_.heard(step_.from, theirs);
     if (!packed) pull_payload();
   }
@@ -168,16 +168,18 @@ bool Executor::pull_payload() {
 
 void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
   const std::array<const std::byte*, 2> both{target, other};
-  kernels::fold(job_.signature.dtype, both, std::span(&target, 1),
+  kernels::fold(collective_.signature.dtype, both, std::span(&target, 1),
                 static_cast<std::int64_t>(bytes / element_));
 }
 
 void Executor::act() {
-  const Range own = job_.plan.part(job_.plan.rank);
+  const Range own = collective_.plan.part(collective_.plan.rank);
   switch (step_.action) {
     case Step::Action::none: break;
-    case Step::Action::copy_in: return copy_bytes(at(own.begin), job_.part, bytes(own.size()));
-    case Step::Action::copy_out: return copy_bytes(job_.part, at(own.begin), bytes(own.size()));
+    case Step::Action::copy_in:
+      return copy_bytes(at(own.begin), collective_.part, bytes(own.size()));
+    case Step::Action::copy_out:
+      return copy_bytes(collective_.part, at(own.begin), bytes(own.size()));
     case Step::Action::fold_slots: return fold_slots();
     case Step::Action::fold_rest: return fold_rest();
     case Step::Action::fold_windows: return fold_windows();
@@ -188,7 +190,7 @@ void Executor::fold_slots() {
   for (int k = 0; k < step_.sources; ++k)
     sources_[index(k)] = k == step_.mine ? at(step_.fold.begin) : slot(k < step_.mine ? k : k - 1);
   destinations_[0] = at(step_.fold.begin);
-  kernels::fold(job_.signature.dtype, std::span(sources_).first(index(step_.sources)),
+  kernels::fold(collective_.signature.dtype, std::span(sources_).first(index(step_.sources)),
                 std::span(destinations_).first(1), step_.fold.size());
 }
 
@@ -196,22 +198,23 @@ void Executor::fold_rest() {
   for (int k = 0; k < step_.sources; ++k) sources_[index(k)] = slot(k);
   destinations_[0] = slot(0);
   const auto one = std::span(destinations_).first(1);
-  kernels::fold(job_.signature.dtype, std::span(sources_).first(index(step_.sources)), one,
+  kernels::fold(collective_.signature.dtype, std::span(sources_).first(index(step_.sources)), one,
                 step_.fold.size());
   sources_[0] = destinations_[0] = at(step_.fold.begin);
   sources_[1] = slot(0);
-  kernels::fold(job_.signature.dtype, std::span(sources_).first(2), one, step_.fold.size());
+  kernels::fold(collective_.signature.dtype, std::span(sources_).first(2), one, step_.fold.size());
 }
 
 void Executor::fold_windows() {
-  const Plan& plan = job_.plan;
+  const Plan& plan = collective_.plan;
   const Range own = plan.part(plan.rank);
   for (int r = 0; r < plan.world; ++r) {
     const auto k = static_cast<std::size_t>(r);
-    destinations_[k] = job_.window->base[k] + job_.signature.offset + bytes(own.begin);
+    destinations_[k] =
+        collective_.window->base[k] + collective_.signature.offset + bytes(own.begin);
     sources_[k] = destinations_[k];
   }
-  kernels::fold(job_.signature.dtype, sources_, destinations_, own.size());
+  kernels::fold(collective_.signature.dtype, sources_, destinations_, own.size());
   bytes_moved_ += 2 * static_cast<std::size_t>(plan.world - 1) * bytes(own.size());
 }
 

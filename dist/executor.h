@@ -23,7 +23,7 @@
 namespace lockstep::dist {
 
 /// A plan and the memory it works on, which the caller keeps alive.
-struct Job {
+struct Collective {
   Plan plan;
   Signature signature;
   std::byte* buffer = nullptr;     ///< plan.count elements
@@ -36,8 +36,8 @@ class Executor {
   /// The transport and the recorder must outlive the executor.
   Executor(Transport& transport, FlightRecorder& recorder);
 
-  /// Begins a job. The last one must be done.
-  void start(const Job& job);
+  /// Begins a collective. The last one must be done.
+  void start(const Collective& collective);
 
   /// Goes on as far as it can without waiting; true if anything moved. Throws CommError for a
   /// header that does not match, PeerError for a lost peer; the executor is then of no more use.
@@ -86,7 +86,7 @@ class Executor {
   void fold_rest();
   void fold_windows();
 
-  std::byte* at(std::int64_t element) const { return job_.buffer + bytes(element); }
+  std::byte* at(std::int64_t element) const { return collective_.buffer + bytes(element); }
   std::byte* slot(int number) const;
   std::byte* place() const {  // of what is being received
     return step_.into == Step::Into::slot ? slot(step_.slot) : at(step_.receive.begin);
@@ -97,8 +97,8 @@ class Executor {
 
   Transport& transport_;
   FlightRecorder& recorder_;
-  Job job_;
-  Outline outline_;          // of the last job's plan
+  Collective collective_;
+  Outline outline_;          // of the last plan
   std::size_t element_ = 1;  // bytes
   // Slots, and the block in which elements to be added arrive: in `small_`, or else in `large_`.
   std::byte* scratch_ = nullptr;

@@ -68,10 +68,11 @@ Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const 
   if (failure_) return Work(this, next_);
   Call& call = prepare(operation, buffer, root, name);
   call.part = part;
-  call.job.part = part.raw();
+  call.collective.part = part.raw();
   place_in_window(call);
-  call.job.signature.algorithm = choose(choice_for(choice_, operation, buffer.dtype()), operation,
-                                        buffer.bytes(), call.job.window != nullptr);
+  call.collective.signature.algorithm =
+      choose(choice_for(choice_, operation, buffer.dtype()), operation, buffer.bytes(),
+             call.collective.window != nullptr);
   return start(call);
 }
 
@@ -79,9 +80,9 @@ Work HostCommunicator::announce(Operation operation, const Tensor& data, int roo
                                 std::string_view name, WindowPlace place) {
   if (failure_) return Work(this, next_);
   Call& call = prepare(operation, data, root, name);
-  call.job.signature.algorithm = Algorithm::device;
-  call.job.signature.window = place.window;
-  call.job.signature.offset = place.offset;
+  call.collective.signature.algorithm = Algorithm::device;
+  call.collective.signature.window = place.window;
+  call.collective.signature.offset = place.offset;
   return start(call);
 }
 
@@ -89,27 +90,27 @@ HostCommunicator::Call& HostCommunicator::prepare(Operation operation, const Ten
                                                   std::string_view name) {
   if (next_ - front_ == queue_length) wait(front_, {});
   Call& call = this->call(next_);
-  call.job = Job{};
+  call.collective = Collective{};
   call.buffer = data;
   const std::size_t length = std::min(name.size(), call.name.size() - 1);
   std::copy_n(name.begin(), length, call.name.begin());
   call.name[length] = 0;
-  Signature& signature = call.job.signature;
+  Signature& signature = call.collective.signature;
   signature.operation = operation;
   signature.dtype = data.dtype();
   signature.root = root;
   signature.sequence = next_;
   signature.count = data.numel();
   signature.set_name(name);
-  call.job.buffer = data.raw();
+  call.collective.buffer = data.raw();
   return call;
 }
 
 Work HostCommunicator::start(Call& call) {
-  const Signature& signature = call.job.signature;
+  const Signature& signature = call.collective.signature;
   recorder_.called(signature, now());
-  call.job.plan = {signature.operation, signature.algorithm, rank(),       size(),
-                   signature.count,     signature.root,      choice_.nodes};
+  call.collective.plan = {signature.operation, signature.algorithm, rank(),       size(),
+                          signature.count,     signature.root,      choice_.nodes};
   const Work work(this, next_++);
   try {
     advance();
@@ -126,9 +127,9 @@ void HostCommunicator::place_in_window(Call& call) const {
     const Window& window = windows_[k];
     if (data < window.base[me] || data + call.buffer.bytes() > window.base[me] + window.bytes)
       continue;
-    call.job.window = &window;
-    call.job.signature.window = static_cast<std::int32_t>(k);
-    call.job.signature.offset = static_cast<std::uint64_t>(data - window.base[me]);
+    call.collective.window = &window;
+    call.collective.signature.window = static_cast<std::int32_t>(k);
+    call.collective.signature.offset = static_cast<std::uint64_t>(data - window.base[me]);
     return;
   }
 }
@@ -178,7 +179,7 @@ bool HostCommunicator::advance(bool timed) {
     while (front_ < next_) {
       Call& call = this->call(front_);
       if (!started_) {
-        executor_.start(call.job);
+        executor_.start(call.collective);
         started_ = true;
       }
       moved |= executor_.progress();
@@ -252,8 +253,8 @@ std::exception_ptr HostCommunicator::failure(std::uint64_t sequence) const {
 
 void HostCommunicator::give_up(bool echo, std::string_view why) {
   const Call& call = this->call(front_);
-  give_up(echo, name_of(call.job.plan.operation),
-          fmt::format("#{} '{}'", call.job.signature.sequence, call.name.data()), why);
+  give_up(echo, name_of(call.collective.plan.operation),
+          fmt::format("#{} '{}'", call.collective.signature.sequence, call.name.data()), why);
 }
 
 void HostCommunicator::give_up(bool echo, std::string_view operation, std::string_view call,

@@ -80,8 +80,8 @@ class HostCommunicator final : public Communicator {
 
  private:
   struct Call {
-    Job job;
-    Tensor buffer, part;  // keep the job's memory alive
+    Collective collective;
+    Tensor buffer, part;  // keep its memory alive
     std::array<char, 48> name{};
   };
 

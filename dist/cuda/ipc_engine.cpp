@@ -30,7 +30,7 @@ class IpcEngine final : public DeviceEngine {
   std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "direct, by ipc"; }
   Storage allocate(std::size_t bytes) override;
   WindowPlace place_of(const Tensor& buffer) const override;
-  void enqueue(const DeviceJob& job, const Stream& stream) override;
+  void enqueue(const DeviceCollective& job, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
@@ -44,9 +44,9 @@ class IpcEngine final : public DeviceEngine {
     std::byte* at(int rank) const { return memory->base[index(rank)] + offset; }
   };
   Place find(const Tensor& buffer);
-  void work(const DeviceJob& job, const Place& place, cudaStream_t stream);
-  void ring(const DeviceJob& job, const Place& place, cudaStream_t stream);
-  void fold_own_part(const DeviceJob& job, const Place& place);
+  void work(const DeviceCollective& job, const Place& place, cudaStream_t stream);
+  void ring(const DeviceCollective& job, const Place& place, cudaStream_t stream);
+  void fold_own_part(const DeviceCollective& job, const Place& place);
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
@@ -87,7 +87,7 @@ IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   return {&staging_.back(), 0};
 }
 
-void IpcEngine::enqueue(const DeviceJob& job, const Stream& stream) {
+void IpcEngine::enqueue(const DeviceCollective& job, const Stream& stream) {
   const auto queue = static_cast<cudaStream_t>(stream.native());
   const Place place = find(job.buffer);
   std::byte* const mine = place.at(rank_);
@@ -101,7 +101,7 @@ void IpcEngine::enqueue(const DeviceJob& job, const Stream& stream) {
     copy(job.buffer.raw(), mine, job.buffer.bytes(), queue);
 }
 
-void IpcEngine::work(const DeviceJob& job, const Place& place, cudaStream_t stream) {
+void IpcEngine::work(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
   const DType dtype = job.buffer.dtype();
   const bool narrow = dtype == DType::f16 || dtype == DType::bf16;  // a ring rounds at every hop
   if (job.operation == Operation::all_reduce && ring_ && !narrow) return ring(job, place, stream);
@@ -124,7 +124,7 @@ void IpcEngine::work(const DeviceJob& job, const Place& place, cudaStream_t stre
   flags_.meet(after, stream);
 }
 
-void IpcEngine::fold_own_part(const DeviceJob& job, const Place& place) {
+void IpcEngine::fold_own_part(const DeviceCollective& job, const Place& place) {
   const Range own = partition(job.buffer.numel(), size_, rank_);
   const std::size_t begin = static_cast<std::size_t>(own.begin) * size_of(job.buffer.dtype());
   for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
@@ -136,7 +136,7 @@ void IpcEngine::fold_own_part(const DeviceJob& job, const Place& place) {
   kernels::fold(job.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
-void IpcEngine::ring(const DeviceJob& job, const Place& place, cudaStream_t stream) {
+void IpcEngine::ring(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
   const DType dtype = job.buffer.dtype();
   const Plan plan{Operation::all_reduce, Algorithm::ring, rank_, size_, job.buffer.numel()};
   for (int s = 0; s < plan.steps(); ++s) {

@@ -37,7 +37,7 @@ class NcclEngine final : public DeviceEngine {
   EngineKind kind() const override { return kind_; }
   Storage allocate(std::size_t bytes) override;
   WindowPlace place_of(const Tensor&) const override { return {}; }
-  void enqueue(const DeviceJob& job, const Stream& stream) override;
+  void enqueue(const DeviceCollective& job, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
     *living_ = nullptr;
@@ -148,7 +148,7 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   return Storage::adopt(data, bytes, release, device_);
 }
 
-void NcclEngine::enqueue(const DeviceJob& job, const Stream& on) {
+void NcclEngine::enqueue(const DeviceCollective& job, const Stream& on) {
   check<CommError>(comm_ != nullptr, "[nccl] rank {}: aborted", rank_);
   const auto stream = static_cast<cudaStream_t>(on.native());
   const Tensor& buffer = job.buffer;
