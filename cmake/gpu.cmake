@@ -2,7 +2,7 @@
 #
 #   LOCKSTEP_CUDA=ON    the .cu files by nvcc, for GPUs          LOCKSTEP_GPU=cuda
 #   LOCKSTEP_CUDA=SIM   the same files by the C++ compiler,      LOCKSTEP_GPU=sim
-#                       against the simulator in kernels/simt/
+#                       against the simulator in simt/
 #   LOCKSTEP_CUDA=OFF   none                                     LOCKSTEP_GPU=none
 #   LOCKSTEP_CUDA=AUTO  ON where nvcc and a GPU are found, else OFF
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "lockstep/kernels/simt/simt.h"
+#include "lockstep/simt/simt.h"
 #include "op_table.h"
 
 namespace lockstep {

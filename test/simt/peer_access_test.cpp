@@ -8,7 +8,7 @@
 #include "dist/processes.h"
 #include "lockstep/core/gpu.h"
 #include "lockstep/dist/world.h"
-#include "lockstep/kernels/simt/simt.h"
+#include "lockstep/simt/simt.h"
 
 namespace lockstep {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/kernels/simt/simt.h"
+#include "lockstep/simt/simt.h"
 
 namespace simt::test {
 
