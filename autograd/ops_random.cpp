@@ -1,6 +1,6 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/kernels/random.h"
 
 namespace lockstep {

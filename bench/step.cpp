@@ -6,7 +6,7 @@
 // steps as take about --round seconds; the median of the rounds is the figure, their minimum and
 // maximum its spread. While one works the other waits without using a core.
 //
-// With --graph the step is recorded once and replayed (core/graph.h).
+// With --graph the step is recorded once and replayed (core/gpu/graph.h).
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,10 +17,10 @@
 #include <memory>
 
 #include "figures.h"
-#include "lockstep/core/graph.h"
-#include "lockstep/dist/environment.h"
-#include "lockstep/dist/launch.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/core/gpu/graph.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/launch/launch.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/tools/cli.h"
 #include "peer.h"

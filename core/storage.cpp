@@ -2,7 +2,7 @@
 
 #include <new>
 
-#include "lockstep/core/device_memory.h"
+#include "lockstep/core/gpu/device_memory.h"
 #include "lockstep/core/memory.h"
 
 namespace lockstep {

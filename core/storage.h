@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "lockstep/core/device.h"
-#include "lockstep/core/stream.h"
+#include "lockstep/core/gpu/stream.h"
 
 namespace lockstep {
 

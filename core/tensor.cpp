@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "lockstep/core/copies.h"
-#include "lockstep/core/device_memory.h"
+#include "lockstep/core/gpu/device_memory.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 #include "lockstep/kernels/batch_norm.h"
 
-#include "lockstep/kernels/backend.h"
-#include "lockstep/kernels/batch_norm_parts.h"
+#include "lockstep/kernels/backend/backend.h"
+#include "lockstep/kernels/formulas/batch_norm_parts.h"
 #include "lockstep/kernels/checks.h"
 
 namespace lockstep::kernels {

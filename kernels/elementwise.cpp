@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
-#include "lockstep/kernels/functors.h"
+#include "lockstep/kernels/formulas/functors.h"
 
 namespace lockstep::kernels {
 

@@ -1,6 +1,6 @@
 #include "lockstep/kernels/fold.h"
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 
 namespace lockstep::kernels {
 

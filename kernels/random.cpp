@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 
 namespace lockstep::kernels {

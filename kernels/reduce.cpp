@@ -1,6 +1,6 @@
 #include "lockstep/kernels/reduce.h"
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/checks.h"
 

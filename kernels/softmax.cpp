@@ -1,6 +1,6 @@
 #include "lockstep/kernels/softmax.h"
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 
 namespace lockstep::kernels {

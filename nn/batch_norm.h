@@ -24,7 +24,7 @@
 #include <optional>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/world.h"
+#include "lockstep/dist/world/world.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {

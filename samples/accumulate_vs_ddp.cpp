@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/kernels/clip.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"

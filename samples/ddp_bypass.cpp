@@ -16,7 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/fixture.h"

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lockstep/dist/plan.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/dist/collectives/plan.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"

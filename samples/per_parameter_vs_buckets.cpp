@@ -18,9 +18,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lockstep/dist/agreement.h"
-#include "lockstep/dist/choice.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/collectives/choice.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"

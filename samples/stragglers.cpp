@@ -24,8 +24,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lockstep/dist/agreement.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/kernels/reduce.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"

@@ -19,7 +19,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"

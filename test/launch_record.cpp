@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/core/gpu.h"
+#include "lockstep/core/gpu/gpu.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/core/gpu.h"
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/kernels/matmul.h"
 
 namespace lockstep::cli {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/tools/facts/document.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // lockstep-run -n N [--prefix] PROGRAM ARGS...: starts N ranks of a program on this machine; with
-// --nnodes on each of several. See dist/launch.h for what a rank finds in its environment and for
-// what happens when one fails, dist/nodes.h for how machines come together.
+// --nnodes on each of several. See launch/launch.h for what a rank finds in its environment and for
+// what happens when one fails, launch/nodes.h for how machines come together.
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/environment.h"
-#include "lockstep/dist/launch.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/launch/launch.h"
+#include "lockstep/launch/report.h"
 
 namespace {
 

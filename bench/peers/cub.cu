@@ -9,7 +9,7 @@
 #include <cuda/std/tuple>
 #include <map>
 
-#include "lockstep/bench/peers.h"
+#include "lockstep/bench/kernels/peers.h"
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/stream.h"
 

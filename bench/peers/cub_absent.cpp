@@ -1,5 +1,5 @@
 // In place of cub.cu in builds without CUDA.
-#include "lockstep/bench/peers.h"
+#include "lockstep/bench/kernels/peers.h"
 
 namespace bench {
 

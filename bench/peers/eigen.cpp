@@ -2,7 +2,7 @@
 #include <Eigen/Dense>
 #include <map>
 
-#include "lockstep/bench/peers.h"
+#include "lockstep/bench/kernels/peers.h"
 
 namespace bench {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "../allreduce_rank.h"
+#include "../allreduce/rank.h"
 #include "lockstep/core/error.h"
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 
 namespace bench {
 namespace {

@@ -2,7 +2,7 @@
 #include <dnnl.h>
 #include <omp.h>
 
-#include "lockstep/bench/peers.h"
+#include "lockstep/bench/kernels/peers.h"
 
 namespace bench {
 

@@ -1,5 +1,5 @@
 // In place of onednn.cpp where oneDNN was not found.
-#include "lockstep/bench/peers.h"
+#include "lockstep/bench/kernels/peers.h"
 
 namespace bench {
 

@@ -1,7 +1,7 @@
 // Setting every element to one value: all that core/ itself asks of a kernel.
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/core/cuda/stream.h"
-#include "lockstep/core/device_memory.h"
+#include "lockstep/core/gpu/device_memory.h"
 
 namespace lockstep::gpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/graph.h"
 
 #include <vector>
 

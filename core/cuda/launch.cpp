@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "lockstep/core/cuda/state.h"
-#include "lockstep/core/gpu.h"
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // Memory of devices: the stream-ordered allocator of CUDA, and copies.
 #include "lockstep/core/cuda/state.h"
-#include "lockstep/core/device_memory.h"
-#include "lockstep/core/gpu.h"
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/device_memory.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
 
 namespace lockstep::gpu {
 

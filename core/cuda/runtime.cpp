@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "lockstep/core/cuda/state.h"
-#include "lockstep/core/gpu.h"
+#include "lockstep/core/gpu/gpu.h"
 
 namespace lockstep {
 

@@ -33,7 +33,7 @@ namespace cuda {
 /// Throws DeviceError unless this build drives the device and the machine has it.
 void check_device(std::string_view operation, Device device);
 
-/// A step that the calling thread is recording (core/graph.h).
+/// A step that the calling thread is recording (core/gpu/graph.h).
 struct Recording {
   std::vector<std::function<bool()>> conditions;
   std::vector<void*> made;  ///< memory that the recording allocates, and has not released yet

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/core/cuda/handle.h"
-#include "lockstep/core/stream.h"
+#include "lockstep/core/gpu/stream.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {

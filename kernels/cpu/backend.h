@@ -1,7 +1,7 @@
 #pragma once
 /// The backend of the processor. Defined family by family in the files of this folder.
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 
 namespace lockstep::kernels {
 

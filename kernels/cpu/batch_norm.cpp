@@ -1,4 +1,4 @@
-#include "lockstep/kernels/batch_norm_parts.h"
+#include "lockstep/kernels/formulas/batch_norm_parts.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/sums.h"
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "lockstep/kernels/clip_formulas.h"
+#include "lockstep/kernels/formulas/clip_formulas.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/lanes.h"
 

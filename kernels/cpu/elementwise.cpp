@@ -1,8 +1,8 @@
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/lanes.h"
-#include "lockstep/kernels/functors.h"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/functors.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

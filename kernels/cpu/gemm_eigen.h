@@ -3,7 +3,7 @@
 
 #include <Eigen/Core>
 
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels {
 

@@ -2,7 +2,7 @@
 #include <omp.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cpu {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels {
 namespace {

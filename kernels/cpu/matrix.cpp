@@ -1,5 +1,5 @@
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/functors.h"
+#include "lockstep/kernels/formulas/functors.h"
 
 namespace lockstep::kernels {
 

@@ -1,6 +1,6 @@
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/optimizer_formulas.h"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/optimizer_formulas.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

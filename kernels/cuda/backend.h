@@ -1,8 +1,8 @@
 #pragma once
 /// The backend of GPUs and of the simulator. Defined family by family in the files of this folder.
-/// Everything is enqueued on the current stream of the tensors' device (core/stream.h).
+/// Everything is enqueued on the current stream of the tensors' device (core/gpu/stream.h).
 
-#include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/backend/backend.h"
 
 namespace lockstep::kernels {
 

@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "lockstep/core/half.h"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // Elementwise kernels on a GPU: the formulas of functors.h, in the loops of map.cuh.
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
-#include "lockstep/kernels/functors.h"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/functors.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -2,7 +2,7 @@
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/cuda/rows.cuh"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

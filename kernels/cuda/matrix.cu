@@ -2,7 +2,7 @@
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/convert.cuh"
 #include "lockstep/kernels/cuda/map.cuh"
-#include "lockstep/kernels/functors.h"
+#include "lockstep/kernels/formulas/functors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/tensor_table.cuh"
-#include "lockstep/kernels/optimizer_formulas.h"
+#include "lockstep/kernels/formulas/optimizer_formulas.h"
 
 namespace lockstep::kernels {
 namespace {

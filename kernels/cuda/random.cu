@@ -1,8 +1,8 @@
 // Random fills and dropout on a GPU. The numbers are those of draws.h; here they are only dealt out.
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
-#include "lockstep/kernels/draws.h"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/draws.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Softmax and log-softmax on a GPU, with one reading and one writing of each row (rows.cuh).
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/rows.cuh"
-#include "lockstep/kernels/with_flag.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {

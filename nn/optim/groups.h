@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -22,7 +22,7 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   return all;
 }
 
-/// A step that is being recorded (core/graph.h) holds while the options are as they are now.
+/// A step that is being recorded (core/gpu/graph.h) holds while the options are as they are now.
 template <class Options>
 void depends_on_options(const std::vector<Group<Options>>& groups) {
   if (!StepGraph::recording()) return;

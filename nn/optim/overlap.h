@@ -23,7 +23,7 @@
 
 #include <span>
 
-#include "lockstep/dist/ddp.h"
+#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/dist/world.h"
+#include "lockstep/dist/world/world.h"
 
 namespace lockstep::samples {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "lockstep/dist/environment.h"
-#include "lockstep/dist/launch.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/launch/launch.h"
 #include "lockstep/tools/cli.h"
 
 namespace lockstep::samples {

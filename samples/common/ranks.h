@@ -2,7 +2,7 @@
 /// How a sample starts its ranks, and the options that all samples share.
 ///
 /// A sample starts its own ranks. Run by hand it is the launcher: every rank is a child that runs
-/// the same main() with RANK and WORLD_SIZE in its environment (dist/launch.h) or, with
+/// the same main() with RANK and WORLD_SIZE in its environment (launch/launch.h) or, with
 /// `--transport threads`, a thread. Inside another launcher's world (torchrun, mpirun, srun,
 /// lockstep-run) it joins that.
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/dist/world.h"
+#include "lockstep/dist/world/world.h"
 #include "lockstep/tools/device_options.h"
 
 namespace CLI {

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
 #include "train.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/dist/output.h"
+#include "lockstep/launch/output.h"
 
 namespace train_mlp {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "cli/process.h"
 #include "device.h"
-#include "lockstep/bench/allreduce_rank.h"
-#include "lockstep/bench/peers.h"
-#include "lockstep/bench/verify.h"
+#include "lockstep/bench/allreduce/rank.h"
+#include "lockstep/bench/kernels/peers.h"
+#include "lockstep/bench/kernels/verify.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -10,8 +10,8 @@
 
 #include "device.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/gpu.h"
-#include "lockstep/dist/mpi.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/dist/mpi/mpi.h"
 #include "process.h"
 
 using namespace lockstep;

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
-#include "lockstep/core/gpu.h"
+#include "lockstep/core/gpu/gpu.h"
 #include "process.h"
 
 using namespace lockstep;

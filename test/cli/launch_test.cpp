@@ -2,7 +2,7 @@
 // that nothing is left. No test depends on how long something takes, except for the deadline of a
 // minute.
 
-#include "lockstep/dist/launch.h"
+#include "lockstep/launch/launch.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>

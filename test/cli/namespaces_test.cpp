@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "cli/nodes.h"
-#include "lockstep/dist/mpi.h"
+#include "lockstep/dist/mpi/mpi.h"
 
 using namespace lockstep::test;
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <memory>
 
-#include "lockstep/dist/socket.h"
+#include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/descriptor.h"
+#include "lockstep/dist/rendezvous/descriptor.h"
 
 namespace lockstep::test {
 

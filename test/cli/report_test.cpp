@@ -1,6 +1,6 @@
 // How a program ends: run_main in a process of its own, alone and under a launcher.
 
-#include "lockstep/dist/report.h"
+#include "lockstep/launch/report.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/descriptor.h"
+#include "lockstep/dist/rendezvous/descriptor.h"
 
 using namespace lockstep;
 using dist::Descriptor;

@@ -1,6 +1,6 @@
 // Which of several failures a launcher reports: a table of endings.
 
-#include "lockstep/dist/verdict.h"
+#include "lockstep/launch/job_result.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "cli/process.h"
-#include "lockstep/dist/descriptor.h"
-#include "lockstep/dist/output.h"
+#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/launch/output.h"
 
 using namespace lockstep::dist;
 using lockstep::test::contains;

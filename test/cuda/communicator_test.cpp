@@ -1,4 +1,4 @@
-// Collectives between GPUs: the engines of dist/device_engine.h among ranks that are threads and
+// Collectives between GPUs: the engines of dist/gpu/device_engine.h among ranks that are threads and
 // processes, with what can go wrong. (In the simulator: simt has CUDA IPC and NCCL, too.)
 
 #include <doctest/doctest.h>
@@ -6,11 +6,11 @@
 #include <chrono>
 #include <thread>
 
-#include "dist/exercise.h"
-#include "dist/processes.h"
-#include "lockstep/core/gpu.h"
-#include "lockstep/core/graph.h"
-#include "lockstep/dist/world.h"
+#include "dist/collectives/exercise.h"
+#include "dist/transport/processes.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
+#include "lockstep/dist/world/world.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,11 @@
 // The conformance suite of all communicators (dist/conformance.h), between GPUs.
 
-#include "dist/conformance.h"
+#include "dist/collectives/conformance.h"
 
 #include <doctest/doctest.h>
 
-#include "lockstep/core/gpu.h"
-#include "lockstep/dist/world.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/dist/world/world.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <map>
 
-#include "lockstep/core/gpu.h"
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/lockstep.h"
 
 namespace lockstep {

@@ -1,12 +1,12 @@
 // How worlds end while tensors on GPUs are on their way: the teardown matrix of every engine, and
 // ranks that die before their engines were used. (CUDA IPC and NCCL may be simulated ones.)
 
-#include "dist/teardown.h"
+#include "dist/collectives/teardown.h"
 
 #include <doctest/doctest.h>
 
-#include "lockstep/core/gpu.h"
-#include "lockstep/dist/agreement.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/dist/collectives/object_collectives.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 #include "lockstep/kernels/clip.h"
 
 #include "kernels/support.h"
-#include "lockstep/core/gpu.h"
+#include "lockstep/core/gpu/gpu.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;

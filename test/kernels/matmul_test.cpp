@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "kernels/support.h"
-#include "lockstep/core/stream.h"
+#include "lockstep/core/gpu/stream.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;

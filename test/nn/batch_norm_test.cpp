@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/autograd/checkpoint.h"
-#include "lockstep/core/graph.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/nn/layers.h"
 #include "nn/batch_norm_support.h"
 

@@ -9,7 +9,7 @@
 
 #include "device.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/ddp.h"
+#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 using namespace lockstep;

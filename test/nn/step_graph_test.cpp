@@ -7,8 +7,8 @@
 
 #include "device.h"
 #include "lockstep/core/generator.h"
-#include "lockstep/core/graph.h"
-#include "lockstep/core/stream.h"
+#include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/stream.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "lockstep/core/generator.h"
-#include "lockstep/dist/ddp.h"
+#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"

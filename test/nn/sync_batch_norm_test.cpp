@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "lockstep/dist/host_communicator.h"
-#include "lockstep/dist/simulated.h"
+#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/simulated/simulated_world.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/nn/batch_norm.h"
 #include "nn/batch_norm_support.h"

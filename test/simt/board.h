@@ -11,7 +11,7 @@
 #include <new>
 #include <thread>
 
-#include "dist/processes.h"
+#include "dist/transport/processes.h"
 #include "simt/support.h"
 
 namespace simt::test {

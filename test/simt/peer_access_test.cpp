@@ -5,9 +5,9 @@
 
 #include <optional>
 
-#include "dist/processes.h"
-#include "lockstep/core/gpu.h"
-#include "lockstep/dist/world.h"
+#include "dist/transport/processes.h"
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/dist/world/world.h"
 #include "lockstep/simt/simt.h"
 
 namespace lockstep {

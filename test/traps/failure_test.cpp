@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "cli/process.h"
-#include "lockstep/dist/report.h"
-#include "lockstep/dist/socket.h"
+#include "lockstep/launch/report.h"
+#include "lockstep/dist/rendezvous/socket.h"
 #include "support.h"
 
 using namespace lockstep;

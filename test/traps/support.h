@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/host_communicator.h"
-#include "lockstep/dist/simulated.h"
+#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/simulated/simulated_world.h"
 #include "lockstep/lockstep.h"
 
 namespace lockstep::test {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 

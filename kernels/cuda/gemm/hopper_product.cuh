@@ -9,7 +9,7 @@
 
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/hopper.cuh"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 namespace {

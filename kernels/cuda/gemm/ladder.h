@@ -26,7 +26,7 @@
 #include <string_view>
 
 #include "lockstep/core/half.h"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 

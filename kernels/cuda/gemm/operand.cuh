@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "lockstep/core/half.h"
-#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
 

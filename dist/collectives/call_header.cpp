@@ -1,0 +1,49 @@
+#include "lockstep/dist/collectives/call_header.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/hash.h"
+
+namespace lockstep::dist {
+
+void Signature::set_name(std::string_view text) {
+  name_hash = fnv1a(text);
+  std::copy_n(text.begin(), std::min(text.size(), name.size()), name.begin());
+}
+
+std::string printable_name(const Signature& s) {
+  std::string name(s.name.data(), strnlen(s.name.data(), s.name.size()));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return name;
+}
+
+std::string describe(const Signature& s) {
+  std::string text =
+      fmt::format("{} #{} '{}'", name_of(s.operation), s.sequence, printable_name(s));
+  if (s.operation == Operation::barrier) return text;
+  text += fmt::format(" of {} {}", s.count, s.dtype);
+  if (s.operation == Operation::broadcast) return text + fmt::format(" from root {}", s.root);
+  if (s.algorithm != Algorithm::automatic)  // MPI's choice is not known
+    text += fmt::format(" ({})", name_of(s.algorithm));
+  if (s.window != Signature::no_window) {
+    text += fmt::format(" at byte {} of window {}", s.offset, s.window);
+  }
+  return text;
+}
+
+void compare(const Signature& mine, const Signature& theirs, int peer) {
+  if (std::memcmp(&mine, &theirs, sizeof mine) == 0) [[likely]]
+    return;
+  check<CommError>(
+      theirs.magic == mine.magic,
+      "rank {} sent something that is no header (it begins with {:#010x}, not {:#010x})", peer,
+      theirs.magic, mine.magic);
+  check<CommError>(theirs.version == mine.version,
+                   "rank {} speaks version {} of the protocol, this rank version {}", peer,
+                   theirs.version, mine.version);
+  fail<CommError>("rank {} called {}, this rank {}", peer, describe(theirs), describe(mine));
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,98 @@
+#include "lockstep/dist/collectives/object_collectives.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "lockstep/core/digest.h"
+
+namespace lockstep::dist {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end == std::string::npos ? text.size() : end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> gather_text(Communicator& communicator, std::string_view text) {
+  const auto world = static_cast<std::size_t>(communicator.size());
+  const Tensor length = Tensor::scalar(static_cast<double>(text.size()), DType::i64).view({1});
+  const Tensor lengths = Tensor::empty({communicator.size()}, DType::i64);
+  communicator.all_gather(length, lengths, "text lengths").wait();
+
+  const std::int64_t longest = *std::ranges::max_element(lengths.span<std::int64_t>());
+  const Tensor mine = Tensor::zeros({longest}, DType::u8);
+  std::ranges::copy(text, mine.data<std::uint8_t>());
+  const Tensor all = Tensor::empty({communicator.size(), longest}, DType::u8);
+  communicator.all_gather(mine, all, "texts").wait();
+
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < world; ++r) {
+    const auto* begin =
+        reinterpret_cast<const char*>(all.raw()) + r * static_cast<std::size_t>(longest);
+    texts.emplace_back(begin, static_cast<std::size_t>(lengths.data<std::int64_t>()[r]));
+  }
+  return texts;
+}
+
+void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
+  const std::vector<std::string> texts = gather_text(communicator, text);
+  for (std::size_t r = 1; r < texts.size(); ++r) {
+    if (texts[r] == texts[0]) continue;
+    const auto ours = lines_of(texts[0]);
+    const auto theirs = lines_of(texts[r]);
+    std::size_t i = 0;
+    while (i < ours.size() && i < theirs.size() && ours[i] == theirs[i]) ++i;
+    // Every rank says what differs: none ends before all have got this far.
+    try {
+      communicator.barrier("difference found").wait();
+    } catch (const PeerError&) {
+    }
+    fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
+                     what, r, i, i < ours.size() ? ours[i] : "nothing",
+                     i < theirs.size() ? theirs[i] : "nothing", r);
+  }
+}
+
+std::string parameter_digest(const std::vector<Parameter>& parameters) {
+  Digest digest;
+  for (const Parameter& parameter : parameters) {
+    const Tensor value = parameter.value().to(Device{});
+    digest.add({value.raw(), value.bytes()});
+  }
+  return Digest::hex(digest.value());
+}
+
+void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
+  std::exception_ptr error;
+  std::string message;
+  if (communicator.rank() == 0) try {
+      task();
+    } catch (const std::exception& e) {
+      error = std::current_exception();
+      message = std::string(e.what()).substr(0, 4096);
+      if (message.empty()) message = "an error without a message";
+    } catch (...) {
+      error = std::current_exception();
+      message = "an error of no known kind";
+    }
+  // Its length first, as a message of its own: it comes when rank 0 is done.
+  const Tensor length = Tensor::scalar(static_cast<double>(message.size()), DType::i64);
+  communicator.broadcast(length, 0, "on_rank0").wait(timeout);
+  message.resize(static_cast<std::size_t>(length.item()));
+  if (message.empty()) return;
+  const Tensor bytes = Tensor::zeros({static_cast<std::int64_t>(message.size())}, DType::u8);
+  std::ranges::copy(message, bytes.data<std::uint8_t>());
+  communicator.broadcast(bytes, 0, "on_rank0 error").wait();
+  if (error) std::rethrow_exception(error);
+  fail<StateError>("[on_rank0] rank 0 failed: {}",
+                   std::string_view(reinterpret_cast<const char*>(bytes.raw()), message.size()));
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,35 @@
+#pragma once
+/// What all ranks say and all ranks hear: texts, sameness, and work that one rank does for all.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/dist/world/world.h"
+
+namespace lockstep::dist {
+
+/// Every rank's text. Collective.
+std::vector<std::string> gather_text(Communicator& communicator, std::string_view text);
+
+/// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
+/// text, which has one line per item. Collective.
+void check_same(Communicator& communicator, std::string_view what, std::string_view text);
+
+/// The SHA-256 of all values, in order, as raw little-endian bytes.
+std::string parameter_digest(const std::vector<Parameter>& parameters);
+
+/// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
+/// throws, every rank throws: rank 0 the same exception, the others a StateError with its message.
+/// Collective, so that nobody can forget to wait: but `task` itself must not call collectives. The
+/// others wait as long as `timeout`, in which the communicator's own does not count.
+void on_rank0(Communicator& communicator, const std::function<void()>& task,
+              Seconds timeout = Seconds(3600));
+inline void on_rank0(const World& world, const std::function<void()>& task,
+                     Seconds timeout = Seconds(3600)) {
+  on_rank0(world.communicator(), task, timeout);
+}
+
+}  // namespace lockstep::dist

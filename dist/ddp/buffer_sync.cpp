@@ -1,0 +1,88 @@
+#include "lockstep/dist/ddp/buffer_sync.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::dist {
+namespace {
+
+bool is_averaged(const Buffer& buffer, BufferMode mode) {
+  return mode == BufferMode::average && is_differentiable(buffer.value.dtype());
+}
+
+/// Copies buffers into `flat` one after another, or back.
+template <class Chosen>
+void move_all(const std::vector<Buffer>& buffers, const Tensor& flat, bool back, Chosen&& chosen) {
+  std::byte* at = flat.raw();
+  for (const Buffer& buffer : buffers) {
+    if (!chosen(buffer)) continue;
+    const Tensor host = buffer.value.to(Device{});
+    if (back)
+      std::memcpy(host.raw(), at, host.bytes());
+    else
+      std::memcpy(at, host.raw(), host.bytes());
+    if (back && buffer.value.device() != Device{}) buffer.value.copy_from(host);
+    at += host.bytes();
+  }
+}
+
+}  // namespace
+
+BufferSync::BufferSync(std::vector<Buffer> buffers, Communicator& communicator, BufferMode mode)
+    : buffers_(std::move(buffers)), communicator_(communicator), mode_(mode) {
+  if (mode == BufferMode::off) return;
+  std::size_t bytes = 0;
+  std::map<DType, std::int64_t> averaged;
+  for (const Buffer& buffer : buffers_) {
+    if (is_averaged(buffer, mode))
+      averaged[buffer.value.dtype()] += buffer.value.numel();
+    else
+      bytes += buffer.value.bytes();
+  }
+  packed_ = Tensor::zeros({static_cast<std::int64_t>(bytes)}, DType::u8);
+  for (const auto& [dtype, numel] : averaged) averaged_.push_back(Tensor::zeros({numel}, dtype));
+}
+
+void BufferSync::synchronize(int source) {
+  if (mode_ == BufferMode::off || communicator_.size() == 1) return;
+  if (packed_.numel() > 0) {
+    const auto chosen = [&](const Buffer& buffer) { return !is_averaged(buffer, mode_); };
+    if (communicator_.rank() == source) move_all(buffers_, packed_, false, chosen);
+    communicator_.broadcast(packed_, source, "buffers").wait();
+    if (communicator_.rank() != source) move_all(buffers_, packed_, true, chosen);
+  }
+  for (const Tensor& flat : averaged_) {
+    const auto chosen = [&](const Buffer& buffer) {
+      return is_averaged(buffer, mode_) && buffer.value.dtype() == flat.dtype();
+    };
+    move_all(buffers_, flat, false, chosen);
+    communicator_.all_reduce(flat, "buffers").wait();
+    kernels::scale(1.0 / communicator_.size(), flat, flat, false);
+    move_all(buffers_, flat, true, chosen);
+  }
+}
+
+void BufferSync::keep() {
+  kept_.resize(buffers_.size());
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (kept_[i].defined())
+      kept_[i].copy_from(buffers_[i].value);
+    else
+      kept_[i] = buffers_[i].value.clone();
+  }
+}
+
+void BufferSync::restore() {
+  for (std::size_t i = 0; i < kept_.size(); ++i) buffers_[i].value.copy_from(kept_[i]);
+}
+
+void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name) {
+  const Tensor host = tensor.to(Device{});
+  communicator.broadcast(host, root, name).wait();
+  if (tensor.device() != host.device()) tensor.copy_from(host);
+}
+
+}  // namespace lockstep::dist

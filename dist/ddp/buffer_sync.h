@@ -1,0 +1,45 @@
+#pragma once
+/// Keeps a model's buffers (running statistics) alike on all ranks: once per synchronization, after
+/// backward. Never within a forward, where it would change what an earlier forward has saved.
+
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/dist/collectives/communicator.h"
+
+namespace lockstep::dist {
+
+enum class BufferMode : std::uint8_t {
+  broadcast,  ///< those of the first rank that had data in the step: rank 0's, normally
+  average,    ///< floating buffers := their mean over the ranks, with data or without; others are
+              ///< broadcast
+  off,        ///< every rank keeps its own
+};
+
+class BufferSync {
+ public:
+  /// The buffers share the model's memory: a module must write into them, not replace them.
+  /// `communicator` must outlive this.
+  BufferSync(std::vector<Buffer> buffers, Communicator& communicator, BufferMode mode);
+
+  /// Collective: one message per dtype that is averaged, and one for all that is broadcast.
+  void synchronize(int source);
+
+  /// Keeps a copy of all buffers, and brings them back: a step that is skipped has been through
+  /// forward, perhaps with a NaN.
+  void keep();
+  void restore();
+
+ private:
+  std::vector<Buffer> buffers_;
+  Communicator& communicator_;
+  BufferMode mode_;
+  Tensor packed_;                 // u8: the broadcast ones, one after another
+  std::vector<Tensor> averaged_;  // a flat one per dtype
+  std::vector<Tensor> kept_;      // by buffer
+};
+
+/// tensor := root's, whatever its dtype and device. Collective.
+void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,126 @@
+#include "lockstep/dist/ddp/ddp.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::dist {
+namespace {
+
+std::string_view name_of(Replan replan) {
+  switch (replan) {
+    case Replan::never: return "never";
+    case Replan::ready_order: return "ready_order";
+    case Replan::measured: return "measured";
+  }
+  return "?";
+}
+
+std::string_view name_of(BufferMode mode) {
+  switch (mode) {
+    case BufferMode::broadcast: return "broadcast";
+    case BufferMode::average: return "average";
+    case BufferMode::off: return "off";
+  }
+  return "?";
+}
+
+std::string_view name_of(NonFinite policy) {
+  switch (policy) {
+    case NonFinite::ignore: return "ignore";
+    case NonFinite::skip: return "skip";
+    case NonFinite::stop: return "stop";
+  }
+  return "?";
+}
+
+// A line per parameter ("parameter '0.weight' (128, 64) f32"), then per buffer, then what of the
+// options must agree.
+std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
+                     const DdpOptions& options) {
+  std::string text;
+  for (const Parameter& parameter : parameters)
+    text += fmt::format("parameter '{}' {} {}{}\n", parameter.name(), parameter.value().shape(),
+                        parameter.value().dtype(), parameter.requires_grad() ? "" : " frozen");
+  for (const Buffer& buffer : buffers)
+    text +=
+        fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
+  return text + fmt::format(
+                    "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nreplan {}\n"
+                    "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
+                    "deferred {}\n",
+                    options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
+                    name_of(options.replan), options.bucket_layout, name_of(options.buffers),
+                    name_of(options.nonfinite), options.hook ? options.hook->name() : "none",
+                    options.deferred);
+}
+
+std::size_t bytes_of(std::string_view name, double mebibytes) {
+  check<UsageError>(std::isfinite(mebibytes) && mebibytes > 0,
+                    "[DistributedDataParallel] {} must be positive, got {}", name, mebibytes);
+  return static_cast<std::size_t>(std::min(std::max(1.0, mebibytes * (1 << 20)), 0x1p62));
+}
+
+}  // namespace
+
+DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
+                                                 std::vector<Buffer> buffers, const World& world,
+                                                 DdpOptions options)
+    : DistributedDataParallel(std::move(parameters), std::move(buffers), world.communicator(),
+                              std::move(options)) {}
+
+DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
+                                                 std::vector<Buffer> buffers,
+                                                 Communicator& communicator, DdpOptions options) {
+  const BucketCaps caps = {bytes_of("bucket_cap_mb", options.bucket_cap_mb),
+                           bytes_of("first_bucket_mb", options.first_bucket_mb),
+                           bytes_of("last_bucket_mb", options.last_bucket_mb)};
+  check_same(communicator, "DistributedDataParallel", manifest(parameters, buffers, options));
+
+  for (const Parameter& parameter : parameters)
+    broadcast(communicator, parameter.value(), 0, parameter.name());
+  for (const Buffer& buffer : buffers) broadcast(communicator, buffer.value, 0, buffer.name);
+
+  std::erase_if(parameters, [](const Parameter& p) { return !p.requires_grad(); });
+  std::optional<BucketLayout> layout;
+  if (!options.bucket_layout.empty())
+    layout = layout_from_text(options.bucket_layout, parameters.size());
+  buffers_ = std::make_unique<BufferSync>(buffers, communicator, options.buffers);
+  averaged_buffers_ =
+      std::make_unique<BufferSync>(std::move(buffers), communicator, BufferMode::average);
+  const bool skips = options.nonfinite == NonFinite::skip;
+  if (skips) buffers_->keep();
+  reducer_ = std::make_unique<Reducer>(
+      parameters, communicator,
+      ReducerOptions{.caps = caps,
+                     .replan = options.replan,
+                     .layout = std::move(layout),
+                     .nonfinite = options.nonfinite,
+                     .hook = options.hook,
+                     .deferred = options.deferred,
+                     .after_sync = [sync = buffers_.get(), skips](StepVerdict verdict, int source) {
+                       if (verdict == StepVerdict::skip) return sync->restore();
+                       sync->synchronize(source);
+                       if (skips) sync->keep();
+                     }});
+}
+
+// Who has joined is known from the last step's messages. The first call is before this rank has
+// told anybody: the others count on it for their next step, if only to learn that nobody has data
+// left.
+bool DistributedDataParallel::join() {
+  if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
+  reducer_->settle();
+  const bool more = !joined_ || !last_step().all_joined;
+  joined_ = more;
+  reducer_->set_joined(more);
+  return more;
+}
+
+void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
+
+void DistributedDataParallel::average_parameters() {
+  reducer_->average_parameters();
+  averaged_buffers_->synchronize(0);
+}
+
+}  // namespace lockstep::dist

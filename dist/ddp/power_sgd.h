@@ -1,0 +1,91 @@
+#pragma once
+/// PowerSGD: gradients of low rank on the wire, with error feedback (Vogels, Karimireddy and Jaggi,
+/// PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization, NeurIPS 2019,
+/// algorithm 1).
+///
+///   dist::DistributedDataParallel ddp(parameters, buffers, world, {.hook = dist::power_sgd()});
+///
+/// A gradient of shape (m, n) with r (m + n) < m n is approximated by a product of an (m, r) and an
+/// (r, n) matrix: one step of the power iteration for its largest singular vectors, begun where the
+/// last step ended. On rank k, with its gradient M_k, what it kept E_k, and a matrix Q (n, r) that
+/// all ranks have alike:
+///
+///     A_k  = M_k + E_k
+///     P    = sum over ranks of A_k Q          all-reduced: m r elements
+///     P    = orthonormal columns of P         Gram-Schmidt: alike on all ranks, as P is
+///     Q_k  = A_k^T P
+///     E_k  = A_k - P Q_k^T                    what this rank did not send: it is kept
+///     Q    = sum over ranks of Q_k            all-reduced: n r elements
+///     sum := P Q^T                            = sum over ranks of P P^T A_k
+///
+/// So what is sent and what is kept add up to the gradient on every rank, but for rounding; what is
+/// left out in one step is sent in a later one. Other gradients (vectors; matrices that would not
+/// become smaller; the steps before `start_after`) travel as they are, those of a bucket in one
+/// all-reduce with its P.
+///
+/// The first Q is random, from a fixed seed and the parameter's place: alike on all ranks, in every
+/// run, and nobody's generator is touched.
+///
+/// STATE. E_k and Q are memory of the size of the gradients, per rank. Checkpoints do not have them
+/// yet: a run that is resumed begins with E_k = 0, and is another run from there on. A step that is
+/// skipped (NonFinite::skip) resets both, on all ranks. What was kept of a parameter that no rank
+/// uses in a step is sent in it, and dropped with it. The E_k are in the units in which gradients
+/// are summed: with windows, whose sums are divided at their end, windows should weigh alike.
+///
+/// It helps where the link is slow and the matrices are large: two collectives per bucket instead
+/// of one, the second of which nothing hides, and 6 m n r floating-point operations a matrix. The
+/// result is not the mean gradient, and training needs its own look at the learning rate.
+/// Gradients on a GPU stay there, except that P goes through the host to be orthonormalized.
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/dist/ddp/communication_hook.h"
+
+namespace lockstep::dist {
+
+struct PowerSgdOptions {
+  int rank = 4;                  ///< r, at least 1
+  std::int64_t start_after = 0;  ///< synchronizations in which gradients travel as they are
+};
+
+/// For f32 and f64 gradients. Throws UsageError for options that make no sense.
+class PowerSgd final : public CommunicationHook {
+ public:
+  explicit PowerSgd(PowerSgdOptions options);
+  ~PowerSgd() override;
+
+  std::string name() const override;
+  void prepare(std::span<const BucketView> buckets, Communicator& communicator) override;
+  Work reduce(const BucketView& bucket, Communicator& communicator) override;
+  void complete(const BucketView& bucket, Communicator& communicator) override;
+  void skipped() override;
+
+  /// E_k, of the gradient's shape; undefined if this parameter's gradient travels as it is.
+  Tensor kept(const Parameter& parameter) const;
+
+ private:
+  struct Matrix;
+  struct Bucket;
+  bool compresses() const { return step_ > options_.start_after; }
+  static Work send_whole(Bucket& bucket, const BucketView& view, Communicator& communicator);
+  static void receive_whole(Bucket& bucket, const BucketView& view);
+
+  PowerSgdOptions options_;
+  std::int64_t step_ = 0;                             // synchronizations begun
+  std::vector<Bucket> buckets_;                       // by index
+  std::unordered_map<const void*, Matrix> matrices_;  // by Parameter::id()
+};
+
+inline std::shared_ptr<PowerSgd> power_sgd(PowerSgdOptions options = {}) {
+  return std::make_shared<PowerSgd>(options);
+}
+
+/// Columns of p (m, r), one after another, are made orthogonal to those before them and of length 1
+/// (modified Gram-Schmidt, each twice, in f64). A column of which nothing but rounding is left
+/// becomes zero; those are returned. f32 or f64, on any device; through the host.
+std::vector<std::int64_t> orthonormalize(const Tensor& p);
+
+}  // namespace lockstep::dist

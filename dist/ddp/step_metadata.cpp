@@ -1,0 +1,115 @@
+#include "lockstep/dist/ddp/step_metadata.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace lockstep::dist {
+namespace {
+
+using Pieces = std::array<std::uint16_t, sizeof(ControlMessage) / 2>;
+
+std::string describe(const ControlMessage& m) {
+  switch (m.kind) {
+    case Contribution::Divisor::given:
+      return fmt::format("weight {:g} of a total of {:g}", m.weight, m.divisor);
+    case Contribution::Divisor::ranks:
+      return fmt::format("no weight, for the mean over {:g} ranks", m.divisor);
+    case Contribution::Divisor::summed:
+      return fmt::format("weight {:g} of a total to be summed", m.weight);
+    case Contribution::Divisor::none: break;
+  }
+  return "nothing";
+}
+
+// The sums can be scaled to the mean only if all contributions were divided by the same number.
+std::string contradiction(std::span<const ControlMessage> messages, const ControlMessage& first,
+                          int source) {
+  for (std::size_t r = 0; r < messages.size(); ++r) {
+    const ControlMessage& m = messages[r];
+    if (m.plan != messages[0].plan)
+      return fmt::format("ranks 0 and {} have different bucket plans", r);
+    if (m.steps != messages[0].steps)
+      return fmt::format(
+          "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
+          "options differ, or one has stepped more often",
+          r);
+    if (m.carries != messages[0].carries)
+      return fmt::format(
+          "the gradients of rank {} hold what the last backward left, those of rank {} were "
+          "zeroed: "
+          "zero_grad() on all ranks or on none",
+          m.carries ? r : 0, m.carries ? 0 : r);
+    if (m.kind != Contribution::Divisor::none &&
+        (m.kind != first.kind || m.divisor != first.divisor))
+      return fmt::format(
+          "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
+          "batch ahead? (A window of several backwards sums its weights: there, ranks with a "
+          "single "
+          "backward must give Weight{{n}}, without a total.)",
+          source, describe(first), r, describe(m));
+  }
+  return "";
+}
+
+}  // namespace
+
+template <class T>
+void write(const ControlMessage& message, std::span<T> to) {
+  std::ranges::copy(std::bit_cast<Pieces>(message), to.begin());
+}
+
+template <class T>
+ControlMessage read(std::span<const T> from) {
+  Pieces pieces;
+  std::ranges::transform(from.first(pieces.size()), pieces.begin(),
+                         [](T value) { return static_cast<std::uint16_t>(value); });
+  return std::bit_cast<ControlMessage>(pieces);
+}
+
+template void write(const ControlMessage&, std::span<float>);
+template void write(const ControlMessage&, std::span<double>);
+template ControlMessage read(std::span<const float>);
+template ControlMessage read(std::span<const double>);
+
+Agreement agree(std::span<const ControlMessage> messages, NonFinite policy) {
+  using enum Contribution::Divisor;
+  Agreement a;
+  a.all_joined = std::ranges::all_of(messages, [](const auto& m) { return m.joined == 1; });
+  bool carried = false, any_joined = false;
+  const ControlMessage* first = nullptr;
+  for (std::size_t r = 0; r < messages.size(); ++r) {
+    const ControlMessage& m = messages[r];
+    a.weight += m.weight;
+    carried = carried || m.carries == 1;
+    any_joined = any_joined || m.joined == 1;
+    if (m.kind != none && !first) {
+      first = &m;
+      a.source = static_cast<int>(r);
+    }
+    if (m.bad_parameter >= 0 && !a.nonfinite) {
+      a.nonfinite = true;
+      a.bad_rank = static_cast<int>(r);
+    }
+  }
+  if (first) {
+    a.problem = contradiction(messages, *first, a.source);
+    // A total that was given holds, unless a rank is gone whose share was counted in.
+    if (first->kind != given || (any_joined && a.weight < first->divisor))
+      a.scale = first->divisor / a.weight;
+    if (a.problem.empty() && carried && a.scale != 1)
+      a.problem = fmt::format(
+          "gradients that are synchronized already cannot be added to: of {:g} ranks those with "
+          "data weigh {:g}. Give backward a Weight with a total",
+          first->divisor, a.weight);
+  } else {
+    a.problem = contradiction(messages, messages[0], 0);
+  }
+  if (!a.problem.empty() || (a.nonfinite && policy == NonFinite::stop))
+    a.verdict = StepVerdict::stop;
+  else if (a.nonfinite && policy == NonFinite::skip)
+    a.verdict = StepVerdict::skip;
+  return a;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,263 @@
+#include "lockstep/dist/gpu/device_communicator.h"
+
+#include "lockstep/core/gpu/graph.h"
+#include "lockstep/dist/collectives/call_checks.h"
+
+namespace lockstep::dist {
+
+DeviceCommunicator::DeviceCommunicator(std::unique_ptr<HostCommunicator> host, EngineKind kind)
+    : host_(std::move(host)), kind_(kind), calls_(HostCommunicator::queue_length) {}
+
+// What is under way must not outlive the memory that it works on.
+DeviceCommunicator::~DeviceCommunicator() {
+  if (!engine_) return;
+  try {
+    if (next_ > 0 && !failure_) finish(next_ - 1, {});
+    if (replays_ && !failure_) finish_replays();
+  } catch (const Error&) {
+    // Told to whoever asked for it; here only the streams matter, which are released.
+  }
+}
+
+void DeviceCommunicator::finish_replays() {
+  const Event end(device_);
+  end.record(*replays_);
+  const Seconds start = now();
+  for (unsigned round = 0; !end.done(); ++round) {
+    check_health();
+    if (now() - start > host_->timeout())
+      give_up(fmt::format("[communicator] rank {}: a recorded step has not ended after {:g} s",
+                          rank(), host_->timeout().count()));
+    host_->transport().relax(round);
+  }
+}
+
+// ---- calls ----
+
+Work DeviceCommunicator::all_reduce(const Tensor& data, std::string_view name) {
+  if (data.device() == Device{} || !engine_for(data.device())) return host_->all_reduce(data, name);
+  check_all_reduce(data, name);
+  return enqueue({Operation::all_reduce, data}, name);
+}
+
+Work DeviceCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
+                                        std::string_view name) {
+  if (input.device() == Device{} || !engine_for(input.device()))
+    return host_->reduce_scatter(input, output, name);
+  check_reduce_scatter(input, output, rank(), size(), name);
+  return enqueue({Operation::reduce_scatter, input, output}, name);
+}
+
+Work DeviceCommunicator::all_gather(const Tensor& input, const Tensor& output,
+                                    std::string_view name) {
+  if (output.device() == Device{} || !engine_for(output.device()))
+    return host_->all_gather(input, output, name);
+  check_all_gather(input, output, rank(), size(), name);
+  return enqueue({Operation::all_gather, output, input}, name);
+}
+
+Work DeviceCommunicator::broadcast(const Tensor& data, int root, std::string_view name) {
+  if (data.device() == Device{} || !engine_for(data.device()))
+    return host_->broadcast(data, root, name);
+  check_broadcast(root, size(), name);
+  return enqueue({Operation::broadcast, data, {}, root}, name);
+}
+
+Tensor DeviceCommunicator::allocate(std::int64_t numel, DType dtype, Device device) {
+  DeviceEngine* const engine = device == Device{} ? nullptr : engine_for(device);
+  if (!engine) return host_->allocate(numel, dtype);
+  const auto elements = static_cast<std::size_t>(std::max<std::int64_t>(1, numel));
+  return Tensor::over(engine->allocate(elements * size_of(dtype)), 0, {numel}, dtype);
+}
+
+DeviceEngine* DeviceCommunicator::engine_for(Device device) {
+  if (!asked_) {
+    device_ = device;
+    try {
+      engine_ = make_engine(kind_, host_->choice().requested, device, *host_);
+    } catch (const CommError& error) {
+      host_->abort(error.what());
+      throw;
+    }
+    if (engine_) stream_ = Stream::create(device);
+    asked_ = true;
+  }
+  check<DeviceError>(!engine_ || device == device_,
+                     "[communicator] it reaches {}, and the tensor lies on {}: a communicator "
+                     "belongs to one GPU",
+                     device_.to_string(), device.to_string());
+  return engine_.get();
+}
+
+Work DeviceCommunicator::enqueue(DeviceCollective job, std::string_view name) {
+  if (failure_) return Work(this, next_);
+  const bool recorded = StepGraph::recording();
+  Call& call = this->call(next_);
+  if (next_ >= calls_.size() && !recorded) finish(call.sequence, {});
+  release_ended();
+  try {
+    call.announced =
+        host_->announce(job.operation, job.buffer, job.root, name, engine_->place_of(job.buffer));
+    check_health();
+    const Device device = device_;
+    if (!call.ready || recorded || call.recorded) {
+      call.ready.emplace(device);
+      call.done.emplace(device);
+    }
+    call.sequence = next_;
+    call.job = std::move(job);
+    bytes_moved_ += payload(call.job);
+    call.recorded = recorded;
+    const Stream compute = Stream::current(device);
+    call.ready->record(compute);
+    stream_->wait(*call.ready);
+    {
+      const StreamGuard guard(*stream_);
+      engine_->enqueue(call.job, *stream_);
+    }
+    call.done->record(*stream_);
+    if (recorded) {  // the graph keeps what it needs
+      call.job = {};
+      replays_ = compute;
+    }
+  } catch (const CommError& error) {
+    if (!failure_) break_by(std::current_exception(), error.what());
+    return Work(this, next_);
+  } catch (const Error& error) {  // of this rank alone: the others count on the call
+    break_by(std::current_exception(), error.what());
+    throw;
+  }
+  return Work(this, next_++);
+}
+
+// What the other ranks' tensors bring here; see Communicator::bytes_moved.
+std::uint64_t DeviceCommunicator::payload(const DeviceCollective& job) const {
+  const auto bytes = static_cast<std::uint64_t>(job.buffer.bytes());
+  const auto n = static_cast<std::uint64_t>(size());
+  switch (job.operation) {
+    case Operation::all_reduce: return 2 * (n - 1) * bytes / n;
+    case Operation::reduce_scatter:
+    case Operation::all_gather: return (n - 1) * bytes / n;
+    case Operation::broadcast: return rank() == job.root ? 0 : bytes;
+    case Operation::barrier: break;
+  }
+  return 0;
+}
+
+// Calls end in order; what they worked on is kept no longer than need be.
+void DeviceCommunicator::release_ended() {
+  released_ = std::max(released_, next_ - std::min<std::uint64_t>(next_, calls_.size()));
+  while (released_ < next_ && ended(call(released_))) ++released_;
+}
+
+// ---- their ends ----
+
+bool DeviceCommunicator::ended(Call& call) {
+  if (call.recorded || !call.job.buffer.defined()) return true;
+  if (!call.announced.progress() || !call.done->done()) return false;
+  call.job = {};
+  return true;
+}
+
+bool DeviceCommunicator::progress(std::uint64_t sequence) {
+  check_health();
+  Call& it = call(sequence);
+  return sequence < next_ && (it.sequence != sequence || ended(it));
+}
+
+void DeviceCommunicator::wait(std::uint64_t sequence, std::optional<Seconds>) {
+  check_health();
+  Call& it = call(sequence);
+  if (it.sequence != sequence || !it.done) return;
+  if (!it.recorded || StepGraph::recording()) Stream::current(device_).wait(*it.done);
+}
+
+void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> timeout) {
+  check<StateError>(!StepGraph::recording(),
+                    "[communicator] the host cannot wait for a collective in a recorded step");
+  Call& it = call(sequence);
+  if (it.sequence != sequence || it.recorded) return check_health();
+  wait(sequence, timeout);
+  if (ended(it)) return;
+  try {
+    it.announced.wait(timeout);  // names the rank that does not come
+  } catch (const CommError&) {
+    check_health();
+  }
+  const Seconds limit = timeout.value_or(host_->timeout()), start = now();
+  for (unsigned round = 0; !ended(it); ++round) {
+    check_health();
+    if (now() - start > limit)
+      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}",
+                          name_of(it.job.operation), rank(), limit.count(), whereabouts()));
+    try {
+      host_->transport().relax(round);
+    } catch (const PeerError& error) {
+      const std::string reason =
+          fmt::format("[{}] rank {}: {}", name_of(it.job.operation), rank(), error.what());
+      break_by(std::make_exception_ptr(PeerError(reason)), reason);
+      std::rethrow_exception(failure_);
+    }
+  }
+}
+
+std::exception_ptr DeviceCommunicator::failure(std::uint64_t sequence) const {
+  const Call& it = calls_[sequence % calls_.size()];
+  const bool ended = sequence < next_ && (it.sequence != sequence || !it.job.buffer.defined());
+  return ended ? nullptr : failure_;
+}
+
+void DeviceCommunicator::check_health() {
+  if (failure_) std::rethrow_exception(failure_);
+  if (next_ > 0) try {
+      call(next_ - 1).announced.progress();
+    } catch (const CommError& error) {  // the host's one is broken: streams may wait for ever
+      break_by(std::current_exception(), error.what());
+      throw;
+    }
+  if (const std::string error = engine_->failure(); !error.empty())
+    give_up(fmt::format("{}; {}", error, whereabouts()));
+}
+
+void DeviceCommunicator::give_up(const std::string& reason) {
+  break_by(std::make_exception_ptr(CommError(reason)), reason);
+  std::rethrow_exception(failure_);
+}
+
+void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view reason) noexcept {
+  failure_ = std::move(failure);
+  host_->abort(reason);
+  if (!engine_) return;
+  engine_->abort(*stream_);
+  if (replays_) engine_->abort(*replays_);
+}
+
+// The transport says so when it is asked for bytes, which nobody wants any more. Over TCP it needs
+// 0.2 s to tell a rank that was killed from one that has given up.
+std::string DeviceCommunicator::whereabouts() {
+  Transport& transport = host_->transport();
+  std::byte unwanted{};
+  try {
+    for (const Seconds end = now() + Seconds(0.3); now() < end; transport.relax(1000))
+      for (int peer = 0; peer < size(); ++peer)
+        if (peer != rank()) transport.receive(peer, std::span(&unwanted, 1));
+  } catch (const PeerError& error) {
+    return error.what();
+  }
+  return "all ranks have called it";
+}
+
+void DeviceCommunicator::abort(std::string_view reason) noexcept {
+  if (failure_) return;
+  try {
+    break_by(std::make_exception_ptr(CommError(std::string(reason))), reason);
+  } catch (const std::bad_alloc&) {
+    break_by(std::current_exception(), reason);
+  }
+}
+
+std::string_view DeviceCommunicator::algorithm(std::size_t bytes, DType dtype) const {
+  return engine_ ? engine_->algorithm() : host_->algorithm(bytes, dtype);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,86 @@
+// Which engine a world gets: its ranks' GPUs and machines decide, the same on every rank.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/gpu/ipc_engine.h"
+#include "lockstep/dist/gpu/nccl_engine.h"
+#include "lockstep/dist/gpu/peer_memory.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr int most_folded = 16;  // of kernels::fold on a GPU
+
+/// The two ranks that share a GPU, or nothing. `places[r]`: "machine bus" of rank r's.
+std::optional<std::array<int, 2>> sharers(const std::vector<std::string>& places) {
+  for (std::size_t r = 0; r < places.size(); ++r)
+    for (std::size_t q = 0; q < r; ++q)
+      if (places[q] == places[r]) return std::array{static_cast<int>(q), static_cast<int>(r)};
+  return {};
+}
+
+std::string place_of(Device device, const HostCommunicator& host) {
+  std::array<char, 32> bus{};
+  cuda::call("communicator", "cudaDeviceGetPCIBusId",
+             cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device.index));
+  const NodeMap* const nodes = host.choice().nodes;
+  return fmt::format("{} {}", nodes ? nodes->node_of[index(host.rank())] : 0, bus.data());
+}
+
+bool one_machine(const HostCommunicator& host) {
+  const NodeMap* const nodes = host.choice().nodes;
+  return !nodes || nodes->ranks.size() == 1;
+}
+
+// GPUs may not reach each other's memory (no peer-to-peer over this PCIe root, a container without
+// IPC): to try is the only sure way to know, and share_device_memory fails on all ranks or on none.
+std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device,
+                                              HostCommunicator& host) {
+  if (!one_machine(host) || host.size() > most_folded) return nullptr;
+  try {
+    return ipc_engine(algorithm, device, host);
+  } catch (const ReachError&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, Device device,
+                                          HostCommunicator& host) {
+  using enum EngineKind;
+  if (kind == none) return nullptr;
+  const auto shared = sharers(gather_text(host, place_of(device, host)));
+  if (kind == automatic) {
+    const bool nccl_serves = nccl_available() && !shared && host.size() > 1 &&
+                             (algorithm == Algorithm::automatic || algorithm == Algorithm::direct);
+    if (!nccl_serves) return ipc_if_possible(algorithm, device, host);
+    kind = algorithm == Algorithm::direct ? nccl_direct : nccl;
+  }
+  check<UsageError>((kind != ipc && kind != nccl_direct) || host.size() <= most_folded,
+                    "[communicator] {} folds at most {} ranks, there are {}: take nccl",
+                    name_of(kind), most_folded, host.size());
+  if (kind == ipc) {
+    check<UsageError>(one_machine(host),
+                      "[communicator] --transport ipc needs all ranks on one machine");
+    return ipc_engine(algorithm, device, host);
+  }
+  // NCCL compares machine and bus; where the user has told it that ranks are on different machines,
+  // it believes that.
+  if (shared && !std::getenv("NCCL_HOSTID"))
+    fail<UsageError>(
+        "[nccl] ranks {} and {} share a GPU, and NCCL needs one for each rank: use --transport "
+        "ipc. "
+        "(For experiments only: a different NCCL_HOSTID for each process, with NCCL_NET=Socket "
+        "NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1.)",
+        (*shared)[0], (*shared)[1]);
+  return nccl_engine(kind, device, host);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,237 @@
+#include "lockstep/dist/gpu/nccl_engine.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/gpu/zero.h"
+#include "lockstep/kernels/fold.h"
+
+namespace lockstep::dist {
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return ncclFloat32;
+    case DType::f64: return ncclFloat64;
+    case DType::f16: return ncclFloat16;
+    case DType::bf16: return ncclBfloat16;
+    case DType::i32: return ncclInt32;
+    case DType::i64: return ncclInt64;
+    case DType::u8: return ncclUint8;
+  }
+  fail<DTypeError>("[nccl] {} is none of its types", dtype);
+}
+
+bool is_16_bit(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+class NcclEngine final : public DeviceEngine {
+ public:
+  NcclEngine(EngineKind kind, Device device, HostCommunicator& host);
+  ~NcclEngine() override;
+
+  EngineKind kind() const override { return kind_; }
+  Storage allocate(std::size_t bytes) override;
+  WindowPlace place_of(const Tensor&) const override { return {}; }
+  void enqueue(const DeviceCollective& job, const Stream& stream) override;
+  std::string failure() override;
+  void abort(const Stream&) noexcept override {
+    *living_ = nullptr;
+    if (comm_) (void)ncclCommAbort(std::exchange(comm_, nullptr));
+  }
+
+ private:
+  void call(std::string_view function, ncclResult_t result) { call(function, result, timeout_); }
+  void call(std::string_view function, ncclResult_t result, Seconds limit);
+  void all_reduce(const Tensor& data, cudaStream_t stream);
+  void fold_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream);
+  void share_parts(const Tensor& buffer, cudaStream_t stream);
+  void send(const std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
+  void receive(std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
+
+  HostCommunicator& host_;
+  EngineKind kind_;
+  Device device_;
+  int rank_, size_;
+  Seconds timeout_;
+  ncclComm_t comm_ = nullptr;
+  /// Its communicator as memory knows it, which may live longer: null once it has ended.
+  std::shared_ptr<ncclComm_t> living_ = std::make_shared<ncclComm_t>();
+  std::vector<Tensor> slots_;  // parts from the peers: the last is used, recorded steps use others
+};
+
+std::byte* at(const Tensor& tensor, std::int64_t element) {
+  return tensor.raw() + static_cast<std::size_t>(element) * size_of(tensor.dtype());
+}
+
+// The id is rank 0's; the host's communicator hands it round.
+NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
+    : host_(host),
+      kind_(kind),
+      device_(device),
+      rank_(host.rank()),
+      size_(host.size()),
+      timeout_(host.timeout()) {
+  cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device.index));
+  ncclUniqueId id{};
+  if (rank_ == 0) call("ncclGetUniqueId", ncclGetUniqueId(&id));
+  const std::string text =
+      gather_text(host, rank_ == 0 ? std::string(id.internal, sizeof id) : "")[0];
+  std::memcpy(&id, text.data(), sizeof id);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size_, id, rank_, &config);
+  try {
+    call("ncclCommInitRankConfig", begun);
+  } catch (const CommError&) {
+    abort(Stream::current(device_));
+    throw;
+  }
+  *living_ = comm_;
+}
+
+NcclEngine::~NcclEngine() {
+  slots_.clear();
+  *living_ = nullptr;
+  if (!comm_) return;
+  // Every stream has been waited for. What NCCL still does for peers ends soon; but finalize may
+  // also wait for ranks that end later, or never: abort then.
+  try {
+    call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(timeout_, Seconds(1)));
+    (void)ncclCommDestroy(comm_);
+  } catch (const CommError&) {
+    abort(Stream::current(device_));
+  }
+}
+
+// "In progress" is waited out, until the limit: it is how a non-blocking communicator would block.
+// The host's transport knows if ranks give up or are killed meanwhile.
+void NcclEngine::call(std::string_view function, ncclResult_t result, Seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (unsigned round = 0; result == ncclInProgress; host_.transport().relax(round++)) {
+    if (std::chrono::steady_clock::now() > end)
+      fail<CommError>("[nccl] rank {}: {} has not ended after {:g} s", rank_, function,
+                      limit.count());
+    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess)
+      result = asked;
+  }
+  if (result == ncclSuccess) return;
+  const char* const detail = ncclGetLastError(comm_);
+  fail<CommError>("[nccl] rank {}: {}: {} ({})", rank_, function, ncclGetErrorString(result),
+                  detail && *detail ? detail : "no details");
+}
+
+std::string NcclEngine::failure() {
+  ncclResult_t state = ncclSuccess;
+  if (!comm_) return fmt::format("[nccl] rank {}: aborted", rank_);
+  if (ncclCommGetAsyncError(comm_, &state) == ncclSuccess &&
+      (state == ncclSuccess || state == ncclInProgress))
+    return "";
+  return fmt::format("[nccl] rank {}: {}", rank_, ncclGetErrorString(state));
+}
+
+Storage NcclEngine::allocate(std::size_t bytes) {
+  cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device_.index));
+  void* data = nullptr;
+  call("ncclMemAlloc", ncclMemAlloc(&data, bytes));
+  zero_memory(data, bytes);
+  void* registration = nullptr;
+  call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
+  const auto release = [data, registration, living = living_] {
+    if (*living) (void)ncclCommDeregister(*living, registration);
+    (void)ncclMemFree(data);
+  };
+  return Storage::adopt(data, bytes, release, device_);
+}
+
+void NcclEngine::enqueue(const DeviceCollective& job, const Stream& on) {
+  check<CommError>(comm_ != nullptr, "[nccl] rank {}: aborted", rank_);
+  const auto stream = static_cast<cudaStream_t>(on.native());
+  const Tensor& buffer = job.buffer;
+  const auto count = static_cast<std::size_t>(buffer.numel());
+  if (count == 0) return;
+  const Range own = partition(buffer.numel(), size_, rank_);
+  switch (job.operation) {
+    case Operation::all_reduce: return all_reduce(buffer, stream);
+    case Operation::reduce_scatter: return fold_parts(buffer, job.part.raw(), stream);
+    case Operation::all_gather:
+      cuda::call("nccl", "cudaMemcpyAsync",
+                 cudaMemcpyAsync(at(buffer, own.begin), job.part.raw(), job.part.bytes(),
+                                 cudaMemcpyDefault, stream));
+      return share_parts(buffer, stream);
+    case Operation::broadcast:
+      return call("ncclBroadcast", ncclBroadcast(buffer.raw(), buffer.raw(), count,
+                                                 type_of(buffer.dtype()), job.root, comm_, stream));
+    case Operation::barrier: return;
+  }
+}
+
+void NcclEngine::all_reduce(const Tensor& data, cudaStream_t stream) {
+  if (kind_ == EngineKind::nccl && !is_16_bit(data.dtype()))
+    return call("ncclAllReduce",
+                ncclAllReduce(data.raw(), data.raw(), static_cast<std::size_t>(data.numel()),
+                              type_of(data.dtype()), ncclSum, comm_, stream));
+  fold_parts(data, at(data, partition(data.numel(), size_, rank_).begin), stream);
+  share_parts(data, stream);
+}
+
+void NcclEngine::send(const std::byte* data, const Tensor& of, Range range, int peer,
+                      cudaStream_t stream) {
+  if (range.size() > 0)
+    call("ncclSend", ncclSend(data, static_cast<std::size_t>(range.size()), type_of(of.dtype()),
+                              peer, comm_, stream));
+}
+
+void NcclEngine::receive(std::byte* data, const Tensor& of, Range range, int peer,
+                         cudaStream_t stream) {
+  if (range.size() > 0)
+    call("ncclRecv", ncclRecv(data, static_cast<std::size_t>(range.size()), type_of(of.dtype()),
+                              peer, comm_, stream));
+}
+
+// target := the tree sum of this rank's part of every rank's buffer
+void NcclEngine::fold_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
+  const Range own = partition(buffer.numel(), size_, rank_);
+  const std::int64_t slot = own.size() * static_cast<std::int64_t>(size_of(buffer.dtype()));
+  if (slots_.empty() || slots_.back().numel() < slot * (size_ - 1))
+    slots_.push_back(Tensor::empty({slot * (size_ - 1)}, DType::u8, device_));
+  std::vector<const std::byte*> sources(index(size_), at(buffer, own.begin));
+  call("ncclGroupStart", ncclGroupStart());
+  for (int r = 0, k = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const Range theirs = partition(buffer.numel(), size_, r);
+    std::byte* const place = slots_.back().raw() + slot * k++;
+    sources[index(r)] = place;
+    send(at(buffer, theirs.begin), buffer, theirs, r, stream);
+    receive(place, buffer, own, r, stream);
+  }
+  call("ncclGroupEnd", ncclGroupEnd());
+  kernels::fold(buffer.dtype(), sources, std::span(&target, 1), own.size(), device_);
+}
+
+// Every rank's part to all others.
+void NcclEngine::share_parts(const Tensor& buffer, cudaStream_t stream) {
+  const Range own = partition(buffer.numel(), size_, rank_);
+  call("ncclGroupStart", ncclGroupStart());
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const Range theirs = partition(buffer.numel(), size_, r);
+    send(at(buffer, own.begin), buffer, own, r, stream);
+    receive(at(buffer, theirs.begin), buffer, theirs, r, stream);
+  }
+  call("ncclGroupEnd", ncclGroupEnd());
+}
+
+}  // namespace
+
+bool nccl_available() { return true; }
+
+std::unique_ptr<DeviceEngine> nccl_engine(EngineKind kind, Device device, HostCommunicator& host) {
+  return std::make_unique<NcclEngine>(kind, device, host);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,165 @@
+#include "lockstep/dist/gpu/peer_memory.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/gpu/zero.h"
+
+namespace lockstep::dist {
+namespace {
+
+using cuda::call;
+
+/// What a rank tells the others of its memory.
+struct Card {
+  std::uint64_t process = 0;  // a number that only threads of one process share
+  std::uint64_t bytes = 0;
+  std::int32_t device = 0;
+  std::int32_t padding = 0;
+  std::byte* data = nullptr;
+  const std::shared_ptr<void>* owner = nullptr;  // of the data, for threads of the same process
+  cudaIpcMemHandle_t handle{};
+};
+
+/// What a rank addresses: its own memory, that of threads beside it, and what is mapped by IPC.
+struct Mapping {
+  int device;
+  std::vector<std::shared_ptr<void>> owned;
+  std::vector<void*> mapped;
+
+  explicit Mapping(int device_) : device(device_) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { unmap(); }
+  void unmap() {  // errors cannot be helped here; a sticky one shows at the next call
+    (void)cudaSetDevice(device);
+    for (void* memory : mapped) (void)cudaIpcCloseMemHandle(memory);
+    mapped.clear();
+  }
+};
+
+std::uint64_t this_process() {
+  static const std::uint64_t number = [] {
+    std::uint64_t drawn = 0;
+    check<CommError>(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn,
+                     "[ipc] no random bytes to tell processes apart");
+    return drawn;
+  }();
+  return number ^ static_cast<std::uint64_t>(::getpid());  // a child that was forked is another
+}
+
+std::shared_ptr<void> allocate_zeroed(std::size_t bytes, Device device) {
+  void* data = nullptr;
+  call("ipc", "cudaMalloc", cudaMalloc(&data, bytes));
+  std::shared_ptr<void> memory(data, [index = device.index](void* m) {
+    (void)cudaSetDevice(index);
+    (void)cudaFree(m);
+  });
+  zero_memory(data, bytes);
+  return memory;
+}
+
+void allow_access(int own, int peer) {
+  if (own == peer) return;
+  int possible = 0;
+  call("ipc", "cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&possible, own, peer));
+  check<UsageError>(possible, "[ipc] GPU {} cannot address the memory of GPU {}", own, peer);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+    return;
+  }
+  call("ipc", "cudaDeviceEnablePeerAccess", error);
+}
+
+/// What `step` failed with; empty if it went well.
+std::string failure_of(const std::function<void()>& step) {
+  try {
+    step();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// The first rank with a failure; their number if there is none.
+int first_of(const std::vector<std::string>& failures) {
+  const auto has = [](const std::string& failure) { return !failure.empty(); };
+  return static_cast<int>(std::ranges::find_if(failures, has) - failures.begin());
+}
+
+std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
+  const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
+  std::vector<Card> cards;
+  for (const std::string& one : gather_text(host, text))
+    std::memcpy(&cards.emplace_back(), one.data(), sizeof(Card));
+  for (std::size_t r = 0; r < cards.size(); ++r)
+    check<CommError>(cards[r].bytes == mine.bytes,
+                     "[allocate] rank {} asks for {} bytes, rank {} for {}", r, cards[r].bytes,
+                     host.rank(), mine.bytes);
+  return cards;
+}
+
+std::byte* address(const Card& card, Mapping& mapping) {
+  if (card.process == this_process()) {
+    allow_access(mapping.device, card.device);
+    mapping.owned.push_back(*card.owner);
+    return card.data;
+  }
+  void* memory = nullptr;
+  call("ipc", "cudaIpcOpenMemHandle",
+       cudaIpcOpenMemHandle(&memory, card.handle, cudaIpcMemLazyEnablePeerAccess));
+  mapping.mapped.push_back(memory);
+  return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
+  const auto mapping = std::make_shared<Mapping>(device.index);
+  std::shared_ptr<void> own;
+  const std::string no_memory = failure_of([&] {
+    call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
+    own = allocate_zeroed(bytes, device);
+    mapping->owned.push_back(own);
+  });
+  Card mine;
+  mine.process = this_process();
+  mine.bytes = bytes;
+  mine.device = device.index;
+  mine.data = static_cast<std::byte*>(own.get());
+  mine.owner = &own;
+  std::string no_reach = failure_of([&] {
+    if (own && host.size() > 1)
+      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
+  });
+
+  const std::vector<Card> cards = gather_cards(mine, host);
+  PeerMemory memory{bytes, {}, mapping};
+  if (no_memory.empty() && no_reach.empty())
+    no_reach = failure_of([&] {
+      for (int r = 0; r < host.size(); ++r)
+        memory.base.push_back(r == host.rank() ? mine.data : address(cards[index(r)], *mapping));
+    });
+  // All ranks have it, or none. And nobody may free memory before it is mapped everywhere.
+  const auto without_memory = gather_text(host, no_memory);
+  const auto without_reach = gather_text(host, no_reach);
+  if (first_of(without_memory) == host.size() && first_of(without_reach) == host.size())
+    return memory;
+  mapping->unmap();
+  host.barrier("peer memory given up").wait();  // nor while it is mapped
+  for (int r = 0; r < host.size(); ++r) {
+    const std::string& memory_failure = without_memory[index(r)];
+    check<DeviceError>(memory_failure.empty(), "[ipc] rank {}: {}", r, memory_failure);
+  }
+  const int r = first_of(without_reach);
+  fail<ReachError>("[ipc] rank {}: {}", r, without_reach[index(r)]);
+}
+
+}  // namespace lockstep::dist

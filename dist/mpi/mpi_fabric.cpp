@@ -1,0 +1,87 @@
+#include <mpi.h>
+
+#include <optional>
+
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/mpi/mpi.h"
+#include "lockstep/dist/mpi/mpi_communicator.h"
+#include "lockstep/dist/mpi/mpi_process.h"
+
+namespace lockstep::dist {
+namespace {
+
+/// MPI makes and splits communicators in blocking calls without a timeout. So the ranks meet first,
+/// in a barrier of ours, which has one, and names who is missing or does something else.
+class MpiFabric final : public Fabric {
+ public:
+  MpiFabric(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes)
+      : comm_(comm),
+        timeout_(timeout),
+        piece_bytes_(piece_bytes),
+        meeting_(comm, timeout, piece_bytes) {}
+
+  int rank() const override { return meeting_.rank(); }
+  int size() const override { return meeting_.size(); }
+  std::string_view transport() const override { return "mpi"; }
+
+  std::unique_ptr<Communicator> connect() override {
+    meeting_.barrier("connect").wait();
+    MPI_Comm copy = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_dup(comm_, &copy), "MPI_Comm_dup");
+    return std::make_unique<MpiCommunicator>(copy, timeout_, piece_bytes_);
+  }
+
+  std::shared_ptr<Fabric> split(int color) override {
+    meeting_.barrier("split").wait();
+    MPI_Comm group = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, rank(), &group),
+              "MPI_Comm_split");
+    if (group == MPI_COMM_NULL) return nullptr;
+    return std::make_shared<MpiFabric>(group, timeout_, piece_bytes_);
+  }
+
+  void abort(std::string_view reason) noexcept override { meeting_.abort(reason); }
+
+ private:
+  MPI_Comm comm_;
+  Seconds timeout_;
+  std::size_t piece_bytes_;
+  MpiCommunicator meeting_;  // over comm_ itself
+};
+
+/// A copy of MPI_COMM_WORLD, once all ranks want one.
+MPI_Comm everybody(Seconds timeout) {
+  const Backoff backoff(MpiProcess::get().ranks_here());
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &request), "MPI_Ibarrier");
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (unsigned round = 0;; backoff.relax(round++)) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done) break;
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    MpiProcess::get().failed();
+    fail<CommError>("[mpi] timed out after {:g} s, waiting for all ranks to join", timeout.count());
+  }
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  return copy;
+}
+
+}  // namespace
+
+bool mpi_available() { return true; }
+
+std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes) {
+  MpiProcess::get(timeout);
+  auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout, piece_bytes);
+  // Ranks that MPI has not started would be worlds of 1, each training apart.
+  if (const std::optional<Launch> launch = read_environment())
+    check<UsageError>(launch->size == fabric->size(),
+                      "[mpi] the world of {} has {} ranks, MPI's has {}: start them with mpirun",
+                      launch->launcher, launch->size, fabric->size());
+  return fabric;
+}
+
+}  // namespace lockstep::dist

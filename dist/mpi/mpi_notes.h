@@ -1,0 +1,58 @@
+#pragma once
+/// What the ranks of an MPI communicator tell each other beside its collectives, which know neither
+/// timeouts nor names: that one gives up and why, that one leaves, and, once somebody has waited
+/// for long, in which call each is waiting. MPI keeps these messages apart from those of the
+/// collectives.
+///
+/// Thread-safety: as mpi.h.
+
+#include <mpi.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "lockstep/dist/collectives/call_header.h"
+
+namespace lockstep::dist {
+
+struct MpiNote {
+  enum class Kind : std::uint8_t {
+    waits,    ///< in the call with this signature
+    leaves,   ///< has carried out `calls` calls and will carry out no more
+    gave_up,  ///< for the reason in `text`
+  };
+
+  Kind kind = Kind::waits;
+  std::uint64_t calls = 0;
+  Signature signature{};
+  std::array<char, 1024> text{};
+
+  static MpiNote waits(const Signature& signature);
+  static MpiNote leaves(std::uint64_t calls);
+  static MpiNote gave_up(std::string_view reason);  ///< cut off if it is very long
+  std::string reason() const;
+};
+static_assert(std::is_trivially_copyable_v<MpiNote>);
+
+class MpiNotes {
+ public:
+  explicit MpiNotes(MPI_Comm comm) : comm_(comm) {}
+
+  /// Sends a note to all other ranks, without waiting for them. Best effort.
+  void tell_all(const MpiNote& note) noexcept;
+
+  struct Received {
+    int from;
+    MpiNote note;
+  };
+  /// The next note that has arrived, if any. Best effort, too.
+  std::optional<Received> next() noexcept;
+
+ private:
+  MPI_Comm comm_;
+};
+
+}  // namespace lockstep::dist

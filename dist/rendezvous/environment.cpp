@@ -1,0 +1,221 @@
+#include "lockstep/dist/rendezvous/environment.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::dist {
+
+namespace {
+
+bool is_set(const Getenv& get, const char* name) { return get(name) != nullptr; }
+
+std::string text_or(const Getenv& get, const char* name, const char* otherwise) {
+  const char* value = get(name);
+  return value ? value : otherwise;
+}
+
+/// A whole number of at least 0. `because` says why it must be there.
+int number(const Getenv& get, const char* name, std::string_view because) {
+  const char* value = get(name);
+  check<UsageError>(value, "[environment] {} is not set, but {} is", name, because);
+  int result = 0;
+  const char* end = value + std::strlen(value);
+  const auto [stop, error] = std::from_chars(value, end, result);
+  check<UsageError>(error == std::errc{} && stop == end && result >= 0,
+                    "[environment] {} must be a whole number of at least 0, got '{}'", name, value);
+  return result;
+}
+
+/// Names of the variables of one launcher.
+struct Names {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* node;
+};
+constexpr Names torchrun_names{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                               "GROUP_RANK"};
+constexpr Names mpirun_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             "PMIX_HOSTNAME"};
+constexpr Names srun_names{"SLURM_PROCID", "the number of tasks", "SLURM_LOCALID",
+                           "the number of tasks on this node", "SLURM_NODEID"};
+
+void check_ranks(const Launch& launch, const Names& names) {
+  const auto below = [](int value, int limit, const char* name, const char* limit_name) {
+    check<UsageError>(value < limit, "[environment] {}={} must be less than {}={}", name, value,
+                      limit_name, limit);
+  };
+  check<UsageError>(launch.size <= max_ranks, "[environment] {}={}: a world has at most {} ranks",
+                    names.size, launch.size, max_ranks);
+  below(launch.rank, launch.size, names.rank, names.size);
+  below(launch.local_rank, launch.local_size, names.local_rank, names.local_size);
+  check<UsageError>(launch.local_size <= launch.size, "[environment] {}={} is more than {}={}",
+                    names.local_size, launch.local_size, names.size, launch.size);
+  check<UsageError>(launch.local_rank <= launch.rank, "[environment] {}={} is more than {}={}",
+                    names.local_rank, launch.local_rank, names.rank, launch.rank);
+}
+
+Launch read_ranks(const Getenv& get, const Names& names) {
+  const char* present = is_set(get, names.rank) ? names.rank : names.size;
+  Launch launch;
+  launch.rank = number(get, names.rank, present);
+  launch.size = number(get, names.size, present);
+  launch.local_rank = number(get, names.local_rank, present);
+  launch.local_size = number(get, names.local_size, present);
+  launch.node = text_or(get, names.node, "");
+  return launch;
+}
+
+Launch from_torchrun(const Getenv& get) {
+  Launch launch = read_ranks(get, torchrun_names);
+  if (const char* job = get("LOCKSTEP_JOB")) {
+    launch.launcher = "lockstep-run";
+    launch.job = job;
+  } else if (const char* run = get("TORCHELASTIC_RUN_ID")) {
+    // A run id is "none" unless the user chose one; a restarted job must not meet its predecessor.
+    launch.launcher = "torchrun";
+    launch.job = fmt::format("{}:{}:{}", run, text_or(get, "MASTER_PORT", ""),
+                             text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
+  } else {
+    launch.launcher = "environment";
+    check<UsageError>(is_set(get, "MASTER_PORT") || is_set(get, "LOCKSTEP_STORE"),
+                      "[environment] RANK and WORLD_SIZE are set, but neither MASTER_PORT nor "
+                      "LOCKSTEP_STORE is: the ranks would not know where to meet");
+    launch.job =
+        fmt::format("{}:{}", text_or(get, "MASTER_ADDR", ""), text_or(get, "MASTER_PORT", ""));
+  }
+  check_ranks(launch, torchrun_names);
+  return launch;
+}
+
+Launch from_mpirun(const Getenv& get) {
+  Launch launch = read_ranks(get, mpirun_names);
+  launch.launcher = "mpirun";
+  const char* job = get("PMIX_NAMESPACE");
+  check<UsageError>(job, "[environment] PMIX_NAMESPACE is not set, but {} is", mpirun_names.rank);
+  launch.job = job;
+  check_ranks(launch, mpirun_names);
+  return launch;
+}
+
+/// Slurm's short form of tasks per node: "2(x3),1" means 2, 2, 2, 1.
+int tasks_on_node(std::string_view list, int node) {
+  const std::string_view whole = list;
+  int first = 0;
+  while (!list.empty()) {
+    int tasks = 0;
+    int nodes = 1;
+    const std::string_view part = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), part.size() + 1));
+    const char* end = part.data() + part.size();
+    auto [stop, error] = std::from_chars(part.data(), end, tasks);
+    if (error == std::errc{} &&
+        part.substr(static_cast<std::size_t>(stop - part.data()), 2) == "(x")
+      stop = std::from_chars(stop + 2, end, nodes).ptr + 1;
+    check<UsageError>(
+        error == std::errc{} && stop == end && tasks > 0 && nodes > 0 && nodes <= max_ranks,
+        "[environment] cannot read SLURM_STEP_TASKS_PER_NODE='{}'", whole);
+    first += nodes;
+    if (node < first) return tasks;
+  }
+  fail<UsageError>("[environment] SLURM_NODEID={} is not in SLURM_STEP_TASKS_PER_NODE='{}'", node,
+                   whole);
+}
+
+/// Inside salloc and sbatch, Slurm's variables exist without srun. Only a step has a number, and
+/// the steps that Slurm counts for itself (batch script, interactive shell, ...) are the last ones
+/// below 2^32.
+bool is_srun_step(const Getenv& get) {
+  const char* step = get("SLURM_STEP_ID");
+  if (!step || !is_set(get, "SLURM_PROCID")) return false;
+  const char* end = step + std::strlen(step);
+  std::uint64_t id = 0;
+  const auto [stop, error] = std::from_chars(step, end, id);
+  check<UsageError>(error == std::errc{} && stop == end,
+                    "[environment] SLURM_STEP_ID must be a number, got '{}'", step);
+  return id < 0xfffffff0u;
+}
+
+Launch from_srun(const Getenv& get) {
+  const char* because = "SLURM_STEP_ID";
+  Launch launch;
+  launch.launcher = "srun";
+  launch.rank = number(get, "SLURM_PROCID", because);
+  launch.local_rank = number(get, "SLURM_LOCALID", because);
+  const bool step_tasks = is_set(get, "SLURM_STEP_NUM_TASKS");
+  launch.size = number(get, step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", because);
+  const char* per_node = get("SLURM_STEP_TASKS_PER_NODE");
+  check<UsageError>(per_node, "[environment] SLURM_STEP_TASKS_PER_NODE is not set, but {} is",
+                    because);
+  launch.local_size = tasks_on_node(per_node, number(get, srun_names.node, because));
+  launch.node = get(srun_names.node);
+  const char* job = get("SLURM_JOB_ID");
+  check<UsageError>(job, "[environment] SLURM_JOB_ID is not set, but {} is", because);
+  launch.job = fmt::format("{}.{}", job, get("SLURM_STEP_ID"));
+  check_ranks(launch, srun_names);
+  return launch;
+}
+
+/// Where the ranks meet. MASTER_PORT itself may be taken: torchrun's own store listens on it.
+std::string meeting_point(const Getenv& get, const Launch& launch) {
+  if (const char* store = get("LOCKSTEP_STORE")) return store;
+  if (launch.one_machine()) return "";
+  const char* address = get("MASTER_ADDR");
+  check<UsageError>(
+      address && is_set(get, "MASTER_PORT"),
+      "[environment] {} started {} ranks on several machines, but MASTER_ADDR and "
+      "MASTER_PORT are not set: set LOCKSTEP_STORE=host:port, a free port of rank 0's "
+      "machine",
+      launch.launcher, launch.size);
+  const int port = number(get, "MASTER_PORT", "MASTER_ADDR");
+  check<UsageError>(
+      port > 0 && port < std::numeric_limits<std::uint16_t>::max(),
+      "[environment] MASTER_PORT must be from 1 to 65534 (the port after it is used), "
+      "got {}",
+      port);
+  return fmt::format("{}:{}", address, port + 1);
+}
+
+}  // namespace
+
+std::optional<Launch> read_environment(const Getenv& get) {
+  const auto any = [&](const Names& names) {
+    return is_set(get, names.rank) || is_set(get, names.size);
+  };
+  Launch launch;
+  if (any(torchrun_names)) {
+    launch = from_torchrun(get);
+  } else if (any(mpirun_names)) {
+    launch = from_mpirun(get);
+  } else if (is_srun_step(get)) {
+    launch = from_srun(get);
+  } else {
+    return std::nullopt;
+  }
+  launch.store = meeting_point(get, launch);
+  launch.interface = text_or(get, "LOCKSTEP_INTERFACE", "");
+  if (is_set(get, "LOCKSTEP_TOKEN_FD"))
+    launch.token_descriptor = number(get, "LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FD");
+  return launch;
+}
+
+std::optional<Launch> read_environment() {
+  std::optional<Launch> launch =
+      read_environment([](const char* name) { return std::getenv(name); });
+  std::array<char, 256> host{};  // of at most 64 characters (gethostname(2))
+  if (launch && launch->node.empty() && ::gethostname(host.data(), host.size() - 1) == 0)
+    launch->node = host.data();
+  return launch;
+}
+
+}  // namespace lockstep::dist

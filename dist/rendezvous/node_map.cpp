@@ -1,0 +1,26 @@
+#include "lockstep/dist/rendezvous/node_map.h"
+
+#include <algorithm>
+
+namespace lockstep::dist {
+
+NodeMap node_map(const std::vector<std::string>& names) {
+  NodeMap map;
+  std::vector<std::string> seen;
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    const auto node = static_cast<std::size_t>(std::ranges::find(seen, names[r]) - seen.begin());
+    if (node == seen.size()) {
+      seen.push_back(names[r]);
+      map.ranks.emplace_back();
+    }
+    map.node_of.push_back(static_cast<int>(node));
+    map.place_of.push_back(static_cast<int>(map.ranks[node].size()));
+    map.ranks[node].push_back(static_cast<int>(r));
+  }
+  if (!map.ranks.empty())
+    map.carriers =
+        static_cast<int>(std::ranges::min_element(map.ranks, {}, &std::vector<int>::size)->size());
+  return map;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,65 @@
+#pragma once
+/// A simulated world: n ranks, a seeded scheduler, a virtual clock, bounded channels with delays,
+/// and faults as scheduled events. A run is a pure function of (program, options): what a seed
+/// finds, the same seed finds again.
+///
+/// Each rank runs ordinary blocking code on a thread of its own (so tapes and generators, which are
+/// per thread, stay per rank), but exactly one of them runs at any moment: the one that holds the
+/// baton. It may be taken away at any call to the transport, and is given up in relax().
+///
+///   rank 0  ===send==|            |==receive==relax|
+///   rank 1           |==relax|                     |==send== ...      time is counted in calls and
+///   rank 2                   |===|                                    jumps when every rank waits
+///
+/// Sent bytes arrive after a seeded delay, in order within a stream; a send may take fewer bytes
+/// than fit and a receive give fewer than have arrived. When every rank waits the clock jumps to
+/// the next arrival, or, if nothing is on its way, forward until timeouts fire: a deadlock ends as
+/// an error.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/dist/transport/transport.h"
+
+namespace lockstep::dist {
+
+/// Strikes at the rank's `at_call`-th call to its transport (the first is number 1).
+struct SimFault {
+  enum class Kind {
+    lost,   ///< the rank is gone; what it has sent still arrives
+    stall,  ///< it stands still for `duration`
+  };
+  int rank = 0;
+  std::uint64_t at_call = 1;
+  Kind kind = Kind::lost;
+  Seconds duration{0};
+};
+
+struct SimOptions {
+  std::uint64_t seed = 0;
+  int size = 2;
+  std::size_t channel_bytes = 4096;  ///< what a stream holds
+  Seconds max_delay{1e-3};           ///< arrival takes between 0 and this
+  bool shared_memory = true;
+  int switch_one_in = 4;     ///< the baton changes hands at one call in so many
+  Seconds join_timeout{60};  ///< of allocate()
+  std::vector<SimFault> faults = {};
+};
+
+struct SimReport {
+  std::vector<std::exception_ptr> errors;  ///< by rank: what its code threw; null if it ended well
+  std::vector<bool> lost;                  ///< by rank: a fault took it (and errors has null)
+  Seconds end{0};                          ///< virtual time when the last rank ended
+  std::uint64_t switches = 0;              ///< how often the baton changed hands
+  std::uint64_t trace = 0;                 ///< hash of everything that happened, in order
+};
+
+/// Runs `program` on every rank and returns when all have ended. The program must wait only through
+/// its transport, and must let exceptions that it does not know pass: a lost rank unwinds with one.
+SimReport simulate(const SimOptions& options,
+                   const std::function<void(int rank, std::unique_ptr<Transport>)>& program);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,73 @@
+#include "lockstep/dist/transport/node_transport.h"
+
+#include <utility>
+
+namespace lockstep::dist {
+namespace {
+
+class NodeTransport final : public Transport {
+ public:
+  NodeTransport(std::unique_ptr<Transport> between, std::unique_ptr<Transport> inside,
+                NodeMap nodes)
+      : between_(std::move(between)),
+        inside_(std::move(inside)),
+        nodes_(std::move(nodes)),
+        node_(nodes_.node_of[index(between_->rank())]) {}
+
+  int rank() const override { return between_->rank(); }
+  int size() const override { return between_->size(); }
+  std::string_view name() const override { return "shm+tcp"; }
+  bool has_shared_memory() const override { return false; }
+
+  std::size_t send(int peer, std::span<const std::byte> bytes) override {
+    const std::size_t count = is_inside(peer) ? inside_->send(nodes_.place_of[index(peer)], bytes)
+                                              : between_->send(peer, bytes);
+    return note(peer, count);
+  }
+
+  std::size_t receive(int peer, std::span<std::byte> bytes) override {
+    const std::size_t count = is_inside(peer)
+                                  ? inside_->receive(nodes_.place_of[index(peer)], bytes)
+                                  : between_->receive(peer, bytes);
+    return note(peer, count);
+  }
+
+  Window allocate(std::size_t bytes) override { return between_->allocate(bytes); }
+
+  // Waits where the rank was last waited for. Only a nap of TCP's would delay what comes through
+  // memory: while both are waited for, memory is asked to nap, in short portions.
+  void relax(unsigned round) override {
+    if (std::exchange(inside_waits_, false))
+      inside_->relax(round);
+    else
+      between_->relax(round);
+  }
+
+  Seconds now() const override { return between_->now(); }
+
+  void abort(std::string_view reason) noexcept override {
+    if (inside_) inside_->abort(reason);
+    between_->abort(reason);
+  }
+
+ private:
+  bool is_inside(int peer) const { return inside_ && nodes_.node_of[index(peer)] == node_; }
+  std::size_t note(int peer, std::size_t count) {
+    if (count == 0 && is_inside(peer)) inside_waits_ = true;
+    return count;
+  }
+
+  std::unique_ptr<Transport> between_, inside_;
+  NodeMap nodes_;
+  int node_;
+  bool inside_waits_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> between,
+                                          std::unique_ptr<Transport> inside, NodeMap nodes) {
+  return std::make_unique<NodeTransport>(std::move(between), std::move(inside), std::move(nodes));
+}
+
+}  // namespace lockstep::dist

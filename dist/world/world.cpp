@@ -1,0 +1,195 @@
+#include "lockstep/dist/world/world.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/mpi/mpi.h"
+#include "lockstep/dist/world/process_fabric.h"
+#include "lockstep/dist/world/threads_fabric.h"
+
+namespace lockstep {
+
+struct World::Membership {
+  Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_)
+      : fabric(std::move(fabric_)),
+        local_rank(local_rank_),
+        local_size(local_size_),
+        communicator(fabric->connect()) {}
+
+  ~Membership() {
+    if (std::uncaught_exceptions() > exceptions)
+      abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
+  }
+
+  void abort(std::string_view reason) noexcept {
+    communicator->abort(reason);
+    if (layers) layers->abort(reason);
+    fabric->abort(reason);
+  }
+
+  dist::Communicator& layer_communicator() {
+    if (!layers) {
+      layers = fabric->connect();
+      communicator->share_fate(*layers);
+    }
+    return *layers;
+  }
+
+  std::shared_ptr<dist::Fabric> fabric;
+  int local_rank;
+  int local_size;
+  std::unique_ptr<dist::Communicator> layers;  // outlives the other, which tells it of its end
+  std::unique_ptr<dist::Communicator> communicator;
+  int exceptions = std::uncaught_exceptions();
+};
+
+namespace {
+
+dist::FabricOptions fabric_options(const JoinOptions& options) {
+  check<UsageError>(options.timeout > dist::Seconds(0),
+                    "[world] the timeout must be positive, got {} s", options.timeout.count());
+  using enum dist::EngineKind;
+  const bool over_nccl = options.comm.starts_with("nccl"), over_ipc = options.transport == "ipc";
+  const auto algorithm = dist::algorithm_named(over_nccl ? "auto" : options.comm);
+  const auto names = communicator_names();
+  check<UsageError>(algorithm && std::ranges::find(names, options.comm) != names.end(),
+                    "[world] comm must be one of {}, got '{}'", fmt::join(names, ", "),
+                    options.comm);
+  check<UsageError>(!over_nccl || !over_ipc, "[world] comm {} has a transport of its own, not '{}'",
+                    options.comm, options.transport);
+  check<UsageError>((!over_nccl && !over_ipc) || gpu::kind(),
+                    "[world] {} is for tensors on GPUs, and this build drives none",
+                    over_nccl ? "comm " + options.comm : "transport ipc");
+  const dist::EngineKind engine = over_ipc                        ? ipc
+                                  : options.comm == "nccl"        ? nccl
+                                  : options.comm == "nccl-direct" ? nccl_direct
+                                                                  : automatic;
+  return {{*algorithm, options.timeout}, options.tune, engine};
+}
+
+/// The transport of what is on the host: GPUs that reach each other by ipc share a machine.
+std::string host_transport(const JoinOptions& options) {
+  return options.transport == "ipc" ? "" : options.transport;
+}
+
+/// Remembers the error to report: the first one, but a cause rather than an echo.
+class FirstError {
+ public:
+  void add(std::exception_ptr error, bool echo) {
+    const std::lock_guard lock(mutex_);
+    if (error_ && (echo || !echo_)) return;
+    error_ = std::move(error);
+    echo_ = echo;
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  bool echo_ = false;
+};
+
+}  // namespace
+
+std::vector<std::string> communicator_names() {
+  return {"auto",         "ring", "direct",      "one-shot", "halving",
+          "hierarchical", "nccl", "nccl-direct", "mpi"};
+}
+
+World World::join(const JoinOptions& options) {
+  const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
+  std::shared_ptr<dist::Fabric> fabric;
+  if (options.comm == "mpi") {
+    check<UsageError>(options.transport.empty(),
+                      "[world] comm mpi has a transport of its own, not '{}'", options.transport);
+    check<UsageError>(options.timeout > dist::Seconds(0),
+                      "[world] the timeout must be positive, got {} s", options.timeout.count());
+    check<UsageError>(!options.tune, "[world] comm mpi chooses its algorithms itself: no tuning");
+    fabric = dist::mpi_fabric(options.timeout);
+  } else {
+    fabric = dist::process_fabric(launch, host_transport(options), fabric_options(options));
+  }
+  return World(
+      std::make_shared<Membership>(std::move(fabric), launch.local_rank, launch.local_size));
+}
+
+int World::rank() const { return membership_->communicator->rank(); }
+int World::size() const { return membership_->communicator->size(); }
+int World::local_rank() const { return membership_->local_rank; }
+int World::local_size() const { return membership_->local_size; }
+dist::Communicator& World::communicator() const { return *membership_->communicator; }
+dist::Communicator& World::layer_communicator() const { return membership_->layer_communicator(); }
+std::string_view World::transport() const { return membership_->fabric->transport(); }
+
+std::optional<World> World::split(int color) const {
+  communicator().barrier("split").wait();  // names a rank that calls something else, or nothing
+  std::shared_ptr<dist::Fabric> group = membership_->fabric->split(color);
+  if (!group) return {};
+  return World(std::make_shared<Membership>(std::move(group), local_rank(), local_size()));
+}
+
+std::optional<World> World::new_group(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int r : ranks) {
+    check<UsageError>(r >= 0 && r < size(), "[new_group] rank {} in a world of {}", r, size());
+    check<UsageError>(std::ranges::count(ranks, r) == 1, "[new_group] rank {} is listed {} times",
+                      r, std::ranges::count(ranks, r));
+    text += fmt::format("rank {}\n", r);
+  }
+  dist::check_same(communicator(), "new_group", text);
+  return split(std::ranges::count(ranks, rank()) > 0 ? 0 : -1);
+}
+
+void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
+
+void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
+  const dist::FabricOptions fabric = fabric_options(options);
+  const std::string transport = host_transport(options);
+  check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
+  check<UsageError>(transport.empty() || transport == "threads",
+                    "[world] ranks as threads use transport threads, got '{}'", options.transport);
+  dist::ThreadsOptions stream_options;
+  stream_options.join_timeout = options.timeout;
+  const auto fabrics = dist::threads_fabrics(size, stream_options, fabric);
+  FirstError first;
+  const auto run_rank = [&](int rank) {
+    std::optional<World> world;  // if it cannot be made, its transport goes, as of a rank that left
+    const auto give_up = [&](bool echo, const std::string& reason) {
+      first.add(std::current_exception(), echo);
+      if (world) world->abort(reason);
+    };
+    try {
+      world = World(std::make_shared<World::Membership>(fabrics[dist::index(rank)], rank, size));
+      body(*world);
+    } catch (const PeerError&) {
+      give_up(true, fmt::format("rank {} lost a peer", rank));
+    } catch (const std::exception& error) {
+      give_up(false, fmt::format("rank {} failed: {}", rank, error.what()));
+    } catch (...) {
+      give_up(false, fmt::format("rank {} failed", rank));
+    }
+  };
+  std::vector<std::jthread> threads;
+  threads.reserve(dist::index(size));
+  try {
+    for (int rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
+  } catch (const std::exception& error) {
+    const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
+                                           threads.size(), size, error.what());
+    first.add(std::make_exception_ptr(Error(reason)), false);
+    fabrics.back()->connect()->abort(reason);  // as the last rank, which has not started
+  }
+  threads.clear();  // joins
+  first.rethrow();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#pragma once
+/// The ranks that train together, as one of them sees it.
+///
+///   World world = World::join();   // in a program that a launcher starts once per rank
+///   run_threads(4, {}, [](World& world) { ... });   // or ranks as threads of this process
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/shard.h"
+#include "lockstep/dist/collectives/communicator.h"
+
+namespace lockstep {
+
+struct JoinOptions {
+  std::string comm = "auto";  ///< one of communicator_names()
+  /// shm or tcp; empty: shm inside a machine, tcp between machines. For tensors on GPUs: ipc (then
+  /// those on the host go as with an empty one).
+  std::string transport = "";
+  dist::Seconds timeout{60};  ///< for joining, and for a collective in which nothing moves
+  /// Chooses algorithms by latency and bandwidth as measured at the start. The choice, and the bits
+  /// as far as "auto" may take the ring, then depend on the measurement.
+  bool tune = false;
+};
+
+/// What JoinOptions::comm can be:
+///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/collectives/choice.h
+///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); those on the host: auto
+///   mpi                 MPI's collectives and transport
+/// With auto and direct, tensors on GPUs take NCCL where every rank has a GPU of its own. Else, and
+/// with ring, they take CUDA IPC if the ranks are on one machine; else they must be copied to the
+/// host (DDP does that).
+std::vector<std::string> communicator_names();
+
+/// A value: copies stand for the same membership, which ends with the last of them. That it ends
+/// does not disturb ranks that still work, unless it ends while an exception is on its way: then
+/// the other ranks fail, too, instead of waiting for us.
+///
+/// Thread-safety: one World belongs to one rank and is used by one thread at a time.
+class World {
+ public:
+  /// Joins the world that the environment describes (dist/rendezvous/environment.h). A process that was
+  /// started alone is a world of 1. Blocks until all ranks have joined. Throws UsageError for
+  /// options or an environment that make no sense; CommError as join_store does.
+  static World join(const JoinOptions& options = {});
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  ///< among the ranks of this machine
+  int local_size() const;
+  dist::Communicator& communicator() const;
+  /// A second one among the same ranks, with an order of its own: for collectives of layers, within
+  /// forward and backward. On the first one they would stand in line with the reducer's buckets,
+  /// whose place in that line depends on what each rank's loss reaches. Collective the first time.
+  dist::Communicator& layer_communicator() const;
+  std::string_view transport()
+      const;  ///< "shm", "tcp", "shm+tcp", "mpi" or "threads"; a world of 1 needs no better
+
+  operator Shard() const { return {rank(), size()}; }
+
+  /// A world of some of the ranks, in the order of this world; nothing on ranks that are not among
+  /// them.
+  /// Collective over all ranks of this world, with the same ranks everywhere. local_rank() stays
+  /// what it is: the rank's place on its machine. Ranks in several groups use their communicators
+  /// in the same order everywhere, or they wait for each other in a circle.
+  std::optional<World> new_group(const std::vector<int>& ranks) const;
+  /// Several groups at once: the ranks that give the same color. Nothing for a negative color.
+  std::optional<World> split(int color) const;
+
+  /// Lets the other ranks fail, with this reason.
+  void abort(std::string_view reason) const noexcept;
+
+ private:
+  friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
+  struct Membership;
+  explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
+
+  std::shared_ptr<Membership> membership_;
+};
+
+/// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If any of
+/// them threw, the others are made to fail, and the first error that is not an echo of another's
+/// (PeerError) is thrown; Error if a thread cannot be started. `options.transport` must be empty or
+/// "threads".
+void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
+
+}  // namespace lockstep

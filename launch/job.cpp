@@ -1,0 +1,87 @@
+#include "lockstep/launch/job.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "lockstep/launch/guardian.h"
+
+namespace lockstep::dist {
+namespace {
+
+Descriptor keep(const Token& secret) {
+  Descriptor token(checked(memfd_create("lockstep-token", MFD_CLOEXEC), "make the job's token"));
+  checked(static_cast<int>(write(token.get(), secret.data(), secret.size())), "write the token");
+  return token;
+}
+
+// Nothing of ours listens there: a program that expects torchrun may. Free now, not reserved.
+int find_free_port() {
+  const Descriptor probe(checked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "make a socket"));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  checked(bind(probe.get(), generic, length), "find a free port on 127.0.0.1");
+  checked(getsockname(probe.get(), generic, &length), "find a free port on 127.0.0.1");
+  return ntohs(address.sin_port);
+}
+
+std::string make_folder() {
+  constexpr std::string_view pattern = "/lockstep-XXXXXX", longest_file = "/store";
+  const char* chosen = std::getenv("TMPDIR");
+  std::string folder = chosen && *chosen == '/' ? chosen : "/tmp";
+  // The path of a Unix socket must fit into its address.
+  if (folder.size() + pattern.size() + longest_file.size() >= sizeof(sockaddr_un::sun_path))
+    folder = "/tmp";
+  folder += pattern;
+  checked(mkdtemp(folder.data()) ? 0 : -1, "make the folder " + folder);
+  return folder;
+}
+
+}  // namespace
+
+std::string name_from(const Token& token) {
+  std::string name;
+  for (std::size_t i = 0; i < 8; ++i) name += fmt::format("{:02x}", static_cast<int>(token[i]));
+  return name;
+}
+
+JobPlan local_job(int ranks) {
+  JobPlan plan;
+  plan.ranks = plan.world = ranks;
+  plan.name = name_from(random_token());
+  plan.token = random_token();
+  plan.master_port = find_free_port();
+  return plan;
+}
+
+Job::Job(const JobPlan& plan) : plan_(plan), token_(keep(plan.token)), folder_(make_folder()) {}
+
+Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
+
+Environment Job::environment(int local_rank, int errors) const {
+  Environment variables{{"RANK", std::to_string(plan_.first_rank + local_rank)},
+                        {"LOCAL_RANK", std::to_string(local_rank)},
+                        {"WORLD_SIZE", std::to_string(plan_.world)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+                        {"GROUP_RANK", std::to_string(plan_.node)},
+                        {"GROUP_WORLD_SIZE", std::to_string(plan_.nodes)},
+                        {"MASTER_ADDR", plan_.master_address},
+                        {"MASTER_PORT", std::to_string(plan_.master_port)},
+                        {"LOCKSTEP_JOB", plan_.name},
+                        {"LOCKSTEP_STORE", plan_.store.empty() ? "unix:" + socket() : plan_.store},
+                        {"LOCKSTEP_TOKEN_FD", std::to_string(token())},
+                        {"LOCKSTEP_ERROR_FD", std::to_string(errors)}};
+  if (!plan_.interface.empty()) variables.emplace_back("LOCKSTEP_INTERFACE", plan_.interface);
+  if (!std::getenv("OMP_NUM_THREADS")) variables.emplace_back("OMP_NUM_THREADS", "1");
+  return variables;
+}
+
+}  // namespace lockstep::dist

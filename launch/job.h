@@ -1,0 +1,57 @@
+#pragma once
+/// What the ranks of one job share before they meet: a name, a secret and a place for the
+/// rendezvous.
+
+#include <string>
+
+#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/launch/rank_process.h"
+#include "lockstep/dist/rendezvous/token.h"
+
+namespace lockstep::dist {
+
+/// A job as one of its nodes sees it.
+struct JobPlan {
+  int node = 0;
+  int nodes = 1;
+  int first_rank = 0;  ///< of this node
+  int ranks = 1;       ///< on this node
+  int world = 1;       ///< ranks on all nodes
+  std::string name{};
+  Token token{};
+  std::string store{};  ///< HOST:PORT; empty: a Unix socket in the job's folder
+  std::string master_address = "127.0.0.1";  ///< for programs that expect torchrun
+  int master_port = 0;
+  std::string interface {};  ///< asked for; empty: none
+};
+
+/// A job on this machine alone: a random name, a secret of 32 random bytes, a free port.
+JobPlan local_job(int ranks);
+
+class Job {
+ public:
+  /// Makes a folder of mode 0700 (in $TMPDIR or /tmp), and puts the secret into nameless memory: it
+  /// is never in a file or an argument list.
+  explicit Job(const JobPlan& plan);
+  ~Job();  ///< removes the folder
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const JobPlan& plan() const { return plan_; }
+  const std::string& folder() const { return folder_; }
+  int token() const { return token_.get(); }
+
+  /// The variables of a rank of this node; see launch.h. `errors` is its LOCKSTEP_ERROR_FD.
+  Environment environment(int local_rank, int errors) const;
+
+ private:
+  std::string socket() const { return folder_ + "/store"; }
+  JobPlan plan_;
+  Descriptor token_;
+  std::string folder_;
+};
+
+/// The name that the first bytes of a token spell: 16 hexadecimal digits.
+std::string name_from(const Token& token);
+
+}  // namespace lockstep::dist

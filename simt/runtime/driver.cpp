@@ -1,0 +1,46 @@
+/// How the driver's functions are found.
+
+#include <cudaTypedefs.h>
+
+#include <cstring>
+
+#include "lockstep/simt/runtime/call.h"
+
+using namespace simt::detail;
+
+namespace {
+
+struct EntryPoint {
+  const char* name;
+  unsigned since;  ///< the version of CUDA whose function of this name this is
+  void* function;
+};
+
+const EntryPoint entry_points[] = {
+    {"cuTensorMapEncodeTiled", 12000, reinterpret_cast<void*>(cuTensorMapEncodeTiled)},
+    {"cuStreamWriteValue32", 11070, reinterpret_cast<void*>(cuStreamWriteValue32)},
+    {"cuStreamWriteValue64", 11070, reinterpret_cast<void*>(cuStreamWriteValue64)},
+    {"cuStreamWaitValue32", 11070, reinterpret_cast<void*>(cuStreamWaitValue32)},
+    {"cuStreamWaitValue64", 11070, reinterpret_cast<void*>(cuStreamWaitValue64)},
+    {"cuStreamBatchMemOp", 11070, reinterpret_cast<void*>(cuStreamBatchMemOp)},
+};
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* result) {
+  return call_runtime<Context::not_needed>([&](Runtime&) {
+    require(symbol != nullptr && function != nullptr && flags == cudaEnableDefault,
+            cudaErrorInvalidValue);
+    auto found = cudaDriverEntryPointSymbolNotFound;
+    *function = nullptr;
+    for (const EntryPoint& one : entry_points) {
+      if (std::strcmp(symbol, one.name) != 0) continue;
+      found = version < one.since ? cudaDriverEntryPointVersionNotSufficent
+                                  : cudaDriverEntryPointSuccess;
+      if (found == cudaDriverEntryPointSuccess) *function = one.function;
+    }
+    if (result) *result = found;
+  });
+}

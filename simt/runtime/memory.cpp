@@ -1,0 +1,284 @@
+/// Device memory, pinned host memory, and the pool that is only malloc here.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "lockstep/simt/runtime/call.h"
+#include "lockstep/simt/runtime/capture.h"
+#include "lockstep/simt/execution/poison.h"
+
+namespace simt::detail {
+
+// One malloc each, so that AddressSanitizer guards both ends; the end of pages is poisoned, for that.
+// 256 bytes is what cudaMalloc promises (Programming Guide, "Size and Alignment Requirement").
+Allocation::Allocation(Kind kind_, Source source_, int device_, std::size_t bytes_)
+    : kind(kind_), source(source_), device(device_), bytes(bytes_) {
+  const bool pages = source == Source::pages;
+  const std::size_t size = pages ? SharedFile::whole_pages(bytes) : bytes;
+  void* memory = nullptr;
+  if (size < bytes || posix_memalign(&memory, pages ? SharedFile::page : 256, size) != 0)
+    throw std::bad_alloc();
+  data = static_cast<std::byte*>(memory);
+  poison(data + bytes, size - bytes);
+}
+
+Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
+    : kind(Kind::registered),
+      source(Source::user),
+      device(device_),
+      bytes(bytes_),
+      data(static_cast<std::byte*>(registered)) {}
+
+Allocation::Allocation(const SharedFile& opened, int device_, std::size_t bytes_)
+    : kind(Kind::device),
+      source(Source::opened),
+      device(device_),
+      bytes(bytes_),
+      data(opened.map(bytes)) {
+  poison(data + bytes, SharedFile::whole_pages(bytes) - bytes);
+}
+
+Allocation::~Allocation() {
+  if (source == Source::user) return;
+  const std::size_t size = source == Source::heap ? bytes : SharedFile::whole_pages(bytes);
+  unpoison(data, size);
+  if (source == Source::opened) {
+    munmap(data, size);
+    return;
+  }
+  if (kind == Kind::device) Runtime::get().device(device).used -= bytes;
+  if (shared)  // what the heap gets back must be nobody else's
+    mmap(data, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  std::free(data);
+}
+
+SharedName Allocation::share() {
+  if (!shared) {
+    const std::size_t size = SharedFile::whole_pages(bytes);
+    SharedFile file = SharedFile::create(size);
+    std::byte* elsewhere = file.map(size);
+    std::memcpy(elsewhere, data, bytes);
+    munmap(elsewhere, size);
+    file.map(size, data);
+    poison(data + bytes, size - bytes);
+    shared.emplace(std::move(file));
+  }
+  return shared->name();
+}
+
+void Allocation::fill_with_nan() const { std::memset(data, 0xff, bytes); }
+
+AllocationPointer Runtime::allocate(Allocation::Kind kind, int on_device, std::size_t bytes,
+                                    Allocation::Source source) {
+  Device& owner = device(on_device);
+  if (kind == Allocation::Kind::device)
+    require(bytes <= config.device_bytes - std::min(owner.used, config.device_bytes),
+            cudaErrorMemoryAllocation);
+  auto made = std::make_shared<Allocation>(kind, source, on_device, bytes);
+  if (kind == Allocation::Kind::device) {
+    owner.used += bytes;
+    owner.most_used = std::max(owner.most_used, owner.used);
+  }
+  allocations.emplace(reinterpret_cast<std::uintptr_t>(made->data), made);
+  return made;
+}
+
+AllocationPointer Runtime::find(const void* data, std::size_t bytes) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  auto after = allocations.upper_bound(address);
+  if (after == allocations.begin()) return nullptr;
+  const AllocationPointer& before = std::prev(after)->second;
+  const std::size_t offset = address - std::prev(after)->first;
+  if (offset >= before->bytes) return nullptr;
+  require(bytes <= before->bytes - offset, cudaErrorInvalidValue);  // runs over its end
+  return before;
+}
+
+AllocationPointer Runtime::take(void* data) {
+  const auto it = allocations.find(reinterpret_cast<std::uintptr_t>(data));
+  require(it != allocations.end(), cudaErrorInvalidValue);
+  AllocationPointer taken = it->second;
+  if (taken->of_graph) {  // its address stays the graph's
+    require(taken->live, cudaErrorInvalidValue);
+    taken->live = false;
+  } else {
+    allocations.erase(it);
+  }
+  return taken;
+}
+
+}  // namespace simt::detail
+
+using namespace simt::detail;
+using Kind = Allocation::Kind;
+
+namespace {
+
+/// Memory of a kind that is freed by a call of its own.
+AllocationPointer take_of_kind(Runtime& runtime, void* data, Kind kind) {
+  const auto it = runtime.allocations.find(reinterpret_cast<std::uintptr_t>(data));
+  require(it != runtime.allocations.end() && it->second->kind == kind &&
+              it->second->source != Allocation::Source::opened,
+          cudaErrorInvalidValue);
+  return runtime.take(data);
+}
+
+void allocate_in_capture(Runtime& runtime, Stream& stream, std::size_t bytes, void** data) {
+  const AllocationPointer made = runtime.allocate(Kind::device, stream.device, bytes);
+  made->of_graph = true;
+  made->live = false;
+  poison(made->data, made->bytes);
+  stream.capture->content->memory.push_back(made);
+  submit(runtime, stream, cudaGraphNodeTypeMemAlloc, [memory = made.get()] {
+    unpoison(memory->data, memory->bytes);
+    memory->fill_with_nan();
+  });
+  *data = made->data;
+}
+
+void free_in_capture(Runtime& runtime, Stream& stream, void* data) {
+  for (const AllocationPointer& memory : stream.capture->content->memory) {
+    if (memory->data != data || memory->freed_by_graph) continue;
+    memory->freed_by_graph = true;
+    submit(runtime, stream, cudaGraphNodeTypeMemFree,
+           [one = memory.get()] { poison(one->data, one->bytes); });
+    return;
+  }
+  throw Refusal{cudaErrorInvalidValue};  // allocated outside: the graph could free it only once
+}
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  return call_runtime([&](Runtime& runtime) {
+    require(data != nullptr, cudaErrorInvalidValue);
+    refuse_in_capture(runtime);
+    *data = nullptr;
+    if (bytes == 0) return;
+    const auto made =
+        runtime.allocate(Kind::device, Runtime::current_device(), bytes, Allocation::Source::pages);
+    made->fill_with_nan();
+    *data = made->data;
+  });
+}
+
+cudaError_t cudaFree(void* data) {
+  return call_runtime([&](Runtime& runtime) {
+    if (!data) return;
+    refuse_in_capture(runtime);
+    const AllocationPointer taken = take_of_kind(runtime, data, Kind::device);
+    runtime.wait_for_device(taken->device);
+    if (taken->of_graph) poison(taken->data, taken->bytes);
+  });
+}
+
+cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t handle) {
+  return call_runtime([&](Runtime& runtime) {
+    require(data != nullptr, cudaErrorInvalidValue);
+    *data = nullptr;
+    Stream& stream = runtime.stream(handle);
+    if (bytes == 0) return;
+    if (stream.capture) return allocate_in_capture(runtime, stream, bytes, data);
+    const auto made = runtime.allocate(Kind::device, stream.device, bytes);
+    if (runtime.config.streams == simt::Streams::late) made->fill_with_nan();
+    // In stream order: what another stream wrote before this was due is lost, as it may be on a GPU.
+    submit(runtime, stream, cudaGraphNodeTypeMemAlloc, [made] { made->fill_with_nan(); });
+    *data = made->data;
+  });
+}
+
+cudaError_t cudaFreeAsync(void* data, cudaStream_t handle) {
+  return call_runtime([&](Runtime& runtime) {
+    Stream& stream = runtime.stream(handle);
+    if (!data) return;
+    if (stream.capture) return free_in_capture(runtime, stream, data);
+    // Calls from now on do not know it; kernels enqueued before may use it until the stream is here.
+    AllocationPointer taken = take_of_kind(runtime, data, Kind::device);
+    submit(runtime, stream, cudaGraphNodeTypeMemFree, [taken] {
+      if (taken->of_graph) poison(taken->data, taken->bytes);
+    });
+  });
+}
+
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
+  return call_runtime([&](Runtime& runtime) {
+    require(data != nullptr, cudaErrorInvalidValue);
+    refuse_in_capture(runtime);
+    *data = nullptr;
+    if (bytes == 0) return;
+    const auto made = runtime.allocate(Kind::pinned, Runtime::current_device(), bytes);
+    made->fill_with_nan();
+    *data = made->data;
+  });
+}
+
+cudaError_t cudaMallocHost(void** data, std::size_t bytes, unsigned flags) {
+  return cudaHostAlloc(data, bytes, flags);
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  return call_runtime([&](Runtime& runtime) {
+    if (!data) return;
+    refuse_in_capture(runtime);
+    const AllocationPointer taken = take_of_kind(runtime, data, Kind::pinned);
+    runtime.wait_for_all();
+  });
+}
+
+cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned) {
+  return call_runtime([&](Runtime& runtime) {
+    require(data != nullptr && bytes > 0, cudaErrorInvalidValue);
+    refuse_in_capture(runtime);
+    require(!runtime.find(data), cudaErrorHostMemoryAlreadyRegistered);
+    runtime.allocations.emplace(
+        reinterpret_cast<std::uintptr_t>(data),
+        std::make_shared<Allocation>(data, Runtime::current_device(), bytes));
+  });
+}
+
+cudaError_t cudaHostUnregister(void* data) {
+  return call_runtime([&](Runtime& runtime) {
+    require(data != nullptr, cudaErrorInvalidValue);
+    refuse_in_capture(runtime);
+    const auto known = runtime.find(data);
+    require(known && known->data == data && known->kind == Kind::registered,
+            cudaErrorHostMemoryNotRegistered);
+    runtime.take(data);
+    runtime.wait_for_all();
+  });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device_data, void* data, unsigned flags) {
+  return call_runtime([&](Runtime& runtime) {
+    require(device_data != nullptr && flags == 0, cudaErrorInvalidValue);
+    const auto known = runtime.find(data);
+    require(known && known->kind != Kind::device, cudaErrorInvalidValue);
+    *device_data = data;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
+  return call_runtime([&](Runtime& runtime) {
+    require(attributes != nullptr, cudaErrorInvalidValue);
+    void* address = const_cast<void*>(data);
+    const auto known = runtime.find(data);
+    if (!known)
+      *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, address};
+    else if (known->kind == Kind::device)
+      *attributes = {cudaMemoryTypeDevice, known->device, address, nullptr};
+    else
+      *attributes = {cudaMemoryTypeHost, known->device, address, address};
+  });
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  return call_runtime([&](Runtime& runtime) {
+    require(free_bytes && total_bytes, cudaErrorInvalidValue);
+    const std::size_t used = runtime.device(Runtime::current_device()).used;
+    *total_bytes = runtime.config.device_bytes;
+    *free_bytes = *total_bytes - std::min(used, *total_bytes);
+  });
+}

@@ -1,0 +1,154 @@
+#include "lockstep/simt/runtime/runtime.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+
+#include "lockstep/simt/runtime/call.h"
+#include "lockstep/simt/runtime/capture.h"
+
+namespace simt {
+namespace {
+
+/// `key` in text "key:SEED", and the seed.
+bool seeded(std::string_view text, std::string_view key, std::uint64_t& seed) {
+  if (!text.starts_with(key)) return false;
+  text.remove_prefix(key.size());
+  if (text.empty() || text.front() != ':') return false;
+  text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+/// "9.0", as 90.
+bool version(std::string_view text, int& value) {
+  if (text.size() != 3 || text[1] != '.' || text[0] < '1' || text[0] > '9' || text[2] < '0' ||
+      text[2] > '9')
+    return false;
+  value = (text[0] - '0') * 10 + (text[2] - '0');
+  return true;
+}
+
+/// Throws if the variable is set and `parse` does not take its value.
+template <class Parse>
+void read(const char* variable, const char* choices, Parse parse) {
+  const char* value = std::getenv(variable);
+  if (!value || parse(std::string_view(value))) return;
+  throw std::invalid_argument(std::string(variable) + " is '" + value + "': it must be " + choices);
+}
+
+template <class T>
+bool number(std::string_view text, T& value, T least = 1) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() && value >= least;
+}
+
+void validate(const Config& config) {
+  if (config.devices < 1 || config.devices > 1024)
+    throw std::invalid_argument("[simt] " + std::to_string(config.devices) +
+                                " devices: at least 1, at most 1024");
+}
+
+}  // namespace
+
+Config config_from_environment() {
+  Config config;
+  read("LOCKSTEP_SIM_ORDER", "ascending, descending or random:SEED", [&](std::string_view text) {
+    config.order = text == "descending" ? Order::descending : Order::ascending;
+    if (text == "ascending" || text == "descending") return true;
+    config.order = Order::random;
+    return seeded(text, "random", config.order_seed);
+  });
+  read("LOCKSTEP_SIM_STREAMS", "eager or late:SEED", [&](std::string_view text) {
+    if (text == "eager") return true;
+    config.streams = Streams::late;
+    return seeded(text, "late", config.stream_seed);
+  });
+  read("LOCKSTEP_SIM_DEVICES", "a number from 1 to 1024", [&](std::string_view text) {
+    return number(text, config.devices) && config.devices <= 1024;
+  });
+  read("LOCKSTEP_SIM_MEMORY", "a number of bytes",
+       [&](std::string_view text) { return number(text, config.device_bytes); });
+  read("LOCKSTEP_SIM_PEER_ACCESS", "yes or no", [&](std::string_view text) {
+    config.peer_access = text == "yes";
+    return text == "yes" || text == "no";
+  });
+  read("LOCKSTEP_SIM_NCCL_FAIL", "RANK:CALL, as 1:3", [&](std::string_view text) {
+    const std::size_t colon = text.find(':');
+    return colon != text.npos && number(text.substr(0, colon), config.nccl_fail_rank, 0) &&
+           number(text.substr(colon + 1), config.nccl_fail_call);
+  });
+  read("LOCKSTEP_SIM_CAPABILITY", "a compute capability, as 8.0 or 9.0",
+       [&](std::string_view text) { return version(text, config.capability); });
+  return config;
+}
+
+Config config() {
+  detail::Runtime& runtime = detail::Runtime::get();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.config;
+}
+
+void configure(const Config& wanted) {
+  validate(wanted);
+  detail::Runtime& runtime = detail::Runtime::get();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.wait_for_all();
+  runtime.apply(wanted);
+}
+
+void reset() {
+  detail::Runtime& runtime = detail::Runtime::get();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.drop_queues();
+  for (int index = 0; index < runtime.config.devices; ++index) runtime.device(index).fault.clear();
+  detail::this_thread.last_error = cudaSuccess;
+}
+
+namespace detail {
+
+Runtime& Runtime::get() {
+  static auto& one = *new Runtime;  // never destroyed: static objects of users free memory late
+  return one;
+}
+
+Runtime::Runtime() {
+  Config wanted;
+  try {
+    wanted = config_from_environment();
+  } catch (const std::invalid_argument& error) {
+    bad_environment = error.what();
+  }
+  apply(wanted);
+}
+
+void Runtime::apply(const Config& wanted) {
+  config = wanted;
+  delays_ = Random(wanted.stream_seed);
+  while (devices_.size() < static_cast<std::size_t>(wanted.devices)) {
+    devices_.push_back(std::make_unique<Device>());
+    devices_.back()->null_stream =
+        make_stream(static_cast<int>(devices_.size()) - 1, cudaStreamDefault);
+  }
+  for (const auto& one : devices_) one->launches = 0;
+  for (const auto& stream : streams) draw_pace(*stream);
+}
+
+Device& Runtime::device(int index) {
+  require(0 <= index && index < config.devices, cudaErrorInvalidDevice);
+  return *devices_[index];
+}
+
+int Runtime::current_device() { return this_thread.device; }
+
+void Runtime::unlocked(const std::function<void()>& function) {
+  mutex.unlock();
+  this_thread.in_host_function = true;
+  function();
+  this_thread.in_host_function = false;
+  mutex.lock();
+}
+
+}  // namespace detail
+}  // namespace simt

@@ -1,0 +1,208 @@
+#pragma once
+/// The state behind the runtime API: devices, memory, streams, events. Everything in it is guarded by
+/// one lock, which `call_runtime` (call.h) takes; kernels run with it held.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/simt/execution/executor.h"
+#include "lockstep/simt/include/simt/runtime_api.h"
+#include "lockstep/simt/runtime/shared_file.h"
+#include "lockstep/simt/simt.h"
+
+namespace simt::detail {
+
+using Stream = ::CUstream_st;
+
+/// Thrown inside a call of the runtime: the error that it returns.
+struct Refusal {
+  cudaError_t error;
+};
+inline void require(bool condition, cudaError_t error) {
+  if (!condition) throw Refusal{error};
+}
+
+/// One operation's end, for those that wait for it.
+struct Mark {
+  Stream* stream;
+  bool done = false;
+  std::chrono::steady_clock::time_point time{};  ///< of its end
+};
+using MarkPointer = std::shared_ptr<Mark>;
+
+/// One run of an operation: each call does what can be done now and tells whether that was all. If it
+/// was not, the rest waits for something that no stream of this process knows of, as a value in
+/// memory that another process writes, and the call is repeated until it is there.
+using Run = std::function<bool()>;
+
+/// What a stream does: when the operations before it in the stream and those in `after` have ended,
+/// it runs.
+struct Operation {
+  Run run = nullptr;  ///< null: nothing to do but wait
+  std::vector<MarkPointer> after = {};
+  MarkPointer mark = nullptr;
+  /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it only
+  /// if they wait for it.
+  std::thread::id host_function_of = {};
+};
+
+/// A piece of memory that the runtime knows: it made it, or was told of it.
+struct Allocation {
+  enum class Kind { device, pinned, registered };
+  /// Where it comes from: a malloc of the exact size; pages of its own, which can be shared; another
+  /// process, whose pages they are; the user, who registered it.
+  enum class Source { heap, pages, opened, user };
+
+  Allocation(Kind kind, Source heap_or_pages, int device, std::size_t bytes);
+  Allocation(void* registered, int device, std::size_t bytes);
+  Allocation(const SharedFile& opened, int device, std::size_t bytes);
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  void fill_with_nan() const;
+  /// Pages: from now on other processes can find it, where it is.
+  SharedName share();
+
+  Kind kind;
+  Source source;
+  int device;
+  std::size_t bytes;
+  std::byte* data;
+  std::optional<SharedFile> shared = std::nullopt;  ///< pages that were shared
+  // Memory that a graph allocates when it is launched (capture.h):
+  bool of_graph = false;
+  bool live = true;             ///< false: before the launch, and once freed
+  bool freed_by_graph = false;  ///< by a node of the same graph
+};
+using AllocationPointer = std::shared_ptr<Allocation>;
+
+/// Another process's memory, and how often it has been opened (ipc.cpp).
+struct OpenedMemory {
+  SharedName name;
+  std::byte* data;
+  int times;
+};
+
+struct Capture;       // capture.h
+struct GraphContent;  // capture.h
+
+struct Device {
+  std::string fault;  ///< why its context is broken; empty: it is not
+  std::size_t used = 0, most_used = 0;
+  std::uint64_t launches = 0;
+  std::uint64_t release_threshold = 0;
+  std::vector<int> peers;
+  Stream* null_stream = nullptr;
+};
+
+}  // namespace simt::detail
+
+struct CUstream_st {
+  int device;
+  bool blocking;  ///< waits for the legacy default stream, and it for this one
+  int pace;       ///< late mode: it moves at one in `pace` calls by itself; 0: only when waited for
+  std::deque<simt::detail::Operation> queue;
+  simt::detail::MarkPointer last;  ///< of the operation enqueued last; null: none yet
+  bool busy = false;               ///< its first operation is running (the lock may be open)
+  bool destroyed = false;          ///< the handle is gone; what was enqueued still runs
+  std::shared_ptr<simt::detail::Capture> capture;
+};
+
+struct CUevent_st {
+  int device;
+  bool timed;
+  simt::detail::MarkPointer record;                ///< the latest; null: never recorded
+  std::shared_ptr<simt::detail::Capture> capture;  ///< it was recorded last in this capture
+  std::vector<int> captured_after;                 ///< the nodes before it there
+};
+
+struct CUgraph_st {
+  std::shared_ptr<simt::detail::GraphContent> content;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<simt::detail::GraphContent> content;
+  bool free_on_launch;
+};
+
+namespace simt::detail {
+
+class Runtime {
+ public:
+  static Runtime& get();
+
+  std::mutex mutex;
+  std::condition_variable changed;  ///< an operation has ended
+
+  // ---- settings and devices ----
+  Config config;
+  std::string bad_environment;  ///< why every call fails: a variable with a bad value
+  std::deque<std::string>
+      reports;  ///< of kernels that failed; kept, for their texts are handed out
+  void apply(const Config& wanted);
+  Device& device(int index);  ///< made when first asked for
+  static int current_device();
+
+  // ---- streams (stream.cpp) ----
+  Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
+  Stream* make_stream(int device, unsigned flags);
+  void enqueue(Stream& stream, Operation operation);
+  void wait(const MarkPointer& mark);
+  void wait_for(Stream& stream);
+  void wait_for_device(int device);
+  void wait_for_all();
+  /// Waits for something that is no operation's end; `there` is called with the lock held.
+  void wait_until(const std::function<bool()>& there);
+  /// Some call looks: late mode: streams may move; eager: those go on that waited for memory.
+  void drift();
+  void nudge(const MarkPointer& mark);  ///< late mode: somebody polls for it
+  void run_all_that_can();
+  /// Said by an operation that has done a part of its work: another look may find more of it.
+  void moved() { ++moves_; }
+  bool idle(const Stream& stream) const;
+  void drop_queues();
+  /// Runs something that may take other locks: a host function of the user's.
+  void unlocked(const std::function<void()>& function);
+
+  // ---- memory (memory.cpp) ----
+  AllocationPointer allocate(Allocation::Kind kind, int device, std::size_t bytes,
+                             Allocation::Source source = Allocation::Source::heap);
+  AllocationPointer find(const void* data, std::size_t bytes = 1) const;  ///< null: not known
+  AllocationPointer take(void* data);  ///< forgets it: it must be the beginning of one
+  std::map<std::uintptr_t, AllocationPointer> allocations;
+  std::vector<OpenedMemory> opened;
+
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<CUevent_st>> events;
+  std::vector<std::unique_ptr<CUgraph_st>> graphs;
+  std::vector<std::unique_ptr<CUgraphExec_st>> graph_execs;
+  std::vector<std::shared_ptr<Capture>> captures;  ///< under way
+
+ private:
+  Runtime();
+  void draw_pace(Stream& stream);
+  bool runnable(const Stream& stream) const;
+  static bool for_this_thread(const Stream& stream);
+  bool run_first(Stream& stream);
+  std::vector<Stream*> streams_needed_for(const Mark& mark) const;
+  bool step_towards(const Mark& mark);
+  void open_lock_for(std::chrono::microseconds time);
+  void forget_destroyed_streams();
+
+  Random delays_{0};
+  std::uint64_t moves_ = 0;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace simt::detail

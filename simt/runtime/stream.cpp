@@ -1,0 +1,221 @@
+/// Streams: queues of operations, and who runs them when (simt::Streams).
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "lockstep/simt/runtime/capture.h"
+#include "lockstep/simt/runtime/runtime.h"
+
+namespace simt::detail {
+
+Stream& Runtime::stream(cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy) return *device(current_device()).null_stream;
+  for (const auto& known : streams)
+    if (known.get() == handle && !known->destroyed) {
+      require(device(known->device).fault.empty(), cudaErrorLaunchFailure);
+      return *known;
+    }
+  throw Refusal{cudaErrorInvalidResourceHandle};
+}
+
+Stream* Runtime::make_stream(int on_device, unsigned flags) {
+  streams.push_back(std::make_unique<Stream>());
+  Stream& made = *streams.back();
+  made.device = on_device;
+  made.blocking = !(flags & cudaStreamNonBlocking);
+  draw_pace(made);
+  return &made;
+}
+
+/// Some streams hurry, some dawdle, some do nothing unless they are waited for.
+void Runtime::draw_pace(Stream& stream) {
+  constexpr int paces[] = {0, 2, 6};
+  stream.pace = paces[delays_.below(std::size(paces))];
+}
+
+void Runtime::enqueue(Stream& to, Operation operation) {
+  // The legacy default stream waits for all blocking streams of its device, and they for it.
+  const Stream* null_stream = device(to.device).null_stream;
+  std::vector<MarkPointer>& after = operation.after;
+  if (&to == null_stream) {
+    for (const auto& other : streams)
+      if (other->blocking && other->device == to.device && other->last)
+        after.push_back(other->last);
+  } else if (to.blocking && null_stream->last) {
+    after.push_back(null_stream->last);
+  }
+  std::erase_if(after, [](const MarkPointer& one) { return one->done; });
+  if (!operation.mark) operation.mark = std::make_shared<Mark>();
+  operation.mark->stream = &to;
+  to.last = operation.mark;
+  to.queue.push_back(std::move(operation));
+  if (config.streams == Streams::eager) run_all_that_can();
+}
+
+bool Runtime::runnable(const Stream& stream) const {
+  return !stream.busy && !stream.queue.empty() &&
+         std::all_of(stream.queue.front().after.begin(), stream.queue.front().after.end(),
+                     [](const MarkPointer& mark) { return mark->done; });
+}
+
+/// False: the operation has not ended, as it waits for something that is not here yet.
+bool Runtime::run_first(Stream& stream) {
+  stream.busy = true;
+  bool ended = true;
+  {
+    Operation operation = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    // A broken context does nothing any more.
+    if (operation.run && device(stream.device).fault.empty()) ended = operation.run();
+    if (ended) {
+      operation.mark->done = true;
+      operation.mark->time = std::chrono::steady_clock::now();
+    } else {
+      stream.queue.push_front(std::move(operation));
+    }
+  }
+  stream.busy = false;
+  if (ended) changed.notify_all();
+  return ended;
+}
+
+/// A host function of another host thread may wait for this one: that thread shall run it, or one that
+/// waits for it.
+bool Runtime::for_this_thread(const Stream& stream) {
+  const std::thread::id host = stream.queue.front().host_function_of;
+  return host == std::thread::id() || host == std::this_thread::get_id();
+}
+
+void Runtime::run_all_that_can() {
+  for (std::size_t i = 0; i < streams.size();) {
+    const std::uint64_t moves = moves_;
+    if (runnable(*streams[i]) && for_this_thread(*streams[i]) &&
+        (run_first(*streams[i]) || moves_ != moves))
+      i = 0;  // others may have waited for it
+    else
+      ++i;
+  }
+}
+
+/// Streams whose first operation must run before the mark can be reached.
+std::vector<Stream*> Runtime::streams_needed_for(const Mark& mark) const {
+  std::vector<Stream*> needed{mark.stream};
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (needed[i]->queue.empty()) continue;
+    for (const MarkPointer& one : needed[i]->queue.front().after)
+      if (!one->done && std::find(needed.begin(), needed.end(), one->stream) == needed.end())
+        needed.push_back(one->stream);
+  }
+  return needed;
+}
+
+/// Runs one operation on the way to the mark; false if none can run now, or it has not ended.
+bool Runtime::step_towards(const Mark& mark) {
+  std::vector<Stream*> needed = streams_needed_for(mark);
+  std::erase_if(needed, [this](const Stream* stream) { return !runnable(*stream); });
+  return !needed.empty() && run_first(*needed[delays_.below(needed.size())]);
+}
+
+/// Lets other threads of the host in, for so long or until an operation has ended.
+void Runtime::open_lock_for(std::chrono::microseconds time) {
+  std::unique_lock lock(mutex, std::adopt_lock);
+  changed.wait_for(lock, time);
+  lock.release();
+}
+
+/// Nobody tells when memory changes: it is looked at again and again, less and less often while nothing
+/// moves.
+class Patience {
+ public:
+  std::chrono::microseconds next(std::uint64_t moves) {
+    constexpr std::chrono::microseconds least(20), most(500);
+    pause_ = std::exchange(moves_, moves) == moves ? std::min(2 * pause_, most) : least;
+    return pause_;
+  }
+
+ private:
+  std::chrono::microseconds pause_{10};
+  std::uint64_t moves_ = 0;
+};
+
+void Runtime::wait(const MarkPointer& mark) {
+  Patience patience;
+  while (!mark->done) {
+    drift();
+    if (mark->done || step_towards(*mark)) continue;
+    // What it needs waits for memory, which any stream may write, or is inside of another host
+    // thread's host function.
+    run_all_that_can();
+    if (!mark->done) open_lock_for(patience.next(moves_));
+  }
+}
+
+void Runtime::wait_until(const std::function<bool()>& there) {
+  Patience patience;
+  while (!there()) {
+    run_all_that_can();
+    if (there()) return;
+    open_lock_for(patience.next(moves_));
+  }
+}
+
+void Runtime::wait_for(Stream& stream) {
+  if (stream.capture) invalidate(*stream.capture, cudaErrorStreamCaptureUnsupported);
+  const int of = stream.device;
+  enqueue(stream, {});
+  wait(MarkPointer(stream.last));
+  require(device(of).fault.empty(), cudaErrorLaunchFailure);
+}
+
+void Runtime::wait_for_device(int index) {
+  std::vector<MarkPointer> ends;  // waiting may open the lock, and others add streams then
+  for (const auto& stream : streams)
+    if (stream->device == index && stream->last) ends.push_back(stream->last);
+  for (const MarkPointer& end : ends) wait(end);
+}
+
+void Runtime::wait_for_all() {
+  for (int index = 0; index < config.devices; ++index) wait_for_device(index);
+}
+
+void Runtime::drift() {
+  forget_destroyed_streams();
+  if (config.streams == Streams::eager) return run_all_that_can();
+  const auto may_move = [this](const Stream& stream) {
+    return stream.pace && runnable(stream) && for_this_thread(stream);
+  };
+  for (std::size_t i = 0; i < streams.size(); ++i)  // the lock may be open while one runs
+    while (i < streams.size() && may_move(*streams[i]) && delays_.below(streams[i]->pace) == 0 &&
+           run_first(*streams[i])) {
+    }
+}
+
+void Runtime::nudge(const MarkPointer& mark) {
+  if (mark && !mark->done && config.streams == Streams::late) step_towards(*mark);
+}
+
+bool Runtime::idle(const Stream& stream) const {
+  if (&stream != devices_[stream.device]->null_stream) return !stream.last || stream.last->done;
+  return std::all_of(streams.begin(), streams.end(), [&stream](const auto& other) {
+    return !other->blocking || other->device != stream.device || !other->last || other->last->done;
+  });
+}
+
+void Runtime::drop_queues() {
+  for (const auto& stream : streams) {
+    for (Operation& operation : stream->queue) operation.mark->done = true;
+    stream->queue.clear();
+    if (stream->capture) stream->capture->invalid = true;
+    stream->capture.reset();
+  }
+  captures.clear();
+}
+
+void Runtime::forget_destroyed_streams() {
+  std::erase_if(streams, [](const auto& stream) {
+    return stream->destroyed && !stream->busy && stream->queue.empty();
+  });
+}
+
+}  // namespace simt::detail

@@ -1,0 +1,86 @@
+// The choice of algorithms is a pure function: what it must come to, and what it must not depend on.
+
+#include "lockstep/dist/collectives/choice.h"
+
+#include <doctest/doctest.h>
+
+using namespace lockstep::dist;
+
+namespace {
+
+using enum Algorithm;
+constexpr auto reduce = Operation::all_reduce;
+constexpr std::size_t tiny = 64, large = 10 << 20;
+
+Choice on(std::string_view transport, int world, Algorithm requested = automatic) {
+  return {.requested = requested,
+          .world = world,
+          .shared_memory = transport == "shm",
+          .costs = default_costs(transport)};
+}
+
+}  // namespace
+
+TEST_CASE("auto: few bytes take the fewest hops, many bytes the fewest bytes") {
+  CHECK(choose(on("shm", 4), reduce, tiny, true) == one_shot);
+  CHECK(choose(on("shm", 4), reduce, large, true) == shared);
+  CHECK(choose(on("shm", 4), reduce, large, false) == direct);
+  CHECK(choose(on("tcp", 2), reduce, tiny, false) == one_shot);
+  CHECK(choose(on("tcp", 2), reduce, large, false) == direct);
+  CHECK(choose(on("tcp", 3), reduce, large, false) == ring);
+  CHECK(choose(on("tcp", 4), reduce, large, false) == halving);  // the same bytes in fewer hops
+  CHECK(choose(on("tcp", 16), reduce, 256 << 10, false) == halving);
+  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, large, false) == ring);
+  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, tiny, false) == direct);
+}
+
+TEST_CASE("what is asked for is what is taken") {
+  for (const Algorithm algorithm : {ring, halving, one_shot})
+    for (const std::size_t bytes : {tiny, large})
+      for (const bool window : {false, true})
+        CHECK(choose(on("shm", 3, algorithm), reduce, bytes, window) == algorithm);
+  CHECK(choose(on("tcp", 9, direct), reduce, large, false) == direct);
+  CHECK(choose(on("shm", 9, direct), reduce, large, true) == shared);
+  CHECK(choose(on("shm", 4, direct), Operation::reduce_scatter, large, true) == direct);
+  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large, true) == direct);
+}
+
+TEST_CASE("levels are used where several ranks share each of several machines") {
+  const NodeMap two = node_map({"a", "a", "b", "b"}), one = node_map({"a", "a", "a", "a"}),
+                four = node_map({"a", "b", "c", "d"});
+  Choice choice = on("tcp", 4);
+  choice.nodes = &two;
+  CHECK(choose(choice, reduce, large, false) == hierarchical);
+  CHECK(choose(choice, reduce, tiny, false) == one_shot);
+  for (const NodeMap* flat : {&one, &four}) {
+    choice.nodes = flat;
+    CHECK(choose(choice, reduce, large, false) == halving);
+  }
+  choice.requested = hierarchical;  // nothing to gain: direct
+  CHECK(choose(choice, reduce, large, false) == direct);
+}
+
+TEST_CASE("measured costs move the thresholds") {
+  Choice choice = on("tcp", 4);
+  choice.costs.crowd = 0;
+  CHECK(choose(choice, reduce, large, false) == direct);
+  choice = on("shm", 2);
+  choice.costs.window = 1;  // a memory that is very slow
+  CHECK(choose(choice, reduce, large, true) == one_shot);
+}
+
+TEST_CASE("which algorithms add up in tree order") {
+  for (const Algorithm algorithm : {direct, shared, one_shot, halving})
+    CHECK(adds_in_tree_order(name_of(algorithm)));
+  for (const Algorithm algorithm : {ring, hierarchical})
+    CHECK_FALSE(adds_in_tree_order(name_of(algorithm)));
+  CHECK(adds_in_tree_order("direct, by ipc"));
+  CHECK_FALSE(adds_in_tree_order("nccl"));
+}
+
+TEST_CASE("the choices as a line of text") {
+  CHECK(describe_choices(on("tcp", 3, ring), false) == "always ring");
+  const std::string text = describe_choices(on("shm", 2), true);
+  CHECK(text.starts_with("up to "));
+  CHECK(text.find("KiB one-shot; beyond shared") != std::string::npos);
+}

@@ -1,0 +1,85 @@
+// What a communicator remembers, and what a timeout says of the others.
+
+#include "lockstep/dist/collectives/flight_recorder.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/simulated/simulated_world.h"
+
+using namespace lockstep;
+using namespace lockstep::dist;
+
+namespace {
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the recorder remembers the last calls, and how they ended") {
+  FlightRecorder recorder(2);
+  CHECK(recorder.last_seen(1) == "this rank last finished nothing; rank 1 was never heard from");
+  Signature signature;
+  signature.operation = Operation::all_reduce;
+  for (std::uint64_t k = 0; k < 100; ++k) {
+    signature.sequence = k;
+    signature.count = 10;
+    signature.set_name("bucket");
+    recorder.called(signature, Seconds(static_cast<double>(k)));
+    const std::optional<Seconds> end = Seconds(static_cast<double>(k) + 0.25);
+    if (k < 99) recorder.finished(k, k == 98 ? std::nullopt : end);
+  }
+  recorder.heard(1, signature);
+  CHECK(recorder.last_seen(1) ==
+        "this rank last finished #98 'bucket'; rank 1 was last heard from in #99 'bucket'");
+  const std::string text = recorder.text(Seconds(101));
+  CHECK(std::ranges::count(text, '\n') == FlightRecorder::remembered);
+  CHECK(
+      text.starts_with("all_reduce #36 'bucket' of 10 f32 (direct)   called 65.000 s ago   done "
+                       "after 250000.0 us\n"));
+  CHECK(
+      text.find("#98 'bucket' of 10 f32 (direct)   called 3.000 s ago   done when waited for\n") !=
+      text.npos);
+  CHECK(
+      text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
+                     "2000000.0 us\n"));
+}
+
+TEST_CASE("a timeout names the rank that is behind, and the call it was last heard from in") {
+  // Rank 2 stands still after its third call; the others get one call further.
+  const SimReport report =
+      simulate({.size = 3, .faults = {{2, 60, SimFault::Kind::stall, Seconds(1000)}}},
+               [](int, std::unique_ptr<Transport> transport) {
+                 HostCommunicator comm(std::move(transport));
+                 const Tensor tensor = Tensor::zeros({4});
+                 for (int k = 0; k < 1000; ++k)
+                   comm.all_reduce(tensor, fmt::format("bucket {}", k)).wait();
+               });
+  for (const int rank : {0, 1}) {
+    const std::string message = message_of(report.errors[index(rank)]);
+    INFO(message);
+    CHECK(message.find("waiting for rank 2") != std::string::npos);
+    CHECK(message.find("; rank 2 was last heard from in #") != std::string::npos);
+  }
+}
+
+TEST_CASE("a rank that does not come to allocate is named") {
+  const SimReport report =
+      simulate({.size = 3, .faults = {{1, 1, SimFault::Kind::stall, Seconds(1000)}}},
+               [](int, std::unique_ptr<Transport> transport) {
+                 HostCommunicator comm(std::move(transport));
+                 (void)comm.allocate(16, DType::f32);
+               });
+  for (const int rank : {0, 2})
+    CHECK(message_of(report.errors[index(rank)]).find("rank 1 is missing") != std::string::npos);
+}

@@ -1,0 +1,168 @@
+// The layout and the plan of the buckets, as pure functions.
+
+#include "lockstep/dist/ddp/bucket_layout.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+using namespace lockstep;
+using namespace lockstep::dist;
+
+namespace {
+// The layers of 64-128-64-10.
+const std::vector<GradientSize> mlp = {{8192}, {128}, {8192}, {64}, {640}, {10}};
+
+BucketPlan capped(const std::vector<GradientSize>& sizes, const BucketCaps& caps) {
+  return bucket_plan(sizes, capped_layout(sizes, reverse_order(sizes.size()), caps));
+}
+
+std::vector<std::vector<int>> members(const BucketPlan& plan) {
+  std::vector<std::vector<int>> result;
+  for (const auto& bucket : plan.buckets) {
+    result.emplace_back();
+    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
+  }
+  return result;
+}
+using Members = std::vector<std::vector<int>>;
+}  // namespace
+
+TEST_CASE("buckets are filled from the end of the model, in registration order inside") {
+  CHECK(members(capped(mlp, {})) == Members{{0, 1, 2, 3, 4, 5}});
+  CHECK(members(capped(mlp, {40000})) == Members{{2, 3, 4, 5}, {0, 1}});
+  // 10 + 640 + 64 floats are 2856 bytes; a parameter above the cap has a bucket of its own.
+  CHECK(members(capped(mlp, {2856})) == Members{{3, 4, 5}, {2}, {1}, {0}});
+  CHECK(members(capped(mlp, {1})) == Members{{5}, {4}, {3}, {2}, {1}, {0}});
+  CHECK(members(capped({}, {})).empty());
+}
+
+TEST_CASE("the first bucket is closed early and the last is small, whatever the cap") {
+  const std::vector<GradientSize> even(10, {1000});  // 4000 bytes each
+  CHECK(members(capped(even, {1 << 20, 4000, 4000})) ==
+        Members{{9}, {1, 2, 3, 4, 5, 6, 7, 8}, {0}});
+  CHECK(members(capped(even, {1 << 20, 4001, 8001})) ==
+        Members{{8, 9}, {3, 4, 5, 6, 7}, {0, 1, 2}});
+  CHECK(members(capped(even, {12000, 4000, 4000})) ==
+        Members{{9}, {6, 7, 8}, {3, 4, 5}, {1, 2}, {0}});
+  // Smaller than the last bucket may be: one bucket.
+  CHECK(members(capped(even, {1 << 20, 1 << 20, 1 << 20})).size() == 1);
+  // 784-512-256-10 with the defaults: the first layer's weights travel alone.
+  const std::vector<GradientSize> large = {{784 * 512}, {512}, {512 * 256}, {256}, {2560}, {10}};
+  CHECK(members(capped(large, {})) == Members{{1, 2, 3, 4, 5}, {0}});
+}
+
+TEST_CASE("every parameter has its own aligned place, whatever the layout, dtypes and devices") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t count = random() % 8;
+    std::vector<GradientSize> sizes;
+    for (std::size_t i = 0; i < count; ++i)
+      sizes.push_back({static_cast<std::int64_t>(random() % 300),
+                       random() % 3 == 0 ? DType::f64 : DType::f32,
+                       random() % 4 == 0 ? Device{Device::Kind::sim, 0} : Device{}});
+    std::vector<int> order = reverse_order(count);
+    std::ranges::shuffle(order, random);
+    BucketLayout layout{order, {}};
+    for (std::size_t i = 1; i < count; ++i)
+      if (random() % 3 == 0) layout.cuts.push_back(static_cast<int>(i));
+    CHECK(layout_from_text(to_text(layout), count) == layout);
+    const BucketPlan plan = bucket_plan(sizes, layout);
+    std::set<int> seen;
+    std::map<std::pair<DType, std::string>, std::int64_t> end_of;  // of each piece of memory
+    for (const auto& bucket : plan.buckets) {
+      std::int64_t& end = end_of[{bucket.dtype, bucket.device.to_string()}];
+      CHECK(bucket.begin == end);
+      int previous = -1;
+      std::int64_t inside = 0;
+      for (const auto& slot : bucket.slots) {
+        const GradientSize& size = sizes[static_cast<std::size_t>(slot.parameter)];
+        CHECK(seen.insert(slot.parameter).second);
+        CHECK(slot.parameter > previous);
+        CHECK(size.dtype == bucket.dtype);
+        CHECK(size.device == bucket.device);
+        CHECK(slot.offset >= inside);
+        CHECK(slot.offset * static_cast<std::int64_t>(size_of(bucket.dtype)) % 64 == 0);
+        previous = slot.parameter;
+        inside = slot.offset + size.numel;
+      }
+      CHECK(bucket.numel >= inside);
+      end += bucket.numel;
+    }
+    CHECK(seen.size() == count);
+    // Every layout needs as much memory as any other.
+    std::map<std::pair<DType, std::string>, std::int64_t> whole;
+    for (const auto& bucket : bucket_plan(sizes, {reverse_order(count), {}}).buckets)
+      whole[{bucket.dtype, bucket.device.to_string()}] += bucket.numel;
+    CHECK(whole == end_of);
+  }
+}
+
+TEST_CASE("an observed order is completed with what was not seen") {
+  CHECK(complete_order(std::vector<int>{}, 4) == std::vector<int>{3, 2, 1, 0});
+  CHECK(complete_order(std::vector<int>{2, 3, 0, 1}, 4) == std::vector<int>{2, 3, 0, 1});
+  CHECK(complete_order(std::vector<int>{4, 2, 0}, 5) == std::vector<int>{4, 3, 2, 1, 0});
+  CHECK(complete_order(std::vector<int>{0, 2}, 4) == std::vector<int>{3, 0, 2, 1});
+}
+
+TEST_CASE("the measured layout finishes no later than any other") {
+  // Every layout of an order is tried.
+  std::mt19937 random(17);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t n = 1 + random() % 8;
+    std::vector<GradientSize> sizes;
+    std::vector<double> ready;
+    for (std::size_t i = 0; i < n; ++i) {
+      sizes.push_back({static_cast<std::int64_t>(1 + random() % 5000),
+                       random() % 4 == 0 ? DType::f64 : DType::f32});
+      ready.push_back(static_cast<double>(random() % 1000) * 1e-6);
+    }
+    const LinkModel link{static_cast<double>(random() % 100) * 1e-6, 1e7 + random() % 100000000};
+    const std::vector<int> order = reverse_order(n);
+    double best = std::numeric_limits<double>::infinity();
+    for (unsigned bits = 0; bits < 1u << (n - 1); ++bits) {
+      BucketLayout layout{order, {}};
+      for (std::size_t i = 1; i < n; ++i)
+        if (bits >> (i - 1) & 1) layout.cuts.push_back(static_cast<int>(i));
+      best = std::min(best, finish_time(sizes, layout, ready, link));
+    }
+    const double found =
+        finish_time(sizes, measured_layout(sizes, order, ready, link), ready, link);
+    CHECK(found == doctest::Approx(best).epsilon(1e-12));
+  }
+  // By hand: 1 s per bucket and 1 s per byte. Gradient 1 is ready at 0, gradient 0 at 10: apart,
+  // the first has arrived (5 s) when the second starts; together they need 1 + 4 + 4 from 10 on.
+  const std::vector<GradientSize> two = {{1}, {1}};
+  const std::vector<double> late = {10, 0}, same = {0, 0};
+  const LinkModel link{1, 1};
+  CHECK(measured_layout(two, {1, 0}, late, link).cuts == std::vector<int>{1});
+  CHECK(finish_time(two, {{1, 0}, {1}}, late, link) == 15);
+  CHECK(finish_time(two, {{1, 0}, {}}, late, link) == 19);
+  CHECK(measured_layout(two, {1, 0}, same, link).cuts.empty());
+  CHECK(measured_layout({}, {}, {}, link) == BucketLayout{});
+}
+
+TEST_CASE("a layout that is none is refused with what is wrong") {
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 / 1", 3), doctest::Contains("2 parameters"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 1 / 1", 3), doctest::Contains("parameter 1"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 3 /", 3), doctest::Contains("parameter 3"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 3", 3), doctest::Contains("cut 3"), UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 2 1", 3), doctest::Contains("cut 1"), UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 x", 3), doctest::Contains("2 1 x"), UsageError);
+}
+
+TEST_CASE("the memory is one copy of the gradients and a little alignment") {
+  const std::vector<GradientSize> sizes = {{784 * 512}, {512}, {512 * 256}, {256}, {2560}, {10}};
+  std::int64_t parameters = 0, planned = 0;
+  for (const auto& size : sizes) parameters += size.numel;
+  for (const auto& bucket : capped(sizes, {1 << 18}).buckets) planned += bucket.numel;
+  CHECK(planned < parameters + parameters / 100);
+}

@@ -1,0 +1,212 @@
+// The second layout of the buckets, after the first step; local SGD, which borrows their memory.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "device.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/dist/ddp/ddp.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+using namespace lockstep;
+using namespace lockstep::dist;
+using test::here;
+
+namespace {
+
+/// Registered a, b, c, d; used d, a, c, b: so they become ready as b, c, a, d.
+struct Net {
+  std::vector<Parameter> all;
+  explicit Net(int seed = 0) {
+    for (int k = 0; k < 4; ++k) {
+      Tensor value = Tensor::empty({3, 3}, DType::f64);
+      for (std::int64_t i = 0; i < 9; ++i)
+        value.data<double>()[i] = std::sin(static_cast<double>(i + 7 * k + 100 * seed + 1));
+      all.emplace_back(here(value), std::string(1, static_cast<char>('a' + k)));
+    }
+  }
+  Tensor loss(int rank, int step) const {
+    Tensor x = Tensor::empty({2, 3}, DType::f64);
+    for (std::int64_t i = 0; i < 6; ++i)
+      x.data<double>()[i] = std::cos(static_cast<double>(i + 10 * rank + 100 * step));
+    Tensor y = here(x);
+    for (const std::size_t k : {3, 0, 2, 1}) y = tanh(matmul(y, all[k]));
+    return mean(y * y);
+  }
+  std::vector<double> values() const {
+    std::vector<double> result;
+    for (const Parameter& p : all)
+      for (const double v : p.value().to_vector<double>()) result.push_back(v);
+    return result;
+  }
+};
+
+std::vector<std::vector<int>> members(const BucketPlan& plan) {
+  std::vector<std::vector<int>> result;
+  for (const auto& bucket : plan.buckets) {
+    result.emplace_back();
+    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
+  }
+  return result;
+}
+
+constexpr double two_gradients = 150.0 / (1 << 20);  // MiB; a gradient has 72 bytes
+
+DdpOptions options(Replan replan, std::string layout = {}) {
+  return {.bucket_cap_mb = two_gradients,
+          .first_bucket_mb = two_gradients,
+          .last_bucket_mb = two_gradients,
+          .replan = replan,
+          .bucket_layout = std::move(layout)};
+}
+
+}  // namespace
+
+TEST_CASE("after the first step the buckets follow the ready order, and gradients stay") {
+  for (const int size : {1, 2, 3})
+    run_threads(size, {.comm = "direct"}, [](World& world) {
+      const Net net, fixed;
+      const DistributedDataParallel ddp(net.all, {}, world, options(Replan::ready_order));
+      const DistributedDataParallel never(fixed.all, {}, world, options(Replan::never));
+      check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
+                   "the first plan");
+      for (int step = 0; step < 3; ++step) {
+        for (const Net* n : {&net, &fixed}) {
+          for (const Parameter& p : n->all) p.zero_grad();
+          Tape tape;
+          tape.backward(n->loss(world.rank(), step));
+        }
+        check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+                     "step {}: the plan by ready order", step);
+        for (std::size_t k = 0; k < 4; ++k)
+          check<Error>(net.all[k].gradient().to_vector<double>() ==
+                           fixed.all[k].gradient().to_vector<double>(),
+                       "step {}: the gradient of {}", step, net.all[k].name());
+      }
+      check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "layout {}", ddp.bucket_layout());
+    });
+}
+
+TEST_CASE("a layout from a checkpoint holds from the first step on") {
+  run_threads(2, {}, [](World& world) {
+    const Net net;
+    const DistributedDataParallel ddp(net.all, {}, world,
+                                      options(Replan::ready_order, "1 2 0 3 / 2"));
+    for (int step = 0; step < 2; ++step) {
+      check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+                   "the plan");
+      Tape tape;
+      tape.backward(net.loss(world.rank(), step));
+    }
+    bool refused = false;
+    try {
+      const Net other;
+      const DistributedDataParallel bad(other.all, {}, world, options(Replan::never, "1 2 0 / 2"));
+    } catch (const UsageError& error) {
+      refused = std::string(error.what()).find("orders 3 parameters, the model has 4") !=
+                std::string::npos;
+    }
+    check<Error>(refused, "a layout of another model was taken");
+  });
+}
+
+TEST_CASE("an accumulation window is never cut by a new layout") {
+  run_threads(2, {.comm = "direct"}, [](World& world) {
+    const Net net, whole;
+    const DistributedDataParallel ddp(net.all, {}, world, options(Replan::ready_order));
+    const DistributedDataParallel once(whole.all, {}, world, options(Replan::never));
+    for (int part = 0; part < 3; ++part) {
+      Tape tape;
+      tape.backward(net.loss(world.rank(), part), Weight{1}, {.sync = part == 2});
+      check<Error>((ddp.bucket_layout() == "1 2 0 3 / 2") == (part == 2), "part {}", part);
+    }
+    Tape tape;
+    const Tensor sum =
+        whole.loss(world.rank(), 0) + whole.loss(world.rank(), 1) + whole.loss(world.rank(), 2);
+    tape.backward(scale(sum, 1.0 / 3));
+    for (std::size_t k = 0; k < 4; ++k) {
+      const auto mine = net.all[k].gradient().to_vector<double>(),
+                 right = whole.all[k].gradient().to_vector<double>();
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        check<Error>(std::abs(mine[i] - right[i]) < 1e-15, "{}[{}]", net.all[k].name(), i);
+    }
+  });
+}
+
+TEST_CASE("the measured layout is the same on every rank, and printed") {
+  run_threads(3, {}, [](World& world) {
+    const Net net;
+    const DistributedDataParallel ddp(net.all, {}, world, options(Replan::measured));
+    for (int step = 0; step < 2; ++step) {
+      Tape tape;
+      tape.backward(net.loss(world.rank(), step));
+    }
+    for (const std::string& text : gather_text(world.communicator(), ddp.bucket_layout()))
+      check<Error>(text == ddp.bucket_layout(), "{} and {}", text, ddp.bucket_layout());
+    const std::string text = ddp.reducer().describe_plan();
+    check<Error>(text.find("bucket 0:") != std::string::npos, "{}", text);
+  });
+}
+
+TEST_CASE(
+    "local SGD: steps of one's own on the mean of one's window, then the mean of the replicas") {
+  run_threads(3, {}, [](World& world) {
+    const Net net, alone;
+    optim::SGD local(net.all, {.lr = 0.5}), reference(alone.all, {.lr = 0.5});
+    DistributedDataParallel ddp(net.all, {}, world);
+    for (int step = 0; step < 3; ++step) {
+      {
+        const NoSync scope = ddp.no_sync();
+        for (int part = 0; part < 2; ++part) {
+          Tape tape;
+          tape.backward(net.loss(world.rank(), 2 * step + part), Weight{3, 18});
+        }
+      }
+      local.step(optim::local);
+      local.zero_grad();
+      Tape tape;
+      tape.backward(
+          scale(alone.loss(world.rank(), 2 * step) + alone.loss(world.rank(), 2 * step + 1), 0.5));
+      reference.step();
+      reference.zero_grad();
+      const auto mine = net.values(), right = alone.values();
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        check<Error>(std::abs(mine[i] - right[i]) < 1e-14, "step {}, value {}", step, i);
+    }
+    // The mean over the replicas, from everybody's values.
+    const auto mine = net.values();
+    const Tensor all = Tensor::empty({3, 36}, DType::f64);
+    world.communicator().all_gather(Tensor::of({36}, mine), all, "values").wait();
+    ddp.average_parameters();
+    const auto averaged = net.values();
+    for (std::size_t i = 0; i < 36; ++i) {
+      double mean_of = 0;
+      for (std::size_t r = 0; r < 3; ++r) mean_of += all.data<double>()[36 * r + i] / 3;
+      check<Error>(std::abs(averaged[i] - mean_of) < 1e-15, "value {} of the mean", i);
+    }
+    check<Error>(gather_text(world.communicator(), parameter_digest(net.all))[0] ==
+                     parameter_digest(net.all),
+                 "the replicas differ");
+    // Training goes on as ever.
+    Tape tape;
+    tape.backward(net.loss(world.rank(), 9));
+    local.step();
+  });
+}
+
+TEST_CASE("averaging refuses to overwrite gradients that are still wanted") {
+  run_threads(2, {}, [](World& world) {
+    const Net net;
+    DistributedDataParallel ddp(net.all, {}, world);
+    Tape tape;
+    tape.backward(net.loss(world.rank(), 0), {}, {.sync = false});
+    std::string message;
+    try {
+      ddp.average_parameters();
+    } catch (const StateError& error) {
+      message = error.what();
+    }
+    check<Error>(message.find("'a' is local") != std::string::npos, "'{}'", message);
+  });
+}

@@ -1,0 +1,286 @@
+// The reducer on simulated worlds: the weighted mean, readiness without flags, order, errors.
+
+#include "lockstep/dist/ddp/reducer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/simulated/simulated_world.h"
+
+using namespace lockstep;
+using namespace lockstep::dist;
+
+namespace {
+
+/// Runs `program` on every rank of a simulated world and throws what any rank threw.
+void run(const SimOptions& options, Algorithm algorithm,
+         const std::function<void(Communicator&)>& program) {
+  const SimReport report = simulate(options, [&](int, std::unique_ptr<Transport> transport) {
+    HostCommunicator communicator(std::move(transport), {.algorithm = algorithm});
+    program(communicator);
+  });
+  for (const std::exception_ptr& error : report.errors)
+    if (error) std::rethrow_exception(error);
+}
+
+struct Model {
+  std::vector<Parameter> parameters;
+  explicit Model(int layers, std::int64_t width = 5) {
+    for (int k = 0; k < layers; ++k) {
+      Tensor value = Tensor::empty({width, width}, DType::f64);
+      for (std::int64_t i = 0; i < value.numel(); ++i)
+        value.data<double>()[i] = std::sin(static_cast<double>(i + 31 * k + 1)) / 2;
+      parameters.emplace_back(value, fmt::format("w{}", k));
+    }
+  }
+  /// Mean over the rows; uses layer k if bit k is set.
+  Tensor loss(const Tensor& x, unsigned used) const {
+    Tensor y = x;
+    for (std::size_t k = 0; k < parameters.size(); ++k)
+      if (used >> k & 1) y = tanh(matmul(y, parameters[k]));
+    return mean(y * y);
+  }
+};
+
+/// Rows [begin, end) of a fixed data set.
+Tensor rows(std::int64_t begin, std::int64_t end, std::int64_t width = 5) {
+  Tensor x = Tensor::empty({end - begin, width}, DType::f64);
+  for (std::int64_t i = 0; i < x.numel(); ++i)
+    x.data<double>()[i] = std::cos(0.7 * static_cast<double>(begin * width + i));
+  return x;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  double worst = 0;
+  for (std::int64_t i = 0; i < a.numel(); ++i)
+    worst = std::max(worst, std::abs(a.data<double>()[i] - b.data<double>()[i]));
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "gradients equal one process on the union of the data: uneven and empty batches, any cap") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 150; ++round) {
+    const SimOptions options{.seed = random(),
+                             .size = 1 + static_cast<int>(random() % 7),
+                             .shared_memory = random() % 2 == 0};
+    const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::direct;
+    const std::size_t cap = 1 + random() % 700;
+    std::vector<std::int64_t> begin = {0};  // rank r has rows [begin[r], begin[r + 1])
+    for (int r = 0; r < options.size; ++r)
+      begin.push_back(begin.back() + static_cast<std::int64_t>(random() % 4));
+    if (begin.back() == 0) begin.back() = 1;
+    INFO("round ", round, ", world ", options.size, ", seed ", options.seed, ", cap ", cap);
+
+    const Model whole(4);
+    {
+      Tape tape;
+      tape.backward(whole.loss(rows(0, begin.back()), 15));
+    }
+    run(options, algorithm, [&](Communicator& communicator) {
+      const Model model(4);
+      Reducer reducer(model.parameters, communicator, {.caps = {cap}});
+      const auto r = static_cast<std::size_t>(communicator.rank());
+      for (int step = 0; step < 2; ++step) {
+        for (const Parameter& p : model.parameters) p.zero_grad();
+        Tape tape;
+        tape.backward(model.loss(rows(begin[r], begin[r + 1]), 15),
+                      Weight{static_cast<double>(begin[r + 1] - begin[r]),
+                             static_cast<double>(begin.back())});
+        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
+          const Parameter& p = model.parameters[k];
+          check<Error>(p.gradient_state() == GradientState::synchronized, "not synchronized");
+          const double worst = largest_difference(p.gradient(), whole.parameters[k].gradient());
+          check<Error>(worst < 1e-14, "rank {}, {}: off by {}", r, p.name(), worst);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("parameters that some ranks do not use, that none uses, that change from step to step") {
+  std::mt19937 random(5);
+  for (int round = 0; round < 60; ++round) {
+    const SimOptions options{.seed = random(), .size = 1 + static_cast<int>(random() % 4)};
+    std::vector<std::vector<unsigned>> used(3);  // per step and rank: bit k = layer k
+    for (auto& step : used)
+      for (int r = 0; r < options.size; ++r) step.push_back(1 + random() % 15);
+    INFO("round ", round, ", world ", options.size, ", seed ", options.seed);
+    run(options, Algorithm::automatic, [&](Communicator& communicator) {
+      const Model model(4);
+      Reducer reducer(model.parameters, communicator, {.caps = {300}});
+      for (const auto& step : used) {
+        const Model expected(4);
+        const double world = communicator.size();
+        for (int r = 0; r < communicator.size(); ++r) {
+          Tape tape;
+          tape.backward(expected.loss(rows(r, r + 2), step[static_cast<std::size_t>(r)]),
+                        Weight{1, world});
+        }
+        for (const Parameter& p : model.parameters) p.zero_grad();
+        const int me = communicator.rank();
+        Tape tape;
+        tape.backward(model.loss(rows(me, me + 2), step[static_cast<std::size_t>(me)]));
+        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
+          const Tensor mine = model.parameters[k].gradient(),
+                       right = expected.parameters[k].gradient();
+          check<Error>(mine.defined() == right.defined(), "w{}: has {} and should have {}", k,
+                       mine.defined(), right.defined());
+          if (mine.defined())
+            check<Error>(largest_difference(mine, right) < 1e-14, "w{} differs", k);
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
+  run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {
+    const Model model(2), expected(2);
+    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+    for (int part = 0; part < 3; ++part) {
+      const unsigned used = part == 1 ? 1 : 3;  // once without the second layer
+      for (int r = 0; r < 3; ++r) {
+        Tape tape;
+        tape.backward(expected.loss(rows(4 * r + part, 4 * r + part + 1), used), Weight{1, 3});
+      }
+      const int first = 4 * communicator.rank() + part;
+      Tape tape;
+      tape.backward(model.loss(rows(first, first + 1), used));
+    }
+    for (std::size_t k = 0; k < 2; ++k)
+      check<Error>(largest_difference(model.parameters[k].gradient(),
+                                      expected.parameters[k].gradient()) < 1e-14,
+                   "w{} differs", k);
+  });
+}
+
+TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
+  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+    const Model model(2), expected(2);
+    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+    {
+      Tape tape;
+      tape.backward(expected.loss(rows(0, 3), 3));
+    }
+    const Tensor x = rows(0, 3);
+    if (communicator.rank() == 1) x.fill(std::nan(""));
+    Tape tape;
+    tape.backward(model.loss(x, 3), communicator.rank() == 0 ? Weight{3, 3} : Weight{0, 3});
+    check<Error>(largest_difference(model.parameters[0].gradient(),
+                                    expected.parameters[0].gradient()) < 1e-14,
+                 "differs");
+  });
+}
+
+TEST_CASE("direct: the same bits for any bucket cap, with and without shared memory") {
+  std::vector<std::vector<double>> results;
+  for (const std::size_t cap : {std::size_t{1}, std::size_t{450}, std::size_t{1} << 20})
+    for (const bool shared : {true, false}) {
+      std::vector<double> bits;
+      run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::direct,
+          [&](Communicator& communicator) {
+            const Model model(4);
+            Reducer reducer(model.parameters, communicator, {.caps = {cap}});
+            const int first = 3 * communicator.rank();
+            Tape tape;
+            tape.backward(model.loss(rows(first, first + 3), 15));
+            if (communicator.rank() == 1)
+              for (const Parameter& p : model.parameters)
+                for (const double value : p.gradient().to_vector<double>()) bits.push_back(value);
+          });
+      results.push_back(bits);
+    }
+  for (const auto& bits : results) CHECK(bits == results[0]);
+}
+
+TEST_CASE("buckets travel while backward goes on") {
+  // Bucket 0 holds the last layer. By the time that the first layer's gradient is ready, the ranks
+  // have had transport calls enough to finish it.
+  const SimOptions options{.size = 2, .max_delay = Seconds(0), .switch_one_in = 1};
+  run(options, Algorithm::direct, [&](Communicator& communicator) {
+    struct Watch : GradientObserver {
+      std::vector<double> seen;
+      const Parameter* last = nullptr;
+      void gradient_ready(const Parameter&) override {
+        seen.push_back(last->gradient_slot().data<double>()[0]);
+      }
+    } watch;
+    const Model model(12);
+    watch.last = &model.parameters[11];
+    std::vector<Observation> observations;  // before the reducer's: told before it launches
+    for (const Parameter& p : model.parameters) observations.push_back(p.observe(watch));
+    Reducer reducer(model.parameters, communicator, {.caps = {1}});
+    check<Error>(reducer.plan().buckets.size() == 12, "12 buckets");
+    const int r = communicator.rank();
+    Tape tape;
+    tape.backward(model.loss(rows(r, r + 1), 0xfff));
+    const double reduced = model.parameters[11].gradient().data<double>()[0];
+    check<Error>(watch.seen.size() == 12 && watch.seen.front() != reduced, "still local at first");
+    check<Error>(watch.seen.back() == reduced, "reduced before backward ended");
+  });
+}
+
+TEST_CASE("a backward left by an exception is not mixed up with the next one") {
+  // Rank 1 fails midway, catches it, and goes on; rank 0 must not get gradients of two steps.
+  const SimReport report =
+      simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
+        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
+        const Model model(3);
+        Reducer reducer(model.parameters, communicator, {.caps = {1}});
+        const auto step = [&](bool fails) {
+          Tape tape;
+          Tensor y = matmul(rows(0, 2), model.parameters[0]);
+          if (fails)
+            y = record("failing", y.detach().clone(), {&y},
+                       [](Gradients&) { fail<StateError>("[failing] on purpose"); });
+          tape.backward(mean(matmul(matmul(y, model.parameters[1]), model.parameters[2])));
+        };
+        try {
+          step(rank == 1);
+        } catch (const StateError&) {
+        }
+        step(false);
+      });
+  for (const std::exception_ptr& error : report.errors) {
+    REQUIRE(error);
+    CHECK_THROWS_AS(std::rethrow_exception(error), CommError);
+  }
+}
+
+TEST_CASE("a parameter has one reducer and is listed once") {
+  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+    const Model model(2);
+    const auto refused = [&](std::vector<Parameter> parameters) {
+      try {
+        Reducer reducer(parameters, communicator, {.caps = {100}});
+      } catch (const StateError&) {
+        return true;
+      }
+      return false;
+    };
+    check<Error>(refused({model.parameters[0], model.parameters[0]}), "twice in one");
+    const Reducer reducer(model.parameters, communicator, {.caps = {100}});
+    check<Error>(refused({model.parameters[1]}), "in two");
+  });
+}
+
+TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
+  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+    const Model model(2);
+    {
+      const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+      check<Error>(model.parameters[0].managed(), "managed");
+    }
+    check<Error>(!model.parameters[0].managed(), "not managed any more");
+    Tape tape;
+    tape.backward(model.loss(rows(0, 1), 3));
+    check<Error>(model.parameters[0].gradient_state() == GradientState::local, "local");
+  });
+}

@@ -1,0 +1,130 @@
+#include "lockstep/dist/transport/shm.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "lockstep/dist/transport/byte_ring.h"
+#include "lockstep/core/hash.h"
+#include "lockstep/dist/transport/shared_memory.h"
+#include "processes.h"
+
+namespace lockstep::dist {
+namespace {
+
+using test::contains;
+using test::expect;
+using test::TemporaryFolder;
+
+std::shared_ptr<Store> join(const TemporaryFolder& folder, int rank, int size) {
+  StoreOptions options;
+  options.address = Endpoint::parse("unix:" + folder / "store");
+  options.credentials = {{}, fnv1a("job"), rank, size};
+  options.timeout = Seconds(20);
+  return join_store(options);
+}
+
+TEST_CASE("shm: streams share 64 MiB") {
+  CHECK(stream_capacity(1) == 256 * 1024);
+  CHECK(stream_capacity(2) == 256 * 1024);
+  CHECK(stream_capacity(16) == 256 * 1024);
+  CHECK(stream_capacity(17) == 128 * 1024);  // 272 streams
+  CHECK(stream_capacity(1000) == 4096);
+  CHECK(stream_capacity(4096) == 4096);
+}
+
+TEST_CASE("shm: windows are zeroed, page-aligned, apart, and outlive the transport") {
+  const TemporaryFolder folder;
+  const int size = 3;
+  const auto outcomes = test::run_processes(size, [&](int rank) {
+    const auto store = join(folder, rank, size);
+    auto transport = shm_transport(store);
+    std::vector<Window> windows;
+    for (const std::size_t bytes :
+         {std::size_t{1}, std::size_t{0}, std::size_t{10'000}, std::size_t{4096}})
+      windows.push_back(transport->allocate(bytes));
+    store->all_gather("all are zero still", "");
+    std::set<std::byte*> bases;
+    for (const Window& window : windows) {
+      expect(window.base.size() == 3, "{} bases", window.base.size());
+      for (std::byte* base : window.base) {
+        expect(reinterpret_cast<std::uintptr_t>(base) % 4096 == 0, "not aligned to a page");
+        bases.insert(base);
+        for (std::size_t i = 0; i < window.bytes; ++i) expect(base[i] == std::byte{0}, "not zero");
+      }
+    }
+    expect(bases.size() == 12, "{} different bases", bases.size());
+    store->all_gather("nobody has written yet", "");
+    transport.reset();
+    for (const Window& window : windows)
+      for (std::size_t i = 0; i < window.bytes; ++i)
+        window.base[static_cast<std::size_t>(rank)][i] = static_cast<std::byte>(rank * 50 + i % 50);
+    store->all_gather("everybody has written", "");
+    for (const Window& window : windows)
+      for (int r = 0; r < size; ++r)
+        for (std::size_t i = 0; i < window.bytes; ++i)
+          expect(window.base[static_cast<std::size_t>(r)][i] ==
+                     static_cast<std::byte>(static_cast<std::size_t>(r) * 50 + i % 50),
+                 "rank {}'s byte {}", r, i);
+    store->all_gather("everybody has read", "");
+  });
+  test::check_all_well(outcomes);
+}
+
+TEST_CASE("shm: too large a window is refused on every rank, with the size") {
+  const TemporaryFolder folder;
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    const auto transport = shm_transport(join(folder, rank, 2));
+    try {
+      transport->allocate(std::size_t{1} << 50);
+    } catch (const CommError& error) {
+      expect(contains(error.what(), "2147483648.0 MiB are needed"), "{}", error.what());
+      transport->allocate(100);  // and life goes on
+      return;
+    }
+    fail<Error>("2^50 bytes were given");
+  });
+  test::check_all_well(outcomes);
+}
+
+TEST_CASE("shm: windows of different sizes are an error on every rank") {
+  const TemporaryFolder folder;
+  const auto outcomes = test::run_processes(
+      3, [&](int rank) { shm_transport(join(folder, rank, 3))->allocate(rank == 1 ? 200 : 100); });
+  for (const auto& outcome : outcomes)
+    CHECK(contains(outcome.message, "rank 0 asks for 100 bytes, rank 1 for 200"));
+}
+
+TEST_CASE("shm: whole pages") {
+  CHECK(whole_pages(0) == 4096);
+  CHECK(whole_pages(1) == 4096);
+  CHECK(whole_pages(4096) == 4096);
+  CHECK(whole_pages(4097) == 8192);
+}
+
+TEST_CASE("shm: nothing is left open where descriptors do not travel") {
+  std::string address;
+  {
+    const Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
+    address = "127.0.0.1:" + std::to_string(local_port(listener.get()));
+  }
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    StoreOptions options;
+    options.address = Endpoint::parse(address);
+    options.credentials = {{}, fnv1a("job"), rank, 2};
+    options.timeout = Seconds(20);
+    const auto store = join_store(options);
+    const int before = test::entries("/proc/self/fd");
+    try {
+      share_memory(*store, "test", 100);
+      fail<Error>("shared");
+    } catch (const CommError& error) {
+      expect(contains(error.what(), "does not travel"), "{}", error.what());
+    }
+    expect(test::entries("/proc/self/fd") == before, "a descriptor is left open");
+  });
+  test::check_all_well(outcomes);
+}
+
+}  // namespace
+}  // namespace lockstep::dist
