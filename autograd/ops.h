@@ -57,9 +57,9 @@ Tensor transpose(const Tensor& x);
 
 /// The other ranks, where the rows of one batch lie on several: what batch_norm asks of them. Each
 /// call is collective, and gives the same bits on every rank.
-class BatchPeers {
+class BatchReducer {
  public:
-  virtual ~BatchPeers() = default;
+  virtual ~BatchReducer() = default;
   /// The mean of this rank's `count` rows and their m2 (the sum of the squared deviations from it),
   /// both f64 (c,), become those of all ranks' rows. Returns the number of all rows.
   virtual double merge(double count, const Tensor& mean, const Tensor& m2) = 0;
@@ -73,11 +73,11 @@ struct BatchStatistics {
   Tensor m2;             ///< the variance is m2 / count
   double count = 1;      ///< 1: m2 is the variance itself
   bool constant = true;  ///< false: they are made of the operand, and gradients flow through them
-  std::shared_ptr<BatchPeers> peers{};  ///< who has the other rows; null: nobody
+  std::shared_ptr<BatchReducer> peers{};  ///< who has the other rows; null: nobody
 };
 
 /// The statistics of x's rows (n, c), together with those of the peers, if there are any.
-BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchPeers> peers = nullptr);
+BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> peers = nullptr);
 
 /// Normalizes each column of x (n, c), then scales it by weight (c,) and shifts it by bias (c,),
 /// either of which may be undefined: (x - mean) / sqrt(variance + eps) * weight + bias.

@@ -14,10 +14,10 @@ void contribute(const Gradients::Destination& to, const Tensor& sum) {
 }
 
 /// The sums over this rank's rows become the means over all rows, as batch_norm_dx takes them.
-void means_of(const Tensor& sums, const BatchStatistics& statistics, bool muted) {
+void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_weight) {
   if (statistics.constant) return sums.fill_zero();
   if (statistics.peers) {
-    if (muted) sums.fill_zero();  // whatever they were: NaN, perhaps
+    if (zero_weight) sums.fill_zero();  // whatever they were: NaN, perhaps
     statistics.peers->add(sums);
   }
   if (statistics.count > 0) kernels::scale(1 / statistics.count, sums, sums, false);
@@ -25,7 +25,7 @@ void means_of(const Tensor& sums, const BatchStatistics& statistics, bool muted)
 
 }  // namespace
 
-BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchPeers> peers) {
+BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> peers) {
   check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
                     x.shape());
   BatchStatistics result{.mean = Tensor::empty({x.size(1)}, DType::f64, x.device()),
@@ -59,7 +59,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
         const std::int64_t c = x.size(1);
         const Tensor sums = Tensor::empty({2 * c}, DType::f64, x.device());
         const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);
-        check<StateError>(!g.muted() || !statistics.peers || x.size(0) == 0,
+        check<StateError>(!g.zero_weight() || !statistics.peers || x.size(0) == 0,
                           "[batch_norm] {} rows went into the statistics of all ranks, but "
                           "the loss has weight 0: leave them out of the batch",
                           x.size(0));
@@ -67,7 +67,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
         if (const auto dweight = g.into(1)) contribute(dweight, sum_dy_xhat);
         if (const auto dbias = g.into(2)) contribute(dbias, sum_dy);
         if (const auto dx = g.into(0)) {
-          means_of(sums, statistics, g.muted());
+          means_of(sums, statistics, g.zero_weight());
           kernels::batch_norm_dx(dy, x, statistics.mean, inverse_std, weight, sum_dy, sum_dy_xhat,
                                  dx.tensor, dx.accumulate);
         }

@@ -41,7 +41,7 @@ struct Tape::Pass {
   Parameter managed{}, stray{};       // one under a reducer, one that should be: see backward()
   Parameter kept_local{};             // one that is under none, on purpose
   bool nested = false;                // within a pass of an outer tape, which has the observers
-  bool muted = false;
+  bool zero_weight = false;
 };
 
 Tape::Tape(Purpose purpose) : id_(next_id()), purpose_(purpose), outer_(current_tape) {
@@ -156,7 +156,7 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
           "between ranks: keep_local())",
           pass.managed.name(), pass.stray.name());
     const Contribution c = contribution(pass, weight, options.sync);
-    pass.muted = c.weight == 0;
+    pass.zero_weight = c.weight == 0;
     pass.loss->gradient =
         Tensor::full(loss.shape(), c.weight / c.divisor, loss.dtype(), loss.device());
     Contribution told = c;
@@ -207,7 +207,7 @@ void Tape::continue_backward(const Tensor& result, const Gradients& outer,
   if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
   std::vector<int> before;
   for (const Parameter& parameter : declared) before.push_back(parameter.pending());
-  Pass pass{.loss = node_of("backward", result), .nested = true, .muted = outer.muted_};
+  Pass pass{.loss = node_of("backward", result), .nested = true, .zero_weight = outer.zero_weight_};
   try {
     mark(pass);
     for (std::size_t i = 0; i < declared.size(); ++i)
@@ -279,7 +279,7 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 void Tape::run(Pass& pass, bool retain) {
   for (Node* node = pass.loss; node; node = node->previous) {
     if (!std::exchange(node->reached, false) || !node->closure) continue;
-    Gradients gradients(*node, pass.muted);
+    Gradients gradients(*node, pass.zero_weight);
     node->run(node->closure, gradients);
     for (const Node::Input& input : node->inputs)
       check<StateError>(!input || input.written,
@@ -338,7 +338,7 @@ Gradients::Destination Gradients::into(int i) {
   const bool first = input.parameter->state == GradientState::nothing;
   if (first || input.parameter->state == GradientState::synchronized)
     input.parameter->state = GradientState::local;
-  if (!muted_) return {slot, !first};
+  if (!zero_weight_) return {slot, !first};
   if (first) slot.fill_zero();
   return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
 }

@@ -84,14 +84,14 @@ class Gradients {
   void written(int i);
   /// Whether this rank counts for nothing: its contributions are exact zeros. For operations that
   /// give other ranks something to add to theirs.
-  bool muted() const { return muted_; }
+  bool zero_weight() const { return zero_weight_; }
 
  private:
   friend class lockstep::Tape;
-  Gradients(Node& node, bool muted) : node_(node), muted_(muted) {}
+  Gradients(Node& node, bool zero_weight) : node_(node), zero_weight_(zero_weight) {}
   Node::Input& input(int i) const { return node_.inputs[static_cast<std::size_t>(i)]; }
   Node& node_;
-  bool muted_;
+  bool zero_weight_;
 };
 
 }  // namespace detail

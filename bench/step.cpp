@@ -51,9 +51,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
   cli::add_options(app, o.device);
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
-  app.add_option("--ranks", o.ranks,
-                 "Replicas (2; in a launcher's world: its size)")
-      ->check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));

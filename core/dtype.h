@@ -41,18 +41,22 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 /// The dtypes in which derivatives are computed.
-constexpr bool is_differentiable(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64;
-}
+constexpr bool is_differentiable(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::f32;
-  else if constexpr (std::is_same_v<T, double>) return DType::f64;
-  else if constexpr (std::is_same_v<T, std::int64_t>) return DType::i64;
-  else if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
-  else if constexpr (std::is_same_v<T, Half>) return DType::f16;
-  else if constexpr (std::is_same_v<T, BFloat16>) return DType::bf16;
+  if constexpr (std::is_same_v<T, float>)
+    return DType::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::f64;
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return DType::i64;
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return DType::i32;
+  else if constexpr (std::is_same_v<T, Half>)
+    return DType::f16;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return DType::bf16;
   else {
     static_assert(std::is_same_v<T, std::uint8_t>, "no DType for this C++ type");
     return DType::u8;

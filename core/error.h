@@ -15,18 +15,34 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct ShapeError : Error { using Error::Error; };   ///< sizes or ranks that do not fit together
-struct DTypeError : Error { using Error::Error; };   ///< an element type an operation does not take
-struct DeviceError : Error { using Error::Error; };  ///< a device that is absent or differs
-struct DataError : Error { using Error::Error; };    ///< a file or value from outside that is not valid
-struct StateError : Error { using Error::Error; };   ///< a call that is not allowed now
-struct UsageError : Error { using Error::Error; };   ///< options that make no sense; exit code 2
+struct ShapeError : Error {
+  using Error::Error;
+};  ///< sizes or ranks that do not fit together
+struct DTypeError : Error {
+  using Error::Error;
+};  ///< an element type an operation does not take
+struct DeviceError : Error {
+  using Error::Error;
+};  ///< a device that is absent or differs
+struct DataError : Error {
+  using Error::Error;
+};  ///< a file or value from outside that is not valid
+struct StateError : Error {
+  using Error::Error;
+};  ///< a call that is not allowed now
+struct UsageError : Error {
+  using Error::Error;
+};  ///< options that make no sense; exit code 2
 
 /// A collective or a connection failed. The message names rank, operation, sequence and bucket.
-struct CommError : Error { using Error::Error; };
+struct CommError : Error {
+  using Error::Error;
+};
 
 /// Another rank went away or gave up first; this rank's failure is only the echo of that one.
-struct PeerError : CommError { using CommError::CommError; };
+struct PeerError : CommError {
+  using CommError::CommError;
+};
 
 template <class E, class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {

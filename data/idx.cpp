@@ -14,20 +14,13 @@ constexpr std::int64_t max_elements = std::int64_t{1} << 59;  // their bytes sti
 
 DType dtype_of_code(const std::string& name, unsigned code) {
   switch (code) {
-    case 0x08:
-      return DType::u8;
-    case 0x0C:
-      return DType::i32;
-    case 0x0D:
-      return DType::f32;
-    case 0x0E:
-      return DType::f64;
-    case 0x09:
-      fail<DataError>("[idx] {}: elements of type i8 (0x09) are not supported", name);
-    case 0x0B:
-      fail<DataError>("[idx] {}: elements of type i16 (0x0b) are not supported", name);
-    default:
-      fail<DataError>("[idx] {}: unknown element type 0x{:02x}", name, code);
+    case 0x08: return DType::u8;
+    case 0x0C: return DType::i32;
+    case 0x0D: return DType::f32;
+    case 0x0E: return DType::f64;
+    case 0x09: fail<DataError>("[idx] {}: elements of type i8 (0x09) are not supported", name);
+    case 0x0B: fail<DataError>("[idx] {}: elements of type i16 (0x0b) are not supported", name);
+    default: fail<DataError>("[idx] {}: unknown element type 0x{:02x}", name, code);
   }
 }
 

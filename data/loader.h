@@ -23,8 +23,8 @@ struct LoaderOptions {
   std::int64_t batch = 32;  ///< samples per rank and step, at least 1
   bool shuffle = false;
   std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
-  bool padded = false;     ///< see Deal
-  bool drop_last = false;  ///< see Deal
+  bool padded = false;     ///< see SamplerOptions
+  bool drop_last = false;  ///< see SamplerOptions
   Device device = {};      ///< where batches are wanted; they are put together on the cpu
 };
 

@@ -21,18 +21,19 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
   return identity;
 }
 
-EpochPlan::EpochPlan(std::int64_t n, Deal deal, Shard shard) : n_(n), shard_(shard) {
+EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n), shard_(shard) {
   check<UsageError>(n >= 0, "[sampler] {} samples", n);
-  check<UsageError>(deal.batch >= 1, "[sampler] batch size {}; at least 1 is needed", deal.batch);
+  check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",
+                    options.batch);
   check<UsageError>(0 <= shard.rank && shard.rank < shard.size, "[sampler] rank {} of {}",
                     shard.rank, shard.size);
-  check<UsageError>(deal.padded || !deal.drop_last,
+  check<UsageError>(options.padded || !options.drop_last,
                     "[sampler] drop_last needs padded: the exact partition drops no sample");
-  dealt_ = !deal.padded     ? n
-           : deal.drop_last ? n / shard.size * shard.size
-                            : ceil_div(n, shard.size) * shard.size;
+  dealt_ = !options.padded     ? n
+           : options.drop_last ? n / shard.size * shard.size
+                               : ceil_div(n, shard.size) * shard.size;
   // A batch beyond a rank's whole share is that share; so products with it stay in range.
-  batch_ = std::clamp(ceil_div(dealt_, shard.size), std::int64_t{1}, deal.batch);
+  batch_ = std::clamp(ceil_div(dealt_, shard.size), std::int64_t{1}, options.batch);
 }
 
 std::int64_t EpochPlan::steps() const { return ceil_div(ceil_div(dealt_, shard_.size), batch_); }

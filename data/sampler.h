@@ -19,7 +19,7 @@ namespace lockstep::data {
 Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int epoch);
 
 /// How the positions of an epoch are dealt.
-struct Deal {
+struct SamplerOptions {
   std::int64_t batch = 1;  ///< samples per rank and step
   /// false: exactly the n samples; ranks' last batches may differ in size, or be empty.
   /// true: the same number of samples for every rank, as in PyTorch's DistributedSampler.
@@ -32,7 +32,7 @@ struct Deal {
 class EpochPlan {
  public:
   /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= rank < size, and drop_last only with padded.
-  EpochPlan(std::int64_t n, Deal deal, Shard shard);
+  EpochPlan(std::int64_t n, SamplerOptions options, Shard shard);
 
   /// The same number on every rank: ceil(ceil(n / W) / batch) unless samples are dropped.
   std::int64_t steps() const;

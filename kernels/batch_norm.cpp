@@ -1,8 +1,8 @@
 #include "lockstep/kernels/batch_norm.h"
 
 #include "lockstep/kernels/backend/backend.h"
-#include "lockstep/kernels/formulas/batch_norm_parts.h"
 #include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/formulas/batch_norm_parts.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -52,7 +52,7 @@ void remove_job_folder(const char* folder, const char* socket) noexcept {
 Guardian::Guardian(const std::string& folder) {
   auto [read_end, write_end] = make_pipe();
   lifeline_ = std::move(write_end);
-  const std::string socket = folder + "/store";
+  const std::string socket = folder + "/rendezvous";
   static std::array<pid_t, most_groups> groups;  // touched by the guardian only
   pid_ = checked(fork(), "start the guardian process");
   if (pid_ == 0) guard(read_end.get(), groups, folder.c_str(), socket.c_str());

@@ -20,7 +20,7 @@ namespace lockstep::dist {
 
 class Guardian {
  public:
-  /// Forks the guardian. `folder` holds at most one file, `folder`/store.
+  /// Forks the guardian. `folder` holds at most one file, `folder`/rendezvous.
   explicit Guardian(const std::string& folder);
 
   /// Dismisses it: whoever destroys this has ended all ranks before.

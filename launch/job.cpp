@@ -34,7 +34,7 @@ int find_free_port() {
 }
 
 std::string make_folder() {
-  constexpr std::string_view pattern = "/lockstep-XXXXXX", longest_file = "/store";
+  constexpr std::string_view pattern = "/lockstep-XXXXXX", longest_file = "/rendezvous";
   const char* chosen = std::getenv("TMPDIR");
   std::string folder = chosen && *chosen == '/' ? chosen : "/tmp";
   // The path of a Unix socket must fit into its address.
@@ -67,18 +67,19 @@ Job::Job(const JobPlan& plan) : plan_(plan), token_(keep(plan.token)), folder_(m
 Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
 
 Environment Job::environment(int local_rank, int errors) const {
-  Environment variables{{"RANK", std::to_string(plan_.first_rank + local_rank)},
-                        {"LOCAL_RANK", std::to_string(local_rank)},
-                        {"WORLD_SIZE", std::to_string(plan_.world)},
-                        {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
-                        {"GROUP_RANK", std::to_string(plan_.node)},
-                        {"GROUP_WORLD_SIZE", std::to_string(plan_.nodes)},
-                        {"MASTER_ADDR", plan_.master_address},
-                        {"MASTER_PORT", std::to_string(plan_.master_port)},
-                        {"LOCKSTEP_JOB", plan_.name},
-                        {"LOCKSTEP_STORE", plan_.store.empty() ? "unix:" + socket() : plan_.store},
-                        {"LOCKSTEP_TOKEN_FD", std::to_string(token())},
-                        {"LOCKSTEP_ERROR_FD", std::to_string(errors)}};
+  Environment variables{
+      {"RANK", std::to_string(plan_.first_rank + local_rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", std::to_string(plan_.world)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+      {"GROUP_RANK", std::to_string(plan_.node)},
+      {"GROUP_WORLD_SIZE", std::to_string(plan_.nodes)},
+      {"MASTER_ADDR", plan_.master_address},
+      {"MASTER_PORT", std::to_string(plan_.master_port)},
+      {"LOCKSTEP_JOB", plan_.name},
+      {"LOCKSTEP_RENDEZVOUS", plan_.rendezvous.empty() ? "unix:" + socket() : plan_.rendezvous},
+      {"LOCKSTEP_TOKEN_FD", std::to_string(token())},
+      {"LOCKSTEP_ERROR_FD", std::to_string(errors)}};
   if (!plan_.interface.empty()) variables.emplace_back("LOCKSTEP_INTERFACE", plan_.interface);
   if (!std::getenv("OMP_NUM_THREADS")) variables.emplace_back("OMP_NUM_THREADS", "1");
   return variables;

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "lockstep/dist/rendezvous/descriptor.h"
-#include "lockstep/launch/rank_process.h"
 #include "lockstep/dist/rendezvous/token.h"
+#include "lockstep/launch/rank_process.h"
 
 namespace lockstep::dist {
 
@@ -19,7 +19,7 @@ struct JobPlan {
   int world = 1;       ///< ranks on all nodes
   std::string name{};
   Token token{};
-  std::string store{};  ///< HOST:PORT; empty: a Unix socket in the job's folder
+  std::string rendezvous{};  ///< HOST:PORT; empty: a Unix socket in the job's folder
   std::string master_address = "127.0.0.1";  ///< for programs that expect torchrun
   int master_port = 0;
   std::string interface {};  ///< asked for; empty: none
@@ -45,7 +45,7 @@ class Job {
   Environment environment(int local_rank, int errors) const;
 
  private:
-  std::string socket() const { return folder_ + "/store"; }
+  std::string socket() const { return folder_ + "/rendezvous"; }
   JobPlan plan_;
   Descriptor token_;
   std::string folder_;

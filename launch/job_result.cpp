@@ -61,7 +61,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
 
 }  // namespace
 
-Verdict judge(std::span<const RankOutcome> outcomes, const Place& place) {
+JobResult judge(std::span<const RankOutcome> outcomes, const Place& place) {
   std::size_t first = 0;
   for (std::size_t r = 1; r < outcomes.size(); ++r)
     if (distance_to_cause(outcomes[r]) < distance_to_cause(outcomes[first])) first = r;
@@ -74,19 +74,19 @@ Verdict judge(std::span<const RankOutcome> outcomes, const Place& place) {
   return {own_code ? cause.exit_code : 1, std::move(report), cause_of(cause)};
 }
 
-Verdict interrupted_by(int signal, const Place& place) {
+JobResult interrupted_by(int signal, const Place& place) {
   const std::string who = place.node < 0 ? "" : fmt::format("node {} was ", place.node);
   return {1, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
           Cause::interrupted};
 }
 
-Verdict lost_node(int node, std::string_view how) {
+JobResult lost_node(int node, std::string_view how) {
   return {1, fmt::format("error: node {} is lost: {}\n", node, how), Cause::lost};
 }
 
-std::size_t first_cause(std::span<const Verdict> verdicts) {
-  return static_cast<std::size_t>(std::ranges::min_element(verdicts, {}, &Verdict::cause) -
-                                  verdicts.begin());
+std::size_t first_cause(std::span<const JobResult> results) {
+  return static_cast<std::size_t>(std::ranges::min_element(results, {}, &JobResult::cause) -
+                                  results.begin());
 }
 
 }  // namespace lockstep::dist

@@ -34,7 +34,7 @@ enum class Cause {
   none,         ///< all is well
 };
 
-struct Verdict {
+struct JobResult {
   int exit_code = 0;
   std::string report{};  ///< lines for stderr, each ended by a newline; empty after success
   Cause cause = Cause::none;
@@ -50,16 +50,16 @@ struct Place {
 /// to the cause, and the first of several. Nothing is reported of a rank whose record is empty: it
 /// has said why itself. The exit code is that rank's, 1 for a signal and for codes of 124 and above
 /// (shells and `timeout` give those a meaning of their own).
-Verdict judge(std::span<const RankOutcome> outcomes, const Place& place = {});
+JobResult judge(std::span<const RankOutcome> outcomes, const Place& place = {});
 
-/// The verdict on a run that a signal to the launcher ended.
-Verdict interrupted_by(int signal, const Place& place = {});
+/// The result on a run that a signal to the launcher ended.
+JobResult interrupted_by(int signal, const Place& place = {});
 
-/// The verdict of a launcher that has lost another node's; `how` as in "its launcher is gone".
-Verdict lost_node(int node, std::string_view how);
+/// The result of a launcher that has lost another node's; `how` as in "its launcher is gone".
+JobResult lost_node(int node, std::string_view how);
 
-/// Of several nodes' verdicts, by node, the one to report for all: the index of the nearest to the
+/// Of several nodes' results, by node, the one to report for all: the index of the nearest to the
 /// cause. (Which of two failures came first cannot be told from the clocks of two machines.)
-std::size_t first_cause(std::span<const Verdict> verdicts);
+std::size_t first_cause(std::span<const JobResult> results);
 
 }  // namespace lockstep::dist

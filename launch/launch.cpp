@@ -20,10 +20,10 @@
 #include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/launch/guardian.h"
 #include "lockstep/launch/job.h"
+#include "lockstep/launch/job_result.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rank_process.h"
 #include "lockstep/launch/signal_pipe.h"
-#include "lockstep/launch/job_result.h"
 
 namespace lockstep::dist {
 namespace {
@@ -79,8 +79,8 @@ class Launcher {
   void plan_to_stop();
   void talk_to_nodes();
   Place place() const { return {job_.plan().first_rank, nodes_ ? job_.plan().node : -1}; }
-  Verdict verdict();
-  Verdict result_of_job();
+  JobResult result();
+  JobResult result_of_job();
 
   LaunchOptions options_;
   std::unique_ptr<Nodes> nodes_;
@@ -158,7 +158,7 @@ int Launcher::run() {
     if (nodes_) talk_to_nodes();
     send_due_signals();
   }
-  const Verdict result = result_of_job();
+  const JobResult result = result_of_job();
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
@@ -166,9 +166,7 @@ int Launcher::run() {
 }
 
 // The other nodes' ranks have ended, too, unless the user wants to leave before.
-bool Launcher::over() const {
-  return ranks_over() && (!nodes_ || nodes_->verdict() || left_early_);
-}
+bool Launcher::over() const { return ranks_over() && (!nodes_ || nodes_->result() || left_early_); }
 
 // All ranks have ended and so have their streams. A stream that stays open belongs to a process
 // that a rank left behind; it may finish until closing time.
@@ -248,7 +246,7 @@ void Launcher::plan_to_stop() {
 void Launcher::talk_to_nodes() {
   nodes_->look();
   if (nodes_->stopping() && ended_ < ranks_.size()) plan_to_stop();
-  if (ranks_over() && !nodes_->reported()) nodes_->report(verdict());
+  if (ranks_over() && !nodes_->reported()) nodes_->report(result());
 }
 
 void Launcher::take_signal() {
@@ -278,7 +276,7 @@ void Launcher::signal_all(int number) {
 }
 
 // On the ranks of this node, whose outcomes it uses up.
-Verdict Launcher::verdict() {
+JobResult Launcher::result() {
   std::vector<RankOutcome> outcomes;
   bool failed_by_itself = false;
   for (Rank& rank : ranks_) {
@@ -290,10 +288,10 @@ Verdict Launcher::verdict() {
                                               : judge(outcomes, place());
 }
 
-Verdict Launcher::result_of_job() {
-  if (!nodes_) return verdict();
-  if (nodes_->verdict()) return *nodes_->verdict();
-  const Verdict own = interrupted_by(interrupted_by_, place());
+JobResult Launcher::result_of_job() {
+  if (!nodes_) return result();
+  if (nodes_->result()) return *nodes_->result();
+  const JobResult own = interrupted_by(interrupted_by_, place());
   nodes_->leave(own);
   return own;
 }

@@ -16,7 +16,7 @@
 ///   MASTER_ADDR, MASTER_PORT       node 0 (127.0.0.1 if it is the only one) and a free port, for
 ///                                  programs that expect torchrun
 ///   LOCKSTEP_JOB                   a random name
-///   LOCKSTEP_STORE                 unix:PATH, a socket that rank 0 makes, in a folder of mode
+///   LOCKSTEP_RENDEZVOUS                 unix:PATH, a socket that rank 0 makes, in a folder of mode
 ///                                  0700; with several nodes HOST:PORT, where rank 0 listens
 ///   LOCKSTEP_TOKEN_FD              descriptor of 32 random bytes at offset 0: proof of membership
 ///   LOCKSTEP_INTERFACE             if one was asked for (environment.h)
@@ -47,7 +47,7 @@ struct LaunchOptions {
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
 /// (of all nodes) succeeded, else the code of the rank that is the cause of the failure, which is
-/// described on stderr (verdict.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to all
+/// described on stderr (result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to all
 /// ranks, once. When this returns or throws, no process of any rank's group is left. Throws Error
 /// if a rank cannot be started, and what Nodes throws if the nodes do not meet.
 ///

@@ -37,22 +37,22 @@ void check_options(const NodesOptions& options) {
                     options.timeout.count());
 }
 
-std::string as_text(int node, const Verdict& verdict) {
-  return pack({std::to_string(node), std::to_string(verdict.exit_code),
-               std::to_string(static_cast<int>(verdict.cause)), verdict.report});
+std::string as_text(int node, const JobResult& result) {
+  return pack({std::to_string(node), std::to_string(result.exit_code),
+               std::to_string(static_cast<int>(result.cause)), result.report});
 }
 
 /// A rank that has said itself why it failed was not heard on the other nodes.
-Verdict for_others(int node, Verdict verdict) {
-  if (verdict.report.empty() && verdict.exit_code != 0)
-    verdict.report = fmt::format("error: a rank on node {} failed with exit code {} and said why\n",
-                                 node, verdict.exit_code);
-  return verdict;
+JobResult for_others(int node, JobResult result) {
+  if (result.report.empty() && result.exit_code != 0)
+    result.report = fmt::format("error: a rank on node {} failed with exit code {} and said why\n",
+                                node, result.exit_code);
+  return result;
 }
 
-std::pair<int, Verdict> verdict_from(std::string_view text) {
+std::pair<int, JobResult> result_from(std::string_view text) {
   const std::vector<std::string> parts = unpack(text);
-  check<CommError>(parts.size() == 4, "[nodes] a verdict of {} parts", parts.size());
+  check<CommError>(parts.size() == 4, "[nodes] a result of {} parts", parts.size());
   const int cause = std::min(number(parts[2]), static_cast<int>(Cause::none));
   return {number(parts[0]), {number(parts[1]), parts[3], static_cast<Cause>(cause)}};
 }
@@ -62,7 +62,7 @@ std::pair<int, Verdict> verdict_from(std::string_view text) {
 std::string NodeCard::text() const {
   return pack({std::to_string(ranks),
                std::string(reinterpret_cast<const char*>(nonce.data()), nonce.size()), host,
-               std::to_string(store_port), std::to_string(master_port)});
+               std::to_string(rendezvous_port), std::to_string(master_port)});
 }
 
 NodeCard NodeCard::parse(std::string_view text) {
@@ -73,7 +73,7 @@ NodeCard NodeCard::parse(std::string_view text) {
   card.ranks = number(parts[0]);
   std::memcpy(card.nonce.data(), parts[1].data(), card.nonce.size());
   card.host = parts[2];
-  card.store_port = number(parts[3]);
+  card.rendezvous_port = number(parts[3]);
   card.master_port = number(parts[4]);
   return card;
 }
@@ -97,8 +97,8 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secr
   plan.name = name_from(hmac(secret, "name of a job", {nonces}));
   plan.token = hmac(secret, "token of a job", {nonces});
   const NodeCard& first = cards[0];
-  const Endpoint store{{}, first.host, static_cast<std::uint16_t>(first.store_port)};
-  plan.store = store.text();
+  const Endpoint rendezvous{{}, first.host, static_cast<std::uint16_t>(first.rendezvous_port)};
+  plan.rendezvous = rendezvous.text();
   plan.master_address = first.host;
   plan.master_port = first.master_port;
   return plan;
@@ -120,7 +120,7 @@ Nodes::Nodes(const NodesOptions& options, int ranks) {
   // Found out before the others are kept waiting.
   if (!options.interface.empty()) interface_address(options.interface);
   const bool authenticated = !options.secret_file.empty();
-  StoreOptions meeting;
+  RendezvousOptions meeting;
   meeting.address = Endpoint::parse(options.rendezvous);
   check<UsageError>(!meeting.address.is_unix(), "[nodes] --rendezvous is HOST:PORT, got '{}'",
                     options.rendezvous);
@@ -160,9 +160,9 @@ std::vector<NodeCard> Nodes::exchange(NodeCard own, const NodesOptions& options)
     std::vector<std::string> reached;
     for (const Peer& peer : peers_) reached.push_back(local_address(peer.socket.get()));
     own.host = choose_host(options.interface, reached);
-    store_port_ = reserve_port(own.host);
+    rendezvous_port_ = reserve_port(own.host);
     master_port_ = reserve_port(own.host);
-    own.store_port = local_port(store_port_.get());
+    own.rendezvous_port = local_port(rendezvous_port_.get());
     own.master_port = local_port(master_port_.get());
     cards.push_back(own);
     for (Peer& peer : peers_)
@@ -203,8 +203,8 @@ void Nodes::look() {
   if (stopping_ && own_ && !patience_) patience_ = Deadline(ending_time);
   if (patience_ && patience_->passed())
     for (Peer& peer : peers_)
-      if (peer.socket && !peer.verdict) lose(peer, "its launcher was told to stop, but has not");
-  if (!verdict_) conclude();
+      if (peer.socket && !peer.result) lose(peer, "its launcher was told to stop, but has not");
+  if (!result_) conclude();
 }
 
 void Nodes::look_at(Peer& peer) {
@@ -224,23 +224,23 @@ void Nodes::look_at(Peer& peer) {
 void Nodes::take(Peer& peer, const Frame& frame) {
   if (frame.kind == FrameKind::stop) {
     stop();
-  } else if (frame.kind == FrameKind::verdict && peer.node != 0) {
-    peer.verdict = verdict_from(frame.body).second;
-  } else if (frame.kind == FrameKind::verdict) {
-    const auto [node, verdict] = verdict_from(frame.body);
-    verdict_ = node == plan_.node && own_ ? *own_ : verdict;
-    stopping_ |= verdict.cause != Cause::none;  // node 0 may leave early
+  } else if (frame.kind == FrameKind::result && peer.node != 0) {
+    peer.result = result_from(frame.body).second;
+  } else if (frame.kind == FrameKind::result) {
+    const auto [node, result] = result_from(frame.body);
+    result_ = node == plan_.node && own_ ? *own_ : result;
+    stopping_ |= result.cause != Cause::none;  // node 0 may leave early
   } else {
     fail<CommError>("its launcher sent a frame of kind '{}'", static_cast<char>(frame.kind));
   }
 }
 
-/// A launcher leaves when it has the job's verdict, not before.
+/// A launcher leaves when it has the job's result, not before.
 void Nodes::lose(Peer& peer, std::string_view how) {
   peer.socket.close();
-  if (verdict_) return;
-  const Verdict lost = lost_node(peer.node, how);
-  if (!peer.verdict || lost.cause < peer.verdict->cause) peer.verdict = lost;
+  if (result_) return;
+  const JobResult lost = lost_node(peer.node, how);
+  if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
   stop();
 }
 
@@ -255,30 +255,30 @@ void Nodes::tell_all(FrameKind kind, const std::string& body) {
     if (peer.socket) send_frame(peer.socket.get(), kind, body, Deadline(sending_time));
 }
 
-void Nodes::report(const Verdict& own) {
+void Nodes::report(const JobResult& own) {
   own_ = own;
   if (own.cause != Cause::none) stop();
   if (plan_.node != 0)
-    tell_all(FrameKind::verdict, as_text(plan_.node, for_others(plan_.node, own)));
+    tell_all(FrameKind::result, as_text(plan_.node, for_others(plan_.node, own)));
   look();
 }
 
-void Nodes::leave(const Verdict& own) {
-  tell_all(FrameKind::verdict, as_text(plan_.node, for_others(plan_.node, own)));
+void Nodes::leave(const JobResult& own) {
+  tell_all(FrameKind::result, as_text(plan_.node, for_others(plan_.node, own)));
 }
 
 /// When all nodes have reported or are lost: node 0 tells the others; they, without it, help
 /// themselves.
 void Nodes::conclude() {
-  const auto known = [](const Peer& peer) { return peer.verdict.has_value(); };
+  const auto known = [](const Peer& peer) { return peer.result.has_value(); };
   if (!own_ || !std::ranges::all_of(peers_, known)) return;
-  std::vector<Verdict> verdicts{*own_};
-  for (const Peer& peer : peers_) verdicts.push_back(*peer.verdict);
-  const std::size_t first = first_cause(verdicts);
-  verdict_ = verdicts[first];
+  std::vector<JobResult> results{*own_};
+  for (const Peer& peer : peers_) results.push_back(*peer.result);
+  const std::size_t first = first_cause(results);
+  result_ = results[first];
   if (plan_.node != 0) return;
   const int node = static_cast<int>(first);
-  tell_all(FrameKind::verdict, as_text(node, for_others(node, *verdict_)));
+  tell_all(FrameKind::result, as_text(node, for_others(node, *result_)));
 }
 
 }  // namespace lockstep::dist

@@ -7,8 +7,8 @@
 ///     | --- all cards ---------------------------------> |  everybody makes the same plan of them
 ///     :              the ranks meet and run              :
 ///     | <-- stop: a rank has failed -------------------> |  node 0 passes it on
-///     | <-- verdict on the node's ranks, once ended ---- |
-///     | --- the job's verdict -------------------------> |  all report it and exit with its code
+///     | <-- result on the node's ranks, once ended ---- |
+///     | --- the job's result -------------------------> |  all report it and exit with its code
 ///
 /// They prove to each other that they have the same secret file (handshake.h), and the token of the
 /// ranks is made from that file and the nonces of all nodes, so it never travels. Without a secret
@@ -41,7 +41,7 @@ struct NodeCard {
   Token nonce{};
   // Node 0 says where its rank 0 will be:
   std::string host{};
-  int store_port = 0;
+  int rendezvous_port = 0;
   int master_port = 0;
 
   std::string text() const;
@@ -73,18 +73,18 @@ class Nodes {
   void stop();                                 ///< tells the others that a rank here has failed
   bool stopping() const { return stopping_; }  ///< some node said so, or is lost
 
-  void report(const Verdict& own);  ///< the ranks of this node have ended
-  void leave(const Verdict& own);   ///< the launcher ends before the job has, for this reason
+  void report(const JobResult& own);  ///< the ranks of this node have ended
+  void leave(const JobResult& own);   ///< the launcher ends before the job has, for this reason
   bool reported() const { return own_.has_value(); }
-  /// The verdict on the job; nothing until all nodes have reported or are lost.
-  const std::optional<Verdict>& verdict() const { return verdict_; }
+  /// The result on the job; nothing until all nodes have reported or are lost.
+  const std::optional<JobResult>& result() const { return result_; }
 
  private:
   struct Peer {
     int node;
     Descriptor socket;  // empty: lost
     FrameReader reader{};
-    std::optional<Verdict> verdict{};
+    std::optional<JobResult> result{};
   };
 
   std::vector<NodeCard> exchange(NodeCard own, const NodesOptions& options);
@@ -96,11 +96,11 @@ class Nodes {
   void conclude();
 
   JobPlan plan_;
-  std::vector<Peer> peers_;              // node 0: all others; the others: node 0
-  Descriptor store_port_, master_port_;  // node 0 keeps them for its rank 0
-  std::optional<Verdict> own_, verdict_;
+  std::vector<Peer> peers_;                   // node 0: all others; the others: node 0
+  Descriptor rendezvous_port_, master_port_;  // node 0 keeps them for its rank 0
+  std::optional<JobResult> own_, result_;
   bool stopping_ = false;
-  std::optional<Deadline> patience_;  // for the other nodes' verdicts, once all have to stop
+  std::optional<Deadline> patience_;  // for the other nodes' results, once all have to stop
 };
 
 }  // namespace lockstep::dist

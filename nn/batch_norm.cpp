@@ -7,7 +7,7 @@
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::nn {
 namespace {
@@ -18,7 +18,7 @@ struct Part {
   Tensor mean, m2;
 };
 
-/// parts[0] := all of them, merged by the tree of kernels/fold.h.
+/// parts[0] := all of them, merged by the tree of kernels/tree_reduce.h.
 void merge_tree(std::span<Part> parts) {
   if (parts.size() == 1) return;
   const std::size_t cut = std::bit_floor(parts.size() - 1);
@@ -30,7 +30,7 @@ void merge_tree(std::span<Part> parts) {
 }
 
 /// The peers by way of a communicator, whose messages lie on the host.
-class Ranks final : public BatchPeers {
+class Ranks final : public BatchReducer {
  public:
   explicit Ranks(dist::Communicator& communicator) : communicator_(communicator) {}
 
@@ -82,7 +82,7 @@ void increment(const Tensor& counter) {
   const Tensor one = Tensor::full(counter.shape(), 1, DType::i64, counter.device());
   const std::byte* const terms[] = {counter.raw(), one.raw()};
   std::byte* const sum[] = {counter.raw()};
-  kernels::fold(DType::i64, terms, sum, 1, counter.device());
+  kernels::tree_reduce(DType::i64, terms, sum, 1, counter.device());
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormOptions& options)
   }
 }
 
-void BatchNorm::parts(Parts& p) {
+void BatchNorm::visit(Visitor& p) {
   p("weight", weight);
   p("bias", bias);
   p("running_mean", running_mean);

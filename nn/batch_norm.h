@@ -48,7 +48,7 @@ class BatchNorm : public Module {
   /// statistics are the batch's and that has exactly one value per channel, on all ranks together
   /// if it is synchronized: then on all of them. An empty batch changes nothing.
   Tensor forward(const Tensor& x) override;
-  void parts(Parts& p) override;
+  void visit(Visitor& p) override;
 
   /// From now on, the batch in training is that of all ranks. `communicator` must outlive the layer
   /// and all tapes on which it has recorded.
@@ -64,7 +64,7 @@ class BatchNorm : public Module {
 
   std::int64_t channels_;
   BatchNormOptions options_;
-  std::shared_ptr<BatchPeers> peers_;  // null in a world of 1
+  std::shared_ptr<BatchReducer> peers_;  // null in a world of 1
 };
 
 /// A BatchNorm that is synchronized from the start.

@@ -23,7 +23,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, DType dtype) {
   if (with_bias) bias = uniform_parameter({out}, dtype, 1.0 / root);
 }
 
-void Linear::parts(Parts& p) {
+void Linear::visit(Visitor& p) {
   p("weight", weight);
   p("bias", bias);
 }
@@ -38,7 +38,7 @@ Tensor Sequential::forward(const Tensor& x) {
   return y;
 }
 
-void Sequential::parts(Parts& p) {
+void Sequential::visit(Visitor& p) {
   for (std::size_t i = 0; i < modules_.size(); ++i) p(std::to_string(i), *modules_[i]);
 }
 

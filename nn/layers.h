@@ -27,7 +27,7 @@ class Linear : public Module {
   Linear(std::int64_t in, std::int64_t out, bool bias = true, DType dtype = DType::f32);
 
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
-  void parts(Parts& p) override;
+  void visit(Visitor& p) override;
 
   Parameter weight;  ///< (out, in)
   Parameter bias;    ///< (out,), or undefined
@@ -67,7 +67,7 @@ class Sequential : public Module {
   }
 
   Tensor forward(const Tensor& x) override;
-  void parts(Parts& p) override;
+  void visit(Visitor& p) override;
 
  private:
   std::vector<std::unique_ptr<Module>> modules_;

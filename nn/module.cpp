@@ -6,7 +6,7 @@ namespace lockstep::nn {
 namespace {
 
 /// Walks a model depth first and keeps the path.
-class Walk : public Parts {
+class Walk : public Visitor {
  public:
   std::function<void(const std::string& path, Parameter&)> on_parameter = [](auto&&, auto&&) {};
   std::function<void(const std::string& path, Tensor&)> on_buffer = [](auto&&, auto&&) {};
@@ -14,7 +14,7 @@ class Walk : public Parts {
 
   void visit(Module& module) {
     on_module(module);
-    module.parts(*this);
+    module.visit(*this);
   }
   void operator()(std::string_view name, Parameter& parameter) override {
     if (parameter.defined()) on_parameter(path_ + std::string(name), parameter);

@@ -5,7 +5,7 @@
 ///   struct Net : nn::Module {
 ///     nn::Linear first{64, 128}, second{128, 10};
 ///     Tensor forward(const Tensor& x) override { return second(relu(first(x))); }
-///     void parts(nn::Parts& p) override { p("first", first); p("second", second); }
+///     void visit(nn::Visitor& p) override { p("first", first); p("second", second); }
 ///   };
 ///
 /// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
@@ -25,9 +25,9 @@ namespace lockstep::nn {
 class Module;
 
 /// What a module calls, once per part, in the order of registration.
-class Parts {
+class Visitor {
  public:
-  virtual ~Parts() = default;
+  virtual ~Visitor() = default;
   virtual void operator()(std::string_view name, Parameter& parameter) = 0;
   virtual void operator()(std::string_view name, Tensor& buffer) = 0;
   virtual void operator()(std::string_view name, Module& child) = 0;
@@ -38,7 +38,7 @@ class Module {
   virtual ~Module() = default;
 
   virtual Tensor forward(const Tensor& x) = 0;
-  virtual void parts(Parts&) {}
+  virtual void visit(Visitor&) {}
 
   Tensor operator()(const Tensor& x) { return forward(x); }
 

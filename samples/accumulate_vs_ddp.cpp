@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lockstep/launch/report.h"
 #include "lockstep/kernels/clip.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/fixture.h"
@@ -70,7 +70,7 @@ struct Net : nn::Module {
     decoder.bias.value().copy_from(e.decoder_bias);
   }
   Tensor forward(const Tensor& x) override { return decoder(encoder(x)); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("encoder", encoder);
     p("decoder", decoder);
   }

@@ -68,7 +68,7 @@ struct Wrapper : nn::Module {
     inner.bias.value().copy_from(e.bias);
   }
   Tensor forward(const Tensor& x) override { return inner(x); }
-  void parts(nn::Parts& p) override { p("inner", inner); }
+  void visit(nn::Visitor& p) override { p("inner", inner); }
 
   nn::Linear inner;
 };

@@ -40,7 +40,7 @@ struct Net : nn::Module {
     const Tensor h = relu(trunk(x));
     return head(taken == none ? h : h + relu(branch[static_cast<std::size_t>(taken)](h)));
   }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("trunk", trunk);
     for (std::size_t i = 0; i < branch.size(); ++i) p(fmt::format("branch{}", i), branch[i]);
     p("head", head);

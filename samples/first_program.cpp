@@ -4,7 +4,7 @@
 using namespace lockstep;
 
 int main() {
-  World world = World::join();               // from the launcher's environment; started alone: a world of 1
+  World world = World::join();  // from the launcher's environment; started alone: a world of 1
   manual_seed(0);
   auto [train, test] = data::load_idx("samples/data/digits");
   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
@@ -12,11 +12,12 @@ int main() {
   dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
 
   for (int epoch = 0; epoch < 30; ++epoch)
-    for (const data::Batch& batch : data::Loader(train, {.batch = 32, .shuffle = true}, world, epoch)) {
-      Tape tape;                             // operations record while it lives
+    for (const data::Batch& batch :
+         data::Loader(train, {.batch = 32, .shuffle = true}, world, epoch)) {
+      Tape tape;  // operations record while it lives
       Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
-      tape.backward(loss, batch.weight);     // ready gradients travel while this runs
-      optimizer.step();                      // refuses a gradient that was not synchronized
+      tape.backward(loss, batch.weight);  // ready gradients travel while this runs
+      optimizer.step();                   // refuses a gradient that was not synchronized
       optimizer.zero_grad();
     }
 }

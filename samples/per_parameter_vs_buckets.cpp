@@ -18,8 +18,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/collectives/choice.h"
+#include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"

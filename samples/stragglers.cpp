@@ -25,8 +25,8 @@
 #include <set>
 
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/launch/report.h"
 #include "lockstep/kernels/reduce.h"
+#include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"

@@ -22,10 +22,10 @@
 #include <new>
 #include <vector>
 
-#include "rank.h"
 #include "lockstep/core/error.h"
-#include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/dist/transport/backoff.h"
+#include "rank.h"
 
 namespace bench {
 namespace {

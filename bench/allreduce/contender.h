@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/descriptor.h"
 #include "../peer.h"
+#include "lockstep/dist/rendezvous/descriptor.h"
 
 namespace bench {
 

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "rank.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/launch/launch.h"
 #include "lockstep/dist/world/world.h"
+#include "lockstep/launch/launch.h"
+#include "rank.h"
 
 namespace bench {
 namespace {

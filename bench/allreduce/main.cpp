@@ -17,11 +17,11 @@
 #include <filesystem>
 #include <optional>
 
+#include "lockstep/dist/world/world.h"
+#include "lockstep/launch/report.h"
+#include "lockstep/tools/cli.h"
 #include "rank.h"
 #include "report.h"
-#include "lockstep/launch/report.h"
-#include "lockstep/dist/world/world.h"
-#include "lockstep/tools/cli.h"
 
 #ifndef LOCKSTEP_MPIRUN
 #define LOCKSTEP_MPIRUN ""  // without MPI

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "contender.h"
 #include "../figures.h"
+#include "contender.h"
 
 namespace bench {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "lockstep/bench/kernels/case.h"
 #include "lockstep/bench/figures.h"
+#include "lockstep/bench/kernels/case.h"
 #include "lockstep/bench/peer.h"
 
 namespace bench {

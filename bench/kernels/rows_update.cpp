@@ -1,12 +1,12 @@
-// Random numbers, optimizer steps and folds: kernels/random.h, optimizer.h and fold.h.
+// Random numbers, optimizer steps and folds: kernels/random.h, optimizer.h and tree_reduce.h.
 #include <array>
 #include <cmath>
 #include <numbers>
 
 #include "case.h"
-#include "lockstep/kernels/fold.h"
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/kernels/random.h"
+#include "lockstep/kernels/tree_reduce.h"
 #include "sizes.h"
 
 namespace bench {
@@ -146,7 +146,7 @@ Case adam(const Size& size, Source& source) {
 // --- Folds: contributions of several ranks into one ----------------------------------------------
 
 template <std::size_t sources>
-Case fold(const Size& size, Source& source) {
+Case tree_reduce(const Size& size, Source& source) {
   const std::int64_t n = size.dims[0];
   std::vector<Tensor> inputs;
   std::array<const std::byte*, sources> from{};
@@ -157,7 +157,7 @@ Case fold(const Size& size, Source& source) {
   const Tensor out = source.empty({n});
   const auto run = [=, device = source.device()] {
     const std::array<std::byte*, 1> to{out.raw()};
-    kernels::fold(DType::f32, from, to, n, device);
+    kernels::tree_reduce(DType::f32, from, to, n, device);
   };
   const auto expected = [](Inputs in, std::int64_t i) {
     double total = 0;
@@ -171,10 +171,14 @@ Case fold(const Size& size, Source& source) {
 
 std::vector<Row> update_rows(Scale scale) {
   const std::vector<Size> sizes = flat(scale);
-  return {{"uniform", sizes, 4, {}, uniform}, {"normal", sizes, 4, {}, normal},
-          {"dropout", sizes, 9, {}, dropout}, {"dropout_backward", sizes, 9, {}, dropout_backward},
-          {"sgd_step", sizes, 20, {}, sgd},   {"adam_step", sizes, 28, {}, adam},
-          {"fold_2", sizes, 12, {}, fold<2>}, {"fold_8", sizes, 36, {}, fold<8>}};
+  return {{"uniform", sizes, 4, {}, uniform},
+          {"normal", sizes, 4, {}, normal},
+          {"dropout", sizes, 9, {}, dropout},
+          {"dropout_backward", sizes, 9, {}, dropout_backward},
+          {"sgd_step", sizes, 20, {}, sgd},
+          {"adam_step", sizes, 28, {}, adam},
+          {"tree_reduce_2", sizes, 12, {}, tree_reduce<2>},
+          {"tree_reduce_8", sizes, 36, {}, tree_reduce<8>}};
 }
 
 }  // namespace bench

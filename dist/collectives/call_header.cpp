@@ -7,19 +7,19 @@
 
 namespace lockstep::dist {
 
-void Signature::set_name(std::string_view text) {
+void CallHeader::set_name(std::string_view text) {
   name_hash = fnv1a(text);
   std::copy_n(text.begin(), std::min(text.size(), name.size()), name.begin());
 }
 
-std::string printable_name(const Signature& s) {
+std::string printable_name(const CallHeader& s) {
   std::string name(s.name.data(), strnlen(s.name.data(), s.name.size()));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return name;
 }
 
-std::string describe(const Signature& s) {
+std::string describe(const CallHeader& s) {
   std::string text =
       fmt::format("{} #{} '{}'", name_of(s.operation), s.sequence, printable_name(s));
   if (s.operation == Operation::barrier) return text;
@@ -27,13 +27,13 @@ std::string describe(const Signature& s) {
   if (s.operation == Operation::broadcast) return text + fmt::format(" from root {}", s.root);
   if (s.algorithm != Algorithm::automatic)  // MPI's choice is not known
     text += fmt::format(" ({})", name_of(s.algorithm));
-  if (s.window != Signature::no_window) {
-    text += fmt::format(" at byte {} of window {}", s.offset, s.window);
+  if (s.region != CallHeader::no_region) {
+    text += fmt::format(" at byte {} of region {}", s.offset, s.region);
   }
   return text;
 }
 
-void compare(const Signature& mine, const Signature& theirs, int peer) {
+void compare(const CallHeader& mine, const CallHeader& theirs, int peer) {
   if (std::memcmp(&mine, &theirs, sizeof mine) == 0) [[likely]]
     return;
   check<CommError>(

@@ -15,21 +15,21 @@ bool has_levels(const Choice& choice) {
   return nodes > 1 && nodes < choice.world;
 }
 
-std::span<const Algorithm> candidates(const Choice& choice, bool in_window) {
+std::span<const Algorithm> candidates(const Choice& choice, bool in_region) {
   using enum Algorithm;
   static constexpr Algorithm leveled[] = {one_shot, hierarchical};
-  static constexpr Algorithm windows[] = {one_shot, shared};
+  static constexpr Algorithm regions[] = {one_shot, shared};
   static constexpr Algorithm copies[] = {one_shot, direct};
   static constexpr Algorithm streams[] = {one_shot, direct, halving, ring};
   switch (choice.requested) {
     case automatic:
       if (has_levels(choice)) return leveled;
       if (!choice.shared_memory) return streams;
-      return in_window ? windows : copies;
-    case direct: return in_window ? windows : copies;
+      return in_region ? regions : copies;
+    case direct: return in_region ? regions : copies;
     case hierarchical:
       if (has_levels(choice)) break;
-      return std::span(in_window ? windows : copies).last(1);
+      return std::span(in_region ? regions : copies).last(1);
     default: break;
   }
   return {&choice.requested, 1};
@@ -51,10 +51,10 @@ bool adds_in_tree_order(std::string_view algorithm) {
 
 TransportCosts default_costs(std::string_view transport) {
   if (transport == "tcp")
-    return {.hop = 15e-6, .byte = 0.4e-9, .crowd = 0.25, .fold = 0.05e-9, .window = 0};
+    return {.hop = 15e-6, .byte = 0.4e-9, .crowd = 0.25, .fold = 0.05e-9, .region = 0};
   if (transport == "shm+tcp")
-    return {.hop = 15e-6, .byte = 0.4e-9, .crowd = 0.25, .fold = 0.05e-9, .window = 0};
-  return {.hop = 0.3e-6, .byte = 0.2e-9, .crowd = 0.1, .fold = 0.05e-9, .window = 0.06e-9};
+    return {.hop = 15e-6, .byte = 0.4e-9, .crowd = 0.25, .fold = 0.05e-9, .region = 0};
+  return {.hop = 0.3e-6, .byte = 0.2e-9, .crowd = 0.1, .fold = 0.05e-9, .region = 0.06e-9};
 }
 
 double predicted_seconds(const Choice& choice, Algorithm algorithm, std::size_t bytes) {
@@ -66,7 +66,7 @@ double predicted_seconds(const Choice& choice, Algorithm algorithm, std::size_t 
   switch (algorithm) {
     case Algorithm::ring: return 2 * (n - 1) * c.hop + share * s * (2 * c.byte + c.fold);
     case Algorithm::direct: return 2 * c.hop + share * s * (2 * crowded + c.fold);
-    case Algorithm::shared: return 2 * c.hop + share * s * c.window;
+    case Algorithm::shared: return 2 * c.hop + share * s * c.region;
     case Algorithm::one_shot: return c.hop + (n - 1) * s * (crowded + c.fold);
     case Algorithm::halving: {
       const double p = std::bit_floor(static_cast<unsigned>(choice.world));
@@ -79,14 +79,14 @@ double predicted_seconds(const Choice& choice, Algorithm algorithm, std::size_t 
       const double local = n / nodes;  // inside a machine bytes cost next to nothing
       return 2 * c.hop + 2 * default_costs("shm").hop +
              2 * s * (local - 1) / local * default_costs("shm").byte +
-             (nodes - 1) / nodes * s / choice.nodes->carriers * (2 * c.byte + c.fold);
+             (nodes - 1) / nodes * s / choice.nodes->local_shards * (2 * c.byte + c.fold);
     }
     default: break;
   }
   return std::numeric_limits<double>::infinity();
 }
 
-Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, bool in_window) {
+Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, bool in_region) {
   using enum Algorithm;
   if (operation != Operation::all_reduce) {
     const bool flat = choice.requested == automatic && !choice.shared_memory;
@@ -94,13 +94,13 @@ Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, b
         predicted_seconds(choice, ring, bytes) < predicted_seconds(choice, direct, bytes);
     return choice.requested == ring || (flat && ring_wins) ? ring : direct;
   }
-  const std::span<const Algorithm> all = candidates(choice, in_window);
+  const std::span<const Algorithm> all = candidates(choice, in_region);
   if (all.size() == 1) return all[0];
   return *std::ranges::min_element(
       all, {}, [&](Algorithm algorithm) { return predicted_seconds(choice, algorithm, bytes); });
 }
 
-std::string describe_choices(const Choice& choice, bool in_window) {
+std::string describe_choices(const Choice& choice, bool in_region) {
   const auto size = [](std::size_t bytes) {
     return bytes >= 1 << 20   ? fmt::format("{} MiB", bytes >> 20)
            : bytes >= 1 << 10 ? fmt::format("{} KiB", bytes >> 10)
@@ -108,9 +108,9 @@ std::string describe_choices(const Choice& choice, bool in_window) {
   };
   std::string text;
   std::size_t bytes = 4;
-  Algorithm now = choose(choice, Operation::all_reduce, bytes, in_window);
+  Algorithm now = choose(choice, Operation::all_reduce, bytes, in_region);
   for (; bytes <= std::size_t{1} << 30; bytes *= 2) {
-    const Algorithm next = choose(choice, Operation::all_reduce, 2 * bytes, in_window);
+    const Algorithm next = choose(choice, Operation::all_reduce, 2 * bytes, in_region);
     if (next == now) continue;
     text += fmt::format("up to {} {}; ", size(bytes), name_of(now));
     now = next;

@@ -30,7 +30,7 @@ struct TransportCosts {
   double crowd = 0.1;     ///< by how much of itself that grows for each further stream at once
   double fold = 0.05e-9;  ///< for each byte that is added (gamma)
   /// For each byte that is folded in shared memory, where nothing travels.
-  double window = 0.06e-9;
+  double region = 0.06e-9;
 
   bool operator==(const TransportCosts&) const = default;
 };
@@ -47,15 +47,15 @@ struct Choice {
   TransportCosts costs;
 };
 
-/// The algorithm for `bytes` bytes; never automatic. `in_window`: the buffer lies in shared memory.
+/// The algorithm for `bytes` bytes; never automatic. `in_region`: the buffer lies in shared memory.
 /// "direct" asks for whichever way of being direct is fastest. Operations other than all_reduce are
 /// ring or direct.
-Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, bool in_window);
+Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, bool in_region);
 
 /// What the model says of an all-reduce.
 double predicted_seconds(const Choice& choice, Algorithm algorithm, std::size_t bytes);
 
 /// "up to 8 KiB one-shot; beyond shared"
-std::string describe_choices(const Choice& choice, bool in_window);
+std::string describe_choices(const Choice& choice, bool in_region);
 
 }  // namespace lockstep::dist

@@ -6,7 +6,7 @@
 /// strictly in the order of the calls. Work::wait and allocate() block, and so does a call while
 /// the queue of its communicator is full.
 ///
-/// Every call carries a signature (sequence number, operation, dtype, count, name) that is compared
+/// Every call carries a header (sequence number, operation, dtype, count, name) that is compared
 /// with the other ranks' before any of their data is used.
 ///
 /// After an error (a lost peer, a timeout, a mismatch) the communicator is broken: this and every
@@ -114,10 +114,10 @@ class Communicator {
   /// their memory, so far. 0 where the communicator does not count them.
   virtual std::uint64_t bytes_moved() const { return 0; }
 
-  /// When this communicator breaks, its ranks stop waiting in `companion`, too; and the time that
-  /// they wait there counts as waited here. `companion` must not be gone before this one is used
+  /// When this communicator breaks, its ranks stop waiting in `linked`, too; and the time that
+  /// they wait there counts as waited here. `linked` must not be gone before this one is used
   /// for the last time.
-  virtual void share_fate(Communicator& companion) { companion_ = &companion; }
+  virtual void link_failure(Communicator& linked) { linked_ = &linked; }
 
   /// Its last calls, a line each, the oldest first: dist/collectives/flight_recorder.h.
   virtual std::string flight_record() const = 0;
@@ -131,7 +131,7 @@ class Communicator {
   virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
 
  protected:
-  Communicator* companion_ = nullptr;
+  Communicator* linked_ = nullptr;
 };
 
 inline bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }

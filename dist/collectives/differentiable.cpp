@@ -26,7 +26,7 @@ Tensor all_reduce_varying(const Tensor& x, Communicator& communicator, std::stri
                 [&communicator, name = std::string(name)](Gradients& g) {
                   const Tensor& dy = g.output();
                   const Tensor mine =
-                      g.muted() ? Tensor::zeros(dy.shape(), dy.dtype(), dy.device()) : dy;
+                      g.zero_weight() ? Tensor::zeros(dy.shape(), dy.dtype(), dy.device()) : dy;
                   g.pass(0, summed(mine, communicator, name + ", backward"));
                 });
 }

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
 
@@ -34,7 +34,7 @@ Executor::Executor(Transport& transport, FlightRecorder& recorder)
 
 void Executor::start(const Collective& collective) {
   collective_ = collective;
-  element_ = size_of(collective.signature.dtype);
+  element_ = size_of(collective.header.dtype);
   if (collective.plan != outline_.plan) outline(collective.plan);
   slot_bytes_ = round_up(bytes(outline_.slot_elements));
   std::size_t scratch = static_cast<std::size_t>(outline_.slots) * slot_bytes_;
@@ -72,7 +72,7 @@ void Executor::next_step() {
   to_send_ = step_.to < 0 ? 0 : header + bytes(step_.send.size());
   to_receive_ = step_.from < 0 ? 0 : header + bytes(step_.receive.size());
   if (packs(to_send_)) {
-    std::memcpy(outgoing_.data(), &collective_.signature, header_bytes);
+    std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
     copy_bytes(outgoing_.data() + header_bytes, at(step_.send.begin), to_send_ - header_bytes);
   }
 }
@@ -109,7 +109,7 @@ bool Executor::push() {
 std::span<const std::byte> Executor::next_to_send() const {
   if (packs(to_send_)) return std::span(outgoing_).first(to_send_).subspan(sent_);
   const std::size_t header = step_.header ? header_bytes : 0;
-  if (sent_ < header) return std::as_bytes(std::span(&collective_.signature, 1)).subspan(sent_);
+  if (sent_ < header) return std::as_bytes(std::span(&collective_.header, 1)).subspan(sent_);
   return {at(step_.send.begin) + (sent_ - header), to_send_ - sent_};
 }
 
@@ -123,9 +123,9 @@ bool Executor::pull() {
   if (count == 0) return false;
   received_ += count;
   if (before < header_bytes && received_ >= header_bytes) {
-    Signature theirs;
+    CallHeader theirs;
     std::memcpy(&theirs, incoming_.data(), header_bytes);
-    compare(collective_.signature, theirs, step_.from);
+    compare(collective_.header, theirs, step_.from);
     recorder_.heard(step_.from, theirs);
     if (!packed) pull_payload();
   }
@@ -168,8 +168,8 @@ bool Executor::pull_payload() {
 
 void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
   const std::array<const std::byte*, 2> both{target, other};
-  kernels::fold(collective_.signature.dtype, both, std::span(&target, 1),
-                static_cast<std::int64_t>(bytes / element_));
+  kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
+                       static_cast<std::int64_t>(bytes / element_));
 }
 
 void Executor::act() {
@@ -182,7 +182,7 @@ void Executor::act() {
       return copy_bytes(collective_.part, at(own.begin), bytes(own.size()));
     case Step::Action::fold_slots: return fold_slots();
     case Step::Action::fold_rest: return fold_rest();
-    case Step::Action::fold_windows: return fold_windows();
+    case Step::Action::reduce_regions: return reduce_regions();
   }
 }
 
@@ -190,31 +190,31 @@ void Executor::fold_slots() {
   for (int k = 0; k < step_.sources; ++k)
     sources_[index(k)] = k == step_.mine ? at(step_.fold.begin) : slot(k < step_.mine ? k : k - 1);
   destinations_[0] = at(step_.fold.begin);
-  kernels::fold(collective_.signature.dtype, std::span(sources_).first(index(step_.sources)),
-                std::span(destinations_).first(1), step_.fold.size());
+  kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(index(step_.sources)),
+                       std::span(destinations_).first(1), step_.fold.size());
 }
 
 void Executor::fold_rest() {
   for (int k = 0; k < step_.sources; ++k) sources_[index(k)] = slot(k);
   destinations_[0] = slot(0);
   const auto one = std::span(destinations_).first(1);
-  kernels::fold(collective_.signature.dtype, std::span(sources_).first(index(step_.sources)), one,
-                step_.fold.size());
+  kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(index(step_.sources)),
+                       one, step_.fold.size());
   sources_[0] = destinations_[0] = at(step_.fold.begin);
   sources_[1] = slot(0);
-  kernels::fold(collective_.signature.dtype, std::span(sources_).first(2), one, step_.fold.size());
+  kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(2), one,
+                       step_.fold.size());
 }
 
-void Executor::fold_windows() {
+void Executor::reduce_regions() {
   const Plan& plan = collective_.plan;
   const Range own = plan.part(plan.rank);
   for (int r = 0; r < plan.world; ++r) {
     const auto k = static_cast<std::size_t>(r);
-    destinations_[k] =
-        collective_.window->base[k] + collective_.signature.offset + bytes(own.begin);
+    destinations_[k] = collective_.region->base[k] + collective_.header.offset + bytes(own.begin);
     sources_[k] = destinations_[k];
   }
-  kernels::fold(collective_.signature.dtype, sources_, destinations_, own.size());
+  kernels::tree_reduce(collective_.header.dtype, sources_, destinations_, own.size());
   bytes_moved_ += 2 * static_cast<std::size_t>(plan.world - 1) * bytes(own.size());
 }
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/dist/collectives/call_header.h"
 #include "lockstep/dist/collectives/flight_recorder.h"
 #include "lockstep/dist/collectives/plan.h"
-#include "lockstep/dist/collectives/call_header.h"
 #include "lockstep/dist/transport/transport.h"
 
 namespace lockstep::dist {
@@ -25,10 +25,10 @@ namespace lockstep::dist {
 /// A plan and the memory it works on, which the caller keeps alive.
 struct Collective {
   Plan plan;
-  Signature signature;
-  std::byte* buffer = nullptr;     ///< plan.count elements
-  std::byte* part = nullptr;       ///< the input of an all_gather, the output of a reduce_scatter
-  const Window* window = nullptr;  ///< for Algorithm::shared; the signature has the offset
+  CallHeader header;
+  std::byte* buffer = nullptr;  ///< plan.count elements
+  std::byte* part = nullptr;    ///< the input of an all_gather, the output of a reduce_scatter
+  const SharedRegion* region = nullptr;  ///< for Algorithm::shared; the header has the offset
 };
 
 class Executor {
@@ -64,7 +64,7 @@ class Executor {
     bool sums = false;
   };
 
-  static constexpr std::size_t header_bytes = sizeof(Signature);
+  static constexpr std::size_t header_bytes = sizeof(CallHeader);
   // A small message is handed over, and taken, in one piece with its header: one call of the
   // transport instead of two, and fewer cache lines between two cores.
   static constexpr std::size_t packed_bytes = 2048;
@@ -84,7 +84,7 @@ class Executor {
   void act();
   void fold_slots();
   void fold_rest();
-  void fold_windows();
+  void reduce_regions();
 
   std::byte* at(std::int64_t element) const { return collective_.buffer + bytes(element); }
   std::byte* slot(int number) const;

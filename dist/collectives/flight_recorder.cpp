@@ -5,21 +5,21 @@
 namespace lockstep::dist {
 namespace {
 
-std::string short_name(const Signature& signature) {
-  return fmt::format("#{} '{}'", signature.sequence, printable_name(signature));
+std::string short_name(const CallHeader& header) {
+  return fmt::format("#{} '{}'", header.sequence, printable_name(header));
 }
 
 }  // namespace
 
-void FlightRecorder::called(const Signature& signature, Seconds now) {
-  entry(signature.sequence) = {signature, now, {}, false};
-  next_ = signature.sequence + 1;
+void FlightRecorder::called(const CallHeader& header, Seconds now) {
+  entry(header.sequence) = {header, now, {}, false};
+  next_ = header.sequence + 1;
 }
 
 void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now) {
   done_ = sequence + 1;
   Entry& call = entry(sequence);
-  if (call.signature.sequence != sequence) return;  // forgotten: many calls have followed it
+  if (call.header.sequence != sequence) return;  // forgotten: many calls have followed it
   call.finished = now;
   call.done = true;
 }
@@ -29,12 +29,12 @@ std::string FlightRecorder::last_seen(int peer) const {
   if (done_ == 0) {
     text += "nothing";
   } else {
-    const Signature& last = entries_[(done_ - 1) % remembered].signature;
+    const CallHeader& last = entries_[(done_ - 1) % remembered].header;
     text += last.sequence == done_ - 1 ? short_name(last) : fmt::format("#{}", done_ - 1);
   }
   const Heard& heard = heard_[index(peer)];
   return text + (heard.ever ? fmt::format("; rank {} was last heard from in {}", peer,
-                                          short_name(heard.signature))
+                                          short_name(heard.header))
                             : fmt::format("; rank {} was never heard from", peer));
 }
 
@@ -43,7 +43,7 @@ std::string FlightRecorder::text(Seconds now) const {
   const std::uint64_t first = next_ - std::min<std::uint64_t>(next_, remembered);
   for (std::uint64_t sequence = first; sequence < next_; ++sequence) {
     const Entry& call = entries_[sequence % remembered];
-    text += fmt::format("{}   called {:.3f} s ago   ", describe(call.signature),
+    text += fmt::format("{}   called {:.3f} s ago   ", describe(call.header),
                         (now - call.called).count());
     if (call.done && !call.finished) {
       text += "done when waited for\n";

@@ -27,11 +27,11 @@ class FlightRecorder {
 
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
-  void called(const Signature& signature, Seconds now);
+  void called(const CallHeader& header, Seconds now);
   /// `now`: nothing if nobody looked at the clock, in a wait that ended at once.
   void finished(std::uint64_t sequence, std::optional<Seconds> now);
   /// `peer` has said that it is in this call.
-  void heard(int peer, const Signature& signature) { heard_[index(peer)] = {true, signature}; }
+  void heard(int peer, const CallHeader& header) { heard_[index(peer)] = {true, header}; }
 
   /// "this rank last finished #16 'bucket 1'; rank 2 was last heard from in #15 'bucket 0'"
   std::string last_seen(int peer) const;
@@ -40,14 +40,14 @@ class FlightRecorder {
 
  private:
   struct Entry {
-    Signature signature;
+    CallHeader header;
     Seconds called{0};
     std::optional<Seconds> finished{};
     bool done = false;
   };
   struct Heard {
     bool ever = false;
-    Signature signature{};
+    CallHeader header{};
   };
   Entry& entry(std::uint64_t sequence) { return entries_[sequence % remembered]; }
 

@@ -69,20 +69,20 @@ Work HostCommunicator::enqueue(Operation operation, const Tensor& buffer, const 
   Call& call = prepare(operation, buffer, root, name);
   call.part = part;
   call.collective.part = part.raw();
-  place_in_window(call);
-  call.collective.signature.algorithm =
+  place_in_region(call);
+  call.collective.header.algorithm =
       choose(choice_for(choice_, operation, buffer.dtype()), operation, buffer.bytes(),
-             call.collective.window != nullptr);
+             call.collective.region != nullptr);
   return start(call);
 }
 
-Work HostCommunicator::announce(Operation operation, const Tensor& data, int root,
-                                std::string_view name, WindowPlace place) {
+Work HostCommunicator::validate_call(Operation operation, const Tensor& data, int root,
+                                     std::string_view name, RegionPlace place) {
   if (failure_) return Work(this, next_);
   Call& call = prepare(operation, data, root, name);
-  call.collective.signature.algorithm = Algorithm::device;
-  call.collective.signature.window = place.window;
-  call.collective.signature.offset = place.offset;
+  call.collective.header.algorithm = Algorithm::device;
+  call.collective.header.region = place.region;
+  call.collective.header.offset = place.offset;
   return start(call);
 }
 
@@ -95,22 +95,22 @@ HostCommunicator::Call& HostCommunicator::prepare(Operation operation, const Ten
   const std::size_t length = std::min(name.size(), call.name.size() - 1);
   std::copy_n(name.begin(), length, call.name.begin());
   call.name[length] = 0;
-  Signature& signature = call.collective.signature;
-  signature.operation = operation;
-  signature.dtype = data.dtype();
-  signature.root = root;
-  signature.sequence = next_;
-  signature.count = data.numel();
-  signature.set_name(name);
+  CallHeader& header = call.collective.header;
+  header.operation = operation;
+  header.dtype = data.dtype();
+  header.root = root;
+  header.sequence = next_;
+  header.count = data.numel();
+  header.set_name(name);
   call.collective.buffer = data.raw();
   return call;
 }
 
 Work HostCommunicator::start(Call& call) {
-  const Signature& signature = call.collective.signature;
-  recorder_.called(signature, now());
-  call.collective.plan = {signature.operation, signature.algorithm, rank(),       size(),
-                          signature.count,     signature.root,      choice_.nodes};
+  const CallHeader& header = call.collective.header;
+  recorder_.called(header, now());
+  call.collective.plan = {header.operation, header.algorithm, rank(),       size(),
+                          header.count,     header.root,      choice_.nodes};
   const Work work(this, next_++);
   try {
     advance();
@@ -120,16 +120,16 @@ Work HostCommunicator::start(Call& call) {
   return work;
 }
 
-void HostCommunicator::place_in_window(Call& call) const {
+void HostCommunicator::place_in_region(Call& call) const {
   const auto me = static_cast<std::size_t>(rank());
   const std::byte* const data = call.buffer.raw();
-  for (std::size_t k = 0; data != nullptr && k < windows_.size(); ++k) {
-    const Window& window = windows_[k];
-    if (data < window.base[me] || data + call.buffer.bytes() > window.base[me] + window.bytes)
+  for (std::size_t k = 0; data != nullptr && k < regions_.size(); ++k) {
+    const SharedRegion& region = regions_[k];
+    if (data < region.base[me] || data + call.buffer.bytes() > region.base[me] + region.bytes)
       continue;
-    call.collective.window = &window;
-    call.collective.signature.window = static_cast<std::int32_t>(k);
-    call.collective.signature.offset = static_cast<std::uint64_t>(data - window.base[me]);
+    call.collective.region = &region;
+    call.collective.header.region = static_cast<std::int32_t>(k);
+    call.collective.header.offset = static_cast<std::uint64_t>(data - region.base[me]);
     return;
   }
 }
@@ -142,15 +142,15 @@ Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
   const std::size_t bytes =
       static_cast<std::size_t>(std::max<std::int64_t>(1, numel)) * size_of(dtype);
   try {
-    windows_.push_back(transport_->allocate(bytes));
+    regions_.push_back(transport_->allocate(bytes));
   } catch (const PeerError& error) {
     give_up(true, "allocate", fmt::format("{} {}", numel, dtype), error.what());
   } catch (const CommError& error) {
     give_up(false, "allocate", fmt::format("{} {}", numel, dtype), error.what());
   }
-  const Window& window = windows_.back();
-  return Tensor::over(Storage::adopt(window.base[static_cast<std::size_t>(rank())], bytes,
-                                     [keeper = window.keeper] {}),
+  const SharedRegion& region = regions_.back();
+  return Tensor::over(Storage::adopt(region.base[static_cast<std::size_t>(rank())], bytes,
+                                     [keeper = region.keeper] {}),
                       0, shape, dtype);
 }
 
@@ -162,7 +162,7 @@ void HostCommunicator::abort(std::string_view reason) noexcept {
     failure_ = std::current_exception();
   }
   transport_->abort(reason);
-  if (companion_) companion_->abort(reason);
+  if (linked_) linked_->abort(reason);
 }
 
 std::string_view HostCommunicator::algorithm(std::size_t bytes, DType dtype) const {
@@ -254,7 +254,7 @@ std::exception_ptr HostCommunicator::failure(std::uint64_t sequence) const {
 void HostCommunicator::give_up(bool echo, std::string_view why) {
   const Call& call = this->call(front_);
   give_up(echo, name_of(call.collective.plan.operation),
-          fmt::format("#{} '{}'", call.collective.signature.sequence, call.name.data()), why);
+          fmt::format("#{} '{}'", call.collective.header.sequence, call.name.data()), why);
 }
 
 void HostCommunicator::give_up(bool echo, std::string_view operation, std::string_view call,
@@ -265,7 +265,7 @@ void HostCommunicator::give_up(bool echo, std::string_view operation, std::strin
   const std::string reason =
       fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why);
   transport_->abort(reason);
-  if (companion_) companion_->abort(reason);
+  if (linked_) linked_->abort(reason);
   std::rethrow_exception(failure_);
 }
 

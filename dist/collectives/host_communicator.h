@@ -27,9 +27,10 @@
 namespace lockstep::dist {
 
 struct CommunicatorOptions {
-  Algorithm algorithm = Algorithm::automatic;  ///< what all-reduces ask for (dist/collectives/choice.h)
-  Seconds timeout{60};                         ///< without any byte moving
-  NodeMap nodes = {};                          ///< empty: all ranks on one machine
+  Algorithm algorithm =
+      Algorithm::automatic;  ///< what all-reduces ask for (dist/collectives/choice.h)
+  Seconds timeout{60};       ///< without any byte moving
+  NodeMap nodes = {};        ///< empty: all ranks on one machine
 };
 
 class HostCommunicator final : public Communicator {
@@ -49,9 +50,9 @@ class HostCommunicator final : public Communicator {
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
 
   /// Agrees with the other ranks on a call whose data travel elsewhere, between GPUs: compares
-  /// signatures, and is done when all ranks have called it, as far as this rank can tell.
-  Work announce(Operation operation, const Tensor& data, int root, std::string_view name,
-                WindowPlace place);
+  /// headers, and is done when all ranks have called it, as far as this rank can tell.
+  Work validate_call(Operation operation, const Tensor& data, int root, std::string_view name,
+                     RegionPlace place);
 
   /// Measures what hops and bytes cost here, so that the choice of algorithms stands on that rather
   /// than on constants; all ranks take rank 0's figures. Collective; some milliseconds.
@@ -67,7 +68,7 @@ class HostCommunicator final : public Communicator {
   }
 
   Seconds now() const override { return transport_->now(); }
-  Seconds waited() const override { return companion_ ? waited_ + companion_->waited() : waited_; }
+  Seconds waited() const override { return linked_ ? waited_ + linked_->waited() : waited_; }
   std::uint64_t bytes_moved() const override { return executor_.bytes_moved(); }
 
   std::string flight_record() const override { return recorder_.text(now()); }
@@ -90,7 +91,7 @@ class HostCommunicator final : public Communicator {
   /// The next call of the queue, described; and its way into execution.
   Call& prepare(Operation operation, const Tensor& data, int root, std::string_view name);
   Work start(Call& call);
-  void place_in_window(Call& call) const;
+  void place_in_region(Call& call) const;
   Call& call(std::uint64_t sequence) { return queue_[sequence % queue_length]; }
 
   /// Carries on with the calls in the queue; true if anything moved. Throws if that fails. `timed`:
@@ -110,7 +111,7 @@ class HostCommunicator final : public Communicator {
   Choice choice_;
   FlightRecorder recorder_;
   Executor executor_;
-  std::vector<Window> windows_;
+  std::vector<SharedRegion> regions_;
   std::vector<Call> queue_;
   std::uint64_t front_ = 0;  // the call being carried out: all before it are done
   std::uint64_t next_ = 0;   // the number of the next call

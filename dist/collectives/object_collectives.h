@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/dist/world/world.h"
+#include "lockstep/dist/collectives/communicator.h"
 
 namespace lockstep::dist {
 
@@ -27,9 +27,5 @@ std::string parameter_digest(const std::vector<Parameter>& parameters);
 /// others wait as long as `timeout`, in which the communicator's own does not count.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               Seconds timeout = Seconds(3600));
-inline void on_rank0(const World& world, const std::function<void()>& task,
-                     Seconds timeout = Seconds(3600)) {
-  on_rank0(world.communicator(), task, timeout);
-}
 
 }  // namespace lockstep::dist

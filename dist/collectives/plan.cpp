@@ -23,7 +23,7 @@ enum class Phase : std::uint8_t {
   exchange,
   fold_slots,
   fold_all,
-  fold_windows,
+  reduce_regions,
   announce,
   greet,
   halve,
@@ -52,7 +52,7 @@ using enum Phase;
 using enum Scope;
 constexpr Stage ring[] = {{ring_reduce}, {ring_gather}};
 constexpr Stage direct[] = {{collect}, {fold_slots}, {share}};
-constexpr Stage shared[] = {{announce}, {fold_windows}, {announce}};
+constexpr Stage shared[] = {{announce}, {reduce_regions}, {announce}};
 constexpr Stage one_shot[] = {{exchange}, {fold_all}};
 constexpr Stage halving[] = {{greet}, {halve}, {rest_in}, {fold_rest}, {twice}, {rest_out}};
 constexpr Stage hierarchical[] = {{greet},           {collect, node},      {fold_slots, node},
@@ -101,10 +101,10 @@ struct Group {
     const int node = nodes.node_of[index(plan.rank)];
     place = nodes.place_of[index(plan.rank)];
     size = static_cast<int>(nodes.ranks[index(node)].size());
-    parts = nodes.carriers;
+    parts = nodes.local_shards;
     if (scope == Scope::node) return;
-    takes_part = place < nodes.carriers;
-    whole = partition(plan.count, nodes.carriers, place);
+    takes_part = place < nodes.local_shards;
+    whole = partition(plan.count, nodes.local_shards, place);
     place = node;
     size = parts = static_cast<int>(nodes.ranks.size());
   }
@@ -163,7 +163,7 @@ int length(const Plan& plan, Stage stage) {
     case Phase::copy_out: return 1;
     case Phase::fold_slots: return group.takes_part && group.size > 2 ? 1 : 0;
     case Phase::fold_all:
-    case Phase::fold_windows:
+    case Phase::reduce_regions:
     case Phase::greet: return group.takes_part && group.size > 1 ? 1 : 0;
     case Phase::ring_reduce:
     case Phase::ring_gather:
@@ -267,7 +267,7 @@ Step step_of(const Plan& plan, Stage stage, int s, bool first) {
     case Phase::none: break;
     case Phase::copy_in: return act(copy_in);
     case Phase::copy_out: return act(copy_out);
-    case Phase::fold_windows: return act(fold_windows);
+    case Phase::reduce_regions: return act(reduce_regions);
     case Phase::fold_slots:
       return fold(fold_slots, group.part(group.place), group.size, group.place);
     case Phase::fold_all: return fold(fold_slots, group.whole, group.size, group.place);

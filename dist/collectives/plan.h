@@ -39,7 +39,7 @@
 /// at the rank after its owner, so the bits depend on the cut.
 ///
 /// DIRECT. Every rank sends part p straight to its owner p; the owner folds all contributions in a
-/// balanced binary tree over ranks (kernels/fold.h) and sends the sum to all. As many bytes as the
+/// balanced binary tree over ranks (kernels/tree_reduce.h) and sends the sum to all. As many bytes as the
 /// ring, and latency of two hops instead of 2 (n-1), but n - 1 streams at once. The bits of an
 /// element depend on the n contributions alone, neither on the cut nor on the transport.
 ///
@@ -116,12 +116,12 @@ struct Step {
   };
   enum class Action : std::uint8_t {
     none,
-    copy_in,       ///< own part of the buffer := the input (all_gather)
-    copy_out,      ///< the output := own part of the buffer (reduce_scatter)
-    fold_slots,    ///< `fold` := tree sum of `sources` contributions: itself as number `mine`, and
-                   ///< the slots, in order, as the others
-    fold_rest,     ///< `fold` += tree sum of the first `sources` slots
-    fold_windows,  ///< own part on every rank := tree sum of that part of every rank
+    copy_in,     ///< own part of the buffer := the input (all_gather)
+    copy_out,    ///< the output := own part of the buffer (reduce_scatter)
+    fold_slots,  ///< `fold` := tree sum of `sources` contributions: itself as number `mine`, and
+                 ///< the slots, in order, as the others
+    fold_rest,   ///< `fold` += tree sum of the first `sources` slots
+    reduce_regions,  ///< own part on every rank := tree sum of that part of every rank
   };
 
   int to = -1;  ///< the rank to send to, or -1

@@ -5,7 +5,7 @@
 
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/collectives/measure.h"
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
 namespace {
@@ -18,7 +18,7 @@ double seconds_per_folded_byte(const Communicator& communicator) {
   const std::array<const std::byte*, 2> sources{a.raw(), b.raw()};
   std::array<std::byte*, 1> destination{a.raw()};
   return median_seconds(communicator, 7,
-                        [&] { kernels::fold(DType::f32, sources, destination, large); }) /
+                        [&] { kernels::tree_reduce(DType::f32, sources, destination, large); }) /
          static_cast<double>(a.bytes());
 }
 
@@ -43,15 +43,15 @@ void HostCommunicator::tune() {
   costs.byte = std::max(least, streaming / 2 / crowd);
   if (transport_->has_shared_memory()) {
     const double shared = seconds(allocate(large, DType::f32, {})) - 2 * costs.hop;
-    costs.window = std::max(least, shared / (share * bytes));
+    costs.region = std::max(least, shared / (share * bytes));
   }
   choice_.requested = requested;
 
   const Tensor agreed = Tensor::empty({4}, DType::f64);
   const auto values = agreed.span<double>();
-  values[0] = costs.hop, values[1] = costs.byte, values[2] = costs.fold, values[3] = costs.window;
+  values[0] = costs.hop, values[1] = costs.byte, values[2] = costs.fold, values[3] = costs.region;
   broadcast(agreed, 0, "tune").wait();
-  costs.hop = values[0], costs.byte = values[1], costs.fold = values[2], costs.window = values[3];
+  costs.hop = values[0], costs.byte = values[1], costs.fold = values[2], costs.region = values[3];
   choice_.costs = costs;
 }
 

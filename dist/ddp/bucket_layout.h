@@ -7,7 +7,7 @@
 /// is cut into buckets; the *plan* gives each of them its place in memory.
 ///
 ///     registered:   0.weight  0.bias  2.weight  2.bias  4.weight  4.bias
-///     bucket 1:    [0.weight  0.bias | control message]
+///     bucket 1:    [0.weight  0.bias | step metadata]
 ///     bucket 0:                      [2.weight  2.bias  4.weight  4.bias]
 ///
 /// Within a bucket gradients lie in registration order, each aligned to 64 bytes, so that kernels
@@ -99,10 +99,10 @@ struct BucketPlan {
     Device device = {};
     std::vector<Slot> slots;
     std::int64_t begin = 0;  ///< elements from the start of the memory of this dtype and device
-    std::int64_t numel = 0;  ///< padding included, the control message of the last one not
+    std::int64_t numel = 0;  ///< padding included, the step metadata of the last one not
     bool operator==(const Bucket&) const = default;
   };
-  /// In the order in which they are launched; behind the last one lies the control message.
+  /// In the order in which they are launched; behind the last one lies the step metadata.
   std::vector<Bucket> buckets;
 };
 

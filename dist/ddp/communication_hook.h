@@ -9,7 +9,7 @@
 /// all ranks. Nothing else of the reducer changes. Losses are weighted before backward, so a hook
 /// only sums; a window of several backwards is seen once, as their sum; a parameter that this rank
 /// has not used is there as zeros; what an earlier backward has synchronized is carried by rank 0
-/// alone. The control message travels beside the hook, uncompressed.
+/// alone. The step metadata travels beside the hook, uncompressed.
 ///
 ///   hook             on the wire, of an all-reduce's bytes       the sum
 ///   none             all                                         f32

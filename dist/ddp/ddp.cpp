@@ -6,11 +6,11 @@
 namespace lockstep::dist {
 namespace {
 
-std::string_view name_of(Replan replan) {
-  switch (replan) {
-    case Replan::never: return "never";
-    case Replan::ready_order: return "ready_order";
-    case Replan::measured: return "measured";
+std::string_view name_of(RebuildBuckets rebuild_buckets) {
+  switch (rebuild_buckets) {
+    case RebuildBuckets::never: return "never";
+    case RebuildBuckets::ready_order: return "ready_order";
+    case RebuildBuckets::measured: return "measured";
   }
   return "?";
 }
@@ -49,9 +49,9 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
                     "deferred {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
-                    name_of(options.replan), options.bucket_layout, name_of(options.buffers),
-                    name_of(options.nonfinite), options.hook ? options.hook->name() : "none",
-                    options.deferred);
+                    name_of(options.rebuild_buckets), options.bucket_layout,
+                    name_of(options.buffers), name_of(options.nonfinite),
+                    options.hook ? options.hook->name() : "none", options.deferred);
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {
@@ -92,7 +92,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   reducer_ = std::make_unique<Reducer>(
       parameters, communicator,
       ReducerOptions{.caps = caps,
-                     .replan = options.replan,
+                     .rebuild_buckets = options.rebuild_buckets,
                      .layout = std::move(layout),
                      .nonfinite = options.nonfinite,
                      .hook = options.hook,

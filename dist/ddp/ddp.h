@@ -47,7 +47,7 @@ struct DdpOptions {
   double bucket_cap_mb = 25;   ///< MiB of gradients per bucket; fractions are allowed
   double first_bucket_mb = 1;  ///< the first bucket goes when it holds so much
   double last_bucket_mb = 1;   ///< the last is the smallest that holds so much
-  Replan replan = Replan::ready_order;
+  RebuildBuckets rebuild_buckets = RebuildBuckets::ready_order;
   std::string bucket_layout =
       {};  ///< of a checkpoint (DistributedDataParallel::bucket_layout); then
            ///< nothing is planned

@@ -37,7 +37,7 @@ GradientBuckets::~GradientBuckets() {
 void GradientBuckets::make_arenas() {
   const BucketPlan plan = bucket_plan(sizes_, {reverse_order(sizes_.size()), {}});
   const auto control =
-      static_cast<std::int64_t>(sizes_.size()) + communicator_.size() * control_elements;
+      static_cast<std::int64_t>(sizes_.size()) + communicator_.size() * metadata_elements;
   for (const BucketPlan::Bucket& whole : plan.buckets) {
     const Tensor travelling =
         communicator_.allocate(whole.numel + control, whole.dtype, whole.device);
@@ -94,12 +94,12 @@ void GradientBuckets::place(std::size_t b) {
   }
   if (b + 1 == plan_.buckets.size()) {
     const auto parameters = static_cast<std::int64_t>(parameters_.size());
-    const std::int64_t notes = parameters + communicator_.size() * control_elements;
+    const std::int64_t notes = parameters + communicator_.size() * metadata_elements;
     notes_ = arena.travelling.slice(end, end + notes);
     const bool on_gpu = notes_.device() != Device{};
     notes_on_host_ = on_gpu ? Tensor::over(pinned_, 0, {notes}, notes_.dtype()) : notes_;
     used_ = notes_on_host_.slice(0, parameters);
-    control_ = notes_on_host_.slice(parameters, notes);
+    metadata_ = notes_on_host_.slice(parameters, notes);
     bucket.travelling = arena.travelling.slice(begin, end + notes);
   }
   buckets_.push_back(std::move(bucket));
@@ -127,12 +127,12 @@ std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
   return sizes;
 }
 
-void depart(const GradientBuckets::Bucket& bucket) {
+void copy_to_host(const GradientBuckets::Bucket& bucket) {
   if (bucket.memory.device() != bucket.travelling.device())
     bucket.travelling.slice(0, bucket.memory.numel()).copy_from(bucket.memory);
 }
 
-void arrive(const GradientBuckets::Bucket& bucket) {
+void copy_from_host(const GradientBuckets::Bucket& bucket) {
   if (bucket.memory.device() != bucket.travelling.device())
     bucket.memory.copy_from(bucket.travelling.slice(0, bucket.memory.numel()));
 }

@@ -8,15 +8,15 @@
 ///
 ///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | control |
 ///
-/// Behind the last bucket lies the control message (dist/ddp/step_metadata.h): the last bucket's collective
+/// Behind the last bucket lies the step metadata (dist/ddp/step_metadata.h): the last bucket's collective
 /// takes it along.
 
 #include <string>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/dist/ddp/bucket_layout.h"
 #include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/ddp/bucket_layout.h"
 
 namespace lockstep::dist {
 
@@ -26,7 +26,7 @@ class GradientBuckets {
     std::string name;         ///< "bucket 0"
     Tensor memory;            ///< (numel,): the gradients
     Tensor travelling;        ///< the communicator's: `memory` or its copy on the host; in the last
-                              ///< bucket the control message follows
+                              ///< bucket the step metadata follows
     std::size_t pending = 0;  ///< gradients still to become ready in this backward
     Work work{};
     std::vector<int> members{};  ///< indices of its parameters
@@ -54,15 +54,15 @@ class GradientBuckets {
   Bucket& of(std::size_t parameter) { return buckets_[bucket_of_[parameter]]; }
 
   /// On the host, of the last bucket's dtype: how many ranks use each parameter (parameters,), and
-  /// the ranks' messages (ranks * control_elements,). Undefined without parameters. Where buckets
+  /// the ranks' messages (ranks * metadata_elements,). Undefined without parameters. Where buckets
   /// travel between GPUs, they are copied behind the last one before it leaves, and back.
   const Tensor& used() const { return used_; }
-  const Tensor& control() const { return control_; }
+  const Tensor& metadata() const { return metadata_; }
 
   void send_notes() const;
   void fetch_notes() const;  ///< waits for the GPU
 
-  std::size_t bytes() const;  ///< of gradients, padding and control message
+  std::size_t bytes() const;  ///< of gradients, padding and step metadata
 
  private:
   struct Arena {
@@ -82,15 +82,15 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;
   Storage pinned_;                // what notes_on_host_ lies in, where buckets are on a GPU
-  Tensor notes_, notes_on_host_;  // used_ and control_ in one; the same tensor on the host
-  Tensor used_, control_;
+  Tensor notes_, notes_on_host_;  // used_ and metadata_ in one; the same tensor on the host
+  Tensor used_, metadata_;
 };
 
 /// What a plan wants to know of the parameters.
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters);
 
 /// Copies a bucket's gradients on their way, or back; nothing if they travel where they lie.
-void depart(const GradientBuckets::Bucket& bucket);
-void arrive(const GradientBuckets::Bucket& bucket);
+void copy_to_host(const GradientBuckets::Bucket& bucket);
+void copy_from_host(const GradientBuckets::Bucket& bucket);
 
 }  // namespace lockstep::dist

@@ -34,7 +34,8 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
       number_(agreed_number(communicator)),
       options_(std::move(options)),
       entries_(parameters.size()),
-      planned_(options_.replan == Replan::never || options_.layout || parameters.size() < 2),
+      planned_(options_.rebuild_buckets == RebuildBuckets::never || options_.layout ||
+               parameters.size() < 2),
       ready_at_(parameters.size()),
       messages_(index(communicator.size())) {
   check_parameters(parameters);
@@ -65,11 +66,12 @@ void Reducer::observe_all() {
 
 // All ranks are here, after the same synchronization: no window is open, and nothing travels. What
 // the rank `source` has seen decides for all.
-void Reducer::replan(int source) {
+void Reducer::rebuild_buckets(int source) {
   planned_ = true;
   const std::size_t n = entries_.size();
   const std::vector<int> order = complete_order(ready_, n);
-  const LinkModel link = options_.replan == Replan::measured ? measure_link() : LinkModel{};
+  const LinkModel link =
+      options_.rebuild_buckets == RebuildBuckets::measured ? measure_link() : LinkModel{};
   const Tensor seen = Tensor::empty({static_cast<std::int64_t>(2 * n + 2)}, DType::f64);
   double* values = seen.data<double>();
   std::ranges::copy(order, values);
@@ -82,7 +84,7 @@ void Reducer::replan(int source) {
   std::ranges::transform(std::span(values, n), agreed.begin(),
                          [](double value) { return static_cast<int>(value); });
   const std::span<const double> ready_at(values + n, n);
-  BucketLayout layout = options_.replan == Replan::measured
+  BucketLayout layout = options_.rebuild_buckets == RebuildBuckets::measured
                             ? measured_layout(buckets_->sizes(), std::move(agreed), ready_at,
                                               {values[2 * n], values[2 * n + 1]})
                             : capped_layout(buckets_->sizes(), std::move(agreed), options_.caps);

@@ -95,7 +95,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   if (!syncing_) return;
   began_ = times();
   launched_ = 0;
-  carries_ = false;
+  already_reduced_ = false;
   bad_parameter_ = -1;
   ready_.clear();
   for (GradientBuckets::Bucket& bucket : buckets_->all()) bucket.pending = 0;
@@ -117,7 +117,7 @@ bool Reducer::begin(std::size_t i) {
   const GradientState state = parameter.gradient_state();
   if (state == GradientState::local) return entries_[i].used;
   if (state == GradientState::synchronized) {
-    carries_ = true;
+    already_reduced_ = true;
     if (communicator_.rank() == 0) return true;
   }
   parameter.zero_grad();
@@ -151,9 +151,9 @@ void Reducer::launch(GradientBuckets::Bucket& bucket, bool last) {
     return;
   }
   if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
-  if (last) write_control();
+  if (last) write_metadata();
   if (options_.hook) return launch_hook(bucket, last);
-  depart(bucket);
+  copy_to_host(bucket);
   bucket.work = communicator_.all_reduce(bucket.travelling, bucket.name);
 }
 
@@ -164,7 +164,7 @@ void Reducer::receive_sums() {
       options_.hook->complete(view(bucket), communicator_);
     } else {
       bucket.work.wait();
-      arrive(bucket);
+      copy_from_host(bucket);
     }
     if (steps_early()) step_early(bucket);
   }
@@ -186,9 +186,9 @@ void Reducer::look_for_nonfinite(const GradientBuckets::Bucket& bucket) {
   }
 }
 
-void Reducer::write_control() {
+void Reducer::write_metadata() {
   const Times now = times();
-  ControlMessage message;
+  StepMetadata message;
   message.weight = window_.weight;
   message.divisor = window_.contribution.divisor;
   message.kind = window_.contribution.kind;
@@ -196,30 +196,30 @@ void Reducer::write_control() {
   message.wait_seconds = last_wait_;
   message.plan = plan_digest_;
   message.steps = std::exchange(steps_digest_, 0);
-  message.carries = carries_ ? 1 : 0;
+  message.already_reduced = already_reduced_ ? 1 : 0;
   message.joined = joined_ ? 1 : 0;
   message.bad_parameter = bad_parameter_;
   message.bad_element = bad_element_;
-  const Tensor& control = buckets_->control();
+  const Tensor& control = buckets_->metadata();
   control.fill_zero();
-  const std::int64_t mine = communicator_.rank() * control_elements;
+  const std::int64_t mine = communicator_.rank() * metadata_elements;
   visit_floating("reducer", control.dtype(), [&](auto zero) {
-    write(message, control.slice(mine, mine + control_elements).span<decltype(zero)>());
+    write(message, control.slice(mine, mine + metadata_elements).span<decltype(zero)>());
   });
   buckets_->send_notes();
 }
 
-Agreement Reducer::read_control() {
+StepOutcome Reducer::read_metadata() {
   buckets_->all().back().work.finish();
   buckets_->fetch_notes();
-  const Tensor& control = buckets_->control();
+  const Tensor& control = buckets_->metadata();
   for (std::size_t r = 0; r < messages_.size(); ++r)
     visit_floating("reducer", control.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const auto all = std::span<const T>(control.span<T>());
-      messages_[r] = read(all.subspan(r * control_elements, control_elements));
+      messages_[r] = read(all.subspan(r * metadata_elements, metadata_elements));
     });
-  const Agreement agreement = agree(messages_, options_.nonfinite);
+  const StepOutcome agreement = decide_step(messages_, options_.nonfinite);
   report_.verdict = agreement.verdict;
   report_.weight = agreement.weight;
   report_.all_joined = agreement.all_joined;
@@ -240,7 +240,7 @@ void Reducer::backward_ends() {
   if (recording_) return take_sums();
   if (can_defer()) return defer();
   receive_sums();
-  const Agreement agreement = read_control();
+  const StepOutcome agreement = read_metadata();
   if (agreement.verdict == StepVerdict::stop) stop(agreement);
   if (steps_early()) check_final(agreement);
   if (agreement.verdict == StepVerdict::commit) commit(agreement);
@@ -253,13 +253,13 @@ void Reducer::backward_ends() {
   for (Entry& entry : entries_) entry.used = false;
   ++synchronizations_;
   if (options_.after_sync) options_.after_sync(report_.verdict, agreement.source);
-  if (!planned_ && agreement.weight > 0) replan(agreement.source);
+  if (!planned_ && agreement.weight > 0) rebuild_buckets(agreement.source);
   const Times now = times();
   last_wait_ = (now.waited - step_start_.waited).count();
   step_start_ = now;
 }
 
-void Reducer::commit(const Agreement& agreement) {
+void Reducer::commit(const StepOutcome& agreement) {
   for (const GradientBuckets::Bucket& bucket : buckets_->all()) {
     if (agreement.scale != 1) kernels::scale(agreement.scale, bucket.memory, bucket.memory, false);
     if (options_.nonfinite != NonFinite::ignore) look_for_nonfinite(bucket);
@@ -290,11 +290,11 @@ void Reducer::overflowed() {
 
 // Every rank has read the same messages, and throws the same error; none leaves before all have
 // read them.
-void Reducer::stop(const Agreement& agreement) {
+void Reducer::stop(const StepOutcome& agreement) {
   meet_before_stop();
   if (!agreement.problem.empty())
     throw AgreedError(fmt::format("[backward] {}", agreement.problem));
-  const ControlMessage& bad = messages_[index(agreement.bad_rank)];
+  const StepMetadata& bad = messages_[index(agreement.bad_rank)];
   throw AgreedError(fmt::format(
       "[backward] element {} of the gradient of '{}' is infinite or NaN on rank {}",
       bad.bad_element, buckets_->parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
@@ -357,12 +357,12 @@ void Reducer::average_parameters() {
   for (const Parameter& parameter : buckets_->parameters())
     parameter.gradient_slot().copy_from(parameter.value());
   for (GradientBuckets::Bucket& bucket : buckets_->all()) {
-    depart(bucket);
+    copy_to_host(bucket);
     bucket.work = communicator_.all_reduce(bucket.travelling, "average " + bucket.name);
   }
   for (GradientBuckets::Bucket& bucket : buckets_->all()) {
     bucket.work.wait();
-    arrive(bucket);
+    copy_from_host(bucket);
     kernels::scale(1.0 / communicator_.size(), bucket.memory, bucket.memory, false);
   }
   for (const Parameter& parameter : buckets_->parameters())

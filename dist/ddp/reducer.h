@@ -21,7 +21,7 @@
 ///
 ///     sum over ranks and parts of w g  /  sum over ranks and parts of w,
 ///
-/// for which the ranks' contributions are summed unscaled, the weights with the control message
+/// for which the ranks' contributions are summed unscaled, the weights with the step metadata
 /// (dist/ddp/step_metadata.h), and the sums divided once, at the end. Where the total is known when backward
 /// begins (the loader knows it), the loss is seeded with w / total instead, and nothing is divided.
 ///
@@ -40,7 +40,7 @@
 /// does not depend on what is ready when.
 ///
 /// HOOKS. With ReducerOptions::hook a bucket's gradients are not all-reduced but handed to the hook
-/// (dist/ddp/communication_hook.h); the control message then is an all-reduce of its own.
+/// (dist/ddp/communication_hook.h); the step metadata then is an all-reduce of its own.
 ///
 /// A backward that is left by an exception breaks the communicator: the other ranks count on the
 /// buckets that will not come. An error that all ranks find together (`stop`) does not.
@@ -57,13 +57,13 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/dist/ddp/step_metadata.h"
-#include "lockstep/dist/ddp/gradient_buckets.h"
 #include "lockstep/dist/ddp/communication_hook.h"
+#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/step_metadata.h"
 
 namespace lockstep::dist {
 
-enum class Replan : std::uint8_t {
+enum class RebuildBuckets : std::uint8_t {
   never,
   ready_order,  ///< the same caps, in the order of the first backward
   measured,     ///< cuts for the earliest predicted finish, from the ready times of the first
@@ -72,7 +72,7 @@ enum class Replan : std::uint8_t {
 
 struct ReducerOptions {
   BucketCaps caps;
-  Replan replan = Replan::ready_order;
+  RebuildBuckets rebuild_buckets = RebuildBuckets::ready_order;
   std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
   NonFinite nonfinite = NonFinite::ignore;
   std::shared_ptr<CommunicationHook> hook = {};  ///< null: buckets are summed where they lie
@@ -195,11 +195,11 @@ class Reducer : public GradientObserver {
   void launch(GradientBuckets::Bucket& bucket, bool last);
   void receive_sums();
   void look_for_nonfinite(const GradientBuckets::Bucket& bucket);
-  void write_control();
-  Agreement read_control();
-  void commit(const Agreement& agreement);
+  void write_metadata();
+  StepOutcome read_metadata();
+  void commit(const StepOutcome& agreement);
   void discard() noexcept;
-  [[noreturn]] void stop(const Agreement& agreement);
+  [[noreturn]] void stop(const StepOutcome& agreement);
   void overflowed();
   void meet_before_stop();
   Times times() const { return {communicator_.now(), communicator_.waited()}; }
@@ -210,7 +210,7 @@ class Reducer : public GradientObserver {
   BucketView view(const GradientBuckets::Bucket& bucket) const;
   void launch_hook(GradientBuckets::Bucket& bucket, bool last);
   void step_early(const GradientBuckets::Bucket& bucket);
-  void check_final(const Agreement& agreement) const;
+  void check_final(const StepOutcome& agreement) const;
 
   // reducer_recording.cpp: backwards within a StepGraph
   void check_recordable(const Contribution& contribution) const;
@@ -220,9 +220,9 @@ class Reducer : public GradientObserver {
   void defer();
   void take_sums();
 
-  // replan.cpp: another layout
+  // rebuild_buckets.cpp: another layout
   void observe_all();
-  void replan(int source);
+  void rebuild_buckets(int source);
   LinkModel measure_link();
 
   Communicator& communicator_;
@@ -242,7 +242,7 @@ class Reducer : public GradientObserver {
   bool deferred_ = false;   // the messages of the last backward have not been read
   std::optional<Stream> side_stream_;
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
-  bool carries_ = false;
+  bool already_reduced_ = false;
   int bad_parameter_ = -1;
   std::int64_t bad_element_ = -1;
   bool eager_ = true;  // it launches buckets before it ends
@@ -257,7 +257,7 @@ class Reducer : public GradientObserver {
   std::uint64_t plan_digest_ = 0;
   std::uint64_t steps_digest_ = 0;
   std::uint64_t synchronizations_ = 0;
-  std::vector<ControlMessage> messages_;  // by rank
+  std::vector<StepMetadata> messages_;  // by rank
   StepReport report_;
   StepStatistics statistics_;
 };

@@ -18,7 +18,7 @@ using Divisor = Contribution::Divisor;
 
 bool Reducer::can_defer() const {
   const Divisor kind = window_.contribution.kind;
-  return options_.deferred && planned_ && !carries_ && !options_.hook && !steps_early() &&
+  return options_.deferred && planned_ && !already_reduced_ && !options_.hook && !steps_early() &&
          options_.nonfinite == NonFinite::ignore &&
          (kind == Divisor::given || kind == Divisor::ranks) &&
          buckets_->all().back().travelling.device() != Device{} &&
@@ -46,7 +46,7 @@ void Reducer::settle() {
   // Not on the current stream, where what was enqueued since would have to be waited for.
   if (!side_stream_) side_stream_ = Stream::create(device);
   const StreamGuard guard(*side_stream_);
-  const Agreement agreement = read_control();
+  const StepOutcome agreement = read_metadata();
   if (agreement.verdict == StepVerdict::stop) stop(agreement);
   check<StateError>(
       agreement.scale == 1,

@@ -60,9 +60,9 @@ void Reducer::step_early(const GradientBuckets::Bucket& bucket) {
   for (EarlyStepper* stepper : steppers_) stepper->step_now(final);
 }
 
-void Reducer::check_final(const Agreement& agreement) const {
+void Reducer::check_final(const StepOutcome& agreement) const {
   const auto first = std::ranges::find_if(
-      messages_, [](const ControlMessage& message) { return message.kind != Divisor::none; });
+      messages_, [](const StepMetadata& message) { return message.kind != Divisor::none; });
   if (agreement.scale == 1 || first == messages_.end() || first->kind == Divisor::summed) return;
   fail<StateError>(
       "[backward] the optimizer has stepped on sums divided by {:g}, as soon as they were there "

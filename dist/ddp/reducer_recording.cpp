@@ -1,5 +1,5 @@
 // Backwards that are part of a recorded step (core/gpu/graph.h). What is recorded runs again without the
-// host, so nothing may depend on what the host would read: no control message travels. The weights'
+// host, so nothing may depend on what the host would read: no step metadata travels. The weights'
 // total is known, every parameter is used, and the sums are the gradients. Whether ranks agree was
 // checked in the step that ran before the recording, and the calls are compared while it is made.
 

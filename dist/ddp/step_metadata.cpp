@@ -7,9 +7,9 @@
 namespace lockstep::dist {
 namespace {
 
-using Pieces = std::array<std::uint16_t, sizeof(ControlMessage) / 2>;
+using Pieces = std::array<std::uint16_t, sizeof(StepMetadata) / 2>;
 
-std::string describe(const ControlMessage& m) {
+std::string describe(const StepMetadata& m) {
   switch (m.kind) {
     case Contribution::Divisor::given:
       return fmt::format("weight {:g} of a total of {:g}", m.weight, m.divisor);
@@ -23,10 +23,10 @@ std::string describe(const ControlMessage& m) {
 }
 
 // The sums can be scaled to the mean only if all contributions were divided by the same number.
-std::string contradiction(std::span<const ControlMessage> messages, const ControlMessage& first,
+std::string contradiction(std::span<const StepMetadata> messages, const StepMetadata& first,
                           int source) {
   for (std::size_t r = 0; r < messages.size(); ++r) {
-    const ControlMessage& m = messages[r];
+    const StepMetadata& m = messages[r];
     if (m.plan != messages[0].plan)
       return fmt::format("ranks 0 and {} have different bucket plans", r);
     if (m.steps != messages[0].steps)
@@ -34,12 +34,12 @@ std::string contradiction(std::span<const ControlMessage> messages, const Contro
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
           "options differ, or one has stepped more often",
           r);
-    if (m.carries != messages[0].carries)
+    if (m.already_reduced != messages[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "
           "zeroed: "
           "zero_grad() on all ranks or on none",
-          m.carries ? r : 0, m.carries ? 0 : r);
+          m.already_reduced ? r : 0, m.already_reduced ? 0 : r);
     if (m.kind != Contribution::Divisor::none &&
         (m.kind != first.kind || m.divisor != first.divisor))
       return fmt::format(
@@ -55,33 +55,33 @@ std::string contradiction(std::span<const ControlMessage> messages, const Contro
 }  // namespace
 
 template <class T>
-void write(const ControlMessage& message, std::span<T> to) {
+void write(const StepMetadata& message, std::span<T> to) {
   std::ranges::copy(std::bit_cast<Pieces>(message), to.begin());
 }
 
 template <class T>
-ControlMessage read(std::span<const T> from) {
+StepMetadata read(std::span<const T> from) {
   Pieces pieces;
   std::ranges::transform(from.first(pieces.size()), pieces.begin(),
                          [](T value) { return static_cast<std::uint16_t>(value); });
-  return std::bit_cast<ControlMessage>(pieces);
+  return std::bit_cast<StepMetadata>(pieces);
 }
 
-template void write(const ControlMessage&, std::span<float>);
-template void write(const ControlMessage&, std::span<double>);
-template ControlMessage read(std::span<const float>);
-template ControlMessage read(std::span<const double>);
+template void write(const StepMetadata&, std::span<float>);
+template void write(const StepMetadata&, std::span<double>);
+template StepMetadata read(std::span<const float>);
+template StepMetadata read(std::span<const double>);
 
-Agreement agree(std::span<const ControlMessage> messages, NonFinite policy) {
+StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy) {
   using enum Contribution::Divisor;
-  Agreement a;
+  StepOutcome a;
   a.all_joined = std::ranges::all_of(messages, [](const auto& m) { return m.joined == 1; });
   bool carried = false, any_joined = false;
-  const ControlMessage* first = nullptr;
+  const StepMetadata* first = nullptr;
   for (std::size_t r = 0; r < messages.size(); ++r) {
-    const ControlMessage& m = messages[r];
+    const StepMetadata& m = messages[r];
     a.weight += m.weight;
-    carried = carried || m.carries == 1;
+    carried = carried || m.already_reduced == 1;
     any_joined = any_joined || m.joined == 1;
     if (m.kind != none && !first) {
       first = &m;

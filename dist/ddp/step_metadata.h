@@ -1,5 +1,5 @@
 #pragma once
-/// The control message: what every rank tells the others about its step, and what all of them make
+/// The step metadata: what every rank tells the others about its step, and what all of them make
 /// of it. It travels with the last bucket, as elements behind the gradients, and so costs no
 /// message of its own (except behind what a communication hook has sent instead):
 ///
@@ -21,7 +21,7 @@
 
 namespace lockstep::dist {
 
-struct ControlMessage {
+struct StepMetadata {
   double weight = 0;           ///< of what this rank contributes
   double divisor = 0;          ///< by which its contributions were divided: see Contribution
   double compute_seconds = 0;  ///< from the end of the last step until its last gradient was ready,
@@ -32,19 +32,20 @@ struct ControlMessage {
   std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
-  std::uint8_t carries = 0;  ///< 1: its gradients held what an earlier backward synchronized
-  std::uint8_t joined = 0;   ///< 1: it has no more data (DistributedDataParallel::join)
+  std::uint8_t already_reduced =
+      0;                    ///< 1: its gradients held what an earlier backward synchronized
+  std::uint8_t joined = 0;  ///< 1: it has no more data (DistributedDataParallel::join)
   std::uint8_t padding = 0;
 };
-static_assert(sizeof(ControlMessage) == 64, "no padding: every byte is sent");
+static_assert(sizeof(StepMetadata) == 64, "no padding: every byte is sent");
 
-constexpr std::int64_t control_elements = sizeof(ControlMessage) / 2;
+constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 
-/// `to` and `from` have `control_elements` elements.
+/// `to` and `from` have `metadata_elements` elements.
 template <class T>
-void write(const ControlMessage& message, std::span<T> to);
+void write(const StepMetadata& message, std::span<T> to);
 template <class T>
-ControlMessage read(std::span<const T> from);
+StepMetadata read(std::span<const T> from);
 
 enum class StepVerdict : std::uint8_t {
   commit,  ///< the gradients hold the weighted mean
@@ -59,7 +60,7 @@ enum class NonFinite : std::uint8_t {
   stop,    ///< training, on all ranks
 };
 
-struct Agreement {
+struct StepOutcome {
   StepVerdict verdict = StepVerdict::commit;
   double weight = 0;        ///< of all ranks
   double scale = 1;         ///< what the sums are to be multiplied by
@@ -71,6 +72,6 @@ struct Agreement {
 };
 
 /// `messages[r]` is rank r's.
-Agreement agree(std::span<const ControlMessage> messages, NonFinite policy);
+StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy);
 
 }  // namespace lockstep::dist

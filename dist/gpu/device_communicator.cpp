@@ -96,8 +96,8 @@ Work DeviceCommunicator::enqueue(DeviceCollective job, std::string_view name) {
   if (next_ >= calls_.size() && !recorded) finish(call.sequence, {});
   release_ended();
   try {
-    call.announced =
-        host_->announce(job.operation, job.buffer, job.root, name, engine_->place_of(job.buffer));
+    call.validation = host_->validate_call(job.operation, job.buffer, job.root, name,
+                                           engine_->place_of(job.buffer));
     check_health();
     const Device device = device_;
     if (!call.ready || recorded || call.recorded) {
@@ -154,7 +154,7 @@ void DeviceCommunicator::release_ended() {
 
 bool DeviceCommunicator::ended(Call& call) {
   if (call.recorded || !call.job.buffer.defined()) return true;
-  if (!call.announced.progress() || !call.done->done()) return false;
+  if (!call.validation.progress() || !call.done->done()) return false;
   call.job = {};
   return true;
 }
@@ -180,7 +180,7 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
   wait(sequence, timeout);
   if (ended(it)) return;
   try {
-    it.announced.wait(timeout);  // names the rank that does not come
+    it.validation.wait(timeout);  // names the rank that does not come
   } catch (const CommError&) {
     check_health();
   }
@@ -210,7 +210,7 @@ std::exception_ptr DeviceCommunicator::failure(std::uint64_t sequence) const {
 void DeviceCommunicator::check_health() {
   if (failure_) std::rethrow_exception(failure_);
   if (next_ > 0) try {
-      call(next_ - 1).announced.progress();
+      call(next_ - 1).validation.progress();
     } catch (const CommError& error) {  // the host's one is broken: streams may wait for ever
       break_by(std::current_exception(), error.what());
       throw;

@@ -6,14 +6,14 @@
 ///                               \               /
 ///   communication    ............|--all-reduce--|done                     the host only enqueues
 ///   stream
-///   host streams     ............|--signatures--|                         announced to the peers
+///   host streams     ............|--headers--|                         validation to the peers
 ///
 /// So every call is known on the host before its data travel: the ranks compare what they call, a
 /// rank that does not come is named, and timeouts hold, although no GPU can be asked.
 ///
 /// Work::wait makes the calling thread's current stream wait, not the host. Work::finish makes the
 /// host wait, with the timeout. A call may be part of a recorded step (core/gpu/graph.h): it is
-/// announced when it is recorded, not at each replay.
+/// validation when it is recorded, not at each replay.
 ///
 /// The engine is made when the first tensor on a GPU comes.
 
@@ -46,7 +46,7 @@ class DeviceCommunicator final : public Communicator {
   Seconds now() const override { return host_->now(); }
   Seconds waited() const override { return host_->waited(); }
   std::uint64_t bytes_moved() const override { return host_->bytes_moved() + bytes_moved_; }
-  void share_fate(Communicator& companion) override { host_->share_fate(companion); }
+  void link_failure(Communicator& linked) override { host_->link_failure(linked); }
   std::string flight_record() const override { return host_->flight_record(); }
 
   bool progress(std::uint64_t sequence) override;
@@ -57,7 +57,7 @@ class DeviceCommunicator final : public Communicator {
  private:
   struct Call {
     std::uint64_t sequence = 0;
-    Work announced{};
+    Work validation{};
     DeviceCollective job{};  // keeps its memory alive
     std::optional<Event> ready{}, done{};
     bool recorded = false;  // in a graph: its events cannot be asked

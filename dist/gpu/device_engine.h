@@ -50,7 +50,7 @@ class DeviceEngine {
   /// Zeroed memory of this rank's GPU that the engine reaches without a copy. Collective, blocks.
   virtual Storage allocate(std::size_t bytes) = 0;
   /// Where in which allocation a buffer lies, if that must be the same on all ranks.
-  virtual WindowPlace place_of(const Tensor& buffer) const = 0;
+  virtual RegionPlace place_of(const Tensor& buffer) const = 0;
   /// Enqueues a job on the stream. All ranks enqueue the same jobs in the same order. The first job
   /// of a size that does not lie in memory of allocate() may block, as allocate() does.
   virtual void enqueue(const DeviceCollective& job, const Stream& stream) = 0;

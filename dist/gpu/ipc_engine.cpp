@@ -4,7 +4,7 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/gpu/flags.h"
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
 namespace {
@@ -29,7 +29,7 @@ class IpcEngine final : public DeviceEngine {
   EngineKind kind() const override { return EngineKind::ipc; }
   std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "direct, by ipc"; }
   Storage allocate(std::size_t bytes) override;
-  WindowPlace place_of(const Tensor& buffer) const override;
+  RegionPlace place_of(const Tensor& buffer) const override;
   void enqueue(const DeviceCollective& job, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
@@ -54,33 +54,33 @@ class IpcEngine final : public DeviceEngine {
   bool ring_;
   int rank_, size_;
   Flags flags_;
-  std::vector<PeerMemory> windows_;
+  std::vector<PeerMemory> regions_;
   std::vector<PeerMemory> staging_;  // the last one, which is the largest, is used
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };
 
 Storage IpcEngine::allocate(std::size_t bytes) {
-  windows_.push_back(share_device_memory(bytes, device_, host_));
-  const PeerMemory& window = windows_.back();
+  regions_.push_back(share_device_memory(bytes, device_, host_));
+  const PeerMemory& region = regions_.back();
   return Storage::adopt(
-      window.base[index(rank_)], bytes, [keeper = window.keeper] {}, device_);
+      region.base[index(rank_)], bytes, [keeper = region.keeper] {}, device_);
 }
 
-WindowPlace IpcEngine::place_of(const Tensor& buffer) const {
+RegionPlace IpcEngine::place_of(const Tensor& buffer) const {
   const std::byte* const data = buffer.raw();
-  for (std::size_t w = 0; w < windows_.size(); ++w) {
-    const std::byte* const base = windows_[w].base[index(rank_)];
-    if (data >= base && data + buffer.bytes() <= base + windows_[w].bytes)
+  for (std::size_t w = 0; w < regions_.size(); ++w) {
+    const std::byte* const base = regions_[w].base[index(rank_)];
+    if (data >= base && data + buffer.bytes() <= base + regions_[w].bytes)
       return {static_cast<std::int32_t>(w), static_cast<std::uint64_t>(data - base)};
   }
   return {};
 }
 
-// All ranks' buffers lie alike, which the announcement has compared; or in none of the windows.
+// All ranks' buffers lie alike, which the announcement has compared; or in none of the regions.
 IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
-  const WindowPlace place = place_of(buffer);
-  if (place.window >= 0) return {&windows_[static_cast<std::size_t>(place.window)], place.offset};
+  const RegionPlace place = place_of(buffer);
+  if (place.region >= 0) return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
   if (staging_.empty() || staging_.back().bytes < buffer.bytes())
     staging_.push_back(
         share_device_memory(std::max<std::size_t>(buffer.bytes(), 1), device_, host_));
@@ -133,7 +133,7 @@ void IpcEngine::fold_own_part(const DeviceCollective& job, const Place& place) {
     targets_[0] = job.part.raw();
     targets = targets.first(1);
   }
-  kernels::fold(job.buffer.dtype(), sources_, targets, own.size(), device_);
+  kernels::tree_reduce(job.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
 void IpcEngine::ring(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
@@ -150,8 +150,8 @@ void IpcEngine::ring(const DeviceCollective& job, const Place& place, cudaStream
     if (step.into == Step::Into::sum) {
       sources_[0] = targets_[0] = mine;
       sources_[1] = theirs;
-      kernels::fold(dtype, std::span(sources_).first(2), std::span(targets_).first(1),
-                    step.receive.size(), device_);
+      kernels::tree_reduce(dtype, std::span(sources_).first(2), std::span(targets_).first(1),
+                           step.receive.size(), device_);
     } else {
       copy(mine, theirs, static_cast<std::size_t>(step.receive.size()) * size_of(dtype), stream);
     }

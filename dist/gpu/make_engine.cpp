@@ -15,7 +15,7 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr int most_folded = 16;  // of kernels::fold on a GPU
+constexpr int most_folded = 16;  // of kernels::tree_reduce on a GPU
 
 /// The two ranks that share a GPU, or nothing. `places[r]`: "machine bus" of rank r's.
 std::optional<std::array<int, 2>> sharers(const std::vector<std::string>& places) {

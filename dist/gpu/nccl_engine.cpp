@@ -9,7 +9,7 @@
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/gpu/zero.h"
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
 namespace {
@@ -36,7 +36,7 @@ class NcclEngine final : public DeviceEngine {
 
   EngineKind kind() const override { return kind_; }
   Storage allocate(std::size_t bytes) override;
-  WindowPlace place_of(const Tensor&) const override { return {}; }
+  RegionPlace place_of(const Tensor&) const override { return {}; }
   void enqueue(const DeviceCollective& job, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
@@ -210,7 +210,7 @@ void NcclEngine::fold_parts(const Tensor& buffer, std::byte* target, cudaStream_
     receive(place, buffer, own, r, stream);
   }
   call("ncclGroupEnd", ncclGroupEnd());
-  kernels::fold(buffer.dtype(), sources, std::span(&target, 1), own.size(), device_);
+  kernels::tree_reduce(buffer.dtype(), sources, std::span(&target, 1), own.size(), device_);
 }
 
 // Every rank's part to all others.

@@ -2,7 +2,7 @@
 /// Collectives by NCCL, one GPU per rank.
 ///
 /// As `nccl`, all-reduces are NCCL's own. As `nccl-direct`, NCCL only carries the bytes: each part
-/// goes to its owner, which folds all contributions in tree order (kernels/fold.h), and back:
+/// goes to its owner, which folds all contributions in tree order (kernels/tree_reduce.h), and back:
 /// grouped sends and receives, as many bytes as a ring, and the bits of "direct". 16-bit elements
 /// always travel so: they are then summed in f32 and rounded once. reduce_scatter and all_gather
 /// work the same way, since their parts need not be of equal size.

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "lockstep/dist/world/fabric.h"
+#include "lockstep/dist/collectives/fabric.h"
 
 namespace lockstep::dist {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/dist/collectives/call_checks.h"
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/collectives/call_checks.h"
 #include "lockstep/dist/mpi/mpi_process.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -27,15 +27,15 @@ bool by_parts(Operation operation) {
 }
 
 /// Whether MPI would have to add elements that it does not know.
-bool sums_narrow(const Signature& signature) {
-  const bool sums = signature.operation == Operation::all_reduce ||
-                    signature.operation == Operation::reduce_scatter;
-  return sums && size_of(signature.dtype) == 2;
+bool sums_narrow(const CallHeader& header) {
+  const bool sums =
+      header.operation == Operation::all_reduce || header.operation == Operation::reduce_scatter;
+  return sums && size_of(header.dtype) == 2;
 }
 
 /// As what its elements travel.
-DType travelling(const Signature& signature) {
-  return sums_narrow(signature) ? DType::f32 : signature.dtype;
+DType travelling(const CallHeader& header) {
+  return sums_narrow(header) ? DType::f32 : header.dtype;
 }
 
 /// Where this rank's part of the elements begins, whatever the buffer's shape.
@@ -67,7 +67,7 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout, std::size_t pie
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-  memory_->signatures.resize(index(size_));
+  memory_->headers.resize(index(size_));
   peers_.resize(index(size_));
   requests_.fill(MPI_REQUEST_NULL);
   MpiProcess::get().communicator_made();
@@ -124,16 +124,16 @@ Work MpiCommunicator::enqueue(Operation operation, const Tensor& buffer, const T
   Call& call = this->call(next_);
   call = Call{{}, buffer, part, {}};
   std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin());
-  Signature& signature = call.signature;
-  signature.operation = operation;
-  signature.algorithm = Algorithm::automatic;  // MPI's choice
-  signature.dtype = buffer.dtype();
-  signature.root = root;
-  signature.sequence = next_;
-  signature.count = buffer.numel();
-  signature.set_name(name);
+  CallHeader& header = call.header;
+  header.operation = operation;
+  header.algorithm = Algorithm::automatic;  // MPI's choice
+  header.dtype = buffer.dtype();
+  header.root = root;
+  header.sequence = next_;
+  header.count = buffer.numel();
+  header.set_name(name);
 
-  recorder_.called(signature, now());
+  recorder_.called(header, now());
   const Work work(this, next_++);
   try {
     advance();
@@ -185,9 +185,9 @@ bool MpiCommunicator::advance_front() {
 
 // The largest hash is the smallest one, too, if the largest complement is its complement.
 void MpiCommunicator::start_agreeing() {
-  const Signature& signature = front().signature;
-  std::array<char, sizeof signature> bytes;
-  std::memcpy(bytes.data(), &signature, sizeof signature);
+  const CallHeader& header = front().header;
+  std::array<char, sizeof header> bytes;
+  std::memcpy(bytes.data(), &header, sizeof header);
   const std::uint64_t hash = fnv1a({bytes.data(), bytes.size()});
   memory_->hashes = {hash, ~hash};
   check_mpi(MPI_Iallreduce(MPI_IN_PLACE, memory_->hashes.data(), 2, MPI_UINT64_T, MPI_MAX, comm_,
@@ -197,29 +197,29 @@ void MpiCommunicator::start_agreeing() {
 }
 
 void MpiCommunicator::start_comparing() {
-  memory_->signatures[index(rank_)] = front().signature;
-  check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, memory_->signatures.data(),
-                           sizeof(Signature), MPI_BYTE, comm_, &requests_[0]),
+  memory_->headers[index(rank_)] = front().header;
+  check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, memory_->headers.data(),
+                           sizeof(CallHeader), MPI_BYTE, comm_, &requests_[0]),
             "MPI_Iallgather");
   phase_ = Phase::comparing;
 }
 
 void MpiCommunicator::compare_signatures() {
   for (int peer = 0; peer < size_; ++peer)
-    compare(front().signature, memory_->signatures[index(peer)], peer);
-  fail<CommError>("the ranks' calls have one signature, but hashes that differ");
+    compare(front().header, memory_->headers[index(peer)], peer);
+  fail<CommError>("the ranks' calls have one header, but hashes that differ");
 }
 
 void MpiCommunicator::start_moving() {
   const Call& call = front();
-  const Operation operation = call.signature.operation;
-  const std::int64_t count = call.signature.count;
-  const std::int64_t piece = piece_elements(travelling(call.signature));
+  const Operation operation = call.header.operation;
+  const std::int64_t count = call.header.count;
+  const std::int64_t piece = piece_elements(travelling(call.header));
   const int parts = by_parts(operation) ? size_ : 1;
   const std::int64_t largest_part = partition(count, parts, 0).size();
-  for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.signature);
+  for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.header);
   memory_->moving = call.buffer;
-  if (sums_narrow(call.signature)) {
+  if (sums_narrow(call.header)) {
     memory_->moving = Tensor::empty(call.buffer.shape());
     kernels::cast(call.buffer, memory_->moving);
   }
@@ -241,13 +241,13 @@ bool MpiCommunicator::move_pieces() {
 }
 
 void MpiCommunicator::start_piece(std::int64_t number) {
-  const Signature& signature = front().signature;
-  const DType dtype = travelling(signature);
+  const CallHeader& header = front().header;
+  const DType dtype = travelling(header);
   const std::size_t width = size_of(dtype);
   const std::int64_t piece = piece_elements(dtype);
-  const int parts = by_parts(signature.operation) ? size_ : 1;
+  const int parts = by_parts(header.operation) ? size_ : 1;
   const int owner = static_cast<int>(number % parts);
-  const Range part = partition(signature.count, parts, owner);
+  const Range part = partition(header.count, parts, owner);
   const std::int64_t begin = part.begin + number / parts * piece;
   const std::int64_t elements = std::min(piece, part.end - begin);
   if (elements <= 0) return;  // a part is smaller than the largest; its request is null, and done
@@ -257,7 +257,7 @@ void MpiCommunicator::start_piece(std::int64_t number) {
   const auto bytes = static_cast<int>(static_cast<std::size_t>(elements) * width);
   const MPI_Datatype type = mpi_type(dtype);
   MPI_Request* const request = &requests_[static_cast<std::size_t>(number % pieces_at_once)];
-  switch (signature.operation) {
+  switch (header.operation) {
     case Operation::all_reduce:
       check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data, n, type, MPI_SUM, comm_, request),
                 "MPI_Iallreduce");
@@ -271,7 +271,7 @@ void MpiCommunicator::start_piece(std::int64_t number) {
       check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, owner, comm_, request), "MPI_Ibcast");
       break;
     case Operation::broadcast:
-      check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, signature.root, comm_, request), "MPI_Ibcast");
+      check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, header.root, comm_, request), "MPI_Ibcast");
       break;
     case Operation::barrier: break;
   }
@@ -279,8 +279,8 @@ void MpiCommunicator::start_piece(std::int64_t number) {
 
 void MpiCommunicator::finish() {
   Call& call = front();
-  if (sums_narrow(call.signature)) kernels::cast(memory_->moving, call.buffer);  // rounds once
-  if (call.signature.operation == Operation::reduce_scatter && call.part.bytes() > 0)
+  if (sums_narrow(call.header)) kernels::cast(memory_->moving, call.buffer);  // rounds once
+  if (call.header.operation == Operation::reduce_scatter && call.part.bytes() > 0)
     std::memmove(call.part.raw(), own_part(call.buffer, size_, rank_), call.part.bytes());
   call.buffer = call.part = memory_->moving = Tensor();
   recorder_.finished(front_, now());
@@ -330,8 +330,8 @@ void MpiCommunicator::look_around(bool tell) {
     Peer& peer = peers_[index(received->from)];
     switch (note.kind) {
       case MpiNote::Kind::waits:
-        peer.begun = note.signature.sequence + 1;
-        recorder_.heard(received->from, note.signature);
+        peer.begun = note.header.sequence + 1;
+        recorder_.heard(received->from, note.header);
         break;
       case MpiNote::Kind::leaves: peer.left = note.calls; break;
       case MpiNote::Kind::gave_up: give_up(true, note.reason());
@@ -346,7 +346,7 @@ void MpiCommunicator::look_around(bool tell) {
   }
   if (!tell || told_) return;
   told_ = true;
-  notes_.tell_all(MpiNote::waits(front().signature));
+  notes_.tell_all(MpiNote::waits(front().header));
 }
 
 void MpiCommunicator::time_out(Seconds limit) {
@@ -364,7 +364,7 @@ void MpiCommunicator::time_out(Seconds limit) {
 void MpiCommunicator::give_up(bool echo, std::string_view why) {
   if (failure_) std::rethrow_exception(failure_);
   const Call& call = front();
-  const std::string_view operation = name_of(call.signature.operation);
+  const std::string_view operation = name_of(call.header.operation);
   const std::string label = fmt::format("#{} '{}'", front_, call.name.data());
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank_, label, why);
   const std::string reason =
@@ -373,7 +373,7 @@ void MpiCommunicator::give_up(bool echo, std::string_view why) {
                   : std::make_exception_ptr(CommError(message));
   MpiProcess::get().failed();
   if (!echo) notes_.tell_all(MpiNote::gave_up(reason));  // of an echo, all have been told
-  if (companion_) companion_->abort(reason);
+  if (linked_) linked_->abort(reason);
   std::rethrow_exception(failure_);
 }
 
@@ -386,7 +386,7 @@ void MpiCommunicator::abort(std::string_view reason) noexcept {
   }
   MpiProcess::get().failed();
   notes_.tell_all(MpiNote::gave_up(reason));
-  if (companion_) companion_->abort(reason);
+  if (linked_) linked_->abort(reason);
 }
 
 }  // namespace lockstep::dist

@@ -2,8 +2,8 @@
 /// The communicator over MPI's own collectives, for tensors in host memory.
 ///
 /// A call has two parts. First the ranks agree that they all make the same one: an all-reduce of
-/// the hash of its Signature. Only if they do is MPI asked for anything that depends on the
-/// arguments; if not, they exchange the signatures, and every rank throws the first difference that
+/// the hash of its CallHeader. Only if they do is MPI asked for anything that depends on the
+/// arguments; if not, they exchange the headers, and every rank throws the first difference that
 /// it sees.
 /// That is all of a barrier. The other operations move the elements then, in pieces:
 ///
@@ -33,10 +33,10 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/flight_recorder.h"
 #include "lockstep/dist/mpi/mpi_notes.h"
+#include "lockstep/dist/transport/backoff.h"
 
 namespace lockstep::dist {
 
@@ -65,7 +65,7 @@ class MpiCommunicator final : public Communicator {
   std::string_view algorithm(std::size_t, DType = DType::f32) const override { return "mpi"; }
 
   Seconds now() const override;
-  Seconds waited() const override { return companion_ ? waited_ + companion_->waited() : waited_; }
+  Seconds waited() const override { return linked_ ? waited_ + linked_->waited() : waited_; }
 
   std::string flight_record() const override { return recorder_.text(now()); }
 
@@ -77,7 +77,7 @@ class MpiCommunicator final : public Communicator {
   static constexpr std::int64_t pieces_at_once = 8;
 
   struct Call {
-    Signature signature;
+    CallHeader header;
     Tensor buffer, part;  // as in dist/collectives/plan.h
     std::array<char, 48> name{};
   };
@@ -92,8 +92,8 @@ class MpiCommunicator final : public Communicator {
 
   /// What MPI reads and writes in the background, beside the buffers themselves.
   struct Memory {
-    std::array<std::uint64_t, 2> hashes{};  // of the front call's signature: {hash, ~hash}
-    std::vector<Signature> signatures;      // everybody's
+    std::array<std::uint64_t, 2> hashes{};  // of the front call's header: {hash, ~hash}
+    std::vector<CallHeader> headers;        // everybody's
     Tensor moving;                          // the front call's buffer, or that in f32
   };
 

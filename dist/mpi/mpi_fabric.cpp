@@ -2,10 +2,10 @@
 
 #include <optional>
 
-#include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/mpi/mpi_communicator.h"
 #include "lockstep/dist/mpi/mpi_process.h"
+#include "lockstep/dist/rendezvous/environment.h"
 
 namespace lockstep::dist {
 namespace {

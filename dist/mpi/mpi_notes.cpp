@@ -32,9 +32,9 @@ bool is_sent(Outgoing& outgoing) {
 
 }  // namespace
 
-MpiNote MpiNote::waits(const Signature& signature) {
+MpiNote MpiNote::waits(const CallHeader& header) {
   MpiNote note;
-  note.signature = signature;
+  note.header = header;
   return note;
 }
 

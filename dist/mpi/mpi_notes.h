@@ -20,17 +20,17 @@ namespace lockstep::dist {
 
 struct MpiNote {
   enum class Kind : std::uint8_t {
-    waits,    ///< in the call with this signature
+    waits,    ///< in the call with this header
     leaves,   ///< has carried out `calls` calls and will carry out no more
     gave_up,  ///< for the reason in `text`
   };
 
   Kind kind = Kind::waits;
   std::uint64_t calls = 0;
-  Signature signature{};
+  CallHeader header{};
   std::array<char, 1024> text{};
 
-  static MpiNote waits(const Signature& signature);
+  static MpiNote waits(const CallHeader& header);
   static MpiNote leaves(std::uint64_t calls);
   static MpiNote gave_up(std::string_view reason);  ///< cut off if it is very long
   std::string reason() const;

@@ -88,9 +88,9 @@ Launch from_torchrun(const Getenv& get) {
                              text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
   } else {
     launch.launcher = "environment";
-    check<UsageError>(is_set(get, "MASTER_PORT") || is_set(get, "LOCKSTEP_STORE"),
+    check<UsageError>(is_set(get, "MASTER_PORT") || is_set(get, "LOCKSTEP_RENDEZVOUS"),
                       "[environment] RANK and WORLD_SIZE are set, but neither MASTER_PORT nor "
-                      "LOCKSTEP_STORE is: the ranks would not know where to meet");
+                      "LOCKSTEP_RENDEZVOUS is: the ranks would not know where to meet");
     launch.job =
         fmt::format("{}:{}", text_or(get, "MASTER_ADDR", ""), text_or(get, "MASTER_PORT", ""));
   }
@@ -166,15 +166,15 @@ Launch from_srun(const Getenv& get) {
   return launch;
 }
 
-/// Where the ranks meet. MASTER_PORT itself may be taken: torchrun's own store listens on it.
+/// Where the ranks meet. MASTER_PORT itself may be taken: torchrun's own rendezvous listens on it.
 std::string meeting_point(const Getenv& get, const Launch& launch) {
-  if (const char* store = get("LOCKSTEP_STORE")) return store;
+  if (const char* rendezvous = get("LOCKSTEP_RENDEZVOUS")) return rendezvous;
   if (launch.one_machine()) return "";
   const char* address = get("MASTER_ADDR");
   check<UsageError>(
       address && is_set(get, "MASTER_PORT"),
       "[environment] {} started {} ranks on several machines, but MASTER_ADDR and "
-      "MASTER_PORT are not set: set LOCKSTEP_STORE=host:port, a free port of rank 0's "
+      "MASTER_PORT are not set: set LOCKSTEP_RENDEZVOUS=host:port, a free port of rank 0's "
       "machine",
       launch.launcher, launch.size);
   const int port = number(get, "MASTER_PORT", "MASTER_ADDR");
@@ -202,7 +202,7 @@ std::optional<Launch> read_environment(const Getenv& get) {
   } else {
     return std::nullopt;
   }
-  launch.store = meeting_point(get, launch);
+  launch.rendezvous = meeting_point(get, launch);
   launch.interface = text_or(get, "LOCKSTEP_INTERFACE", "");
   if (is_set(get, "LOCKSTEP_TOKEN_FD"))
     launch.token_descriptor = number(get, "LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FD");

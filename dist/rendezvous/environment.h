@@ -38,7 +38,7 @@ struct Launch {
   std::string job;  ///< the same on all ranks of a job, different for different jobs
   /// Where the ranks meet: "unix:/path" or "host:port"; empty on one machine if nobody said: then
   /// in a private folder of the user, under a name made from `job`.
-  std::string store;
+  std::string rendezvous;
   /// The interface, by name or address, at which this rank is to be reached from other machines;
   /// empty: the one that its connection with rank 0 uses. LOCKSTEP_INTERFACE, with any launcher.
   std::string interface = {};

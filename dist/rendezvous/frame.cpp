@@ -68,7 +68,7 @@ FrameReader::State FrameReader::read(int socket) {
     if (in_head && got_ == head_.size()) {
       const std::size_t length = read_u32(head_.data());
       check<CommError>(length <= most_frame_bytes,
-                       "[store] a frame of {} bytes; at most {} are allowed", length,
+                       "[rendezvous] a frame of {} bytes; at most {} are allowed", length,
                        most_frame_bytes);
       frame_.kind = static_cast<FrameKind>(head_.back());
       frame_.body.resize(length);
@@ -87,7 +87,7 @@ Frame FrameReader::take() {
 Transfer send_frame(int socket, FrameKind kind, std::string_view body, const Deadline& deadline,
                     int descriptor) {
   check<CommError>(body.size() <= most_frame_bytes,
-                   "[store] a frame of {} bytes; at most {} are allowed", body.size(),
+                   "[rendezvous] a frame of {} bytes; at most {} are allowed", body.size(),
                    most_frame_bytes);
   std::string bytes;
   bytes.reserve(body.size() + 5);
@@ -128,11 +128,12 @@ std::string pack(const std::vector<std::string>& parts) {
 std::vector<std::string> unpack(std::string_view packed) {
   std::vector<std::string> parts;
   while (!packed.empty()) {
-    check<CommError>(packed.size() >= 4, "[store] a frame ends inside a length");
+    check<CommError>(packed.size() >= 4, "[rendezvous] a frame ends inside a length");
     const std::size_t length = read_u32(packed.data());
     packed.remove_prefix(4);
-    check<CommError>(length <= packed.size(), "[store] {} bytes announced in a frame, {} are left",
-                     length, packed.size());
+    check<CommError>(length <= packed.size(),
+                     "[rendezvous] {} bytes announced in a frame, {} are left", length,
+                     packed.size());
     parts.emplace_back(packed.substr(0, length));
     packed.remove_prefix(length);
   }

@@ -1,5 +1,5 @@
 #pragma once
-/// Frames of the store: length (u32, little-endian), kind (one byte), that many bytes; over a Unix
+/// Frames of the rendezvous: length (u32, little-endian), kind (one byte), that many bytes; over a Unix
 /// socket perhaps with a file descriptor. Lengths are checked before anything is allocated.
 
 #include <array>
@@ -22,7 +22,7 @@ enum class FrameKind : std::uint8_t {
   abort = 'x',       ///< the sender gives up: its reason
   // Between launchers (nodes.h):
   stop = 's',     ///< a rank has failed: no bytes
-  verdict = 'v',  ///< how ranks have ended
+  result = 'v',  ///< how ranks have ended
 };
 
 struct Frame {

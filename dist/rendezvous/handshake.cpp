@@ -15,7 +15,7 @@ namespace {
 
 constexpr Seconds greeting_time{5};
 constexpr Seconds fair_time{0.05};  // of which nobody is deprived
-constexpr std::size_t most_visitors = 64;
+constexpr std::size_t most_pending = 64;
 constexpr std::array<char, 8> magic{'L', 'o', 'c', 'k', 's', 't', 'e', 'p'};
 
 // These four are the same in every version of the protocol.
@@ -56,7 +56,7 @@ Hello hello_of(const Credentials& own, Purpose purpose) {
   return {magic, protocol_version, purpose, own.job, own.rank, own.size};
 }
 
-/// What `side` (caller or door) proves itself by: it knows the token, and both nonces are of today.
+/// What `side` (caller or acceptor) proves itself by: it knows the token, and both nonces are of today.
 Token code_of(const Token& token, std::string_view side, const Hello& hello,
               const Challenge& challenge, const Token& nonce) {
   return hmac(token, side, {bytes_of(hello), bytes_of(challenge), nonce});
@@ -73,8 +73,8 @@ Reply::Kind kind_of(Transfer failure) {
 
 }  // namespace
 
-struct Doorkeeper::Visitor {
-  explicit Visitor(Descriptor connection) : socket(std::move(connection)) {}
+struct Acceptor::PendingConnection {
+  explicit PendingConnection(Descriptor connection) : socket(std::move(connection)) {}
 
   /// Takes what has come of a message; true once it is whole.
   template <class T>
@@ -99,52 +99,52 @@ struct Doorkeeper::Visitor {
   std::ptrdiff_t got = 0;
 };
 
-Doorkeeper::Doorkeeper(Descriptor listener, const Credentials& own, Purpose purpose)
+Acceptor::Acceptor(Descriptor listener, const Credentials& own, Purpose purpose)
     : listener_(std::move(listener)), own_(own), purpose_(purpose) {}
 
-Doorkeeper::~Doorkeeper() = default;
+Acceptor::~Acceptor() = default;
 
-std::vector<Guest> Doorkeeper::wait(Seconds at_most) {
-  const auto full = [&] { return visitors_.size() == most_visitors && visitors_[0].young(); };
+std::vector<AcceptedPeer> Acceptor::wait(Seconds at_most) {
+  const auto full = [&] { return pending_.size() == most_pending && pending_[0].young(); };
   if (full()) at_most = std::min(at_most, fair_time);  // the others wait outside
   std::vector<pollfd> entries{{full() ? -1 : listener_.get(), POLLIN, 0}};
-  for (const Visitor& visitor : visitors_) {
-    entries.push_back({visitor.socket.get(), POLLIN, 0});
-    at_most = std::min(at_most, visitor.deadline.left());
+  for (const PendingConnection& pending : pending_) {
+    entries.push_back({pending.socket.get(), POLLIN, 0});
+    at_most = std::min(at_most, pending.deadline.left());
   }
   const Deadline until(at_most);
   ::poll(entries.data(), entries.size(), until.milliseconds());
 
   // Fewer at once than there is room for: everybody is heard at least once before being turned out.
-  for (std::size_t i = 0; i < most_visitors / 2 && !full(); ++i) {
-    Descriptor guest = accept_from(listener_.get());
-    if (!guest) break;
-    if (visitors_.size() == most_visitors) visitors_.erase(visitors_.begin());
-    visitors_.emplace_back(std::move(guest));
+  for (std::size_t i = 0; i < most_pending / 2 && !full(); ++i) {
+    Descriptor peer = accept_from(listener_.get());
+    if (!peer) break;
+    if (pending_.size() == most_pending) pending_.erase(pending_.begin());
+    pending_.emplace_back(std::move(peer));
   }
-  std::vector<Guest> guests;
-  std::erase_if(visitors_, [&](Visitor& visitor) { return !hear(visitor, guests); });
-  return guests;
+  std::vector<AcceptedPeer> peers;
+  std::erase_if(pending_, [&](PendingConnection& pending) { return !hear(pending, peers); });
+  return peers;
 }
 
-/// False when the visitor has left the list: as a guest, or turned out.
-bool Doorkeeper::hear(Visitor& visitor, std::vector<Guest>& guests) {
-  const Hello& hello = visitor.hello;
-  if (!visitor.challenge) {
-    if (!visitor.complete(visitor.hello)) return !visitor.lost();
+/// False when the pending has left the list: as a peer, or turned out.
+bool Acceptor::hear(PendingConnection& pending, std::vector<AcceptedPeer>& peers) {
+  const Hello& hello = pending.hello;
+  if (!pending.challenge) {
+    if (!pending.complete(pending.hello)) return !pending.lost();
     if (hello.magic != magic) return false;
-    visitor.challenge = Challenge{magic, protocol_version, random_token()};
-    send_some(visitor.socket.get(), bytes_of(*visitor.challenge));  // fits into an empty buffer
+    pending.challenge = Challenge{magic, protocol_version, random_token()};
+    send_some(pending.socket.get(), bytes_of(*pending.challenge));  // fits into an empty buffer
   }
-  if (!visitor.complete(visitor.proof)) return !visitor.lost();
+  if (!pending.complete(pending.proof)) return !pending.lost();
   const auto code = [&](std::string_view side) {
-    return code_of(own_.token, side, hello, *visitor.challenge, visitor.proof.nonce);
+    return code_of(own_.token, side, hello, *pending.challenge, pending.proof.nonce);
   };
-  if (!same(visitor.proof.code, code("caller"))) return false;
+  if (!same(pending.proof.code, code("caller"))) return false;
   const bool same_version = hello.version == protocol_version;
   if (same_version && (hello.purpose != purpose_ || hello.job != own_.job)) return false;
-  send_some(visitor.socket.get(), bytes_of(code("door")));
-  guests.push_back({std::move(visitor.socket), hello.version, hello.rank, hello.size});
+  send_some(pending.socket.get(), bytes_of(code("acceptor")));
+  peers.push_back({std::move(pending.socket), hello.version, hello.rank, hello.size});
   return false;
 }
 
@@ -179,7 +179,7 @@ Reply prove(int socket, const Credentials& own, Purpose purpose, const Deadline&
   Welcome welcome{};
   transfer = receive_into(welcome, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  return {same(welcome, code("door")) ? Reply::Kind::accepted : Reply::Kind::stranger};
+  return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::stranger};
 }
 
 Reply read_answer(int socket, const Deadline& deadline) {

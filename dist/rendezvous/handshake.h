@@ -3,7 +3,7 @@
 /// without sending it. All messages have a fixed size, and nothing of variable length is read
 /// before both proofs have been checked.
 ///
-///   caller                                                 doorkeeper
+///   caller                                                 acceptor
 ///     | -- Hello {magic, version, purpose, job, rank, size} --> |   garbage, a wrong proof,
 ///     | <-------------- Challenge {magic, version, nonce} ----- |   nothing for 5 s:
 ///     | ------- Proof {nonce, HMAC of all that was said} -----> |   closed without a word
@@ -30,7 +30,7 @@ namespace lockstep::dist {
 constexpr std::uint32_t protocol_version = 2;
 
 /// What a connection is for: a greeting for another purpose is garbage.
-enum class Purpose : std::uint32_t { store = 1, mesh = 2, nodes = 3 };
+enum class Purpose : std::uint32_t { rendezvous = 1, mesh = 2, nodes = 3 };
 
 /// Who speaks, and for which job.
 struct Credentials {
@@ -41,7 +41,7 @@ struct Credentials {
 };
 
 /// Somebody who knows the job. Only `version` may be trusted if it is not our own.
-struct Guest {
+struct AcceptedPeer {
   Descriptor socket;
   std::uint32_t version = 0;
   int rank = 0;
@@ -51,29 +51,29 @@ struct Guest {
 /// Accepts connections and checks their proofs, all at once, so that a slow or silent one keeps
 /// nobody waiting. At most 64 are being heard; one more turns the oldest out, once that has had
 /// time for a round trip or two.
-class Doorkeeper {
+class Acceptor {
  public:
-  Doorkeeper(Descriptor listener, const Credentials& own, Purpose purpose);
+  Acceptor(Descriptor listener, const Credentials& own, Purpose purpose);
 
   /// Waits at most `at_most` for something to happen; returns whoever has proved to belong here.
   /// Throws CommError if the system has no descriptor or memory for another connection.
-  std::vector<Guest> wait(Seconds at_most);
-  ~Doorkeeper();
+  std::vector<AcceptedPeer> wait(Seconds at_most);
+  ~Acceptor();
 
  private:
-  struct Visitor;
-  bool hear(Visitor& visitor, std::vector<Guest>& guests);
+  struct PendingConnection;
+  bool hear(PendingConnection& pending, std::vector<AcceptedPeer>& peers);
 
   Descriptor listener_;
   Credentials own_;
   Purpose purpose_;
-  std::vector<Visitor> visitors_;  // the oldest first
+  std::vector<PendingConnection> pending_;  // the oldest first
 };
 
-/// What a guest is told. `peer_gone` is a refusal too, because another rank is gone.
+/// What a peer is told. `peer_gone` is a refusal too, because another rank is gone.
 enum class Admission : std::uint32_t { refused = 0, accepted = 1, peer_gone = 2 };
 
-/// Answers a guest, with the `reason` for a refusal. Best effort.
+/// Answers a peer, with the `reason` for a refusal. Best effort.
 void answer(int socket, Admission admission, std::string_view reason = {}) noexcept;
 
 /// Connects and says Hello; does not wait for a word. Empty, and the reason in `why`, if that was

@@ -11,7 +11,8 @@
 #include <memory>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/transport/transport.h"
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 

@@ -1,5 +1,5 @@
 #pragma once
-/// The network interfaces of this machine: by which address can other machines reach it?
+/// The network interfaces of this machine: by which address can other machines scope it?
 
 #include <string>
 #include <string_view>

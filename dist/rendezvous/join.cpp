@@ -31,21 +31,21 @@ class SocketFile {
   std::string path_;
 };
 
-/// Why this guest cannot be let in; empty if it can.
-std::string objection(const Guest& guest, const StoreOptions& options,
+/// Why this peer cannot be let in; empty if it can.
+std::string objection(const AcceptedPeer& peer, const RendezvousOptions& options,
                       const std::vector<Descriptor>& joined) {
   const Credentials& own = options.credentials;
   const std::string_view who = options.members;
-  if (guest.version != protocol_version)
-    return fmt::format("[store] a {0} speaks protocol version {1}, {0} 0 version {2}", who,
-                       guest.version, protocol_version);
-  if (guest.size != own.size)
-    return fmt::format("[store] {0} {1} expects a world of {2}, {0} 0 one of {3}", who, guest.rank,
-                       guest.size, own.size);
-  if (guest.rank < 0 || guest.rank >= own.size)
-    return fmt::format("[store] {} {} in a world of {}", who, guest.rank, own.size);
-  if (guest.rank == 0 || joined[static_cast<std::size_t>(guest.rank)])
-    return fmt::format("[store] {} {} has joined twice", who, guest.rank);
+  if (peer.version != protocol_version)
+    return fmt::format("[rendezvous] a {0} speaks protocol version {1}, {0} 0 version {2}", who,
+                       peer.version, protocol_version);
+  if (peer.size != own.size)
+    return fmt::format("[rendezvous] {0} {1} expects a world of {2}, {0} 0 one of {3}", who,
+                       peer.rank, peer.size, own.size);
+  if (peer.rank < 0 || peer.rank >= own.size)
+    return fmt::format("[rendezvous] {} {} in a world of {}", who, peer.rank, own.size);
+  if (peer.rank == 0 || joined[static_cast<std::size_t>(peer.rank)])
+    return fmt::format("[rendezvous] {} {} has joined twice", who, peer.rank);
   return "";
 }
 
@@ -79,22 +79,23 @@ std::string private_folder() {
   const std::string folder =
       fmt::format("{}/lockstep-{}", base && ::access(base, W_OK) == 0 ? base : "/tmp", geteuid());
   const int made = ::mkdir(folder.c_str(), 0700);
-  check<CommError>(made == 0 || errno == EEXIST, "[store] cannot make {}: {}", folder,
+  check<CommError>(made == 0 || errno == EEXIST, "[rendezvous] cannot make {}: {}", folder,
                    system_message(errno));
   struct stat status {};
   const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
                     status.st_uid == geteuid() && (status.st_mode & 077) == 0;
-  check<CommError>(ours,
-                   "[store] {} must be a folder of this user that is closed to others (mode 0700)",
-                   folder);
+  check<CommError>(
+      ours, "[rendezvous] {} must be a folder of this user that is closed to others (mode 0700)",
+      folder);
   return folder;
 }
 
-std::vector<Descriptor> gather_ranks(const StoreOptions& options, Descriptor listener) {
+std::vector<Descriptor> gather_ranks(const RendezvousOptions& options, Descriptor listener) {
   const Credentials& own = options.credentials;
-  const Reach reach = options.one_machine ? Reach::this_machine : Reach::other_machines;
-  if (!listener) listener = listen_on(options.address, reach);
-  Doorkeeper door(std::move(listener), own, options.purpose);
+  const ListenScope scope =
+      options.one_machine ? ListenScope::this_machine : ListenScope::other_machines;
+  if (!listener) listener = listen_on(options.address, scope);
+  Acceptor acceptor(std::move(listener), own, options.purpose);
   SocketFile file(options.address);
   const Deadline deadline(options.timeout);
   std::vector<Descriptor> joined(static_cast<std::size_t>(own.size));
@@ -110,21 +111,21 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options, Descriptor lis
       !(missing = ranks_that(joined, [](const Descriptor& socket) { return !socket; })).empty()) {
     if (deadline.passed())
       refuse_all(Admission::refused,
-                 fmt::format("[store] after {:g} s at {} {} of a world of {}",
+                 fmt::format("[rendezvous] after {:g} s at {} {} of a world of {}",
                              options.timeout.count(), options.address.text(),
                              describe_ranks(missing, "missing", options.members), own.size));
-    for (Guest& guest : door.wait(std::min(Seconds(0.02), deadline.left()))) {
-      if (const std::string reason = objection(guest, options, joined); !reason.empty()) {
-        answer(guest.socket.get(), Admission::refused, reason);
+    for (AcceptedPeer& peer : acceptor.wait(std::min(Seconds(0.02), deadline.left()))) {
+      if (const std::string reason = objection(peer, options, joined); !reason.empty()) {
+        answer(peer.socket.get(), Admission::refused, reason);
         refuse_all(Admission::refused, reason);
       }
-      joined[static_cast<std::size_t>(guest.rank)] = std::move(guest.socket);
+      joined[static_cast<std::size_t>(peer.rank)] = std::move(peer.socket);
     }
     const std::vector<int> left = ranks_that(
         joined, [](const Descriptor& socket) { return socket && has_left(socket.get()); });
     if (!left.empty())
       refuse_all(Admission::peer_gone,
-                 fmt::format("[store] {} before all {}s had joined",
+                 fmt::format("[rendezvous] {} before all {}s had joined",
                              describe_ranks(left, "gone", options.members), options.members));
   }
   file.remove();  // before anybody can go on and perhaps be killed
@@ -133,10 +134,10 @@ std::vector<Descriptor> gather_ranks(const StoreOptions& options, Descriptor lis
   return joined;
 }
 
-Descriptor join_rank_0(const StoreOptions& options) {
+Descriptor join_rank_0(const RendezvousOptions& options) {
   const Credentials& own = options.credentials;
   const std::string where = options.address.text();
-  const std::string me = fmt::format("[store] {} {}", options.members, own.rank);
+  const std::string me = fmt::format("[rendezvous] {} {}", options.members, own.rank);
   const Deadline deadline(options.timeout);
   std::string why;
   bool greeted = false;
@@ -169,16 +170,16 @@ Descriptor join_rank_0(const StoreOptions& options) {
                   options.timeout.count(), why);
 }
 
-StoreOptions store_options(const Launch& launch, Seconds timeout) {
-  StoreOptions options;
+RendezvousOptions rendezvous_options(const Launch& launch, Seconds timeout) {
+  RendezvousOptions options;
   options.one_machine = launch.one_machine();
   options.timeout = timeout;
   options.credentials = {{}, fnv1a(launch.job), launch.rank, launch.size};
   if (!options.one_machine && !launch.interface.empty())
     options.own_address = interface_address(launch.interface);
   if (launch.token_descriptor >= 0) options.credentials.token = read_token(launch.token_descriptor);
-  if (!launch.store.empty()) {
-    options.address = Endpoint::parse(launch.store);
+  if (!launch.rendezvous.empty()) {
+    options.address = Endpoint::parse(launch.rendezvous);
   } else if (launch.size > 1) {
     options.address.path =
         fmt::format("{}/{}-{:016x}", private_folder(), launch.launcher, fnv1a(launch.job));

@@ -18,7 +18,7 @@ NodeMap node_map(const std::vector<std::string>& names) {
     map.ranks[node].push_back(static_cast<int>(r));
   }
   if (!map.ranks.empty())
-    map.carriers =
+    map.local_shards =
         static_cast<int>(std::ranges::min_element(map.ranks, {}, &std::vector<int>::size)->size());
   return map;
 }

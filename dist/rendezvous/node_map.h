@@ -11,7 +11,7 @@ struct NodeMap {
   std::vector<std::vector<int>> ranks;  ///< by node, each ascending
   std::vector<int> node_of;             ///< by rank
   std::vector<int> place_of;            ///< by rank: its index in its node
-  int carriers = 0;                     ///< ranks of the smallest node
+  int local_shards = 0;                 ///< ranks of the smallest node
 
   bool operator==(const NodeMap&) const = default;
 };

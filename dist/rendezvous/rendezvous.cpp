@@ -16,9 +16,10 @@ namespace {
 constexpr std::string_view no_reason = "a rank gave up";
 
 /// The star over sockets. Rank 0 is connected with everybody, the others with rank 0 alone.
-class SocketStore final : public Store {
+class SocketStore final : public Rendezvous {
  public:
-  SocketStore(const StoreOptions& options, std::vector<Descriptor> sockets) : options_(options) {
+  SocketStore(const RendezvousOptions& options, std::vector<Descriptor> sockets)
+      : options_(options) {
     for (Descriptor& socket : sockets) peers_.push_back({std::move(socket), {}, false});
   }
 
@@ -51,7 +52,7 @@ class SocketStore final : public Store {
   template <class E>
   [[noreturn]] void give_up(const std::string& reason);
 
-  StoreOptions options_;
+  RendezvousOptions options_;
   std::vector<Peer> peers_;  // by rank
   std::string aborted_;
 };
@@ -94,10 +95,11 @@ void SocketStore::await(std::string_view what) {
       entries.push_back({peer.socket.get(), POLLIN, 0});
     }
     if (!lost.empty())
-      give_up<PeerError>(fmt::format("[store] {} in '{}'", describe_ranks(lost, "gone"), what));
+      give_up<PeerError>(
+          fmt::format("[rendezvous] {} in '{}'", describe_ranks(lost, "gone"), what));
     if (missing.empty()) return;
     if (deadline.passed())
-      give_up<CommError>(fmt::format("[store] '{}': after {:g} s {}", what,
+      give_up<CommError>(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
                                      options_.timeout.count(), describe_ranks(missing, "missing")));
     ::poll(entries.data(), entries.size(), deadline.milliseconds());
   }
@@ -108,8 +110,8 @@ Frame SocketStore::expect(int peer, FrameKind kind, std::string_view what) {
   Frame frame = peers_[static_cast<std::size_t>(peer)].reader.take();
   if (frame.kind != kind)
     give_up<CommError>(
-        fmt::format("[store] rank {} in '{}': rank {} sent a frame of kind '{}', not '{}'", rank(),
-                    what, peer, static_cast<char>(frame.kind), static_cast<char>(kind)));
+        fmt::format("[rendezvous] rank {} in '{}': rank {} sent a frame of kind '{}', not '{}'",
+                    rank(), what, peer, static_cast<char>(frame.kind), static_cast<char>(kind)));
   return frame;
 }
 
@@ -121,7 +123,7 @@ void SocketStore::send(int peer, FrameKind kind, std::string_view body, std::str
   if (transfer == Transfer::done) return;
   look_at(peer);  // it may have said why
   if (!aborted_.empty()) throw PeerError(aborted_);
-  give_up<PeerError>(fmt::format("[store] rank {} {} in '{}'", peer,
+  give_up<PeerError>(fmt::format("[rendezvous] rank {} {} in '{}'", peer,
                                  transfer == Transfer::closed ? "is gone" : "takes no data", what));
 }
 
@@ -132,7 +134,7 @@ std::vector<std::string> SocketStore::all_gather(std::string_view what, std::str
     await(what);
     parts = unpack(expect(0, FrameKind::everything, what).body);
     if (parts.size() != peers_.size())
-      give_up<CommError>(fmt::format("[store] '{}': {} ranks answered in a world of {}", what,
+      give_up<CommError>(fmt::format("[rendezvous] '{}': {} ranks answered in a world of {}", what,
                                      parts.size(), size()));
     return parts;
   }
@@ -141,7 +143,7 @@ std::vector<std::string> SocketStore::all_gather(std::string_view what, std::str
   for (int r = 1; r < size(); ++r) {
     std::vector<std::string> given = unpack(expect(r, FrameKind::gather, what).body);
     if (given.size() != 2 || given[0] != what)
-      give_up<CommError>(fmt::format("[store] rank {} is in '{}', rank 0 in '{}'", r,
+      give_up<CommError>(fmt::format("[rendezvous] rank {} is in '{}', rank 0 in '{}'", r,
                                      given.empty() ? "" : given[0], what));
     parts.push_back(std::move(given[1]));
   }
@@ -152,9 +154,10 @@ std::vector<std::string> SocketStore::all_gather(std::string_view what, std::str
 
 int SocketStore::share_descriptor(std::string_view what, int descriptor) {
   if (size() == 1) return descriptor;
-  check<CommError>(options_.address.is_unix(),
-                   "[store] '{}': a file descriptor does not travel over {}; use the tcp transport",
-                   what, options_.address.text());
+  check<CommError>(
+      options_.address.is_unix(),
+      "[rendezvous] '{}': a file descriptor does not travel over {}; use the tcp transport", what,
+      options_.address.text());
   if (rank() == 0) {
     for (int r = 1; r < size(); ++r) send(r, FrameKind::descriptor, what, what, descriptor);
     return descriptor;
@@ -163,7 +166,7 @@ int SocketStore::share_descriptor(std::string_view what, int descriptor) {
   Frame frame = expect(0, FrameKind::descriptor, what);
   if (frame.body != what || !frame.descriptor)
     give_up<CommError>(
-        fmt::format("[store] rank {} is in '{}', rank 0 in '{}'", rank(), what, frame.body));
+        fmt::format("[rendezvous] rank {} is in '{}', rank 0 in '{}'", rank(), what, frame.body));
   return frame.descriptor.release();
 }
 
@@ -220,10 +223,10 @@ void SocketStore::give_up(const std::string& reason) {
 
 }  // namespace
 
-std::shared_ptr<Store> join_store(const StoreOptions& options, Descriptor listener) {
+std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, Descriptor listener) {
   const Credentials& own = options.credentials;
   check<UsageError>(own.size >= 1 && own.rank >= 0 && own.rank < own.size,
-                    "[store] rank {} in a world of {}", own.rank, own.size);
+                    "[rendezvous] rank {} in a world of {}", own.rank, own.size);
   std::vector<Descriptor> sockets(static_cast<std::size_t>(own.size));
   if (own.size > 1) {
     if (own.rank == 0)

@@ -9,7 +9,7 @@
 ///
 /// Before anything else is read, each side proves that it belongs to the job: dist/rendezvous/handshake.h.
 ///
-/// Thread-safety: one Store belongs to one rank and is used by one thread at a time.
+/// Thread-safety: one Rendezvous belongs to one rank and is used by one thread at a time.
 
 #include <cstddef>
 #include <memory>
@@ -19,13 +19,12 @@
 
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/handshake.h"
-#include "lockstep/dist/transport/transport.h"
 
 namespace lockstep::dist {
 
-class Store {
+class Rendezvous {
  public:
-  virtual ~Store() = default;
+  virtual ~Rendezvous() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
@@ -38,7 +37,7 @@ class Store {
   /// its own back). Collective. Throws CommError where ranks are on several machines.
   virtual int share_descriptor(std::string_view what, int descriptor) = 0;
 
-  /// The address by which the other ranks can reach this one: "127.0.0.1" on one machine, else the
+  /// The address by which the other ranks can scope this one: "127.0.0.1" on one machine, else the
   /// one that was asked for (LOCKSTEP_INTERFACE), or the local address of the connection that
   /// reached rank 0.
   virtual std::string address() const = 0;
@@ -59,12 +58,12 @@ class Store {
   virtual Seconds timeout() const = 0;
 };
 
-struct StoreOptions {
+struct RendezvousOptions {
   Endpoint address;  ///< where rank 0 listens
   bool one_machine = true;
   Credentials credentials;
   Seconds timeout{60};  ///< until all ranks have joined, and for each exchange afterwards
-  Purpose purpose = Purpose::store;
+  Purpose purpose = Purpose::rendezvous;
   std::string_view members = "rank";  ///< what errors call those who join
   std::string own_address = {};       ///< what address() says among machines, if not empty
 };
@@ -74,11 +73,12 @@ struct StoreOptions {
 /// protocol version; PeerError if a rank that had come is gone before all have. A connection with a
 /// wrong token, or of strangers, is closed; it does not disturb. Rank 0 may join after the others.
 /// A world of 1 opens nothing. Rank 0 may already listen at the address.
-std::shared_ptr<Store> join_store(const StoreOptions& options, Descriptor listener = {});
+std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options,
+                                            Descriptor listener = {});
 
-/// What a launcher says, as options: the address is `launch.store`, or else a socket in a private
+/// What a launcher says, as options: the address is `launch.rendezvous`, or else a socket in a private
 /// folder (mode 0700, made if missing) of this user, under XDG_RUNTIME_DIR or /tmp, named after the
 /// job. Throws CommError if that folder belongs to somebody else or is open to others.
-StoreOptions store_options(const Launch& launch, Seconds timeout);
+RendezvousOptions rendezvous_options(const Launch& launch, Seconds timeout);
 
 }  // namespace lockstep::dist

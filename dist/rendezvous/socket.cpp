@@ -39,7 +39,7 @@ Address unix_address(const std::string& path) {
   Address address;
   auto& native = reinterpret_cast<sockaddr_un&>(address.storage);
   check<CommError>(path.size() < sizeof native.sun_path,
-                   "[store] a socket's path has at most {} characters: '{}'",
+                   "[rendezvous] a socket's path has at most {} characters: '{}'",
                    sizeof native.sun_path - 1, path);
   native.sun_family = AF_UNIX;
   std::memcpy(native.sun_path, path.data(), path.size());
@@ -101,10 +101,10 @@ void remove_stale(const Endpoint& where) {
   struct stat status {};
   if (lstat(where.path.c_str(), &status) != 0) return;
   check<CommError>(S_ISSOCK(status.st_mode) && status.st_uid == geteuid(),
-                   "[store] {} is in the way: not a socket of this user", where.text());
+                   "[rendezvous] {} is in the way: not a socket of this user", where.text());
   std::string why;
   check<CommError>(!connect_to(where, Deadline(Seconds(1)), why),
-                   "[store] another rank 0 of this job is listening on {}", where.text());
+                   "[rendezvous] another rank 0 of this job is listening on {}", where.text());
   ::unlink(where.path.c_str());
 }
 
@@ -116,21 +116,21 @@ Descriptor listen_unix(const Endpoint& where) {
   const bool listening = listener && fchmod(listener.get(), 0600) == 0 &&
                          ::bind(listener.get(), address.get(), address.length) == 0 &&
                          ::listen(listener.get(), SOMAXCONN) == 0;
-  check<CommError>(listening, "[store] cannot listen on {}: {}", where.text(),
+  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
                    system_message(errno));
   return listener;
 }
 
-Descriptor listen_tcp(const Endpoint& where, Reach reach) {
+Descriptor listen_tcp(const Endpoint& where, ListenScope scope) {
   std::string why;
   std::optional<Address> address = resolve(where, why);
-  check<CommError>(address.has_value(), "[store] cannot listen on {}: {}", where.text(), why);
+  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
   Descriptor listener(::socket(address->family(), socket_flags, 0));
-  check<CommError>(static_cast<bool>(listener), "[store] cannot make a socket: {}",
+  check<CommError>(static_cast<bool>(listener), "[rendezvous] cannot make a socket: {}",
                    system_message(errno));
   const int on = 1;  // a port whose last user is gone may be taken at once
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool far = reach == Reach::other_machines;
+  const bool far = scope == ListenScope::other_machines;
   if (far && is_loopback(*address)) widen_to_all_addresses(*address);
   int bound = ::bind(listener.get(), address->get(), address->length);
   if (bound != 0 && errno == EADDRNOTAVAIL && far) {
@@ -138,7 +138,7 @@ Descriptor listen_tcp(const Endpoint& where, Reach reach) {
     bound = ::bind(listener.get(), address->get(), address->length);
   }
   check<CommError>(bound == 0 && ::listen(listener.get(), SOMAXCONN) == 0,
-                   "[store] cannot listen on {}: {}", where.text(), system_message(errno));
+                   "[rendezvous] cannot listen on {}: {}", where.text(), system_message(errno));
   return listener;
 }
 
@@ -182,7 +182,7 @@ Endpoint Endpoint::parse(std::string_view text) {
       return result;
     }
   }
-  fail<UsageError>("[store] an address is unix:/PATH or HOST:PORT, got '{}'", text);
+  fail<UsageError>("[rendezvous] an address is unix:/PATH or HOST:PORT, got '{}'", text);
 }
 
 std::string Endpoint::text() const {
@@ -191,21 +191,21 @@ std::string Endpoint::text() const {
   return fmt::format("{}{}{}:{}", colons ? "[" : "", host, colons ? "]" : "", port);
 }
 
-Descriptor listen_on(const Endpoint& where, Reach reach) {
-  return where.is_unix() ? listen_unix(where) : listen_tcp(where, reach);
+Descriptor listen_on(const Endpoint& where, ListenScope scope) {
+  return where.is_unix() ? listen_unix(where) : listen_tcp(where, scope);
 }
 
 Descriptor reserve_port(const std::string& host) {
   std::string why;
   std::optional<Address> address = resolve({.path = {}, .host = host, .port = 0}, why);
-  check<CommError>(address.has_value(), "[store] no port at {}: {}", host, why);
+  check<CommError>(address.has_value(), "[rendezvous] no port at {}: {}", host, why);
   widen_to_all_addresses(*address);
   Descriptor port(::socket(address->family(), socket_flags, 0));
   const int on = 1;
   const bool bound = port &&
                      setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                      ::bind(port.get(), address->get(), address->length) == 0;
-  check<CommError>(bound, "[store] no free port: {}", system_message(errno));
+  check<CommError>(bound, "[rendezvous] no free port: {}", system_message(errno));
   return port;
 }
 
@@ -213,7 +213,7 @@ Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::stri
   const std::optional<Address> address = address_of(where, why);
   if (!address) return {};
   Descriptor socket(::socket(address->family(), socket_flags, 0));
-  check<CommError>(static_cast<bool>(socket), "[store] cannot make a socket: {}",
+  check<CommError>(static_cast<bool>(socket), "[rendezvous] cannot make a socket: {}",
                    system_message(errno));
   int error = 0;
   if (::connect(socket.get(), address->get(), address->length) != 0) {
@@ -230,23 +230,24 @@ Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::stri
     return {};
   }
   check<CommError>(!where.is_unix() || same_user(socket.get()),
-                   "[store] {} belongs to another user", where.text());
+                   "[rendezvous] {} belongs to another user", where.text());
   return socket;
 }
 
 Descriptor accept_from(int listener) {
   while (true) {
-    Descriptor guest(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!guest) {
+    Descriptor peer(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!peer) {
       const int error = errno;
       if (error == EINTR || error == ECONNABORTED) continue;
       // Waiting would be in vain, and the connection stays ready to be accepted: a busy loop.
       const bool short_of =
           error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-      check<CommError>(!short_of, "[store] cannot accept a connection: {}", system_message(error));
+      check<CommError>(!short_of, "[rendezvous] cannot accept a connection: {}",
+                       system_message(error));
       return {};
     }
-    if (family_of(guest.get()) != AF_UNIX || same_user(guest.get())) return guest;
+    if (family_of(peer.get()) != AF_UNIX || same_user(peer.get())) return peer;
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-/// Sockets and time limits, as little as the store and the TCP transport need. Every socket here is
+/// Sockets and time limits, as little as the rendezvous and the TCP transport need. Every socket here is
 /// non-blocking and closed on exec; interrupted calls are repeated; a vanished peer is a return
 /// value, never a signal.
 
@@ -11,7 +11,8 @@
 #include <string_view>
 
 #include "lockstep/dist/rendezvous/descriptor.h"
-#include "lockstep/dist/transport/transport.h"
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 
@@ -43,13 +44,13 @@ struct Endpoint {
 };
 
 /// How far a TCP listener can be reached.
-enum class Reach { this_machine, other_machines };
+enum class ListenScope { this_machine, other_machines };
 
 /// Listens on `where`; port 0 takes any free port. A Unix socket gets mode 0600; a file that a dead
 /// process of this user left there is replaced. Over TCP it binds the address that the host's name
 /// stands for; for other machines, if that is a loopback address or not one of ours, all addresses.
 /// Throws CommError, with the address, if that is not possible.
-Descriptor listen_on(const Endpoint& where, Reach reach = Reach::this_machine);
+Descriptor listen_on(const Endpoint& where, ListenScope scope = ListenScope::this_machine);
 
 /// A free port of this machine (local_port()), kept from everybody but those who mean to listen at
 /// it: they and we set SO_REUSEADDR, and we do not listen. `host` gives the address family.

@@ -47,7 +47,7 @@ Token read_token(int descriptor) {
   do got = ::pread(descriptor, token.data(), token.size(), 0);
   while (got < 0 && errno == EINTR);
   check<UsageError>(got == std::ssize(token),
-                    "[store] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
+                    "[rendezvous] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
                     token.size(), got < 0 ? system_message(errno) : std::to_string(got));
   return token;
 }

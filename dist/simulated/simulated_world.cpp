@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/dist/rendezvous/join.h"
 
 namespace lockstep::dist {
 
@@ -67,7 +66,7 @@ class SimWorld {
   std::size_t send(int from, int to, std::span<const std::byte> bytes);
   std::size_t receive(int to, int from, std::span<std::byte> bytes);
   void relax(int rank);
-  Window allocate(int rank, std::size_t bytes);
+  SharedRegion allocate(int rank, std::size_t bytes);
   void abort(int rank, std::string_view reason);
   void leave(int rank);
 
@@ -111,7 +110,7 @@ class SimWorld {
     std::size_t bytes = 0;
     int arrived = 0;
     std::vector<bool> here;  // by rank
-    Window window;
+    SharedRegion region;
   };
   std::deque<Allocation> allocations_;
   SimReport report_;
@@ -273,7 +272,7 @@ void SimWorld::relax(int rank) {
   check_aborted();
 }
 
-Window SimWorld::allocate(int rank, std::size_t bytes) {
+SharedRegion SimWorld::allocate(int rank, std::size_t bytes) {
   enter(rank);
   check<CommError>(options_.shared_memory, "this world has no shared memory");
   const std::size_t number = state(rank).allocations++;
@@ -289,10 +288,10 @@ Window SimWorld::allocate(int rank, std::size_t bytes) {
     auto* const memory =
         static_cast<std::byte*>(::operator new(total, std::align_val_t(page_bytes)));
     std::fill_n(memory, total, std::byte{0});
-    mine.window.bytes = bytes;
-    mine.window.keeper = std::shared_ptr<void>(
+    mine.region.bytes = bytes;
+    mine.region.keeper = std::shared_ptr<void>(
         memory, [](void* m) { ::operator delete(m, std::align_val_t(page_bytes)); });
-    for (int r = 0; r < size(); ++r) mine.window.base.push_back(memory + index(r) * stride);
+    for (int r = 0; r < size(); ++r) mine.region.base.push_back(memory + index(r) * stride);
     stir_all();
   }
   const Nanoseconds limit = clock_ + nanoseconds(options_.join_timeout);
@@ -310,7 +309,7 @@ Window SimWorld::allocate(int rank, std::size_t bytes) {
     }
     relax(rank);
   }
-  return mine.window;
+  return mine.region;
 }
 
 void SimWorld::abort(int rank, std::string_view reason) {
@@ -341,7 +340,7 @@ class SimTransport final : public Transport {
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
     return world_.receive(rank_, peer, bytes);
   }
-  Window allocate(std::size_t bytes) override { return world_.allocate(rank_, bytes); }
+  SharedRegion allocate(std::size_t bytes) override { return world_.allocate(rank_, bytes); }
   void relax(unsigned) override { world_.relax(rank_); }
   Seconds now() const override { return Seconds(static_cast<double>(world_.clock()) * 1e-9); }
   void abort(std::string_view reason) noexcept override { world_.abort(rank_, reason); }

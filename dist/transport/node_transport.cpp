@@ -32,7 +32,7 @@ class NodeTransport final : public Transport {
     return note(peer, count);
   }
 
-  Window allocate(std::size_t bytes) override { return between_->allocate(bytes); }
+  SharedRegion allocate(std::size_t bytes) override { return between_->allocate(bytes); }
 
   // Waits where the rank was last waited for. Only a nap of TCP's would delay what comes through
   // memory: while both are waited for, memory is asked to nap, in short portions.

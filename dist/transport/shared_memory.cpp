@@ -56,33 +56,33 @@ std::string populate(std::byte* begin, std::size_t bytes) {
 }
 
 /// Exchanges "all is well" or what is not; throws if anything is not well on any rank.
-void agree(Store& store, std::string_view what, const std::string& problem) {
-  const std::vector<std::string> problems = store.all_gather(what, problem);
+void agree(Rendezvous& rendezvous, std::string_view what, const std::string& problem) {
+  const std::vector<std::string> problems = rendezvous.all_gather(what, problem);
   for (std::size_t r = 0; r < problems.size(); ++r)
     check<CommError>(problems[r].empty(), "[{}] rank {}: {}", what, r, problems[r]);
 }
 
 }  // namespace
 
-std::shared_ptr<std::byte> share_memory(Store& store, std::string_view what,
+std::shared_ptr<std::byte> share_memory(Rendezvous& rendezvous, std::string_view what,
                                         std::size_t part_bytes) {
   const std::size_t stride = whole_pages(part_bytes);
-  const std::size_t total = stride * static_cast<std::size_t>(store.size());
+  const std::size_t total = stride * static_cast<std::size_t>(rendezvous.size());
   Descriptor memory;
   std::string problem;
-  if (store.rank() == 0) {
+  if (rendezvous.rank() == 0) {
     try {
       memory = make_memory(total);
     } catch (const CommError& error) {
       problem = error.what();
     }
   }
-  const std::vector<std::string> sizes = store.all_gather(what, std::to_string(part_bytes));
+  const std::vector<std::string> sizes = rendezvous.all_gather(what, std::to_string(part_bytes));
   for (std::size_t r = 0; r < sizes.size(); ++r)
     check<CommError>(sizes[r] == sizes[0], "[{}] rank 0 asks for {} bytes, rank {} for {}", what,
                      sizes[0], r, sizes[r]);
-  agree(store, what, problem);
-  const int shared = store.share_descriptor(what, memory.get());
+  agree(rendezvous, what, problem);
+  const int shared = rendezvous.share_descriptor(what, memory.get());
   if (shared != memory.get()) memory = Descriptor(shared);
 
   struct stat status {};
@@ -94,13 +94,14 @@ std::shared_ptr<std::byte> share_memory(Store& store, std::string_view what,
     problem = fmt::format("mapping: {}", system_message(errno));
   else
     problem = populate(
-        static_cast<std::byte*>(address) + stride * static_cast<std::size_t>(store.rank()), stride);
+        static_cast<std::byte*>(address) + stride * static_cast<std::size_t>(rendezvous.rank()),
+        stride);
   const std::shared_ptr<std::byte> result(
       address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address),
       [total](std::byte* begin) {
         if (begin) ::munmap(begin, total);
       });
-  agree(store, what, problem);
+  agree(rendezvous, what, problem);
   populate(result.get(), total);  // the others' parts too: all are there now
   return result;
 }

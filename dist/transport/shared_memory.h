@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/dist/rendezvous/rendezvous.h"
+#include "lockstep/dist/transport/transport.h"
 
 namespace lockstep::dist {
 
@@ -13,7 +14,7 @@ namespace lockstep::dist {
 /// with the last reference. Collective. Every rank touches its own part first, so that the pages
 /// lie near it. Throws CommError, on every rank, if memory is short or the ranks ask for different
 /// sizes.
-std::shared_ptr<std::byte> share_memory(Store& store, std::string_view what,
+std::shared_ptr<std::byte> share_memory(Rendezvous& rendezvous, std::string_view what,
                                         std::size_t part_bytes);
 
 }  // namespace lockstep::dist

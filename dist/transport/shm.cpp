@@ -41,7 +41,7 @@ struct Layout {
 
 class ShmTransport final : public Transport {
  public:
-  explicit ShmTransport(std::shared_ptr<Store> store);
+  explicit ShmTransport(std::shared_ptr<Rendezvous> rendezvous);
   ~ShmTransport() override {
     auto expected = PeerState::here;
     presence(rank_).state.compare_exchange_strong(expected, PeerState::left);
@@ -54,7 +54,7 @@ class ShmTransport final : public Transport {
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override;
   std::size_t receive(int peer, std::span<std::byte> bytes) override;
-  Window allocate(std::size_t bytes) override;
+  SharedRegion allocate(std::size_t bytes) override;
   void relax(unsigned round) override;
   bool spins(unsigned round) const override { return backoff_.spins(round); }
   Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
@@ -75,7 +75,7 @@ class ShmTransport final : public Transport {
   }
   [[noreturn]] void throw_absent(int peer) const;
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<Rendezvous> rendezvous_;
   int rank_;
   int size_;
   Layout layout_;
@@ -86,16 +86,16 @@ class ShmTransport final : public Transport {
   Seconds next_look_{0};
 };
 
-ShmTransport::ShmTransport(std::shared_ptr<Store> store)
-    : store_(std::move(store)),
-      rank_(store_->rank()),
-      size_(store_->size()),
+ShmTransport::ShmTransport(std::shared_ptr<Rendezvous> rendezvous)
+    : rendezvous_(std::move(rendezvous)),
+      rank_(rendezvous_->rank()),
+      size_(rendezvous_->size()),
       layout_{index(size_), stream_capacity(index(size_))},
       out_(index(size_)),
       in_(index(size_)),
       backoff_(size_) {
   const std::size_t part = (layout_.bytes() + index(size_) - 1) / index(size_);
-  memory_ = share_memory(*store_, "shared memory", part);
+  memory_ = share_memory(*rendezvous_, "shared memory", part);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     out_[index(peer)] = ByteRing(memory_.get() + layout_.ring(rank_, peer), layout_.stream);
@@ -120,13 +120,13 @@ std::size_t ShmTransport::receive(int peer, std::span<std::byte> bytes) {
   return last;
 }
 
-Window ShmTransport::allocate(std::size_t bytes) {
+SharedRegion ShmTransport::allocate(std::size_t bytes) {
   check_aborted();
-  const std::shared_ptr<std::byte> memory = share_memory(*store_, "allocate", bytes);
-  Window window{bytes, {}, memory};
+  const std::shared_ptr<std::byte> memory = share_memory(*rendezvous_, "allocate", bytes);
+  SharedRegion region{bytes, {}, memory};
   for (int r = 0; r < size_; ++r)
-    window.base.push_back(memory.get() + whole_pages(bytes) * index(r));
-  return window;
+    region.base.push_back(memory.get() + whole_pages(bytes) * index(r));
+  return region;
 }
 
 void ShmTransport::relax(unsigned round) {
@@ -135,7 +135,7 @@ void ShmTransport::relax(unsigned round) {
   next_look_ = now() + std::chrono::milliseconds(2);
   for (int peer = 0; peer < size_; ++peer)  // what it sent could be received since the last look
     if (state_of(peer) == PeerState::gone) throw_absent(peer);
-  for (const int peer : store_->gone()) {
+  for (const int peer : rendezvous_->gone()) {
     auto expected = PeerState::here;
     presence(peer).state.compare_exchange_strong(expected, PeerState::gone);
   }
@@ -148,7 +148,7 @@ void ShmTransport::abort(std::string_view reason) noexcept {
     std::copy_n(reason.begin(), std::min(reason.size(), text.size() - 1), text.begin());
     control().aborted.store(Stage::written, std::memory_order_release);
   }
-  store_->abort(reason);  // reaches those who wait in allocate()
+  rendezvous_->abort(reason);  // reaches those who wait in allocate()
 }
 
 void ShmTransport::throw_reason() const {
@@ -168,8 +168,8 @@ void ShmTransport::throw_absent(int peer) const {
 
 }  // namespace
 
-std::unique_ptr<Transport> shm_transport(std::shared_ptr<Store> store) {
-  return std::make_unique<ShmTransport>(std::move(store));
+std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous) {
+  return std::make_unique<ShmTransport>(std::move(rendezvous));
 }
 
 }  // namespace lockstep::dist

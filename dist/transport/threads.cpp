@@ -10,7 +10,6 @@
 
 #include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/transport/byte_ring.h"
-#include "lockstep/dist/rendezvous/join.h"
 
 namespace lockstep::dist {
 
@@ -53,13 +52,13 @@ class Hub {
     aborted_.store(true, std::memory_order_release);
   }
 
-  // One round of allocate(): the last rank to come makes the window for all.
+  // One round of allocate(): the last rank to come makes the region for all.
   struct Round {
     std::size_t bytes = 0;
     int first_rank = 0;
     int arrived = 0;
     std::vector<bool> here;  // by rank
-    Window window;
+    SharedRegion region;
   };
 
   // A rank arrives in its round; the number of a rank's round is that of its call.
@@ -92,20 +91,20 @@ class Hub {
 };
 
 // Zeroed pages for all ranks, which live as long as the keeper.
-Window make_window(int size, std::size_t bytes) {
+SharedRegion make_region(int size, std::size_t bytes) {
   const std::size_t stride = whole_pages(bytes);
   const std::size_t total = stride * index(size);
   void* const memory =
       mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  check<CommError>(memory != MAP_FAILED, "no memory for a window of {} x {} bytes: {}", size, bytes,
+  check<CommError>(memory != MAP_FAILED, "no memory for a region of {} x {} bytes: {}", size, bytes,
                    std::strerror(errno));
-  Window window;
-  window.bytes = bytes;
-  window.keeper = std::shared_ptr<void>(memory, [total](void* m) { munmap(m, total); });
+  SharedRegion region;
+  region.bytes = bytes;
+  region.keeper = std::shared_ptr<void>(memory, [total](void* m) { munmap(m, total); });
   for (int r = 0; r < size; ++r) {
-    window.base.push_back(static_cast<std::byte*>(memory) + index(r) * stride);
+    region.base.push_back(static_cast<std::byte*>(memory) + index(r) * stride);
   }
-  return window;
+  return region;
 }
 
 std::shared_ptr<Hub::Round> Hub::arrive(std::size_t number, int rank, std::size_t bytes) {
@@ -120,7 +119,7 @@ std::shared_ptr<Hub::Round> Hub::arrive(std::size_t number, int rank, std::size_
   check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
                    round->first_rank, round->bytes);
   if (round->arrived + 1 == size) {
-    round->window = make_window(size, bytes);
+    round->region = make_region(size, bytes);
     rounds_[number].reset();  // from here on the ranks hold it
   }
   ++round->arrived;
@@ -161,7 +160,7 @@ class ThreadsTransport final : public Transport {
     return count;
   }
 
-  Window allocate(std::size_t bytes) override {
+  SharedRegion allocate(std::size_t bytes) override {
     const auto round = hub_->arrive(allocations_++, rank_, bytes);
     const Seconds since = now();
     for (unsigned k = 0; !hub_->complete(*round); ++k) {
@@ -173,7 +172,7 @@ class ThreadsTransport final : public Transport {
                         describe_ranks(hub_->missing(*round), "missing"), bytes);
       relax(k);
     }
-    return round->window;
+    return round->region;
   }
 
   void relax(unsigned round) override {

@@ -1,5 +1,5 @@
 #pragma once
-/// The transport between ranks that are threads of one process. Streams are byte rings, windows are
+/// The transport between ranks that are threads of one process. Streams are byte rings, regions are
 /// anonymous pages of the process. ThreadSanitizer sees every access.
 
 #include <memory>

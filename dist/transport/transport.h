@@ -1,10 +1,10 @@
 #pragma once
 /// A transport moves bytes between the ranks of one world: an ordered, bounded byte stream from
-/// every rank to every other, and, where the ranks can address each other's memory, windows of
+/// every rank to every other, and, where the ranks can address each other's memory, regions of
 /// shared memory. It knows nothing of collectives. Only `allocate` waits for other ranks, and
 /// `relax` for a moment.
 ///
-///   transport   stream                              windows
+///   transport   stream                              regions
 ///   threads     ring buffer in the process          anonymous pages of the process
 ///   shm         ring buffer in shared memory        a memfd that every rank maps
 ///   tcp         one non-blocking socket per pair    none
@@ -12,7 +12,6 @@
 ///
 /// Thread-safety: one Transport belongs to one rank and is used by one thread at a time.
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,13 +20,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
-
-using Seconds = std::chrono::duration<double>;
-
-/// A rank as an index into what is kept by rank.
-constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
 constexpr std::size_t page_bytes = 4096;
 /// `bytes` rounded up to whole pages, at least one.
@@ -36,7 +31,7 @@ constexpr std::size_t whole_pages(std::size_t bytes) {
 }
 
 /// Memory of one size on every rank.
-struct Window {
+struct SharedRegion {
   std::size_t bytes = 0;         ///< on each rank
   std::vector<std::byte*> base;  ///< of rank r, as this rank addresses it
   std::shared_ptr<void> keeper;  ///< the memory lives as long as this does
@@ -60,10 +55,10 @@ class Transport {
   /// reason may need a moment to arrive).
   virtual std::size_t receive(int peer, std::span<std::byte> bytes) = 0;
 
-  /// A window of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
+  /// A region of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
   /// call it in the same order with the same size. Blocks until every rank has called, at most the
   /// join timeout. Only where has_shared_memory(); elsewhere it throws CommError.
-  virtual Window allocate(std::size_t bytes) = 0;
+  virtual SharedRegion allocate(std::size_t bytes) = 0;
 
   /// Called when nothing could be moved, for the `round`-th time in a row: spins at first, then
   /// yields the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.

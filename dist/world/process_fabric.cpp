@@ -7,95 +7,96 @@
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/rendezvous/join.h"
+#include "lockstep/dist/rendezvous/rendezvous.h"
 #include "lockstep/dist/transport/node_transport.h"
 #include "lockstep/dist/transport/shm.h"
-#include "lockstep/dist/rendezvous/rendezvous.h"
 #include "lockstep/dist/transport/tcp.h"
 #include "lockstep/dist/transport/threads.h"
 
 namespace lockstep::dist {
 namespace {
 
-enum class Reach : std::uint8_t { alone, shm, tcp, nodes };
+enum class Route : std::uint8_t { alone, shm, tcp, nodes };
 
-std::string_view name_of(Reach reach) {
-  switch (reach) {
-    case Reach::alone: return "threads";
-    case Reach::shm: return "shm";
-    case Reach::tcp: return "tcp";
-    case Reach::nodes: return "shm+tcp";
+std::string_view name_of(Route route) {
+  switch (route) {
+    case Route::alone: return "threads";
+    case Route::shm: return "shm";
+    case Route::tcp: return "tcp";
+    case Route::nodes: return "shm+tcp";
   }
   return "?";
 }
 
 class ProcessFabric final : public Fabric {
  public:
-  ProcessFabric(std::shared_ptr<Store> store, const std::vector<std::string>& node_names,
+  ProcessFabric(std::shared_ptr<Rendezvous> rendezvous, const std::vector<std::string>& node_names,
                 std::string wanted, const FabricOptions& options)
-      : store_(std::move(store)),
+      : rendezvous_(std::move(rendezvous)),
         names_(node_names),
         nodes_(node_map(node_names)),
         wanted_(std::move(wanted)),
         options_(options),
-        reach_(choose_reach()) {
+        route_(choose_route()) {
     options_.communicator.nodes = nodes_;
   }
 
-  int rank() const override { return store_->rank(); }
-  int size() const override { return store_->size(); }
-  std::string_view transport() const override { return name_of(reach_); }
+  int rank() const override { return rendezvous_->rank(); }
+  int size() const override { return rendezvous_->size(); }
+  std::string_view transport() const override { return name_of(route_); }
   std::unique_ptr<Communicator> connect() override {
     return complete(std::make_unique<HostCommunicator>(make_transport(), options_.communicator),
                     options_);
   }
   std::shared_ptr<Fabric> split(int color) override;
-  void abort(std::string_view reason) noexcept override { store_->abort(reason); }
+  void abort(std::string_view reason) noexcept override { rendezvous_->abort(reason); }
 
  private:
   bool one_machine() const { return nodes_.ranks.size() == 1; }
-  Reach choose_reach() const;
+  Route choose_route() const;
   std::unique_ptr<Transport> make_transport();
-  std::shared_ptr<Store> group_store(int color, const std::vector<int>& members);
+  std::shared_ptr<Rendezvous> group_rendezvous(int color, const std::vector<int>& members);
 
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> names_;  // of the nodes, by rank
   NodeMap nodes_;
   std::string wanted_;
   FabricOptions options_;
-  Reach reach_;
-  std::shared_ptr<Store> local_;  // among the ranks of this node, where nodes have several
+  Route route_;
+  std::shared_ptr<Rendezvous> local_;  // among the ranks of this node, where nodes have several
   int splits_ = 0;
 };
 
-Reach ProcessFabric::choose_reach() const {
-  if (size() == 1) return Reach::alone;
-  if (one_machine()) return wanted_ == "tcp" ? Reach::tcp : Reach::shm;
+Route ProcessFabric::choose_route() const {
+  if (size() == 1) return Route::alone;
+  if (one_machine()) return wanted_ == "tcp" ? Route::tcp : Route::shm;
   check<UsageError>(wanted_ != "shm",
                     "[world] transport shm needs all ranks on one machine, they are on {}",
                     nodes_.ranks.size());
   const bool alone = std::ranges::all_of(nodes_.ranks, [](const auto& r) { return r.size() == 1; });
-  return wanted_ == "tcp" || alone ? Reach::tcp : Reach::nodes;
+  return wanted_ == "tcp" || alone ? Route::tcp : Route::nodes;
 }
 
 std::unique_ptr<Transport> ProcessFabric::make_transport() {
-  switch (reach_) {
-    case Reach::alone: return std::move(threads_transports(1).front());
-    case Reach::shm: return shm_transport(store_);
-    case Reach::tcp: return tcp_transport(store_);
-    case Reach::nodes: break;
+  switch (route_) {
+    case Route::alone: return std::move(threads_transports(1).front());
+    case Route::shm: return shm_transport(rendezvous_);
+    case Route::tcp: return tcp_transport(rendezvous_);
+    case Route::nodes: break;
   }
   const int node = nodes_.node_of[index(rank())];
-  if (!local_) local_ = group_store(node, nodes_.ranks[index(node)]);
+  if (!local_) local_ = group_rendezvous(node, nodes_.ranks[index(node)]);
   auto local = local_->size() > 1 ? shm_transport(local_) : nullptr;
-  return node_transport(tcp_transport(store_), std::move(local), nodes_);
+  return node_transport(tcp_transport(rendezvous_), std::move(local), nodes_);
 }
 
 /// Collective over all ranks: the first member of each group listens and tells the others where.
-std::shared_ptr<Store> ProcessFabric::group_store(int color, const std::vector<int>& members) {
+std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(int color,
+                                                            const std::vector<int>& members) {
   const auto me = std::ranges::find(members, rank()) - members.begin();
-  StoreOptions options;
-  options.timeout = store_->timeout();
-  options.credentials = store_->credentials();
+  RendezvousOptions options;
+  options.timeout = rendezvous_->timeout();
+  options.credentials = rendezvous_->credentials();
   // Of all its ancestors, in their order: groups of groups are different jobs.
   options.credentials.job =
       fnv1a(fmt::format("{:016x} split {} color {}", options.credentials.job, ++splits_, color));
@@ -104,7 +105,7 @@ std::shared_ptr<Store> ProcessFabric::group_store(int color, const std::vector<i
   options.one_machine = std::ranges::all_of(
       members, [&](int r) { return names_[index(r)] == names_[index(rank())]; });
 
-  options.own_address = store_->address();
+  options.own_address = rendezvous_->address();
 
   Descriptor listener;
   if (me == 0 && members.size() > 1) {
@@ -112,20 +113,20 @@ std::shared_ptr<Store> ProcessFabric::group_store(int color, const std::vector<i
       options.address.path =
           fmt::format("{}/group-{:016x}-{}", private_folder(), options.credentials.job, ::getpid());
     else
-      options.address.host = store_->address();
-    listener = listen_on(options.address, options.one_machine ? dist::Reach::this_machine
-                                                              : dist::Reach::other_machines);
+      options.address.host = rendezvous_->address();
+    listener = listen_on(options.address, options.one_machine ? dist::ListenScope::this_machine
+                                                              : dist::ListenScope::other_machines);
     if (!options.one_machine) options.address.port = local_port(listener.get());
   }
   const std::string mine = listener ? options.address.text() : "";
-  const std::vector<std::string> addresses = store_->all_gather("groups", mine);
+  const std::vector<std::string> addresses = rendezvous_->all_gather("groups", mine);
   if (me >= std::ssize(members)) return nullptr;  // of no group
   if (members.size() > 1) options.address = Endpoint::parse(addresses[index(members[0])]);
-  return join_store(options, std::move(listener));
+  return join_rendezvous(options, std::move(listener));
 }
 
 std::shared_ptr<Fabric> ProcessFabric::split(int color) {
-  const std::vector<std::string> colors = store_->all_gather("split", std::to_string(color));
+  const std::vector<std::string> colors = rendezvous_->all_gather("split", std::to_string(color));
   std::vector<int> members;
   std::vector<std::string> names;
   for (int r = 0; r < size() && color >= 0; ++r) {
@@ -133,9 +134,9 @@ std::shared_ptr<Fabric> ProcessFabric::split(int color) {
     members.push_back(r);
     names.push_back(names_[index(r)]);
   }
-  std::shared_ptr<Store> store = group_store(color, members);
-  if (!store) return nullptr;
-  return std::make_shared<ProcessFabric>(std::move(store), names, wanted_, options_);
+  std::shared_ptr<Rendezvous> rendezvous = group_rendezvous(color, members);
+  if (!rendezvous) return nullptr;
+  return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options_);
 }
 
 }  // namespace
@@ -149,19 +150,21 @@ std::shared_ptr<Fabric> process_fabric(const Launch& launch, const std::string& 
       transport != "shm" || launch.one_machine(),
       "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
       launch.local_size, launch.size);
-  const StoreOptions store_options =
-      launch.size == 1 ? StoreOptions{} : dist::store_options(launch, options.communicator.timeout);
-  const bool memory = launch.one_machine() && store_options.address.is_unix();
+  const RendezvousOptions rendezvous_options =
+      launch.size == 1 ? RendezvousOptions{}
+                       : dist::rendezvous_options(launch, options.communicator.timeout);
+  const bool memory = launch.one_machine() && rendezvous_options.address.is_unix();
   check<UsageError>(transport != "shm" || memory || launch.size == 1,
-                    "[world] transport shm needs a store at unix:/PATH, got '{}'", launch.store);
-  const auto store = join_store(store_options);
+                    "[world] transport shm needs a rendezvous at unix:/PATH, got '{}'",
+                    launch.rendezvous);
+  const auto rendezvous = join_rendezvous(rendezvous_options);
   const std::string node = launch.node.empty()
                                ? fmt::format("of rank {}", launch.rank - launch.local_rank)
                                : launch.node;
-  const std::vector<std::string> nodes = store->all_gather("nodes", node);
-  // Memory cannot be shared through a store that is reached by TCP, even on one machine.
+  const std::vector<std::string> nodes = rendezvous->all_gather("nodes", node);
+  // Memory cannot be shared through a rendezvous that is reached by TCP, even on one machine.
   const bool by_tcp = launch.size > 1 && !memory && node_map(nodes).ranks.size() == 1;
-  return std::make_shared<ProcessFabric>(store, nodes, by_tcp ? "tcp" : transport, options);
+  return std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, options);
 }
 
 }  // namespace lockstep::dist

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/dist/world/fabric.h"
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/transport/threads.h"
+#include "lockstep/dist/world/fabric_options.h"
 
 namespace lockstep::dist {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/mpi/mpi.h"
+#include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/world/process_fabric.h"
 #include "lockstep/dist/world/threads_fabric.h"
 
@@ -37,7 +37,7 @@ struct World::Membership {
   dist::Communicator& layer_communicator() {
     if (!layers) {
       layers = fabric->connect();
-      communicator->share_fate(*layers);
+      communicator->link_failure(*layers);
     }
     return *layers;
   }
@@ -74,7 +74,7 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
   return {{*algorithm, options.timeout}, options.tune, engine};
 }
 
-/// The transport of what is on the host: GPUs that reach each other by ipc share a machine.
+/// The transport of what is on the host: GPUs that route each other by ipc share a machine.
 std::string host_transport(const JoinOptions& options) {
   return options.transport == "ipc" ? "" : options.transport;
 }

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/shard.h"
 #include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/collectives/object_collectives.h"
 
 namespace lockstep {
 
@@ -45,7 +46,7 @@ class World {
  public:
   /// Joins the world that the environment describes (dist/rendezvous/environment.h). A process that was
   /// started alone is a world of 1. Blocks until all ranks have joined. Throws UsageError for
-  /// options or an environment that make no sense; CommError as join_store does.
+  /// options or an environment that make no sense; CommError as join_rendezvous does.
   static World join(const JoinOptions& options = {});
 
   int rank() const;
@@ -87,5 +88,13 @@ class World {
 /// (PeerError) is thrown; Error if a thread cannot be started. `options.transport` must be empty or
 /// "threads".
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
+
+namespace dist {
+/// on_rank0 (collectives/object_collectives.h) over the world's communicator.
+inline void on_rank0(const World& world, const std::function<void()>& task,
+                     Seconds timeout = Seconds(3600)) {
+  on_rank0(world.communicator(), task, timeout);
+}
+}  // namespace dist
 
 }  // namespace lockstep

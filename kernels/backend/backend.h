@@ -92,10 +92,10 @@ class Backend {
                             double max_norm) = 0;
   virtual void clip_by_value(std::span<const Tensor> tensors, double limit) = 0;
 
-  // fold.h
-  virtual void fold(DType dtype, std::span<const std::byte* const> sources,
-                    std::span<std::byte* const> destinations, std::int64_t count,
-                    Device device) = 0;
+  // tree_reduce.h
+  virtual void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                           std::span<std::byte* const> destinations, std::int64_t count,
+                           Device device) = 0;
 };
 
 /// The one place that chooses. Throws DeviceError for a device that this build does not drive.

@@ -1,6 +1,6 @@
-#include "lockstep/kernels/formulas/batch_norm_parts.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/sums.h"
+#include "lockstep/kernels/formulas/batch_norm_parts.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "lockstep/kernels/formulas/clip_formulas.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/lanes.h"
+#include "lockstep/kernels/formulas/clip_formulas.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -58,8 +58,9 @@ class CudaBackend final : public Backend {
   void global_norm(std::span<const Tensor> tensors, const Tensor& out) override;
   void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm, double max_norm) override;
   void clip_by_value(std::span<const Tensor> tensors, double limit) override;
-  void fold(DType dtype, std::span<const std::byte* const> sources,
-            std::span<std::byte* const> destinations, std::int64_t count, Device device) override;
+  void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                   std::span<std::byte* const> destinations, std::int64_t count,
+                   Device device) override;
 };
 
 }  // namespace lockstep::kernels

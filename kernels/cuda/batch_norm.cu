@@ -9,9 +9,9 @@
 //    v    |   bytes   |         threads, then, where there are several chunks, another kernel's
 //         +-----------+         tree over them. The cut is a function of N, C and the dtype alone.
 
-#include "lockstep/kernels/formulas/batch_norm_parts.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/formulas/batch_norm_parts.h"
 
 namespace lockstep::kernels {
 namespace {

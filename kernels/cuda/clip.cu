@@ -1,10 +1,10 @@
 // Clipping of gradients on a GPU: the norm of many tensors in one pass over them, then a second one
 // that scales. The host sees neither the norm nor the factor.
 
-#include "lockstep/kernels/formulas/clip_formulas.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"
 #include "lockstep/kernels/cuda/tensor_table.cuh"
+#include "lockstep/kernels/formulas/clip_formulas.h"
 
 namespace lockstep::kernels {
 namespace {

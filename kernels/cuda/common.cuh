@@ -97,7 +97,8 @@ inline std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 
 /// that a grid has room for.
 inline dim3 blocks_for(std::int64_t n, std::int64_t per_block) {
   const std::int64_t blocks = divide_up(n, per_block);
-  check<ShapeError>(blocks < std::int64_t{1} << 31, "[kernel] {} elements need {} blocks", n, blocks);
+  check<ShapeError>(blocks < std::int64_t{1} << 31, "[kernel] {} elements need {} blocks", n,
+                    blocks);
   return dim3(static_cast<unsigned>(blocks));
 }
 

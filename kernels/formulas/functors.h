@@ -140,20 +140,13 @@ struct Div {
 template <class F>
 decltype(auto) visit(Unary op, F&& f) {
   switch (op) {
-    case Unary::neg:
-      return f(Neg{});
-    case Unary::exp:
-      return f(Exp{});
-    case Unary::log:
-      return f(Log{});
-    case Unary::relu:
-      return f(Relu{});
-    case Unary::sigmoid:
-      return f(Sigmoid{});
-    case Unary::tanh:
-      return f(Tanh{});
-    case Unary::square:
-      break;
+    case Unary::neg: return f(Neg{});
+    case Unary::exp: return f(Exp{});
+    case Unary::log: return f(Log{});
+    case Unary::relu: return f(Relu{});
+    case Unary::sigmoid: return f(Sigmoid{});
+    case Unary::tanh: return f(Tanh{});
+    case Unary::square: break;
   }
   return f(Square{});
 }
@@ -161,14 +154,10 @@ decltype(auto) visit(Unary op, F&& f) {
 template <class F>
 decltype(auto) visit(Binary op, F&& f) {
   switch (op) {
-    case Binary::add:
-      return f(Add{});
-    case Binary::sub:
-      return f(Sub{});
-    case Binary::mul:
-      return f(Mul{});
-    case Binary::div:
-      break;
+    case Binary::add: return f(Add{});
+    case Binary::sub: return f(Sub{});
+    case Binary::mul: return f(Mul{});
+    case Binary::div: break;
   }
   return f(Div{});
 }

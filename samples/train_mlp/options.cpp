@@ -49,7 +49,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   const CLI::Validator whole = lockstep::cli::whole_number();
   CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
   std::string layers;
-  app.add_option("--layers", layers, "Widths, input to output (default: the data's width,128,64,10)");
+  app.add_option("--layers", layers,
+                 "Widths, input to output (default: the data's width,128,64,10)");
   app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw (sgd)")

@@ -52,10 +52,10 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
       optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
 }
 
-dist::Replan replan_of(const std::string& plan) {
-  return plan == "registration" ? dist::Replan::never
-         : plan == "ready"      ? dist::Replan::ready_order
-                                : dist::Replan::measured;
+dist::RebuildBuckets replan_of(const std::string& plan) {
+  return plan == "registration" ? dist::RebuildBuckets::never
+         : plan == "ready"      ? dist::RebuildBuckets::ready_order
+                                : dist::RebuildBuckets::measured;
 }
 
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
@@ -159,7 +159,7 @@ Result train(const Options& options, const World& world) {
   const auto optimizer = make_optimizer(options, parameters);
   dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
                                     {.bucket_cap_mb = options.bucket_cap_mb,
-                                     .replan = replan_of(options.plan),
+                                     .rebuild_buckets = replan_of(options.plan),
                                      .hook = make_hook(options.hook)});
   std::optional<optim::Overlap> overlap;
   if (options.overlap_optimizer) overlap.emplace(*optimizer, ddp);

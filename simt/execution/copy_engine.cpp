@@ -9,10 +9,10 @@
 #include <cstring>
 #include <string>
 
-#include "lockstep/simt/runtime/call.h"
+#include "lockstep/simt/execution/mbarrier.h"
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/tensor_core.h"
-#include "lockstep/simt/execution/mbarrier.h"
+#include "lockstep/simt/runtime/call.h"
 
 namespace simt::detail {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "lockstep/simt/execution/limits.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
-#include "lockstep/simt/execution/limits.h"
 
 using namespace simt::detail;
 namespace limits = simt::limits;

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/simt/include/simt/language.h"
 #include "lockstep/simt/execution/running_blocks.h"
+#include "lockstep/simt/include/simt/language.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;

@@ -5,9 +5,9 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/simt/execution/symbols.h"
 #include "lockstep/simt/include/simt/vector_types.h"
 #include "lockstep/simt/simt.h"
-#include "lockstep/simt/execution/symbols.h"
 
 namespace simt::detail {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "lockstep/simt/execution/limits.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
-#include "lockstep/simt/execution/limits.h"
 
 namespace simt::detail {
 namespace {

@@ -11,9 +11,9 @@
 #include "lockstep/simt/execution/executor.h"
 #include "lockstep/simt/execution/fault.h"
 #include "lockstep/simt/execution/fiber.h"
+#include "lockstep/simt/execution/ready_set.h"
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/warp.h"
-#include "lockstep/simt/execution/ready_set.h"
 
 namespace simt::detail {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/nccl/nccl_communicator.h"
+#include "lockstep/simt/runtime/call.h"
 
 namespace simt::detail {
 namespace {

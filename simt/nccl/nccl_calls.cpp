@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/nccl/nccl_communicator.h"
+#include "lockstep/simt/runtime/call.h"
 
 namespace simt::detail {
 namespace {

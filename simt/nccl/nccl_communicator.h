@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/simt/runtime/capture.h"
 #include "lockstep/simt/nccl/nccl_segment.h"
+#include "lockstep/simt/runtime/capture.h"
 #include "lockstep/simt/runtime/runtime.h"
 
 namespace simt::detail {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/simt/execution/poison.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
-#include "lockstep/simt/execution/poison.h"
 
 using namespace simt::detail;
 

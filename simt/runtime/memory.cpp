@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "lockstep/simt/execution/poison.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
-#include "lockstep/simt/execution/poison.h"
 
 namespace simt::detail {
 

@@ -1,5 +1,7 @@
 // `train` on a GPU or in the simulator, against the same training on the cpu.
 
+#include "device.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "device.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "process.h"
 
@@ -18,8 +19,8 @@ namespace {
 
 /// The summary of a short training that must succeed.
 nlohmann::json train(std::vector<std::string> options) {
-  const auto file = std::filesystem::temp_directory_path() /
-                    fmt::format("lockstep-device-{}.json", ::getpid());
+  const auto file =
+      std::filesystem::temp_directory_path() / fmt::format("lockstep-device-{}.json", ::getpid());
   options.insert(options.begin(), LOCKSTEP_BIN_DIR "/train_mlp");
   options.insert(options.end(), {"--layers", "64,32,10", "--epochs", "1", "--json", file.string()});
   const test::Ended ended = test::run(options);

@@ -37,9 +37,9 @@ std::string agreed(const std::string& out, const std::string& name, int ranks) {
 
 // Made unique per test: the folder of one job must not be taken for that of another.
 std::string store_path(const std::string& out, int ranks) {
-  const std::string store = agreed(out, "LOCKSTEP_STORE", ranks);
-  REQUIRE(store.starts_with("unix:/"));
-  return store.substr(5);
+  const std::string rendezvous = agreed(out, "LOCKSTEP_RENDEZVOUS", ranks);
+  REQUIRE(rendezvous.starts_with("unix:/"));
+  return rendezvous.substr(5);
 }
 
 std::string record(const std::string& text) {
@@ -79,7 +79,7 @@ TEST_CASE("launch: one thread per rank unless the user says otherwise") {
 
 TEST_CASE("launch: the token is one secret per job, the folder private and gone afterwards") {
   const std::string script =
-      "echo LOCKSTEP_STORE=$LOCKSTEP_STORE; f=${LOCKSTEP_STORE#unix:}; "
+      "echo LOCKSTEP_RENDEZVOUS=$LOCKSTEP_RENDEZVOUS; f=${LOCKSTEP_RENDEZVOUS#unix:}; "
       "echo MODE=$(stat -c %a $(dirname $f)); [ $RANK = 0 ] && touch $f; "
       "echo TOKEN=$(sha256sum < /proc/self/fd/$LOCKSTEP_TOKEN_FD | cut -c1-64); "
       "echo SIZE=$(wc -c < /proc/self/fd/$LOCKSTEP_TOKEN_FD)";
@@ -282,10 +282,11 @@ TEST_CASE("launch: ranks may end in good order after SIGINT and SIGHUP") {
 }
 
 TEST_CASE("launch: a launcher killed with SIGKILL leaves no process and no file") {
-  Process job(launched(
-      4,
-      "echo LOCKSTEP_STORE=$LOCKSTEP_STORE; [ $RANK = 0 ] && touch ${LOCKSTEP_STORE#unix:}; "
-      "(trap '' INT TERM HUP; sleep 1000; sleep 1000) & sleep 1000 & echo ready; wait"));
+  Process job(
+      launched(4,
+               "echo LOCKSTEP_RENDEZVOUS=$LOCKSTEP_RENDEZVOUS; [ $RANK = 0 ] && touch "
+               "${LOCKSTEP_RENDEZVOUS#unix:}; "
+               "(trap '' INT TERM HUP; sleep 1000; sleep 1000) & sleep 1000 & echo ready; wait"));
   job.wait_for_output("ready", 4);
   CHECK(job.family().size() >= 4 * 3 + 2);  // shell, subshell, sleep; launcher, guardian
   const auto folder = std::filesystem::path(store_path(job.out(), 4)).parent_path();

@@ -111,7 +111,7 @@ TEST_CASE("namespaces: ranks meet at the address that led to the rendezvous, or 
     std::ofstream(folder / "secret") << std::string(32, 's');
     REQUIRE(chmod((folder / "secret").c_str(), 0600) == 0);
   }
-  const std::vector<std::string> say{"sh", "-c", "echo $LOCKSTEP_STORE $LOCKSTEP_INTERFACE."};
+  const std::vector<std::string> say{"sh", "-c", "echo $LOCKSTEP_RENDEZVOUS $LOCKSTEP_INTERFACE."};
   const auto ended =
       launch(machines, say,
              {{secret, folder / "secret"}, {secret, folder / "secret", "--interface", "eth0"}});
@@ -187,7 +187,7 @@ TEST_CASE("namespaces: under mpirun") {
       "-x",
       "OMP_NUM_THREADS=1",
       "-x",
-      fmt::format("LOCKSTEP_STORE={}:29500", machines.address(0))};
+      fmt::format("LOCKSTEP_RENDEZVOUS={}:29500", machines.address(0))};
   const auto with = [&](const std::vector<std::string>& options) {
     std::vector<std::string> all = command;
     for (const std::string& argument : training(folder / "summary.json", options))

@@ -67,7 +67,7 @@ TEST_CASE("nodes: what ranks find") {
   Launchers job({2, 1},
                 shell("echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE "
                       "$GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR; echo job $LOCKSTEP_JOB "
-                      "$LOCKSTEP_STORE $MASTER_PORT $LOCKSTEP_INTERFACE $(sha256sum < "
+                      "$LOCKSTEP_RENDEZVOUS $MASTER_PORT $LOCKSTEP_INTERFACE $(sha256sum < "
                       "/proc/self/fd/$LOCKSTEP_TOKEN_FD)"),
                 {"--interface", "127.0.0.1"});
   const std::vector<Ended> ended = job.wait();

@@ -134,14 +134,14 @@ Course naive_course(const json& f, bool synced) {
   return course;
 }
 
-const std::vector<std::vector<std::string>> carriers = {
+const std::vector<std::vector<std::string>> local_shards = {
     {}, {"--transport", "tcp"}, {"--transport", "threads"}, {"--comm", "ring", "--ranks", "2"}};
 
 }  // namespace
 
 TEST_CASE("ddp_bypass: the published figures, whatever carries the gradients") {
   const json published = fixture("ddp_bypass");
-  for (const auto& options : carriers) {
+  for (const auto& options : local_shards) {
     const json result = summary("ddp_bypass", options);
     const auto unsynced = published["expected_unsynced"], synced = published["expected_synced"];
     REQUIRE(result["unsynced"]["grad00"].size() == 5);
@@ -172,7 +172,7 @@ TEST_CASE("ddp_bypass: what is printed has the published digits, and ends with t
 
 TEST_CASE("accumulate_vs_ddp: the published norms, whatever carries the gradients") {
   const json published = fixture("accumulate_vs_ddp")["expected_grad_norms"];
-  for (auto options : carriers) {
+  for (auto options : local_shards) {
     if (options.size() == 4) options[3] = "4";
     const json result = summary("accumulate_vs_ddp", options);
     REQUIRE(result["ranks"].size() == 4);

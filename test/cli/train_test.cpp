@@ -183,7 +183,7 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
   };
   const nlohmann::json plain = with({});
   const double bytes = plain.at("bytes_per_step").get<double>();
-  // 17,226 parameters, padding, and the control message; in a world of 2, S bytes move S bytes.
+  // 17,226 parameters, padding, and the step metadata; in a world of 2, S bytes move S bytes.
   CHECK(bytes > 4 * 17226);
   CHECK(bytes < 4 * (17226 + 6 * 16 + 100));
   const double accuracy = plain.at("test_accuracy").get<double>();

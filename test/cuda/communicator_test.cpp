@@ -52,10 +52,10 @@ void exercise_all(const World& world, const Engine& engine) {
   exercise<float>(comm, 100);  // on the host, in between
   if (engine.tree) {
     exercise_tree_order(comm, Tensor::empty({999}, DType::f32, device));
-    const Tensor window = comm.allocate(999, DType::f32, device);
-    expect(window.device() == device, "allocated on {}", window.device().to_string());
-    exercise_tree_order(comm, window);
-    exercise_tree_order(comm, window.slice(13, 400));
+    const Tensor region = comm.allocate(999, DType::f32, device);
+    expect(region.device() == device, "allocated on {}", region.device().to_string());
+    exercise_tree_order(comm, region);
+    exercise_tree_order(comm, region.slice(13, 400));
   }
 }
 

@@ -95,7 +95,7 @@ TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in t
       const Result plain = train(ranks, how);
       CHECK(plain.loss == doctest::Approx(cpu.loss).epsilon(1e-5));
       CHECK(train(ranks, how).digest == plain.digest);
-      // Without the control message the last bucket is cut elsewhere: other bits, the same again.
+      // Without the step metadata the last bucket is cut elsewhere: other bits, the same again.
       const How recorded{.comm = how.comm, .transport = how.transport, .recorded = true};
       const Result graph = train(ranks, recorded);
       CHECK(graph.loss == doctest::Approx(cpu.loss).epsilon(1e-5));

@@ -44,8 +44,8 @@ TEST_CASE("sampler: padded plans take the indices of PyTorch's DistributedSample
     const std::int64_t n = c["n"];
     const Tensor order = epoch_permutation(n, c["shuffle"], c["seed"], c["epoch"]);
     for (int rank = 0; rank < c["world"]; ++rank) {
-      const Deal deal{.batch = 3, .padded = true, .drop_last = c["drop_last"]};
-      Indices got = positions_of(EpochPlan(n, deal, {rank, c["world"]}));
+      const SamplerOptions options{.batch = 3, .padded = true, .drop_last = c["drop_last"]};
+      Indices got = positions_of(EpochPlan(n, options, {rank, c["world"]}));
       for (std::int64_t& index : got)
         index = order.data<std::int64_t>()[static_cast<std::size_t>(index)];
       const Json& expected = c["ranks"][static_cast<std::size_t>(rank)];

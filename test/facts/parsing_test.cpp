@@ -104,8 +104,8 @@ TEST_CASE("names of kernels") {
   CHECK(short_name("_ZN8lockstep3gpu11fill_kernelEPfl") == "fill_kernel");
   CHECK(short_name("plain_kernel") == "plain_kernel");
   Kernel kernel;
-  kernel.name = "fold_kernel<float, 4>";
-  CHECK(kernel.base() == "fold_kernel");
+  kernel.name = "tree_reduce_kernel<float, 4>";
+  CHECK(kernel.base() == "tree_reduce_kernel");
 }
 
 TEST_CASE("kernels in sources, and the comments above them") {

@@ -12,9 +12,9 @@
 #include <set>
 #include <thread>
 
+#include "dist/transport/processes.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/interfaces.h"
-#include "dist/transport/processes.h"
 
 namespace lockstep::dist {
 namespace {
@@ -42,21 +42,21 @@ std::vector<std::string> run_nodes(int count, const std::function<void(int)>& bo
   return errors;
 }
 
-/// Lets all nodes look until everybody has the job's verdict.
-Verdict await_verdict(Nodes& nodes) {
+/// Lets all nodes look until everybody has the job's result.
+JobResult await_verdict(Nodes& nodes) {
   const Deadline deadline(Seconds(20));
-  while (!nodes.verdict()) {
-    expect(!deadline.passed(), "no verdict");
+  while (!nodes.result()) {
+    expect(!deadline.passed(), "no result");
     std::vector<pollfd> sources;
     nodes.add_sources(sources);
     ::poll(sources.data(), sources.size(), 10);
     nodes.look();
   }
-  return *nodes.verdict();
+  return *nodes.result();
 }
 
 NodeCard card(int ranks, unsigned char nonce) {
-  NodeCard result{.ranks = ranks, .host = "10.0.0.1", .store_port = 4000, .master_port = 5000};
+  NodeCard result{.ranks = ranks, .host = "10.0.0.1", .rendezvous_port = 4000, .master_port = 5000};
   result.nonce.fill(std::byte{nonce});
   return result;
 }
@@ -83,7 +83,7 @@ TEST_CASE("nodes: a plan of uneven nodes") {
     CHECK(plan.world == 6);
     CHECK(plan.first_rank == next);
     CHECK(plan.ranks == cards[index(n)].ranks);
-    CHECK(plan.store == "10.0.0.1:4000");
+    CHECK(plan.rendezvous == "10.0.0.1:4000");
     CHECK(plan.master_address == "10.0.0.1");
     CHECK(plan.master_port == 5000);
     next += plan.ranks;
@@ -108,7 +108,7 @@ TEST_CASE("nodes: a plan of uneven nodes") {
   CHECK_THROWS_AS(plan_job({card(1, 1), card(0, 2)}, 0, secret), UsageError);
 }
 
-TEST_CASE("nodes: cards and verdicts survive the way, anything else is refused") {
+TEST_CASE("nodes: cards and results survive the way, anything else is refused") {
   const NodeCard given = card(3, 9);
   CHECK(NodeCard::parse(given.text()) == given);
   for (const std::string& bad :
@@ -180,7 +180,7 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
         options.secret_file = file;
         Nodes nodes(options, node + 1);
         plans[index(node)] = nodes.plan();
-        expect(!nodes.verdict() && !nodes.stopping(), "too early");
+        expect(!nodes.result() && !nodes.stopping(), "too early");
         nodes.report({});
         expect(await_verdict(nodes).cause == Cause::none, "not well");
       });
@@ -192,8 +192,8 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
         CHECK(plan.ranks == n + 1);
         CHECK(plan.token == plans[0].token);
         CHECK(plan.name == plans[0].name);
-        CHECK(plan.store == plans[0].store);
-        CHECK(plan.store.starts_with("127.0.0.1:"));
+        CHECK(plan.rendezvous == plans[0].rendezvous);
+        CHECK(plan.rendezvous.starts_with("127.0.0.1:"));
       }
       CHECK(plans[0].token != Token{});
     }
@@ -202,13 +202,13 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
 
 TEST_CASE("nodes: the failure nearest to the cause is everybody's") {
   const std::string address = test::free_address();
-  const Verdict echo{1, "error: rank 0 lost its peer\n", Cause::echo};
-  const Verdict killed{1, "error: rank 2 was killed\n", Cause::killed};
-  const Verdict quiet{3, "", Cause::failed};  // has said why itself
+  const JobResult echo{1, "error: rank 0 lost its peer\n", Cause::echo};
+  const JobResult killed{1, "error: rank 2 was killed\n", Cause::killed};
+  const JobResult quiet{3, "", Cause::failed};  // has said why itself
   for (const int culprit : {0, 1, 2}) {
-    for (const Verdict& cause : {killed, quiet}) {
+    for (const JobResult& cause : {killed, quiet}) {
       CAPTURE(culprit);
-      std::vector<Verdict> seen(3);
+      std::vector<JobResult> seen(3);
       const auto errors = run_nodes(3, [&](int node) {
         Nodes nodes(options_for(address, node, 3), 1);
         nodes.report(node == culprit ? cause : echo);
@@ -233,7 +233,7 @@ TEST_CASE("nodes: a launcher that is gone") {
   for (const int victim : {0, 1, 2}) {
     CAPTURE(victim);
     const std::string address = test::free_address();
-    std::vector<Verdict> seen(3);
+    std::vector<JobResult> seen(3);
     const auto errors = run_nodes(3, [&](int node) {
       Nodes nodes(options_for(address, node, 3), 1);
       if (node == victim) return;
@@ -258,8 +258,8 @@ TEST_CASE("nodes: a launcher that leaves early says why") {
   for (const int leaver : {0, 1}) {
     CAPTURE(leaver);
     const std::string address = test::free_address();
-    const Verdict reason{1, "error: no such program\n", Cause::failed};
-    Verdict seen;
+    const JobResult reason{1, "error: no such program\n", Cause::failed};
+    JobResult seen;
     const auto errors = run_nodes(2, [&](int node) {
       Nodes nodes(options_for(address, node, 2), 1);
       if (node == leaver) return nodes.leave(reason);

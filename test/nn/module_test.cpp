@@ -20,7 +20,7 @@ struct Tied : nn::Module {
   Tensor counter = Tensor::zeros({1}, DType::i64);
   Tied() { second.weight = first.weight; }
   Tensor forward(const Tensor& x) override { return second(relu(first(x))); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("first", first);
     p("second", second);
     p("counter", counter);

@@ -26,7 +26,7 @@ DdpOptions small_buckets() {
 struct Branches : nn::Module {
   Net first, second;
   Tensor forward(const Tensor& x) override { return first(x) + second(x); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("first", first);
     p("second", second);
   }

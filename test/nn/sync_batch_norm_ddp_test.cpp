@@ -22,7 +22,7 @@ struct Net : nn::Module {
   nn::Linear first{4, 6, true, DType::f64}, second{6, 2, true, DType::f64};
   nn::BatchNorm norm{6, {.dtype = DType::f64}};
   Tensor forward(const Tensor& x) override { return second(relu(norm(first(x)))); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("first", first);
     p("norm", norm);
     p("second", second);
@@ -91,7 +91,7 @@ TEST_CASE("the layers' messages and the buckets do not stand in one line: branch
       const Tensor h = norm(first(x));
       return branch == 0 ? left(h) : branch == 1 ? right(h) : h;
     }
-    void parts(nn::Parts& p) override {
+    void visit(nn::Visitor& p) override {
       p("norm", norm);
       p("left", left);
       p("right", right);

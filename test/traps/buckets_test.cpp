@@ -27,8 +27,9 @@ TEST_CASE("trap 18: the buckets are the gradients: one copy of them, before and 
     manual_seed(0);
     nn::Sequential model = large_model();
     const std::vector<Parameter> parameters = model.parameters();
-    DistributedDataParallel ddp(parameters, {}, world,
-                                {.bucket_cap_mb = 1, .replan = dist::Replan::never});
+    DistributedDataParallel ddp(
+        parameters, {}, world,
+        {.bucket_cap_mb = 1, .rebuild_buckets = dist::RebuildBuckets::never});
     const dist::BucketPlan& plan = ddp.reducer().plan();
     expect(ddp.reducer().parameters() == 535818 && plan.buckets.size() > 1, "another model");
     expect(static_cast<double>(ddp.reducer().bytes()) <= 1.05 * 4 * 535818, "{} bytes",
@@ -157,7 +158,8 @@ TEST_CASE("trap 23: ranks agree on measured buckets, and reduce with them as wit
     manual_seed(23);
     Net model, expected;
     expected.load_state_dict(model.state_dict());
-    DistributedDataParallel ddp(model.parameters(), {}, world, {.replan = dist::Replan::measured});
+    DistributedDataParallel ddp(model.parameters(), {}, world,
+                                {.rebuild_buckets = dist::RebuildBuckets::measured});
     for (int r = 0; r < 3; ++r) {
       Tape tape;
       tape.backward(loss_of(expected, 4 * r, 4 * r + 4), Weight{1, 3});

@@ -13,7 +13,7 @@ struct NormalizedNet : nn::Module {
   nn::BatchNorm norm{3, {.dtype = DType::f64}};
   nn::Linear last{3, 2, true, DType::f64};
   Tensor forward(const Tensor& x) override { return last(tanh(norm(x))); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("norm", norm);
     p("last", last);
   }

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "cli/process.h"
-#include "lockstep/launch/report.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/launch/report.h"
 #include "support.h"
 
 using namespace lockstep;
@@ -183,7 +183,7 @@ TEST_CASE("trap 16: a port in use, where one is given, is an error with the addr
   const Ended ended =
       run({std::filesystem::read_symlink("/proc/self/exe"), "--no-skip", "-tc=rank of trap 16"},
           {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
-           "LOCKSTEP_STORE=" + address, "TRAP_TRANSPORT=tcp"});
+           "LOCKSTEP_RENDEZVOUS=" + address, "TRAP_TRANSPORT=tcp"});
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK(contains(ended.err, address));

@@ -105,7 +105,7 @@ inline double gradient_of(const Parameter& parameter) {
 struct Net : nn::Module {
   nn::Linear first{3, 4, true, DType::f64}, second{4, 2, true, DType::f64};
   Tensor forward(const Tensor& x) override { return second(tanh(first(x))); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("first", first);
     p("second", second);
   }

@@ -73,7 +73,7 @@ struct NormalizedNet : nn::Module {
   nn::Linear first{3, 4, false, DType::f64}, second{4, 2, true, DType::f64};
   nn::BatchNorm norm{4, {.dtype = DType::f64}};
   Tensor forward(const Tensor& x) override { return second(tanh(norm(first(x)))); }
-  void parts(nn::Parts& p) override {
+  void visit(nn::Visitor& p) override {
     p("first", first);
     p("norm", norm);
     p("second", second);

@@ -37,8 +37,8 @@ TEST_CASE("auto: few bytes take the fewest hops, many bytes the fewest bytes") {
 TEST_CASE("what is asked for is what is taken") {
   for (const Algorithm algorithm : {ring, halving, one_shot})
     for (const std::size_t bytes : {tiny, large})
-      for (const bool window : {false, true})
-        CHECK(choose(on("shm", 3, algorithm), reduce, bytes, window) == algorithm);
+      for (const bool region : {false, true})
+        CHECK(choose(on("shm", 3, algorithm), reduce, bytes, region) == algorithm);
   CHECK(choose(on("tcp", 9, direct), reduce, large, false) == direct);
   CHECK(choose(on("shm", 9, direct), reduce, large, true) == shared);
   CHECK(choose(on("shm", 4, direct), Operation::reduce_scatter, large, true) == direct);
@@ -65,7 +65,7 @@ TEST_CASE("measured costs move the thresholds") {
   choice.costs.crowd = 0;
   CHECK(choose(choice, reduce, large, false) == direct);
   choice = on("shm", 2);
-  choice.costs.window = 1;  // a memory that is very slow
+  choice.costs.region = 1;  // a memory that is very slow
   CHECK(choose(choice, reduce, large, true) == one_shot);
 }
 

@@ -100,10 +100,10 @@ TEST_CASE("threads: whatever is not the ring folds in tree order, on every path,
     for (const int world : {2, 3, 4, 5, 6, 7, 8}) {
       run(world, {.algorithm = algorithm}, [](Communicator& comm) {
         exercise_tree_order(comm, Tensor::empty({5003}));
-        const Tensor window = comm.allocate(7000, DType::f32);
-        exercise_tree_order(comm, window);
-        exercise_tree_order(comm, window.slice(13, 6001));
-        exercise_tree_order(comm, window.slice(3, 4));
+        const Tensor region = comm.allocate(7000, DType::f32);
+        exercise_tree_order(comm, region);
+        exercise_tree_order(comm, region.slice(13, 6001));
+        exercise_tree_order(comm, region.slice(3, 4));
       });
     }
   }
@@ -175,10 +175,10 @@ TEST_CASE("threads: many calls under way at once end in order, whoever is waited
 #if !defined(__SANITIZE_ADDRESS__)  // there the allocator keeps nothing
 TEST_CASE("threads: a steady stream of all-reduces asks the system for no memory") {
   run(2, {}, [](Communicator& comm) {
-    const Tensor window = comm.allocate(1000, DType::f32);
+    const Tensor region = comm.allocate(1000, DType::f32);
     const Tensor apart = Tensor::zeros({1000});
     const auto step = [&] {
-      comm.all_reduce(window, "window").wait();
+      comm.all_reduce(region, "region").wait();
       comm.all_reduce(apart, "apart").wait();
     };
     for (int i = 0; i < 10; ++i) step();

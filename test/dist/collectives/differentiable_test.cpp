@@ -8,8 +8,8 @@
 
 #include "device.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/simulated/simulated_world.h"
 
 using namespace lockstep;

@@ -29,17 +29,17 @@ std::string message_of(const std::exception_ptr& error) {
 TEST_CASE("the recorder remembers the last calls, and how they ended") {
   FlightRecorder recorder(2);
   CHECK(recorder.last_seen(1) == "this rank last finished nothing; rank 1 was never heard from");
-  Signature signature;
-  signature.operation = Operation::all_reduce;
+  CallHeader header;
+  header.operation = Operation::all_reduce;
   for (std::uint64_t k = 0; k < 100; ++k) {
-    signature.sequence = k;
-    signature.count = 10;
-    signature.set_name("bucket");
-    recorder.called(signature, Seconds(static_cast<double>(k)));
+    header.sequence = k;
+    header.count = 10;
+    header.set_name("bucket");
+    recorder.called(header, Seconds(static_cast<double>(k)));
     const std::optional<Seconds> end = Seconds(static_cast<double>(k) + 0.25);
     if (k < 99) recorder.finished(k, k == 98 ? std::nullopt : end);
   }
-  recorder.heard(1, signature);
+  recorder.heard(1, header);
   CHECK(recorder.last_seen(1) ==
         "this rank last finished #98 'bucket'; rank 1 was last heard from in #99 'bucket'");
   const std::string text = recorder.text(Seconds(101));

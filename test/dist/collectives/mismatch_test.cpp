@@ -110,16 +110,16 @@ TEST_CASE("a skipped collective") {
 TEST_CASE("another place in allocated memory, or none") {
   const auto at = [](std::int64_t begin) {
     return [begin](Communicator& comm) {
-      const Tensor window = comm.allocate(100, DType::f32);
-      comm.all_reduce(window.slice(begin, begin + 10), "x").wait();
+      const Tensor region = comm.allocate(100, DType::f32);
+      comm.all_reduce(region.slice(begin, begin + 10), "x").wait();
     };
   };
   const Program outside = [](Communicator& comm) {
     comm.allocate(100, DType::f32);
     comm.all_reduce(Tensor::zeros({10}), "x").wait();
   };
-  check_mismatch(at(0), at(5), "at byte 0 of window 0", "at byte 20 of window 0");
-  check_mismatch(at(0), outside, "at byte 0 of window 0", "all_reduce #1 'x' of 10 f32 (one-shot)");
+  check_mismatch(at(0), at(5), "at byte 0 of region 0", "at byte 20 of region 0");
+  check_mismatch(at(0), outside, "at byte 0 of region 0", "all_reduce #1 'x' of 10 f32 (one-shot)");
 }
 
 TEST_CASE("another algorithm") {
@@ -135,7 +135,7 @@ TEST_CASE("another algorithm") {
 }
 
 TEST_CASE("headers that are none, or of another version") {
-  Signature mine, theirs;
+  CallHeader mine, theirs;
   CHECK_NOTHROW(compare(mine, theirs, 3));
   theirs.version = 9;
   CHECK_THROWS_WITH(compare(mine, theirs, 3),

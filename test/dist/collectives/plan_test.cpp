@@ -152,7 +152,7 @@ class SymbolicWorld {
         case Step::Action::copy_out: me.part.at(in_part) = me.buffer.at(in_buffer); break;
         case Step::Action::fold_slots:
         case Step::Action::fold_rest: break;  // below
-        case Step::Action::fold_windows:
+        case Step::Action::reduce_regions:
           for (RankState& other : ranks_) sum += other.buffer.at(in_buffer);
           for (RankState& other : ranks_) other.buffer.at(in_buffer) = sum;
           break;
@@ -270,7 +270,7 @@ TEST_CASE("a node map numbers nodes by their first rank") {
   CHECK(map.ranks == std::vector<std::vector<int>>{{0, 2}, {1, 4}, {3}});
   CHECK(map.node_of == std::vector<int>{0, 1, 0, 2, 1});
   CHECK(map.place_of == std::vector<int>{0, 0, 1, 0, 1});
-  CHECK(map.carriers == 1);
+  CHECK(map.local_shards == 1);
 }
 
 TEST_CASE("reduce_scatter: every rank ends with the sum of its own part") {

@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
+#include "dist/transport/processes.h"
 #include "exercise.h"
 #include "lockstep/dist/world/world.h"
-#include "dist/transport/processes.h"
 
 namespace lockstep::test {
 

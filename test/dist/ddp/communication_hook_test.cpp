@@ -207,7 +207,7 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
       const DdpOptions options{.bucket_cap_mb = 0.0002,
                                .first_bucket_mb = 0.0001,
                                .last_bucket_mb = 0.0001,
-                               .replan = Replan::never};
+                               .rebuild_buckets = RebuildBuckets::never};
       DdpOptions with = options;
       with.hook = hook;
       DistributedDataParallel ddp(model.parameters, {}, c, with);

@@ -219,14 +219,15 @@ TEST_CASE("on the wire: r (m + n) elements of a matrix") {
   on_ranks(2, [](HostCommunicator& c) {
     const auto moved = [&](std::shared_ptr<CommunicationHook> hook) {
       const Parameter p(Tensor::zeros({64, 32}, DType::f64), "p");
-      DistributedDataParallel ddp({p}, {}, c, {.replan = Replan::never, .hook = std::move(hook)});
+      DistributedDataParallel ddp(
+          {p}, {}, c, {.rebuild_buckets = RebuildBuckets::never, .hook = std::move(hook)});
       const std::uint64_t before = c.bytes_moved();
       Tape tape;
       tape.backward(loss(p, matrix(64, 32, c.rank(), 0)), Weight{1, 1});
       c.barrier("all").wait();
       return c.bytes_moved() - before;
     };
-    // The control message of 2 ranks and 1 parameter: 65 elements. In a world of 2, S bytes of an
+    // The step metadata of 2 ranks and 1 parameter: 65 elements. In a world of 2, S bytes of an
     // all-reduce move S bytes (one more or less where parts are unequal).
     const std::uint64_t plain = moved(nullptr), low = moved(power_sgd({.rank = 4}));
     expect(plain >= (64 * 32 + 64) * 8 && plain <= (64 * 32 + 66) * 8, "plain {}", plain);

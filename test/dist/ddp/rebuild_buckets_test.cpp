@@ -53,11 +53,11 @@ std::vector<std::vector<int>> members(const BucketPlan& plan) {
 
 constexpr double two_gradients = 150.0 / (1 << 20);  // MiB; a gradient has 72 bytes
 
-DdpOptions options(Replan replan, std::string layout = {}) {
+DdpOptions options(RebuildBuckets rebuild_buckets, std::string layout = {}) {
   return {.bucket_cap_mb = two_gradients,
           .first_bucket_mb = two_gradients,
           .last_bucket_mb = two_gradients,
-          .replan = replan,
+          .rebuild_buckets = rebuild_buckets,
           .bucket_layout = std::move(layout)};
 }
 
@@ -67,8 +67,8 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
   for (const int size : {1, 2, 3})
     run_threads(size, {.comm = "direct"}, [](World& world) {
       const Net net, fixed;
-      const DistributedDataParallel ddp(net.all, {}, world, options(Replan::ready_order));
-      const DistributedDataParallel never(fixed.all, {}, world, options(Replan::never));
+      const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::ready_order));
+      const DistributedDataParallel never(fixed.all, {}, world, options(RebuildBuckets::never));
       check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
                    "the first plan");
       for (int step = 0; step < 3; ++step) {
@@ -92,7 +92,7 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
   run_threads(2, {}, [](World& world) {
     const Net net;
     const DistributedDataParallel ddp(net.all, {}, world,
-                                      options(Replan::ready_order, "1 2 0 3 / 2"));
+                                      options(RebuildBuckets::ready_order, "1 2 0 3 / 2"));
     for (int step = 0; step < 2; ++step) {
       check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
                    "the plan");
@@ -102,7 +102,8 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
     bool refused = false;
     try {
       const Net other;
-      const DistributedDataParallel bad(other.all, {}, world, options(Replan::never, "1 2 0 / 2"));
+      const DistributedDataParallel bad(other.all, {}, world,
+                                        options(RebuildBuckets::never, "1 2 0 / 2"));
     } catch (const UsageError& error) {
       refused = std::string(error.what()).find("orders 3 parameters, the model has 4") !=
                 std::string::npos;
@@ -114,8 +115,8 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
 TEST_CASE("an accumulation window is never cut by a new layout") {
   run_threads(2, {.comm = "direct"}, [](World& world) {
     const Net net, whole;
-    const DistributedDataParallel ddp(net.all, {}, world, options(Replan::ready_order));
-    const DistributedDataParallel once(whole.all, {}, world, options(Replan::never));
+    const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::ready_order));
+    const DistributedDataParallel once(whole.all, {}, world, options(RebuildBuckets::never));
     for (int part = 0; part < 3; ++part) {
       Tape tape;
       tape.backward(net.loss(world.rank(), part), Weight{1}, {.sync = part == 2});
@@ -137,7 +138,7 @@ TEST_CASE("an accumulation window is never cut by a new layout") {
 TEST_CASE("the measured layout is the same on every rank, and printed") {
   run_threads(3, {}, [](World& world) {
     const Net net;
-    const DistributedDataParallel ddp(net.all, {}, world, options(Replan::measured));
+    const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::measured));
     for (int step = 0; step < 2; ++step) {
       Tape tape;
       tape.backward(net.loss(world.rank(), step));

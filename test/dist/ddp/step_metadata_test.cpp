@@ -1,4 +1,4 @@
-// What the ranks' control messages come to, as a pure function.
+// What the ranks' step metadata come to, as a pure function.
 
 #include "lockstep/dist/ddp/step_metadata.h"
 
@@ -13,116 +13,118 @@ using namespace lockstep::dist;
 using Divisor = Contribution::Divisor;
 
 namespace {
-ControlMessage contributes(double weight, double divisor, Divisor kind) {
-  ControlMessage message;
+StepMetadata contributes(double weight, double divisor, Divisor kind) {
+  StepMetadata message;
   message.weight = weight;
   message.divisor = divisor;
   message.kind = kind;
   return message;
 }
-const ControlMessage nothing = contributes(0, 1, Divisor::none);
+const StepMetadata nothing = contributes(0, 1, Divisor::none);
 }  // namespace
 
 TEST_CASE_TEMPLATE("a message survives being summed with zeros, to the last bit", T, float,
                    double) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
-    std::array<std::uint16_t, control_elements> raw;
+    std::array<std::uint16_t, metadata_elements> raw;
     for (auto& piece : raw) piece = static_cast<std::uint16_t>(random());
-    const auto message = std::bit_cast<ControlMessage>(raw);
-    std::array<T, control_elements> sum{}, zeros{};
+    const auto message = std::bit_cast<StepMetadata>(raw);
+    std::array<T, metadata_elements> sum{}, zeros{};
     write<T>(message, sum);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = zeros[i] + sum[i] + zeros[i];
-    CHECK(std::bit_cast<std::array<std::uint16_t, control_elements>>(read<T>(sum)) == raw);
+    CHECK(std::bit_cast<std::array<std::uint16_t, metadata_elements>>(read<T>(sum)) == raw);
   }
 }
 
 TEST_CASE("the sum is scaled to the mean") {
-  using V = std::vector<ControlMessage>;
+  using V = std::vector<StepMetadata>;
   // The total was known: the sum is the mean already.
-  CHECK(agree(V{contributes(3, 8, Divisor::given), contributes(5, 8, Divisor::given)},
-              NonFinite::ignore)
+  CHECK(decide_step(V{contributes(3, 8, Divisor::given), contributes(5, 8, Divisor::given)},
+                    NonFinite::ignore)
             .scale == 1);
   // Weights to be summed.
-  const Agreement tokens =
-      agree(V{contributes(3, 1, Divisor::summed), nothing, contributes(5, 1, Divisor::summed)},
-            NonFinite::ignore);
+  const StepOutcome tokens = decide_step(
+      V{contributes(3, 1, Divisor::summed), nothing, contributes(5, 1, Divisor::summed)},
+      NonFinite::ignore);
   CHECK(tokens.scale == 0.125);
   CHECK(tokens.weight == 8);
   CHECK(tokens.source == 0);
   // The mean over ranks: over those that had data.
-  CHECK(agree(V(3, contributes(1, 3, Divisor::ranks)), NonFinite::ignore).scale == 1);
-  const Agreement joined = agree(
+  CHECK(decide_step(V(3, contributes(1, 3, Divisor::ranks)), NonFinite::ignore).scale == 1);
+  const StepOutcome joined = decide_step(
       V{nothing, contributes(1, 4, Divisor::ranks), nothing, contributes(1, 4, Divisor::ranks)},
       NonFinite::ignore);
   CHECK(joined.scale == 2);
   CHECK(joined.source == 1);
-  CHECK(agree(V(2, nothing), NonFinite::ignore).verdict == StepVerdict::commit);
+  CHECK(decide_step(V(2, nothing), NonFinite::ignore).verdict == StepVerdict::commit);
 }
 
 TEST_CASE("weights that do not fit together are a problem that names both ranks") {
-  const Agreement a = agree(
+  const StepOutcome a = decide_step(
       std::vector{nothing, contributes(2, 1, Divisor::summed), contributes(3, 8, Divisor::given)},
       NonFinite::ignore);
   CHECK(a.verdict == StepVerdict::stop);
   CHECK(a.problem.find("rank 1 gave weight 2 of a total to be summed, rank 2 gave weight 3 of a "
                        "total of 8") != std::string::npos);
-  const Agreement totals =
-      agree(std::vector{contributes(2, 4, Divisor::given), contributes(2, 5, Divisor::given)},
-            NonFinite::ignore);
+  const StepOutcome totals =
+      decide_step(std::vector{contributes(2, 4, Divisor::given), contributes(2, 5, Divisor::given)},
+                  NonFinite::ignore);
   CHECK(totals.problem.find("rank 0 gave weight 2 of a total of 4, rank 1 gave weight 2 of a total "
                             "of 5") != std::string::npos);
 }
 
 TEST_CASE("plans that differ are a problem, also where nobody contributes") {
-  std::vector<ControlMessage> messages(3, nothing);
+  std::vector<StepMetadata> messages(3, nothing);
   messages[2].plan = 7;
-  CHECK(agree(messages, NonFinite::ignore).problem == "ranks 0 and 2 have different bucket plans");
+  CHECK(decide_step(messages, NonFinite::ignore).problem ==
+        "ranks 0 and 2 have different bucket plans");
 }
 
 TEST_CASE("ranks that stepped differently, or zeroed their gradients on some only, are told") {
-  std::vector<ControlMessage> messages(3, contributes(1, 3, Divisor::ranks));
+  std::vector<StepMetadata> messages(3, contributes(1, 3, Divisor::ranks));
   messages[1].steps = 5;
-  CHECK(agree(messages, NonFinite::ignore).problem.find("ranks 0 and 1 did not take the same") ==
-        0);
+  CHECK(decide_step(messages, NonFinite::ignore)
+            .problem.find("ranks 0 and 1 did not take the same") == 0);
   messages[1].steps = 0;
-  messages[2].carries = 1;
-  CHECK(agree(messages, NonFinite::ignore)
+  messages[2].already_reduced = 1;
+  CHECK(decide_step(messages, NonFinite::ignore)
             .problem.find(
                 "the gradients of rank 2 hold what the last backward left, those of rank 0") == 0);
 }
 
 TEST_CASE("a total that counted a rank which has joined since is corrected") {
-  std::vector<ControlMessage> messages = {contributes(32, 64, Divisor::given), nothing};
-  CHECK(agree(messages, NonFinite::ignore).scale == 1);  // given is given
+  std::vector<StepMetadata> messages = {contributes(32, 64, Divisor::given), nothing};
+  CHECK(decide_step(messages, NonFinite::ignore).scale == 1);  // given is given
   messages[1].joined = 1;
-  CHECK(agree(messages, NonFinite::ignore).scale == 2);
+  CHECK(decide_step(messages, NonFinite::ignore).scale == 2);
 }
 
 TEST_CASE("a gradient that is not finite: the verdict is the policy's") {
-  std::vector<ControlMessage> messages(3, contributes(1, 3, Divisor::ranks));
+  std::vector<StepMetadata> messages(3, contributes(1, 3, Divisor::ranks));
   messages[1].bad_parameter = 4;
-  CHECK(agree(messages, NonFinite::ignore).verdict == StepVerdict::commit);
-  CHECK(agree(messages, NonFinite::skip).verdict == StepVerdict::skip);
-  const Agreement stop = agree(messages, NonFinite::stop);
+  CHECK(decide_step(messages, NonFinite::ignore).verdict == StepVerdict::commit);
+  CHECK(decide_step(messages, NonFinite::skip).verdict == StepVerdict::skip);
+  const StepOutcome stop = decide_step(messages, NonFinite::stop);
   CHECK(stop.verdict == StepVerdict::stop);
   CHECK(stop.bad_rank == 1);
   CHECK(stop.problem.empty());
 }
 
 TEST_CASE("what was synchronized cannot be rescaled") {
-  std::vector<ControlMessage> messages = {contributes(1, 2, Divisor::ranks), nothing};
-  messages[0].carries = messages[1].carries = 1;
-  CHECK(agree(messages, NonFinite::ignore).problem.find("cannot be added to") != std::string::npos);
+  std::vector<StepMetadata> messages = {contributes(1, 2, Divisor::ranks), nothing};
+  messages[0].already_reduced = messages[1].already_reduced = 1;
+  CHECK(decide_step(messages, NonFinite::ignore).problem.find("cannot be added to") !=
+        std::string::npos);
   messages[1] = contributes(1, 2, Divisor::ranks);
-  messages[1].carries = 1;
-  CHECK(agree(messages, NonFinite::ignore).verdict == StepVerdict::commit);
+  messages[1].already_reduced = 1;
+  CHECK(decide_step(messages, NonFinite::ignore).verdict == StepVerdict::commit);
 }
 
 TEST_CASE("all have joined when all say so") {
-  std::vector<ControlMessage> messages(3, nothing);
+  std::vector<StepMetadata> messages(3, nothing);
   messages[0].joined = messages[2].joined = 1;
-  CHECK(!agree(messages, NonFinite::ignore).all_joined);
+  CHECK(!decide_step(messages, NonFinite::ignore).all_joined);
   messages[1].joined = 1;
-  CHECK(agree(messages, NonFinite::ignore).all_joined);
+  CHECK(decide_step(messages, NonFinite::ignore).all_joined);
 }

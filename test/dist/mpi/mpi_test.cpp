@@ -209,7 +209,7 @@ TEST_CASE("mpi: a process started alone is a world of 1; one of another launcher
   CHECK(shell(alone).count("alone: all well\n") == 1);
   const MpiJob other = shell(
       "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 LOCKSTEP_JOB=test "
-      "LOCKSTEP_STORE=unix:/nowhere " +
+      "LOCKSTEP_RENDEZVOUS=unix:/nowhere " +
       alone);
   CAPTURE(other.out);
   CHECK(other.count("has 2 ranks, MPI's has 1: start them with mpirun") == 1);

@@ -41,12 +41,9 @@ const Variables torchrun{{"RANK", "3"},
                          {"TORCHELASTIC_RUN_ID", "none"},
                          {"TORCHELASTIC_RESTART_COUNT", "2"}};
 
-const Variables mpirun{{"OMPI_COMM_WORLD_RANK", "1"},
-                       {"OMPI_COMM_WORLD_SIZE", "2"},
-                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                       {"PMIX_NAMESPACE", "3456565249"},
-                       {"PMIX_HOSTNAME", "node1"}};
+const Variables mpirun{{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                       {"PMIX_NAMESPACE", "3456565249"},    {"PMIX_HOSTNAME", "node1"}};
 
 const Variables srun{{"SLURM_PROCID", "5"},         {"SLURM_NTASKS", "7"},
                      {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_LOCALID", "1"},
@@ -84,12 +81,12 @@ TEST_CASE("environment: torchrun") {
   CHECK_FALSE(launch.one_machine());
   CHECK(launch.node == "1");
   CHECK(launch.interface.empty());
-  CHECK(launch.store == "node7:29501");  // 29500 belongs to torchrun's own store
+  CHECK(launch.rendezvous == "node7:29501");  // 29500 belongs to torchrun's own rendezvous
   CHECK(launch.token_descriptor == -1);
 
   const Launch one = read(with(torchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}})).value();
   CHECK(one.one_machine());
-  CHECK(one.store.empty());
+  CHECK(one.rendezvous.empty());
 }
 
 TEST_CASE("environment: lockstep-run") {
@@ -98,12 +95,12 @@ TEST_CASE("environment: lockstep-run") {
                               {"LOCAL_RANK", "0"},
                               {"LOCAL_WORLD_SIZE", "2"},
                               {"LOCKSTEP_JOB", "ab12"},
-                              {"LOCKSTEP_STORE", "unix:/tmp/x/store"},
+                              {"LOCKSTEP_RENDEZVOUS", "unix:/tmp/x/rendezvous"},
                               {"LOCKSTEP_TOKEN_FD", "7"}})
                             .value();
   CHECK(launch.launcher == "lockstep-run");
   CHECK(launch.job == "ab12");
-  CHECK(launch.store == "unix:/tmp/x/store");
+  CHECK(launch.rendezvous == "unix:/tmp/x/rendezvous");
   CHECK(launch.token_descriptor == 7);
 }
 
@@ -116,11 +113,12 @@ TEST_CASE("environment: mpirun") {
   CHECK(launch.job == "3456565249");
   CHECK(launch.node == "node1");
   CHECK(read(without(mpirun, "PMIX_HOSTNAME"))->node.empty());
-  CHECK(launch.store.empty());
+  CHECK(launch.rendezvous.empty());
   const Variables two_machines =
       with(mpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
-  CHECK(contains(error_of(two_machines), "LOCKSTEP_STORE=host:port"));
-  CHECK(read(with(two_machines, {{"LOCKSTEP_STORE", "node1:7000"}}))->store == "node1:7000");
+  CHECK(contains(error_of(two_machines), "LOCKSTEP_RENDEZVOUS=host:port"));
+  CHECK(read(with(two_machines, {{"LOCKSTEP_RENDEZVOUS", "node1:7000"}}))->rendezvous ==
+        "node1:7000");
 }
 
 TEST_CASE("environment: srun") {
@@ -131,7 +129,7 @@ TEST_CASE("environment: srun") {
   CHECK(launch.local_size == 2);
   CHECK(launch.launcher == "srun");
   CHECK(launch.job == "812.0");
-  CHECK(launch.store == "n1:6001");
+  CHECK(launch.rendezvous == "n1:6001");
   CHECK(launch.node == "2");
   CHECK(read(with(srun, {{"SLURM_NODEID", "3"}, {"SLURM_LOCALID", "0"}, {"SLURM_PROCID", "6"}}))
             ->local_size == 1);

@@ -24,7 +24,7 @@ Descriptor connected(const Endpoint& where) {
   return socket;
 }
 
-/// What a caller and a door say to each other, as somebody between them hears it.
+/// What a caller and a acceptor say to each other, as somebody between them hears it.
 struct Conversation {
   std::array<std::byte, 32> hello;
   std::array<std::byte, 48> challenge;
@@ -32,22 +32,22 @@ struct Conversation {
   Token welcome;
   bool welcomed = false;
 
-  void carry(const Descriptor& caller, const Descriptor& door) {
+  void carry(const Descriptor& caller, const Descriptor& acceptor) {
     receive_all(caller.get(), hello, soon());
-    send_all(door.get(), hello, soon());
-    receive_all(door.get(), challenge, soon());
+    send_all(acceptor.get(), hello, soon());
+    receive_all(acceptor.get(), challenge, soon());
     send_all(caller.get(), challenge, soon());
     receive_all(caller.get(), proof, soon());
-    send_all(door.get(), proof, soon());
-    welcomed = receive_all(door.get(), welcome, soon()) == Transfer::done;
+    send_all(acceptor.get(), proof, soon());
+    welcomed = receive_all(acceptor.get(), welcome, soon()) == Transfer::done;
     send_all(caller.get(), welcome, soon());
   }
-  /// True if the door lets in somebody who repeats the caller's part.
-  bool works_again(const Descriptor& door) {
-    send_all(door.get(), hello, soon());
-    receive_all(door.get(), challenge, soon());
-    send_all(door.get(), proof, soon());
-    return receive_all(door.get(), welcome, soon()) == Transfer::done;
+  /// True if the acceptor lets in somebody who repeats the caller's part.
+  bool works_again(const Descriptor& acceptor) {
+    send_all(acceptor.get(), hello, soon());
+    receive_all(acceptor.get(), challenge, soon());
+    send_all(acceptor.get(), proof, soon());
+    return receive_all(acceptor.get(), welcome, soon()) == Transfer::done;
   }
 };
 
@@ -67,18 +67,18 @@ TEST_CASE("handshake: a proof is good for one connection, and gives the token aw
   Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
   const Endpoint there{{}, "127.0.0.1", local_port(listener.get())};
   std::atomic<bool> over{false};
-  int guests = 0;
-  std::thread doorkeeper([&] {
-    Doorkeeper door(std::move(listener), own, Purpose::store);
-    while (!over) guests += static_cast<int>(door.wait(Seconds(0.02)).size());
+  int peers = 0;
+  std::thread listening([&] {
+    Acceptor acceptor(std::move(listener), own, Purpose::rendezvous);
+    while (!over) peers += static_cast<int>(acceptor.wait(Seconds(0.02)).size());
   });
   const Descriptor between = listen_on(Endpoint::parse("127.0.0.1:0"));
   Reply::Kind reply{};
   std::thread caller([&] {
     const Endpoint here{{}, "127.0.0.1", local_port(between.get())};
     std::string why;
-    const Descriptor socket = greet(here, own, Purpose::store, soon(), why);
-    reply = prove(socket.get(), own, Purpose::store, soon()).kind;
+    const Descriptor socket = greet(here, own, Purpose::rendezvous, soon(), why);
+    reply = prove(socket.get(), own, Purpose::rendezvous, soon()).kind;
   });
   Descriptor inner;
   while (!(inner = accept_from(between.get()))) std::this_thread::yield();
@@ -91,8 +91,8 @@ TEST_CASE("handshake: a proof is good for one connection, and gives the token aw
   CHECK(std::memcmp(conversation.proof.data() + 32, own.token.data(), 32) != 0);
   CHECK_FALSE(conversation.works_again(connected(there)));
   over = true;
-  doorkeeper.join();
-  CHECK(guests == 1);
+  listening.join();
+  CHECK(peers == 1);
 }
 
 TEST_CASE("handshake: many callers at once, more than are heard at a time") {
@@ -103,19 +103,19 @@ TEST_CASE("handshake: many callers at once, more than are heard at a time") {
   std::vector<Descriptor> sockets;
   for (int i = 0; i < callers; ++i) {
     std::string why;
-    sockets.push_back(greet(there, own, Purpose::store, soon(), why));
+    sockets.push_back(greet(there, own, Purpose::rendezvous, soon(), why));
   }
   std::vector<Reply::Kind> replies(callers);
   std::vector<std::jthread> threads;
   for (std::size_t i = 0; i < sockets.size(); ++i)
     threads.emplace_back(
-        [&, i] { replies[i] = prove(sockets[i].get(), own, Purpose::store, soon()).kind; });
-  Doorkeeper door(std::move(listener), own, Purpose::store);
-  int guests = 0;
-  for (const Deadline deadline = soon(); guests < callers && !deadline.passed();)
-    guests += static_cast<int>(door.wait(Seconds(0.02)).size());
+        [&, i] { replies[i] = prove(sockets[i].get(), own, Purpose::rendezvous, soon()).kind; });
+  Acceptor acceptor(std::move(listener), own, Purpose::rendezvous);
+  int peers = 0;
+  for (const Deadline deadline = soon(); peers < callers && !deadline.passed();)
+    peers += static_cast<int>(acceptor.wait(Seconds(0.02)).size());
   threads.clear();  // joins
-  CHECK(guests == callers);
+  CHECK(peers == callers);
   CHECK(std::ranges::count(replies, Reply::Kind::accepted) == callers);
 }
 

@@ -17,9 +17,9 @@
 #include <random>
 #include <thread>
 
-#include "lockstep/dist/rendezvous/frame.h"
-#include "lockstep/core/hash.h"
 #include "dist/transport/processes.h"
+#include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/frame.h"
 
 namespace lockstep::dist {
 namespace {
@@ -35,8 +35,8 @@ Token token_of(unsigned char byte) {
   return token;
 }
 
-StoreOptions options_for(const std::string& address, int rank, int size, double timeout = 20) {
-  StoreOptions options;
+RendezvousOptions options_for(const std::string& address, int rank, int size, double timeout = 20) {
+  RendezvousOptions options;
   options.address = Endpoint::parse(address);
   options.one_machine = true;
   options.credentials = {token_of(7), fnv1a("job"), rank, size};
@@ -84,20 +84,21 @@ bool gets_closed(const Descriptor& socket, double limit) {
 }
 
 /// Exchanges unequal, sometimes empty, sometimes long strings, twice.
-void exchange(Store& store) {
+void exchange(Rendezvous& rendezvous) {
   for (int round = 0; round < 2; ++round) {
     const auto given = [&](int r) {
       return std::string(static_cast<std::size_t>(r == 1 ? 0 : 70'000 * round + r),
                          static_cast<char>('a' + r));
     };
-    const auto all = store.all_gather("round " + std::to_string(round), given(store.rank()));
-    expect(all.size() == static_cast<std::size_t>(store.size()), "{} parts", all.size());
-    for (int r = 0; r < store.size(); ++r)
+    const auto all =
+        rendezvous.all_gather("round " + std::to_string(round), given(rendezvous.rank()));
+    expect(all.size() == static_cast<std::size_t>(rendezvous.size()), "{} parts", all.size());
+    for (int r = 0; r < rendezvous.size(); ++r)
       expect(all[static_cast<std::size_t>(r)] == given(r), "rank {}'s part is wrong", r);
   }
 }
 
-TEST_CASE("store: endpoints") {
+TEST_CASE("rendezvous: endpoints") {
   CHECK(Endpoint::parse("unix:/a/b").path == "/a/b");
   CHECK(Endpoint::parse("node:80").host == "node");
   CHECK(Endpoint::parse("[::1]:7").host == "::1");
@@ -110,7 +111,7 @@ TEST_CASE("store: endpoints") {
   CHECK_THROWS_AS(listen_on(Endpoint::parse("unix:/tmp/" + std::string(200, 'x'))), CommError);
 }
 
-TEST_CASE("store: frames") {
+TEST_CASE("rendezvous: frames") {
   CHECK(unpack(pack({"", "a", "bcd"})) == std::vector<std::string>{"", "a", "bcd"});
   CHECK(unpack("").empty());
   CHECK_THROWS_AS(unpack("abc"), CommError);
@@ -149,24 +150,24 @@ TEST_CASE("store: frames") {
   }
 }
 
-TEST_CASE("store: a world of 1 opens nothing") {
-  const auto store = join_store(options_for("unix:/nonexistent/folder/x", 0, 1));
-  CHECK(store->all_gather("x", "mine") == std::vector<std::string>{"mine"});
-  CHECK(store->share_descriptor("x", 42) == 42);
-  CHECK(store->gone().empty());
-  CHECK_THROWS_AS(join_store(options_for("unix:/x", 1, 1)), UsageError);
+TEST_CASE("rendezvous: a world of 1 opens nothing") {
+  const auto rendezvous = join_rendezvous(options_for("unix:/nonexistent/folder/x", 0, 1));
+  CHECK(rendezvous->all_gather("x", "mine") == std::vector<std::string>{"mine"});
+  CHECK(rendezvous->share_descriptor("x", 42) == 42);
+  CHECK(rendezvous->gone().empty());
+  CHECK_THROWS_AS(join_rendezvous(options_for("unix:/x", 1, 1)), UsageError);
 }
 
-TEST_CASE("store: exchanges among threads") {
+TEST_CASE("rendezvous: exchanges among threads") {
   const TemporaryFolder folder;
   for (const int size : {2, 3, 7}) {
-    for (const std::string& address : {"unix:" + folder / "store", test::free_address()}) {
+    for (const std::string& address : {"unix:" + folder / "rendezvous", test::free_address()}) {
       CAPTURE(size);
       CAPTURE(address);
       const auto errors = run_ranks(size, [&](int rank) {
-        const auto store = join_store(options_for(address, rank, size));
-        exchange(*store);
-        expect(store->address() == "127.0.0.1", "address {}", store->address());
+        const auto rendezvous = join_rendezvous(options_for(address, rank, size));
+        exchange(*rendezvous);
+        expect(rendezvous->address() == "127.0.0.1", "address {}", rendezvous->address());
       });
       for (const std::string& error : errors) CHECK(error == "");
       CHECK(folder.empty());
@@ -174,40 +175,41 @@ TEST_CASE("store: exchanges among threads") {
   }
 }
 
-TEST_CASE("store: exchanges and a shared descriptor among processes") {
+TEST_CASE("rendezvous: exchanges and a shared descriptor among processes") {
   const TemporaryFolder folder;
   const auto outcomes = test::run_processes(4, [&](int rank) {
     if (rank == 0) ::usleep(50'000);  // the others are early
-    const auto store = join_store(options_for("unix:" + folder / "store", rank, 4));
-    expect(::access((folder / "store").c_str(), F_OK) != 0, "the socket's file is still there");
-    exchange(*store);
+    const auto rendezvous = join_rendezvous(options_for("unix:" + folder / "rendezvous", rank, 4));
+    expect(::access((folder / "rendezvous").c_str(), F_OK) != 0,
+           "the socket's file is still there");
+    exchange(*rendezvous);
     int mine = -1;
     if (rank == 0) {
       mine = ::memfd_create("x", MFD_CLOEXEC);
       expect(::write(mine, "hello", 5) == 5, "write");
     }
-    const Descriptor shared(store->share_descriptor("file", mine));
+    const Descriptor shared(rendezvous->share_descriptor("file", mine));
     char text[6] = "";
     expect(::pread(shared.get(), text, 5, 0) == 5 && std::string(text) == "hello", "read '{}'",
            text);
-    exchange(*store);
+    exchange(*rendezvous);
   });
   test::check_all_well(outcomes);
   CHECK(folder.empty());
 }
 
-TEST_CASE("store: descriptors do not travel over TCP") {
+TEST_CASE("rendezvous: descriptors do not travel over TCP") {
   const std::string address = test::free_address();
   const auto errors = run_ranks(2, [&](int rank) {
-    const auto store = join_store(options_for(address, rank, 2));
-    store->share_descriptor("file", 0);
+    const auto rendezvous = join_rendezvous(options_for(address, rank, 2));
+    rendezvous->share_descriptor("file", 0);
   });
   for (const std::string& error : errors) CHECK(contains(error, "does not travel"));
 }
 
-TEST_CASE("store: strangers are closed and do not disturb") {
+TEST_CASE("rendezvous: strangers are closed and do not disturb") {
   const TemporaryFolder folder;
-  for (const std::string& address : {"unix:" + folder / "store", test::free_address()}) {
+  for (const std::string& address : {"unix:" + folder / "rendezvous", test::free_address()}) {
     CAPTURE(address);
     std::vector<int> closed_in_time(3, 0);  // not bool: threads write side by side
     std::vector<std::thread> strangers;
@@ -224,7 +226,7 @@ TEST_CASE("store: strangers are closed and do not disturb") {
       });
     const auto errors = run_ranks(3, [&](int rank) {
       while (rank == 2 && ready < 3) std::this_thread::yield();  // the strangers come first
-      exchange(*join_store(options_for(address, rank, 3)));
+      exchange(*join_rendezvous(options_for(address, rank, 3)));
     });
     for (std::thread& thread : strangers) thread.join();
     for (const std::string& error : errors) CHECK(error == "");
@@ -232,9 +234,9 @@ TEST_CASE("store: strangers are closed and do not disturb") {
   }
 }
 
-TEST_CASE("store: silent, slow and many connections") {
+TEST_CASE("rendezvous: silent, slow and many connections") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   std::atomic<bool> crowd_is_there{false};
   std::thread crowd([&] {
     std::vector<Descriptor> idle;
@@ -251,82 +253,82 @@ TEST_CASE("store: silent, slow and many connections") {
   });
   const auto errors = run_ranks(3, [&](int rank) {
     while (rank != 0 && !crowd_is_there) std::this_thread::yield();
-    exchange(*join_store(options_for(address, rank, 3)));
+    exchange(*join_rendezvous(options_for(address, rank, 3)));
   });
   crowd.join();
   for (const std::string& error : errors) CHECK(error == "");
 }
 
-TEST_CASE("store: a wrong token or another job") {
+TEST_CASE("rendezvous: a wrong token or another job") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   const auto errors = run_ranks(4, [&](int rank) {
-    StoreOptions options = options_for(address, rank % 2, 2, 0.5);
+    RendezvousOptions options = options_for(address, rank % 2, 2, 0.5);
     if (rank == 2 || rank == 3) options.credentials.rank = 1;
     if (rank == 2) options.credentials.token = token_of(8);
     if (rank == 3) options.credentials.job = fnv1a("other job");
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    exchange(*join_store(options));
+    exchange(*join_rendezvous(options));
   });
   CHECK(errors[0] == "");
   CHECK(errors[1] == "");
   for (const std::string& error : {errors[2], errors[3]}) CHECK(contains(error, "rank 1"));
 }
 
-TEST_CASE("store: an impostor in the place of rank 0") {
+TEST_CASE("rendezvous: an impostor in the place of rank 0") {
   const std::string challenge = "Lockstep" + std::string("\x02\0\0\0\0\0\0\0", 8) +
                                 std::string(32, 'n');  // anybody can make one
   for (const std::string& answer :
        {std::string(512, 'x'), challenge + std::string(32, 'x') + std::string(512, '\x01')}) {
     const TemporaryFolder folder;
-    const std::string address = "unix:" + folder / "store";
+    const std::string address = "unix:" + folder / "rendezvous";
     const Descriptor listener = listen_on(Endpoint::parse(address));
     std::thread impostor([&] {
-      Descriptor guest;
-      while (!(guest = accept_from(listener.get()))) std::this_thread::yield();
-      write_text(guest, answer);
+      Descriptor peer;
+      while (!(peer = accept_from(listener.get()))) std::this_thread::yield();
+      write_text(peer, answer);
       std::array<std::byte, 1000> heard;  // more than a caller says: until it leaves
-      receive_all(guest.get(), heard, Deadline(Seconds(5)));
+      receive_all(peer.get(), heard, Deadline(Seconds(5)));
     });
-    CHECK_THROWS_WITH_AS(join_store(options_for(address, 1, 2)),
+    CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 1, 2)),
                          doctest::Contains("does not belong to this job"), CommError);
     impostor.join();
   }
 }
 
-TEST_CASE("store: a stale socket is replaced, other files are not touched") {
+TEST_CASE("rendezvous: a stale socket is replaced, other files are not touched") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   {
     const Descriptor dead = listen_on(Endpoint::parse(address));
     struct stat status {};
-    REQUIRE(::stat((folder / "store").c_str(), &status) == 0);
+    REQUIRE(::stat((folder / "rendezvous").c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == 0600);
   }
   const auto errors =
-      run_ranks(2, [&](int rank) { exchange(*join_store(options_for(address, rank, 2))); });
+      run_ranks(2, [&](int rank) { exchange(*join_rendezvous(options_for(address, rank, 2))); });
   for (const std::string& error : errors) CHECK(error == "");
 
-  const Descriptor file(::open((folder / "store").c_str(), O_CREAT | O_WRONLY, 0600));
-  CHECK_THROWS_WITH_AS(join_store(options_for(address, 0, 2)), doctest::Contains("in the way"),
+  const Descriptor file(::open((folder / "rendezvous").c_str(), O_CREAT | O_WRONLY, 0600));
+  CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 0, 2)), doctest::Contains("in the way"),
                        CommError);
-  CHECK(::access((folder / "store").c_str(), F_OK) == 0);
+  CHECK(::access((folder / "rendezvous").c_str(), F_OK) == 0);
 }
 
-TEST_CASE("store: the address is taken") {
+TEST_CASE("rendezvous: the address is taken") {
   const Descriptor other = listen_on(Endpoint::parse("127.0.0.1:0"));
   const std::string address = "127.0.0.1:" + std::to_string(local_port(other.get()));
-  CHECK_THROWS_WITH_AS(join_store(options_for(address, 0, 2)), doctest::Contains(address.c_str()),
-                       CommError);
+  CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 0, 2)),
+                       doctest::Contains(address.c_str()), CommError);
   const TemporaryFolder folder;
-  const Descriptor rank_0 = listen_on(Endpoint::parse("unix:" + folder / "store"));
-  CHECK_THROWS_WITH_AS(join_store(options_for("unix:" + folder / "store", 0, 2)),
+  const Descriptor rank_0 = listen_on(Endpoint::parse("unix:" + folder / "rendezvous"));
+  CHECK_THROWS_WITH_AS(join_rendezvous(options_for("unix:" + folder / "rendezvous", 0, 2)),
                        doctest::Contains("another rank 0"), CommError);
 }
 
-TEST_CASE("store: a rank that comes twice, does not fit, or has another world in mind") {
+TEST_CASE("rendezvous: a rank that comes twice, does not fit, or has another world in mind") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   struct Case {
     int rank, size;
     const char* message;
@@ -338,19 +340,19 @@ TEST_CASE("store: a rank that comes twice, does not fit, or has another world in
     const auto errors = run_ranks(3, [&](int rank) {
       if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       const bool culprit = rank == 2;
-      join_store(options_for(address, culprit ? wrong.rank : rank, culprit ? wrong.size : 3));
+      join_rendezvous(options_for(address, culprit ? wrong.rank : rank, culprit ? wrong.size : 3));
     });
     for (const std::string& error : errors) CHECK(contains(error, wrong.message));
     CHECK(folder.empty());
   }
 }
 
-TEST_CASE("store: another protocol version") {
+TEST_CASE("rendezvous: another protocol version") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   const auto errors = run_ranks(2, [&](int rank) {
     if (rank == 0) {
-      join_store(options_for(address, 0, 2));
+      join_rendezvous(options_for(address, 0, 2));
       return;
     }
     // By hand, as dist/rendezvous/handshake.h draws it: magic, version, purpose, job, rank, size.
@@ -378,24 +380,24 @@ TEST_CASE("store: another protocol version") {
   }
 }
 
-TEST_CASE("store: a rank that never arrives") {
+TEST_CASE("rendezvous: a rank that never arrives") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   const auto errors = run_ranks(
-      3, [&](int rank) { join_store(options_for(address, rank == 2 ? 3 : rank, 5, 0.3)); });
+      3, [&](int rank) { join_rendezvous(options_for(address, rank == 2 ? 3 : rank, 5, 0.3)); });
   for (const std::string& error : errors) CHECK(contains(error, "ranks 2, 4 are missing"));
   CHECK(folder.empty());
-  CHECK_THROWS_WITH_AS(join_store(options_for(address, 1, 2, 0.1)),
+  CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 1, 2, 0.1)),
                        doctest::Contains("did not find rank 0"), CommError);
 }
 
-TEST_CASE("store: missing or different at an exchange") {
+TEST_CASE("rendezvous: missing or different at an exchange") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   SUBCASE("missing") {
     std::atomic<int> ended{0};
     const auto errors = run_ranks(3, [&](int rank) {
-      const auto store = join_store(options_for(address, rank, 3, 0.5));
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3, 0.5));
       struct Count {
         std::atomic<int>& ended;
         ~Count() { ++ended; }
@@ -405,34 +407,34 @@ TEST_CASE("store: missing or different at an exchange") {
         return;
       }
       const Count count{ended};
-      store->all_gather("sizes", "");
+      rendezvous->all_gather("sizes", "");
     });
     for (const std::size_t r : {0, 1})
       CHECK(contains(errors[r], "'sizes': after 0.5 s rank 2 is missing"));
   }
   SUBCASE("different") {
     const auto errors = run_ranks(3, [&](int rank) {
-      join_store(options_for(address, rank, 3))->all_gather(rank == 1 ? "b" : "a", "");
+      join_rendezvous(options_for(address, rank, 3))->all_gather(rank == 1 ? "b" : "a", "");
     });
     for (const std::string& error : errors)
       CHECK(contains(error, "rank 1 is in 'b', rank 0 in 'a'"));
   }
   SUBCASE("gives up") {
     const auto errors = run_ranks(3, [&](int rank) {
-      const auto store = join_store(options_for(address, rank, 3));
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
       if (rank == 2)
-        store->abort("rank 2 has no data");
+        rendezvous->abort("rank 2 has no data");
       else
-        store->all_gather("sizes", "");
+        rendezvous->all_gather("sizes", "");
     });
     CHECK(errors[0] == "rank 2 has no data");
     CHECK(errors[1] == "rank 2 has no data");
   }
   SUBCASE("gives up without a reason") {
     const auto errors = run_ranks(3, [&](int rank) {
-      const auto store = join_store(options_for(address, rank, 3));
-      if (rank == 2) store->abort("");
-      store->all_gather("sizes", "");
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
+      if (rank == 2) rendezvous->abort("");
+      rendezvous->all_gather("sizes", "");
     });
     for (const std::string& error : errors) CHECK(error == "a rank gave up");
   }
@@ -443,8 +445,8 @@ Descriptor come_in(const std::string& address, const Credentials& own) {
   std::string why;
   const Deadline deadline(Seconds(10));
   Descriptor socket;
-  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::store, deadline, why);
-  expect(prove(socket.get(), own, Purpose::store, deadline).kind == Reply::Kind::accepted,
+  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
+  expect(prove(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
          "rank {} is not let in", own.rank);
   return socket;
 }
@@ -467,32 +469,33 @@ void check_killed(const std::vector<Outcome>& outcomes, int victim, bool only_ra
   }
 }
 
-TEST_CASE("store: a rank is killed in an exchange") {
+TEST_CASE("rendezvous: a rank is killed in an exchange") {
   const TemporaryFolder folder;
   for (const int victim : {0, 1, 2}) {
     const auto outcomes = test::run_processes(3, [&](int rank) {
-      const auto store = join_store(options_for("unix:" + folder / "store", rank, 3));
-      exchange(*store);
+      const auto rendezvous =
+          join_rendezvous(options_for("unix:" + folder / "rendezvous", rank, 3));
+      exchange(*rendezvous);
       if (rank == victim) ::raise(SIGKILL);
-      store->all_gather("last", "");
+      rendezvous->all_gather("last", "");
     });
     check_killed(outcomes, victim, false);
   }
 }
 
-TEST_CASE("store: a rank is killed while joining") {
+TEST_CASE("rendezvous: a rank is killed while joining") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   SUBCASE("rank 0, with greetings unanswered") {
     const auto outcomes = test::run_processes(3, [&](int rank) {
       if (rank == 0) {
         const Descriptor listener = listen_on(Endpoint::parse(address));
-        std::array<Descriptor, 2> guests;
-        for (Descriptor& guest : guests)
-          while (!(guest = accept_from(listener.get()))) ::usleep(1000);
+        std::array<Descriptor, 2> peers;
+        for (Descriptor& peer : peers)
+          while (!(peer = accept_from(listener.get()))) ::usleep(1000);
         ::raise(SIGKILL);
       }
-      join_store(options_for(address, rank, 3));
+      join_rendezvous(options_for(address, rank, 3));
     });
     check_killed(outcomes, 0, true);
     for (const std::size_t r : {1, 2})
@@ -507,7 +510,7 @@ TEST_CASE("store: a rank is killed while joining") {
           ::raise(SIGKILL);
         }
         if (rank == 3 - victim) ::usleep(200'000);
-        join_store(options_for(address, rank, 3, rank == 0 ? 20 : 0.5));
+        join_rendezvous(options_for(address, rank, 3, rank == 0 ? 20 : 0.5));
       });
       check_killed(outcomes, victim, true);
       CHECK(outcomes[0].kind == "peer");
@@ -520,7 +523,7 @@ TEST_CASE("store: a rank is killed while joining") {
         ::usleep(500'000);
         ::raise(SIGKILL);
       }
-      join_store(options_for(address, rank, 4));
+      join_rendezvous(options_for(address, rank, 4));
     });
     for (const std::size_t r : {0, 2}) {
       CHECK(outcomes[r].kind == "peer");
@@ -529,37 +532,37 @@ TEST_CASE("store: a rank is killed while joining") {
   }
 }
 
-TEST_CASE("store: no descriptor is left for another connection") {
+TEST_CASE("rendezvous: no descriptor is left for another connection") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   const auto outcomes = test::run_processes(2, [&](int rank) {
     if (rank == 0) {  // one descriptor more, for the listener
       const int next = Descriptor(::open("/dev/null", O_RDONLY)).get();
       const rlimit limit{static_cast<rlim_t>(next + 1), static_cast<rlim_t>(next + 1)};
       expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
     }
-    join_store(options_for(address, rank, 2, rank == 0 ? 20 : 1));
+    join_rendezvous(options_for(address, rank, 2, rank == 0 ? 20 : 1));
   });
-  CHECK(outcomes[0].message == "[store] cannot accept a connection: Too many open files");
+  CHECK(outcomes[0].message == "[rendezvous] cannot accept a connection: Too many open files");
   CHECK_FALSE(outcomes[1].well());
 }
 
-TEST_CASE("store: who is gone") {
+TEST_CASE("rendezvous: who is gone") {
   const TemporaryFolder folder;
-  const std::string address = "unix:" + folder / "store";
+  const std::string address = "unix:" + folder / "rendezvous";
   const auto outcomes = test::run_processes(3, [&](int rank) {
-    const auto store = join_store(options_for(address, rank, 3));
-    exchange(*store);
+    const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
+    exchange(*rendezvous);
     if (rank == 1) return;
     const Deadline deadline(Seconds(10));
     const int looked_for = rank == 0 ? 1 : 0;
-    while (store->gone() != std::vector<int>{looked_for})
+    while (rendezvous->gone() != std::vector<int>{looked_for})
       expect(!deadline.passed(), "rank {} is not seen to be gone", looked_for);
   });
   test::check_all_well(outcomes);
 }
 
-TEST_CASE("store: the private folder") {
+TEST_CASE("rendezvous: the private folder") {
   const TemporaryFolder folder;
   ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
   const Launch launch{.rank = 1,
@@ -568,24 +571,24 @@ TEST_CASE("store: the private folder") {
                       .local_size = 2,
                       .launcher = "mpirun",
                       .job = "1/../2",
-                      .store = "",
+                      .rendezvous = "",
                       .token_descriptor = -1};
-  const std::string path = store_options(launch, Seconds(1)).address.path;
+  const std::string path = rendezvous_options(launch, Seconds(1)).address.path;
   CHECK(path.starts_with(folder.path() + "/lockstep-" + std::to_string(geteuid()) + "/mpirun-"));
   Launch other = launch;
   other.job = "1/../3";
-  CHECK(store_options(other, Seconds(1)).address.path != path);
+  CHECK(rendezvous_options(other, Seconds(1)).address.path != path);
   const std::string inner = folder / ("lockstep-" + std::to_string(geteuid()));
   struct stat status {};
   REQUIRE(::stat(inner.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0700);
   ::chmod(inner.c_str(), 0755);
-  CHECK_THROWS_WITH_AS(store_options(launch, Seconds(1)), doctest::Contains("mode 0700"),
+  CHECK_THROWS_WITH_AS(rendezvous_options(launch, Seconds(1)), doctest::Contains("mode 0700"),
                        CommError);
   ::unsetenv("XDG_RUNTIME_DIR");
 }
 
-TEST_CASE("store: the token comes from a descriptor that all ranks share") {
+TEST_CASE("rendezvous: the token comes from a descriptor that all ranks share") {
   const Descriptor memory(::memfd_create("token", MFD_CLOEXEC));
   REQUIRE(::write(memory.get(), std::string(32, '\x05').data(), 32) == 32);
   CHECK(read_token(memory.get()) == token_of(5));

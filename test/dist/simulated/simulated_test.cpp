@@ -1,14 +1,13 @@
 // Collectives in the simulated world: orders, delays and losses that threads never show.
 // LOCKSTEP_SEED=N replays one seed of the long test.
 
-#include "lockstep/dist/simulated/simulated_world.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <random>
 
 #include "dist/collectives/exercise.h"
+#include "lockstep/dist/simulated/simulated_world.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;

@@ -28,8 +28,9 @@ constexpr std::int64_t large = 1'000'000;
 constexpr std::int64_t large = 10'000'000;
 #endif
 
-std::unique_ptr<Transport> make(const std::string& name, std::shared_ptr<Store> store) {
-  return name == "shm" ? shm_transport(std::move(store)) : tcp_transport(std::move(store));
+std::unique_ptr<Transport> make(const std::string& name, std::shared_ptr<Rendezvous> rendezvous) {
+  return name == "shm" ? shm_transport(std::move(rendezvous))
+                       : tcp_transport(std::move(rendezvous));
 }
 
 /// Runs body(transport) in `size` processes that are connected by `name`.
@@ -39,11 +40,11 @@ std::vector<Outcome> run(const std::string& name, int size,
   const TemporaryFolder folder;
   const int left_before = test::entries("/dev/shm");
   const auto outcomes = test::run_processes(size, [&](int rank) {
-    StoreOptions options;
-    options.address = Endpoint::parse("unix:" + folder / "store");
+    RendezvousOptions options;
+    options.address = Endpoint::parse("unix:" + folder / "rendezvous");
     options.credentials = {{}, fnv1a("job"), rank, size};
     options.timeout = Seconds(timeout);
-    body(make(name, join_store(options)));
+    body(make(name, join_rendezvous(options)));
   });
   CHECK(folder.empty());
   CHECK(test::entries("/dev/shm") == left_before);
@@ -157,11 +158,12 @@ std::vector<Outcome> run_world(const Kind& kind, int size,
                                const std::function<void(const World&)>& body, double limit = 60) {
   const TemporaryFolder folder;
   const bool one_machine = kind.ranks_per_node >= size;
-  const std::string store = one_machine ? "unix:" + folder / "store" : test::free_address();
+  const std::string rendezvous =
+      one_machine ? "unix:" + folder / "rendezvous" : test::free_address();
   return test::run_processes(
       size,
       [&](int rank) {
-        test::set_rank_environment(rank, size, store, kind.ranks_per_node);
+        test::set_rank_environment(rank, size, rendezvous, kind.ranks_per_node);
         body(World::join({.transport = kind.transport, .timeout = Seconds(limit / 2)}));
       },
       limit);

@@ -67,7 +67,7 @@ class TemporaryFolder {
 
 /// In a child: the environment that lockstep-run would give it, for World::join(). With
 /// `ranks_per_node`, that of a world on several machines; the last one may have fewer ranks.
-inline void set_rank_environment(int rank, int size, const std::string& store,
+inline void set_rank_environment(int rank, int size, const std::string& rendezvous,
                                  int ranks_per_node = dist::max_ranks) {
   const auto set = [](const char* name, const std::string& value) {
     setenv(name, value.c_str(), 1);
@@ -79,7 +79,7 @@ inline void set_rank_environment(int rank, int size, const std::string& store,
   set("LOCAL_WORLD_SIZE", std::to_string(std::min(ranks_per_node, size - first)));
   set("GROUP_RANK", std::to_string(node));
   set("LOCKSTEP_JOB", "test");
-  set("LOCKSTEP_STORE", store);
+  set("LOCKSTEP_RENDEZVOUS", rendezvous);
 }
 
 /// "127.0.0.1:PORT", where nobody listened a moment ago.

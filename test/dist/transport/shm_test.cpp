@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "lockstep/dist/transport/byte_ring.h"
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/transport/byte_ring.h"
 #include "lockstep/dist/transport/shared_memory.h"
 #include "processes.h"
 
@@ -16,12 +16,12 @@ using test::contains;
 using test::expect;
 using test::TemporaryFolder;
 
-std::shared_ptr<Store> join(const TemporaryFolder& folder, int rank, int size) {
-  StoreOptions options;
-  options.address = Endpoint::parse("unix:" + folder / "store");
+std::shared_ptr<Rendezvous> join(const TemporaryFolder& folder, int rank, int size) {
+  RendezvousOptions options;
+  options.address = Endpoint::parse("unix:" + folder / "rendezvous");
   options.credentials = {{}, fnv1a("job"), rank, size};
   options.timeout = Seconds(20);
-  return join_store(options);
+  return join_rendezvous(options);
 }
 
 TEST_CASE("shm: streams share 64 MiB") {
@@ -33,45 +33,45 @@ TEST_CASE("shm: streams share 64 MiB") {
   CHECK(stream_capacity(4096) == 4096);
 }
 
-TEST_CASE("shm: windows are zeroed, page-aligned, apart, and outlive the transport") {
+TEST_CASE("shm: regions are zeroed, page-aligned, apart, and outlive the transport") {
   const TemporaryFolder folder;
   const int size = 3;
   const auto outcomes = test::run_processes(size, [&](int rank) {
-    const auto store = join(folder, rank, size);
-    auto transport = shm_transport(store);
-    std::vector<Window> windows;
+    const auto rendezvous = join(folder, rank, size);
+    auto transport = shm_transport(rendezvous);
+    std::vector<SharedRegion> regions;
     for (const std::size_t bytes :
          {std::size_t{1}, std::size_t{0}, std::size_t{10'000}, std::size_t{4096}})
-      windows.push_back(transport->allocate(bytes));
-    store->all_gather("all are zero still", "");
+      regions.push_back(transport->allocate(bytes));
+    rendezvous->all_gather("all are zero still", "");
     std::set<std::byte*> bases;
-    for (const Window& window : windows) {
-      expect(window.base.size() == 3, "{} bases", window.base.size());
-      for (std::byte* base : window.base) {
+    for (const SharedRegion& region : regions) {
+      expect(region.base.size() == 3, "{} bases", region.base.size());
+      for (std::byte* base : region.base) {
         expect(reinterpret_cast<std::uintptr_t>(base) % 4096 == 0, "not aligned to a page");
         bases.insert(base);
-        for (std::size_t i = 0; i < window.bytes; ++i) expect(base[i] == std::byte{0}, "not zero");
+        for (std::size_t i = 0; i < region.bytes; ++i) expect(base[i] == std::byte{0}, "not zero");
       }
     }
     expect(bases.size() == 12, "{} different bases", bases.size());
-    store->all_gather("nobody has written yet", "");
+    rendezvous->all_gather("nobody has written yet", "");
     transport.reset();
-    for (const Window& window : windows)
-      for (std::size_t i = 0; i < window.bytes; ++i)
-        window.base[static_cast<std::size_t>(rank)][i] = static_cast<std::byte>(rank * 50 + i % 50);
-    store->all_gather("everybody has written", "");
-    for (const Window& window : windows)
+    for (const SharedRegion& region : regions)
+      for (std::size_t i = 0; i < region.bytes; ++i)
+        region.base[static_cast<std::size_t>(rank)][i] = static_cast<std::byte>(rank * 50 + i % 50);
+    rendezvous->all_gather("everybody has written", "");
+    for (const SharedRegion& region : regions)
       for (int r = 0; r < size; ++r)
-        for (std::size_t i = 0; i < window.bytes; ++i)
-          expect(window.base[static_cast<std::size_t>(r)][i] ==
+        for (std::size_t i = 0; i < region.bytes; ++i)
+          expect(region.base[static_cast<std::size_t>(r)][i] ==
                      static_cast<std::byte>(static_cast<std::size_t>(r) * 50 + i % 50),
                  "rank {}'s byte {}", r, i);
-    store->all_gather("everybody has read", "");
+    rendezvous->all_gather("everybody has read", "");
   });
   test::check_all_well(outcomes);
 }
 
-TEST_CASE("shm: too large a window is refused on every rank, with the size") {
+TEST_CASE("shm: too large a region is refused on every rank, with the size") {
   const TemporaryFolder folder;
   const auto outcomes = test::run_processes(2, [&](int rank) {
     const auto transport = shm_transport(join(folder, rank, 2));
@@ -87,7 +87,7 @@ TEST_CASE("shm: too large a window is refused on every rank, with the size") {
   test::check_all_well(outcomes);
 }
 
-TEST_CASE("shm: windows of different sizes are an error on every rank") {
+TEST_CASE("shm: regions of different sizes are an error on every rank") {
   const TemporaryFolder folder;
   const auto outcomes = test::run_processes(
       3, [&](int rank) { shm_transport(join(folder, rank, 3))->allocate(rank == 1 ? 200 : 100); });
@@ -109,14 +109,14 @@ TEST_CASE("shm: nothing is left open where descriptors do not travel") {
     address = "127.0.0.1:" + std::to_string(local_port(listener.get()));
   }
   const auto outcomes = test::run_processes(2, [&](int rank) {
-    StoreOptions options;
+    RendezvousOptions options;
     options.address = Endpoint::parse(address);
     options.credentials = {{}, fnv1a("job"), rank, 2};
     options.timeout = Seconds(20);
-    const auto store = join_store(options);
+    const auto rendezvous = join_rendezvous(options);
     const int before = test::entries("/proc/self/fd");
     try {
-      share_memory(*store, "test", 100);
+      share_memory(*rendezvous, "test", 100);
       fail<Error>("shared");
     } catch (const CommError& error) {
       expect(contains(error.what(), "does not travel"), "{}", error.what());

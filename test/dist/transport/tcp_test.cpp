@@ -16,8 +16,8 @@
 namespace lockstep::dist {
 namespace {
 
-/// A store that answers from a script: what the mesh does with strangers and wrong addresses.
-class ScriptedStore final : public Store {
+/// A rendezvous that answers from a script: what the mesh does with strangers and wrong addresses.
+class ScriptedStore final : public Rendezvous {
  public:
   ScriptedStore(int rank, std::vector<std::string> addresses, double timeout)
       : credentials_{{}, 1, rank, static_cast<int>(addresses.size())},
@@ -46,7 +46,7 @@ class ScriptedStore final : public Store {
   Seconds timeout_;
 };
 
-/// What proves to rank 0's mesh that one belongs to it, from what rank 0 gave to the store.
+/// What proves to rank 0's mesh that one belongs to it, from what rank 0 gave to the rendezvous.
 Token token_from(const std::string& given) {
   return hmac(Token{}, "mesh", {std::as_bytes(std::span(given)).first(32)});
 }
@@ -66,21 +66,21 @@ TEST_CASE("tcp: nobody listens") {
     const Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
     unused = "127.0.0.1:" + std::to_string(local_port(listener.get()));
   }
-  const auto store = std::make_shared<ScriptedStore>(
+  const auto rendezvous = std::make_shared<ScriptedStore>(
       1, std::vector<std::string>{std::string(32, 't') + unused, "127.0.0.1:1"}, 0.2);
-  CHECK_THROWS_WITH_AS(tcp_transport(store),
+  CHECK_THROWS_WITH_AS(tcp_transport(rendezvous),
                        doctest::Contains(("rank 1 cannot connect to rank 0 at " + unused).c_str()),
                        CommError);
 }
 
 TEST_CASE("tcp: nobody calls, strangers do") {
   const std::string nobody = "127.0.0.1:1";
-  const auto store =
+  const auto rendezvous =
       std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody, nobody}, 0.5);
   std::atomic<int> turned_away{0};
   std::vector<std::jthread> strangers;
   Descriptor silent;
-  store->on_address = [&](const std::string& given) {
+  rendezvous->on_address = [&](const std::string& given) {
     const Endpoint address = Endpoint::parse(given.substr(32));
     const auto call = [&](const Token& token, std::uint64_t job, Purpose purpose) {
       strangers.emplace_back([=, &turned_away, own = Credentials{token, job, 1, 3}] {
@@ -88,24 +88,24 @@ TEST_CASE("tcp: nobody calls, strangers do") {
         turned_away += answer == Reply::Kind::closed || answer == Reply::Kind::stranger;
       });
     };
-    call(token_from(given), 2, Purpose::mesh);   // of another job
-    call(token_from(given), 1, Purpose::store);  // for another purpose
-    call(Token{}, 1, Purpose::mesh);             // without the token
+    call(token_from(given), 2, Purpose::mesh);        // of another job
+    call(token_from(given), 1, Purpose::rendezvous);  // for another purpose
+    call(Token{}, 1, Purpose::mesh);                  // without the token
     std::string why;
     silent = connect_to(address, Deadline(Seconds(1)), why);
   };
-  CHECK_THROWS_WITH_AS(tcp_transport(store), doctest::Contains("ranks 1, 2 are missing"),
+  CHECK_THROWS_WITH_AS(tcp_transport(rendezvous), doctest::Contains("ranks 1, 2 are missing"),
                        CommError);
   strangers.clear();  // joins
   CHECK(turned_away == 3);
 
   // The control: whoever has all of it is let in.
   const auto other = std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody}, 5);
-  Descriptor guest;
+  Descriptor peer;
   std::jthread caller;
   other->on_address = [&](const std::string& given) {
-    caller = std::jthread([&guest, given] {
-      guest =
+    caller = std::jthread([&peer, given] {
+      peer =
           call_door(Endpoint::parse(given.substr(32)), {token_from(given), 1, 1, 2}, Purpose::mesh)
               .first;
     });
@@ -121,17 +121,17 @@ TEST_CASE("tcp: a rank is killed before it has connected") {
   for (const int victim : {0, 1, 2}) {
     CAPTURE(victim);
     const auto outcomes = test::run_processes(3, [&](int rank) {
-      StoreOptions options;
-      options.address = Endpoint::parse("unix:" + folder / "store");
+      RendezvousOptions options;
+      options.address = Endpoint::parse("unix:" + folder / "rendezvous");
       options.credentials = {{}, fnv1a("job"), rank, 3};
       options.timeout = Seconds(20);
-      const auto store = join_store(options);
+      const auto rendezvous = join_rendezvous(options);
       if (rank == victim) {
         const std::string address = std::string(rank == 0 ? 32 : 0, 't') + "127.0.0.1:1";
-        store->all_gather("tcp addresses", address);
+        rendezvous->all_gather("tcp addresses", address);
         ::raise(SIGKILL);
       }
-      tcp_transport(store)->relax(0);
+      tcp_transport(rendezvous)->relax(0);
     });
     for (int r = 0; r < 3; ++r) {
       const auto& outcome = outcomes[static_cast<std::size_t>(r)];
@@ -153,14 +153,14 @@ TEST_CASE("tcp: several machines, here all of them at one address") {
     address = "127.0.0.1:" + std::to_string(local_port(listener.get()));
   }
   const auto outcomes = test::run_processes(3, [&](int rank) {
-    StoreOptions options;
+    RendezvousOptions options;
     options.address = Endpoint::parse(address);
     options.one_machine = false;
     options.credentials = {{}, fnv1a("job"), rank, 3};
     options.timeout = Seconds(20);
-    const auto store = join_store(options);
-    test::expect(store->address() == "127.0.0.1", "address {}", store->address());
-    HostCommunicator comm(tcp_transport(store), {Algorithm::automatic, Seconds(20)});
+    const auto rendezvous = join_rendezvous(options);
+    test::expect(rendezvous->address() == "127.0.0.1", "address {}", rendezvous->address());
+    HostCommunicator comm(tcp_transport(rendezvous), {Algorithm::automatic, Seconds(20)});
     testing::exercise<float>(comm, 1000);
   });
   test::check_all_well(outcomes);
@@ -169,11 +169,12 @@ TEST_CASE("tcp: several machines, here all of them at one address") {
 TEST_CASE("tcp: waiting costs no processor time") {
   const test::TemporaryFolder folder;
   const auto outcomes = test::run_processes(2, [&](int rank) {
-    StoreOptions options;
-    options.address = Endpoint::parse("unix:" + folder / "store");
+    RendezvousOptions options;
+    options.address = Endpoint::parse("unix:" + folder / "rendezvous");
     options.credentials = {{}, fnv1a("job"), rank, 2};
     options.timeout = Seconds(20);
-    HostCommunicator comm(tcp_transport(join_store(options)), {Algorithm::automatic, Seconds(20)});
+    HostCommunicator comm(tcp_transport(join_rendezvous(options)),
+                          {Algorithm::automatic, Seconds(20)});
     comm.barrier("start").wait();
     if (rank == 1) ::usleep(500'000);
     const std::clock_t before = std::clock();

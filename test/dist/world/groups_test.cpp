@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "dist/collectives/exercise.h"
+#include "dist/transport/processes.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/world/world.h"
-#include "dist/transport/processes.h"
 
 namespace lockstep {
 namespace {
@@ -49,9 +49,10 @@ void use_groups_in_processes(int size, const std::string& transport, int ranks_p
   CAPTURE(ranks_per_node);
   const test::TemporaryFolder folder;
   const bool one_machine = ranks_per_node >= size;
-  const std::string store = one_machine ? "unix:" + folder / "store" : test::free_address();
+  const std::string rendezvous =
+      one_machine ? "unix:" + folder / "rendezvous" : test::free_address();
   test::check_all_well(test::run_processes(size, [&](int rank) {
-    test::set_rank_environment(rank, size, store, ranks_per_node);
+    test::set_rank_environment(rank, size, rendezvous, ranks_per_node);
     const World world = World::join({.transport = transport, .timeout = dist::Seconds(20)});
     exercise<float>(world.communicator(), 5001);
     use_groups(world);
@@ -75,9 +76,9 @@ TEST_CASE("groups: processes of one machine, and of several") {
 }
 
 TEST_CASE("groups: two nodes reach each other by tcp, ranks of one node by memory") {
-  const std::string store = test::free_address();
+  const std::string rendezvous = test::free_address();
   test::check_all_well(test::run_processes(5, [&](int rank) {
-    test::set_rank_environment(rank, 5, store, 3);
+    test::set_rank_environment(rank, 5, rendezvous, 3);
     const World world = World::join({.timeout = dist::Seconds(20)});
     expect(world.transport() == "shm+tcp", "{}", world.transport());
     const auto& communicator = world.communicator();
@@ -89,9 +90,9 @@ TEST_CASE("groups: two nodes reach each other by tcp, ranks of one node by memor
 }
 
 TEST_CASE("groups: a rank that dies ends those who share a group with it, on every node") {
-  const std::string store = test::free_address();
+  const std::string rendezvous = test::free_address();
   const auto outcomes = test::run_processes(4, [&](int rank) {
-    test::set_rank_environment(rank, 4, store, 2);
+    test::set_rank_environment(rank, 4, rendezvous, 2);
     const World world = World::join({.timeout = dist::Seconds(20)});
     const Tensor data = Tensor::zeros({50'000});
     for (int i = 0; i < 100'000; ++i) {

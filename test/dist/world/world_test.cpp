@@ -9,8 +9,8 @@
 #include <cstdlib>
 
 #include "dist/collectives/exercise.h"
-#include "lockstep/dist/rendezvous/socket.h"
 #include "dist/transport/processes.h"
+#include "lockstep/dist/rendezvous/socket.h"
 
 namespace lockstep {
 namespace {
@@ -107,7 +107,7 @@ TEST_CASE("world: ranks as processes") {
       CAPTURE(size);
       const TemporaryFolder folder;
       const auto outcomes = test::run_processes(size, [&](int rank) {
-        test::set_rank_environment(rank, size, "unix:" + folder / "store");
+        test::set_rank_environment(rank, size, "unix:" + folder / "rendezvous");
         const World world = World::join({.transport = transport, .timeout = dist::Seconds(20)});
         expect(world.rank() == rank && world.size() == size, "rank {}", world.rank());
         const std::string right = size == 1 ? "threads" : transport.empty() ? "shm" : transport;
@@ -127,7 +127,7 @@ TEST_CASE("world: a process that throws says so to the others") {
       CAPTURE(culprit);
       const TemporaryFolder folder;
       const auto outcomes = test::run_processes(3, [&](int rank) {
-        test::set_rank_environment(rank, 3, "unix:" + folder / "store");
+        test::set_rank_environment(rank, 3, "unix:" + folder / "rendezvous");
         const World world = World::join({.transport = transport, .timeout = dist::Seconds(20)});
         const Tensor data = world.communicator().allocate(1000, DType::f32);
         for (int i = 0; i < 100; ++i) {
@@ -174,7 +174,7 @@ TEST_CASE("world: the launcher's token") {
   const auto outcomes = test::run_processes(2, [&](int rank) {
     const int token = ::memfd_create("token", 0);
     expect(::write(token, std::string(32, 'k').data(), 32) == 32, "write");
-    test::set_rank_environment(rank, 2, "unix:" + folder / "store");
+    test::set_rank_environment(rank, 2, "unix:" + folder / "rendezvous");
     ::setenv("LOCKSTEP_TOKEN_FD", std::to_string(token).c_str(), 1);
     dist::testing::exercise<float>(World::join().communicator(), 10);
   });

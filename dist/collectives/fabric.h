@@ -5,7 +5,7 @@
 ///   fabric      ranks are                 communicators over
 ///   threads     threads of one process    streams and windows in its memory
 ///   processes   processes that met in a   shm on one machine, tcp between machines, or both
-///               store
+///               rendezvous
 ///   mpi         processes that MPI        MPI's own collectives
 ///               started
 ///
@@ -14,16 +14,9 @@
 #include <memory>
 #include <string_view>
 
-#include "lockstep/core/gpu/gpu.h"
-#include "lockstep/dist/gpu/device_communicator.h"
+#include "lockstep/dist/collectives/communicator.h"
 
 namespace lockstep::dist {
-
-struct FabricOptions {
-  CommunicatorOptions communicator;
-  bool tune = false;  ///< communicators measure what they cost before they choose algorithms
-  EngineKind engine = EngineKind::automatic;  ///< for tensors on GPUs
-};
 
 class Fabric {
  public:
@@ -43,14 +36,5 @@ class Fabric {
   /// Lets ranks fail, with this reason, that wait in connect() or split(). Best effort.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
-
-/// A new communicator: tuned, if that is asked for, and with an engine for GPUs in builds that drive
-/// them. Collective.
-inline std::unique_ptr<Communicator> complete(std::unique_ptr<HostCommunicator> host,
-                                              const FabricOptions& options) {
-  if (options.tune) host->tune();
-  if (!gpu::kind()) return host;
-  return std::make_unique<DeviceCommunicator>(std::move(host), options.engine);
-}
 
 }  // namespace lockstep::dist

@@ -1,7 +1,7 @@
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/convert.cuh"
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -26,7 +26,7 @@ using Sum =
 
 /// Elements [i, i + width): every source is read before a destination, which may be one of them, is
 /// written. Neighbours are added, then neighbouring sums, and so on; one without a neighbour waits:
-/// that is the tree of fold.h.
+/// that is the tree of tree_reduce.h.
 template <class T, int most, int width>
 __device__ __forceinline__ void fold_at(const FoldTable& table, std::int64_t i) {
   Pack<T, width> loaded[most];
@@ -66,8 +66,8 @@ __device__ __forceinline__ void fold_at(const FoldTable& table, std::int64_t i) 
 /// one at a time. At most `most` sources.
 template <class T, int most>
 __global__ void __launch_bounds__(threads)
-    fold_kernel(const __grid_constant__ FoldTable table, std::int64_t head, std::int64_t packs,
-                std::int64_t count) {
+    tree_reduce_kernel(const __grid_constant__ FoldTable table, std::int64_t head,
+                       std::int64_t packs, std::int64_t count) {
   constexpr int width = pack_width<T>;
   const std::int64_t stride = std::int64_t{gridDim.x} * threads;
   const std::int64_t thread = std::int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -97,7 +97,7 @@ void fold_typed(const FoldTable& table, std::int64_t count, Device device) {
     if (table.source_count > most) return fold_typed<T, 2 * most>(table, count, device);
   const std::int64_t head = head_of<T>(table, count), packs = (count - head) / pack_width<T>;
   const std::int64_t work = std::max(packs, count - packs * pack_width<T>);
-  launch<fold_kernel<T, most>>(
+  launch<tree_reduce_kernel<T, most>>(
       {.grid = strided_blocks_for(device, work, threads, blocks_per_multiprocessor),
        .block = threads},
       queue_of(device).stream, table, head, packs, count);
@@ -106,7 +106,7 @@ void fold_typed(const FoldTable& table, std::int64_t count, Device device) {
 template <class Pointer>
 void copy_pointers(std::string_view kind, std::span<const Pointer> from,
                    Pointer (&to)[most_pointers], int& number) {
-  check<ShapeError>(from.size() <= most_pointers, "[fold] takes at most {} {}, got {}",
+  check<ShapeError>(from.size() <= most_pointers, "[tree_reduce] takes at most {} {}, got {}",
                     most_pointers, kind, from.size());
   std::copy(from.begin(), from.end(), to);
   number = static_cast<int>(from.size());
@@ -114,9 +114,9 @@ void copy_pointers(std::string_view kind, std::span<const Pointer> from,
 
 }  // namespace
 
-void CudaBackend::fold(DType dtype, std::span<const std::byte* const> sources,
-                       std::span<std::byte* const> destinations, std::int64_t count,
-                       Device device) {
+void CudaBackend::tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                              std::span<std::byte* const> destinations, std::int64_t count,
+                              Device device) {
   FoldTable table;
   copy_pointers<const std::byte*>("sources", sources, table.sources, table.source_count);
   copy_pointers<std::byte*>("destinations", destinations, table.destinations,
@@ -130,7 +130,7 @@ void CudaBackend::fold(DType dtype, std::span<const std::byte* const> sources,
     case DType::bf16: return fold_typed<__nv_bfloat16>(table, count, device);
     case DType::u8: break;
   }
-  fail<DTypeError>("[fold] takes floating elements, i32 or i64, got {}", dtype);
+  fail<DTypeError>("[tree_reduce] takes floating elements, i32 or i64, got {}", dtype);
 }
 
 }  // namespace lockstep::kernels

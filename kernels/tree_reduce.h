@@ -26,7 +26,7 @@ namespace lockstep::kernels {
 /// one of the sources (the same first element), otherwise it must not overlap any. At least one
 /// source. Integers wrap around. Throws DTypeError for u8. All pointers are readable by `device`; on
 /// a GPU there may be at most 16 sources and 16 destinations.
-void fold(DType dtype, std::span<const std::byte* const> sources,
-          std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
+void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
 
 }  // namespace lockstep::kernels

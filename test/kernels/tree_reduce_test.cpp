@@ -1,6 +1,6 @@
 // The tree fold against a recursion written down separately, bit for bit.
 
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 #include <bit>
 #include <cmath>
@@ -73,11 +73,11 @@ void check_fold(std::size_t n, std::size_t count, Skip skip) {
   const auto size = static_cast<std::int64_t>(count);
   const auto skip_apart = [&](std::size_t) { return skip(n); };
   const Sources<T, decltype(skip_apart)> apart(1, count, skip_apart);
-  kernels::fold(dtype_of<T>(), sources.constant, apart.pointers, size, test_device());
+  kernels::tree_reduce(dtype_of<T>(), sources.constant, apart.pointers, size, test_device());
   auto expected = sources.after(skip(n));
   CHECK(apart.memory[0].template to_vector<T>() == expected);
 
-  kernels::fold(dtype_of<T>(), sources.constant, sources.pointers, size, test_device());
+  kernels::tree_reduce(dtype_of<T>(), sources.constant, sources.pointers, size, test_device());
   for (std::size_t k = 0; k < n; ++k) {
     expected = sources.after(skip(k));
     CHECK(sources.memory[k].template to_vector<T>() == expected);
@@ -109,7 +109,8 @@ void check_narrow_fold(std::size_t n, std::size_t count, std::size_t skip) {
     all.push_back(memory[k].raw() + skip * sizeof(T));
     sources.push_back(all[k]);
   }
-  kernels::fold(dtype_of<T>(), sources, all, static_cast<std::int64_t>(count), test_device());
+  kernels::tree_reduce(dtype_of<T>(), sources, all, static_cast<std::int64_t>(count),
+                       test_device());
   for (std::size_t k = 0; k < n; ++k) {
     const std::vector<T> result = memory[k].template to_vector<T>();
     for (std::size_t i = 0; i < result.size(); ++i) {
@@ -129,7 +130,7 @@ void check_narrow_fold(std::size_t n, std::size_t count, std::size_t skip) {
 
 }  // namespace
 
-TEST_CASE("fold is a balanced tree for any number of sources and elements") {
+TEST_CASE("tree_reduce is a balanced tree for any number of sources and elements") {
   // More than one grid's share on a GPU of few multiprocessors, as the simulator's is.
   const std::vector<std::size_t> counts = on_cpu()
                                               ? std::vector<std::size_t>{1, 3, 17, 1023, 1024, 3001}
@@ -147,7 +148,7 @@ TEST_CASE("fold is a balanced tree for any number of sources and elements") {
   if (on_cpu()) check_fold<float>(33, 1500);  // a GPU takes 16
 }
 
-TEST_CASE("fold does not mind where its operands begin") {
+TEST_CASE("tree_reduce does not mind where its operands begin") {
   for (const std::size_t count : {1, 2, 3, 4, 5, 7, 8, 30, 31})
     for (const std::size_t first : {0, 1, 2, 3}) {  // alike, all but the result, all differently
       check_fold<float>(3, count, [&](std::size_t) { return first; });
@@ -158,7 +159,7 @@ TEST_CASE("fold does not mind where its operands begin") {
     }
 }
 
-TEST_CASE("fold adds f16 and bf16 up in f32 and rounds once") {
+TEST_CASE("tree_reduce adds f16 and bf16 up in f32 and rounds once") {
   for (std::size_t n = 1; n <= 9; ++n)
     for (const std::size_t count : {1, 7, 8, 33, 1025}) {
       check_narrow_fold<Half>(n, count, n % 3);
@@ -172,12 +173,12 @@ TEST_CASE("fold adds f16 and bf16 up in f32 and rounds once") {
   const Tensor bit = here(Tensor::of<BFloat16>({1}, {BFloat16(0x1p-8f)}));
   const std::vector<const std::byte*> three = {one.raw(), bit.raw(), bit.raw()};
   std::byte* out = one.raw();
-  kernels::fold(DType::bf16, three, std::span(&out, 1), 1, test_device());
+  kernels::tree_reduce(DType::bf16, three, std::span(&out, 1), 1, test_device());
   CHECK(one.item() == 1 + 0x1p-7);
   const Tensor large = here(Tensor::of<Half>({1}, {Half(65504.0f)}));
   const std::vector<const std::byte*> twice(2, large.raw());
   out = large.raw();
-  kernels::fold(DType::f16, twice, std::span(&out, 1), 1, test_device());
+  kernels::tree_reduce(DType::f16, twice, std::span(&out, 1), 1, test_device());
   CHECK(std::isinf(large.item()));
 }
 
@@ -197,7 +198,7 @@ TEST_CASE("the order of additions shows in these values") {
   CHECK(differences > 100);
 }
 
-TEST_CASE("fold of nothing, of integers that overflow, and of what it does not take") {
+TEST_CASE("tree_reduce of nothing, of integers that overflow, and of what it does not take") {
   const Tensor most =
       here(Tensor::of<std::int32_t>({1}, {std::numeric_limits<std::int32_t>::max()}));
   const Tensor sum = here(Tensor::of<std::int32_t>({1}, {5}));
@@ -205,7 +206,7 @@ TEST_CASE("fold of nothing, of integers that overflow, and of what it does not t
   std::byte* const out = sum.raw();
   const auto fold = [&](DType dtype, std::span<const std::byte* const> sources,
                         std::int64_t count) {
-    kernels::fold(dtype, sources, std::span(&out, 1), count, test_device());
+    kernels::tree_reduce(dtype, sources, std::span(&out, 1), count, test_device());
   };
   fold(DType::i32, two, 0);
   CHECK(sum.item() == 5);
@@ -215,6 +216,6 @@ TEST_CASE("fold of nothing, of integers that overflow, and of what it does not t
   CHECK_THROWS_AS(fold(DType::f32, {}, 1), ShapeError);
   if (on_cpu()) return;
   const std::vector<const std::byte*> many(17, most.raw());
-  CHECK_THROWS_WITH_AS(fold(DType::i32, many, 1), "[fold] takes at most 16 sources, got 17",
+  CHECK_THROWS_WITH_AS(fold(DType::i32, many, 1), "[tree_reduce] takes at most 16 sources, got 17",
                        ShapeError);
 }

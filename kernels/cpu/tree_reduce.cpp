@@ -1,4 +1,4 @@
-#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 #include <algorithm>
 #include <bit>
@@ -99,8 +99,8 @@ void fold_typed(std::span<const std::byte* const> sources, std::span<std::byte* 
 
 }  // namespace
 
-void CpuBackend::fold(DType dtype, std::span<const std::byte* const> sources,
-                      std::span<std::byte* const> destinations, std::int64_t count, Device) {
+void CpuBackend::tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                             std::span<std::byte* const> destinations, std::int64_t count, Device) {
   switch (dtype) {
     case DType::f32: return fold_typed<float>(sources, destinations, count);
     case DType::f64: return fold_typed<double>(sources, destinations, count);
@@ -110,7 +110,7 @@ void CpuBackend::fold(DType dtype, std::span<const std::byte* const> sources,
     case DType::bf16: return fold_typed<BFloat16>(sources, destinations, count);
     case DType::u8: break;
   }
-  fail<DTypeError>("[fold] takes floating elements, i32 or i64, got {}", dtype);
+  fail<DTypeError>("[tree_reduce] takes floating elements, i32 or i64, got {}", dtype);
 }
 
 }  // namespace lockstep::kernels

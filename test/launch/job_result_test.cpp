@@ -28,17 +28,17 @@ RankOutcome cause(int order, int exit_code, const char* message) {
   return {.order = order, .exit_code = exit_code, .record = FailureRecord{false, message}};
 }
 
-Verdict judge_all(const std::vector<RankOutcome>& outcomes) { return judge(outcomes); }
+JobResult judge_all(const std::vector<RankOutcome>& outcomes) { return judge(outcomes); }
 
 }  // namespace
 
-TEST_CASE("verdict: success says nothing") {
-  const Verdict verdict = judge_all({fine(1), fine(0)});
-  CHECK(verdict.exit_code == 0);
-  CHECK(verdict.report.empty());
+TEST_CASE("result: success says nothing") {
+  const JobResult result = judge_all({fine(1), fine(0)});
+  CHECK(result.exit_code == 0);
+  CHECK(result.report.empty());
 }
 
-TEST_CASE("verdict: a signal, a code, a record") {
+TEST_CASE("result: a signal, a code, a record") {
   CHECK(judge_all({fine(0), killed(1, SIGKILL)}).report ==
         "error: rank 1 was killed by signal 9 (Killed)\n");
   CHECK(judge_all({fine(0), killed(1, SIGKILL)}).exit_code == 1);
@@ -48,17 +48,17 @@ TEST_CASE("verdict: a signal, a code, a record") {
         "error: rank 0 failed with exit code 2: --lr: 'x' is not a number\n");
 }
 
-TEST_CASE("verdict: codes that shells and timeout(1) use for themselves become 1") {
+TEST_CASE("result: codes that shells and timeout(1) use for themselves become 1") {
   CHECK(judge_all({code(0, 123)}).exit_code == 123);
   for (int taken : {124, 125, 126, 127, 128, 137, 255})
     CHECK(judge_all({code(0, taken)}).exit_code == 1);
 }
 
-TEST_CASE("verdict: the first failure in time wins, not the lowest rank") {
+TEST_CASE("result: the first failure in time wins, not the lowest rank") {
   CHECK(judge_all({code(2, 5), code(1, 6), fine(0)}).exit_code == 6);
 }
 
-TEST_CASE("verdict: a cause beats echoes that were seen before it") {
+TEST_CASE("result: a cause beats echoes that were seen before it") {
   const std::vector<RankOutcome> outcomes{echo(0), echo(1), cause(2, 3, "[load] no such file")};
   CHECK(judge_all(outcomes).exit_code == 3);
   CHECK(judge_all(outcomes).report ==
@@ -67,8 +67,8 @@ TEST_CASE("verdict: a cause beats echoes that were seen before it") {
       contains(judge_all({echo(0), killed(1, SIGSEGV)}).report, "rank 1 was killed by signal 11"));
 }
 
-TEST_CASE("verdict: a rank killed by a signal beats what others said before") {
-  const std::vector<RankOutcome> outcomes{cause(0, 3, "[store] timed out"), code(1, 4),
+TEST_CASE("result: a rank killed by a signal beats what others said before") {
+  const std::vector<RankOutcome> outcomes{cause(0, 3, "[rendezvous] timed out"), code(1, 4),
                                           killed(2, SIGKILL)};
   CHECK(judge_all(outcomes).report == "error: rank 2 was killed by signal 9 (Killed)\n");
   CHECK(judge_all(outcomes).exit_code == 1);
@@ -78,7 +78,7 @@ TEST_CASE("verdict: a rank killed by a signal beats what others said before") {
   CHECK(judge_all(stopped).exit_code == 3);
 }
 
-TEST_CASE("verdict: nothing is added to what a rank has said itself") {
+TEST_CASE("result: nothing is added to what a rank has said itself") {
   CHECK(judge_all({cause(0, 3, ""), fine(1)}).exit_code == 3);
   CHECK(judge_all({cause(0, 3, ""), fine(1)}).report.empty());
   RankOutcome and_killed = cause(0, 0, "");
@@ -87,21 +87,21 @@ TEST_CASE("verdict: nothing is added to what a rank has said itself") {
         "error: rank 0 was killed by signal 9 (Killed)\n");
 }
 
-TEST_CASE("verdict: a rank that was about to report an echo and then got killed is a cause") {
+TEST_CASE("result: a rank that was about to report an echo and then got killed is a cause") {
   RankOutcome both = echo(1);
   both.exit_code = 0;
   both.signal = SIGKILL;
   CHECK(contains(judge_all({echo(0), both}).report, "rank 1 was killed by signal 9"));
 }
 
-TEST_CASE("verdict: ranks that the launcher stopped are not to blame") {
+TEST_CASE("result: ranks that the launcher stopped are not to blame") {
   RankOutcome stopped = killed(1, SIGTERM);
   stopped.stopped = true;
   CHECK(contains(judge_all({stopped, echo(0)}).report, "rank 1 failed with exit code 1"));
   CHECK(judge_all({stopped, fine(0)}).exit_code == 1);
 }
 
-TEST_CASE("verdict: with echoes only, the rank that left early without a word is named") {
+TEST_CASE("result: with echoes only, the rank that left early without a word is named") {
   CHECK(judge_all({echo(2), fine(1), fine(0)}).report ==
         "error: rank 0 failed with exit code 1: rank x is gone\n"
         "rank 2 had ended before, with exit code 0\n");
@@ -109,7 +109,7 @@ TEST_CASE("verdict: with echoes only, the rank that left early without a word is
   CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "had ended before"));
 }
 
-TEST_CASE("verdict: the end of stderr stands in for a record") {
+TEST_CASE("result: the end of stderr stands in for a record") {
   RankOutcome outcome = code(0, 1);
   outcome.last_lines = {"a", "", "b"};
   CHECK(judge_all({outcome}).report ==
@@ -118,7 +118,7 @@ TEST_CASE("verdict: the end of stderr stands in for a record") {
   CHECK(judge_all({outcome}).report == "error: rank 0 failed with exit code 1: better\n");
 }
 
-TEST_CASE("verdict: an interrupted run") {
+TEST_CASE("result: an interrupted run") {
   CHECK(interrupted_by(SIGINT).exit_code == 1);
   CHECK(interrupted_by(SIGINT).report == "error: stopped by signal 2 (Interrupt)\n");
 }
