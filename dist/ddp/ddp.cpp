@@ -6,15 +6,6 @@
 namespace lockstep::dist {
 namespace {
 
-std::string_view name_of(RebuildBuckets rebuild_buckets) {
-  switch (rebuild_buckets) {
-    case RebuildBuckets::never: return "never";
-    case RebuildBuckets::ready_order: return "ready_order";
-    case RebuildBuckets::measured: return "measured";
-  }
-  return "?";
-}
-
 std::string_view name_of(BufferMode mode) {
   switch (mode) {
     case BufferMode::broadcast: return "broadcast";
@@ -49,9 +40,9 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
                     "deferred {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
-                    name_of(options.rebuild_buckets), options.bucket_layout,
-                    name_of(options.buffers), name_of(options.nonfinite),
-                    options.hook ? options.hook->name() : "none", options.deferred);
+                    options.rebuild_buckets, options.bucket_layout, name_of(options.buffers),
+                    name_of(options.nonfinite), options.hook ? options.hook->name() : "none",
+                    options.deferred);
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {
@@ -108,7 +99,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 // told anybody: the others count on it for their next step, if only to learn that nobody has data
 // left.
 bool DistributedDataParallel::join() {
-  if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
+  if (buckets().all().empty()) return false;  // there is nothing to take part in
   reducer_->settle();
   const bool more = !joined_ || !last_step().all_joined;
   joined_ = more;

@@ -16,11 +16,11 @@ void Optimizer::take_step(bool own) {
   bool managed = false;
   std::uint64_t synchronizations = 0;
   for (const Parameter& parameter : all_) {
-    managed = managed || parameter.managed();
-    for (GradientObserver* observer : parameter.observers()) {
-      observer->step_begins(parameter, own);
-      synchronizations += observer->synchronizations();
-    }
+    GradientReducer* const reducer = parameter.reducer();
+    if (!reducer) continue;
+    managed = true;
+    reducer->step_begins(parameter, own);
+    synchronizations += reducer->synchronizations();
   }
   // The other ranks are waiting for this one, if their losses did reach something.
   check<StateError>(
@@ -45,7 +45,7 @@ void Optimizer::take_step(bool own) {
   early_.clear();
   if (!managed || own) return;
   const auto first = std::ranges::find_if(all_, &Parameter::managed);
-  for (GradientObserver* observer : first->observers()) observer->stepped(options_digest());
+  first->reducer()->stepped(options_digest());
 }
 
 void Optimizer::step_early(std::span<const Parameter> parameters) {

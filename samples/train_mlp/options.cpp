@@ -66,10 +66,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
-  app.add_option("--plan", o.plan,
-                 "What the buckets follow: registration order, ready order of the first step, or "
-                 "measured times (ready)")
-      ->check(CLI::IsMember({"registration", "ready", "measured"}));
+  app.add_option(
+         "--plan", o.plan,
+         "Order of the buckets: of registration, or in which the first step's gradients got "
+         "ready (ready)")
+      ->check(CLI::IsMember({"registration", "ready"}));
   app.add_option("--hook", o.hook,
                  "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
       ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
