@@ -212,7 +212,7 @@ std::vector<Bucket> cut_into_buckets(const std::vector<std::size_t>& order,
   return buckets;
 }
 
-// ---- 5. The reducer: dist/ddp/reducer.h, rebuild_buckets.cpp, step_metadata.h ----
+// ---- 5. The reducer: dist/ddp/reducer.h, ready_order.h, step_metadata.h ----
 // The reducer counts ready gradients. When a bucket waits for no more, the communication thread
 // sums it over the ranks. All ranks launch the buckets in the same order, even if a later bucket is
 // ready first, because a ring adds up whatever its neighbours send next.

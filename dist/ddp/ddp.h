@@ -91,28 +91,28 @@ class DistributedDataParallel {
   /// A scope in which backwards only accumulate, whatever they ask for.
   NoSync no_sync() { return NoSync(*reducer_); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
-  /// with nothing, as a rank must whose loss reaches no parameter (`weight` is what that loss
-  /// counts for).
+  /// with nothing. A rank whose loss reaches no parameter must call it, with that loss's weight.
   void synchronize(double weight = 0) { reducer_->synchronize(weight); }
 
   /// As the optimizer's, for all parameters: also those that are in no optimizer.
   void zero_grad();
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
-  /// more step with them, on no rows (or with synchronize()), and asks again. The optimizer's step
-  /// is part of it, so that replicas stay alike. Once no rank has data left, it is false on all.
+  /// more step with them, on no rows (or with synchronize()), and asks again. It also takes the
+  /// optimizer's step, so that the replicas stay equal. When no rank has data left, it is false on
+  /// all ranks.
   bool join();
 
-  /// Local SGD: after steps that were taken with `step(optim::local)`, makes the replicas equal
-  /// again: parameters and floating buffers := their means over the ranks. Collective.
+  /// Collective. Makes the replicas equal after steps on local gradients (`step(optim::local)`):
+  /// parameters and floating buffers := their means over the ranks.
   void average_parameters();
 
-  /// What optim::Overlap calls: see Reducer::overlap.
+  /// optim::Overlap calls these: see early_steps.h.
   void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }
   void end_overlap(EarlyStepper& stepper) noexcept { reducer_->end_overlap(stepper); }
 
-  /// With DdpOptions::deferred: reads what ranks told each other in the last backward now. Called
-  /// after the last step of training, it throws what there may be to throw.
+  /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
+  /// it after the last step of training, so that its errors are thrown.
   void settle() { reducer_->settle(); }
 
   /// What the last synchronization came to; its verdict is the same on every rank.
@@ -120,7 +120,7 @@ class DistributedDataParallel {
   /// Who computes how long, and who waits, since construction.
   const StepStatistics& statistics() const { return reducer_->statistics(); }
 
-  /// For a checkpoint: with it, a run that is resumed has the same buckets from its first step on.
+  /// Store it in the checkpoint: a resumed run then has the same buckets from its first step.
   std::string bucket_layout() const { return to_text(buckets().layout()); }
 
   const GradientBuckets& buckets() const { return reducer_->buckets(); }
