@@ -184,11 +184,11 @@ int run(int argc, char** argv) {
     app.add_option(name, value, fmt::format("{} ({})", what, value))->check(cli::whole_number());
   };
   number("--layers", o.layers, "Linear layers");
-  number("--width", o.width, "Of each layer");
+  number("--width", o.width, "Width of each layer");
   number("--batch", o.batch, "Samples per rank and step");
   number("--steps", o.steps, "Per round");
   number("--rounds", o.rounds, "Rounds");
-  app.add_option("--seed", o.seed, "Of weights and data (0)")
+  app.add_option("--seed", o.seed, "Seed of weights and data (0)")
       ->check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, o, "2; in a launcher's world: its size");
   if (!samples::parse(app, o, argc, argv)) return 0;

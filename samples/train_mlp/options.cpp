@@ -58,7 +58,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)");
   app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)");
   app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)");
-  app.add_option("--seed", o.seed, "Of the weights and the order of samples (0)")
+  app.add_option("--seed", o.seed, "Seed of the weights and of the order of samples (0)")
       ->check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
   bool no_shuffle = false;
@@ -68,7 +68,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
   app.add_option(
          "--plan", o.plan,
-         "Order of the buckets: of registration, or in which the first step's gradients got "
+         "Order of the buckets: registration, or ready, as the gradients of the first step became "
          "ready (ready)")
       ->check(CLI::IsMember({"registration", "ready"}));
   app.add_option("--hook", o.hook,
