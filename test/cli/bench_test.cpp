@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/process.h"
-#include "device.h"
 #include "lockstep/bench/allreduce/rank.h"
 #include "lockstep/bench/kernels/peers.h"
 #include "lockstep/bench/kernels/verify.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

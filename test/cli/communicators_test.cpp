@@ -8,11 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/mpi/mpi.h"
-#include "process.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 

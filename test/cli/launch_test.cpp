@@ -15,7 +15,8 @@
 #include <fstream>
 #include <set>
 
-#include "cli/process.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep::test;
 
@@ -179,9 +180,8 @@ TEST_CASE("launch: what a rank leaves behind after success is killed too") {
 }
 
 TEST_CASE("launch: the cause is reported, not an echo that came first") {
-  char folder[] = "/tmp/lockstep-test-XXXXXX";
-  REQUIRE(mkdtemp(folder));
-  const std::string flag = std::string(folder) + "/flag";
+  const TemporaryFolder folder;
+  const std::string flag = folder / "flag";
   const std::string wait = "while [ ! -e " + flag + " ]; do sleep 0.01; done; ";
   const std::string echo =
       record("echo [all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
@@ -198,7 +198,6 @@ TEST_CASE("launch: the cause is reported, not an echo that came first") {
     CHECK(ended.code == 1);
     CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("launch: nothing is added to what a rank has said itself") {
@@ -298,9 +297,8 @@ TEST_CASE("launch: a launcher killed with SIGKILL leaves no process and no file"
 }
 
 TEST_CASE("launch: a killed guardian does no harm") {
-  char folder[] = "/tmp/lockstep-test-XXXXXX";
-  REQUIRE(mkdtemp(folder));
-  const std::string flag = std::string(folder) + "/flag";
+  const TemporaryFolder folder;
+  const std::string flag = folder / "flag";
   Process job(
       launched(2, "echo ready; while [ ! -e " + flag + " ]; do sleep 0.01; done; echo done"));
   job.wait_for_output("ready", 2);
@@ -317,7 +315,6 @@ TEST_CASE("launch: a killed guardian does no harm") {
   CHECK(ended.code == 0);
   CHECK(count(ended.out, "done") == 2);
   CHECK(ended.err.empty());
-  std::filesystem::remove_all(folder);
 }
 
 // The ranks of the test below: this test program again, which runs just this.

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "device.h"
-#include "process.h"
 #include "sample.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;

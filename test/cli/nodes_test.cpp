@@ -98,7 +98,7 @@ TEST_CASE("nodes: training on two of them is training on one") {
         Case{{2, 2}, {}, {}}, Case{{1, 2}, direct, direct}, Case{{2, 2}, direct_tcp, direct},
         Case{{2, 2}, {"--comm", "hierarchical"}, {}}}) {
     CAPTURE(fmt::format("{} + {}, {}", ranks[0], ranks[1], fmt::join(options, " ")));
-    const NodesFolder folder;
+    const TemporaryFolder folder;
     Launchers job(ranks, training(folder / "summary.json", options));
     for (const Ended& ended : job.wait()) {
       CAPTURE(ended.err);

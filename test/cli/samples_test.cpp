@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "device.h"
-#include "process.h"
 #include "sample.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
-#include "process.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -118,17 +118,22 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
         .get<std::vector<double>>();
   };
   const std::vector<double> whole = run("1", "48", "auto", "shm");
-  for (const auto& [ranks, batch] : {std::pair{"2", "24"}, {"3", "16"}, {"4", "12"}})
-    for (const char* comm : {"ring", "direct"})
-      for (const char* transport : {"shm", "tcp", "threads"}) {
-        const std::vector<double> parts = run(ranks, batch, comm, transport);
-        REQUIRE(parts.size() == whole.size());
-        double worst = 0;
-        for (std::size_t i = 0; i < 100; ++i)
-          worst = std::max(worst, std::abs(parts[i] - whole[i]));
-        INFO(ranks, " ranks, ", comm, ", ", transport);
-        CHECK(worst < 1e-5);
-      }
+  // "direct" has the same bits on every transport, which the test above compares.
+  const auto check = [&](const char* ranks, const char* batch, const char* comm,
+                         const char* transport) {
+    const std::vector<double> parts = run(ranks, batch, comm, transport);
+    REQUIRE(parts.size() == whole.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < 100; ++i) worst = std::max(worst, std::abs(parts[i] - whole[i]));
+    INFO(ranks, " ranks, ", comm, ", ", transport);
+    CHECK(worst < 1e-5);
+  };
+  check("2", "24", "direct", "shm");
+  check("3", "16", "direct", "tcp");
+  check("4", "12", "direct", "threads");
+  check("2", "24", "ring", "threads");
+  check("3", "16", "ring", "shm");
+  check("4", "12", "ring", "tcp");
 }
 
 TEST_CASE("train: losses agree with PyTorch's") {

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "dist/collectives/exercise.h"
-#include "dist/transport/processes.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/world/world.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep {
 namespace {

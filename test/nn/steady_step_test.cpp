@@ -4,10 +4,10 @@
 
 #include <doctest/doctest.h>
 
-#include "heap_count.h"
 #include "lockstep/core/copies.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/lockstep.h"
+#include "support/heap_count.h"
 
 using namespace lockstep;
 

@@ -1,9 +1,12 @@
 // What all ranks must agree on: the calls they make, the model, whether a step is worth taking, the
 // buffers. And what one of them does alone.
 
+#include <doctest/doctest.h>
+
 #include <limits>
 
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

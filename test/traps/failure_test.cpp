@@ -1,5 +1,6 @@
 // Ranks that die, fail, hang or are slow: the others end soon, and who it was is told by name.
 
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -7,10 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "cli/process.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/launch/report.h"
-#include "support.h"
+#include "support/program.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -8,23 +8,12 @@
 #include <optional>
 
 #include "lockstep/dist/collectives/host_communicator.h"
-#include "lockstep/dist/simulated/simulated_world.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
 
-namespace {
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-}  // namespace
+using test::message_of;
 
 TEST_CASE("the recorder remembers the last calls, and how they ended") {
   FlightRecorder recorder(2);

@@ -8,9 +8,9 @@
 #include <memory>
 #include <mutex>
 
-#include "dist/transport/processes.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/optim/optimizer.h"
+#include "support/forked_ranks.h"
 
 using namespace lockstep;
 

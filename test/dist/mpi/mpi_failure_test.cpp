@@ -8,15 +8,14 @@
 
 #include "dist/collectives/exercise.h"
 #include "mpi_job.h"
+#include "support/text.h"
 
 namespace lockstep::dist {
 namespace {
 
 using namespace testing;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::contains;
 
 // The error of this call, which must come.
 std::string error_of(const std::function<void()>& call, bool* echo = nullptr) {

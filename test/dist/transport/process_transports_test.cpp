@@ -12,7 +12,7 @@
 #include "lockstep/dist/transport/shm.h"
 #include "lockstep/dist/transport/tcp.h"
 #include "lockstep/dist/world/world.h"
-#include "processes.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {
