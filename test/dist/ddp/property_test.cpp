@@ -69,8 +69,9 @@ Case draw(std::uint64_t seed) {
   c.options.rebuild_buckets =
       below(20) == 0 ? RebuildBuckets::measured : static_cast<RebuildBuckets>(below(2));
   c.options.nonfinite = static_cast<NonFinite>(below(3));
-  c.algorithm =
-      std::array{"auto", "ring", "direct", "one-shot", "halving", "hierarchical"}[index(below(6))];
+  std::vector<std::string> names = communicator_names();
+  std::erase_if(names, [](const std::string& name) { return !algorithm_named(name); });
+  c.algorithm = names[index(below(static_cast<int>(names.size())))];
   c.shared_memory = below(2) == 0;
   const int steps = 1 + below(4);
   std::int64_t row = 0;
