@@ -138,7 +138,8 @@ TEST_CASE("bench allreduce: one wrong sum is found") {
   fs::remove_all(folder);
 }
 
-TEST_CASE("bench allreduce: every communicator and transport, and the JSON") {
+TEST_CASE("bench allreduce: every communicator and transport, and the JSON" *
+          doctest::test_suite("slow")) {
   const fs::path file = fs::temp_directory_path() / "lockstep-bench-allreduce.json";
   fs::remove(file);
   const Ended ended =

@@ -85,7 +85,7 @@ void check_good(const std::vector<Ended>& all) {
 
 }  // namespace
 
-TEST_CASE("namespaces: training on two machines is training on one") {
+TEST_CASE("namespaces: training on two machines is training on one" * doctest::test_suite("slow")) {
   const TwoMachines machines;
   if (!possible(machines)) return;
   struct Case {
@@ -139,7 +139,7 @@ TEST_CASE("namespaces: loopback is refused between machines, and what there is i
   }
 }
 
-TEST_CASE("namespaces: with torchrun's variables") {
+TEST_CASE("namespaces: with torchrun's variables" * doctest::test_suite("slow")) {
   const TwoMachines machines;
   if (!possible(machines)) return;
   const TemporaryFolder folder;
@@ -158,7 +158,7 @@ TEST_CASE("namespaces: with torchrun's variables") {
   check_same_training(folder / "summary.json", 4, {});
 }
 
-TEST_CASE("namespaces: under mpirun") {
+TEST_CASE("namespaces: under mpirun" * doctest::test_suite("slow")) {
   if (run({"sh", "-c", "command -v mpirun"}).code != 0) {
     MESSAGE("skipped: there is no mpirun");
     return;

@@ -82,7 +82,8 @@ TEST_CASE("train: the digits, two ranks, the last line") {
   CHECK(std::string(replicas) == "identical");
 }
 
-TEST_CASE("train: the same seed gives the same digest, whatever carries the gradients") {
+TEST_CASE("train: the same seed gives the same digest, whatever carries the gradients" *
+          doctest::test_suite("slow")) {
   const std::vector<std::string> base = {"--ranks", "3", "--epochs", "2", "--comm", "direct"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
@@ -109,7 +110,8 @@ TEST_CASE("train: the same seed gives the same digest, whatever carries the grad
   CHECK(with({"--seed", "1"}).at("parameter_digest") != first.at("parameter_digest"));
 }
 
-TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
+TEST_CASE("train: N ranks on shards follow one rank on the whole batch" *
+          doctest::test_suite("slow")) {
   const auto run = [](const char* ranks, const char* batch, const char* comm,
                       const char* transport) {
     return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm,
@@ -179,7 +181,8 @@ TEST_CASE("train: buckets by measured times are printed, and train as well") {
   CHECK(json.at("per_rank")[1].at("compute_seconds").get<double>() > 0);
 }
 
-TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
+TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
+          doctest::test_suite("slow")) {
   const std::vector<std::string> base = {"--ranks", "2"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
@@ -207,7 +210,7 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
   CHECK(low.at("train_loss").get<double>() < 0.1 * low.at("losses")[0].get<double>());
 }
 
-TEST_CASE("train: an overlapped optimizer changes nothing") {
+TEST_CASE("train: an overlapped optimizer changes nothing" * doctest::test_suite("slow")) {
   for (const char* optimizer : {"sgd", "adamw"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
@@ -224,8 +227,7 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 }
 
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
-  for (const auto& [transport, victim] :
-       {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
+  for (const auto& [transport, victim] : {std::pair{"shm", 2}, {"tcp", 0}}) {
     INFO(transport, ", rank ", victim);
     test::Process process(
         {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});

@@ -11,7 +11,8 @@ using namespace lockstep;
 using namespace lockstep::dist;
 using namespace lockstep::dist::testing;
 
-TEST_CASE("drill training-gpu: any training on GPUs equals one process on the union") {
+TEST_CASE("drill training-gpu: any training on GPUs equals one process on the union" *
+          doctest::test_suite("slow")) {
   test::drill(24, [&](std::uint64_t seed) {
     const Training t = draw_training(seed, std::min(4, gpu::count()), true);
     const auto right = train_alone(t);

@@ -69,7 +69,7 @@ TEST_CASE("the counter counts") {
   CHECK(heap_allocations() == before + 1);
 }
 
-TEST_CASE("a steady step allocates nothing") {
+TEST_CASE("a steady step allocates nothing" * doctest::test_suite("slow")) {
   for (const int ranks : {1, 2, 3})
     for (const char* comm : {"direct", "ring"})
       for (const bool adam : {false, true}) {

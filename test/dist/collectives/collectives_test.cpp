@@ -36,7 +36,7 @@ void run(int world, CommunicatorOptions options, F f, ThreadsOptions threads = {
 
 }  // namespace
 
-TEST_CASE("threads: every operation, world, size and algorithm") {
+TEST_CASE("threads: every operation, world, size and algorithm" * doctest::test_suite("slow")) {
   for (const Algorithm algorithm : every_algorithm) {
     for (const int world : {1, 2, 3, 4, 7, 8}) {  // plan_test has the others
       run(world, options_for(algorithm, world),
@@ -52,7 +52,7 @@ TEST_CASE("threads: every operation, world, size and algorithm") {
   }
 }
 
-TEST_CASE("threads: streams smaller than a header and than a block") {
+TEST_CASE("threads: streams smaller than a header and than a block" * doctest::test_suite("slow")) {
   for (const Algorithm algorithm : every_algorithm) {
     for (const std::size_t stream_bytes : {16, 1024}) {
       const std::int64_t count = stream_bytes == 16 ? 311 : 20'011;
@@ -62,7 +62,7 @@ TEST_CASE("threads: streams smaller than a header and than a block") {
   }
 }
 
-TEST_CASE("threads: large tensors") {
+TEST_CASE("threads: large tensors" * doctest::test_suite("slow")) {
   const auto in_a_window = [](Communicator& comm) {
     exercise_all_reduce<float>(comm, comm.allocate(large, DType::f32));
   };

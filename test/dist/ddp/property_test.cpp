@@ -229,7 +229,8 @@ void run_rank(const Case& c, Communicator& communicator) {
 
 }  // namespace
 
-TEST_CASE("drill gradients-simulated: any case on a simulated world equals one process") {
+TEST_CASE("drill gradients-simulated: any case on a simulated world equals one process" *
+          doctest::test_suite("slow")) {
   test::drill(100, [](std::uint64_t seed) {
     const Case c = draw(seed);
     const SimOptions options{.seed = seed, .size = c.world, .shared_memory = c.shared_memory};
@@ -239,7 +240,8 @@ TEST_CASE("drill gradients-simulated: any case on a simulated world equals one p
   });
 }
 
-TEST_CASE("drill gradients-threads: any case on threads equals one process on the union") {
+TEST_CASE("drill gradients-threads: any case on threads equals one process on the union" *
+          doctest::test_suite("slow")) {
   test::drill(40, [](std::uint64_t seed) {
     const Case c = draw(1000 + seed);
     run_threads(c.world, {.comm = c.algorithm},

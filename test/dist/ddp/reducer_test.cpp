@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <random>
 
 #include "lockstep/autograd/ops.h"
 #include "support/worlds.h"
@@ -55,83 +54,6 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
-
-TEST_CASE(
-    "gradients equal one process on the union of the data: uneven and empty batches, any cap") {
-  std::mt19937 random(11);
-  for (int round = 0; round < 150; ++round) {
-    const SimOptions options{.seed = random(),
-                             .size = 1 + static_cast<int>(random() % 7),
-                             .shared_memory = random() % 2 == 0};
-    const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::direct;
-    const std::size_t cap = 1 + random() % 700;
-    std::vector<std::int64_t> begin = {0};  // rank r has rows [begin[r], begin[r + 1])
-    for (int r = 0; r < options.size; ++r)
-      begin.push_back(begin.back() + static_cast<std::int64_t>(random() % 4));
-    if (begin.back() == 0) begin.back() = 1;
-    INFO("round ", round, ", world ", options.size, ", seed ", options.seed, ", cap ", cap);
-
-    const Chain whole(4);
-    {
-      Tape tape;
-      tape.backward(whole.loss(rows(0, begin.back()), 15));
-    }
-    run(options, algorithm, [&](Communicator& communicator) {
-      const Chain model(4);
-      Reducer reducer(model.parameters, communicator, {.caps = {cap}});
-      const auto r = static_cast<std::size_t>(communicator.rank());
-      for (int step = 0; step < 2; ++step) {
-        for (const Parameter& p : model.parameters) p.zero_grad();
-        Tape tape;
-        tape.backward(model.loss(rows(begin[r], begin[r + 1]), 15),
-                      Weight{static_cast<double>(begin[r + 1] - begin[r]),
-                             static_cast<double>(begin.back())});
-        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
-          const Parameter& p = model.parameters[k];
-          check<Error>(p.gradient_state() == GradientState::synchronized, "not synchronized");
-          const double worst = largest_difference(p.gradient(), whole.parameters[k].gradient());
-          check<Error>(worst < 1e-14, "rank {}, {}: off by {}", r, p.name(), worst);
-        }
-      }
-    });
-  }
-}
-
-TEST_CASE("parameters that some ranks do not use, that none uses, that change from step to step") {
-  std::mt19937 random(5);
-  for (int round = 0; round < 60; ++round) {
-    const SimOptions options{.seed = random(), .size = 1 + static_cast<int>(random() % 4)};
-    std::vector<std::vector<unsigned>> used(3);  // per step and rank: bit k = layer k
-    for (auto& step : used)
-      for (int r = 0; r < options.size; ++r) step.push_back(1 + random() % 15);
-    INFO("round ", round, ", world ", options.size, ", seed ", options.seed);
-    run(options, Algorithm::automatic, [&](Communicator& communicator) {
-      const Chain model(4);
-      Reducer reducer(model.parameters, communicator, {.caps = {300}});
-      for (const auto& step : used) {
-        const Chain expected(4);
-        const double world = communicator.size();
-        for (int r = 0; r < communicator.size(); ++r) {
-          Tape tape;
-          tape.backward(expected.loss(rows(r, r + 2), step[static_cast<std::size_t>(r)]),
-                        Weight{1, world});
-        }
-        for (const Parameter& p : model.parameters) p.zero_grad();
-        const int me = communicator.rank();
-        Tape tape;
-        tape.backward(model.loss(rows(me, me + 2), step[static_cast<std::size_t>(me)]));
-        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
-          const Tensor mine = model.parameters[k].gradient(),
-                       right = expected.parameters[k].gradient();
-          check<Error>(mine.defined() == right.defined(), "w{}: has {} and should have {}", k,
-                       mine.defined(), right.defined());
-          if (mine.defined())
-            check<Error>(largest_difference(mine, right) < 1e-14, "w{} differs", k);
-        }
-      }
-    });
-  }
-}
 
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
   run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {

@@ -38,7 +38,8 @@ TEST_CASE("drill training-simulated: any training in a simulated world equals on
   });
 }
 
-TEST_CASE("drill training-threads: any training on threads equals one process on the union") {
+TEST_CASE("drill training-threads: any training on threads equals one process on the union" *
+          doctest::test_suite("slow")) {
   const std::vector<std::string> names = algorithm_names();
   test::drill(30, [&](std::uint64_t seed) {
     const Training t = draw_training(seed, 5, false);

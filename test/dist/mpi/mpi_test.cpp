@@ -178,7 +178,7 @@ TEST_CASE("mpi rank: what works" * doctest::skip()) {
   say(fmt::format("rank {} of {}: all well", comm->rank(), comm->size()));
 }
 
-TEST_CASE("mpi: all operations, groups, queues, pieces") {
+TEST_CASE("mpi: all operations, groups, queues, pieces" * doctest::test_suite("slow")) {
   if (!can_start()) return;
   for (const int world : {1, 2, 3, 4, 7}) {
     CAPTURE(world);

@@ -118,7 +118,7 @@ TEST_CASE("rendezvous: a rank is killed in an exchange") {
   }
 }
 
-TEST_CASE("rendezvous: a rank is killed while joining") {
+TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("slow")) {
   const TemporaryFolder folder;
   const std::string address = "unix:" + folder / "rendezvous";
   SUBCASE("rank 0, with greetings unanswered") {

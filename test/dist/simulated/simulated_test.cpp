@@ -115,7 +115,8 @@ std::string verdict(const Scenario& scenario, const SimReport& report) {
 
 }  // namespace
 
-TEST_CASE("drill collectives: worlds with delays, reordered progress, stalls and a lost rank") {
+TEST_CASE("drill collectives: worlds with delays, reordered progress, stalls and a lost rank" *
+          doctest::test_suite("slow")) {
   int losses = 0, survivors_hit = 0;
   const std::uint64_t runs = test::drill(300, [&](std::uint64_t seed) {
     const Scenario scenario(seed);
