@@ -21,7 +21,7 @@ enum class FrameKind : std::uint8_t {
   descriptor = 'd',  ///< from rank 0: what the exchange is called, with a file descriptor
   abort = 'x',       ///< the sender gives up: its reason
   // Between launchers (nodes.h):
-  stop = 's',     ///< a rank has failed: no bytes
+  stop = 's',    ///< a rank has failed: no bytes
   result = 'v',  ///< how ranks have ended
 };
 

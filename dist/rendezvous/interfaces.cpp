@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {

@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "device.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
+#include "support/device.h"
 
 using namespace lockstep;
 
@@ -27,7 +27,7 @@ Tensor input() {
   return x.to(test::test_device());
 }
 
-struct Model {
+struct ThreeWeights {
   Parameter a = weights("a", 1), b = weights("b", 2), c = weights("c", 3);
   std::vector<Parameter> all() const { return {a, b, c}; }
 };
@@ -35,7 +35,7 @@ struct Model {
 /// Gradients of a, b, c and the input. `wrap(f, x)` is f(x), or that recomputed.
 template <class Wrap>
 std::vector<std::vector<double>> gradients(Wrap&& wrap) {
-  const Model m;
+  const ThreeWeights m;
   manual_seed(5);
   Tape tape;
   const Tensor x = tape.watch(input());
@@ -69,7 +69,7 @@ TEST_CASE("a recomputed block has the gradients of the block, dropout included, 
 }
 
 TEST_CASE("the second run leaves the random numbers that follow as they were") {
-  const Model m;
+  const ThreeWeights m;
   const auto next = [&](bool recompute) {
     manual_seed(9);
     {
@@ -84,7 +84,7 @@ TEST_CASE("the second run leaves the random numbers that follow as they were") {
 }
 
 TEST_CASE("a parameter is ready when its last contribution is added, once") {
-  const Model m;
+  const ThreeWeights m;
   Count count;
   std::vector<Observation> observations;
   for (const Parameter& p : m.all()) observations.push_back(p.observe(count));
@@ -96,7 +96,7 @@ TEST_CASE("a parameter is ready when its last contribution is added, once") {
 }
 
 TEST_CASE("blocks of several inputs, of none that wants a gradient, and without a tape") {
-  const Model m;
+  const ThreeWeights m;
   const Tensor x = input();
   CHECK(checkpoint([&](const Tensor& y) { return matmul(y, m.a); }, x).to_vector<double>() ==
         matmul(x, m.a).to_vector<double>());
@@ -119,7 +119,7 @@ TEST_CASE("blocks of several inputs, of none that wants a gradient, and without 
 
 TEST_CASE(
     "what a block computed outside of it is refused; so is a second run that does otherwise") {
-  const Model m;
+  const ThreeWeights m;
   Tape tape;
   const Tensor outside = matmul(input(), m.a);
   CHECK_THROWS_WITH_AS(checkpoint([&](const Tensor& x) { return x * outside; }, input()),
@@ -147,7 +147,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a rank that counts for nothing adds zeros from within a block, too") {
-  const Model m;
+  const ThreeWeights m;
   m.a.value().fill(std::nan(""));
   Tape tape;
   tape.backward(sum(checkpoint([&](const Tensor& x) { return matmul(x, m.a); }, input())),

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "device.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
+#include "support/device.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -41,7 +41,7 @@ TEST_CASE("dropout draws anew each time, and the same again after manual_seed") 
   CHECK(dropout(x, 0.5).to_vector<float>() != first);
 }
 
-TEST_CASE("dropout with p = 0 or of nothing draws nothing; p outside [0, 1) is refused") {
+TEST_CASE("dropout with p = 0 or of nothing draws nothing; p below 0 or from 1 on is refused") {
   manual_seed(8);
   const Tensor x = Tensor::full({4}, 2, DType::f32, test_device());
   CHECK(dropout(x, 0).to_vector<float>() == x.to_vector<float>());

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "device.h"
-#include "op_table.h"
+#include "support/device.h"
+#include "support/op_table.h"
 
 using namespace lockstep;
 using test::test_device;

@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/process.h"
-#include "device.h"
 #include "lockstep/bench/allreduce/rank.h"
 #include "lockstep/bench/kernels/peers.h"
 #include "lockstep/bench/kernels/verify.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -138,7 +138,8 @@ TEST_CASE("bench allreduce: one wrong sum is found") {
   fs::remove_all(folder);
 }
 
-TEST_CASE("bench allreduce: every communicator and transport, and the JSON") {
+TEST_CASE("bench allreduce: every communicator and transport, and the JSON" *
+          doctest::test_suite("slow")) {
   const fs::path file = fs::temp_directory_path() / "lockstep-bench-allreduce.json";
   fs::remove(file);
   const Ended ended =

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/mpi/mpi.h"
-#include "process.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 
@@ -49,7 +49,8 @@ double largest_difference(const nlohmann::json& a, const nlohmann::json& b) {
 
 }  // namespace
 
-TEST_CASE("communicators: the digits over every transport and algorithm") {
+TEST_CASE("communicators: the digits over every transport and algorithm" *
+          doctest::test_suite("slow")) {
   const Words three{"--ranks", "3", "--device", "cpu"};
   const auto with = [&](Words options) {
     options.insert(options.end(), three.begin(), three.end());
@@ -68,7 +69,7 @@ TEST_CASE("communicators: the digits over every transport and algorithm") {
     }
 }
 
-TEST_CASE("communicators: the digits over MPI") {
+TEST_CASE("communicators: the digits over MPI" * doctest::test_suite("slow")) {
   if (!dist::mpi_available() || test::run({"sh", "-c", "command -v mpirun"}).code != 0) {
     MESSAGE("skipped: this build has no MPI, or this machine no mpirun");
     return;

@@ -1,6 +1,6 @@
 // `train` on a GPU or in the simulator, against the same training on the cpu.
 
-#include "device.h"
+#include "support/device.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/gpu/gpu.h"
-#include "process.h"
+#include "support/program.h"
 
 using namespace lockstep;
 

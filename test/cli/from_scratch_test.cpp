@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "lockstep/core/error.h"
-#include "process.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;

@@ -15,7 +15,8 @@
 #include <fstream>
 #include <set>
 
-#include "cli/process.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep::test;
 
@@ -142,7 +143,7 @@ TEST_CASE("launch: a program that cannot be started") {
   CHECK(contains(run({program, "-n", "2", "/"}).err, "cannot start '/': Permission denied"));
 }
 
-TEST_CASE("launch: a killed rank ends the run and is named") {
+TEST_CASE("launch: a killed rank ends the run and is named" * doctest::test_suite("slow")) {
   for (int victim : {0, 1, 2}) {
     CAPTURE(victim);
     Process job(launched(3, "echo rank $RANK is $$.; exec sleep 1000"));
@@ -157,7 +158,8 @@ TEST_CASE("launch: a killed rank ends the run and is named") {
   }
 }
 
-TEST_CASE("launch: ranks and their children that ignore SIGTERM are killed") {
+TEST_CASE("launch: ranks and their children that ignore SIGTERM are killed" *
+          doctest::test_suite("slow")) {
   Process job(
       launched(3, "trap '' TERM; [ $RANK = 1 ] && exit 4; sleep 1000 & sleep 1000; sleep 1000"));
   const Ended ended = job.wait();
@@ -166,22 +168,22 @@ TEST_CASE("launch: ranks and their children that ignore SIGTERM are killed") {
   CHECK(job.family().empty());
 }
 
-TEST_CASE("launch: a stopped rank is ended as well") {
+TEST_CASE("launch: a stopped rank is ended as well" * doctest::test_suite("slow")) {
   Process job(launched(2, "[ $RANK = 1 ] && { echo x > /dev/null; exit 3; }; kill -STOP $$"));
   CHECK(job.wait().code == 3);
   CHECK(job.family().empty());
 }
 
-TEST_CASE("launch: what a rank leaves behind after success is killed too") {
+TEST_CASE("launch: what a rank leaves behind after success is killed too" *
+          doctest::test_suite("slow")) {
   Process job(launched(2, "sleep 1000 & exit 0"));
   CHECK(job.wait().code == 0);
   CHECK(job.family().empty());
 }
 
 TEST_CASE("launch: the cause is reported, not an echo that came first") {
-  char folder[] = "/tmp/lockstep-test-XXXXXX";
-  REQUIRE(mkdtemp(folder));
-  const std::string flag = std::string(folder) + "/flag";
+  const TemporaryFolder folder;
+  const std::string flag = folder / "flag";
   const std::string wait = "while [ ! -e " + flag + " ]; do sleep 0.01; done; ";
   const std::string echo =
       record("echo [all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
@@ -198,7 +200,6 @@ TEST_CASE("launch: the cause is reported, not an echo that came first") {
     CHECK(ended.code == 1);
     CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("launch: nothing is added to what a rank has said itself") {
@@ -252,7 +253,8 @@ TEST_CASE("launch: much output passes through --prefix whole") {
   CHECK(contains(ended.out, "[1] 20000\n"));
 }
 
-TEST_CASE("launch: a signal is passed on once, and the run ends with code 1") {
+TEST_CASE("launch: a signal is passed on once, and the run ends with code 1" *
+          doctest::test_suite("slow")) {
   // The ranks count the signal and go on, so a second one would be seen; then SIGKILL ends them.
   Process job(launched(3, "trap 'echo got one' TERM; echo ready; while :; do sleep 0.05; done"));
   job.wait_for_output("ready", 3);
@@ -298,9 +300,8 @@ TEST_CASE("launch: a launcher killed with SIGKILL leaves no process and no file"
 }
 
 TEST_CASE("launch: a killed guardian does no harm") {
-  char folder[] = "/tmp/lockstep-test-XXXXXX";
-  REQUIRE(mkdtemp(folder));
-  const std::string flag = std::string(folder) + "/flag";
+  const TemporaryFolder folder;
+  const std::string flag = folder / "flag";
   Process job(
       launched(2, "echo ready; while [ ! -e " + flag + " ]; do sleep 0.01; done; echo done"));
   job.wait_for_output("ready", 2);
@@ -317,7 +318,6 @@ TEST_CASE("launch: a killed guardian does no harm") {
   CHECK(ended.code == 0);
   CHECK(count(ended.out, "done") == 2);
   CHECK(ended.err.empty());
-  std::filesystem::remove_all(folder);
 }
 
 // The ranks of the test below: this test program again, which runs just this.

@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "cli/process.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "device.h"
-#include "process.h"
 #include "sample.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -62,7 +62,7 @@ void expect_usage_error(const std::string& name, const std::vector<std::string>&
 
 }  // namespace
 
-TEST_CASE("stragglers: no gradient is lost, whoever is slow") {
+TEST_CASE("stragglers: no gradient is lost, whoever is slow" * doctest::test_suite("slow")) {
   for_all_worlds("stragglers", {"--steps", "9", "--batch", "8", "--hidden", "16"},
                  [](const json& result, std::size_t ranks) {
                    for (const char* run : {"all_alike", "one_slow"})

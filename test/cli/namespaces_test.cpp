@@ -85,7 +85,7 @@ void check_good(const std::vector<Ended>& all) {
 
 }  // namespace
 
-TEST_CASE("namespaces: training on two machines is training on one") {
+TEST_CASE("namespaces: training on two machines is training on one" * doctest::test_suite("slow")) {
   const TwoMachines machines;
   if (!possible(machines)) return;
   struct Case {
@@ -96,7 +96,7 @@ TEST_CASE("namespaces: training on two machines is training on one") {
        {Case{{"--transport", "tcp"}, {}}, Case{{"--comm", "hierarchical"}, {}},
         Case{direct, direct}}) {
     CAPTURE(fmt::format("{}", fmt::join(options, " ")));
-    const NodesFolder folder;
+    const TemporaryFolder folder;
     check_good(launch(machines, training(folder / "summary.json", options)));
     check_same_training(folder / "summary.json", 4, options_of_one);
   }
@@ -106,7 +106,7 @@ TEST_CASE("namespaces: ranks meet at the address that led to the rendezvous, or 
   const TwoMachines machines;
   if (!possible(machines)) return;
   const std::string secret = "--secret-file";
-  const NodesFolder folder;
+  const TemporaryFolder folder;
   {
     std::ofstream(folder / "secret") << std::string(32, 's');
     REQUIRE(chmod((folder / "secret").c_str(), 0600) == 0);
@@ -139,10 +139,10 @@ TEST_CASE("namespaces: loopback is refused between machines, and what there is i
   }
 }
 
-TEST_CASE("namespaces: with torchrun's variables") {
+TEST_CASE("namespaces: with torchrun's variables" * doctest::test_suite("slow")) {
   const TwoMachines machines;
   if (!possible(machines)) return;
-  const NodesFolder folder;
+  const TemporaryFolder folder;
   std::vector<std::unique_ptr<Process>> ranks;
   for (int rank = 0; rank < 4; ++rank)
     ranks.push_back(std::make_unique<Process>(
@@ -158,14 +158,14 @@ TEST_CASE("namespaces: with torchrun's variables") {
   check_same_training(folder / "summary.json", 4, {});
 }
 
-TEST_CASE("namespaces: under mpirun") {
+TEST_CASE("namespaces: under mpirun" * doctest::test_suite("slow")) {
   if (run({"sh", "-c", "command -v mpirun"}).code != 0) {
     MESSAGE("skipped: there is no mpirun");
     return;
   }
   const TwoMachines machines;
   if (!possible(machines)) return;
-  const NodesFolder folder;
+  const TemporaryFolder folder;
   // What mpirun calls instead of ssh: agent HOST COMMAND...
   const std::string agent = folder / "agent";
   std::ofstream(agent) << "#!/bin/sh\nhost=$1\nshift\ncase $host in\n"

@@ -11,26 +11,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/process.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
-
-/// A folder of its own that goes with the test.
-class NodesFolder {
- public:
-  NodesFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-nodes-XXXXXX");
-    REQUIRE(mkdtemp(pattern.data()));
-    path_ = pattern;
-  }
-  ~NodesFolder() { std::filesystem::remove_all(path_); }
-  NodesFolder(const NodesFolder&) = delete;
-  NodesFolder& operator=(const NodesFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// `lockstep-run` on node `node` of `nodes`.
 inline std::vector<std::string> node_command(int ranks, int nodes, int node,
@@ -75,7 +59,7 @@ inline void wait_for_training(const Process& node_0) {
 /// Compares what was trained on several nodes with the same number of ranks on one.
 inline void check_same_training(const std::string& summary, int ranks,
                                 const std::vector<std::string>& options) {
-  const NodesFolder folder;
+  const TemporaryFolder folder;
   std::vector<std::string> command = training(folder / "one", options);
   command.insert(command.begin(), {LOCKSTEP_BIN_DIR "/lockstep-run", "-n", std::to_string(ranks)});
   const Ended ended = run(command);

@@ -86,7 +86,7 @@ TEST_CASE("nodes: what ranks find") {
   CHECK(contains(out, " 127.0.0.1 "));
 }
 
-TEST_CASE("nodes: training on two of them is training on one") {
+TEST_CASE("nodes: training on two of them is training on one" * doctest::test_suite("slow")) {
   struct Case {
     std::vector<int> ranks;
     std::vector<std::string> options, options_of_one;
@@ -98,7 +98,7 @@ TEST_CASE("nodes: training on two of them is training on one") {
         Case{{2, 2}, {}, {}}, Case{{1, 2}, direct, direct}, Case{{2, 2}, direct_tcp, direct},
         Case{{2, 2}, {"--comm", "hierarchical"}, {}}}) {
     CAPTURE(fmt::format("{} + {}, {}", ranks[0], ranks[1], fmt::join(options, " ")));
-    const NodesFolder folder;
+    const TemporaryFolder folder;
     Launchers job(ranks, training(folder / "summary.json", options));
     for (const Ended& ended : job.wait()) {
       CAPTURE(ended.err);
@@ -115,7 +115,8 @@ TEST_CASE("nodes: --prefix counts all ranks") {
   CHECK(ended[1].out == "[1] here\n");
 }
 
-TEST_CASE("nodes: a failure on one ends all, with one message and one code") {
+TEST_CASE("nodes: a failure on one ends all, with one message and one code" *
+          doctest::test_suite("slow")) {
   SUBCASE("a code") {
     Launchers({2, 2}, shell("[ $RANK = 3 ] && exit 7; exec sleep 1000"))
         .expect(7, "error: rank 3 on node 1 failed with exit code 7\n");

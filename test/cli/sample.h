@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "support/device.h"
 
 namespace lockstep::test {
 

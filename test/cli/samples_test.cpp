@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "device.h"
-#include "process.h"
 #include "sample.h"
+#include "support/device.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -139,7 +139,8 @@ const std::vector<std::vector<std::string>> local_shards = {
 
 }  // namespace
 
-TEST_CASE("ddp_bypass: the published figures, whatever carries the gradients") {
+TEST_CASE("ddp_bypass: the published figures, whatever carries the gradients" *
+          doctest::test_suite("slow")) {
   const json published = fixture("ddp_bypass");
   for (const auto& options : local_shards) {
     const json result = summary("ddp_bypass", options);
@@ -170,7 +171,8 @@ TEST_CASE("ddp_bypass: what is printed has the published digits, and ends with t
         "synced and inner module: no drift. All 45 figures agree with those published.");
 }
 
-TEST_CASE("accumulate_vs_ddp: the published norms, whatever carries the gradients") {
+TEST_CASE("accumulate_vs_ddp: the published norms, whatever carries the gradients" *
+          doctest::test_suite("slow")) {
   const json published = fixture("accumulate_vs_ddp")["expected_grad_norms"];
   for (auto options : local_shards) {
     if (options.size() == 4) options[3] = "4";
@@ -231,7 +233,8 @@ TEST_CASE("accumulate_vs_ddp: one sample, and labels of another shape") {
     CHECK(norm.get<double>() == doctest::Approx(result["ranks"][0][name].get<double>()));
 }
 
-TEST_CASE("a figure that is not the published one is named, and the exit code is 1") {
+TEST_CASE("a figure that is not the published one is named, and the exit code is 1" *
+          doctest::test_suite("slow")) {
   const Folder folder;
   json bypass = fixture("ddp_bypass");
   bypass["expected_unsynced"]["grad00_rank1"][3] = -0.01722;
@@ -248,7 +251,8 @@ TEST_CASE("a figure that is not the published one is named, and the exit code is
                "accumulated, norm of decoder.weight: 0.2206 here, 0.2205 published");
 }
 
-TEST_CASE("a fixture that makes no sense gets one line with the place") {
+TEST_CASE("a fixture that makes no sense gets one line with the place" *
+          doctest::test_suite("slow")) {
   const Folder folder;
   const auto refuse = [&](const std::string& name, const json& changed, const std::string& says) {
     expect_error(name, {"--fixture", folder.write(changed.dump())}, 1, says);

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "cli/process.h"
+#include "support/program.h"
 
 using namespace lockstep::test;
 
@@ -27,7 +27,9 @@ TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
                                              {"sample", "nosuch"},
                                              {"test", "--sanitize", "memory"},
                                              {"test", "--only", "dist,../x"},
-                                             {"test", "--only", "nosuch"}}) {
+                                             {"test", "--only", "nosuch"},
+                                             {"drill", "nosuch"},
+                                             {"drill", "collectives", "--runs", "x"}}) {
     std::vector<std::string> command{script};
     command.insert(command.end(), arguments.begin(), arguments.end());
     const Ended ended = run(command);

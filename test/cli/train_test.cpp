@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
-#include "process.h"
+#include "support/program.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
@@ -82,7 +82,8 @@ TEST_CASE("train: the digits, two ranks, the last line") {
   CHECK(std::string(replicas) == "identical");
 }
 
-TEST_CASE("train: the same seed gives the same digest, whatever carries the gradients") {
+TEST_CASE("train: the same seed gives the same digest, whatever carries the gradients" *
+          doctest::test_suite("slow")) {
   const std::vector<std::string> base = {"--ranks", "3", "--epochs", "2", "--comm", "direct"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
@@ -109,7 +110,8 @@ TEST_CASE("train: the same seed gives the same digest, whatever carries the grad
   CHECK(with({"--seed", "1"}).at("parameter_digest") != first.at("parameter_digest"));
 }
 
-TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
+TEST_CASE("train: N ranks on shards follow one rank on the whole batch" *
+          doctest::test_suite("slow")) {
   const auto run = [](const char* ranks, const char* batch, const char* comm,
                       const char* transport) {
     return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm,
@@ -118,17 +120,22 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
         .get<std::vector<double>>();
   };
   const std::vector<double> whole = run("1", "48", "auto", "shm");
-  for (const auto& [ranks, batch] : {std::pair{"2", "24"}, {"3", "16"}, {"4", "12"}})
-    for (const char* comm : {"ring", "direct"})
-      for (const char* transport : {"shm", "tcp", "threads"}) {
-        const std::vector<double> parts = run(ranks, batch, comm, transport);
-        REQUIRE(parts.size() == whole.size());
-        double worst = 0;
-        for (std::size_t i = 0; i < 100; ++i)
-          worst = std::max(worst, std::abs(parts[i] - whole[i]));
-        INFO(ranks, " ranks, ", comm, ", ", transport);
-        CHECK(worst < 1e-5);
-      }
+  // "direct" has the same bits on every transport, which the test above compares.
+  const auto check = [&](const char* ranks, const char* batch, const char* comm,
+                         const char* transport) {
+    const std::vector<double> parts = run(ranks, batch, comm, transport);
+    REQUIRE(parts.size() == whole.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < 100; ++i) worst = std::max(worst, std::abs(parts[i] - whole[i]));
+    INFO(ranks, " ranks, ", comm, ", ", transport);
+    CHECK(worst < 1e-5);
+  };
+  check("2", "24", "direct", "shm");
+  check("3", "16", "direct", "tcp");
+  check("4", "12", "direct", "threads");
+  check("2", "24", "ring", "threads");
+  check("3", "16", "ring", "shm");
+  check("4", "12", "ring", "tcp");
 }
 
 TEST_CASE("train: losses agree with PyTorch's") {
@@ -173,7 +180,8 @@ TEST_CASE("train: buckets that keep the order of registration train as well") {
   CHECK(json.at("per_rank")[1].at("compute_seconds").get<double>() > 0);
 }
 
-TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
+TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
+          doctest::test_suite("slow")) {
   const std::vector<std::string> base = {"--ranks", "2"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
@@ -201,7 +209,7 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much") {
   CHECK(low.at("train_loss").get<double>() < 0.1 * low.at("losses")[0].get<double>());
 }
 
-TEST_CASE("train: an overlapped optimizer changes nothing") {
+TEST_CASE("train: an overlapped optimizer changes nothing" * doctest::test_suite("slow")) {
   for (const char* optimizer : {"sgd", "adamw"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
@@ -218,8 +226,7 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 }
 
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
-  for (const auto& [transport, victim] :
-       {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
+  for (const auto& [transport, victim] : {std::pair{"shm", 2}, {"tcp", 0}}) {
     INFO(transport, ", rank ", victim);
     test::Process process(
         {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "dist/collectives/exercise.h"
-#include "dist/transport/processes.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/world/world.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep {
 namespace {
@@ -259,29 +259,6 @@ TEST_CASE("GPU communicators: a rank that never comes is named, and streams are 
     CHECK(contains(texts[0] + texts[2], "timed out after 0.5 s, waiting for rank 1"));
     CHECK(contains(texts[0], "'missed'"));
     CHECK(contains(texts[2], "'missed'"));
-  }
-}
-
-TEST_CASE("GPU communicators: a killed rank ends the others") {
-  for (const Engine& engine : engines) {
-    CAPTURE(engine.comm);
-    if (!enough_gpus(3, engine)) continue;
-    const test::TemporaryFolder folder;
-    const auto outcomes = test::run_processes(3, [&](int rank) {
-      test::set_rank_environment(rank, 3, "unix:" + folder / "store");
-      const World world = World::join(options_of(engine, 20));
-      const Tensor data = world.communicator().allocate(100, DType::f32, device_of(world, engine));
-      for (int i = 0; i < 10'000; ++i) {
-        if (rank == 1 && i == 5) ::raise(SIGKILL);
-        world.communicator().all_reduce(data, "bucket").finish();
-      }
-    });
-    CHECK(outcomes[1].signal == SIGKILL);
-    for (const std::size_t r : {0u, 2u}) {
-      CAPTURE(outcomes[r].message);
-      CHECK(outcomes[r].kind == "peer");
-      CHECK(outcomes[r].seconds < 15);
-    }
   }
 }
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "device.h"
 #include "lockstep/core/half.h"
+#include "support/device.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

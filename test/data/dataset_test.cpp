@@ -34,8 +34,8 @@ Bytes labels(std::uint32_t count, int first = 0) {
 
 TEST_CASE("dataset: of a single pair, every sixth sample is the test set") {
   const TemporaryFolder folder;
-  folder.write("some-images-idx3-ubyte", images(13));
-  const auto file = folder.write("some-labels-idx1-ubyte", labels(13, 100));
+  write(folder, "some-images-idx3-ubyte", images(13));
+  const auto file = write(folder, "some-labels-idx1-ubyte", labels(13, 100));
   const auto [train, test] = load_idx(folder.path());
   CHECK(train.records.to_vector<std::int64_t>() == Integers{0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12});
   CHECK(test.records.to_vector<std::int64_t>() == Integers{5, 11});
@@ -51,16 +51,16 @@ TEST_CASE("dataset: of a single pair, every sixth sample is the test set") {
 
 TEST_CASE("dataset: pixels of at most 16 are divided by 16, over both sets together") {
   const TemporaryFolder folder;
-  folder.write("train-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {0, 16}));
-  folder.write("train-labels-idx1-ubyte", labels(1, 3));
-  folder.write("t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 8}));
-  folder.write("t10k-labels-idx1-ubyte", labels(1, 4));
+  write(folder, "train-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {0, 16}));
+  write(folder, "train-labels-idx1-ubyte", labels(1, 3));
+  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 8}));
+  write(folder, "t10k-labels-idx1-ubyte", labels(1, 4));
   {
     const auto [train, test] = load_idx(folder.path());
     CHECK(train.images.to_vector<float>() == std::vector<float>{0, 1});
     CHECK(test.images.to_vector<float>() == std::vector<float>{0.25, 0.5});
   }
-  folder.write("t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 17}));
+  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 17}));
   {
     const auto [train, test] = load_idx(folder.path());
     CHECK(train.images.to_vector<float>() == std::vector<float>{0, 16 / 255.f});
@@ -72,10 +72,10 @@ TEST_CASE("dataset: pixels of at most 16 are divided by 16, over both sets toget
 
 TEST_CASE("dataset: names with a dot, gzipped files, a plain file before its gzipped twin") {
   const TemporaryFolder folder;
-  folder.write("t10k-images.idx3-ubyte.gz", gzip(images(6)));
-  folder.write("t10k-labels.idx1-ubyte", labels(6));
-  folder.write("t10k-labels.idx1-ubyte.gz", {});  // would be an error if it were read
-  folder.write("notes.txt", ramp(5));
+  write(folder, "t10k-images.idx3-ubyte.gz", gzip(images(6)));
+  write(folder, "t10k-labels.idx1-ubyte", labels(6));
+  write(folder, "t10k-labels.idx1-ubyte.gz", {});  // would be an error if it were read
+  write(folder, "notes.txt", ramp(5));
   const auto [train, test] = load_idx(folder.path());
   CHECK(train.labels.to_vector<std::int64_t>() == Integers{0, 1, 2, 3, 4});
   CHECK(test.labels.to_vector<std::int64_t>() == Integers{5});
@@ -83,8 +83,8 @@ TEST_CASE("dataset: names with a dot, gzipped files, a plain file before its gzi
 
 TEST_CASE("dataset: no samples at all") {
   const TemporaryFolder folder;
-  folder.write("x-images-idx3-ubyte", idx_bytes(8, {0, 8, 8}, {}));
-  folder.write("x-labels-idx1-ubyte", labels(0));
+  write(folder, "x-images-idx3-ubyte", idx_bytes(8, {0, 8, 8}, {}));
+  write(folder, "x-labels-idx1-ubyte", labels(0));
   const auto [train, test] = load_idx(folder.path());
   CHECK(train.images.shape() == Shape{0, 64});
   CHECK(test.images.shape() == Shape{0, 64});
@@ -95,50 +95,50 @@ TEST_CASE("dataset: no samples at all") {
 TEST_CASE("dataset: folders that are not understood") {
   const TemporaryFolder folder;
   CHECK(has(message_of(folder.path() / "absent"), "absent: No such file"));
-  CHECK(has(message_of(folder.write("file", {})), "file: Not a directory"));
+  CHECK(has(message_of(write(folder, "file", {})), "file: Not a directory"));
   CHECK(has(message_of(folder.path()), "no files named *images-idx3-ubyte"));
-  folder.write("b-labels-idx1-ubyte", labels(3));
+  write(folder, "b-labels-idx1-ubyte", labels(3));
   CHECK(has(message_of(folder.path()), "images are missing: b-images-idx3-ubyte"));
-  folder.write("b-images-idx3-ubyte", images(2));
+  write(folder, "b-images-idx3-ubyte", images(2));
   CHECK(has(message_of(folder.path()), "holds 2 images"));
   CHECK(has(message_of(folder.path()), "3 labels"));
-  folder.write("a-images-idx3-ubyte", images(2));
+  write(folder, "a-images-idx3-ubyte", images(2));
   CHECK(has(message_of(folder.path()), "labels are missing: a-labels-idx1-ubyte"));
-  folder.write("a-labels-idx1-ubyte", labels(2));
+  write(folder, "a-labels-idx1-ubyte", labels(2));
   CHECK(has(message_of(folder.path()), "it has a-images-idx3-ubyte b-images-idx3-ubyte"));
-  folder.write("a-labels.idx1-ubyte", labels(2));
+  write(folder, "a-labels.idx1-ubyte", labels(2));
   CHECK(has(message_of(folder.path()), "both"));
 }
 
 TEST_CASE("dataset: files of other contents") {
   const TemporaryFolder folder;
-  const auto x = folder.write("x-images-idx3-ubyte", idx_bytes(0x0C, {1, 1, 1}, ramp(4)));
-  folder.write("x-labels-idx1-ubyte", labels(1));
+  const auto x = write(folder, "x-images-idx3-ubyte", idx_bytes(0x0C, {1, 1, 1}, ramp(4)));
+  write(folder, "x-labels-idx1-ubyte", labels(1));
   CHECK(has(message_of(folder.path()), "not i32 of shape (1, 1, 1)"));
-  folder.write("x-images-idx3-ubyte", labels(1));
+  write(folder, "x-images-idx3-ubyte", labels(1));
   CHECK(has(message_of(folder.path()), "not u8 of shape (1,)"));
-  folder.write("x-images-idx3-ubyte", images(1));
-  folder.write("x-labels-idx1-ubyte", images(1));
+  write(folder, "x-images-idx3-ubyte", images(1));
+  write(folder, "x-labels-idx1-ubyte", images(1));
   CHECK(has(message_of(folder.path()), "not u8 of shape (1, 1, 2)"));
-  folder.write("x-labels-idx1-ubyte", idx_bytes(0x0D, {1}, ramp(4)));
+  write(folder, "x-labels-idx1-ubyte", idx_bytes(0x0D, {1}, ramp(4)));
   CHECK(has(message_of(folder.path()), "not f32 of shape (1,)"));
-  folder.write("x-labels-idx1-ubyte", idx_bytes(8, {9}, ramp(4)));
+  write(folder, "x-labels-idx1-ubyte", idx_bytes(8, {9}, ramp(4)));
   CHECK(has(message_of(folder.path()), "x-labels-idx1-ubyte: truncated"));
 }
 
 TEST_CASE("dataset: images of train and test differ in size") {
   const TemporaryFolder folder;
-  folder.write("train-images-idx3-ubyte", images(2));
-  folder.write("train-labels-idx1-ubyte", labels(2));
-  folder.write("t10k-images-idx3-ubyte", idx_bytes(8, {1, 3, 3}, ramp(9)));
-  folder.write("t10k-labels-idx1-ubyte", labels(1));
+  write(folder, "train-images-idx3-ubyte", images(2));
+  write(folder, "train-labels-idx1-ubyte", labels(2));
+  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 3, 3}, ramp(9)));
+  write(folder, "t10k-labels-idx1-ubyte", labels(1));
   CHECK(has(message_of(folder.path()), "has images of 2 pixels"));
 }
 
 TEST_CASE("dataset: a label that the last layer has no output for") {
   const TemporaryFolder folder;
-  folder.write("x-images-idx3-ubyte", images(12));
-  const auto file = folder.write("x-labels-idx1-ubyte", labels(12));
+  write(folder, "x-images-idx3-ubyte", images(12));
+  const auto file = write(folder, "x-labels-idx1-ubyte", labels(12));
   const auto [train, test] = load_idx(folder.path());
   check_labels(test, 12);
   check_labels(train, 11);
@@ -148,7 +148,7 @@ TEST_CASE("dataset: a label that the last layer has no output for") {
   CHECK_THROWS_WITH_AS(check_labels(test, 11), expected.c_str(), DataError);
   CHECK_THROWS_AS(check_labels(train, 10), DataError);
 
-  folder.write("x-labels-idx1-ubyte", idx_bytes(0x0C, {12}, ramp(48, 0xff, 0)));  // all -1
+  write(folder, "x-labels-idx1-ubyte", idx_bytes(0x0C, {12}, ramp(48, 0xff, 0)));  // all -1
   CHECK_THROWS_AS(check_labels(load_idx(folder.path()).test, 10), DataError);
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-/// Small IDX files in a folder of their own, which goes with the test.
+/// Small IDX files.
 
-#include <stdlib.h>
 #include <zlib.h>
 
 #include <cstdint>
@@ -11,36 +10,23 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/error.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::data {
 
 using Bytes = std::vector<std::uint8_t>;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "lockstep-XXXXXX").string();
-    check<DataError>(::mkdtemp(name.data()) != nullptr, "[test] no folder {}", name);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+using test::TemporaryFolder;
 
-  const std::filesystem::path& path() const { return path_; }
-
-  std::filesystem::path write(const std::string& name, const Bytes& bytes) const {
-    const std::filesystem::path file = path_ / name;
-    std::ofstream(file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-    return file;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+/// Writes a file of that name into the folder.
+inline std::filesystem::path write(const TemporaryFolder& folder, const std::string& name,
+                                   const Bytes& bytes) {
+  const std::filesystem::path file = folder / name;
+  std::ofstream(file, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  return file;
+}
 
 /// An IDX file of element type `code` (08: u8, ...), whose elements are given as they lie in the
 /// file.

@@ -27,50 +27,51 @@ std::string message_of(const std::filesystem::path& file) {
 TEST_CASE("idx: every element type that has a DType, big-endian in the file") {
   const TemporaryFolder folder;
   const Tensor u8 =
-      read_idx(folder.write("u8", idx_bytes(0x08, {2, 3}, {0, 1, 127, 128, 254, 255})));
+      read_idx(write(folder, "u8", idx_bytes(0x08, {2, 3}, {0, 1, 127, 128, 254, 255})));
   CHECK(u8.shape() == Shape{2, 3});
   CHECK(u8.to_vector<std::uint8_t>() == Bytes{0, 1, 127, 128, 254, 255});
 
-  const Tensor i32 = read_idx(folder.write(
-      "i32", idx_bytes(0x0C, {3}, {0, 0, 1, 2, 0xff, 0xff, 0xff, 0xfe, 0x80, 0, 0, 0})));
+  const Tensor i32 = read_idx(write(
+      folder, "i32", idx_bytes(0x0C, {3}, {0, 0, 1, 2, 0xff, 0xff, 0xff, 0xfe, 0x80, 0, 0, 0})));
   CHECK(i32.to_vector<std::int32_t>() == std::vector<std::int32_t>{258, -2, INT32_MIN});
 
   // IEEE 754: 1.5 = 3fc00000, -2 = c0000000; in f64 3ff8..., c000....
   const Tensor f32 =
-      read_idx(folder.write("f32", idx_bytes(0x0D, {2, 1}, {0x3f, 0xc0, 0, 0, 0xc0, 0, 0, 0})));
+      read_idx(write(folder, "f32", idx_bytes(0x0D, {2, 1}, {0x3f, 0xc0, 0, 0, 0xc0, 0, 0, 0})));
   CHECK(f32.to_vector<float>() == std::vector<float>{1.5f, -2});
-  const Tensor f64 = read_idx(folder.write(
-      "f64", idx_bytes(0x0E, {1, 2}, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 0, 0, 0, 0, 0})));
+  const Tensor f64 = read_idx(
+      write(folder, "f64",
+            idx_bytes(0x0E, {1, 2}, {0x3f, 0xf8, 0, 0, 0, 0, 0, 0, 0xc0, 0, 0, 0, 0, 0, 0, 0})));
   CHECK(f64.to_vector<double>() == std::vector<double>{1.5, -2});
 }
 
 TEST_CASE("idx: one to four dimensions, and sizes of 0") {
   const TemporaryFolder folder;
-  CHECK(read_idx(folder.write("1", idx_bytes(8, {5}, ramp(5)))).shape() == Shape{5});
-  CHECK(read_idx(folder.write("3", idx_bytes(8, {2, 3, 4}, ramp(24)))).shape() == Shape{2, 3, 4});
-  const Tensor four = read_idx(folder.write("4", idx_bytes(8, {1, 2, 3, 4}, ramp(24))));
+  CHECK(read_idx(write(folder, "1", idx_bytes(8, {5}, ramp(5)))).shape() == Shape{5});
+  CHECK(read_idx(write(folder, "3", idx_bytes(8, {2, 3, 4}, ramp(24)))).shape() == Shape{2, 3, 4});
+  const Tensor four = read_idx(write(folder, "4", idx_bytes(8, {1, 2, 3, 4}, ramp(24))));
   CHECK(four.shape() == Shape{1, 2, 3, 4});
   CHECK(four.to_vector<std::uint8_t>() == ramp(24));
-  CHECK(read_idx(folder.write("0", idx_bytes(8, {0, 28, 28}, {}))).shape() == Shape{0, 28, 28});
-  CHECK(read_idx(folder.write("00", gzip(idx_bytes(8, {0}, {})))).shape() == Shape{0});
+  CHECK(read_idx(write(folder, "0", idx_bytes(8, {0, 28, 28}, {}))).shape() == Shape{0, 28, 28});
+  CHECK(read_idx(write(folder, "00", gzip(idx_bytes(8, {0}, {})))).shape() == Shape{0});
 }
 
 TEST_CASE("idx: gzipped files, whatever their name, of one member or several") {
   const TemporaryFolder folder;
   const Bytes bytes = idx_bytes(8, {300, 200}, ramp(60000, 3, 7));
   const Bytes packed = gzip(bytes);
-  CHECK(read_idx(folder.write("a.gz", packed)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
-  CHECK(read_idx(folder.write("a", packed)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
+  CHECK(read_idx(write(folder, "a.gz", packed)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
+  CHECK(read_idx(write(folder, "a", packed)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
 
   Bytes two = gzip(Bytes(bytes.begin(), bytes.begin() + 1000));
   const Bytes rest = gzip(Bytes(bytes.begin() + 1000, bytes.end()));
   two.insert(two.end(), rest.begin(), rest.end());
-  CHECK(read_idx(folder.write("b.gz", two)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
+  CHECK(read_idx(write(folder, "b.gz", two)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
 }
 
 TEST_CASE("idx: what is wrong is named") {
   const TemporaryFolder folder;
-  const auto file = [&](const Bytes& bytes) { return folder.write("file", bytes); };
+  const auto file = [&](const Bytes& bytes) { return write(folder, "file", bytes); };
   CHECK_MESSAGE_HAS(folder.path() / "absent", "absent: No such file");
   CHECK_MESSAGE_HAS(folder.path(), "Is a directory");
   CHECK_MESSAGE_HAS(file({}), "truncated: 0 of 4 bytes of the magic number");
@@ -99,8 +100,8 @@ TEST_CASE("idx: sizes are checked against the file before memory is asked for") 
        {idx_bytes(8, {most}, ramp(9)), idx_bytes(8, {most, most}, ramp(9)),
         idx_bytes(8, {most, most, most, most}, ramp(9)), idx_bytes(0x0E, {0x80000000u, 1}, ramp(9)),
         idx_bytes(8, {most, most, most, 0}, ramp(9)), idx_bytes(0x0E, {1u << 30, 1u << 29}, {})}) {
-    CHECK(message_of(folder.write("plain", bytes)) != "no error");
-    CHECK(message_of(folder.write("packed", gzip(bytes))) != "no error");
+    CHECK(message_of(write(folder, "plain", bytes)) != "no error");
+    CHECK(message_of(write(folder, "packed", gzip(bytes))) != "no error");
   }
   CHECK(memory::statistics().system_allocations == before);
 }
@@ -113,9 +114,9 @@ TEST_CASE("idx: truncation at every byte") {
     for (std::size_t length = 0; length < whole->size(); ++length) {
       CAPTURE(length);
       const auto end = whole->begin() + static_cast<std::ptrdiff_t>(length);
-      CHECK_MESSAGE_HAS(folder.write("file", Bytes(whole->begin(), end)), "truncated");
+      CHECK_MESSAGE_HAS(write(folder, "file", Bytes(whole->begin(), end)), "truncated");
     }
-    CHECK(message_of(folder.write("file", *whole)) == "no error");
+    CHECK(message_of(write(folder, "file", *whole)) == "no error");
   }
 }
 
@@ -127,7 +128,7 @@ TEST_CASE("idx: every bit of the header flipped") {
     Bytes bytes = whole;
     bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     // One element more or less in any size, another type or rank: nothing fits the file's length.
-    CHECK(message_of(folder.write("file", bytes)) != "no error");
+    CHECK(message_of(write(folder, "file", bytes)) != "no error");
   }
 }
 
@@ -141,7 +142,7 @@ TEST_CASE("idx: every byte of a gzipped file changed gives the same tensor or an
       bytes[i] ^= mask;
       try {
         // Some bytes of the gzip header mean nothing here (time, operating system).
-        const Tensor got = read_idx(folder.write("file", bytes));
+        const Tensor got = read_idx(write(folder, "file", bytes));
         CHECK(got.to_vector<std::uint8_t>() == ramp(100, 1, 13));
       } catch (const DataError&) {
         ++errors;

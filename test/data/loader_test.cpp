@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "heap_count.h"
 #include "lockstep/core/memory.h"
+#include "support/heap_count.h"
 
 namespace lockstep::data {
 namespace {

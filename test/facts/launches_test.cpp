@@ -1,6 +1,6 @@
-// facts_launches: every kernel on the list was launched by its test. Run by ctest after the programs
-// that test kernels, where there is a simulator: the records are theirs (test/launch_record.cpp), in
-// the folder that LOCKSTEP_LAUNCHES names.
+// facts_launches: every kernel on the list was launched by its test. Where there is a simulator, ctest
+// runs this after the tests of kernels. LOCKSTEP_LAUNCHES names the folder of their records, which has
+// a folder for each run: kernels, cuda, cuda_hopper (test/support/launch_record.cpp).
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -16,15 +16,17 @@ namespace {
 
 using Record = std::map<std::string, std::set<std::string>>;  // test cases by kernel
 
-Record read_record(const std::filesystem::path& path) {
+Record read_records(const std::filesystem::path& folder) {
   Record record;
-  const std::string text = read_file(path);
-  for (const std::string_view line : lines_of(text)) {
-    const auto tab = line.find('\t');
-    // Without the type of a TEST_CASE_TEMPLATE, which comes last.
-    std::string_view test_case = line.substr(0, tab);
-    if (test_case.ends_with('>')) test_case = test_case.substr(0, test_case.rfind('<'));
-    record[std::string(line.substr(tab + 1))].emplace(test_case);
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    const std::string text = read_file(file.path());
+    for (const std::string_view line : lines_of(text)) {
+      const auto tab = line.find('\t');
+      // Without the type of a TEST_CASE_TEMPLATE, which comes last.
+      std::string_view test_case = line.substr(0, tab);
+      if (test_case.ends_with('>')) test_case = test_case.substr(0, test_case.rfind('<'));
+      record[std::string(line.substr(tab + 1))].emplace(test_case);
+    }
   }
   return record;
 }
@@ -37,8 +39,7 @@ TEST_CASE("launches: every listed kernel, by its test" * doctest::skip()) {
   std::map<std::string, Record> records;  // by ctest's name of the run
   for (const ListedKernel& kernel : read_list(LOCKSTEP_SOURCE_DIR)) {
     const std::string run = kernel.test_folder() + (kernel.hopper ? "_hopper" : "");
-    if (!records.count(run))
-      records[run] = read_record(std::filesystem::path(folder) / (run + ".txt"));
+    if (!records.count(run)) records[run] = read_records(std::filesystem::path(folder) / run);
     CAPTURE(kernel.name);
     CAPTURE(kernel.test_file);
     REQUIRE_MESSAGE(records[run].count(kernel.name), "its test program never launched it");

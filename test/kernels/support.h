@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "device.h"
 #include "lockstep/core/tensor.h"
+#include "support/device.h"
 
 namespace lockstep::test {
 

@@ -9,9 +9,9 @@
 #include <csignal>
 #include <thread>
 
-#include "cli/process.h"
 #include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/launch/output.h"
+#include "support/program.h"
 
 using namespace lockstep::dist;
 using lockstep::test::contains;

@@ -12,9 +12,9 @@
 #include <set>
 #include <thread>
 
-#include "dist/transport/processes.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/interfaces.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {

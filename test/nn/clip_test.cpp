@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
-#include "device.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/optimizer.h"
+#include "support/device.h"
 
 using namespace lockstep;
 using lockstep::test::here;

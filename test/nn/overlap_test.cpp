@@ -6,7 +6,8 @@
 
 #include <limits>
 
-#include "traps/support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;

@@ -4,10 +4,10 @@
 
 #include <doctest/doctest.h>
 
-#include "heap_count.h"
 #include "lockstep/core/copies.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/lockstep.h"
+#include "support/heap_count.h"
 
 using namespace lockstep;
 
@@ -69,7 +69,7 @@ TEST_CASE("the counter counts") {
   CHECK(heap_allocations() == before + 1);
 }
 
-TEST_CASE("a steady step allocates nothing") {
+TEST_CASE("a steady step allocates nothing" * doctest::test_suite("slow")) {
   for (const int ranks : {1, 2, 3})
     for (const char* comm : {"direct", "ring"})
       for (const bool adam : {false, true}) {

@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "device.h"
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"
+#include "support/device.h"
 
 using namespace lockstep;
 using test::test_device;

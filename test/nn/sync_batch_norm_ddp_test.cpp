@@ -11,34 +11,23 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "nn/batch_norm_support.h"
+#include "support/small_models.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 
 namespace {
 
-/// A model with a module of the user's own.
-struct Net : nn::Module {
-  nn::Linear first{4, 6, true, DType::f64}, second{6, 2, true, DType::f64};
-  nn::BatchNorm norm{6, {.dtype = DType::f64}};
-  Tensor forward(const Tensor& x) override { return second(relu(norm(first(x)))); }
-  void visit(nn::Visitor& p) override {
-    p("first", first);
-    p("norm", norm);
-    p("second", second);
-  }
-};
-
 /// The model's state after three steps on each rank's rows.
-std::vector<Values> train(Net& model, World& world, const Batches& batches) {
+std::vector<Values> train(NormalizedNet& model, World& world, const Batches& batches) {
   const dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
   const std::int64_t mine = rows_of(batches, world.rank());
   const std::int64_t first = begin_of(batches, world.rank());
   for (int k = 0; k < 3; ++k) {
-    const Tensor x = Tensor::empty({mine, 4}, DType::f64), y = Tensor::empty({mine, 2}, DType::f64);
+    const Tensor x = Tensor::empty({mine, 3}, DType::f64), y = Tensor::empty({mine, 2}, DType::f64);
     for (std::int64_t i = 0; i < x.numel(); ++i)
-      x.data<double>()[i] = std::sin(static_cast<double>(100 * k + 4 * first + i));
+      x.data<double>()[i] = std::sin(static_cast<double>(100 * k + 3 * first + i));
     for (std::int64_t i = 0; i < y.numel(); ++i)
       y.data<double>()[i] = std::cos(static_cast<double>(100 * k + 2 * first + i));
     optimizer.zero_grad();
@@ -61,7 +50,7 @@ TEST_CASE("under DDP on threads, a converted model trains as one process does on
     std::vector<std::vector<Values>> ranks;
     run_threads(size_of(batches), {}, [&](World& world) {
       manual_seed(4);
-      Net model;
+      NormalizedNet model;
       model.to(test_device());
       nn::convert_sync_batchnorm(model, world);
       auto result = train(model, world, batches);

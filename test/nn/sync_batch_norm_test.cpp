@@ -9,6 +9,7 @@
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/nn/batch_norm.h"
 #include "nn/batch_norm_support.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -17,15 +18,8 @@ namespace {
 
 constexpr std::int64_t channels = 3;
 
-/// Runs `program` on every rank of a simulated world and throws what any rank threw.
 void run(int size, const std::function<void(dist::Communicator&)>& program) {
-  const dist::SimReport report = dist::simulate(
-      {.seed = 7, .size = size}, [&](int, std::unique_ptr<dist::Transport> transport) {
-        dist::HostCommunicator communicator(std::move(transport));
-        program(communicator);
-      });
-  for (const std::exception_ptr& error : report.errors)
-    if (error) std::rethrow_exception(error);
+  run_simulated({.seed = 7, .size = size}, program);
 }
 
 /// Rows [begin, begin + rows) of a data set of rows of shape `row`, around a mean per channel.

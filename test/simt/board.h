@@ -11,8 +11,8 @@
 #include <new>
 #include <thread>
 
-#include "dist/transport/processes.h"
 #include "simt/support.h"
+#include "support/forked_ranks.h"
 
 namespace simt::test {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "lockstep/simt/simt.h"
-#include "op_table.h"
+#include "support/op_table.h"
 
 namespace lockstep {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <optional>
 
-#include "dist/transport/processes.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/simt/simt.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,12 @@
 // What all ranks must agree on: the calls they make, the model, whether a step is worth taking, the
 // buffers. And what one of them does alone.
 
+#include <doctest/doctest.h>
+
 #include <limits>
 
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -80,33 +83,6 @@ TEST_CASE("trap 2: divergence on purpose says so, and averaging ends it") {
     ddp.average_parameters();
     expect(w.value().item() == 6 - 2 * (0 + 1 + 2) / 3.0, "averaged: {}", w.value().item());
   });
-}
-
-TEST_CASE("trap 10: ranks that make different calls are told so on both sides, nobody hangs") {
-  // Rank 1 takes the place of `usual` for something else.
-  const auto odd = [](const SimulatedRank& usual, const SimulatedRank& other) {
-    return messages_simulated({.size = 3}, [&](dist::HostCommunicator& communicator) {
-      communicator.barrier("start").wait();
-      (communicator.rank() == 1 ? other : usual)(communicator);
-      communicator.barrier("end").wait();
-    });
-  };
-  const auto reduce = [](std::int64_t count, const char* name) {
-    return [=](dist::HostCommunicator& communicator) {
-      communicator.all_reduce(Tensor::zeros({count}), name).wait();
-    };
-  };
-  check_all_say(odd(reduce(1, "accuracy"), [](dist::HostCommunicator&) {}),  // skips it
-                {"all_reduce #1 'accuracy' of 1 f32", "barrier #1 'end'"});
-  check_all_say(odd(reduce(1, "accuracy"), reduce(2, "accuracy")),
-                {"#1 'accuracy' of 1 f32", "#1 'accuracy' of 2 f32"});
-  check_all_say(odd(reduce(1, "accuracy"), reduce(1, "loss")),  // of the same size
-                {"#1 'accuracy' of 1 f32", "#1 'loss' of 1 f32"});
-  check_all_say(odd(reduce(1, "accuracy"),
-                    [](dist::HostCommunicator& communicator) {
-                      communicator.broadcast(Tensor::zeros({1}), 0, "accuracy").wait();
-                    }),
-                {"all_reduce #1 'accuracy'", "broadcast #1 'accuracy'"});
 }
 
 TEST_CASE(

@@ -1,7 +1,10 @@
 // The memory of the gradients: how much, where, in which pieces, and that the pieces do not matter.
 
+#include <doctest/doctest.h>
+
 #include "lockstep/core/copies.h"
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

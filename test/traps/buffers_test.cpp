@@ -1,15 +1,19 @@
 // Buffers, and work that one rank does alone: nothing collective where nobody expects it.
 
+#include <doctest/doctest.h>
+
 #include <atomic>
 
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 
 namespace {
 
-struct NormalizedNet : nn::Module {
+/// Its first layer is the normalization, so that the data alone decides its statistics.
+struct InputNorm : nn::Module {
   nn::BatchNorm norm{3, {.dtype = DType::f64}};
   nn::Linear last{3, 2, true, DType::f64};
   Tensor forward(const Tensor& x) override { return last(tanh(norm(x))); }
@@ -37,14 +41,13 @@ bool close(const Tensor& tensor, const std::vector<double>& expected) {
 TEST_CASE("trap 19: two forwards before one backward: buffers do not change in between") {
   run_threads(3, {}, [](World& world) {
     manual_seed(19);
-    NormalizedNet model, alone;
+    InputNorm model, alone;
     alone.load_state_dict(model.state_dict());
     DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
-    const auto loss =
-        [](NormalizedNet& net) {  // the first forward's statistics, saved, are used last
-          const Tensor a = net(rows(0, 4)), b = net(rows(10, 15));
-          return mean(a * a) + mean(b * b);
-        };
+    const auto loss = [](InputNorm& net) {  // the first forward's statistics, saved, are used last
+      const Tensor a = net(rows(0, 4)), b = net(rows(10, 15));
+      return mean(a * a) + mean(b * b);
+    };
     {
       Tape tape;
       tape.backward(loss(model));  // the same on all ranks
@@ -61,7 +64,7 @@ TEST_CASE(
   for (const auto mode :
        {dist::BufferMode::broadcast, dist::BufferMode::average, dist::BufferMode::off})
     run_threads(3, {}, [mode](World& world) {
-      NormalizedNet model;
+      InputNorm model;
       DistributedDataParallel ddp(model.parameters(), model.buffers(), world, {.buffers = mode});
       std::vector<std::vector<double>> each;
       for (int r = 0; r < 3; ++r) each.push_back(first_running_mean(rows(5 * r, 5 * r + 4)));
@@ -88,7 +91,7 @@ TEST_CASE(
 TEST_CASE("trap 24: evaluation on rank 0 alone does not deadlock, SyncBatchNorm included") {
   run_threads(3, {}, [](World& world) {
     manual_seed(24);
-    NormalizedNet model;
+    InputNorm model;
     nn::convert_sync_batchnorm(model, world);
     DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
     optim::SGD optimizer(model.parameters(), {.lr = 0.1});

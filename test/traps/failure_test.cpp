@@ -1,5 +1,6 @@
 // Ranks that die, fail, hang or are slow: the others end soon, and who it was is told by name.
 
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -7,10 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "cli/process.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/launch/report.h"
-#include "support.h"
+#include "support/program.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -88,20 +90,6 @@ TEST_CASE("trap 12: a timeout names the call and the rank that it waited for, on
     }
   });
   check_all_say(messages, {"'bucket 0", "timed out after 60 s, waiting for rank 1"});
-}
-
-TEST_CASE("trap 12: a stalled transport is named just so") {
-  const dist::SimOptions options{
-      .size = 3, .faults = {{2, 2000, dist::SimFault::Kind::stall, dist::Seconds(1000)}}};
-  const auto messages = messages_simulated(options, [](dist::HostCommunicator& communicator) {
-    Net model;
-    DistributedDataParallel ddp(model.parameters(), {}, communicator);
-    for (int step = 0; step < 200; ++step) {
-      Tape tape;
-      tape.backward(loss_of(model, 0, 2));
-    }
-  });
-  check_all_say(messages, {"'bucket 0", "timed out after 60 s, waiting for rank 2"});
 }
 
 TEST_CASE("rank of trap 13" * doctest::skip()) {

@@ -7,7 +7,8 @@
 #include <limits>
 
 #include "lockstep/lockstep.h"
-#include "traps/support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 
@@ -28,14 +29,14 @@ std::string thrown(Body&& body) {
   return "nothing";
 }
 
-void expect(const std::string& text, std::string_view part) {
+void expect_in(const std::string& text, std::string_view part) {
   check<Error>(text.find(part) != std::string::npos, "'{}' says nothing of '{}'", text, part);
 }
 
 /// Every rank of a world of two refuses with this text: with its own error, or, if the other one was
 /// faster, with the echo of that, which may reach it in whatever it is doing.
 void refuse(std::string_view part, const std::function<void(World&)>& body) {
-  run_threads(2, {}, [&](World& world) { expect(thrown([&] { body(world); }), part); });
+  run_threads(2, {}, [&](World& world) { expect_in(thrown([&] { body(world); }), part); });
 }
 
 void backward(const Tensor& loss, std::optional<Weight> weight = {}, BackwardOptions options = {}) {
@@ -76,7 +77,7 @@ TEST_CASE("parameters under DDP and others are not clipped together") {
     dist::DistributedDataParallel ddp({w}, {}, world);
     Tape tape;
     backward(sum(w * own));
-    expect(thrown([&] { optim::clip_grad_norm({w, own}, 1); }), "'w' and 'own'");
+    expect_in(thrown([&] { optim::clip_grad_norm({w, own}, 1); }), "'w' and 'own'");
     check<Error>(optim::clip_grad_norm({w}, 1).item() == 1, "clipping apart");
   });
 }
@@ -88,7 +89,7 @@ TEST_CASE("local steps are clipped by their own norm") {
     optim::SGD optimizer({w}, {.lr = 1});
     Tape tape;
     backward(scale(sum(w), 4), Weight{5}, {.sync = false});
-    expect(thrown([&] { optim::clip_grad_norm({w}, 1); }), "not synchronized");
+    expect_in(thrown([&] { optim::clip_grad_norm({w}, 1); }), "not synchronized");
     check<Error>(optim::clip_grad_norm({w}, 2, optim::local).item() == 4, "the norm");
     optimizer.step(optim::local);
     check<Error>(std::abs(w.value().item() + 1) < 1e-6, "1 - 2, not {}", w.value().item());
@@ -123,7 +124,7 @@ TEST_CASE("a new head on a frozen backbone: its optimizer refuses it") {
     Tape tape;
     backward(sum(head));  // it reaches nothing that is managed
     ddp.synchronize();
-    expect(thrown([&] { optimizer.step(); }), "'head' is under no reducer");
+    expect_in(thrown([&] { optimizer.step(); }), "'head' is under no reducer");
   });
 }
 
@@ -135,7 +136,7 @@ TEST_CASE("a second step on the same gradients is refused") {
     Tape tape;
     backward(sum(w));
     optimizer.step();
-    expect(thrown([&] { optimizer.step(); }), "nothing was synchronized since the last step");
+    expect_in(thrown([&] { optimizer.step(); }), "nothing was synchronized since the last step");
   });
 }
 
@@ -174,7 +175,7 @@ TEST_CASE("a sum that overflows is found after the reduction, on all ranks") {
         backward(scale(sum(w), 3e38), Weight{1, 1});
       };
       if (policy == dist::NonFinite::stop)
-        return expect(thrown(run), "finite on each rank, but not");
+        return expect_in(thrown(run), "finite on each rank, but not");
       run();
       check<Error>(ddp.last_step().verdict == dist::StepVerdict::skip && !w.gradient().defined(),
                    "skipped");

@@ -1,9 +1,12 @@
 // Which gradients are ready, and when: no flag says so, the tape knows.
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <random>
 
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -1,7 +1,10 @@
 // What each rank's data counts for: tokens, uneven batches, ranks that finish early, evaluation.
 
+#include <doctest/doctest.h>
+
 #include "lockstep/data/sampler.h"
-#include "support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -67,18 +70,6 @@ TEST_CASE("trap 8: so do windows of several sentences, of different numbers on e
 }
 
 namespace {
-
-/// Net with a batch normalization between its layers, which makes the first one's bias idle.
-struct NormalizedNet : nn::Module {
-  nn::Linear first{3, 4, false, DType::f64}, second{4, 2, true, DType::f64};
-  nn::BatchNorm norm{4, {.dtype = DType::f64}};
-  Tensor forward(const Tensor& x) override { return second(tanh(norm(first(x)))); }
-  void visit(nn::Visitor& p) override {
-    p("first", first);
-    p("norm", norm);
-    p("second", second);
-  }
-};
 
 using Batches = std::vector<std::vector<std::int64_t>>;  ///< rows, by rank and step
 

@@ -82,9 +82,9 @@ inline void exercise_in_place(Communicator& comm, std::int64_t count, Device dev
   fill<float>(whole, comm.rank());
   const Tensor part = whole.slice(own.begin, own.end);
   comm.reduce_scatter(whole, part, "in place").wait();
-  expect<float>("reduce_scatter in place", comm.rank(), part, own.begin, sum);
+  expect_elements<float>("reduce_scatter in place", comm.rank(), part, own.begin, sum);
   comm.all_gather(part, whole, "in place").wait();
-  expect<float>("all_gather in place", comm.rank(), whole, 0, sum);
+  expect_elements<float>("all_gather in place", comm.rank(), whole, 0, sum);
 }
 
 // Eight calls of all kinds and sizes at once, waited for in an order that differs between ranks.
@@ -119,17 +119,17 @@ inline void exercise_several(Communicator& comm, Device device) {
   for (std::size_t k = 0; k < counts.size(); ++k) {
     const std::string what = fmt::format("call {} of several", k);
     const std::int64_t first = partition(counts[k], comm.size(), comm.rank()).begin;
-    if (k % 4 == 0) expect<float>(what, comm.rank(), tensors[k], 0, sum);
+    if (k % 4 == 0) expect_elements<float>(what, comm.rank(), tensors[k], 0, sum);
     if (k % 4 == 1)
       for (int r = 0; r < comm.size(); ++r) {
         const Range part = partition(counts[k], comm.size(), r);
-        expect<float>(what, comm.rank(), tensors[k].slice(part.begin, part.end), part.begin,
-                      [&](std::int64_t i) { return value(r, i); });
+        expect_elements<float>(what, comm.rank(), tensors[k].slice(part.begin, part.end),
+                               part.begin, [&](std::int64_t i) { return value(r, i); });
       }
-    if (k % 4 == 2) expect<float>(what, comm.rank(), parts[k], first, sum);
+    if (k % 4 == 2) expect_elements<float>(what, comm.rank(), parts[k], first, sum);
     if (k % 4 == 3)
-      expect<float>(what, comm.rank(), tensors[k], 0,
-                    [&](std::int64_t i) { return value(root, i); });
+      expect_elements<float>(what, comm.rank(), tensors[k], 0,
+                             [&](std::int64_t i) { return value(root, i); });
   }
 }
 

@@ -6,11 +6,11 @@
 
 #include <cmath>
 
-#include "device.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/ddp/ddp.h"
-#include "lockstep/dist/simulated/simulated_world.h"
+#include "support/device.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -19,15 +19,8 @@ using test::test_device;
 
 namespace {
 
-/// Runs `program` on every rank of a simulated world and throws what any rank threw.
 void run(int size, const std::function<void(Communicator&)>& program) {
-  const SimReport report =
-      simulate({.seed = 3, .size = size}, [&](int, std::unique_ptr<Transport> transport) {
-        HostCommunicator communicator(std::move(transport));
-        program(communicator);
-      });
-  for (const std::exception_ptr& error : report.errors)
-    if (error) std::rethrow_exception(error);
+  test::run_simulated({.seed = 3, .size = size}, program);
 }
 
 const std::vector<int> worlds = {1, 2, 3, 4, 7};
@@ -53,8 +46,8 @@ std::vector<double> values_of(const Tensor& x) {
 }
 
 /// Element i of x must be expected(i).
-void expect(const char* what, const Tensor& x,
-            const std::function<double(std::int64_t)>& expected) {
+void expect_elements(const char* what, const Tensor& x,
+                     const std::function<double(std::int64_t)>& expected) {
   const double tolerance = x.dtype() == DType::f32 ? 1e-6 : 1e-14;
   const std::vector<double> values = values_of(x);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -87,9 +80,10 @@ TEST_CASE("varying: what the other ranks do with the sum comes back") {
           const Tensor x = tape.watch(operand(me, shape, dtype));
           const Tensor y = all_reduce_varying(x, communicator, "y");
           tape.backward(scale(sum(y * y), factor(me)));
-          expect("y", y, sum_of_x);
-          expect("x", x, [&](std::int64_t i) { return value(me, i); });
-          expect("dx", tape.gradient(x), [&](std::int64_t i) { return 2 * factors * sum_of_x(i); });
+          expect_elements("y", y, sum_of_x);
+          expect_elements("x", x, [&](std::int64_t i) { return value(me, i); });
+          expect_elements("dx", tape.gradient(x),
+                          [&](std::int64_t i) { return 2 * factors * sum_of_x(i); });
         });
 }
 
@@ -110,9 +104,10 @@ TEST_CASE("invariant: one loss, whose gradient every rank holds already") {
             const Tensor y = mixed_up ? all_reduce_varying(x, communicator, "y")
                                       : all_reduce_invariant(x, communicator, "y");
             tape.backward(sum(y * y));
-            expect("y", y, sum_of_x);
-            expect("dx", tape.gradient(x),
-                   [&](std::int64_t i) { return 2 * sum_of_x(i) * (mixed_up ? size : 1); });
+            expect_elements("y", y, sum_of_x);
+            expect_elements("dx", tape.gradient(x), [&](std::int64_t i) {
+              return 2 * sum_of_x(i) * (mixed_up ? size : 1);
+            });
           }
         });
 }
@@ -127,7 +122,7 @@ TEST_CASE("under DDP: a loss that is summed already is given to backward with {1
       Tape tape;
       const Tensor part = w * operand(communicator.rank(), {4}, DType::f64);
       tape.backward(all_reduce_invariant(sum(part * part), communicator, "loss"), Weight{1, 1});
-      expect("dw", w.gradient(), [&](std::int64_t i) {
+      expect_elements("dw", w.gradient(), [&](std::int64_t i) {
         double total = 0;
         for (int r = 0; r < size; ++r) total += 2 * value(5, i) * value(r, i) * value(r, i);
         return total;
@@ -146,7 +141,7 @@ TEST_CASE("under DDP: losses of their own over a shared sum are averaged like an
       Tape tape;
       const Tensor y = all_reduce_varying(w * operand(me, {4}, DType::f64), communicator, "y");
       tape.backward(scale(sum(y), factor(me)));
-      expect("dw", w.gradient(), [&](std::int64_t i) {
+      expect_elements("dw", w.gradient(), [&](std::int64_t i) {
         double factors = 0, data = 0;
         for (int r = 0; r < size; ++r) {
           factors += factor(r) / size;
@@ -170,7 +165,7 @@ TEST_CASE("a parameter is an operand like any other, twice, too, and no tape is 
     check<Error>(silent == both, "without a tape: {}", silent);
     Tape tape;
     tape.backward(sum(doubled()));
-    expect("dw", w.gradient(), [](std::int64_t) { return 2 + 1; });
+    expect_elements("dw", w.gradient(), [](std::int64_t) { return 2 + 1; });
   });
 }
 
@@ -182,7 +177,7 @@ TEST_CASE("a rank of weight 0 adds exact zeros to the others' gradients") {
     const Tensor y = all_reduce_varying(x, communicator, "y");
     const Tensor f = Tensor::full({3}, counts ? 2 : std::nan(""), DType::f64, test_device());
     tape.backward(sum(y * f), counts ? Weight{1, 1} : Weight{0, 1});
-    expect("dx", tape.gradient(x), [](std::int64_t) { return 2; });
+    expect_elements("dx", tape.gradient(x), [](std::int64_t) { return 2; });
   });
 }
 

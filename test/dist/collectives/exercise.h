@@ -13,6 +13,7 @@
 
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/host_communicator.h"
+#include "support/worlds.h"
 
 namespace lockstep::dist::testing {
 
@@ -34,7 +35,8 @@ void fill(const Tensor& tensor, int rank, std::int64_t begin = 0) {
 
 // Compares with expected(index).
 template <class T, class F>
-void expect(std::string_view what, int rank, const Tensor& tensor, std::int64_t begin, F expected) {
+void expect_elements(std::string_view what, int rank, const Tensor& tensor, std::int64_t begin,
+                     F expected) {
   const Tensor host = tensor.to(Device{});
   const T* const data = host.data<T>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
@@ -49,8 +51,8 @@ template <class T>
 void exercise_all_reduce(Communicator& comm, const Tensor& tensor) {
   fill<T>(tensor, comm.rank());
   comm.all_reduce(tensor, "exercise").wait();
-  expect<T>("all_reduce", comm.rank(), tensor, 0,
-            [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
+  expect_elements<T>("all_reduce", comm.rank(), tensor, 0,
+                     [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
 }
 
 template <class T>
@@ -60,8 +62,8 @@ void exercise_reduce_scatter(Communicator& comm, std::int64_t count, Device devi
   const Tensor output = Tensor::empty({own.size()}, dtype_of<T>(), device);
   fill<T>(input, comm.rank());
   comm.reduce_scatter(input, output, "scatter").wait();
-  expect<T>("reduce_scatter", comm.rank(), output, own.begin,
-            [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
+  expect_elements<T>("reduce_scatter", comm.rank(), output, own.begin,
+                     [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
 }
 
 template <class T>
@@ -73,8 +75,8 @@ void exercise_all_gather(Communicator& comm, std::int64_t count, Device device =
   comm.all_gather(input, output, "gather").wait();
   for (int r = 0; r < comm.size(); ++r) {
     const Range part = partition(count, comm.size(), r);
-    expect<T>("all_gather", comm.rank(), output.slice(part.begin, part.end), part.begin,
-              [&](std::int64_t i) { return value(r, i); });
+    expect_elements<T>("all_gather", comm.rank(), output.slice(part.begin, part.end), part.begin,
+                       [&](std::int64_t i) { return value(r, i); });
   }
 }
 
@@ -83,7 +85,8 @@ void exercise_broadcast(Communicator& comm, std::int64_t count, int root, Device
   const Tensor tensor = Tensor::zeros({count}, dtype_of<T>(), device);
   if (comm.rank() == root) fill<T>(tensor, root);
   comm.broadcast(tensor, root, "weights").wait();
-  expect<T>("broadcast", comm.rank(), tensor, 0, [&](std::int64_t i) { return value(root, i); });
+  expect_elements<T>("broadcast", comm.rank(), tensor, 0,
+                     [&](std::int64_t i) { return value(root, i); });
 }
 
 // All operations on `count` elements, the all_reduce in a tensor of its own and in allocated
@@ -146,14 +149,7 @@ inline void exercise_tree_order(Communicator& comm, const Tensor& tensor) {
   }
 }
 
-inline std::string message_of(const std::exception_ptr& error) {
-  if (!error) return "";
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-}
+using test::message_of;
 
 // Runs f(rank, transport) on a thread per rank; the result has what each threw.
 template <class Transports, class F>

@@ -8,23 +8,12 @@
 #include <optional>
 
 #include "lockstep/dist/collectives/host_communicator.h"
-#include "lockstep/dist/simulated/simulated_world.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
 
-namespace {
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
-}
-
-}  // namespace
+using test::message_of;
 
 TEST_CASE("the recorder remembers the last calls, and how they ended") {
   FlightRecorder recorder(2);
@@ -53,24 +42,6 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
   CHECK(
       text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
                      "2000000.0 us\n"));
-}
-
-TEST_CASE("a timeout names the rank that is behind, and the call it was last heard from in") {
-  // Rank 2 stands still after its third call; the others get one call further.
-  const SimReport report =
-      simulate({.size = 3, .faults = {{2, 60, SimFault::Kind::stall, Seconds(1000)}}},
-               [](int, std::unique_ptr<Transport> transport) {
-                 HostCommunicator comm(std::move(transport));
-                 const Tensor tensor = Tensor::zeros({4});
-                 for (int k = 0; k < 1000; ++k)
-                   comm.all_reduce(tensor, fmt::format("bucket {}", k)).wait();
-               });
-  for (const int rank : {0, 1}) {
-    const std::string message = message_of(report.errors[index(rank)]);
-    INFO(message);
-    CHECK(message.find("waiting for rank 2") != std::string::npos);
-    CHECK(message.find("; rank 2 was last heard from in #") != std::string::npos);
-  }
 }
 
 TEST_CASE("a rank that does not come to allocate is named") {

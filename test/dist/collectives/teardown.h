@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "dist/transport/processes.h"
 #include "exercise.h"
 #include "lockstep/dist/world/world.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::test {
 

@@ -62,7 +62,9 @@ TEST_CASE("teardown: threads") {
 
 TEST_CASE("teardown: shm") { test::tear_down_processes(over("shm")); }
 TEST_CASE("teardown: tcp") { test::tear_down_processes(over("tcp")); }
-TEST_CASE("teardown: shm+tcp") { test::tear_down_processes(over(""), 2); }
+TEST_CASE("teardown: shm+tcp" * doctest::test_suite("slow")) {
+  test::tear_down_processes(over(""), 2);
+}
 
 TEST_CASE("teardown: a rank killed between the rendezvous and the first use of its connections") {
   struct Row {

@@ -6,11 +6,12 @@
 
 #include <cmath>
 
-#include "device.h"
 #include "lockstep/dist/collectives/call_checks.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/lockstep.h"
-#include "traps/support.h"
+#include "support/device.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -43,9 +44,9 @@ void on_ranks(int size, const std::function<void(Communicator&)>& body) {
 }
 
 /// f32 parameters whose gradient under loss() is `weight`, element by element.
-struct Model {
+struct WeightedSum {
   std::vector<Parameter> parameters;
-  explicit Model(std::vector<std::int64_t> sizes) {
+  explicit WeightedSum(std::vector<std::int64_t> sizes) {
     for (const std::int64_t n : sizes)
       parameters.emplace_back(Tensor::zeros({n}), fmt::format("p{}", parameters.size()));
   }
@@ -90,8 +91,8 @@ TEST_CASE("all_reduce and reduce_scatter of f16 and bf16 add up in f32 and round
                                       Algorithm::one_shot, Algorithm::halving})
       for (const bool shared : {false, true}) {
         const SimOptions options{.seed = 9, .size = size, .shared_memory = shared};
-        const SimReport report = simulate(options, [&](int me, std::unique_ptr<Transport> t) {
-          HostCommunicator c(std::move(t), {.algorithm = algorithm});
+        const auto program = [&](HostCommunicator& c) {
+          const int me = c.rank();
           for (const DType dtype : {DType::f16, DType::bf16})
             for (const std::int64_t n : {0, 1, 7, 1000}) {
               // The tree over ranks in f64, which adds up so few of these exactly enough.
@@ -127,9 +128,8 @@ TEST_CASE("all_reduce and reduce_scatter of f16 and bf16 add up in f32 and round
               c.reduce_scatter(values(me, n, dtype), mine, "part").wait();
               check_elements(mine, part.begin);
             }
-        });
-        for (const auto& error : report.errors)
-          if (error) std::rethrow_exception(error);
+        };
+        test::run_simulated(options, program, {.algorithm = algorithm});
       }
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("compressed gradients: every contribution rounded once, and the sum") 
   for (const int size : {1, 2, 3, 4})
     for (const DType dtype : {DType::bf16, DType::f16})
       on_ranks(size, [&](Communicator& c) {
-        const Model model({5, 300, 1, 64});
+        const WeightedSum model({5, 300, 1, 64});
         DistributedDataParallel ddp(model.parameters, {}, c,
                                     {.bucket_cap_mb = 0.001,
                                      .first_bucket_mb = 0.0001,
@@ -203,7 +203,7 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
   for (const int size : {1, 2, 3})
     on_ranks(size, [&](Communicator& c) {
       const auto hook = std::make_shared<Recorder>();
-      const Model model({40, 50, 60}), plain({40, 50, 60});
+      const WeightedSum model({40, 50, 60}), plain({40, 50, 60});
       const DdpOptions options{.bucket_cap_mb = 0.0002,
                                .first_bucket_mb = 0.0001,
                                .last_bucket_mb = 0.0001,
@@ -215,7 +215,7 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
       const std::size_t buckets = ddp.buckets().plan().buckets.size();
       expect(buckets == 3, "{} buckets", buckets);
       const auto both = [&](unsigned used, Weight weight, bool sync) {
-        for (const Model* m : {&model, &plain}) {
+        for (const WeightedSum* m : {&model, &plain}) {
           Tape tape;
           tape.backward(m->loss(c.rank(), used), weight, {.sync = sync});
         }
@@ -248,7 +248,7 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
 TEST_CASE("the hook follows the buckets to another layout") {
   on_ranks(2, [&](Communicator& c) {
     const auto hook = std::make_shared<Recorder>();
-    const Model model({40, 50, 60, 70});
+    const WeightedSum model({40, 50, 60, 70});
     DistributedDataParallel ddp(model.parameters, {}, c,
                                 {.bucket_cap_mb = 0.0003,
                                  .first_bucket_mb = 0.0001,
@@ -326,14 +326,14 @@ TEST_CASE("hooks take gradients from a GPU and bring them back") {
 
 TEST_CASE("several models, each with its hook, and one without") {
   on_ranks(2, [&](Communicator& c) {
-    const Model a({33}), b({20}), d({10});
+    const WeightedSum a({33}), b({20}), d({10});
     DistributedDataParallel first(a.parameters, {}, c, {.hook = compress(DType::bf16)});
     DistributedDataParallel second(b.parameters, {}, c, {.hook = compress(DType::f16)});
     DistributedDataParallel third(d.parameters, {}, c);
     for (int step = 0; step < 3; ++step) {
       Tape tape;
       tape.backward(a.loss(c.rank()) + b.loss(c.rank()) + d.loss(c.rank()), Weight{1, 1});
-      for (const Model* m : {&a, &b, &d}) {
+      for (const WeightedSum* m : {&a, &b, &d}) {
         const Parameter& p = m->parameters[0];
         for (std::int64_t i = 0; i < p.value().numel(); ++i) {
           const float right = value(0, i) + value(1, i);
@@ -347,7 +347,7 @@ TEST_CASE("several models, each with its hook, and one without") {
 
 TEST_CASE("hooks that differ between ranks, or cannot be, are refused by name") {
   for (const std::string& message : test::messages_simulated({.size = 2}, [](HostCommunicator& c) {
-         const Model model({4});
+         const WeightedSum model({4});
          DistributedDataParallel ddp(model.parameters, {}, c,
                                      {.hook = c.rank() ? compress(DType::bf16) : nullptr});
        })) {

@@ -8,9 +8,10 @@
 #include <memory>
 #include <mutex>
 
-#include "dist/transport/processes.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/optim/optimizer.h"
+#include "support/forked_ranks.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 
@@ -18,19 +19,6 @@ namespace {
 
 Parameter parameter(const std::string& name, const Shape& shape, double value) {
   return Parameter(Tensor::full(shape, value), name);
-}
-
-/// What each rank throws.
-std::vector<std::string> messages(int world, const std::function<void(World&)>& body) {
-  std::vector<std::string> result(static_cast<std::size_t>(world));
-  run_threads(world, {}, [&](World& w) {
-    try {
-      body(w);
-    } catch (const StateError& error) {
-      result[static_cast<std::size_t>(w.rank())] = error.what();
-    }
-  });
-  return result;
 }
 
 }  // namespace
@@ -47,42 +35,6 @@ TEST_CASE("rank 0's parameters and buffers start every replica") {
                        dist::gather_text(world.communicator(), dist::parameter_digest({w}))[0],
                    "digests");
     });
-}
-
-TEST_CASE("models that differ are named on every rank, rank 0 included") {
-  const auto all_say = [](const std::vector<std::string>& texts, const char* what) {
-    for (const std::string& text : texts) {
-      INFO(text);
-      CHECK(text.find(what) != std::string::npos);
-    }
-  };
-  all_say(messages(3,
-                   [](World& world) {
-                     const Shape shape = world.rank() == 2 ? Shape{5} : Shape{4};
-                     dist::DistributedDataParallel(
-                         {parameter("0.weight", {2}, 0), parameter("0.bias", shape, 0)}, {}, world);
-                   }),
-          "rank 2 differs from rank 0 at item 1: parameter '0.bias' (4,) f32 on rank 0, parameter "
-          "'0.bias' (5,) f32 on rank 2");
-  all_say(messages(2,
-                   [](World& world) {
-                     dist::DistributedDataParallel({parameter(world.rank() ? "a" : "b", {2}, 0)},
-                                                   {}, world);
-                   }),
-          "'b' (2,) f32 on rank 0, parameter 'a' (2,) f32 on rank 1");
-  all_say(messages(2,
-                   [](World& world) {
-                     std::vector<Parameter> all = {parameter("a", {2}, 0)};
-                     if (world.rank() == 1) all.push_back(parameter("b", {2}, 0));
-                     dist::DistributedDataParallel(all, {}, world);
-                   }),
-          "parameter 'b' (2,) f32 on rank 1");
-  all_say(messages(2,
-                   [](World& world) {
-                     dist::DistributedDataParallel({parameter("a", {2}, 0)}, {}, world,
-                                                   {.bucket_cap_mb = 1.0 + world.rank()});
-                   }),
-          "bucket_cap_mb 1 on rank 0, bucket_cap_mb 2 on rank 1");
 }
 
 TEST_CASE("models that differ: processes say so too, though the first to know ends at once") {
@@ -128,7 +80,7 @@ TEST_CASE("a verdict to stop reaches every process, though the first to know end
 
 TEST_CASE("ranks that step differently are told by the next backward, on every rank") {
   for (const bool adam : {false, true}) {
-    const auto texts = messages(3, [&](World& world) {
+    const auto texts = test::messages_on_threads(3, [&](World& world) {
       const Parameter w = parameter("w", {3}, 1);
       const dist::DistributedDataParallel ddp({w}, {}, world);
       const double lr = world.rank() == 2 ? 0.1 : 0.2;

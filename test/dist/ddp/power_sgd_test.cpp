@@ -8,7 +8,8 @@
 #include <limits>
 
 #include "lockstep/lockstep.h"
-#include "traps/support.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;

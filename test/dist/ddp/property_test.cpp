@@ -1,20 +1,20 @@
 // Any model, any use of it, any world: the gradients are those of one process on all the data.
-//
-// Every case is drawn from a seed, which a failure prints: LOCKSTEP_SEED=N runs that one alone.
+// Every case is drawn from a seed (support/drill.h).
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <random>
 
+#include "dist/collectives/exercise.h"
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/collectives/choice.h"
 #include "lockstep/dist/ddp/reducer.h"
-#include "lockstep/dist/simulated/simulated_world.h"
 #include "lockstep/dist/world/world.h"
+#include "support/drill.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -50,7 +50,7 @@ struct Case {
   int layers = 1;
   std::vector<DType> dtypes;
   ReducerOptions options;
-  Algorithm algorithm = Algorithm::automatic;
+  std::string algorithm = "auto";
   bool shared_memory = true;
   std::vector<Step> steps;
 };
@@ -68,7 +68,9 @@ Case draw(std::uint64_t seed) {
                     1u + static_cast<unsigned>(below(200))};
   c.options.rebuild_buckets = below(2) == 0;
   c.options.nonfinite = static_cast<NonFinite>(below(3));
-  c.algorithm = static_cast<Algorithm>(below(3));
+  std::vector<std::string> names = communicator_names();
+  std::erase_if(names, [](const std::string& name) { return !algorithm_named(name); });
+  c.algorithm = names[index(below(static_cast<int>(names.size())))];
   c.shared_memory = below(2) == 0;
   const int steps = 1 + below(4);
   std::int64_t row = 0;
@@ -94,9 +96,9 @@ Case draw(std::uint64_t seed) {
 }
 
 /// Layers x -> tanh(x w) + b, in their own dtypes.
-struct Model {
+struct Layers {
   std::vector<Parameter> parameters;  // w0, b0, w1, b1, ...
-  explicit Model(const Case& c) {
+  explicit Layers(const Case& c) {
     for (int k = 0; k < 2 * c.layers; ++k) {
       const Shape shape = k % 2 == 0 ? Shape{width, width} : Shape{width};
       Tensor value = Tensor::empty(shape, DType::f64);
@@ -151,7 +153,7 @@ std::vector<Tensor> expected(const Case& c, const Step& step) {
   double total = 0;
   for (const auto& rank : step.parts)
     for (const Part& part : rank) total += weight_of(step.style, part);
-  const Model model(c);
+  const Layers model(c);
   Tape tape;
   Tensor loss = Tensor::zeros({}, DType::f64);
   for (const auto& rank : step.parts)
@@ -163,7 +165,7 @@ std::vector<Tensor> expected(const Case& c, const Step& step) {
   return result;
 }
 
-void take(const Step& step, const Model& model, Reducer& reducer, std::size_t rank) {
+void take(const Step& step, const Layers& model, Reducer& reducer, std::size_t rank) {
   const std::vector<Part>& mine = step.parts[rank];
   const auto reaches = [&](const Part& part) { return model.reaches(part); };
   const bool close =
@@ -203,7 +205,7 @@ double largest(const Tensor& tensor) {
 }
 
 void run_rank(const Case& c, Communicator& communicator) {
-  const Model model(c);
+  const Layers model(c);
   Reducer reducer(model.parameters, communicator, c.options);
   for (std::size_t s = 0; s < c.steps.size(); ++s) {
     for (const Parameter& p : model.parameters) p.zero_grad();
@@ -224,45 +226,24 @@ void run_rank(const Case& c, Communicator& communicator) {
   }
 }
 
-// Sanitizers make a case some ten times as slow; and simulated ranks never run at the same time.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t simulated_cases = 60;
-#else
-constexpr std::uint64_t simulated_cases = 300;
-#endif
-
-/// Seeds [begin, end), or the one of LOCKSTEP_SEED.
-template <class Run>
-void for_each_seed(std::uint64_t begin, std::uint64_t end, Run&& run) {
-  if (const char* seed = std::getenv("LOCKSTEP_SEED")) {
-    begin = std::strtoull(seed, nullptr, 10);
-    end = begin + 1;
-  }
-  for (std::uint64_t seed = begin; seed < end; ++seed) {
-    INFO("LOCKSTEP_SEED=", seed);
-    CHECK_NOTHROW(run(seed));
-  }
-}
-
 }  // namespace
 
-TEST_CASE("property: any case on a simulated world equals one process on the union") {
-  for_each_seed(0, simulated_cases, [](std::uint64_t seed) {
+TEST_CASE("drill gradients-simulated: any case on a simulated world equals one process" *
+          doctest::test_suite("slow")) {
+  test::drill(100, [](std::uint64_t seed) {
     const Case c = draw(seed);
     const SimOptions options{.seed = seed, .size = c.world, .shared_memory = c.shared_memory};
-    const SimReport report = simulate(options, [&](int, std::unique_ptr<Transport> transport) {
-      HostCommunicator communicator(std::move(transport), {.algorithm = c.algorithm});
-      run_rank(c, communicator);
-    });
-    for (const std::exception_ptr& error : report.errors)
-      if (error) std::rethrow_exception(error);
+    test::run_simulated(
+        options, [&](Communicator& communicator) { run_rank(c, communicator); },
+        testing::options_for(*algorithm_named(c.algorithm), c.world));
   });
 }
 
-TEST_CASE("property: any case on threads equals one process on the union") {
-  for_each_seed(1000, 1040, [](std::uint64_t seed) {
-    const Case c = draw(seed);
-    run_threads(c.world, {.comm = c.algorithm == Algorithm::ring ? "ring" : "direct"},
+TEST_CASE("drill gradients-threads: any case on threads equals one process on the union" *
+          doctest::test_suite("slow")) {
+  test::drill(40, [](std::uint64_t seed) {
+    const Case c = draw(1000 + seed);
+    run_threads(c.world, {.comm = c.algorithm},
                 [&](World& world) { run_rank(c, world.communicator()); });
   });
 }

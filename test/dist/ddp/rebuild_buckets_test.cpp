@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "device.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/optimizer.h"
+#include "support/device.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -16,9 +16,9 @@ using test::here;
 namespace {
 
 /// Registered a, b, c, d; used d, a, c, b: so they become ready as b, c, a, d.
-struct Net {
+struct FourLayers {
   std::vector<Parameter> all;
-  explicit Net(int seed = 0) {
+  explicit FourLayers(int seed = 0) {
     for (int k = 0; k < 4; ++k) {
       Tensor value = Tensor::empty({3, 3}, DType::f64);
       for (std::int64_t i = 0; i < 9; ++i)
@@ -66,13 +66,13 @@ DdpOptions options(bool rebuild_buckets, std::string layout = {}) {
 TEST_CASE("after the first step the buckets follow the ready order, and gradients stay") {
   for (const int size : {1, 2, 3})
     run_threads(size, {.comm = "direct"}, [](World& world) {
-      const Net net, fixed;
+      const FourLayers net, fixed;
       const DistributedDataParallel ddp(net.all, {}, world, options(true));
       const DistributedDataParallel never(fixed.all, {}, world, options(false));
       check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
                    "the first plan");
       for (int step = 0; step < 3; ++step) {
-        for (const Net* n : {&net, &fixed}) {
+        for (const FourLayers* n : {&net, &fixed}) {
           for (const Parameter& p : n->all) p.zero_grad();
           Tape tape;
           tape.backward(n->loss(world.rank(), step));
@@ -90,7 +90,7 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
 
 TEST_CASE("a layout from a checkpoint holds from the first step on") {
   run_threads(2, {}, [](World& world) {
-    const Net net;
+    const FourLayers net;
     const DistributedDataParallel ddp(net.all, {}, world, options(true, "1 2 0 3 / 2"));
     for (int step = 0; step < 2; ++step) {
       check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
@@ -100,7 +100,7 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
     }
     bool refused = false;
     try {
-      const Net other;
+      const FourLayers other;
       const DistributedDataParallel bad(other.all, {}, world, options(false, "1 2 0 / 2"));
     } catch (const UsageError& error) {
       refused = std::string(error.what()).find("orders 3 parameters, the model has 4") !=
@@ -112,7 +112,7 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
 
 TEST_CASE("an accumulation window is never cut by a new layout") {
   run_threads(2, {.comm = "direct"}, [](World& world) {
-    const Net net, whole;
+    const FourLayers net, whole;
     const DistributedDataParallel ddp(net.all, {}, world, options(true));
     const DistributedDataParallel once(whole.all, {}, world, options(false));
     for (int part = 0; part < 3; ++part) {
@@ -136,7 +136,7 @@ TEST_CASE("an accumulation window is never cut by a new layout") {
 TEST_CASE(
     "local SGD: steps of one's own on the mean of one's window, then the mean of the replicas") {
   run_threads(3, {}, [](World& world) {
-    const Net net, alone;
+    const FourLayers net, alone;
     optim::SGD local(net.all, {.lr = 0.5}), reference(alone.all, {.lr = 0.5});
     DistributedDataParallel ddp(net.all, {}, world);
     for (int step = 0; step < 3; ++step) {
@@ -181,7 +181,7 @@ TEST_CASE(
 
 TEST_CASE("averaging refuses to overwrite gradients that are still wanted") {
   run_threads(2, {}, [](World& world) {
-    const Net net;
+    const FourLayers net;
     DistributedDataParallel ddp(net.all, {}, world);
     Tape tape;
     tape.backward(net.loss(world.rank(), 0), {}, {.sync = false});

@@ -5,31 +5,23 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <random>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/dist/collectives/host_communicator.h"
-#include "lockstep/dist/simulated/simulated_world.h"
+#include "support/worlds.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
 
 namespace {
 
-/// Runs `program` on every rank of a simulated world and throws what any rank threw.
 void run(const SimOptions& options, Algorithm algorithm,
          const std::function<void(Communicator&)>& program) {
-  const SimReport report = simulate(options, [&](int, std::unique_ptr<Transport> transport) {
-    HostCommunicator communicator(std::move(transport), {.algorithm = algorithm});
-    program(communicator);
-  });
-  for (const std::exception_ptr& error : report.errors)
-    if (error) std::rethrow_exception(error);
+  test::run_simulated(options, program, {.algorithm = algorithm});
 }
 
-struct Model {
+struct Chain {
   std::vector<Parameter> parameters;
-  explicit Model(int layers, std::int64_t width = 5) {
+  explicit Chain(int layers, std::int64_t width = 5) {
     for (int k = 0; k < layers; ++k) {
       Tensor value = Tensor::empty({width, width}, DType::f64);
       for (std::int64_t i = 0; i < value.numel(); ++i)
@@ -63,86 +55,9 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE(
-    "gradients equal one process on the union of the data: uneven and empty batches, any cap") {
-  std::mt19937 random(11);
-  for (int round = 0; round < 150; ++round) {
-    const SimOptions options{.seed = random(),
-                             .size = 1 + static_cast<int>(random() % 7),
-                             .shared_memory = random() % 2 == 0};
-    const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::direct;
-    const std::size_t cap = 1 + random() % 700;
-    std::vector<std::int64_t> begin = {0};  // rank r has rows [begin[r], begin[r + 1])
-    for (int r = 0; r < options.size; ++r)
-      begin.push_back(begin.back() + static_cast<std::int64_t>(random() % 4));
-    if (begin.back() == 0) begin.back() = 1;
-    INFO("round ", round, ", world ", options.size, ", seed ", options.seed, ", cap ", cap);
-
-    const Model whole(4);
-    {
-      Tape tape;
-      tape.backward(whole.loss(rows(0, begin.back()), 15));
-    }
-    run(options, algorithm, [&](Communicator& communicator) {
-      const Model model(4);
-      Reducer reducer(model.parameters, communicator, {.caps = {cap}});
-      const auto r = static_cast<std::size_t>(communicator.rank());
-      for (int step = 0; step < 2; ++step) {
-        for (const Parameter& p : model.parameters) p.zero_grad();
-        Tape tape;
-        tape.backward(model.loss(rows(begin[r], begin[r + 1]), 15),
-                      Weight{static_cast<double>(begin[r + 1] - begin[r]),
-                             static_cast<double>(begin.back())});
-        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
-          const Parameter& p = model.parameters[k];
-          check<Error>(p.gradient_state() == GradientState::synchronized, "not synchronized");
-          const double worst = largest_difference(p.gradient(), whole.parameters[k].gradient());
-          check<Error>(worst < 1e-14, "rank {}, {}: off by {}", r, p.name(), worst);
-        }
-      }
-    });
-  }
-}
-
-TEST_CASE("parameters that some ranks do not use, that none uses, that change from step to step") {
-  std::mt19937 random(5);
-  for (int round = 0; round < 60; ++round) {
-    const SimOptions options{.seed = random(), .size = 1 + static_cast<int>(random() % 4)};
-    std::vector<std::vector<unsigned>> used(3);  // per step and rank: bit k = layer k
-    for (auto& step : used)
-      for (int r = 0; r < options.size; ++r) step.push_back(1 + random() % 15);
-    INFO("round ", round, ", world ", options.size, ", seed ", options.seed);
-    run(options, Algorithm::automatic, [&](Communicator& communicator) {
-      const Model model(4);
-      Reducer reducer(model.parameters, communicator, {.caps = {300}});
-      for (const auto& step : used) {
-        const Model expected(4);
-        const double world = communicator.size();
-        for (int r = 0; r < communicator.size(); ++r) {
-          Tape tape;
-          tape.backward(expected.loss(rows(r, r + 2), step[static_cast<std::size_t>(r)]),
-                        Weight{1, world});
-        }
-        for (const Parameter& p : model.parameters) p.zero_grad();
-        const int me = communicator.rank();
-        Tape tape;
-        tape.backward(model.loss(rows(me, me + 2), step[static_cast<std::size_t>(me)]));
-        for (std::size_t k = 0; k < model.parameters.size(); ++k) {
-          const Tensor mine = model.parameters[k].gradient(),
-                       right = expected.parameters[k].gradient();
-          check<Error>(mine.defined() == right.defined(), "w{}: has {} and should have {}", k,
-                       mine.defined(), right.defined());
-          if (mine.defined())
-            check<Error>(largest_difference(mine, right) < 1e-14, "w{} differs", k);
-        }
-      }
-    });
-  }
-}
-
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
   run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {
-    const Model model(2), expected(2);
+    const Chain model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     for (int part = 0; part < 3; ++part) {
       const unsigned used = part == 1 ? 1 : 3;  // once without the second layer
@@ -163,7 +78,7 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
 
 TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
-    const Model model(2), expected(2);
+    const Chain model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     {
       Tape tape;
@@ -186,7 +101,7 @@ TEST_CASE("direct: the same bits for any bucket cap, with and without shared mem
       std::vector<double> bits;
       run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::direct,
           [&](Communicator& communicator) {
-            const Model model(4);
+            const Chain model(4);
             Reducer reducer(model.parameters, communicator, {.caps = {cap}});
             const int first = 3 * communicator.rank();
             Tape tape;
@@ -212,7 +127,7 @@ TEST_CASE("buckets travel while backward goes on") {
         seen.push_back(last->gradient_slot().data<double>()[0]);
       }
     } watch;
-    const Model model(12);
+    const Chain model(12);
     watch.last = &model.parameters[11];
     std::vector<Observation> observations;  // before the reducer's: told before it launches
     for (const Parameter& p : model.parameters) observations.push_back(p.observe(watch));
@@ -232,7 +147,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
   const SimReport report =
       simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
         HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
-        const Model model(3);
+        const Chain model(3);
         Reducer reducer(model.parameters, communicator, {.caps = {1}});
         const auto step = [&](bool fails) {
           Tape tape;
@@ -256,7 +171,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
 
 TEST_CASE("a parameter has one reducer and is listed once") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
-    const Model model(2);
+    const Chain model(2);
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
         Reducer reducer(parameters, communicator, {.caps = {100}});
@@ -273,7 +188,7 @@ TEST_CASE("a parameter has one reducer and is listed once") {
 
 TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
   run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
-    const Model model(2);
+    const Chain model(2);
     {
       const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
       check<Error>(model.parameters[0].managed(), "managed");

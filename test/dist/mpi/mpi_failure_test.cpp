@@ -8,15 +8,14 @@
 
 #include "dist/collectives/exercise.h"
 #include "mpi_job.h"
+#include "support/text.h"
 
 namespace lockstep::dist {
 namespace {
 
 using namespace testing;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::contains;
 
 // The error of this call, which must come.
 std::string error_of(const std::function<void()>& call, bool* echo = nullptr) {
@@ -143,7 +142,7 @@ TEST_CASE("mpi rank: what fails" * doctest::skip()) {
   end->connect();  // the first to end has mpirun end the others
 }
 
-TEST_CASE("mpi: mismatches, timeouts and reasons reach every rank") {
+TEST_CASE("mpi: mismatches, timeouts and reasons reach every rank" * doctest::test_suite("slow")) {
   if (!can_start()) return;
   const MpiJob job = start(3, "mpi rank: what fails");
   INFO(job.out);
@@ -181,7 +180,8 @@ TEST_CASE("mpi rank: throws" * doctest::skip()) {
   work_until([](int rank) { check<DataError>(rank != 1, "no such file"); });
 }
 
-TEST_CASE("mpi: when a rank ends early, so does the job, and not well") {
+TEST_CASE("mpi: when a rank ends early, so does the job, and not well" *
+          doctest::test_suite("slow")) {
   if (!can_start()) return;
   for (const char* how : {"killed", "exits", "throws"}) {
     CAPTURE(how);

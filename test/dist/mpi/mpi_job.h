@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/dist/mpi/mpi.h"
+#include "support/text.h"
 
 namespace lockstep::dist::testing {
 
@@ -18,12 +19,7 @@ inline const Seconds limit(30);
 struct MpiJob {
   int code;  // exit code of mpirun, or -1 if a signal ended it
   std::string out;
-  int count(const std::string& text) const {
-    int times = 0;
-    for (std::size_t at = 0; (at = out.find(text, at)) != std::string::npos; at += text.size())
-      ++times;
-    return times;
-  }
+  int count(const std::string& text) const { return test::count(out, text); }
 };
 
 inline MpiJob shell(const std::string& command) {

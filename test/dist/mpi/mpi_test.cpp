@@ -35,12 +35,12 @@ void exercise_narrow(Communicator& comm, int base) {
   };
   refill();
   comm.all_reduce(data, "narrow").wait();
-  expect<T>("all_reduce in 16 bits", comm.rank(), data, 0, sum);
+  expect_elements<T>("all_reduce in 16 bits", comm.rank(), data, 0, sum);
   refill();
   const Range own = partition(count, comm.size(), comm.rank());
   const Tensor part = Tensor::empty({own.size()}, dtype_of<T>());
   comm.reduce_scatter(data, part, "narrow").wait();
-  expect<T>("reduce_scatter in 16 bits", comm.rank(), part, own.begin, sum);
+  expect_elements<T>("reduce_scatter in 16 bits", comm.rank(), part, own.begin, sum);
 }
 
 void exercise_everything(Communicator& comm) {
@@ -73,11 +73,11 @@ void exercise_aliases(Communicator& comm) {
   fill<float>(whole, comm.rank());
   const Tensor part = whole.slice(own.begin, own.end);
   comm.reduce_scatter(whole, part, "in place").wait();
-  expect<float>("reduce_scatter in place", comm.rank(), part, own.begin,
-                [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
+  expect_elements<float>("reduce_scatter in place", comm.rank(), part, own.begin,
+                         [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
   comm.all_gather(part, whole, "in place").wait();
-  expect<float>("all_gather in place", comm.rank(), whole, 0,
-                [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
+  expect_elements<float>("all_gather in place", comm.rank(), whole, 0,
+                         [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
 }
 
 void exercise_queue(Communicator& comm) {
@@ -178,7 +178,7 @@ TEST_CASE("mpi rank: what works" * doctest::skip()) {
   say(fmt::format("rank {} of {}: all well", comm->rank(), comm->size()));
 }
 
-TEST_CASE("mpi: all operations, groups, queues, pieces") {
+TEST_CASE("mpi: all operations, groups, queues, pieces" * doctest::test_suite("slow")) {
   if (!can_start()) return;
   for (const int world : {1, 2, 3, 4, 7}) {
     CAPTURE(world);

@@ -9,10 +9,12 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "support/text.h"
 
 namespace lockstep::dist {
 namespace {
 
+using test::contains;
 using Variables = std::map<std::string, std::string>;
 
 std::optional<Launch> read(const Variables& variables) {
@@ -59,10 +61,6 @@ std::string error_of(const Variables& variables) {
     return error.what();
   }
   return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("environment: started alone") {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "dist/transport/processes.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {

@@ -1,13 +1,12 @@
 // Collectives in the simulated world: orders, delays and losses that threads never show.
-// LOCKSTEP_SEED=N replays one seed of the long test.
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <random>
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/dist/simulated/simulated_world.h"
+#include "support/drill.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -60,8 +59,8 @@ void overlapping(Communicator& comm, std::int64_t count, std::mt19937_64& random
   for (int waits = 0; waits < 3; ++waits) works[random() % 3].wait();
   for (Work& work : works) work.wait();
   for (const Tensor& tensor : tensors) {
-    expect<float>("overlapping", comm.rank(), tensor, 0,
-                  [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
+    expect_elements<float>("overlapping", comm.rank(), tensor, 0,
+                           [&](std::int64_t i) { return sum_of_values(comm.size(), i); });
   }
 }
 
@@ -116,25 +115,18 @@ std::string verdict(const Scenario& scenario, const SimReport& report) {
 
 }  // namespace
 
-TEST_CASE("simulated: a thousand worlds with delays, reordered progress, stalls and a lost rank") {
-  std::uint64_t first = 0, end = 1000;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  end = 150;
-#endif
-  if (const char* seed = std::getenv("LOCKSTEP_SEED")) {
-    first = std::strtoull(seed, nullptr, 10);
-    end = first + 1;
-  }
+TEST_CASE("drill collectives: worlds with delays, reordered progress, stalls and a lost rank" *
+          doctest::test_suite("slow")) {
   int losses = 0, survivors_hit = 0;
-  for (std::uint64_t seed = first; seed < end; ++seed) {
+  const std::uint64_t runs = test::drill(300, [&](std::uint64_t seed) {
     const Scenario scenario(seed);
     const SimReport report = play(scenario);
     const std::string wrong = verdict(scenario, report);
-    CHECK_MESSAGE(wrong == "", "LOCKSTEP_SEED=" << seed << ": " << wrong);
+    check<Error>(wrong.empty(), "{}", wrong);
     for (const bool lost : report.lost) losses += lost;
     for (const auto& error : report.errors) survivors_hit += error != nullptr;
-  }
-  if (end - first > 100) {  // the faults do strike
+  });
+  if (runs >= 300) {  // the faults do strike
     CHECK(losses > 20);
     CHECK(survivors_hit > losses);
   }

@@ -7,7 +7,7 @@
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/transport/byte_ring.h"
 #include "lockstep/dist/transport/shared_memory.h"
-#include "processes.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/hash.h"
-#include "processes.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {

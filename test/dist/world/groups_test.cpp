@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "dist/collectives/exercise.h"
-#include "dist/transport/processes.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/world/world.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep {
 namespace {

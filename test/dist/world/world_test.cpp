@@ -9,8 +9,8 @@
 #include <cstdlib>
 
 #include "dist/collectives/exercise.h"
-#include "dist/transport/processes.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "support/forked_ranks.h"
 
 namespace lockstep {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/dist/rendezvous/descriptor.h"
+#include "support/text.h"
 
 namespace lockstep::test {
 
@@ -56,9 +57,5 @@ Ended run(const std::vector<std::string>& command, const std::vector<std::string
 /// `lockstep-run -n ranks [options] sh -c script`.
 std::vector<std::string> launched(int ranks, const std::string& script,
                                   const std::vector<std::string>& options = {});
-
-std::vector<std::string> lines_of(const std::string& text);
-int count(const std::string& text, const std::string& part);
-bool contains(const std::string& text, const std::string& part);
 
 }  // namespace lockstep::test

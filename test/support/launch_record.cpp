@@ -1,9 +1,10 @@
-// Which test case launches which kernels: with LOCKSTEP_LAUNCHES=FILE in the environment, a test
-// program writes a line `test case <tab> kernel` for each pair. The test facts_launches reads them.
+// Which test case launches which kernels. If the environment has LOCKSTEP_LAUNCHES=FOLDER, each test
+// case writes a file there: lines `test case <tab> kernel`. The test facts_launches reads the folders.
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -16,19 +17,20 @@ class LaunchRecord : public doctest::IReporter {
  public:
   explicit LaunchRecord(const doctest::ContextOptions&) {}
 
-  void test_run_start() override {
-    if (const char* path = std::getenv("LOCKSTEP_LAUNCHES")) file_.open(path);
-  }
   void test_case_start(const doctest::TestCaseData& test) override {
     name_ = test.m_name;
-    if (file_.is_open()) before_ = lockstep::gpu::kernel_launches();
+    if (folder_) before_ = lockstep::gpu::kernel_launches();
   }
   void test_case_end(const doctest::CurrentTestCaseStats&) override {
-    if (!file_.is_open()) return;
+    if (!folder_) return;
+    // Every case has a file of its own: ctest runs cases at the same time, and again.
+    const std::string file = std::to_string(std::hash<std::string>{}(name_)) + ".txt";
+    std::ofstream record(std::filesystem::path(folder_) / file);
     for (const auto& [kernel, launches] : lockstep::gpu::kernel_launches())
-      if (launches > before_[kernel]) file_ << name_ << '\t' << kernel << '\n';
+      if (launches > before_[kernel]) record << name_ << '\t' << kernel << '\n';
   }
 
+  void test_run_start() override {}
   void report_query(const doctest::QueryData&) override {}
   void test_run_end(const doctest::TestRunStats&) override {}
   void test_case_reenter(const doctest::TestCaseData&) override {}
@@ -40,7 +42,7 @@ class LaunchRecord : public doctest::IReporter {
   void test_case_skipped(const doctest::TestCaseData&) override {}
 
  private:
-  std::ofstream file_;
+  const char* const folder_ = std::getenv("LOCKSTEP_LAUNCHES");
   std::string name_;
   std::map<std::string, std::uint64_t> before_;
 };

@@ -1,4 +1,4 @@
-#include "op_table.h"
+#include "support/op_table.h"
 
 #include <cmath>
 #include <random>

@@ -22,6 +22,9 @@
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "support/expect.h"
+#include "support/temporary_folder.h"
+#include "support/text.h"
 
 namespace lockstep::test {
 
@@ -33,36 +36,6 @@ struct Outcome {
   std::string message;  ///< of the error that left its function
   double seconds = 0;   ///< since the start of all
   bool well() const { return code == 0; }
-};
-
-/// In a child, instead of doctest's macros (their counts would stay in the child).
-template <class... Args>
-void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) {
-  check<Error>(condition, format, std::forward<Args>(args)...);
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-/// A folder that goes with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string();
-    check<Error>(mkdtemp(pattern.data()) != nullptr, "cannot make {}", pattern);
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::string path_;
 };
 
 /// In a child: the environment that lockstep-run would give it, for World::join(). With

@@ -1,4 +1,4 @@
-#include "cli/process.h"
+#include "support/program.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -116,21 +116,5 @@ std::vector<std::string> launched(int ranks, const std::string& script,
   command.insert(command.end(), {"sh", "-c", script});
   return command;
 }
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size())
-    ++found;
-  return found;
-}
-
-bool contains(const std::string& text, const std::string& part) { return count(text, part) > 0; }
 
 }  // namespace lockstep::test

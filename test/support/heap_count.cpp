@@ -1,4 +1,4 @@
-#include "heap_count.h"
+#include "support/heap_count.h"
 
 #include <atomic>
 #include <cstdlib>

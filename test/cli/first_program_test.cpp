@@ -1,0 +1,61 @@
+// The README's program: it is samples/first_program.cpp, and it trains.
+
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "support/program.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+/// A source from its first include on, with single spaces between words.
+std::string words_of_program(const std::string& text) {
+  std::istringstream stream(text.substr(text.find("#include")));
+  std::string words;
+  for (std::string word; stream >> word;) words += word + " ";
+  return words;
+}
+
+std::string file(const std::string& path) {
+  std::ifstream stream(LOCKSTEP_SOURCE_DIR "/" + path);
+  REQUIRE(stream);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Runs it in the folder of the sources, whose data it reads; what each rank has learned.
+std::vector<std::string> learned(int ranks) {
+  const Ended ended =
+      run({"sh", "-c",
+           "cd '" LOCKSTEP_SOURCE_DIR "' && exec " LOCKSTEP_BIN_DIR "/lockstep-run -n " +
+               std::to_string(ranks) + " " LOCKSTEP_BIN_DIR "/first_program_that_tells"});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  return lines_of(ended.out);
+}
+
+}  // namespace
+
+TEST_CASE("first program: the README has the text of the sample") {
+  const std::string readme = file("README.md");
+  const std::size_t begin = readme.find("```cpp\n"), end = readme.find("```\n", begin + 7);
+  REQUIRE(end != std::string::npos);
+  CHECK(words_of_program(readme.substr(begin, end - begin)) ==
+        words_of_program(file("samples/first_program.cpp")));
+}
+
+TEST_CASE("first program: one rank and two train the digits, replicas are the same") {
+  for (const int ranks : {1, 2}) {
+    const std::vector<std::string> lines = learned(ranks);
+    REQUIRE(lines.size() == static_cast<std::size_t>(ranks));
+    CHECK(std::set<std::string>(lines.begin(), lines.end()).size() == 1);
+    double accuracy = 0;
+    REQUIRE(std::sscanf(lines[0].c_str(), "accuracy=%lf digest=", &accuracy) == 1);
+    CHECK(accuracy > 0.95);
+  }
+}

@@ -1,0 +1,201 @@
+// Ranks that do not come, disagree, give up or die at the rendezvous.
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+
+#include "dist/rendezvous/rendezvous_support.h"
+
+namespace lockstep::dist {
+namespace {
+
+using namespace testing;
+
+/// A rank that has proved to belong to the job, and waits for the answer.
+Descriptor come_in(const std::string& address, const Credentials& own) {
+  std::string why;
+  const Deadline deadline(Seconds(10));
+  Descriptor socket;
+  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
+  expect(prove(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
+         "rank {} is not let in", own.rank);
+  return socket;
+}
+
+/// Rank `victim` was killed; the others must say so, or at least rank 0 must.
+void check_killed(const std::vector<Outcome>& outcomes, int victim, bool only_rank_0_knows) {
+  for (int r = 0; r < static_cast<int>(outcomes.size()); ++r) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(r)];
+    CAPTURE(victim);
+    CAPTURE(r);
+    CAPTURE(outcome.message);
+    CHECK(outcome.seconds < 5);
+    if (r == victim) {
+      CHECK(outcome.signal == SIGKILL);
+    } else {
+      CHECK(outcome.code == 1);
+      if (r == 0 || !only_rank_0_knows)
+        CHECK(contains(outcome.message, "rank " + std::to_string(victim) + " is gone"));
+    }
+  }
+}
+
+TEST_CASE("rendezvous: a rank that never arrives") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  const auto errors = run_ranks(
+      3, [&](int rank) { join_rendezvous(options_for(address, rank == 2 ? 3 : rank, 5, 0.3)); });
+  for (const std::string& error : errors) CHECK(contains(error, "ranks 2, 4 are missing"));
+  CHECK(folder.empty());
+  CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 1, 2, 0.1)),
+                       doctest::Contains("did not find rank 0"), CommError);
+}
+
+TEST_CASE("rendezvous: missing or different at an exchange") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  SUBCASE("missing") {
+    std::atomic<int> ended{0};
+    const auto errors = run_ranks(3, [&](int rank) {
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3, 0.5));
+      struct Count {
+        std::atomic<int>& ended;
+        ~Count() { ++ended; }
+      };
+      if (rank == 2) {
+        while (ended < 2) std::this_thread::yield();
+        return;
+      }
+      const Count count{ended};
+      rendezvous->all_gather("sizes", "");
+    });
+    for (const std::size_t r : {0, 1})
+      CHECK(contains(errors[r], "'sizes': after 0.5 s rank 2 is missing"));
+  }
+  SUBCASE("different") {
+    const auto errors = run_ranks(3, [&](int rank) {
+      join_rendezvous(options_for(address, rank, 3))->all_gather(rank == 1 ? "b" : "a", "");
+    });
+    for (const std::string& error : errors)
+      CHECK(contains(error, "rank 1 is in 'b', rank 0 in 'a'"));
+  }
+  SUBCASE("gives up") {
+    const auto errors = run_ranks(3, [&](int rank) {
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
+      if (rank == 2)
+        rendezvous->abort("rank 2 has no data");
+      else
+        rendezvous->all_gather("sizes", "");
+    });
+    CHECK(errors[0] == "rank 2 has no data");
+    CHECK(errors[1] == "rank 2 has no data");
+  }
+  SUBCASE("gives up without a reason") {
+    const auto errors = run_ranks(3, [&](int rank) {
+      const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
+      if (rank == 2) rendezvous->abort("");
+      rendezvous->all_gather("sizes", "");
+    });
+    for (const std::string& error : errors) CHECK(error == "a rank gave up");
+  }
+}
+
+TEST_CASE("rendezvous: a rank is killed in an exchange") {
+  const TemporaryFolder folder;
+  for (const int victim : {0, 1, 2}) {
+    const auto outcomes = test::run_processes(3, [&](int rank) {
+      const auto rendezvous =
+          join_rendezvous(options_for("unix:" + folder / "rendezvous", rank, 3));
+      exchange(*rendezvous);
+      if (rank == victim) ::raise(SIGKILL);
+      rendezvous->all_gather("last", "");
+    });
+    check_killed(outcomes, victim, false);
+  }
+}
+
+TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("slow")) {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  SUBCASE("rank 0, with greetings unanswered") {
+    const auto outcomes = test::run_processes(3, [&](int rank) {
+      if (rank == 0) {
+        const Descriptor listener = listen_on(Endpoint::parse(address));
+        std::array<Descriptor, 2> peers;
+        for (Descriptor& peer : peers)
+          while (!(peer = accept_from(listener.get()))) ::usleep(1000);
+        ::raise(SIGKILL);
+      }
+      join_rendezvous(options_for(address, rank, 3));
+    });
+    check_killed(outcomes, 0, true);
+    for (const std::size_t r : {1, 2})
+      CHECK(contains(outcomes[r].message, "rank 0 no longer listens"));
+  }
+  SUBCASE("another, after its greeting") {
+    for (const int victim : {1, 2}) {
+      const auto outcomes = test::run_processes(3, [&](int rank) {
+        if (rank == victim) {
+          const Descriptor socket = come_in(address, options_for(address, rank, 3).credentials);
+          ::usleep(50'000);
+          ::raise(SIGKILL);
+        }
+        if (rank == 3 - victim) ::usleep(200'000);
+        join_rendezvous(options_for(address, rank, 3, rank == 0 ? 20 : 0.5));
+      });
+      check_killed(outcomes, victim, true);
+      CHECK(outcomes[0].kind == "peer");
+    }
+  }
+  SUBCASE("another, while one waits for an answer: both who remain are echoes") {
+    const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
+      if (rank == 1) {
+        const Descriptor socket = come_in(address, options_for(address, 1, 4).credentials);
+        ::usleep(500'000);
+        ::raise(SIGKILL);
+      }
+      join_rendezvous(options_for(address, rank, 4));
+    });
+    for (const std::size_t r : {0, 2}) {
+      CHECK(outcomes[r].kind == "peer");
+      CHECK(contains(outcomes[r].message, "rank 1 is gone before all ranks had joined"));
+    }
+  }
+}
+
+TEST_CASE("rendezvous: no descriptor is left for another connection") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    if (rank == 0) {  // one descriptor more, for the listener
+      const int next = Descriptor(::open("/dev/null", O_RDONLY)).get();
+      const rlimit limit{static_cast<rlim_t>(next + 1), static_cast<rlim_t>(next + 1)};
+      expect(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    }
+    join_rendezvous(options_for(address, rank, 2, rank == 0 ? 20 : 1));
+  });
+  CHECK(outcomes[0].message == "[rendezvous] cannot accept a connection: Too many open files");
+  CHECK_FALSE(outcomes[1].well());
+}
+
+TEST_CASE("rendezvous: who is gone") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  const auto outcomes = test::run_processes(3, [&](int rank) {
+    const auto rendezvous = join_rendezvous(options_for(address, rank, 3));
+    exchange(*rendezvous);
+    if (rank == 1) return;
+    const Deadline deadline(Seconds(10));
+    const int looked_for = rank == 0 ? 1 : 0;
+    while (rendezvous->gone() != std::vector<int>{looked_for})
+      expect(!deadline.passed(), "rank {} is not seen to be gone", looked_for);
+  });
+  test::check_all_well(outcomes);
+}
+
+}  // namespace
+}  // namespace lockstep::dist

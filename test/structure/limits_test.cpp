@@ -1,0 +1,117 @@
+// Files and folders that one can read, and one format.
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "structure/tree.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+/// Characters of a line of UTF-8.
+std::size_t width_of(std::string_view line) {
+  std::size_t count = 0;
+  for (const char byte : line) count += (byte & 0xc0) != 0x80;
+  return count;
+}
+
+/// "[text](target)" takes the width of "[text]": a target cannot be broken.
+std::string without_targets(std::string line) {
+  for (std::size_t at = 0; (at = line.find("](", at)) != std::string::npos; ++at) {
+    const std::size_t end = line.find(')', at);
+    if (end != std::string::npos) line.erase(at + 1, end - at);
+  }
+  return line;
+}
+
+/// The numbers of lines of prose that are longer than 100 columns: not those of tables and code.
+std::vector<std::size_t> long_lines(const std::vector<std::string>& lines) {
+  std::vector<std::size_t> found;
+  bool code = false;
+  for (std::size_t k = 0; k < lines.size(); ++k) {
+    if (lines[k].starts_with("```")) code = !code;
+    if (!code && !lines[k].starts_with('|') && width_of(without_targets(lines[k])) > 100)
+      found.push_back(k + 1);
+  }
+  return found;
+}
+
+struct Ended {
+  int code;
+  std::string out;
+};
+
+Ended shell(const std::string& command) {
+  std::FILE* const pipe = popen((command + " 2>&1 </dev/null").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  Ended ended{-1, {}};
+  char buffer[4096];
+  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe))
+    ended.out.append(buffer, got);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) ended.code = WEXITSTATUS(status);
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("limits: no source has more than 400 lines") {
+  for (const std::string& file : files_of_tree())
+    if (is_source(file)) {
+      CAPTURE(file);
+      CHECK(lines_of_file(file).size() <= 400);
+    }
+}
+
+TEST_CASE("limits: no folder has more than 25 files") {
+  std::map<std::string, int> files;
+  for (const std::string& file : files_of_tree())
+    ++files[std::filesystem::path(file).parent_path()];
+  for (const auto& [folder, count] : files) {
+    CAPTURE(folder);
+    CHECK(count <= 25);
+  }
+}
+
+TEST_CASE("limits: prose has at most 100 columns") {
+  CHECK(long_lines({std::string(101, 'x'), "|" + std::string(100, 'x')}).size() == 1);
+  CHECK(long_lines({"```", std::string(101, 'x'), "```", std::string(101, 'x')}).size() == 1);
+  CHECK(long_lines({"[a](" + std::string(100, 'x') + ") b"}).empty());
+  // These are longer still. A document that is mended leaves the list.
+  const std::set<std::string> not_yet = {
+      "ARCHITECTURE.md", "README.md",       "docs/benchmarks.md", "docs/communicators.md",
+      "docs/ddp.md",     "docs/kernels.md", "docs/simulator.md",  "samples/data/digits/README.md"};
+  for (const std::string& file : files_of_tree()) {
+    if (!file.ends_with(".md")) continue;
+    CAPTURE(file);
+    const std::vector<std::size_t> found = long_lines(lines_of_file(file));
+    if (not_yet.contains(file)) {
+      CHECK_MESSAGE(!found.empty(), "it is no longer too long: take it off the list");
+    } else {
+      for (const std::size_t line : found) FAIL_CHECK("line ", line);
+    }
+  }
+}
+
+TEST_CASE("format: every source is as clang-format 14 writes it") {
+  // Other versions break lines in other places.
+  std::string program;
+  for (const std::string name : {"clang-format-14", "clang-format"})
+    if (program.empty() && contains(shell(name + " --version").out, "version 14.")) program = name;
+  if (program.empty()) {
+    MESSAGE("skipped: there is no clang-format 14");
+    return;
+  }
+  std::string command = "cd '" LOCKSTEP_SOURCE_DIR "' && " + program + " --dry-run -Werror";
+  for (const std::string& file : files_of_tree())
+    if (is_source(file)) command += " '" + file + "'";
+  const Ended ended = shell(command);
+  CHECK_MESSAGE(ended.code == 0, ended.out);
+}
