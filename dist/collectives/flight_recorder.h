@@ -2,8 +2,8 @@
 /// What a communicator remembers of its last calls: always on, a few stores per call, read when
 /// something has gone wrong.
 ///
-///     all_reduce #17 'bucket 0' of 133904 f32 (direct)   called 60.001 s ago   done after 210.4 us
-///     all_reduce #18 'bucket 1' of 401982 f32 (direct)   called 60.000 s ago   under way for ...
+///     all_reduce #17 'bucket 0' of 133904 f32 (two-shot)   called 60.001 s ago   done after 210.4 us
+///     all_reduce #18 'bucket 1' of 401982 f32 (two-shot)   called 60.000 s ago   under way for ...
 ///
 /// It also knows which call each other rank was last heard from in: the rank that is behind is
 /// the one to look at.

@@ -1,6 +1,6 @@
 #pragma once
 /// Flags by which the streams of ranks wait for each other, and the row of operations in which they
-/// are set and awaited: dist/gpu/ipc_engine.h.
+/// are set and awaited: dist/gpu/ipc_engine.cpp.
 
 #include <cuda.h>
 #include <cuda_runtime.h>

@@ -1,8 +1,36 @@
-#include "lockstep/dist/gpu/ipc_engine.h"
+// Collectives by kernels that read and write the peers' memory, on GPUs of one machine. Several
+// ranks may share a GPU.
+//
+// Every rank owns regions (memory of cudaMalloc) and flags, a 32-bit value for each peer and
+// purpose. The peers have mapped both:
+//
+//     signal(q, f):  flag f of this rank at q := 1          a stream's write, after all before it
+//     await(q, f):   until flag f of q here is 1; := 0      a stream's wait: no kernel spins
+//
+// No kernel spins: a kernel that waited for a peer on the same GPU could keep the very kernel from
+// running that it waits for. As a flag goes back to 0 each time, the same operations work again when
+// a recorded step is replayed. No flag is set twice before it has been awaited: a rank that uses it
+// again has since met all ranks by other flags, which they signalled after they awaited this one.
+//
+// MEETING. Signal all, await all: streams go on when all of them are here. Then
+//
+//     all_reduce, two-shot   meet; reduce the own part of all regions into all, in tree order; meet
+//     reduce_scatter         meet; reduce the own part of all regions into the output; meet
+//     all_gather             meet; copy the input into the own part of all regions; meet
+//     broadcast              meet; copy the root's region; meet
+//
+// RING. The steps of dist/collectives/plan/ring.cpp: "send" signals that the part may be read,
+// "receive" awaits that, then adds the left neighbour's part to one's own, or copies it. A part is
+// written again only with what has gone all round the ring, through every rank that read it. Only
+// the last parts need an acknowledgement, to the left neighbour.
+//
+// A tensor outside the regions is copied to a region and back.
 
 #include <algorithm>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/dist/collectives/plan/plan.h"
+#include "lockstep/dist/gpu/device_engine.h"
 #include "lockstep/dist/gpu/flags.h"
 #include "lockstep/kernels/tree_reduce.h"
 
@@ -27,10 +55,10 @@ class IpcEngine final : public DeviceEngine {
         targets_(index(size_)) {}
 
   EngineKind kind() const override { return EngineKind::ipc; }
-  std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "direct, by ipc"; }
+  std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "two-shot, by ipc"; }
   Storage allocate(std::size_t bytes) override;
   RegionPlace place_of(const Tensor& buffer) const override;
-  void enqueue(const DeviceCollective& job, const Stream& stream) override;
+  void enqueue(const CollectiveCall& job, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
@@ -44,9 +72,9 @@ class IpcEngine final : public DeviceEngine {
     std::byte* at(int rank) const { return memory->base[index(rank)] + offset; }
   };
   Place find(const Tensor& buffer);
-  void work(const DeviceCollective& job, const Place& place, cudaStream_t stream);
-  void ring(const DeviceCollective& job, const Place& place, cudaStream_t stream);
-  void fold_own_part(const DeviceCollective& job, const Place& place);
+  void work(const CollectiveCall& job, const Place& place, cudaStream_t stream);
+  void ring(const CollectiveCall& job, const Place& place, cudaStream_t stream);
+  void reduce_own_part(const CollectiveCall& job, const Place& place);
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
@@ -56,6 +84,7 @@ class IpcEngine final : public DeviceEngine {
   Flags flags_;
   std::vector<PeerMemory> regions_;
   std::vector<PeerMemory> staging_;  // the last one, which is the largest, is used
+  Plan plan_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };
@@ -77,7 +106,7 @@ RegionPlace IpcEngine::place_of(const Tensor& buffer) const {
   return {};
 }
 
-// All ranks' buffers lie alike, which the announcement has compared; or in none of the regions.
+// The ranks have compared headers: all buffers lie at the same place, or none lies in a region.
 IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   const RegionPlace place = place_of(buffer);
   if (place.region >= 0) return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
@@ -87,12 +116,12 @@ IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   return {&staging_.back(), 0};
 }
 
-void IpcEngine::enqueue(const DeviceCollective& job, const Stream& stream) {
+void IpcEngine::enqueue(const CollectiveCall& job, const Stream& stream) {
   const auto queue = static_cast<cudaStream_t>(stream.native());
   const Place place = find(job.buffer);
   std::byte* const mine = place.at(rank_);
   const bool staged = mine != job.buffer.raw();
-  // Of a staging area, the peers may still read what the last job left there.
+  // The peers may still read what the last call left in the staging area.
   if (staged) flags_.meet(staging, queue);
   if (staged && job.operation != Operation::all_gather)
     copy(mine, job.buffer.raw(), job.buffer.bytes(), queue);
@@ -101,7 +130,7 @@ void IpcEngine::enqueue(const DeviceCollective& job, const Stream& stream) {
     copy(job.buffer.raw(), mine, job.buffer.bytes(), queue);
 }
 
-void IpcEngine::work(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
+void IpcEngine::work(const CollectiveCall& job, const Place& place, cudaStream_t stream) {
   const DType dtype = job.buffer.dtype();
   const bool narrow = dtype == DType::f16 || dtype == DType::bf16;  // a ring rounds at every hop
   if (job.operation == Operation::all_reduce && ring_ && !narrow) return ring(job, place, stream);
@@ -111,7 +140,7 @@ void IpcEngine::work(const DeviceCollective& job, const Place& place, cudaStream
   flags_.meet(before, stream);
   switch (job.operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: fold_own_part(job, place); break;
+    case Operation::reduce_scatter: reduce_own_part(job, place); break;
     case Operation::all_gather:
       for (int r = 0; r < size_; ++r)
         copy(place.at((rank_ + r) % size_) + begin, job.part.raw(), job.part.bytes(), stream);
@@ -124,7 +153,7 @@ void IpcEngine::work(const DeviceCollective& job, const Place& place, cudaStream
   flags_.meet(after, stream);
 }
 
-void IpcEngine::fold_own_part(const DeviceCollective& job, const Place& place) {
+void IpcEngine::reduce_own_part(const CollectiveCall& job, const Place& place) {
   const Range own = partition(job.buffer.numel(), size_, rank_);
   const std::size_t begin = static_cast<std::size_t>(own.begin) * size_of(job.buffer.dtype());
   for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
@@ -136,13 +165,13 @@ void IpcEngine::fold_own_part(const DeviceCollective& job, const Place& place) {
   kernels::tree_reduce(job.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
-void IpcEngine::ring(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
+void IpcEngine::ring(const CollectiveCall& job, const Place& place, cudaStream_t stream) {
   const DType dtype = job.buffer.dtype();
-  const Plan plan{Operation::all_reduce, Algorithm::ring, rank_, size_, job.buffer.numel()};
-  for (int s = 0; s < plan.steps(); ++s) {
-    const Step step = plan.step(s);
-    flags_.signal(step.to, first_step + s);
-    flags_.await(step.from, first_step + s);
+  int flag = first_step;
+  make_plan({Operation::all_reduce, Algorithm::ring, rank_, size_, job.buffer.numel()}, plan_);
+  for (const Step& step : plan_) {
+    flags_.signal(step.to, flag);
+    flags_.await(step.from, flag++);
     flags_.run(stream);
     const std::size_t begin = static_cast<std::size_t>(step.receive.begin) * size_of(dtype);
     std::byte* const mine = place.at(rank_) + begin;

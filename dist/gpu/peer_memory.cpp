@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/handle.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/gpu/zero.h"
 
 namespace lockstep::dist {
 namespace {
@@ -120,6 +120,15 @@ std::byte* address(const Card& card, Mapping& mapping) {
 }
 
 }  // namespace
+
+void zero_memory(void* data, std::size_t bytes) {
+  cudaStream_t made{};
+  call("allocate", "cudaStreamCreateWithFlags",
+             cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  const cuda::Handle<cudaStream_t, cudaStreamDestroy> stream(made);
+  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, made));
+  call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(made));
+}
 
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   const auto mapping = std::make_shared<Mapping>(device.index);

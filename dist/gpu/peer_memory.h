@@ -28,4 +28,8 @@ struct ReachError : DeviceError {
 /// throw, and name the first that does: DeviceError if it has no memory, else ReachError.
 PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
+/// Zeroes memory of the current device, and waits for that alone: on a stream of its own, because
+/// the device's other streams may wait for ranks that wait for this one.
+void zero_memory(void* data, std::size_t bytes);
+
 }  // namespace lockstep::dist

@@ -64,7 +64,7 @@ inline std::vector<std::string> messages_simulated(const dist::SimOptions& optio
   std::vector<std::string> messages(dist::index(options.size));
   const auto run_rank = [&](int rank, std::unique_ptr<dist::Transport> transport) {
     dist::HostCommunicator communicator(std::move(transport),
-                                        {.algorithm = dist::Algorithm::direct});
+                                        {.algorithm = dist::Algorithm::two_shot});
     try {
       body(communicator);
     } catch (const Error& error) {

@@ -1,7 +1,7 @@
 // Plans are carried out symbolically: an element is the multiset of ranks whose contributions are
 // in it, a channel a queue of tokens. No bytes, no transport, no executor.
 
-#include "lockstep/dist/collectives/plan.h"
+#include "lockstep/dist/collectives/plan/plan.h"
 
 #include <doctest/doctest.h>
 
@@ -30,9 +30,10 @@ constexpr Sum header = ~Sum{0};
 constexpr Sum garbage = Sum{127} << 56;
 
 struct RankState {
+  PlanInput input;
   Plan plan;
-  int index = 0;
-  Step step;
+  Scratch scratch;
+  std::size_t index = 0;
   std::int64_t sent = 0, received = 0;  // tokens of this step
   std::vector<Sum> buffer, part;
   std::map<int, std::vector<Sum>> slots;  // by number
@@ -44,14 +45,16 @@ std::int64_t tokens(const Step& step, int peer, Range range) {
 
 class SymbolicWorld {
  public:
-  SymbolicWorld(Plan plan, std::size_t capacity, std::uint64_t seed)
-      : world_(plan.world), capacity_(capacity), random_(seed) {
+  SymbolicWorld(PlanInput input, std::size_t capacity, std::uint64_t seed)
+      : world_(input.world), capacity_(capacity), random_(seed) {
     for (int r = 0; r < world_; ++r) {
-      plan.rank = r;
-      ranks_.push_back({.plan = plan, .step = {}, .buffer = {}, .part = {}, .slots = {}});
-      ranks_.back().buffer.assign(static_cast<std::size_t>(plan.count), garbage);
-      ranks_.back().part.assign(static_cast<std::size_t>(plan.part(r).size()), garbage);
-      if (plan.steps() > 0) ranks_.back().step = ranks_.back().plan.step(0);
+      input.rank = r;
+      RankState& rank = ranks_.emplace_back();
+      rank.input = input;
+      rank.plan = make_plan(input);
+      rank.scratch = scratch_of(rank.plan);
+      rank.buffer.assign(static_cast<std::size_t>(input.count), garbage);
+      rank.part.assign(static_cast<std::size_t>(input.part(r).size()), garbage);
     }
   }
 
@@ -70,7 +73,7 @@ class SymbolicWorld {
       if (!queue.empty()) return false;
     }
     for (const RankState& it : ranks_) {
-      if (it.index != it.plan.steps()) return false;
+      if (it.index != it.plan.size()) return false;
     }
     return true;
   }
@@ -82,21 +85,21 @@ class SymbolicWorld {
 
  private:
   bool advance(RankState& me) {
-    if (me.index == me.plan.steps()) return false;
+    if (me.index == me.plan.size()) return false;
     bool moved = false;
-    const Step& step = me.step;
+    const Step& step = me.plan[me.index];
     if (me.sent < tokens(step, step.to, step.send)) {
-      auto& queue = channels_[{me.plan.rank, step.to}];
+      auto& queue = channels_[{me.input.rank, step.to}];
       if (queue.size() < capacity_) {
         const std::int64_t k = me.sent++ - (step.header ? 1 : 0);
         queue.push_back(k < 0 ? header
                               : me.buffer.at(static_cast<std::size_t>(step.send.begin + k)));
-        sent_[me.plan.rank] += k >= 0;
+        sent_[me.input.rank] += k >= 0;
         moved = true;
       }
     }
     if (me.received < tokens(step, step.from, step.receive)) {
-      auto& queue = channels_[{step.from, me.plan.rank}];
+      auto& queue = channels_[{step.from, me.input.rank}];
       if (!queue.empty()) {
         take(me, queue.front());
         queue.pop_front();
@@ -107,14 +110,14 @@ class SymbolicWorld {
         me.received == tokens(step, step.from, step.receive)) {
       act(me);
       me.sent = me.received = 0;
-      if (++me.index < me.plan.steps()) me.step = me.plan.step(me.index);
+      ++me.index;
       moved = true;
     }
     return moved;
   }
 
   void take(RankState& me, Sum token) {
-    const Step& step = me.step;
+    const Step& step = me.plan[me.index];
     const std::int64_t k = me.received++ - (step.header ? 1 : 0);
     REQUIRE((token == header) == (k < 0));
     if (k < 0) return;
@@ -123,35 +126,35 @@ class SymbolicWorld {
     if (step.into == Step::Into::sum) me.buffer.at(at) += token;
     if (step.into == Step::Into::slot) {
       REQUIRE(step.slot >= 0);
-      REQUIRE(step.slot < me.plan.slots());
+      REQUIRE(step.slot < me.scratch.slots);
       std::vector<Sum>& slot = me.slots[step.slot];
       if (k == 0) slot.clear();
       slot.push_back(token);
-      REQUIRE(std::ssize(slot) <= me.plan.slot_elements());
+      REQUIRE(std::ssize(slot) <= me.scratch.slot_elements);
     }
-    if (step.into == Step::Into::sum) REQUIRE(me.plan.sums());
+    if (step.into == Step::Into::sum) REQUIRE(me.scratch.sums);
   }
 
   void act(RankState& me) {
-    const Step& step = me.step;
-    const int slots = step.action == Step::Action::fold_slots  ? step.sources - 1
-                      : step.action == Step::Action::fold_rest ? step.sources
+    const Step& step = me.plan[me.index];
+    const int slots = step.action == Step::Action::reduce_slots  ? step.sources - 1
+                      : step.action == Step::Action::add_slots ? step.sources
                                                                : 0;
-    for (std::int64_t i = 0; i < (slots > 0 ? step.fold.size() : 0); ++i)
+    for (std::int64_t i = 0; i < (slots > 0 ? step.reduced.size() : 0); ++i)
       for (int k = 0; k < slots; ++k)
-        me.buffer.at(static_cast<std::size_t>(step.fold.begin + i)) +=
+        me.buffer.at(static_cast<std::size_t>(step.reduced.begin + i)) +=
             me.slots.at(k).at(static_cast<std::size_t>(i));
-    const Range own = me.plan.part(me.plan.rank);
+    const Range own = me.input.part(me.input.rank);
     for (std::int64_t i = own.begin; i < own.end; ++i) {
       const auto in_buffer = static_cast<std::size_t>(i);
       const auto in_part = static_cast<std::size_t>(i - own.begin);
       Sum sum = 0;
-      switch (me.step.action) {
+      switch (step.action) {
         case Step::Action::none: break;
         case Step::Action::copy_in: me.buffer.at(in_buffer) = me.part.at(in_part); break;
         case Step::Action::copy_out: me.part.at(in_part) = me.buffer.at(in_buffer); break;
-        case Step::Action::fold_slots:
-        case Step::Action::fold_rest: break;  // below
+        case Step::Action::reduce_slots:
+        case Step::Action::add_slots: break;  // below
         case Step::Action::reduce_regions:
           for (RankState& other : ranks_) sum += other.buffer.at(in_buffer);
           for (RankState& other : ranks_) other.buffer.at(in_buffer) = sum;
@@ -175,7 +178,7 @@ void for_all(Operation operation, std::initializer_list<Algorithm> algorithms, F
     for (int world = 1; world <= 8; ++world) {
       for (const std::int64_t count : {0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 40}) {
         for (const std::size_t capacity : {std::size_t{1}, std::size_t{1000}}) {
-          const Plan plan{operation, algorithm, 0, world, count, 0};
+          const PlanInput plan{operation, algorithm, 0, world, count, 0};
           CAPTURE(name_of(operation));
           CAPTURE(static_cast<int>(algorithm));
           CAPTURE(world);
@@ -215,9 +218,9 @@ TEST_CASE("partition is exact, with the larger parts first") {
 
 TEST_CASE("all_reduce: every rank ends with every contribution exactly once") {
   for_all(Operation::all_reduce,
-          {Algorithm::ring, Algorithm::direct, Algorithm::shared, Algorithm::one_shot,
+          {Algorithm::ring, Algorithm::two_shot, Algorithm::two_shot_shared, Algorithm::one_shot,
            Algorithm::halving},
-          [](const Plan& plan, SymbolicWorld& world) {
+          [](const PlanInput& plan, SymbolicWorld& world) {
             for (int r = 0; r < plan.world; ++r) {
               for (Sum& element : world.rank(r).buffer) element = contribution(r);
             }
@@ -255,12 +258,10 @@ TEST_CASE("hierarchical all_reduce: the same, whichever ranks share a node") {
 TEST_CASE("between two nodes of two ranks travels each byte once each way, per pair of ranks") {
   const NodeMap nodes = node_map({"a", "a", "b", "b"});
   for (int rank = 0; rank < 4; ++rank) {
-    const Plan plan{Operation::all_reduce, Algorithm::hierarchical, rank, 4, 400, 0, &nodes};
     std::int64_t across = 0;
-    for (int s = 0; s < plan.steps(); ++s) {
-      const Step step = plan.step(s);
+    for (const Step& step :
+         make_plan({Operation::all_reduce, Algorithm::hierarchical, rank, 4, 400, 0, &nodes}))
       if (step.to >= 0 && step.to / 2 != rank / 2) across += step.send.size();
-    }
     CHECK(across == 200);  // the ring 0 -> 1 -> 2 -> 3 would send 600 from rank 1 alone
   }
 }
@@ -274,8 +275,8 @@ TEST_CASE("a node map numbers nodes by their first rank") {
 }
 
 TEST_CASE("reduce_scatter: every rank ends with the sum of its own part") {
-  for_all(Operation::reduce_scatter, {Algorithm::ring, Algorithm::direct},
-          [](const Plan& plan, SymbolicWorld& world) {
+  for_all(Operation::reduce_scatter, {Algorithm::ring, Algorithm::two_shot},
+          [](const PlanInput& plan, SymbolicWorld& world) {
             for (int r = 0; r < plan.world; ++r) {
               for (Sum& element : world.rank(r).buffer) element = contribution(r);
             }
@@ -287,8 +288,8 @@ TEST_CASE("reduce_scatter: every rank ends with the sum of its own part") {
 }
 
 TEST_CASE("all_gather: every part arrives at its place") {
-  for_all(Operation::all_gather, {Algorithm::ring, Algorithm::direct},
-          [](const Plan& plan, SymbolicWorld& world) {
+  for_all(Operation::all_gather, {Algorithm::ring, Algorithm::two_shot},
+          [](const PlanInput& plan, SymbolicWorld& world) {
             for (int r = 0; r < plan.world; ++r) {
               for (std::size_t i = 0; i < world.rank(r).part.size(); ++i) {
                 world.rank(r).part[i] = static_cast<Sum>(plan.part(r).begin) + i;
@@ -305,7 +306,7 @@ TEST_CASE("all_gather: every part arrives at its place") {
 
 TEST_CASE("broadcast: every rank ends with the root's elements, from every root") {
   for (int root = 0; root < 8; ++root) {
-    for_all(Operation::broadcast, {Algorithm::direct}, [root](Plan plan, SymbolicWorld&) {
+    for_all(Operation::broadcast, {Algorithm::two_shot}, [root](PlanInput plan, SymbolicWorld&) {
       if (root >= plan.world) return;
       plan.root = root;
       SymbolicWorld world(plan, 2, 7);
@@ -316,7 +317,7 @@ TEST_CASE("broadcast: every rank ends with the root's elements, from every root"
         for (std::size_t i = 0; i < world.rank(r).buffer.size(); ++i) {
           REQUIRE(world.rank(r).buffer[i] == i);
         }
-        CHECK(plan.steps() <= 5);  // a tree over at most 8 ranks is 3 deep
+        CHECK(make_plan(plan).size() <= 5);  // a tree over at most 8 ranks is 3 deep
       }
     });
   }
@@ -330,18 +331,19 @@ TEST_CASE("barrier: nobody gets out before everybody came in") {
                                            std::vector<bool>(static_cast<std::size_t>(world)));
       for (int r = 0; r < world; ++r)
         heard[static_cast<std::size_t>(r)][static_cast<std::size_t>(r)] = r != late;
-      const int rounds = Plan{Operation::barrier, Algorithm::direct, 0, world, 0, 0}.steps();
-      for (int round = 0; round < rounds; ++round) {
+      const auto plan_of = [world](int rank) {
+        return make_plan({.operation = Operation::barrier, .rank = rank, .world = world});
+      };
+      for (std::size_t round = 0; round < plan_of(0).size(); ++round) {
         const auto before = heard;
         for (int r = 0; r < world; ++r) {
-          const Step step = Plan{Operation::barrier, Algorithm::direct, r, world, 0, 0}.step(round);
+          const Step step = plan_of(r)[round];
           for (int k = 0; k < world; ++k) {
             const auto peer = static_cast<std::size_t>(step.from),
                        what = static_cast<std::size_t>(k);
             if (before[peer][what]) heard[static_cast<std::size_t>(r)][what] = true;
           }
-          const Step theirs =
-              Plan{Operation::barrier, Algorithm::direct, step.from, world, 0, 0}.step(round);
+          const Step theirs = plan_of(step.from)[round];
           CHECK(theirs.to == r);
           CHECK(step.header);
         }
@@ -362,14 +364,13 @@ TEST_CASE("every plan begins by greeting the next rank and hearing the one befor
            {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
             Operation::broadcast, Operation::barrier}) {
         for (const Algorithm algorithm :
-             {Algorithm::ring, Algorithm::direct, Algorithm::shared, Algorithm::one_shot,
+             {Algorithm::ring, Algorithm::two_shot, Algorithm::two_shot_shared, Algorithm::one_shot,
               Algorithm::halving, Algorithm::hierarchical, Algorithm::device}) {
           std::vector<std::string> names(static_cast<std::size_t>(world), "a");
           names.back() = "b";
           const NodeMap nodes = node_map(names);
-          const Plan plan{operation, algorithm, rank, world, 40, 0, &nodes};
-          Step first = plan.step(0);
-          if (first.to < 0) first = plan.step(1);  // behind a local copy
+          const Plan plan = make_plan({operation, algorithm, rank, world, 40, 0, &nodes});
+          const Step& first = plan[plan[0].to < 0 ? 1 : 0];  // behind a local copy
           CHECK(first.header);
           CHECK(first.to == (rank + 1) % world);
           CHECK(first.from == (rank + world - 1) % world);
@@ -382,8 +383,8 @@ TEST_CASE("every plan begins by greeting the next rank and hearing the one befor
 TEST_CASE("the ring sends 2 (n-1)/n of the bytes per rank in 2 (n-1) steps") {
   for (int world = 2; world <= 8; ++world) {
     const std::int64_t count = 5 * world;
-    const Plan plan{Operation::all_reduce, Algorithm::ring, 0, world, count, 0};
-    CHECK(plan.steps() == 2 * (world - 1));
+    const PlanInput plan{Operation::all_reduce, Algorithm::ring, 0, world, count, 0};
+    CHECK(std::ssize(make_plan(plan)) == 2 * (world - 1));
     SymbolicWorld symbolic(plan, 3, 1);
     REQUIRE(symbolic.run());
     for (int r = 0; r < world; ++r) {
@@ -392,23 +393,23 @@ TEST_CASE("the ring sends 2 (n-1)/n of the bytes per rank in 2 (n-1) steps") {
   }
 }
 
-TEST_CASE("the trace of three ranks that plan.h draws") {
-  const auto sends = [](int rank, int step) {
-    return Plan{Operation::all_reduce, Algorithm::ring, rank, 3, 3, 0}.step(step).send.begin;
+TEST_CASE("the trace of three ranks that ring.cpp draws") {
+  const auto sends = [](int rank, std::size_t step) {
+    return make_plan({Operation::all_reduce, Algorithm::ring, rank, 3, 3, 0})[step].send.begin;
   };
   const std::array<std::array<int, 3>, 4> parts{{{2, 0, 1}, {1, 2, 0}, {0, 1, 2}, {2, 0, 1}}};
-  for (int step = 0; step < 4; ++step) {
+  for (std::size_t step = 0; step < 4; ++step) {
     for (int rank = 0; rank < 3; ++rank) {
       CHECK(sends(rank, step) ==
-            parts[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)]);
+            parts[step][static_cast<std::size_t>(rank)]);
     }
   }
 }
 
 TEST_CASE("halving sends 2 (p-1)/p of the bytes per rank in 2 log2(p) steps after its greeting") {
   for (const int world : {2, 4, 8}) {
-    const Plan plan{Operation::all_reduce, Algorithm::halving, 0, world, 40, 0};
-    CHECK(plan.steps() == 1 + 2 * std::countr_zero(static_cast<unsigned>(world)));
+    const PlanInput plan{Operation::all_reduce, Algorithm::halving, 0, world, 40, 0};
+    CHECK(std::ssize(make_plan(plan)) == 1 + 2 * std::countr_zero(static_cast<unsigned>(world)));
     SymbolicWorld symbolic(plan, 3, 1);
     REQUIRE(symbolic.run());
     for (int r = 0; r < world; ++r)

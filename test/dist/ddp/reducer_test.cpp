@@ -70,7 +70,7 @@ TEST_CASE(
     const SimOptions options{.seed = random(),
                              .size = 1 + static_cast<int>(random() % 7),
                              .shared_memory = random() % 2 == 0};
-    const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::direct;
+    const Algorithm algorithm = random() % 2 ? Algorithm::ring : Algorithm::two_shot;
     const std::size_t cap = 1 + random() % 700;
     std::vector<std::int64_t> begin = {0};  // rank r has rows [begin[r], begin[r + 1])
     for (int r = 0; r < options.size; ++r)
@@ -141,7 +141,7 @@ TEST_CASE("parameters that some ranks do not use, that none uses, that change fr
 }
 
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
-  run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 3}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Model model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     for (int part = 0; part < 3; ++part) {
@@ -162,7 +162,7 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
 }
 
 TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Model model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     {
@@ -184,7 +184,7 @@ TEST_CASE("direct: the same bits for any bucket cap, with and without shared mem
   for (const std::size_t cap : {std::size_t{1}, std::size_t{450}, std::size_t{1} << 20})
     for (const bool shared : {true, false}) {
       std::vector<double> bits;
-      run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::direct,
+      run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::two_shot,
           [&](Communicator& communicator) {
             const Model model(4);
             Reducer reducer(model.parameters, communicator, {.caps = {cap}});
@@ -204,7 +204,7 @@ TEST_CASE("buckets travel while backward goes on") {
   // Bucket 0 holds the last layer. By the time that the first layer's gradient is ready, the ranks
   // have had transport calls enough to finish it.
   const SimOptions options{.size = 2, .max_delay = Seconds(0), .switch_one_in = 1};
-  run(options, Algorithm::direct, [&](Communicator& communicator) {
+  run(options, Algorithm::two_shot, [&](Communicator& communicator) {
     struct Watch : GradientObserver {
       std::vector<double> seen;
       const Parameter* last = nullptr;
@@ -231,7 +231,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
   // Rank 1 fails midway, catches it, and goes on; rank 0 must not get gradients of two steps.
   const SimReport report =
       simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
-        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
+        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::two_shot});
         const Model model(3);
         Reducer reducer(model.parameters, communicator, {.caps = {1}});
         const auto step = [&](bool fails) {
@@ -255,7 +255,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
 }
 
 TEST_CASE("a parameter has one reducer and is listed once") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Model model(2);
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
@@ -272,7 +272,7 @@ TEST_CASE("a parameter has one reducer and is listed once") {
 }
 
 TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Model model(2);
     {
       const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
