@@ -20,11 +20,12 @@ std::string printable_name(const CallHeader& header) {
 }
 
 std::string describe(const CallHeader& header) {
-  std::string text =
-      fmt::format("{} #{} '{}'", name_of(header.operation), header.sequence, printable_name(header));
+  std::string text = fmt::format("{} #{} '{}'", name_of(header.operation), header.sequence,
+                                 printable_name(header));
   if (header.operation == Operation::barrier) return text;
   text += fmt::format(" of {} {}", header.count, header.dtype);
-  if (header.operation == Operation::broadcast) return text + fmt::format(" from root {}", header.root);
+  if (header.operation == Operation::broadcast)
+    return text + fmt::format(" from root {}", header.root);
   if (header.algorithm != Algorithm::automatic)  // MPI's choice is not known
     text += fmt::format(" ({})", name_of(header.algorithm));
   if (header.region != RegionPlace::none) {

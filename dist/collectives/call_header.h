@@ -15,7 +15,7 @@ namespace lockstep::dist {
 struct RegionPlace {
   static constexpr std::int32_t none = -1;
   std::int32_t region = none;  ///< which allocate() it comes from
-  std::uint64_t offset = 0;  ///< bytes from the beginning
+  std::uint64_t offset = 0;    ///< bytes from the beginning
 };
 
 /// On the wire in the machine's own byte order, which all ranks of a world share. Elsewhere the
@@ -31,9 +31,9 @@ struct CallHeader {
   DType dtype = DType::f32;
   std::int32_t root = 0;
   std::int32_t region = RegionPlace::none;  ///< which allocate() the tensor comes from
-  std::uint64_t sequence = 0;       ///< number of the collective
-  std::int64_t count = 0;           ///< elements
-  std::uint64_t offset = 0;         ///< bytes from the beginning of the region
+  std::uint64_t sequence = 0;               ///< number of the collective
+  std::int64_t count = 0;                   ///< elements
+  std::uint64_t offset = 0;                 ///< bytes from the beginning of the region
   std::uint64_t name_hash = 0;
   std::array<char, 16> name{};  ///< how the name begins, for people
 

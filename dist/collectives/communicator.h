@@ -3,9 +3,8 @@
 ///
 /// Every rank calls the same collectives in the same order. A call returns at once with a Work. The
 /// communicator runs one collective at a time, in call order, whenever any of its Works is
-/// progressed or waited for. Work::wait and allocate() block; a call blocks while the queue is full.
-/// Before any data of a call is used, the ranks compare its header: sequence number, operation,
-/// dtype, count and name.
+/// progressed or waited for. Work::wait and allocate() block, and a call while the queue is full.
+/// The ranks compare the header of a call (number, operation, dtype, count, name) before its data.
 ///
 /// Errors: ShapeError, DTypeError, DeviceError or CommError at once for arguments that do not fit.
 /// After a lost peer, a timeout or a mismatch the communicator is broken: this and every later Work
@@ -70,14 +69,14 @@ class Communicator {
   Work barrier(std::string_view name);
 
   /// A zeroed tensor of shape {numel} in memory that the transport reaches without a copy: on
-  /// `device` if this communicator reaches it, else on the host. All ranks call it in the same order
-  /// with the same size; it may block until all have called. The memory lives until the communicator
-  /// and the last tensor over it are gone. Throws CommError if this communicator is broken.
+  /// `device` if this communicator reaches it, else on the host. All ranks call it in the same
+  /// order with the same size; it may block until all have called. The memory lives until the
+  /// communicator and the last tensor over it are gone. CommError if this communicator is broken.
   virtual Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) = 0;
 
   /// Breaks this communicator, for a rank that leaves the agreed sequence of calls: its unfinished
-  /// and later Works throw CommError with `reason`, those of the other ranks PeerError with it. Does
-  /// nothing if it is already broken. Does not block.
+  /// and later Works throw CommError with `reason`, those of the other ranks PeerError with it.
+  /// Does nothing if it is already broken. Does not block.
   virtual void abort(std::string_view reason) noexcept = 0;
   /// If this communicator fails, `linked` fails too, so that no rank waits there for ever; and
   /// waited() counts the time spent there too. `linked` must live as long as this one is used.

@@ -1,12 +1,10 @@
 #pragma once
 /// Carries out plans over a transport, one at a time, as a state machine that never waits:
 /// progress() moves the bytes that can be moved now and returns. Nothing is allocated per step.
-/// Scratch memory beyond a few KiB comes from the caching allocator, once per collective.
 ///
 /// Within a step sending and receiving advance independently; the next step begins when both are
 /// done. Ranks that follow matching plans cannot block each other, however small the streams are:
-/// the ranks that are furthest behind wait only for each other, and all of them receive while they
-/// send.
+/// the ranks that are furthest behind wait only for each other, and all receive while they send.
 
 #include <array>
 #include <cstddef>
@@ -58,22 +56,24 @@ class Executor {
 
   void begin_step();
   bool push();          // sends what the stream takes
-  bool pull();          // receives what has arrived: the head of the message, then the rest
-  bool pull_head();     // a header, or a packed message
-  bool pull_payload();  // straight into place, or in blocks that are added
-  void act();
-  void add(std::byte* target, const std::byte* other, std::size_t bytes) const;
+  bool pull_head();     // receives the header, or a packed message
+  bool pull_payload();  // receives the rest: straight into place, or in blocks that are added
 
-  // executor_reduce.cpp
-  void prepare_scratch();
+  // executor_memory.cpp
+  void prepare(const PlanInput& input);  // the plan and its scratch memory
+  void pack();                           // the head of the message that is sent
+  void unpack(std::size_t payload);      // a small message, behind its header
+  void add(std::byte* target, const std::byte* other, std::size_t bytes) const;
+  void act();
   void reduce_slots();
   void add_slots();
   void reduce_regions();
 
-  // How much of a message comes before its payload is sent from, or received into, its place.
+  // What comes before a message's payload is sent from, or received into, its place.
   std::size_t head(std::size_t message) const {
     return !step_.header ? 0 : message <= packed_bytes ? message : header_bytes;
   }
+  std::size_t header() const { return step_.header ? header_bytes : 0; }
   std::size_t bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(elements) * element_;
   }
@@ -93,7 +93,7 @@ class Executor {
 
   std::size_t index_ = 0;  // of the step in hand
   Step step_;
-  std::size_t sent_ = 0, to_send_ = 0;          // bytes of this step, its header included
+  std::size_t sent_ = 0, to_send_ = 0;  // bytes of this step, its header included
   std::size_t received_ = 0, to_receive_ = 0;
   alignas(64) std::array<std::byte, packed_bytes> outgoing_;  // the head of the message
   alignas(64) std::array<std::byte, packed_bytes> incoming_;

@@ -34,7 +34,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 
 Work HostCommunicator::enqueue(CollectiveCall call, std::string_view name) {
   check_on_host(call, name);
-  const RegionPlace place = place_of(call.buffer);
+  const RegionPlace place = place_in(regions_, rank(), call.buffer);
   const Choice choice = choice_for(choice_, call.operation, call.buffer.dtype());
   const Algorithm algorithm =
       choose(choice, call.operation, call.buffer.bytes(), place.region != RegionPlace::none);
@@ -51,13 +51,12 @@ std::string_view HostCommunicator::algorithm(std::size_t bytes, DType dtype) con
 void HostCommunicator::begin(Call& call) {
   const CallHeader& header = call.header;
   const bool shared = header.algorithm == Algorithm::two_shot_shared;
-  executor_.start(
-      {.input = {header.operation, header.algorithm, rank(), size(), header.count, header.root,
-                 choice_.nodes},
-       .header = header,
-       .buffer = call.arguments.buffer.raw(),
-       .part = call.arguments.part.raw(),
-       .region = shared ? &regions_[index(header.region)] : nullptr});
+  executor_.start({.input = {header.operation, header.algorithm, rank(), size(), header.count,
+                             header.root, choice_.nodes},
+                   .header = header,
+                   .buffer = call.arguments.buffer.raw(),
+                   .part = call.arguments.part.raw(),
+                   .region = shared ? &regions_[index(header.region)] : nullptr});
 }
 
 HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
@@ -79,11 +78,11 @@ std::string HostCommunicator::awaited() const {
 
 // ---- shared regions ----
 
-RegionPlace HostCommunicator::place_of(const Tensor& buffer) const {
+RegionPlace place_in(const std::vector<SharedRegion>& regions, int rank, const Tensor& buffer) {
   const std::byte* const data = buffer.raw();
-  for (std::size_t k = 0; data != nullptr && k < regions_.size(); ++k) {
-    const std::byte* const base = regions_[k].base[index(rank())];
-    if (data >= base && data + buffer.bytes() <= base + regions_[k].bytes)
+  for (std::size_t k = 0; data != nullptr && k < regions.size(); ++k) {
+    const std::byte* const base = regions[k].base[index(rank)];
+    if (data >= base && data + buffer.bytes() <= base + regions[k].bytes)
       return {static_cast<std::int32_t>(k), static_cast<std::uint64_t>(data - base)};
   }
   return {};

@@ -26,6 +26,10 @@ struct CommunicatorOptions {
   NodeMap nodes = {};        ///< empty: all ranks on one machine
 };
 
+/// Where `buffer` lies in regions that all ranks have allocated alike, if it does. `rank` is this
+/// rank.
+RegionPlace place_in(const std::vector<SharedRegion>& regions, int rank, const Tensor& buffer);
+
 class HostCommunicator final : public QueuedCommunicator {
  public:
   explicit HostCommunicator(std::unique_ptr<Transport> transport, CommunicatorOptions options = {});
@@ -42,8 +46,8 @@ class HostCommunicator final : public QueuedCommunicator {
 
   /// See Communicator. DeviceError for tensors that are not on the host.
   Work enqueue(CollectiveCall call, std::string_view name) override;
-  /// Compares the headers of a call whose data travel elsewhere, between GPUs. The Work is done when
-  /// all ranks have called it, as far as this rank can tell. `place`: of the buffer there.
+  /// Compares the headers of a call whose data travel elsewhere, between GPUs. The Work is done
+  /// when all ranks have called it, as far as this rank can tell. `place`: of the buffer there.
   Work validate_call(CollectiveCall call, std::string_view name, RegionPlace place) {
     return append(std::move(call), name, Algorithm::device, place);
   }
@@ -58,8 +62,6 @@ class HostCommunicator final : public QueuedCommunicator {
   bool spins(unsigned round) const override { return transport_->spins(round); }
   std::string awaited() const override;
   void tell_failure(std::string_view reason, bool) noexcept override { transport_->abort(reason); }
-
-  RegionPlace place_of(const Tensor& buffer) const;
 
   std::unique_ptr<Transport> transport_;
   NodeMap nodes_;

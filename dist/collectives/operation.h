@@ -33,8 +33,8 @@ enum class Algorithm : std::uint8_t {
 /// As messages print it.
 inline std::string_view name_of(Algorithm algorithm) {
   static constexpr std::array<std::string_view, 8> names{
-      "auto", "ring", "two-shot", "two-shot-shared", "one-shot", "halving", "hierarchical",
-      "device"};
+      "auto",     "ring",    "two-shot",     "two-shot-shared",
+      "one-shot", "halving", "hierarchical", "device"};
   const auto number = static_cast<std::size_t>(algorithm);
   return number < names.size() ? names[number] : "?";
 }

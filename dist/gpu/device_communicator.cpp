@@ -12,22 +12,12 @@ DeviceCommunicator::~DeviceCommunicator() {
   if (!engine_) return;
   try {
     if (next_ > 0 && !failure_) finish(next_ - 1, {});
-    if (replays_ && !failure_) finish_replays();
+    if (!replays_ || failure_) return;
+    const Event end(device_);
+    end.record(*replays_);
+    wait_on_host([&] { return end.done(); }, "recorded step", host_->timeout());
   } catch (const Error&) {
     // Whoever waits for the call is told. Here only the streams matter, which are released.
-  }
-}
-
-void DeviceCommunicator::finish_replays() {
-  const Event end(device_);
-  end.record(*replays_);
-  const Seconds start = now();
-  for (unsigned round = 0; !end.done(); ++round) {
-    check_health();
-    if (now() - start > host_->timeout())
-      give_up(fmt::format("[communicator] rank {}: a recorded step has not ended after {:g} s",
-                          rank(), host_->timeout().count()));
-    host_->transport().relax(round);
   }
 }
 
@@ -165,17 +155,22 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
   } catch (const CommError&) {
     check_health();
   }
-  const Seconds limit = timeout.value_or(host_->timeout()), start = now();
-  for (unsigned round = 0; !ended(it); ++round) {
+  wait_on_host([&] { return ended(it); }, name_of(it.arguments.operation),
+               timeout.value_or(host_->timeout()));
+}
+
+void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::string_view what,
+                                      Seconds limit) {
+  const Seconds start = now();
+  for (unsigned round = 0; !done(); ++round) {
     check_health();
     if (now() - start > limit)
-      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}",
-                          name_of(it.arguments.operation), rank(), limit.count(), missing_rank()));
+      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what, rank(),
+                          limit.count(), missing_rank()));
     try {
       host_->transport().relax(round);
     } catch (const PeerError& error) {
-      const std::string reason =
-          fmt::format("[{}] rank {}: {}", name_of(it.arguments.operation), rank(), error.what());
+      const std::string reason = fmt::format("[{}] rank {}: {}", what, rank(), error.what());
       break_by(std::make_exception_ptr(PeerError(reason)), reason);
       std::rethrow_exception(failure_);
     }
@@ -184,7 +179,8 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
 
 std::exception_ptr DeviceCommunicator::failure(std::uint64_t sequence) const {
   const Call& it = calls_[sequence % calls_.size()];
-  const bool ended = sequence < next_ && (it.sequence != sequence || !it.arguments.buffer.defined());
+  const bool ended =
+      sequence < next_ && (it.sequence != sequence || !it.arguments.buffer.defined());
   return ended ? nullptr : failure_;
 }
 
@@ -192,7 +188,7 @@ void DeviceCommunicator::check_health() {
   if (failure_) std::rethrow_exception(failure_);
   if (next_ > 0) try {
       call(next_ - 1).validation.progress();
-    } catch (const CommError& error) {  // the host's communicator is broken: streams may wait for ever
+    } catch (const CommError& error) {  // the host's is broken: streams may wait for ever
       break_by(std::current_exception(), error.what());
       throw;
     }
@@ -213,8 +209,8 @@ void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view r
   if (replays_) engine_->abort(*replays_);
 }
 
-// The transport tells when it is asked for bytes, which nobody needs any more. Over TCP it needs 0.2 s
-// to tell a rank that was killed from one that has given up.
+// The transport tells when it is asked for bytes, which nobody needs any more. Over TCP it needs
+// 0.2 s to tell a rank that was killed from one that has given up.
 std::string DeviceCommunicator::missing_rank() {
   Transport& transport = host_->transport();
   std::byte unwanted{};

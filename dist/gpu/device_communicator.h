@@ -1,7 +1,7 @@
 #pragma once
-/// The communicator of a build that drives GPUs. Tensors on the host go to the HostCommunicator that
-/// it is made over; tensors on a GPU go to an engine (dist/gpu/device_engine.h), on a stream of
-/// their own:
+/// The communicator of a build that drives GPUs. Tensors on the host go to the HostCommunicator
+/// that it is made over; tensors on a GPU go to an engine (dist/gpu/device_engine.h), on a stream
+/// of their own:
 ///
 ///   compute stream  --kernels--|ready            |next kernels ...        wait(): an event
 ///                               \               /
@@ -20,6 +20,7 @@
 /// The engine is made when the first tensor on a GPU arrives. The communicator then belongs to that
 /// GPU: DeviceError for tensors on another one.
 
+#include <functional>
 #include <memory>
 
 #include "lockstep/dist/gpu/device_engine.h"
@@ -69,7 +70,8 @@ class DeviceCommunicator final : public Communicator {
   void launch(Call& call, CollectiveCall arguments);
   bool ended(Call& call);
   void release_ended();
-  void finish_replays();
+  /// Makes the host wait until the GPU has `done` it; `what` is in the messages of errors.
+  void wait_on_host(const std::function<bool()>& done, std::string_view what, Seconds limit);
   std::uint64_t payload(const CollectiveCall& arguments) const;
   /// Throws what broke this communicator; asks the host's communicator and the engine for failures.
   void check_health();

@@ -1,13 +1,13 @@
 #pragma once
-/// What moves and sums tensors between the GPUs of a world. An engine only enqueues: once it is made
-/// the host does not wait in it, and the ranks' streams wait for each other.
+/// What moves and sums tensors between the GPUs of a world. An engine only enqueues: once it is
+/// made the host does not wait in it, and the ranks' streams wait for each other.
 ///
 ///   engine        between              how
 ///   ipc           GPUs of one machine  kernels of ours read and write the peers' memory, which
 ///                                      CUDA IPC maps (between threads: plain pointers); streams
 ///                                      wait for values that the peers' streams write
 ///   nccl          any GPUs, one each   NCCL's own collectives
-///   nccl-direct   the same             NCCL carries the bytes, kernels of ours reduce in tree order
+///   nccl-direct   the same             NCCL carries the bytes, our kernels reduce in tree order
 ///
 /// Determinism: `nccl` and the ring of `ipc` give the same bits for the same calls (level *run*);
 /// `nccl-direct` and the two-shot of `ipc` give the bits of the host's two-shot (level *layout*).
@@ -24,7 +24,8 @@ namespace lockstep::dist {
 
 enum class EngineKind : std::uint8_t {
   /// nccl where every rank has a GPU of its own (nccl_direct if two_shot is asked for). Else, and
-  /// for the ring: ipc among at most 16 ranks of one machine whose GPUs reach each other. Else none.
+  /// for the ring: ipc among at most 16 ranks of one machine whose GPUs reach each other. Else
+  /// none.
   automatic,
   none,
   ipc,

@@ -33,7 +33,7 @@ class Flags {
   CUdeviceptr flag(int at, int of, int purpose) const;
 
   int rank_, size_, purposes_;
-  PeerMemory memory_;
+  SharedRegion memory_;
   std::vector<CUstreamBatchMemOpParams> row_;
 };
 

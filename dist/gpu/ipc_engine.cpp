@@ -8,9 +8,10 @@
 //     await(q, f):   until flag f of q here is 1; := 0      a stream's wait: no kernel spins
 //
 // No kernel spins: a kernel that waited for a peer on the same GPU could keep the very kernel from
-// running that it waits for. As a flag goes back to 0 each time, the same operations work again when
-// a recorded step is replayed. No flag is set twice before it has been awaited: a rank that uses it
-// again has since met all ranks by other flags, which they signalled after they awaited this one.
+// running that it waits for. As a flag goes back to 0 each time, the same operations work again
+// when a recorded step is replayed. No flag is set twice before it has been awaited: a rank that
+// uses it again has since met all ranks by other flags, which they signalled after they awaited
+// this one.
 //
 // MEETING. Signal all, await all: streams go on when all of them are here. Then
 //
@@ -55,9 +56,13 @@ class IpcEngine final : public DeviceEngine {
         targets_(index(size_)) {}
 
   EngineKind kind() const override { return EngineKind::ipc; }
-  std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "two-shot, by ipc"; }
+  std::string_view algorithm() const override {
+    return ring_ ? "ring, by ipc" : "two-shot, by ipc";
+  }
   Storage allocate(std::size_t bytes) override;
-  RegionPlace place_of(const Tensor& buffer) const override;
+  RegionPlace place_of(const Tensor& buffer) const override {
+    return place_in(regions_, rank_, buffer);
+  }
   void enqueue(const CollectiveCall& job, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
@@ -67,7 +72,7 @@ class IpcEngine final : public DeviceEngine {
  private:
   /// Where a job's buffer lies on every rank.
   struct Place {
-    const PeerMemory* memory;
+    const SharedRegion* memory;
     std::size_t offset;
     std::byte* at(int rank) const { return memory->base[index(rank)] + offset; }
   };
@@ -82,8 +87,8 @@ class IpcEngine final : public DeviceEngine {
   bool ring_;
   int rank_, size_;
   Flags flags_;
-  std::vector<PeerMemory> regions_;
-  std::vector<PeerMemory> staging_;  // the last one, which is the largest, is used
+  std::vector<SharedRegion> regions_;
+  std::vector<SharedRegion> staging_;  // the last one, which is the largest, is used
   Plan plan_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
@@ -91,25 +96,16 @@ class IpcEngine final : public DeviceEngine {
 
 Storage IpcEngine::allocate(std::size_t bytes) {
   regions_.push_back(share_device_memory(bytes, device_, host_));
-  const PeerMemory& region = regions_.back();
+  const SharedRegion& region = regions_.back();
   return Storage::adopt(
       region.base[index(rank_)], bytes, [keeper = region.keeper] {}, device_);
-}
-
-RegionPlace IpcEngine::place_of(const Tensor& buffer) const {
-  const std::byte* const data = buffer.raw();
-  for (std::size_t w = 0; w < regions_.size(); ++w) {
-    const std::byte* const base = regions_[w].base[index(rank_)];
-    if (data >= base && data + buffer.bytes() <= base + regions_[w].bytes)
-      return {static_cast<std::int32_t>(w), static_cast<std::uint64_t>(data - base)};
-  }
-  return {};
 }
 
 // The ranks have compared headers: all buffers lie at the same place, or none lies in a region.
 IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   const RegionPlace place = place_of(buffer);
-  if (place.region >= 0) return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
+  if (place.region != RegionPlace::none)
+    return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
   if (staging_.empty() || staging_.back().bytes < buffer.bytes())
     staging_.push_back(
         share_device_memory(std::max<std::size_t>(buffer.bytes(), 1), device_, host_));

@@ -58,8 +58,9 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
   if (kind == none) return nullptr;
   const auto shared = sharers(gather_text(host, place_of(device, host)));
   if (kind == automatic) {
-    const bool nccl_serves = nccl_available() && !shared && host.size() > 1 &&
-                             (algorithm == Algorithm::automatic || algorithm == Algorithm::two_shot);
+    const bool nccl_serves =
+        nccl_available() && !shared && host.size() > 1 &&
+        (algorithm == Algorithm::automatic || algorithm == Algorithm::two_shot);
     if (!nccl_serves) return ipc_if_possible(algorithm, device, host);
     kind = algorithm == Algorithm::two_shot ? nccl_direct : nccl;
   }
@@ -71,7 +72,8 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
                       "[communicator] --transport ipc needs all ranks on one machine");
     return ipc_engine(algorithm, device, host);
   }
-  // NCCL compares machine and bus, but believes a user who says that ranks are on different machines.
+  // NCCL compares machine and bus, but believes a user who says that ranks are on different
+  // machines.
   if (shared && !std::getenv("NCCL_HOSTID"))
     fail<UsageError>(
         "[nccl] ranks {} and {} share a GPU, and NCCL needs one for each rank: use --transport "

@@ -1,10 +1,10 @@
 // Collectives by NCCL, one GPU per rank.
 //
 // As `nccl`, all-reduces are NCCL's own. As `nccl-direct`, NCCL only carries the bytes: each part
-// goes to its owner, which reduces all contributions in tree order (kernels/tree_reduce.h), and back.
-// These are grouped sends and receives with as many bytes as a ring, and the bits of two-shot. 16-bit
-// elements always travel this way: they are then summed in f32 and rounded once. reduce_scatter and
-// all_gather work the same way, because their parts need not be of equal size.
+// goes to its owner, which reduces all contributions in tree order (kernels/tree_reduce.h), and
+// back. These are grouped sends and receives with as many bytes as a ring, and the bits of
+// two-shot. 16-bit elements always travel this way: they are then summed in f32 and rounded once.
+// reduce_scatter and all_gather work the same way, because their parts need not be of equal size.
 //
 // NCCL's communicator is non-blocking: no call of it can hang where no timeout reaches. Memory of
 // allocate() is NCCL's (ncclMemAlloc) and registered with the communicator.
@@ -108,8 +108,8 @@ NcclEngine::~NcclEngine() {
   slots_.clear();
   *living_ = nullptr;
   if (!comm_) return;
-  // Every stream has been waited for. What NCCL still does for peers ends soon. But finalize may also
-  // wait for ranks that end later, or never: then abort.
+  // Every stream has been waited for. What NCCL still does for peers ends soon. But finalize may
+  // also wait for ranks that end later, or never: then abort.
   try {
     call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(timeout_, Seconds(1)));
     (void)ncclCommDestroy(comm_);
@@ -118,8 +118,8 @@ NcclEngine::~NcclEngine() {
   }
 }
 
-// Waits while NCCL says "in progress", until the limit. Meanwhile the host's transport notices ranks
-// that give up or are killed.
+// Waits while NCCL says "in progress", until the limit. Meanwhile the host's transport notices
+// ranks that give up or are killed.
 void NcclEngine::call(std::string_view function, ncclResult_t result, Seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (unsigned round = 0; result == ncclInProgress; host_.transport().relax(round++)) {

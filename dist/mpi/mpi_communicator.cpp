@@ -20,19 +20,19 @@ MPI_Datatype mpi_type(DType dtype) {
   }
 }
 
-/// Whether the elements of every rank's part travel apart from those of the others.
+/// Whether each rank's part travels in pieces of its own.
 bool by_parts(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_gather;
 }
 
-/// Whether MPI would have to add elements that it does not know.
+/// Whether MPI would have to add 16-bit elements, which it does not know.
 bool sums_narrow(const CallHeader& header) {
   const bool sums =
       header.operation == Operation::all_reduce || header.operation == Operation::reduce_scatter;
   return sums && size_of(header.dtype) == 2;
 }
 
-/// As what its elements travel.
+/// The type as which the elements travel.
 DType travelling(const CallHeader& header) {
   return sums_narrow(header) ? DType::f32 : header.dtype;
 }
@@ -76,7 +76,7 @@ MpiCommunicator::~MpiCommunicator() {
   MpiProcess::get().communicator_gone();
   try {
     advance();  // what nobody has waited for may have ended
-    notes_.tell_all(MpiNote::leaves(front_));
+    notes_.tell_all({.kind = MpiNote::Kind::leaves, .calls = front_});
     if (front_ == next_) return;
     MpiProcess::get().failed();
   } catch (const std::exception&) {
@@ -255,7 +255,7 @@ void MpiCommunicator::look_around(bool tell) {
   }
   if (!tell || told_) return;
   told_ = true;
-  notes_.tell_all(MpiNote::waits(front().header));
+  notes_.tell_all({.kind = MpiNote::Kind::waits, .header = front().header});
 }
 
 std::string MpiCommunicator::awaited() const {

@@ -1,10 +1,10 @@
 #pragma once
 /// The communicator over MPI's own collectives, for tensors in host memory.
 ///
-/// A call has two parts. First the ranks make sure that they all call the same: an all-reduce of the
-/// hash of its CallHeader. If the hashes differ, they exchange the headers, and every rank throws the
-/// first difference that it sees. A barrier ends here. The other operations then move the elements,
-/// in pieces:
+/// A call has two parts. First the ranks make sure that they all call the same: an all-reduce of
+/// the hash of its CallHeader. If the hashes differ, they exchange the headers, and every rank
+/// throws the first difference that it sees. A barrier ends here. The other operations then move
+/// the elements, in pieces:
 ///
 ///     all_reduce       MPI_Iallreduce of each piece
 ///     reduce_scatter   MPI_Ireduce of each piece of a rank's part to that rank
@@ -16,12 +16,12 @@
 /// rounded once, which takes twice the bytes. Only non-blocking calls of MPI are used: a blocking
 /// one knows no timeout.
 ///
-/// Determinism: the same bits for the same calls (level *run*). MPI chooses how it adds, by size and
-/// number of ranks.
+/// Determinism: the same bits for the same calls (level *run*). MPI chooses how it adds, by size
+/// and number of ranks.
 ///
-/// Which rank is missing: MPI's collectives do not say whom they wait for. Therefore a rank that has
-/// waited for half its timeout tells the others in which call it is, and every waiting rank that
-/// hears of it does the same. A rank that stays silent is missing.
+/// Which rank is missing: MPI's collectives do not say whom they wait for. Therefore a rank that
+/// has waited for half its timeout tells the others in which call it is, and every waiting rank
+/// that hears of it does the same. A rank that stays silent is missing.
 
 #include <mpi.h>
 

@@ -25,8 +25,8 @@ struct RunOptions {
   std::optional<int> ranks;  ///< in a launcher's world: absent, or its size
   std::string comm = "auto";
   std::optional<std::string> transport;  ///< shm; tcp on several machines
-  double timeout = 60;  ///< seconds without progress
-  std::string json;     ///< where to write a summary; empty: nowhere
+  double timeout = 60;                   ///< seconds without progress
+  std::string json;                      ///< where to write a summary; empty: nowhere
 };
 
 /// --device, --gemm, --ranks, --comm, --transport, --timeout, --json. `ranks` describes the

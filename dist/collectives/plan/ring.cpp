@@ -15,9 +15,8 @@
 //       3     333        111       222     111 222 333   111 222 333   111 222 333
 //
 //   t = 2 (n-1) a  +  2 (n-1)/n S b  +  (n-1)/n S g          sent per rank: 2 (n-1)/n S
-// No all-reduce can send less (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
-// clusters of workstations, 2009). The sum of a part is a chain that begins at the rank after its
-// owner, so its bits depend on how the elements are cut into buckets.
+// No all-reduce can send less (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+// A part's sum is a chain from the rank after its owner on, so bits depend on the cut into buckets.
 
 #include "lockstep/dist/collectives/plan/algorithms.h"
 

@@ -2,10 +2,10 @@
 // what arrived with its own in a balanced binary tree over the ranks (kernels/tree_reduce.h), and
 // sends the sum to all (the second shot). Three ranks hold 1 2 3, 10 20 30 and 100 200 300:
 //
-//     0 --- 1                 rank 0                   rank 1                   rank 2
-//      \   /      receives    10, 100                  2, 200                   3, 30
-//        2        reduces     (1 + 10) + 100 = 111     (2 + 20) + 200 = 222     (3 + 30) + 300 = 333
-//                 receives    222, 333                 111, 333                 111, 222
+//     0 --- 1              rank 0                  rank 1                  rank 2
+//      \   /    receives   10, 100                 2, 200                  3, 30
+//        2      reduces    (1 + 10) + 100 = 111    (2 + 20) + 200 = 222    (3 + 30) + 300 = 333
+//               receives   222, 333                111, 333                111, 222
 //
 //   t = 2 a  +  2 (n-1)/n S b (1 + c (n-2))  +  (n-1)/n S g     sent per rank: 2 (n-1)/n S
 //

@@ -137,9 +137,9 @@ class SymbolicWorld {
 
   void act(RankState& me) {
     const Step& step = me.plan[me.index];
-    const int slots = step.action == Step::Action::reduce_slots  ? step.sources - 1
-                      : step.action == Step::Action::add_slots ? step.sources
-                                                               : 0;
+    const int slots = step.action == Step::Action::reduce_slots ? step.sources - 1
+                      : step.action == Step::Action::add_slots  ? step.sources
+                                                                : 0;
     for (std::int64_t i = 0; i < (slots > 0 ? step.reduced.size() : 0); ++i)
       for (int k = 0; k < slots; ++k)
         me.buffer.at(static_cast<std::size_t>(step.reduced.begin + i)) +=
@@ -400,8 +400,7 @@ TEST_CASE("the trace of three ranks that ring.cpp draws") {
   const std::array<std::array<int, 3>, 4> parts{{{2, 0, 1}, {1, 2, 0}, {0, 1, 2}, {2, 0, 1}}};
   for (std::size_t step = 0; step < 4; ++step) {
     for (int rank = 0; rank < 3; ++rank) {
-      CHECK(sends(rank, step) ==
-            parts[step][static_cast<std::size_t>(rank)]);
+      CHECK(sends(rank, step) == parts[step][static_cast<std::size_t>(rank)]);
     }
   }
 }

@@ -1,4 +1,5 @@
-// What a step does after its messages, and the scratch memory for that: second reading.
+// The executor's memory: the plan, slots and blocks, the heads of messages; and what a step does
+// after its messages. Second reading.
 
 #include <algorithm>
 #include <cstring>
@@ -22,17 +23,43 @@ Executor::Executor(Transport& transport, FlightRecorder& recorder)
       sources_(index(transport.size())),
       destinations_(index(transport.size())) {}
 
-void Executor::prepare_scratch() {
+void Executor::prepare(const PlanInput& input) {
+  if (input != planned_) {  // calls repeat, and planning takes as long as a small call
+    planned_.world = 0;     // until the new plan is complete
+    make_plan(input, plan_);
+    needs_ = scratch_of(plan_);
+    planned_ = input;
+  }
   slot_bytes_ = whole_cache_lines(bytes(needs_.slot_elements));
   const std::size_t slots = index(needs_.slots) * slot_bytes_;
-  const std::size_t block =
-      needs_.sums ? std::min(block_bytes, bytes(collective_.input.count)) : 0;
+  const std::size_t block = needs_.sums ? std::min(block_bytes, bytes(input.count)) : 0;
   scratch_ = small_.data();
   if (slots + block > small_.size()) {
     large_ = Tensor::empty({static_cast<std::int64_t>(slots + block)}, DType::u8);
     scratch_ = large_.raw();
   }
   block_ = scratch_ + slots;
+}
+
+void Executor::pack() {
+  std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
+  if (const std::size_t payload = head(to_send_) - header_bytes; payload > 0)
+    std::memcpy(outgoing_.data() + header_bytes, at(step_.send.begin), payload);
+}
+
+void Executor::unpack(std::size_t payload) {
+  if (payload == 0) return;
+  bytes_moved_ += payload;
+  if (step_.into == Step::Into::sum)
+    add(place(), incoming_.data() + header_bytes, payload);
+  else
+    std::memcpy(place(), incoming_.data() + header_bytes, payload);
+}
+
+void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
+  const std::array<const std::byte*, 2> both{target, other};
+  kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
+                       static_cast<std::int64_t>(bytes / element_));
 }
 
 void Executor::act() {
