@@ -17,7 +17,7 @@ DeviceCommunicator::~DeviceCommunicator() {
     end.record(*replays_);
     wait_on_host([&] { return end.done(); }, "recorded step", host_->timeout());
   } catch (const Error&) {
-    // Whoever waits for the call is told. Here only the streams matter, which are released.
+    // A rank that waits for the call is told. Here only the streams matter, which are released.
   }
 }
 

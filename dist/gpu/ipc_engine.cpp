@@ -63,23 +63,23 @@ class IpcEngine final : public DeviceEngine {
   RegionPlace place_of(const Tensor& buffer) const override {
     return place_in(regions_, rank_, buffer);
   }
-  void enqueue(const CollectiveCall& job, const Stream& stream) override;
+  void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
   }
 
  private:
-  /// Where a job's buffer lies on every rank.
+  /// Where a collective's buffer lies on every rank.
   struct Place {
     const SharedRegion* memory;
     std::size_t offset;
     std::byte* at(int rank) const { return memory->base[index(rank)] + offset; }
   };
   Place find(const Tensor& buffer);
-  void work(const CollectiveCall& job, const Place& place, cudaStream_t stream);
-  void ring(const CollectiveCall& job, const Place& place, cudaStream_t stream);
-  void reduce_own_part(const CollectiveCall& job, const Place& place);
+  void work(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
+  void ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
+  void reduce_own_part(const CollectiveCall& collective, const Place& place);
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
@@ -112,59 +112,63 @@ IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   return {&staging_.back(), 0};
 }
 
-void IpcEngine::enqueue(const CollectiveCall& job, const Stream& stream) {
+void IpcEngine::enqueue(const CollectiveCall& collective, const Stream& stream) {
   const auto queue = static_cast<cudaStream_t>(stream.native());
-  const Place place = find(job.buffer);
+  const Place place = find(collective.buffer);
   std::byte* const mine = place.at(rank_);
-  const bool staged = mine != job.buffer.raw();
+  const bool staged = mine != collective.buffer.raw();
   // The peers may still read what the last call left in the staging area.
   if (staged) flags_.meet(staging, queue);
-  if (staged && job.operation != Operation::all_gather)
-    copy(mine, job.buffer.raw(), job.buffer.bytes(), queue);
-  work(job, place, queue);
-  if (staged && job.operation != Operation::reduce_scatter)
-    copy(job.buffer.raw(), mine, job.buffer.bytes(), queue);
+  if (staged && collective.operation != Operation::all_gather)
+    copy(mine, collective.buffer.raw(), collective.buffer.bytes(), queue);
+  work(collective, place, queue);
+  if (staged && collective.operation != Operation::reduce_scatter)
+    copy(collective.buffer.raw(), mine, collective.buffer.bytes(), queue);
 }
 
-void IpcEngine::work(const CollectiveCall& job, const Place& place, cudaStream_t stream) {
-  const DType dtype = job.buffer.dtype();
+void IpcEngine::work(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
+  const DType dtype = collective.buffer.dtype();
   const bool narrow = dtype == DType::f16 || dtype == DType::bf16;  // a ring rounds at every hop
-  if (job.operation == Operation::all_reduce && ring_ && !narrow) return ring(job, place, stream);
-  const Range own = partition(job.buffer.numel(), size_, rank_);
+  if (collective.operation == Operation::all_reduce && ring_ && !narrow)
+    return ring(collective, place, stream);
+  const Range own = partition(collective.buffer.numel(), size_, rank_);
   const std::size_t element = size_of(dtype);
   const std::size_t begin = static_cast<std::size_t>(own.begin) * element;
   flags_.meet(before, stream);
-  switch (job.operation) {
+  switch (collective.operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: reduce_own_part(job, place); break;
+    case Operation::reduce_scatter: reduce_own_part(collective, place); break;
     case Operation::all_gather:
       for (int r = 0; r < size_; ++r)
-        copy(place.at((rank_ + r) % size_) + begin, job.part.raw(), job.part.bytes(), stream);
+        copy(place.at((rank_ + r) % size_) + begin, collective.part.raw(), collective.part.bytes(),
+             stream);
       break;
     case Operation::broadcast:
-      copy(place.at(rank_), place.at(job.root), job.buffer.bytes(), stream);
+      copy(place.at(rank_), place.at(collective.root), collective.buffer.bytes(), stream);
       break;
     case Operation::barrier: break;
   }
   flags_.meet(after, stream);
 }
 
-void IpcEngine::reduce_own_part(const CollectiveCall& job, const Place& place) {
-  const Range own = partition(job.buffer.numel(), size_, rank_);
-  const std::size_t begin = static_cast<std::size_t>(own.begin) * size_of(job.buffer.dtype());
+void IpcEngine::reduce_own_part(const CollectiveCall& collective, const Place& place) {
+  const Range own = partition(collective.buffer.numel(), size_, rank_);
+  const std::size_t begin =
+      static_cast<std::size_t>(own.begin) * size_of(collective.buffer.dtype());
   for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
   std::span<std::byte* const> targets = targets_;
-  if (job.operation == Operation::reduce_scatter) {
-    targets_[0] = job.part.raw();
+  if (collective.operation == Operation::reduce_scatter) {
+    targets_[0] = collective.part.raw();
     targets = targets.first(1);
   }
-  kernels::tree_reduce(job.buffer.dtype(), sources_, targets, own.size(), device_);
+  kernels::tree_reduce(collective.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
-void IpcEngine::ring(const CollectiveCall& job, const Place& place, cudaStream_t stream) {
-  const DType dtype = job.buffer.dtype();
+void IpcEngine::ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
+  const DType dtype = collective.buffer.dtype();
   int flag = first_step;
-  make_plan({Operation::all_reduce, Algorithm::ring, rank_, size_, job.buffer.numel()}, plan_);
+  make_plan({Operation::all_reduce, Algorithm::ring, rank_, size_, collective.buffer.numel()},
+            plan_);
   for (const Step& step : plan_) {
     flags_.signal(step.to, flag);
     flags_.await(step.from, flag++);

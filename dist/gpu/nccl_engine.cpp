@@ -47,7 +47,7 @@ class NcclEngine final : public DeviceEngine {
   EngineKind kind() const override { return kind_; }
   Storage allocate(std::size_t bytes) override;
   RegionPlace place_of(const Tensor&) const override { return {}; }
-  void enqueue(const CollectiveCall& job, const Stream& stream) override;
+  void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
     *living_ = nullptr;
@@ -158,24 +158,25 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   return Storage::adopt(data, bytes, release, device_);
 }
 
-void NcclEngine::enqueue(const CollectiveCall& job, const Stream& on) {
+void NcclEngine::enqueue(const CollectiveCall& collective, const Stream& on) {
   check<CommError>(comm_ != nullptr, "[nccl] rank {}: aborted", rank_);
   const auto stream = static_cast<cudaStream_t>(on.native());
-  const Tensor& buffer = job.buffer;
+  const Tensor& buffer = collective.buffer;
   const auto count = static_cast<std::size_t>(buffer.numel());
   if (count == 0) return;
   const Range own = partition(buffer.numel(), size_, rank_);
-  switch (job.operation) {
+  switch (collective.operation) {
     case Operation::all_reduce: return all_reduce(buffer, stream);
-    case Operation::reduce_scatter: return reduce_parts(buffer, job.part.raw(), stream);
+    case Operation::reduce_scatter: return reduce_parts(buffer, collective.part.raw(), stream);
     case Operation::all_gather:
       cuda::call("nccl", "cudaMemcpyAsync",
-                 cudaMemcpyAsync(at(buffer, own.begin), job.part.raw(), job.part.bytes(),
-                                 cudaMemcpyDefault, stream));
+                 cudaMemcpyAsync(at(buffer, own.begin), collective.part.raw(),
+                                 collective.part.bytes(), cudaMemcpyDefault, stream));
       return share_parts(buffer, stream);
     case Operation::broadcast:
-      return call("ncclBroadcast", ncclBroadcast(buffer.raw(), buffer.raw(), count,
-                                                 type_of(buffer.dtype()), job.root, comm_, stream));
+      return call("ncclBroadcast",
+                  ncclBroadcast(buffer.raw(), buffer.raw(), count, type_of(buffer.dtype()),
+                                collective.root, comm_, stream));
     case Operation::barrier: return;
   }
 }

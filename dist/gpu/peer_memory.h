@@ -18,8 +18,8 @@ struct ReachError : DeviceError {
 /// processes CUDA wants memory unmapped before it is freed: ranks should drop a region at about the
 /// same time.
 ///
-/// Collective; blocks. If it fails on one rank, it throws on all and names the first rank that fails:
-/// DeviceError if that has no memory, else ReachError.
+/// Collective; blocks. If it fails on one rank, it throws on all and names the first rank that
+/// fails: DeviceError if that has no memory, else ReachError.
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
 /// Zeroes memory of the current device, and waits for that alone: on a stream of its own, because
