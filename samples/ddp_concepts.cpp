@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lockstep/dist/collectives/plan.h"
+#include "lockstep/dist/collectives/plan/plan.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
@@ -76,18 +76,18 @@ State start() {
 }
 
 dist::Plan ring_plan(int rank) {
-  return {.operation = dist::Operation::all_reduce,
-          .algorithm = dist::Algorithm::ring,
-          .rank = rank,
-          .world = ranks,
-          .count = ranks};
+  return dist::make_plan({.operation = dist::Operation::all_reduce,
+                          .algorithm = dist::Algorithm::ring,
+                          .rank = rank,
+                          .world = ranks,
+                          .count = ranks});
 }
 
 /// The state after one step of the plan: all ranks send what they held before it.
 State after(const State& before, int index) {
   State result = before;
   for (int rank = 0; rank < ranks; ++rank) {
-    const dist::Step step = ring_plan(rank).step(index);
+    const dist::Step step = ring_plan(rank)[static_cast<std::size_t>(index)];
     const Indices& sender = before[static_cast<std::size_t>(step.from)];
     Indices& own = result[static_cast<std::size_t>(rank)];
     for (std::int64_t i = step.receive.begin; i < step.receive.end; ++i) {
@@ -99,14 +99,14 @@ State after(const State& before, int index) {
 }
 
 void print(const State& state, int step) {
-  const int steps = ring_plan(0).steps();
+  const auto steps = static_cast<int>(ring_plan(0).size());
   fmt::print("\n");
   for (int rank = 0; rank < ranks; ++rank) {
     fmt::print("   rank {}  ", rank);
     const Indices& own = state[static_cast<std::size_t>(rank)];
     for (const std::int64_t value : own) fmt::print("{:>6}", value);
     if (step < steps) {
-      const dist::Step next = ring_plan(rank).step(step);
+      const dist::Step next = ring_plan(rank)[static_cast<std::size_t>(step)];
       const bool sum = next.into == dist::Step::Into::sum;
       fmt::print("    {:>4} to rank {}, which {} it",
                  own[static_cast<std::size_t>(next.send.begin)], next.to, sum ? "adds" : "keeps");
@@ -121,7 +121,7 @@ std::vector<State> all_reduce() {
       "\n2. An all-reduce over a ring: {} numbers on each rank, their sums everywhere in the end\n",
       ranks);
   std::vector<State> states = {start()};
-  const int steps = ring_plan(0).steps();
+  const auto steps = static_cast<int>(ring_plan(0).size());
   for (int step = 0; step <= steps; ++step) {
     print(states.back(), step);
     if (step < steps) states.push_back(after(states.back(), step));

@@ -86,7 +86,7 @@ class Channel {
 using Link = Channel<std::vector<float>>;
 using Ring = std::vector<Link>;  // link r leads from rank r to rank r + 1, the last one to rank 0
 
-// ---- 2. The ring: dist/collectives/plan.h, executor.cpp ----
+// ---- 2. The ring: dist/collectives/plan/ring.cpp, executor.cpp ----
 // An all-reduce replaces every rank's data by the sum over all ranks. In a ring each rank talks to
 // its two neighbours only. The data is cut into as many parts as there are ranks. Each part travels
 // around the ring twice: first every rank adds its own numbers, then every rank stores the sum.

@@ -12,23 +12,24 @@ void CallHeader::set_name(std::string_view text) {
   std::copy_n(text.begin(), std::min(text.size(), name.size()), name.begin());
 }
 
-std::string printable_name(const CallHeader& s) {
-  std::string name(s.name.data(), strnlen(s.name.data(), s.name.size()));
+std::string printable_name(const CallHeader& header) {
+  std::string name(header.name.data(), strnlen(header.name.data(), header.name.size()));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return name;
 }
 
-std::string describe(const CallHeader& s) {
-  std::string text =
-      fmt::format("{} #{} '{}'", name_of(s.operation), s.sequence, printable_name(s));
-  if (s.operation == Operation::barrier) return text;
-  text += fmt::format(" of {} {}", s.count, s.dtype);
-  if (s.operation == Operation::broadcast) return text + fmt::format(" from root {}", s.root);
-  if (s.algorithm != Algorithm::automatic)  // MPI's choice is not known
-    text += fmt::format(" ({})", name_of(s.algorithm));
-  if (s.region != CallHeader::no_region) {
-    text += fmt::format(" at byte {} of region {}", s.offset, s.region);
+std::string describe(const CallHeader& header) {
+  std::string text = fmt::format("{} #{} '{}'", name_of(header.operation), header.sequence,
+                                 printable_name(header));
+  if (header.operation == Operation::barrier) return text;
+  text += fmt::format(" of {} {}", header.count, header.dtype);
+  if (header.operation == Operation::broadcast)
+    return text + fmt::format(" from root {}", header.root);
+  if (header.algorithm != Algorithm::automatic)  // MPI's choice is not known
+    text += fmt::format(" ({})", name_of(header.algorithm));
+  if (header.region != RegionPlace::none) {
+    text += fmt::format(" at byte {} of region {}", header.offset, header.region);
   }
   return text;
 }

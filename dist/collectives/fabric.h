@@ -1,15 +1,16 @@
 #pragma once
-/// What connects the ranks of a world: it makes communicators among all of them, and cuts them into
-/// groups, which are worlds of their own.
+/// What connects the ranks of a world: it makes communicators among all of them, and splits them
+/// into groups, which are worlds of their own.
 ///
 ///   fabric      ranks are                 communicators over
-///   threads     threads of one process    streams and windows in its memory
+///   threads     threads of one process    streams and shared regions in its memory
 ///   processes   processes that met in a   shm on one machine, tcp between machines, or both
 ///               rendezvous
 ///   mpi         processes that MPI        MPI's own collectives
 ///               started
 ///
 /// Thread-safety: one Fabric belongs to one rank and is used by one thread at a time.
+/// Errors: the blocking calls throw CommError or PeerError if a rank fails or does not come.
 
 #include <memory>
 #include <string_view>
@@ -26,14 +27,14 @@ class Fabric {
   virtual int size() const = 0;
   virtual std::string_view transport() const = 0;  ///< "shm", "tcp", "threads", "mpi", ...
 
-  /// A communicator among all ranks, with an order of its own. Collective and blocking.
+  /// A communicator among all ranks, with a call order of its own. Collective; blocks.
   virtual std::unique_ptr<Communicator> connect() = 0;
 
-  /// The group of the ranks that gave the same color, which keep their order. Null for a negative
-  /// color. Collective over all ranks and blocking. A group outlives the fabric it was cut from.
+  /// The group of the ranks that gave the same color, in their order. Null for a negative color.
+  /// Collective over all ranks; blocks. A group outlives the fabric that it was split from.
   virtual std::shared_ptr<Fabric> split(int color) = 0;
 
-  /// Lets ranks fail, with this reason, that wait in connect() or split(). Best effort.
+  /// Makes ranks that wait in connect() or split() fail with this reason. Best effort.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

@@ -32,10 +32,10 @@ std::string FlightRecorder::last_seen(int peer) const {
     const CallHeader& last = entries_[(done_ - 1) % remembered].header;
     text += last.sequence == done_ - 1 ? short_name(last) : fmt::format("#{}", done_ - 1);
   }
-  const Heard& heard = heard_[index(peer)];
-  return text + (heard.ever ? fmt::format("; rank {} was last heard from in {}", peer,
-                                          short_name(heard.header))
-                            : fmt::format("; rank {} was never heard from", peer));
+  const std::optional<CallHeader>& heard = heard_[index(peer)];
+  return text + (heard
+                     ? fmt::format("; rank {} was last heard from in {}", peer, short_name(*heard))
+                     : fmt::format("; rank {} was never heard from", peer));
 }
 
 std::string FlightRecorder::text(Seconds now) const {

@@ -1,12 +1,12 @@
 #pragma once
-/// What a communicator remembers of its last calls: always on, a few stores per call, read when
+/// What a communicator remembers of its last calls: always on, a few stores per call; printed when
 /// something has gone wrong.
 ///
-///     all_reduce #17 'bucket 0' of 133904 f32 (direct)   called 60.001 s ago   done after 210.4 us
-///     all_reduce #18 'bucket 1' of 401982 f32 (direct)   called 60.000 s ago   under way for ...
+///   all_reduce #17 'bucket 0' of 133904 f32 (two-shot)   called 60.001 s ago   done after 210.4 us
+///   all_reduce #18 'bucket 1' of 401982 f32 (two-shot)   called 60.000 s ago   under way for ...
 ///
-/// It also knows which call each other rank was last heard from in: the rank that is behind is
-/// the one to look at.
+/// It also knows in which call each other rank was last heard from, which shows the rank that is
+/// behind.
 ///
 /// Thread-safety: none; it belongs to its communicator.
 
@@ -28,10 +28,10 @@ class FlightRecorder {
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
   void called(const CallHeader& header, Seconds now);
-  /// `now`: nothing if nobody looked at the clock, in a wait that ended at once.
+  /// `now`: nothing if the wait ended at once and did not look at the clock.
   void finished(std::uint64_t sequence, std::optional<Seconds> now);
   /// `peer` has said that it is in this call.
-  void heard(int peer, const CallHeader& header) { heard_[index(peer)] = {true, header}; }
+  void heard(int peer, const CallHeader& header) { heard_[index(peer)] = header; }
 
   /// "this rank last finished #16 'bucket 1'; rank 2 was last heard from in #15 'bucket 0'"
   std::string last_seen(int peer) const;
@@ -45,16 +45,12 @@ class FlightRecorder {
     std::optional<Seconds> finished{};
     bool done = false;
   };
-  struct Heard {
-    bool ever = false;
-    CallHeader header{};
-  };
   Entry& entry(std::uint64_t sequence) { return entries_[sequence % remembered]; }
 
   std::array<Entry, remembered> entries_{};
-  std::uint64_t next_ = 0;  // the number of calls so far
-  std::uint64_t done_ = 0;  // of these, the first so many have ended
-  std::vector<Heard> heard_;
+  std::uint64_t next_ = 0;                        // the number of calls so far
+  std::uint64_t done_ = 0;                        // of these, the first so many have ended
+  std::vector<std::optional<CallHeader>> heard_;  // from each rank, the last
 };
 
 }  // namespace lockstep::dist

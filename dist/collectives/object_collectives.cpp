@@ -2,20 +2,17 @@
 
 #include <algorithm>
 #include <exception>
+#include <sstream>
 
 #include "lockstep/core/digest.h"
 
 namespace lockstep::dist {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end == std::string::npos ? text.size() : end + 1;
-  }
-  return lines;
+/// The next line; "nothing" after the last one.
+std::string next_line(std::istringstream& text) {
+  std::string line;
+  return std::getline(text, line) ? line : "nothing";
 }
 
 }  // namespace
@@ -45,18 +42,17 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
   const std::vector<std::string> texts = gather_text(communicator, text);
   for (std::size_t r = 1; r < texts.size(); ++r) {
     if (texts[r] == texts[0]) continue;
-    const auto ours = lines_of(texts[0]);
-    const auto theirs = lines_of(texts[r]);
-    std::size_t i = 0;
-    while (i < ours.size() && i < theirs.size() && ours[i] == theirs[i]) ++i;
-    // Every rank says what differs: none ends before all have got this far.
+    std::istringstream ours(texts[0]), theirs(texts[r]);
+    std::string mine = next_line(ours), other = next_line(theirs);
+    std::size_t item = 0;
+    for (; mine == other && ours; ++item) mine = next_line(ours), other = next_line(theirs);
+    // Every rank reports the difference: none ends before all have come here.
     try {
       communicator.barrier("difference found").wait();
     } catch (const PeerError&) {
     }
     fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
-                     what, r, i, i < ours.size() ? ours[i] : "nothing",
-                     i < theirs.size() ? theirs[i] : "nothing", r);
+                     what, r, item, mine, other, r);
   }
 }
 
@@ -82,7 +78,7 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
       error = std::current_exception();
       message = "an error of no known kind";
     }
-  // Its length first, as a message of its own: it comes when rank 0 is done.
+  // The length comes first, as a message of its own, when rank 0 is done.
   const Tensor length = Tensor::scalar(static_cast<double>(message.size()), DType::i64);
   communicator.broadcast(length, 0, "on_rank0").wait(timeout);
   message.resize(static_cast<std::size_t>(length.item()));

@@ -1,5 +1,7 @@
 #pragma once
-/// What all ranks say and all ranks hear: texts, sameness, and work that one rank does for all.
+/// Object collectives: texts from all ranks to all, a check that ranks agree, and work that one
+/// rank does for all. All block, throw what the communicator throws, and belong to one thread like
+/// it.
 
 #include <functional>
 #include <string>
@@ -11,7 +13,7 @@
 
 namespace lockstep::dist {
 
-/// Every rank's text. Collective.
+/// Every rank's text, by rank. Collective.
 std::vector<std::string> gather_text(Communicator& communicator, std::string_view text);
 
 /// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
@@ -23,8 +25,8 @@ std::string parameter_digest(const std::vector<Parameter>& parameters);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
 /// throws, every rank throws: rank 0 the same exception, the others a StateError with its message.
-/// Collective, so that nobody can forget to wait: but `task` itself must not call collectives. The
-/// others wait as long as `timeout`, in which the communicator's own does not count.
+/// Collective; but `task` itself must not call collectives. The others wait for at most `timeout`,
+/// instead of the communicator's own.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               Seconds timeout = Seconds(3600));
 

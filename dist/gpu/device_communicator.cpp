@@ -1,67 +1,27 @@
 #include "lockstep/dist/gpu/device_communicator.h"
 
 #include "lockstep/core/gpu/graph.h"
-#include "lockstep/dist/collectives/call_checks.h"
 
 namespace lockstep::dist {
 
 DeviceCommunicator::DeviceCommunicator(std::unique_ptr<HostCommunicator> host, EngineKind kind)
-    : host_(std::move(host)), kind_(kind), calls_(HostCommunicator::queue_length) {}
+    : host_(std::move(host)), kind_(kind), calls_(QueuedCommunicator::queue_length) {}
 
-// What is under way must not outlive the memory that it works on.
+// A collective that is under way must not outlive its memory.
 DeviceCommunicator::~DeviceCommunicator() {
   if (!engine_) return;
   try {
     if (next_ > 0 && !failure_) finish(next_ - 1, {});
-    if (replays_ && !failure_) finish_replays();
+    if (!replays_ || failure_) return;
+    const Event end(device_);
+    end.record(*replays_);
+    wait_on_host([&] { return end.done(); }, "recorded step", host_->timeout());
   } catch (const Error&) {
-    // Told to whoever asked for it; here only the streams matter, which are released.
-  }
-}
-
-void DeviceCommunicator::finish_replays() {
-  const Event end(device_);
-  end.record(*replays_);
-  const Seconds start = now();
-  for (unsigned round = 0; !end.done(); ++round) {
-    check_health();
-    if (now() - start > host_->timeout())
-      give_up(fmt::format("[communicator] rank {}: a recorded step has not ended after {:g} s",
-                          rank(), host_->timeout().count()));
-    host_->transport().relax(round);
+    // A rank that waits for the call is told. Here only the streams matter, which are released.
   }
 }
 
 // ---- calls ----
-
-Work DeviceCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  if (data.device() == Device{} || !engine_for(data.device())) return host_->all_reduce(data, name);
-  check_all_reduce(data, name);
-  return enqueue({Operation::all_reduce, data}, name);
-}
-
-Work DeviceCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
-                                        std::string_view name) {
-  if (input.device() == Device{} || !engine_for(input.device()))
-    return host_->reduce_scatter(input, output, name);
-  check_reduce_scatter(input, output, rank(), size(), name);
-  return enqueue({Operation::reduce_scatter, input, output}, name);
-}
-
-Work DeviceCommunicator::all_gather(const Tensor& input, const Tensor& output,
-                                    std::string_view name) {
-  if (output.device() == Device{} || !engine_for(output.device()))
-    return host_->all_gather(input, output, name);
-  check_all_gather(input, output, rank(), size(), name);
-  return enqueue({Operation::all_gather, output, input}, name);
-}
-
-Work DeviceCommunicator::broadcast(const Tensor& data, int root, std::string_view name) {
-  if (data.device() == Device{} || !engine_for(data.device()))
-    return host_->broadcast(data, root, name);
-  check_broadcast(root, size(), name);
-  return enqueue({Operation::broadcast, data, {}, root}, name);
-}
 
 Tensor DeviceCommunicator::allocate(std::int64_t numel, DType dtype, Device device) {
   DeviceEngine* const engine = device == Device{} ? nullptr : engine_for(device);
@@ -89,37 +49,17 @@ DeviceEngine* DeviceCommunicator::engine_for(Device device) {
   return engine_.get();
 }
 
-Work DeviceCommunicator::enqueue(DeviceCollective job, std::string_view name) {
+Work DeviceCommunicator::enqueue(CollectiveCall arguments, std::string_view name) {
+  const bool on_host =
+      arguments.operation == Operation::barrier || arguments.buffer.device() == Device{};
+  if (on_host || !engine_for(arguments.buffer.device()))
+    return host_->enqueue(std::move(arguments), name);
   if (failure_) return Work(this, next_);
-  const bool recorded = StepGraph::recording();
-  Call& call = this->call(next_);
-  if (next_ >= calls_.size() && !recorded) finish(call.sequence, {});
-  release_ended();
+  Call& call = next_call();
   try {
-    call.validation = host_->validate_call(job.operation, job.buffer, job.root, name,
-                                           engine_->place_of(job.buffer));
+    call.validation = host_->validate_call(arguments, name, engine_->place_of(arguments.buffer));
     check_health();
-    const Device device = device_;
-    if (!call.ready || recorded || call.recorded) {
-      call.ready.emplace(device);
-      call.done.emplace(device);
-    }
-    call.sequence = next_;
-    call.job = std::move(job);
-    bytes_moved_ += payload(call.job);
-    call.recorded = recorded;
-    const Stream compute = Stream::current(device);
-    call.ready->record(compute);
-    stream_->wait(*call.ready);
-    {
-      const StreamGuard guard(*stream_);
-      engine_->enqueue(call.job, *stream_);
-    }
-    call.done->record(*stream_);
-    if (recorded) {  // the graph keeps what it needs
-      call.job = {};
-      replays_ = compute;
-    }
+    launch(call, std::move(arguments));
   } catch (const CommError& error) {
     if (!failure_) break_by(std::current_exception(), error.what());
     return Work(this, next_);
@@ -130,21 +70,52 @@ Work DeviceCommunicator::enqueue(DeviceCollective job, std::string_view name) {
   return Work(this, next_++);
 }
 
-// What the other ranks' tensors bring here; see Communicator::bytes_moved.
-std::uint64_t DeviceCommunicator::payload(const DeviceCollective& job) const {
-  const auto bytes = static_cast<std::uint64_t>(job.buffer.bytes());
+DeviceCommunicator::Call& DeviceCommunicator::next_call() {
+  Call& call = this->call(next_);
+  if (next_ >= calls_.size() && !StepGraph::recording()) finish(call.sequence, {});
+  release_ended();
+  return call;
+}
+
+void DeviceCommunicator::launch(Call& call, CollectiveCall arguments) {
+  const bool recorded = StepGraph::recording();
+  if (!call.ready || recorded || call.recorded) {
+    call.ready.emplace(device_);
+    call.done.emplace(device_);
+  }
+  call.sequence = next_;
+  call.arguments = std::move(arguments);
+  call.recorded = recorded;
+  bytes_moved_ += payload(call.arguments);
+  const Stream compute = Stream::current(device_);
+  call.ready->record(compute);
+  stream_->wait(*call.ready);
+  {
+    const StreamGuard guard(*stream_);
+    engine_->enqueue(call.arguments, *stream_);
+  }
+  call.done->record(*stream_);
+  if (recorded) {  // the graph keeps what it needs
+    call.arguments = {};
+    replays_ = compute;
+  }
+}
+
+// Bytes that arrive from other ranks; see Communicator::bytes_moved.
+std::uint64_t DeviceCommunicator::payload(const CollectiveCall& arguments) const {
+  const auto bytes = static_cast<std::uint64_t>(arguments.buffer.bytes());
   const auto n = static_cast<std::uint64_t>(size());
-  switch (job.operation) {
+  switch (arguments.operation) {
     case Operation::all_reduce: return 2 * (n - 1) * bytes / n;
     case Operation::reduce_scatter:
     case Operation::all_gather: return (n - 1) * bytes / n;
-    case Operation::broadcast: return rank() == job.root ? 0 : bytes;
+    case Operation::broadcast: return rank() == arguments.root ? 0 : bytes;
     case Operation::barrier: break;
   }
   return 0;
 }
 
-// Calls end in order; what they worked on is kept no longer than need be.
+// Calls end in order. Their tensors are released as soon as possible.
 void DeviceCommunicator::release_ended() {
   released_ = std::max(released_, next_ - std::min<std::uint64_t>(next_, calls_.size()));
   while (released_ < next_ && ended(call(released_))) ++released_;
@@ -153,9 +124,9 @@ void DeviceCommunicator::release_ended() {
 // ---- their ends ----
 
 bool DeviceCommunicator::ended(Call& call) {
-  if (call.recorded || !call.job.buffer.defined()) return true;
+  if (call.recorded || !call.arguments.buffer.defined()) return true;
   if (!call.validation.progress() || !call.done->done()) return false;
-  call.job = {};
+  call.arguments = {};
   return true;
 }
 
@@ -184,17 +155,22 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
   } catch (const CommError&) {
     check_health();
   }
-  const Seconds limit = timeout.value_or(host_->timeout()), start = now();
-  for (unsigned round = 0; !ended(it); ++round) {
+  wait_on_host([&] { return ended(it); }, name_of(it.arguments.operation),
+               timeout.value_or(host_->timeout()));
+}
+
+void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::string_view what,
+                                      Seconds limit) {
+  const Seconds start = now();
+  for (unsigned round = 0; !done(); ++round) {
     check_health();
     if (now() - start > limit)
-      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}",
-                          name_of(it.job.operation), rank(), limit.count(), whereabouts()));
+      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what, rank(),
+                          limit.count(), missing_rank()));
     try {
       host_->transport().relax(round);
     } catch (const PeerError& error) {
-      const std::string reason =
-          fmt::format("[{}] rank {}: {}", name_of(it.job.operation), rank(), error.what());
+      const std::string reason = fmt::format("[{}] rank {}: {}", what, rank(), error.what());
       break_by(std::make_exception_ptr(PeerError(reason)), reason);
       std::rethrow_exception(failure_);
     }
@@ -203,7 +179,8 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
 
 std::exception_ptr DeviceCommunicator::failure(std::uint64_t sequence) const {
   const Call& it = calls_[sequence % calls_.size()];
-  const bool ended = sequence < next_ && (it.sequence != sequence || !it.job.buffer.defined());
+  const bool ended =
+      sequence < next_ && (it.sequence != sequence || !it.arguments.buffer.defined());
   return ended ? nullptr : failure_;
 }
 
@@ -211,12 +188,12 @@ void DeviceCommunicator::check_health() {
   if (failure_) std::rethrow_exception(failure_);
   if (next_ > 0) try {
       call(next_ - 1).validation.progress();
-    } catch (const CommError& error) {  // the host's one is broken: streams may wait for ever
+    } catch (const CommError& error) {  // the host's is broken: streams may wait for ever
       break_by(std::current_exception(), error.what());
       throw;
     }
   if (const std::string error = engine_->failure(); !error.empty())
-    give_up(fmt::format("{}; {}", error, whereabouts()));
+    give_up(fmt::format("{}; {}", error, missing_rank()));
 }
 
 void DeviceCommunicator::give_up(const std::string& reason) {
@@ -232,9 +209,9 @@ void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view r
   if (replays_) engine_->abort(*replays_);
 }
 
-// The transport says so when it is asked for bytes, which nobody wants any more. Over TCP it needs
+// The transport tells when it is asked for bytes, which nobody needs any more. Over TCP it needs
 // 0.2 s to tell a rank that was killed from one that has given up.
-std::string DeviceCommunicator::whereabouts() {
+std::string DeviceCommunicator::missing_rank() {
   Transport& transport = host_->transport();
   std::byte unwanted{};
   try {

@@ -1,22 +1,26 @@
 #pragma once
-/// The communicator of a build that drives GPUs: tensors on the host go to the HostCommunicator it
-/// is made over, tensors on a GPU to an engine (dist/gpu/device_engine.h), on a stream of their own:
+/// The communicator of a build that drives GPUs. Tensors on the host go to the HostCommunicator
+/// that it is made over; tensors on a GPU go to an engine (dist/gpu/device_engine.h), on a stream
+/// of their own:
 ///
 ///   compute stream  --kernels--|ready            |next kernels ...        wait(): an event
 ///                               \               /
 ///   communication    ............|--all-reduce--|done                     the host only enqueues
 ///   stream
-///   host streams     ............|--headers--|                         validation to the peers
+///   host streams     ............|--headers--|                            compared with the peers'
 ///
-/// So every call is known on the host before its data travel: the ranks compare what they call, a
-/// rank that does not come is named, and timeouts hold, although no GPU can be asked.
+/// A GPU cannot say which rank it waits for. Therefore the host compares the headers of every call
+/// before its data travel: calls that differ and ranks that do not come are named, and timeouts
+/// hold.
 ///
-/// Work::wait makes the calling thread's current stream wait, not the host. Work::finish makes the
-/// host wait, with the timeout. A call may be part of a recorded step (core/gpu/graph.h): it is
-/// validation when it is recorded, not at each replay.
+/// Work::wait makes the calling thread's current stream wait, not the host, and has no timeout.
+/// Work::finish makes the host wait, with the timeout. A call may be part of a recorded step
+/// (core/gpu/graph.h): its header is compared when it is recorded, not at each replay.
 ///
-/// The engine is made when the first tensor on a GPU comes.
+/// The engine is made when the first tensor on a GPU arrives. The communicator then belongs to that
+/// GPU: DeviceError for tensors on another one.
 
+#include <functional>
 #include <memory>
 
 #include "lockstep/dist/gpu/device_engine.h"
@@ -31,11 +35,6 @@ class DeviceCommunicator final : public Communicator {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
 
-  Work all_reduce(const Tensor& data, std::string_view name) override;
-  Work reduce_scatter(const Tensor& input, const Tensor& output, std::string_view name) override;
-  Work all_gather(const Tensor& input, const Tensor& output, std::string_view name) override;
-  Work broadcast(const Tensor& data, int root, std::string_view name) override;
-  Work barrier(std::string_view name) override { return host_->barrier(name); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
 
   void abort(std::string_view reason) noexcept override;
@@ -49,34 +48,38 @@ class DeviceCommunicator final : public Communicator {
   void link_failure(Communicator& linked) override { host_->link_failure(linked); }
   std::string flight_record() const override { return host_->flight_record(); }
 
+ private:
+  struct Call {
+    std::uint64_t sequence = 0;
+    Work validation{};
+    CollectiveCall arguments{};  // keeps its memory alive
+    std::optional<Event> ready{}, done{};
+    bool recorded = false;  // in a graph: its events cannot be asked
+  };
+
+  Work enqueue(CollectiveCall arguments, std::string_view name) override;
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   void finish(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   std::exception_ptr failure(std::uint64_t sequence) const override;
 
- private:
-  struct Call {
-    std::uint64_t sequence = 0;
-    Work validation{};
-    DeviceCollective job{};  // keeps its memory alive
-    std::optional<Event> ready{}, done{};
-    bool recorded = false;  // in a graph: its events cannot be asked
-  };
-
-  Work enqueue(DeviceCollective job, std::string_view name);
   DeviceEngine* engine_for(Device device);
   Call& call(std::uint64_t sequence) { return calls_[sequence % calls_.size()]; }
+  /// The place of the next call in the queue. Waits for the oldest call while the queue is full.
+  Call& next_call();
+  void launch(Call& call, CollectiveCall arguments);
   bool ended(Call& call);
   void release_ended();
-  void finish_replays();
-  std::uint64_t payload(const DeviceCollective& job) const;
-  /// Throws what broke this communicator; looks whether the host's one or the engine has failed.
+  /// Makes the host wait until the GPU has `done` it; `what` is in the messages of errors.
+  void wait_on_host(const std::function<bool()>& done, std::string_view what, Seconds limit);
+  std::uint64_t payload(const CollectiveCall& arguments) const;
+  /// Throws what broke this communicator; asks the host's communicator and the engine for failures.
   void check_health();
   [[noreturn]] void give_up(const std::string& reason);
   /// Breaks this communicator by its first failure: tells the other ranks and releases the streams.
   void break_by(std::exception_ptr failure, std::string_view reason) noexcept;
-  /// Which rank is gone, when this communicator can be used no more.
-  std::string whereabouts();
+  /// Which rank is gone, when this communicator cannot be used any more.
+  std::string missing_rank();
 
   std::unique_ptr<HostCommunicator> host_;
   EngineKind kind_;

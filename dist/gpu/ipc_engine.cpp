@@ -1,8 +1,37 @@
-#include "lockstep/dist/gpu/ipc_engine.h"
+// Collectives by kernels that read and write the peers' memory, on GPUs of one machine. Several
+// ranks may share a GPU.
+//
+// Every rank owns regions (memory of cudaMalloc) and flags, a 32-bit value for each peer and
+// purpose. The peers have mapped both:
+//
+//     signal(q, f):  flag f of this rank at q := 1          a stream's write, after all before it
+//     await(q, f):   until flag f of q here is 1; := 0      a stream's wait: no kernel spins
+//
+// No kernel spins: a kernel that waited for a peer on the same GPU could keep the very kernel from
+// running that it waits for. As a flag goes back to 0 each time, the same operations work again
+// when a recorded step is replayed. No flag is set twice before it has been awaited: a rank that
+// uses it again has since met all ranks by other flags, which they signalled after they awaited
+// this one.
+//
+// MEETING. Signal all, await all: streams go on when all of them are here. Then
+//
+//     all_reduce, two-shot   meet; reduce the own part of all regions into all, in tree order; meet
+//     reduce_scatter         meet; reduce the own part of all regions into the output; meet
+//     all_gather             meet; copy the input into the own part of all regions; meet
+//     broadcast              meet; copy the root's region; meet
+//
+// RING. The steps of dist/collectives/plan/ring.cpp: "send" signals that the part may be read,
+// "receive" awaits that, then adds the left neighbour's part to one's own, or copies it. A part is
+// written again only with what has gone all round the ring, through every rank that read it. Only
+// the last parts need an acknowledgement, to the left neighbour.
+//
+// A tensor outside the regions is copied to a region and back.
 
 #include <algorithm>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/dist/collectives/plan/plan.h"
+#include "lockstep/dist/gpu/device_engine.h"
 #include "lockstep/dist/gpu/flags.h"
 #include "lockstep/kernels/tree_reduce.h"
 
@@ -27,26 +56,30 @@ class IpcEngine final : public DeviceEngine {
         targets_(index(size_)) {}
 
   EngineKind kind() const override { return EngineKind::ipc; }
-  std::string_view algorithm() const override { return ring_ ? "ring, by ipc" : "direct, by ipc"; }
+  std::string_view algorithm() const override {
+    return ring_ ? "ring, by ipc" : "two-shot, by ipc";
+  }
   Storage allocate(std::size_t bytes) override;
-  RegionPlace place_of(const Tensor& buffer) const override;
-  void enqueue(const DeviceCollective& job, const Stream& stream) override;
+  RegionPlace place_of(const Tensor& buffer) const override {
+    return place_in(regions_, rank_, buffer);
+  }
+  void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
   }
 
  private:
-  /// Where a job's buffer lies on every rank.
+  /// Where a collective's buffer lies on every rank.
   struct Place {
-    const PeerMemory* memory;
+    const SharedRegion* memory;
     std::size_t offset;
     std::byte* at(int rank) const { return memory->base[index(rank)] + offset; }
   };
   Place find(const Tensor& buffer);
-  void work(const DeviceCollective& job, const Place& place, cudaStream_t stream);
-  void ring(const DeviceCollective& job, const Place& place, cudaStream_t stream);
-  void fold_own_part(const DeviceCollective& job, const Place& place);
+  void work(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
+  void ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
+  void reduce_own_part(const CollectiveCall& collective, const Place& place);
   void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
@@ -54,95 +87,91 @@ class IpcEngine final : public DeviceEngine {
   bool ring_;
   int rank_, size_;
   Flags flags_;
-  std::vector<PeerMemory> regions_;
-  std::vector<PeerMemory> staging_;  // the last one, which is the largest, is used
+  std::vector<SharedRegion> regions_;
+  std::vector<SharedRegion> staging_;  // the last one, which is the largest, is used
+  Plan plan_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };
 
 Storage IpcEngine::allocate(std::size_t bytes) {
   regions_.push_back(share_device_memory(bytes, device_, host_));
-  const PeerMemory& region = regions_.back();
+  const SharedRegion& region = regions_.back();
   return Storage::adopt(
       region.base[index(rank_)], bytes, [keeper = region.keeper] {}, device_);
 }
 
-RegionPlace IpcEngine::place_of(const Tensor& buffer) const {
-  const std::byte* const data = buffer.raw();
-  for (std::size_t w = 0; w < regions_.size(); ++w) {
-    const std::byte* const base = regions_[w].base[index(rank_)];
-    if (data >= base && data + buffer.bytes() <= base + regions_[w].bytes)
-      return {static_cast<std::int32_t>(w), static_cast<std::uint64_t>(data - base)};
-  }
-  return {};
-}
-
-// All ranks' buffers lie alike, which the announcement has compared; or in none of the regions.
+// The ranks have compared headers: all buffers lie at the same place, or none lies in a region.
 IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   const RegionPlace place = place_of(buffer);
-  if (place.region >= 0) return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
+  if (place.region != RegionPlace::none)
+    return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
   if (staging_.empty() || staging_.back().bytes < buffer.bytes())
     staging_.push_back(
         share_device_memory(std::max<std::size_t>(buffer.bytes(), 1), device_, host_));
   return {&staging_.back(), 0};
 }
 
-void IpcEngine::enqueue(const DeviceCollective& job, const Stream& stream) {
+void IpcEngine::enqueue(const CollectiveCall& collective, const Stream& stream) {
   const auto queue = static_cast<cudaStream_t>(stream.native());
-  const Place place = find(job.buffer);
+  const Place place = find(collective.buffer);
   std::byte* const mine = place.at(rank_);
-  const bool staged = mine != job.buffer.raw();
-  // Of a staging area, the peers may still read what the last job left there.
+  const bool staged = mine != collective.buffer.raw();
+  // The peers may still read what the last call left in the staging area.
   if (staged) flags_.meet(staging, queue);
-  if (staged && job.operation != Operation::all_gather)
-    copy(mine, job.buffer.raw(), job.buffer.bytes(), queue);
-  work(job, place, queue);
-  if (staged && job.operation != Operation::reduce_scatter)
-    copy(job.buffer.raw(), mine, job.buffer.bytes(), queue);
+  if (staged && collective.operation != Operation::all_gather)
+    copy(mine, collective.buffer.raw(), collective.buffer.bytes(), queue);
+  work(collective, place, queue);
+  if (staged && collective.operation != Operation::reduce_scatter)
+    copy(collective.buffer.raw(), mine, collective.buffer.bytes(), queue);
 }
 
-void IpcEngine::work(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
-  const DType dtype = job.buffer.dtype();
+void IpcEngine::work(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
+  const DType dtype = collective.buffer.dtype();
   const bool narrow = dtype == DType::f16 || dtype == DType::bf16;  // a ring rounds at every hop
-  if (job.operation == Operation::all_reduce && ring_ && !narrow) return ring(job, place, stream);
-  const Range own = partition(job.buffer.numel(), size_, rank_);
+  if (collective.operation == Operation::all_reduce && ring_ && !narrow)
+    return ring(collective, place, stream);
+  const Range own = partition(collective.buffer.numel(), size_, rank_);
   const std::size_t element = size_of(dtype);
   const std::size_t begin = static_cast<std::size_t>(own.begin) * element;
   flags_.meet(before, stream);
-  switch (job.operation) {
+  switch (collective.operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: fold_own_part(job, place); break;
+    case Operation::reduce_scatter: reduce_own_part(collective, place); break;
     case Operation::all_gather:
       for (int r = 0; r < size_; ++r)
-        copy(place.at((rank_ + r) % size_) + begin, job.part.raw(), job.part.bytes(), stream);
+        copy(place.at((rank_ + r) % size_) + begin, collective.part.raw(), collective.part.bytes(),
+             stream);
       break;
     case Operation::broadcast:
-      copy(place.at(rank_), place.at(job.root), job.buffer.bytes(), stream);
+      copy(place.at(rank_), place.at(collective.root), collective.buffer.bytes(), stream);
       break;
     case Operation::barrier: break;
   }
   flags_.meet(after, stream);
 }
 
-void IpcEngine::fold_own_part(const DeviceCollective& job, const Place& place) {
-  const Range own = partition(job.buffer.numel(), size_, rank_);
-  const std::size_t begin = static_cast<std::size_t>(own.begin) * size_of(job.buffer.dtype());
+void IpcEngine::reduce_own_part(const CollectiveCall& collective, const Place& place) {
+  const Range own = partition(collective.buffer.numel(), size_, rank_);
+  const std::size_t begin =
+      static_cast<std::size_t>(own.begin) * size_of(collective.buffer.dtype());
   for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
   std::span<std::byte* const> targets = targets_;
-  if (job.operation == Operation::reduce_scatter) {
-    targets_[0] = job.part.raw();
+  if (collective.operation == Operation::reduce_scatter) {
+    targets_[0] = collective.part.raw();
     targets = targets.first(1);
   }
-  kernels::tree_reduce(job.buffer.dtype(), sources_, targets, own.size(), device_);
+  kernels::tree_reduce(collective.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
-void IpcEngine::ring(const DeviceCollective& job, const Place& place, cudaStream_t stream) {
-  const DType dtype = job.buffer.dtype();
-  const Plan plan{Operation::all_reduce, Algorithm::ring, rank_, size_, job.buffer.numel()};
-  for (int s = 0; s < plan.steps(); ++s) {
-    const Step step = plan.step(s);
-    flags_.signal(step.to, first_step + s);
-    flags_.await(step.from, first_step + s);
+void IpcEngine::ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
+  const DType dtype = collective.buffer.dtype();
+  int flag = first_step;
+  make_plan({Operation::all_reduce, Algorithm::ring, rank_, size_, collective.buffer.numel()},
+            plan_);
+  for (const Step& step : plan_) {
+    flags_.signal(step.to, flag);
+    flags_.await(step.from, flag++);
     flags_.run(stream);
     const std::size_t begin = static_cast<std::size_t>(step.receive.begin) * size_of(dtype);
     std::byte* const mine = place.at(rank_) + begin;

@@ -8,14 +8,13 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/gpu/ipc_engine.h"
-#include "lockstep/dist/gpu/nccl_engine.h"
+#include "lockstep/dist/gpu/device_engine.h"
 #include "lockstep/dist/gpu/peer_memory.h"
 
 namespace lockstep::dist {
 namespace {
 
-constexpr int most_folded = 16;  // of kernels::tree_reduce on a GPU
+constexpr int most_reduced = 16;  // of kernels::tree_reduce on a GPU
 
 /// The two ranks that share a GPU, or nothing. `places[r]`: "machine bus" of rank r's.
 std::optional<std::array<int, 2>> sharers(const std::vector<std::string>& places) {
@@ -38,11 +37,12 @@ bool one_machine(const HostCommunicator& host) {
   return !nodes || nodes->ranks.size() == 1;
 }
 
-// GPUs may not reach each other's memory (no peer-to-peer over this PCIe root, a container without
-// IPC): to try is the only sure way to know, and share_device_memory fails on all ranks or on none.
+// We do not ask the driver whether GPUs can reach each other's memory. All ranks try it at the same
+// time, because a container or a PCIe switch may forbid what the driver reports. It fails on all
+// ranks or on none.
 std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device,
                                               HostCommunicator& host) {
-  if (!one_machine(host) || host.size() > most_folded) return nullptr;
+  if (!one_machine(host) || host.size() > most_reduced) return nullptr;
   try {
     return ipc_engine(algorithm, device, host);
   } catch (const ReachError&) {
@@ -58,21 +58,22 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
   if (kind == none) return nullptr;
   const auto shared = sharers(gather_text(host, place_of(device, host)));
   if (kind == automatic) {
-    const bool nccl_serves = nccl_available() && !shared && host.size() > 1 &&
-                             (algorithm == Algorithm::automatic || algorithm == Algorithm::direct);
+    const bool nccl_serves =
+        nccl_available() && !shared && host.size() > 1 &&
+        (algorithm == Algorithm::automatic || algorithm == Algorithm::two_shot);
     if (!nccl_serves) return ipc_if_possible(algorithm, device, host);
-    kind = algorithm == Algorithm::direct ? nccl_direct : nccl;
+    kind = algorithm == Algorithm::two_shot ? nccl_direct : nccl;
   }
-  check<UsageError>((kind != ipc && kind != nccl_direct) || host.size() <= most_folded,
-                    "[communicator] {} folds at most {} ranks, there are {}: take nccl",
-                    name_of(kind), most_folded, host.size());
+  check<UsageError>((kind != ipc && kind != nccl_direct) || host.size() <= most_reduced,
+                    "[communicator] {} reduces at most {} ranks, there are {}: take nccl",
+                    name_of(kind), most_reduced, host.size());
   if (kind == ipc) {
     check<UsageError>(one_machine(host),
                       "[communicator] --transport ipc needs all ranks on one machine");
     return ipc_engine(algorithm, device, host);
   }
-  // NCCL compares machine and bus; where the user has told it that ranks are on different machines,
-  // it believes that.
+  // NCCL compares machine and bus, but believes a user who says that ranks are on different
+  // machines.
   if (shared && !std::getenv("NCCL_HOSTID"))
     fail<UsageError>(
         "[nccl] ranks {} and {} share a GPU, and NCCL needs one for each rank: use --transport "

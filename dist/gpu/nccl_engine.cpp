@@ -1,4 +1,13 @@
-#include "lockstep/dist/gpu/nccl_engine.h"
+// Collectives by NCCL, one GPU per rank.
+//
+// As `nccl`, all-reduces are NCCL's own. As `nccl-direct`, NCCL only carries the bytes: each part
+// goes to its owner, which reduces all contributions in tree order (kernels/tree_reduce.h), and
+// back. These are grouped sends and receives with as many bytes as a ring, and the bits of
+// two-shot. 16-bit elements always travel this way: they are then summed in f32 and rounded once.
+// reduce_scatter and all_gather work the same way, because their parts need not be of equal size.
+//
+// NCCL's communicator is non-blocking: no call of it can hang where no timeout reaches. Memory of
+// allocate() is NCCL's (ncclMemAlloc) and registered with the communicator.
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -8,7 +17,8 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/gpu/zero.h"
+#include "lockstep/dist/gpu/device_engine.h"
+#include "lockstep/dist/gpu/peer_memory.h"
 #include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
@@ -37,7 +47,7 @@ class NcclEngine final : public DeviceEngine {
   EngineKind kind() const override { return kind_; }
   Storage allocate(std::size_t bytes) override;
   RegionPlace place_of(const Tensor&) const override { return {}; }
-  void enqueue(const DeviceCollective& job, const Stream& stream) override;
+  void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
     *living_ = nullptr;
@@ -48,7 +58,7 @@ class NcclEngine final : public DeviceEngine {
   void call(std::string_view function, ncclResult_t result) { call(function, result, timeout_); }
   void call(std::string_view function, ncclResult_t result, Seconds limit);
   void all_reduce(const Tensor& data, cudaStream_t stream);
-  void fold_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream);
+  void reduce_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream);
   void share_parts(const Tensor& buffer, cudaStream_t stream);
   void send(const std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
   void receive(std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
@@ -68,7 +78,7 @@ std::byte* at(const Tensor& tensor, std::int64_t element) {
   return tensor.raw() + static_cast<std::size_t>(element) * size_of(tensor.dtype());
 }
 
-// The id is rank 0's; the host's communicator hands it round.
+// Rank 0 draws the id; the host's communicator brings it to all.
 NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
     : host_(host),
       kind_(kind),
@@ -98,8 +108,8 @@ NcclEngine::~NcclEngine() {
   slots_.clear();
   *living_ = nullptr;
   if (!comm_) return;
-  // Every stream has been waited for. What NCCL still does for peers ends soon; but finalize may
-  // also wait for ranks that end later, or never: abort then.
+  // Every stream has been waited for. What NCCL still does for peers ends soon. But finalize may
+  // also wait for ranks that end later, or never: then abort.
   try {
     call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(timeout_, Seconds(1)));
     (void)ncclCommDestroy(comm_);
@@ -108,8 +118,8 @@ NcclEngine::~NcclEngine() {
   }
 }
 
-// "In progress" is waited out, until the limit: it is how a non-blocking communicator would block.
-// The host's transport knows if ranks give up or are killed meanwhile.
+// Waits while NCCL says "in progress", until the limit. Meanwhile the host's transport notices
+// ranks that give up or are killed.
 void NcclEngine::call(std::string_view function, ncclResult_t result, Seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (unsigned round = 0; result == ncclInProgress; host_.transport().relax(round++)) {
@@ -148,24 +158,25 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   return Storage::adopt(data, bytes, release, device_);
 }
 
-void NcclEngine::enqueue(const DeviceCollective& job, const Stream& on) {
+void NcclEngine::enqueue(const CollectiveCall& collective, const Stream& on) {
   check<CommError>(comm_ != nullptr, "[nccl] rank {}: aborted", rank_);
   const auto stream = static_cast<cudaStream_t>(on.native());
-  const Tensor& buffer = job.buffer;
+  const Tensor& buffer = collective.buffer;
   const auto count = static_cast<std::size_t>(buffer.numel());
   if (count == 0) return;
   const Range own = partition(buffer.numel(), size_, rank_);
-  switch (job.operation) {
+  switch (collective.operation) {
     case Operation::all_reduce: return all_reduce(buffer, stream);
-    case Operation::reduce_scatter: return fold_parts(buffer, job.part.raw(), stream);
+    case Operation::reduce_scatter: return reduce_parts(buffer, collective.part.raw(), stream);
     case Operation::all_gather:
       cuda::call("nccl", "cudaMemcpyAsync",
-                 cudaMemcpyAsync(at(buffer, own.begin), job.part.raw(), job.part.bytes(),
-                                 cudaMemcpyDefault, stream));
+                 cudaMemcpyAsync(at(buffer, own.begin), collective.part.raw(),
+                                 collective.part.bytes(), cudaMemcpyDefault, stream));
       return share_parts(buffer, stream);
     case Operation::broadcast:
-      return call("ncclBroadcast", ncclBroadcast(buffer.raw(), buffer.raw(), count,
-                                                 type_of(buffer.dtype()), job.root, comm_, stream));
+      return call("ncclBroadcast",
+                  ncclBroadcast(buffer.raw(), buffer.raw(), count, type_of(buffer.dtype()),
+                                collective.root, comm_, stream));
     case Operation::barrier: return;
   }
 }
@@ -175,7 +186,7 @@ void NcclEngine::all_reduce(const Tensor& data, cudaStream_t stream) {
     return call("ncclAllReduce",
                 ncclAllReduce(data.raw(), data.raw(), static_cast<std::size_t>(data.numel()),
                               type_of(data.dtype()), ncclSum, comm_, stream));
-  fold_parts(data, at(data, partition(data.numel(), size_, rank_).begin), stream);
+  reduce_parts(data, at(data, partition(data.numel(), size_, rank_).begin), stream);
   share_parts(data, stream);
 }
 
@@ -194,7 +205,7 @@ void NcclEngine::receive(std::byte* data, const Tensor& of, Range range, int pee
 }
 
 // target := the tree sum of this rank's part of every rank's buffer
-void NcclEngine::fold_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
+void NcclEngine::reduce_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
   const Range own = partition(buffer.numel(), size_, rank_);
   const std::int64_t slot = own.size() * static_cast<std::int64_t>(size_of(buffer.dtype()));
   if (slots_.empty() || slots_.back().numel() < slot * (size_ - 1))

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/handle.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/gpu/zero.h"
 
 namespace lockstep::dist {
 namespace {
@@ -121,7 +121,16 @@ std::byte* address(const Card& card, Mapping& mapping) {
 
 }  // namespace
 
-PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
+void zero_memory(void* data, std::size_t bytes) {
+  cudaStream_t made{};
+  call("allocate", "cudaStreamCreateWithFlags",
+       cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+  const cuda::Handle<cudaStream_t, cudaStreamDestroy> stream(made);
+  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, made));
+  call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(made));
+}
+
+SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   const auto mapping = std::make_shared<Mapping>(device.index);
   std::shared_ptr<void> own;
   const std::string no_memory = failure_of([&] {
@@ -141,7 +150,7 @@ PeerMemory share_device_memory(std::size_t bytes, Device device, HostCommunicato
   });
 
   const std::vector<Card> cards = gather_cards(mine, host);
-  PeerMemory memory{bytes, {}, mapping};
+  SharedRegion memory{bytes, {}, mapping};
   if (no_memory.empty() && no_reach.empty())
     no_reach = failure_of([&] {
       for (int r = 0; r < host.size(); ++r)

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/collectives/call_checks.h"
 #include "lockstep/dist/mpi/mpi_process.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -21,19 +20,19 @@ MPI_Datatype mpi_type(DType dtype) {
   }
 }
 
-/// Whether the elements of every rank's part travel apart from those of the others.
+/// Whether each rank's part travels in pieces of its own.
 bool by_parts(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_gather;
 }
 
-/// Whether MPI would have to add elements that it does not know.
+/// Whether MPI would have to add 16-bit elements, which it does not know.
 bool sums_narrow(const CallHeader& header) {
   const bool sums =
       header.operation == Operation::all_reduce || header.operation == Operation::reduce_scatter;
   return sums && size_of(header.dtype) == 2;
 }
 
-/// As what its elements travel.
+/// The type as which the elements travel.
 DType travelling(const CallHeader& header) {
   return sums_narrow(header) ? DType::f32 : header.dtype;
 }
@@ -50,25 +49,25 @@ bool is_done(MPI_Request& request) {
   return done != 0;
 }
 
+int ranks_of(MPI_Comm comm) {
+  int size = 0;
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  return size;
+}
+
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes)
-    : comm_(comm),
-      timeout_(timeout),
+    : QueuedCommunicator(ranks_of(comm), timeout),
+      comm_(comm),
+      size_(ranks_of(comm)),
       piece_bytes_(std::clamp<std::size_t>(piece_bytes, 8, std::size_t{1} << 30)),  // an int
       backoff_(MpiProcess::get().ranks_here()),
       notes_(comm),
-      recorder_([comm] {
-        int size = 0;
-        check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-        return size;
-      }()),
-      queue_(queue_length) {
+      peers_(index(size_)) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
   memory_->headers.resize(index(size_));
-  peers_.resize(index(size_));
   requests_.fill(MPI_REQUEST_NULL);
   MpiProcess::get().communicator_made();
 }
@@ -77,7 +76,7 @@ MpiCommunicator::~MpiCommunicator() {
   MpiProcess::get().communicator_gone();
   try {
     advance();  // what nobody has waited for may have ended
-    notes_.tell_all(MpiNote::leaves(front_));
+    notes_.tell_all({.kind = MpiNote::Kind::leaves, .calls = front_});
     if (front_ == next_) return;
     MpiProcess::get().failed();
   } catch (const std::exception&) {
@@ -87,60 +86,9 @@ MpiCommunicator::~MpiCommunicator() {
   static_cast<void>(memory_.release());
 }
 
-// ---- calls ----
-
-Work MpiCommunicator::all_reduce(const Tensor& data, std::string_view name) {
-  check_all_reduce(data, name);
-  return enqueue(Operation::all_reduce, data, {}, 0, name);
-}
-
-Work MpiCommunicator::reduce_scatter(const Tensor& input, const Tensor& output,
-                                     std::string_view name) {
-  check_reduce_scatter(input, output, rank_, size_, name);
-  return enqueue(Operation::reduce_scatter, input, output, 0, name);
-}
-
-Work MpiCommunicator::all_gather(const Tensor& input, const Tensor& output, std::string_view name) {
-  check_all_gather(input, output, rank_, size_, name);
-  return enqueue(Operation::all_gather, output, input, 0, name);
-}
-
-Work MpiCommunicator::broadcast(const Tensor& data, int root, std::string_view name) {
-  check_broadcast(root, size_, name);
-  return enqueue(Operation::broadcast, data, {}, root, name);
-}
-
-Work MpiCommunicator::barrier(std::string_view name) {
-  return enqueue(Operation::barrier, {}, {}, 0, name);
-}
-
-Work MpiCommunicator::enqueue(Operation operation, const Tensor& buffer, const Tensor& part,
-                              int root, std::string_view name) {
-  check_on_host(operation, buffer, name);
-  check_on_host(operation, part, name);
-  if (failure_) return Work(this, next_);
-  if (next_ - front_ == queue_length) wait(front_, {});
-
-  Call& call = this->call(next_);
-  call = Call{{}, buffer, part, {}};
-  std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin());
-  CallHeader& header = call.header;
-  header.operation = operation;
-  header.algorithm = Algorithm::automatic;  // MPI's choice
-  header.dtype = buffer.dtype();
-  header.root = root;
-  header.sequence = next_;
-  header.count = buffer.numel();
-  header.set_name(name);
-
-  recorder_.called(header, now());
-  const Work work(this, next_++);
-  try {
-    advance();
-  } catch (const CommError&) {
-    // Kept in failure_: the Work throws it.
-  }
-  return work;
+Work MpiCommunicator::enqueue(CollectiveCall call, std::string_view name) {
+  check_on_host(call, name);
+  return append(std::move(call), name, Algorithm::automatic);  // MPI chooses
 }
 
 Tensor MpiCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
@@ -150,44 +98,28 @@ Tensor MpiCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
 
 // ---- carrying them out ----
 
-bool MpiCommunicator::advance() {
-  if (failure_) std::rethrow_exception(failure_);
-  bool moved = false;
-  try {
-    while (front_ < next_ && advance_front()) moved = true;
-  } catch (const CommError& error) {
-    give_up(false, error.what());
-  }
-  return moved;
-}
-
-bool MpiCommunicator::advance_front() {
+QueuedCommunicator::Progress MpiCommunicator::carry_on(Call& call) {
+  if (phase_ != Phase::moving && !is_done(requests_[0])) return Progress::none;
   switch (phase_) {
-    case Phase::waiting: start_agreeing(); return true;
     case Phase::agreeing:
-      if (!is_done(requests_[0])) return false;
       if (memory_->hashes[0] == ~memory_->hashes[1])
-        start_moving();
+        start_moving(call);
       else
-        start_comparing();
-      return true;
-    case Phase::comparing:
-      if (!is_done(requests_[0])) return false;
-      compare_signatures();
-    case Phase::moving:
-      const bool moved = move_pieces();
-      if (ended_ < pieces_) return moved;
-      finish();
-      return true;
+        start_comparing(call.header);
+      return Progress::some;
+    case Phase::comparing: compare_headers(call.header);
+    case Phase::moving: break;
   }
-  return false;
+  const bool moved = move_pieces(call);
+  if (ended_ < pieces_) return moved ? Progress::some : Progress::none;
+  finish(call);
+  return Progress::ended;
 }
 
-// The largest hash is the smallest one, too, if the largest complement is its complement.
-void MpiCommunicator::start_agreeing() {
-  const CallHeader& header = front().header;
-  std::array<char, sizeof header> bytes;
-  std::memcpy(bytes.data(), &header, sizeof header);
+// All hashes are equal if the largest complement is the complement of the largest hash.
+void MpiCommunicator::begin(Call& call) {
+  std::array<char, sizeof call.header> bytes;
+  std::memcpy(bytes.data(), &call.header, sizeof call.header);
   const std::uint64_t hash = fnv1a({bytes.data(), bytes.size()});
   memory_->hashes = {hash, ~hash};
   check_mpi(MPI_Iallreduce(MPI_IN_PLACE, memory_->hashes.data(), 2, MPI_UINT64_T, MPI_MAX, comm_,
@@ -196,52 +128,50 @@ void MpiCommunicator::start_agreeing() {
   phase_ = Phase::agreeing;
 }
 
-void MpiCommunicator::start_comparing() {
-  memory_->headers[index(rank_)] = front().header;
+void MpiCommunicator::start_comparing(const CallHeader& mine) {
+  memory_->headers[index(rank_)] = mine;
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, memory_->headers.data(),
                            sizeof(CallHeader), MPI_BYTE, comm_, &requests_[0]),
             "MPI_Iallgather");
   phase_ = Phase::comparing;
 }
 
-void MpiCommunicator::compare_signatures() {
-  for (int peer = 0; peer < size_; ++peer)
-    compare(front().header, memory_->headers[index(peer)], peer);
+void MpiCommunicator::compare_headers(const CallHeader& mine) {
+  for (int peer = 0; peer < size_; ++peer) compare(mine, memory_->headers[index(peer)], peer);
   fail<CommError>("the ranks' calls have one header, but hashes that differ");
 }
 
-void MpiCommunicator::start_moving() {
-  const Call& call = front();
+void MpiCommunicator::start_moving(const Call& call) {
+  const Tensor &buffer = call.arguments.buffer, &part = call.arguments.part;
   const Operation operation = call.header.operation;
   const std::int64_t count = call.header.count;
   const std::int64_t piece = piece_elements(travelling(call.header));
   const int parts = by_parts(operation) ? size_ : 1;
   const std::int64_t largest_part = partition(count, parts, 0).size();
   for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.header);
-  memory_->moving = call.buffer;
+  memory_->moving = buffer;
   if (sums_narrow(call.header)) {
-    memory_->moving = Tensor::empty(call.buffer.shape());
-    kernels::cast(call.buffer, memory_->moving);
+    memory_->moving = Tensor::empty(buffer.shape());
+    kernels::cast(buffer, memory_->moving);
   }
   phase_ = Phase::moving;  // if memory is short, this rank is still agreeing
   started_ = ended_ = 0;
   pieces_ = operation == Operation::barrier ? 0 : (largest_part + piece - 1) / piece * parts;
-  if (operation == Operation::all_gather && call.part.bytes() > 0)
-    std::memmove(own_part(call.buffer, size_, rank_), call.part.raw(), call.part.bytes());
+  if (operation == Operation::all_gather && part.bytes() > 0)
+    std::memmove(own_part(buffer, size_, rank_), part.raw(), part.bytes());
 }
 
-bool MpiCommunicator::move_pieces() {
+bool MpiCommunicator::move_pieces(const Call& call) {
   bool moved = false;
   for (; started_ < pieces_ && started_ - ended_ < pieces_at_once; ++started_, moved = true)
-    start_piece(started_);
+    start_piece(call.header, started_);
   for (; ended_ < started_ && is_done(requests_[static_cast<std::size_t>(ended_ % pieces_at_once)]);
        ++ended_)
     moved = true;
   return moved;
 }
 
-void MpiCommunicator::start_piece(std::int64_t number) {
-  const CallHeader& header = front().header;
+void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number) {
   const DType dtype = travelling(header);
   const std::size_t width = size_of(dtype);
   const std::int64_t piece = piece_elements(dtype);
@@ -277,46 +207,25 @@ void MpiCommunicator::start_piece(std::int64_t number) {
   }
 }
 
-void MpiCommunicator::finish() {
-  Call& call = front();
-  if (sums_narrow(call.header)) kernels::cast(memory_->moving, call.buffer);  // rounds once
-  if (call.header.operation == Operation::reduce_scatter && call.part.bytes() > 0)
-    std::memmove(call.part.raw(), own_part(call.buffer, size_, rank_), call.part.bytes());
-  call.buffer = call.part = memory_->moving = Tensor();
-  recorder_.finished(front_, now());
-  phase_ = Phase::waiting;
+void MpiCommunicator::finish(Call& call) {
+  const Tensor &buffer = call.arguments.buffer, &part = call.arguments.part;
+  if (sums_narrow(call.header)) kernels::cast(memory_->moving, buffer);  // rounds once
+  if (call.header.operation == Operation::reduce_scatter && part.bytes() > 0)
+    std::memmove(part.raw(), own_part(buffer, size_, rank_), part.bytes());
+  memory_->moving = Tensor();
   told_ = false;
-  ++front_;
 }
 
 bool MpiCommunicator::progress(std::uint64_t sequence) {
-  constexpr unsigned patience = 64;  // looks at the collective, for one at the notes
-  if (sequence < front_) return true;
-  if (!advance() && ++fruitless_ % patience == 0) look_around(false);
-  return sequence < front_;
+  constexpr unsigned patience = 64;  // calls without progress before it reads the notes
+  const std::uint64_t before = front_;
+  if (QueuedCommunicator::progress(sequence)) return true;
+  if (front_ == before && ++fruitless_ % patience == 0) look_around(false);
+  return false;
 }
 
-void MpiCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
-  if (sequence < front_) return;
-  const Seconds limit = timeout.value_or(timeout_);
-  const Seconds start = now();
-  unsigned round = 0;
-  Seconds idle_since{};
-  while (sequence >= front_) {
-    if (advance()) {
-      round = 0;
-      continue;
-    }
-    const Seconds time = now();
-    if (round == 0) idle_since = time;
-    if (time - idle_since > limit) time_out(limit);
-    if (backoff_.relax(round++)) look_around(time - idle_since > limit / 2);
-  }
-  waited_ += now() - start;
-}
-
-std::exception_ptr MpiCommunicator::failure(std::uint64_t sequence) const {
-  return sequence < front_ ? nullptr : failure_;
+void MpiCommunicator::relax(unsigned round, bool late) {
+  if (backoff_.relax(round)) look_around(late);
 }
 
 Seconds MpiCommunicator::now() const { return std::chrono::steady_clock::now().time_since_epoch(); }
@@ -346,47 +255,22 @@ void MpiCommunicator::look_around(bool tell) {
   }
   if (!tell || told_) return;
   told_ = true;
-  notes_.tell_all(MpiNote::waits(front().header));
+  notes_.tell_all({.kind = MpiNote::Kind::waits, .header = front().header});
 }
 
-void MpiCommunicator::time_out(Seconds limit) {
+std::string MpiCommunicator::awaited() const {
   const std::string position = phase_ == Phase::moving
                                    ? fmt::format("piece {} of {}", ended_ + 1, pieces_)
                                    : "agreeing on the call";
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && peers_[index(peer)].begun <= front_)
-      give_up(false, fmt::format("timed out after {:g} s, waiting for rank {} ({}); {}",
-                                 limit.count(), peer, position, recorder_.last_seen(peer)));
-  give_up(false, fmt::format("timed out after {:g} s, though every rank is in this call ({})",
-                             limit.count(), position));
+      return fmt::format("waiting for rank {} ({}); {}", peer, position, recorder_.last_seen(peer));
+  return fmt::format("though every rank is in this call ({})", position);
 }
 
-void MpiCommunicator::give_up(bool echo, std::string_view why) {
-  if (failure_) std::rethrow_exception(failure_);
-  const Call& call = front();
-  const std::string_view operation = name_of(call.header.operation);
-  const std::string label = fmt::format("#{} '{}'", front_, call.name.data());
-  const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank_, label, why);
-  const std::string reason =
-      fmt::format("rank {} gave up in {} {}: {}", rank_, operation, label, why);
-  failure_ = echo ? std::make_exception_ptr(PeerError(message))
-                  : std::make_exception_ptr(CommError(message));
+void MpiCommunicator::tell_failure(std::string_view reason, bool consequence) noexcept {
   MpiProcess::get().failed();
-  if (!echo) notes_.tell_all(MpiNote::gave_up(reason));  // of an echo, all have been told
-  if (linked_) linked_->abort(reason);
-  std::rethrow_exception(failure_);
-}
-
-void MpiCommunicator::abort(std::string_view reason) noexcept {
-  if (failure_) return;
-  try {
-    failure_ = std::make_exception_ptr(CommError(std::string(reason)));
-  } catch (const std::bad_alloc&) {
-    failure_ = std::current_exception();
-  }
-  MpiProcess::get().failed();
-  notes_.tell_all(MpiNote::gave_up(reason));
-  if (linked_) linked_->abort(reason);
+  if (!consequence) notes_.tell_all(MpiNote::gave_up(reason));  // else all have been told
 }
 
 }  // namespace lockstep::dist

@@ -10,8 +10,9 @@
 namespace lockstep::dist {
 namespace {
 
-/// MPI makes and splits communicators in blocking calls without a timeout. So the ranks meet first,
-/// in a barrier of ours, which has one, and names who is missing or does something else.
+/// MPI makes and splits communicators in blocking calls without a timeout. Therefore the ranks
+/// first meet in a barrier of ours, which has a timeout and names a rank that is missing or calls
+/// something else.
 class MpiFabric final : public Fabric {
  public:
   MpiFabric(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes)
@@ -76,7 +77,7 @@ bool mpi_available() { return true; }
 std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes) {
   MpiProcess::get(timeout);
   auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout, piece_bytes);
-  // Ranks that MPI has not started would be worlds of 1, each training apart.
+  // Each rank that MPI has not started would be a world of 1 and train alone.
   if (const std::optional<Launch> launch = read_environment())
     check<UsageError>(launch->size == fabric->size(),
                       "[mpi] the world of {} has {} ranks, MPI's has {}: start them with mpirun",

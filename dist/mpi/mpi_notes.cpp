@@ -1,7 +1,6 @@
 #include "lockstep/dist/mpi/mpi_notes.h"
 
 #include <algorithm>
-#include <cstring>
 #include <list>
 #include <vector>
 
@@ -32,27 +31,11 @@ bool is_sent(Outgoing& outgoing) {
 
 }  // namespace
 
-MpiNote MpiNote::waits(const CallHeader& header) {
-  MpiNote note;
-  note.header = header;
-  return note;
-}
-
-MpiNote MpiNote::leaves(std::uint64_t calls) {
-  MpiNote note;
-  note.kind = Kind::leaves;
-  note.calls = calls;
-  return note;
-}
-
 MpiNote MpiNote::gave_up(std::string_view reason) {
-  MpiNote note;
-  note.kind = Kind::gave_up;
+  MpiNote note{.kind = Kind::gave_up};
   std::copy_n(reason.begin(), std::min(reason.size(), note.text.size()), note.text.begin());
   return note;
 }
-
-std::string MpiNote::reason() const { return {text.data(), strnlen(text.data(), text.size())}; }
 
 void MpiNotes::tell_all(const MpiNote& note) noexcept {
   try {
@@ -69,7 +52,7 @@ void MpiNotes::tell_all(const MpiNote& note) noexcept {
                 "MPI_Isend");
     }
   } catch (const std::exception&) {
-    // Whoever misses the note waits until his timeout.
+    // A rank that misses the note waits until its timeout.
   }
 }
 

@@ -1,14 +1,14 @@
 #pragma once
 /// What the ranks of an MPI communicator tell each other beside its collectives, which know neither
-/// timeouts nor names: that one gives up and why, that one leaves, and, once somebody has waited
-/// for long, in which call each is waiting. MPI keeps these messages apart from those of the
-/// collectives.
+/// timeouts nor names: that a rank gives up and why, that a rank leaves, and in which call each is,
+/// once somebody has waited for long. MPI keeps these messages apart from those of the collectives.
 ///
 /// Thread-safety: as mpi.h.
 
 #include <mpi.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,10 +30,8 @@ struct MpiNote {
   CallHeader header{};
   std::array<char, 1024> text{};
 
-  static MpiNote waits(const CallHeader& header);
-  static MpiNote leaves(std::uint64_t calls);
   static MpiNote gave_up(std::string_view reason);  ///< cut off if it is very long
-  std::string reason() const;
+  std::string reason() const { return {text.data(), strnlen(text.data(), text.size())}; }
 };
 static_assert(std::is_trivially_copyable_v<MpiNote>);
 
@@ -48,7 +46,7 @@ class MpiNotes {
     int from;
     MpiNote note;
   };
-  /// The next note that has arrived, if any. Best effort, too.
+  /// The next note that has arrived, if any. Best effort.
   std::optional<Received> next() noexcept;
 
  private:

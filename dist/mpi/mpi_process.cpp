@@ -52,8 +52,8 @@ MpiProcess::MpiProcess(Seconds timeout) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &everybody_), "MPI_Comm_dup");
 }
 
-// Not before all ranks have come to their end: with one of them in MPI_Finalize while another
-// fails, mpirun (Open MPI 4.1.4) hangs or crashes now and then, instead of ending the job.
+// Waits until all ranks have come to their end: if one is in MPI_Finalize while another fails,
+// mpirun (Open MPI 4.1.4) sometimes hangs or crashes instead of ending the job.
 void MpiProcess::finalize() const {
   const Backoff backoff(ranks_here_);
   MPI_Request request = MPI_REQUEST_NULL;

@@ -1,5 +1,5 @@
 #pragma once
-/// MPI as a thing that a process initializes once and finalizes at its end.
+/// MPI in this process: initialized once, finalized when the process ends.
 
 #include <mpi.h>
 
@@ -11,8 +11,8 @@
 
 namespace lockstep::dist {
 
-/// MPI_Init waits for all processes to call it, and knows no timeout. Therefore a thread of its own
-/// calls it, which also calls MPI_Finalize in the end: MPI wants that to be the same thread.
+/// MPI_Init waits for all processes to call it, and has no timeout. Therefore a separate thread
+/// calls it. The same thread calls MPI_Finalize in the end, which MPI requires.
 ///
 /// Thread-safety: as mpi.h.
 class MpiProcess {
@@ -25,7 +25,7 @@ class MpiProcess {
 
   int ranks_here() const { return ranks_here_; }  ///< on this machine
 
-  /// Communicators count themselves, and tell when they fail: then the end is not MPI_Finalize's.
+  /// Communicators report when they begin, end and fail; see mpi.h for the end.
   void communicator_made() { ++communicators_; }
   void communicator_gone() { --communicators_; }
   void failed() { failed_ = true; }
@@ -43,7 +43,7 @@ class MpiProcess {
   bool failed_ = false;
 };
 
-/// Throws CommError with MPI's own words unless `code` is MPI_SUCCESS.
+/// Throws CommError with MPI's own message unless `code` is MPI_SUCCESS.
 void check_mpi(int code, std::string_view function);
 
 }  // namespace lockstep::dist

@@ -11,15 +11,12 @@ namespace lockstep::dist {
 
 struct FabricOptions {
   CommunicatorOptions communicator;
-  bool tune = false;  ///< communicators measure what they cost before they choose algorithms
   EngineKind engine = EngineKind::automatic;  ///< for tensors on GPUs
 };
 
-/// A new communicator: tuned, if that is asked for, and with an engine for GPUs in builds that drive
-/// them. Collective.
+/// A new communicator: with an engine for GPUs in builds that drive them.
 inline std::unique_ptr<Communicator> complete(std::unique_ptr<HostCommunicator> host,
                                               const FabricOptions& options) {
-  if (options.tune) host->tune();
   if (!gpu::kind()) return host;
   return std::make_unique<DeviceCommunicator>(std::move(host), options.engine);
 }

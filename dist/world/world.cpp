@@ -71,7 +71,7 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
                                   : options.comm == "nccl"        ? nccl
                                   : options.comm == "nccl-direct" ? nccl_direct
                                                                   : automatic;
-  return {{*algorithm, options.timeout}, options.tune, engine};
+  return {{*algorithm, options.timeout}, engine};
 }
 
 /// The transport of what is on the host: GPUs that route each other by ipc share a machine.
@@ -113,7 +113,6 @@ World World::join(const JoinOptions& options) {
                       "[world] comm mpi has a transport of its own, not '{}'", options.transport);
     check<UsageError>(options.timeout > dist::Seconds(0),
                       "[world] the timeout must be positive, got {} s", options.timeout.count());
-    check<UsageError>(!options.tune, "[world] comm mpi chooses its algorithms itself: no tuning");
     fabric = dist::mpi_fabric(options.timeout);
   } else {
     fabric = dist::process_fabric(launch, host_transport(options), fabric_options(options));

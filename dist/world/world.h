@@ -23,9 +23,6 @@ struct JoinOptions {
   /// those on the host go as with an empty one).
   std::string transport = "";
   dist::Seconds timeout{60};  ///< for joining, and for a collective in which nothing moves
-  /// Chooses algorithms by latency and bandwidth as measured at the start. The choice, and the bits
-  /// as far as "auto" may take the ring, then depend on the measurement.
-  bool tune = false;
 };
 
 /// What JoinOptions::comm can be:

@@ -22,7 +22,6 @@ void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
   app.add_option("--transport", options.transport,
                  "shm, tcp or threads (shm; between machines tcp); between GPUs also ipc")
       ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
-  app.add_flag("--tune", options.tune, "Choose algorithms by latency and bandwidth measured first");
   app.add_option("--timeout", options.timeout,
                  "Seconds without progress until a collective fails (60)");
   app.add_option("--json", options.json, "Write a machine-readable summary");
@@ -84,8 +83,7 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   const int ranks = environment ? environment->size : options.ranks.value_or(otherwise);
   const JoinOptions join{.comm = options.comm,
                          .transport = options.transport.value_or(""),
-                         .timeout = dist::Seconds(options.timeout),
-                         .tune = options.tune};
+                         .timeout = dist::Seconds(options.timeout)};
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)

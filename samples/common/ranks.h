@@ -25,12 +25,11 @@ struct RunOptions {
   std::optional<int> ranks;  ///< in a launcher's world: absent, or its size
   std::string comm = "auto";
   std::optional<std::string> transport;  ///< shm; tcp on several machines
-  bool tune = false;
-  double timeout = 60;  ///< seconds without progress
-  std::string json;     ///< where to write a summary; empty: nowhere
+  double timeout = 60;                   ///< seconds without progress
+  std::string json;                      ///< where to write a summary; empty: nowhere
 };
 
-/// --device, --gemm, --ranks, --comm, --transport, --tune, --timeout, --json. `ranks` describes the
+/// --device, --gemm, --ranks, --comm, --transport, --timeout, --json. `ranks` describes the
 /// default.
 void add_options(CLI::App& app, RunOptions& options, const std::string& ranks);
 

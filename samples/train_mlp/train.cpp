@@ -175,7 +175,7 @@ Result train(const Options& options, const World& world) {
   progress.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
-      "{}{} training and {} test samples from {}",
+      "{} training and {} test samples from {}",
       fmt::join(layers, "-"), ddp.buckets().elements(), buckets, buckets == 1 ? "" : "s",
       world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
@@ -183,8 +183,6 @@ Result train(const Options& options, const World& world) {
           : fmt::format(", {} all-reduce{} over {}", result.algorithm,
                         options.hook == "none" ? "" : " of " + options.hook, world.transport()),
       device == Device{} ? "" : fmt::format(", on {}", gpu::describe(device.index)),
-      options.tune ? fmt::format("measured, all-reduces are {}\n", world.communicator().choices())
-                   : "",
       train_set.size(), test_set.size(), options.data));
 
   double training_seconds = 0, samples = 0;

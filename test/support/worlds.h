@@ -52,7 +52,7 @@ inline std::vector<std::string> messages_simulated(const dist::SimOptions& optio
       messages[dist::index(communicator.rank())] = error.what();
     }
   };
-  run_simulated(options, catching, {.algorithm = dist::Algorithm::direct});
+  run_simulated(options, catching, {.algorithm = dist::Algorithm::two_shot});
   return messages;
 }
 

@@ -23,15 +23,15 @@ Choice on(std::string_view transport, int world, Algorithm requested = automatic
 
 TEST_CASE("auto: few bytes take the fewest hops, many bytes the fewest bytes") {
   CHECK(choose(on("shm", 4), reduce, tiny, true) == one_shot);
-  CHECK(choose(on("shm", 4), reduce, large, true) == shared);
-  CHECK(choose(on("shm", 4), reduce, large, false) == direct);
+  CHECK(choose(on("shm", 4), reduce, large, true) == two_shot_shared);
+  CHECK(choose(on("shm", 4), reduce, large, false) == two_shot);
   CHECK(choose(on("tcp", 2), reduce, tiny, false) == one_shot);
-  CHECK(choose(on("tcp", 2), reduce, large, false) == direct);
+  CHECK(choose(on("tcp", 2), reduce, large, false) == two_shot);
   CHECK(choose(on("tcp", 3), reduce, large, false) == ring);
   CHECK(choose(on("tcp", 4), reduce, large, false) == halving);  // the same bytes in fewer hops
   CHECK(choose(on("tcp", 16), reduce, 256 << 10, false) == halving);
   CHECK(choose(on("tcp", 4), Operation::reduce_scatter, large, false) == ring);
-  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, tiny, false) == direct);
+  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, tiny, false) == two_shot);
 }
 
 TEST_CASE("what is asked for is what is taken") {
@@ -39,10 +39,10 @@ TEST_CASE("what is asked for is what is taken") {
     for (const std::size_t bytes : {tiny, large})
       for (const bool region : {false, true})
         CHECK(choose(on("shm", 3, algorithm), reduce, bytes, region) == algorithm);
-  CHECK(choose(on("tcp", 9, direct), reduce, large, false) == direct);
-  CHECK(choose(on("shm", 9, direct), reduce, large, true) == shared);
-  CHECK(choose(on("shm", 4, direct), Operation::reduce_scatter, large, true) == direct);
-  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large, true) == direct);
+  CHECK(choose(on("tcp", 9, two_shot), reduce, large, false) == two_shot);
+  CHECK(choose(on("shm", 9, two_shot), reduce, large, true) == two_shot_shared);
+  CHECK(choose(on("shm", 4, two_shot), Operation::reduce_scatter, large, true) == two_shot);
+  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large, true) == two_shot);
 }
 
 TEST_CASE("levels are used where several ranks share each of several machines") {
@@ -56,25 +56,25 @@ TEST_CASE("levels are used where several ranks share each of several machines") 
     choice.nodes = flat;
     CHECK(choose(choice, reduce, large, false) == halving);
   }
-  choice.requested = hierarchical;  // nothing to gain: direct
-  CHECK(choose(choice, reduce, large, false) == direct);
+  choice.requested = hierarchical;  // nothing to gain: two-shot
+  CHECK(choose(choice, reduce, large, false) == two_shot);
 }
 
-TEST_CASE("measured costs move the thresholds") {
+TEST_CASE("other costs move the thresholds") {
   Choice choice = on("tcp", 4);
   choice.costs.crowd = 0;
-  CHECK(choose(choice, reduce, large, false) == direct);
+  CHECK(choose(choice, reduce, large, false) == two_shot);
   choice = on("shm", 2);
   choice.costs.region = 1;  // a memory that is very slow
   CHECK(choose(choice, reduce, large, true) == one_shot);
 }
 
 TEST_CASE("which algorithms add up in tree order") {
-  for (const Algorithm algorithm : {direct, shared, one_shot, halving})
+  for (const Algorithm algorithm : {two_shot, two_shot_shared, one_shot, halving})
     CHECK(adds_in_tree_order(name_of(algorithm)));
   for (const Algorithm algorithm : {ring, hierarchical})
     CHECK_FALSE(adds_in_tree_order(name_of(algorithm)));
-  CHECK(adds_in_tree_order("direct, by ipc"));
+  CHECK(adds_in_tree_order("two-shot, by ipc"));
   CHECK_FALSE(adds_in_tree_order("nccl"));
 }
 
@@ -82,5 +82,5 @@ TEST_CASE("the choices as a line of text") {
   CHECK(describe_choices(on("tcp", 3, ring), false) == "always ring");
   const std::string text = describe_choices(on("shm", 2), true);
   CHECK(text.starts_with("up to "));
-  CHECK(text.find("KiB one-shot; beyond shared") != std::string::npos);
+  CHECK(text.find("KiB one-shot; beyond two-shot-shared") != std::string::npos);
 }

@@ -66,7 +66,7 @@ TEST_CASE("threads: large tensors" * doctest::test_suite("slow")) {
   const auto in_a_window = [](Communicator& comm) {
     exercise_all_reduce<float>(comm, comm.allocate(large, DType::f32));
   };
-  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
+  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot}) {
     run(2, {.algorithm = algorithm}, [](Communicator& comm) {
       exercise_all_reduce<float>(comm, comm.allocate(large, DType::f32));
       exercise_all_reduce<float>(comm, Tensor::empty({large}));
@@ -75,7 +75,7 @@ TEST_CASE("threads: large tensors" * doctest::test_suite("slow")) {
   run(3, {}, [](Communicator& comm) { exercise_reduce_scatter<float>(comm, large); });
   run(3, {.algorithm = Algorithm::ring}, in_a_window);
   run(4, {.algorithm = Algorithm::ring}, in_a_window);
-  run(7, {.algorithm = Algorithm::direct}, in_a_window);
+  run(7, {.algorithm = Algorithm::two_shot}, in_a_window);
 }
 
 TEST_CASE("threads: bytes travel by broadcast and all_gather, but are not summed") {
@@ -110,23 +110,6 @@ TEST_CASE("threads: whatever is not the ring folds in tree order, on every path,
   }
   run(4, options_for(Algorithm::hierarchical, 4),  // nodes of two ranks: the tree's own subtrees
       [](Communicator& comm) { exercise_tree_order(comm, Tensor::empty({5003})); });
-}
-
-TEST_CASE("threads: measured costs are the same on all ranks, and change no result") {
-  for (const int world : {1, 2, 3}) {
-    std::vector<TransportCosts> costs(static_cast<std::size_t>(world));
-    const auto errors =
-        on_threads(threads_transports(world), [&](int rank, std::unique_ptr<Transport> transport) {
-          HostCommunicator comm(std::move(transport), {.algorithm = Algorithm::direct});
-          comm.tune();
-          costs[static_cast<std::size_t>(rank)] = comm.choice().costs;
-          exercise<float>(comm, 1001);
-          exercise_tree_order(comm, comm.allocate(5003, DType::f32));
-        });
-    for (const std::exception_ptr& error : errors) CHECK(message_of(error) == "");
-    for (const TransportCosts& c : costs) CHECK(c == costs[0]);
-    if (world > 1) CHECK_FALSE(costs[0] == default_costs("threads"));
-  }
 }
 
 TEST_CASE("negative control: the ring's chain is not the tree") {

@@ -116,10 +116,10 @@ inline float tree_of_rounding_values(int first, int n, std::int64_t i) {
 
 // Everything that an all-reduce can be asked to be. "hierarchical" takes neighbours as one node.
 inline constexpr std::array every_algorithm{Algorithm::automatic, Algorithm::ring,
-                                            Algorithm::direct,    Algorithm::one_shot,
+                                            Algorithm::two_shot,    Algorithm::one_shot,
                                             Algorithm::halving,   Algorithm::hierarchical};
 // Of these, the ones whose sums are the tree over ranks.
-inline constexpr std::array tree_algorithms{Algorithm::direct, Algorithm::one_shot,
+inline constexpr std::array tree_algorithms{Algorithm::two_shot, Algorithm::one_shot,
                                             Algorithm::halving};
 
 // Nodes of two ranks each; the last one may be smaller.

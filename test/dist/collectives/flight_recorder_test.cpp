@@ -34,13 +34,13 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
   const std::string text = recorder.text(Seconds(101));
   CHECK(std::ranges::count(text, '\n') == FlightRecorder::remembered);
   CHECK(
-      text.starts_with("all_reduce #36 'bucket' of 10 f32 (direct)   called 65.000 s ago   done "
+      text.starts_with("all_reduce #36 'bucket' of 10 f32 (two-shot)   called 65.000 s ago   done "
                        "after 250000.0 us\n"));
+  CHECK(text.find(
+            "#98 'bucket' of 10 f32 (two-shot)   called 3.000 s ago   done when waited for\n") !=
+        text.npos);
   CHECK(
-      text.find("#98 'bucket' of 10 f32 (direct)   called 3.000 s ago   done when waited for\n") !=
-      text.npos);
-  CHECK(
-      text.ends_with("#99 'bucket' of 10 f32 (direct)   called 2.000 s ago   under way for "
+      text.ends_with("#99 'bucket' of 10 f32 (two-shot)   called 2.000 s ago   under way for "
                      "2000000.0 us\n"));
 }
 

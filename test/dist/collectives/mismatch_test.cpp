@@ -125,7 +125,7 @@ TEST_CASE("another place in allocated memory, or none") {
 TEST_CASE("another algorithm") {
   const auto errors = on_threads(threads_transports(3), [](int rank, std::unique_ptr<Transport> t) {
     HostCommunicator comm(std::move(t),
-                          {.algorithm = rank == 0 ? Algorithm::ring : Algorithm::direct});
+                          {.algorithm = rank == 0 ? Algorithm::ring : Algorithm::two_shot});
     comm.all_reduce(Tensor::zeros({4}), "x").wait();
   });
   for (const auto& error : errors) {

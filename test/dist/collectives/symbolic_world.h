@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/dist/collectives/plan.h"
+#include "lockstep/dist/collectives/plan/plan.h"
 
 namespace lockstep::dist::testing {
 
@@ -28,9 +28,10 @@ constexpr Sum header = ~Sum{0};
 constexpr Sum garbage = Sum{127} << 56;
 
 struct RankState {
+  PlanInput input;
   Plan plan;
-  int index = 0;
-  Step step;
+  Scratch scratch;
+  std::size_t index = 0;
   std::int64_t sent = 0, received = 0;  // tokens of this step
   std::vector<Sum> buffer, part;
   std::map<int, std::vector<Sum>> slots;  // by number
@@ -42,14 +43,16 @@ inline std::int64_t tokens(const Step& step, int peer, Range range) {
 
 class SymbolicWorld {
  public:
-  SymbolicWorld(Plan plan, std::size_t capacity, std::uint64_t seed)
-      : world_(plan.world), capacity_(capacity), random_(seed) {
+  SymbolicWorld(PlanInput input, std::size_t capacity, std::uint64_t seed)
+      : world_(input.world), capacity_(capacity), random_(seed) {
     for (int r = 0; r < world_; ++r) {
-      plan.rank = r;
-      ranks_.push_back({.plan = plan, .step = {}, .buffer = {}, .part = {}, .slots = {}});
-      ranks_.back().buffer.assign(static_cast<std::size_t>(plan.count), garbage);
-      ranks_.back().part.assign(static_cast<std::size_t>(plan.part(r).size()), garbage);
-      if (plan.steps() > 0) ranks_.back().step = ranks_.back().plan.step(0);
+      input.rank = r;
+      RankState& rank = ranks_.emplace_back();
+      rank.input = input;
+      rank.plan = make_plan(input);
+      rank.scratch = scratch_of(rank.plan);
+      rank.buffer.assign(static_cast<std::size_t>(input.count), garbage);
+      rank.part.assign(static_cast<std::size_t>(input.part(r).size()), garbage);
     }
   }
 
@@ -68,7 +71,7 @@ class SymbolicWorld {
       if (!queue.empty()) return false;
     }
     for (const RankState& it : ranks_) {
-      if (it.index != it.plan.steps()) return false;
+      if (it.index != it.plan.size()) return false;
     }
     return true;
   }
@@ -80,21 +83,21 @@ class SymbolicWorld {
 
  private:
   bool advance(RankState& me) {
-    if (me.index == me.plan.steps()) return false;
+    if (me.index == me.plan.size()) return false;
     bool moved = false;
-    const Step& step = me.step;
+    const Step& step = me.plan[me.index];
     if (me.sent < tokens(step, step.to, step.send)) {
-      auto& queue = channels_[{me.plan.rank, step.to}];
+      auto& queue = channels_[{me.input.rank, step.to}];
       if (queue.size() < capacity_) {
         const std::int64_t k = me.sent++ - (step.header ? 1 : 0);
         queue.push_back(k < 0 ? header
                               : me.buffer.at(static_cast<std::size_t>(step.send.begin + k)));
-        sent_[me.plan.rank] += k >= 0;
+        sent_[me.input.rank] += k >= 0;
         moved = true;
       }
     }
     if (me.received < tokens(step, step.from, step.receive)) {
-      auto& queue = channels_[{step.from, me.plan.rank}];
+      auto& queue = channels_[{step.from, me.input.rank}];
       if (!queue.empty()) {
         take(me, queue.front());
         queue.pop_front();
@@ -105,14 +108,14 @@ class SymbolicWorld {
         me.received == tokens(step, step.from, step.receive)) {
       act(me);
       me.sent = me.received = 0;
-      if (++me.index < me.plan.steps()) me.step = me.plan.step(me.index);
+      ++me.index;
       moved = true;
     }
     return moved;
   }
 
   void take(RankState& me, Sum token) {
-    const Step& step = me.step;
+    const Step& step = me.plan[me.index];
     const std::int64_t k = me.received++ - (step.header ? 1 : 0);
     REQUIRE((token == header) == (k < 0));
     if (k < 0) return;
@@ -121,35 +124,35 @@ class SymbolicWorld {
     if (step.into == Step::Into::sum) me.buffer.at(at) += token;
     if (step.into == Step::Into::slot) {
       REQUIRE(step.slot >= 0);
-      REQUIRE(step.slot < me.plan.slots());
+      REQUIRE(step.slot < me.scratch.slots);
       std::vector<Sum>& slot = me.slots[step.slot];
       if (k == 0) slot.clear();
       slot.push_back(token);
-      REQUIRE(std::ssize(slot) <= me.plan.slot_elements());
+      REQUIRE(std::ssize(slot) <= me.scratch.slot_elements);
     }
-    if (step.into == Step::Into::sum) REQUIRE(me.plan.sums());
+    if (step.into == Step::Into::sum) REQUIRE(me.scratch.sums);
   }
 
   void act(RankState& me) {
-    const Step& step = me.step;
-    const int slots = step.action == Step::Action::fold_slots  ? step.sources - 1
-                      : step.action == Step::Action::fold_rest ? step.sources
-                                                               : 0;
-    for (std::int64_t i = 0; i < (slots > 0 ? step.fold.size() : 0); ++i)
+    const Step& step = me.plan[me.index];
+    const int slots = step.action == Step::Action::reduce_slots ? step.sources - 1
+                      : step.action == Step::Action::add_slots  ? step.sources
+                                                                : 0;
+    for (std::int64_t i = 0; i < (slots > 0 ? step.reduced.size() : 0); ++i)
       for (int k = 0; k < slots; ++k)
-        me.buffer.at(static_cast<std::size_t>(step.fold.begin + i)) +=
+        me.buffer.at(static_cast<std::size_t>(step.reduced.begin + i)) +=
             me.slots.at(k).at(static_cast<std::size_t>(i));
-    const Range own = me.plan.part(me.plan.rank);
+    const Range own = me.input.part(me.input.rank);
     for (std::int64_t i = own.begin; i < own.end; ++i) {
       const auto in_buffer = static_cast<std::size_t>(i);
       const auto in_part = static_cast<std::size_t>(i - own.begin);
       Sum sum = 0;
-      switch (me.step.action) {
+      switch (step.action) {
         case Step::Action::none: break;
         case Step::Action::copy_in: me.buffer.at(in_buffer) = me.part.at(in_part); break;
         case Step::Action::copy_out: me.part.at(in_part) = me.buffer.at(in_buffer); break;
-        case Step::Action::fold_slots:
-        case Step::Action::fold_rest: break;  // below
+        case Step::Action::reduce_slots:
+        case Step::Action::add_slots: break;  // below
         case Step::Action::reduce_regions:
           for (RankState& other : ranks_) sum += other.buffer.at(in_buffer);
           for (RankState& other : ranks_) other.buffer.at(in_buffer) = sum;

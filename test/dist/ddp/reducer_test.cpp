@@ -56,7 +56,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
-  run({.size = 3}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 3}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     for (int part = 0; part < 3; ++part) {
@@ -77,7 +77,7 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
 }
 
 TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2), expected(2);
     Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
     {
@@ -99,7 +99,7 @@ TEST_CASE("direct: the same bits for any bucket cap, with and without shared mem
   for (const std::size_t cap : {std::size_t{1}, std::size_t{450}, std::size_t{1} << 20})
     for (const bool shared : {true, false}) {
       std::vector<double> bits;
-      run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::direct,
+      run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::two_shot,
           [&](Communicator& communicator) {
             const Chain model(4);
             Reducer reducer(model.parameters, communicator, {.caps = {cap}});
@@ -119,7 +119,7 @@ TEST_CASE("buckets travel while backward goes on") {
   // Bucket 0 holds the last layer. By the time that the first layer's gradient is ready, the ranks
   // have had transport calls enough to finish it.
   const SimOptions options{.size = 2, .max_delay = Seconds(0), .switch_one_in = 1};
-  run(options, Algorithm::direct, [&](Communicator& communicator) {
+  run(options, Algorithm::two_shot, [&](Communicator& communicator) {
     struct Watch : GradientObserver {
       std::vector<double> seen;
       const Parameter* last = nullptr;
@@ -146,7 +146,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
   // Rank 1 fails midway, catches it, and goes on; rank 0 must not get gradients of two steps.
   const SimReport report =
       simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
-        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::direct});
+        HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::two_shot});
         const Chain model(3);
         Reducer reducer(model.parameters, communicator, {.caps = {1}});
         const auto step = [&](bool fails) {
@@ -170,7 +170,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
 }
 
 TEST_CASE("a parameter has one reducer and is listed once") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2);
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
@@ -187,7 +187,7 @@ TEST_CASE("a parameter has one reducer and is listed once") {
 }
 
 TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
-  run({.size = 2}, Algorithm::direct, [&](Communicator& communicator) {
+  run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2);
     {
       const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});

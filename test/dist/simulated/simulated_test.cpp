@@ -155,7 +155,7 @@ TEST_CASE("simulated: direct gives the same bits as on any other transport") {
     const SimReport report =
         simulate({.seed = 5, .size = 5, .shared_memory = shared_memory, .faults = {}},
                  [](int, std::unique_ptr<Transport> transport) {
-                   HostCommunicator comm(std::move(transport), {.algorithm = Algorithm::direct});
+                   HostCommunicator comm(std::move(transport), {.algorithm = Algorithm::two_shot});
                    exercise_tree_order(comm, Tensor::empty({403}));
                    exercise_tree_order(comm, comm.allocate(403, DType::f32));
                  });
@@ -165,7 +165,7 @@ TEST_CASE("simulated: direct gives the same bits as on any other transport") {
 
 TEST_CASE("simulated: every call of every rank can be its last") {
   // The lost rank strikes at each of its calls in turn, until it survives them all.
-  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
+  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot}) {
     for (const int victim : {0, 1, 2}) {
       for (std::uint64_t at_call = 1;; ++at_call) {
         SimOptions sim{

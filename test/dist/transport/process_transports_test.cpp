@@ -125,7 +125,7 @@ TEST_CASE("process transports: collectives" * doctest::test_suite("slow")) {
       CAPTURE(name);
       CAPTURE(size);
       test::check_all_well(run(name, size, [&](std::unique_ptr<Transport> transport) {
-        HostCommunicator comm(std::move(transport), {Algorithm::direct, Seconds(30)});
+        HostCommunicator comm(std::move(transport), {Algorithm::two_shot, Seconds(30)});
         for (const std::int64_t count : {0, 1, 5, 1001}) testing::exercise<float>(comm, count);
         testing::exercise<double>(comm, 257);
         testing::exercise<std::int64_t>(comm, 33);
@@ -234,7 +234,7 @@ TEST_CASE("process transports: more than 2 GiB in one call") {
 
 TEST_CASE("process transports: ten million elements" * doctest::test_suite("slow")) {
   for (const std::string name : {"shm", "tcp"}) {
-    for (const Algorithm algorithm : {Algorithm::ring, Algorithm::direct}) {
+    for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot}) {
       CAPTURE(name);
       CAPTURE(name_of(algorithm));
       test::check_all_well(run(name, 2, [&](std::unique_ptr<Transport> transport) {

@@ -1,0 +1,66 @@
+// What the arguments of a collective must satisfy, the same for every communicator.
+
+#include "lockstep/dist/collectives/communicator.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr std::string_view summable_dtypes = "f32, f64, i32, i64, f16 or bf16";
+
+/// [operation] 'name': `whole` is cut into parts, of which `part` must be this rank's.
+void check_part(Operation operation, const Tensor& part, std::string_view role, const Tensor& whole,
+                const Communicator& communicator, std::string_view name) {
+  const std::int64_t size =
+      partition(whole.numel(), communicator.size(), communicator.rank()).size();
+  check<ShapeError>(part.numel() == size,
+                    "[{}] '{}': {} has {} elements, this rank's part of {} is {}",
+                    name_of(operation), name, role, part.numel(), whole.numel(), size);
+}
+
+}  // namespace
+
+Work Communicator::all_reduce(const Tensor& data, std::string_view name) {
+  check<DTypeError>(data.dtype() != DType::u8, "[all_reduce] '{}' takes {}, got {}", name,
+                    summable_dtypes, data.dtype());
+  return enqueue({Operation::all_reduce, data}, name);
+}
+
+Work Communicator::reduce_scatter(const Tensor& input, const Tensor& output,
+                                  std::string_view name) {
+  check<DTypeError>(input.dtype() != DType::u8 && input.dtype() == output.dtype(),
+                    "[reduce_scatter] '{}' takes {} twice, got {} and {}", name, summable_dtypes,
+                    input.dtype(), output.dtype());
+  check_part(Operation::reduce_scatter, output, "output", input, *this, name);
+  return enqueue({Operation::reduce_scatter, input, output}, name);
+}
+
+Work Communicator::all_gather(const Tensor& input, const Tensor& output, std::string_view name) {
+  check<DTypeError>(input.dtype() == output.dtype(), "[all_gather] '{}': input is {}, output {}",
+                    name, input.dtype(), output.dtype());
+  check_part(Operation::all_gather, input, "input", output, *this, name);
+  return enqueue({Operation::all_gather, output, input}, name);
+}
+
+Work Communicator::broadcast(const Tensor& data, int root, std::string_view name) {
+  check<CommError>(root >= 0 && root < size(), "[broadcast] '{}': root {} in a world of {}", name,
+                   root, size());
+  return enqueue({Operation::broadcast, data, {}, root}, name);
+}
+
+Work Communicator::barrier(std::string_view name) { return enqueue({}, name); }
+
+bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }
+
+void Work::wait(std::optional<Seconds> timeout) {
+  if (communicator_) communicator_->wait(sequence_, timeout);
+}
+
+void Work::finish(std::optional<Seconds> timeout) {
+  if (communicator_) communicator_->finish(sequence_, timeout);
+}
+
+std::exception_ptr Work::exception() const {
+  return communicator_ ? communicator_->failure(sequence_) : nullptr;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,98 @@
+#include "lockstep/dist/collectives/queued_communicator.h"
+
+#include <algorithm>
+
+namespace lockstep::dist {
+
+QueuedCommunicator::QueuedCommunicator(int ranks, Seconds timeout)
+    : recorder_(ranks), timeout_(timeout), queue_(queue_length) {}
+
+Work QueuedCommunicator::append(CollectiveCall arguments, std::string_view name,
+                                Algorithm algorithm, RegionPlace place) {
+  if (failure_) return Work(this, next_);
+  if (next_ - front_ == queue_length) wait(front_, {});
+  Call& call = queue_[next_ % queue_length];
+  call.header = CallHeader{.operation = arguments.operation,
+                           .algorithm = algorithm,
+                           .dtype = arguments.buffer.dtype(),
+                           .root = arguments.root,
+                           .region = place.region,
+                           .sequence = next_,
+                           .count = arguments.buffer.numel(),
+                           .offset = place.offset};
+  call.header.set_name(name);
+  call.arguments = std::move(arguments);
+  const std::size_t length = std::min(name.size(), call.name.size() - 1);
+  std::copy_n(name.begin(), length, call.name.begin());
+  call.name[length] = 0;
+  recorder_.called(call.header, now());
+  const Work work(this, next_++);
+  try {
+    advance();
+  } catch (const CommError&) {
+    // Kept in failure_: the Work throws it.
+  }
+  return work;
+}
+
+bool QueuedCommunicator::advance(bool timed) {
+  if (failure_) std::rethrow_exception(failure_);
+  bool moved = false;
+  try {
+    while (front_ < next_) {
+      if (!begun_) begin(front());
+      begun_ = true;
+      const Progress progress = carry_on(front());
+      moved |= progress != Progress::none;
+      if (progress != Progress::ended) break;
+      front().arguments = {};
+      begun_ = false;
+      if (timed) finished_ = now();
+      recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt);
+      ++front_;
+    }
+  } catch (const PeerError& error) {
+    give_up(true, error.what());
+  } catch (const CommError& error) {
+    give_up(false, error.what());
+  }
+  return moved;
+}
+
+bool QueuedCommunicator::progress(std::uint64_t sequence) {
+  if (sequence >= front_) advance();
+  return sequence < front_;
+}
+
+void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
+  // Looking at the clock takes longer than looking at the streams: a wait of a microsecond or so
+  // does without.
+  constexpr unsigned untimed = 16;
+  const Seconds limit = timeout.value_or(timeout_);
+  std::optional<Seconds> start, idle_since;
+  unsigned round = 0;
+  while (sequence >= front_) {
+    if (advance(start.has_value())) {
+      round = 0;
+      idle_since.reset();
+      continue;
+    }
+    bool late = false;
+    if (round >= untimed || !spins(round)) {
+      const Seconds time = now();
+      start = start.value_or(time);
+      idle_since = idle_since.value_or(time);
+      if (time - *idle_since > limit)
+        give_up(false, fmt::format("timed out after {:g} s, {}", limit.count(), awaited()));
+      late = time - *idle_since > limit / 2;
+    }
+    try {
+      relax(round++, late);
+    } catch (const PeerError& error) {
+      give_up(true, error.what());
+    }
+  }
+  if (start) waited_ += finished_ - *start;
+}
+
+}  // namespace lockstep::dist

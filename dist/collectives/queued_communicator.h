@@ -1,0 +1,87 @@
+#pragma once
+/// The queue of calls that the communicators for host memory share: the host communicator and the
+/// one over MPI. Calls wait in the queue. The one at the front is carried out, by what the derived
+/// class overrides, whenever somebody calls, progresses or waits. At most `queue_length` calls can
+/// be waiting; a further one first waits for the oldest.
+///
+/// The first error breaks the communicator: it is kept with the rank, the operation, the call's
+/// number and name in its message, the other ranks are told, and every later Work throws it.
+
+#include <array>
+#include <vector>
+
+#include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/collectives/flight_recorder.h"
+
+namespace lockstep::dist {
+
+class QueuedCommunicator : public Communicator {
+ public:
+  static constexpr std::size_t queue_length = 256;
+
+  void abort(std::string_view reason) noexcept override;
+  Seconds waited() const override { return linked_ ? waited_ + linked_->waited() : waited_; }
+  std::string flight_record() const override { return recorder_.text(now()); }
+  Seconds timeout() const { return timeout_; }
+
+ protected:
+  /// `ranks` of the world; `timeout`: how long a wait goes on without anything moving.
+  QueuedCommunicator(int ranks, Seconds timeout);
+
+  struct Call {
+    CollectiveCall arguments;
+    CallHeader header;
+    std::array<char, 48> name{};  // for messages; the header has only its beginning
+  };
+  /// Appends a call and carries on. `algorithm` and `place` are part of its header.
+  Work append(CollectiveCall arguments, std::string_view name, Algorithm algorithm,
+              RegionPlace place = {});
+
+  /// DeviceError for a tensor that is not on the cpu.
+  static void check_on_host(const CollectiveCall& call, std::string_view name);
+
+  // Carrying out the call at the front.
+  enum class Progress { none, some, ended };
+  virtual void begin(Call& call) = 0;
+  virtual Progress carry_on(Call& call) = 0;
+
+  // Waiting for it.
+  /// Spins, yields or sleeps, the longer the more rounds nothing has moved. `late`: that is half of
+  /// the timeout already. Throws PeerError if another rank is found to be gone.
+  virtual void relax(unsigned round, bool late) = 0;
+  /// Whether relax(round) returns sooner than a look at the clock would.
+  virtual bool spins(unsigned /*round*/) const { return false; }
+  /// Whom it waits for, for a timeout's message: "waiting for rank 2 (step 1 of 5)".
+  virtual std::string awaited() const = 0;
+
+  /// Tells the other ranks that this one is broken. `consequence`: by another rank's error.
+  virtual void tell_failure(std::string_view reason, bool consequence) noexcept = 0;
+  /// Breaks the communicator and throws: this rank's own error (CommError), or the `consequence` of
+  /// another's (PeerError). `call` says in what: "#17 'bucket 0'".
+  [[noreturn]] void give_up(bool consequence, std::string_view operation, std::string_view call,
+                            std::string_view why);
+  /// The same for the call at the front.
+  [[noreturn]] void give_up(bool consequence, std::string_view why);
+
+  bool progress(std::uint64_t sequence) override;
+  void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
+  std::exception_ptr failure(std::uint64_t sequence) const override;
+
+  /// Carries on with the queue; true if anything moved. `timed`: notes the time when a call ends.
+  bool advance(bool timed = true);
+  Call& front() { return queue_[front_ % queue_length]; }
+
+  FlightRecorder recorder_;
+  std::uint64_t front_ = 0;  // the call being carried out: all before it are done
+  std::uint64_t next_ = 0;   // the number of the next call
+  std::exception_ptr failure_;
+
+ private:
+  Seconds timeout_;
+  std::vector<Call> queue_;
+  bool begun_ = false;   // the call at the front
+  Seconds finished_{0};  // when the last call ended
+  Seconds waited_{0};
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,49 @@
+// How a communicator breaks: second reading.
+
+#include <new>
+
+#include "lockstep/dist/collectives/queued_communicator.h"
+
+namespace lockstep::dist {
+
+void QueuedCommunicator::check_on_host(const CollectiveCall& call, std::string_view name) {
+  for (const Tensor* tensor : {&call.buffer, &call.part})
+    if (tensor->defined() && tensor->device() != Device{})
+      fail<DeviceError>("[{}] '{}' lies on {}, this communicator reaches the cpu alone",
+                        name_of(call.operation), name, tensor->device().to_string());
+}
+
+std::exception_ptr QueuedCommunicator::failure(std::uint64_t sequence) const {
+  return sequence < front_ ? nullptr : failure_;
+}
+
+void QueuedCommunicator::abort(std::string_view reason) noexcept {
+  if (failure_) return;
+  try {
+    failure_ = std::make_exception_ptr(CommError(std::string(reason)));
+  } catch (const std::bad_alloc&) {
+    failure_ = std::current_exception();
+  }
+  tell_failure(reason, false);
+  if (linked_) linked_->abort(reason);
+}
+
+void QueuedCommunicator::give_up(bool consequence, std::string_view why) {
+  give_up(consequence, name_of(front().header.operation),
+          fmt::format("#{} '{}'", front_, front().name.data()), why);
+}
+
+void QueuedCommunicator::give_up(bool consequence, std::string_view operation,
+                                 std::string_view call, std::string_view why) {
+  if (failure_) std::rethrow_exception(failure_);
+  const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why);
+  failure_ = consequence ? std::make_exception_ptr(PeerError(message))
+                         : std::make_exception_ptr(CommError(message));
+  const std::string reason =
+      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why);
+  tell_failure(reason, consequence);
+  if (linked_) linked_->abort(reason);
+  std::rethrow_exception(failure_);
+}
+
+}  // namespace lockstep::dist
