@@ -88,7 +88,7 @@
 #include <string_view>
 
 #include "lockstep/dist/collectives/communicator.h"
-#include "lockstep/dist/rendezvous/node_map.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 

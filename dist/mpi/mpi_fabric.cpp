@@ -77,7 +77,7 @@ std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes) {
   MpiProcess::get(timeout);
   auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout, piece_bytes);
   // Ranks that MPI has not started would be worlds of 1, each training apart.
-  if (const std::optional<Launch> launch = read_environment())
+  if (const std::optional<LaunchInfo> launch = read_environment())
     check<UsageError>(launch->size == fabric->size(),
                       "[mpi] the world of {} has {} ranks, MPI's has {}: start them with mpirun",
                       launch->launcher, launch->size, fabric->size());

@@ -27,7 +27,7 @@ namespace lockstep::dist {
 constexpr int max_ranks = 4096;
 
 /// What a launcher says about this process.
-struct Launch {
+struct LaunchInfo {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
@@ -53,7 +53,7 @@ using Getenv = std::function<const char*(const char*)>;
 /// Nothing if no launcher's variables are set: the process was started alone.
 /// Throws UsageError, with name and value, for a variable that is missing beside the others, is not
 /// a number, contradicts another, or asks for more than max_ranks ranks.
-std::optional<Launch> read_environment(const Getenv& get);
-std::optional<Launch> read_environment();  ///< of this process; `node` is never empty
+std::optional<LaunchInfo> read_environment(const Getenv& get);
+std::optional<LaunchInfo> read_environment();  ///< of this process; `node` is never empty
 
 }  // namespace lockstep::dist

@@ -53,7 +53,6 @@ struct SimReport {
   std::vector<std::exception_ptr> errors;  ///< by rank: what its code threw; null if it ended well
   std::vector<bool> lost;                  ///< by rank: a fault took it (and errors has null)
   Seconds end{0};                          ///< virtual time when the last rank ended
-  std::uint64_t switches = 0;              ///< how often the baton changed hands
   std::uint64_t trace = 0;                 ///< hash of everything that happened, in order
 };
 

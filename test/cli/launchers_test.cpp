@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "cli/process.h"
-#include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 
 using namespace lockstep;
 using namespace lockstep::test;

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "cli/process.h"
-#include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/launch/report.h"
 #include "support.h"
 

@@ -19,7 +19,6 @@
 
 #include "dist/transport/processes.h"
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/rendezvous/frame.h"
 
 namespace lockstep::dist {
 namespace {
@@ -242,7 +241,7 @@ TEST_CASE("rendezvous: silent, slow and many connections") {
     std::vector<Descriptor> idle;
     for (int i = 0; i < 300; ++i) {
       idle.push_back(stranger(address));
-      if (i % 3 == 0) write_text(idle.back(), "Lock");  // half a greeting
+      if (i % 3 == 0) write_text(idle.back(), "Lock");  // half a Hello
     }
     crowd_is_there = true;
     const Deadline enough(Seconds(0.5));
@@ -287,7 +286,7 @@ TEST_CASE("rendezvous: an impostor in the place of rank 0") {
       Descriptor peer;
       while (!(peer = accept_from(listener.get()))) std::this_thread::yield();
       write_text(peer, answer);
-      std::array<std::byte, 1000> heard;  // more than a caller says: until it leaves
+      std::array<std::byte, 1000> heard;  // more than an initiator sends: until it closes
       receive_all(peer.get(), heard, Deadline(Seconds(5)));
     });
     CHECK_THROWS_WITH_AS(join_rendezvous(options_for(address, 1, 2)),
@@ -367,12 +366,12 @@ TEST_CASE("rendezvous: another protocol version") {
     expect(receive_all(socket.get(), challenge, deadline) == Transfer::done, "no challenge");
     const Token nonce = token_of(3);
     const Token code =
-        hmac(token_of(7), "caller", {std::as_bytes(std::span(hello)), challenge, nonce});
+        hmac(token_of(7), "initiator", {std::as_bytes(std::span(hello)), challenge, nonce});
     send_all(socket.get(), nonce, deadline);
     send_all(socket.get(), code, deadline);
     Token welcome;
     expect(receive_all(socket.get(), welcome, deadline) == Transfer::done, "not welcome");
-    throw Error(read_answer(socket.get(), deadline).refusal);
+    throw Error(read_admission(socket.get(), deadline).refusal);
   });
   for (const std::string& error : errors) {
     CHECK(contains(error, "version 99"));
@@ -440,14 +439,16 @@ TEST_CASE("rendezvous: missing or different at an exchange") {
   }
 }
 
-/// A rank that has proved to belong to the job, and waits for the answer.
-Descriptor come_in(const std::string& address, const Credentials& own) {
+/// A rank that has authenticated itself and waits to be admitted.
+Descriptor wait_for_admission(const std::string& address, const Credentials& own) {
   std::string why;
   const Deadline deadline(Seconds(10));
   Descriptor socket;
-  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
-  expect(prove(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
-         "rank {} is not let in", own.rank);
+  while (!socket)
+    socket = send_hello(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
+  expect(
+      authenticate(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
+      "rank {} is not accepted", own.rank);
   return socket;
 }
 
@@ -486,7 +487,7 @@ TEST_CASE("rendezvous: a rank is killed in an exchange") {
 TEST_CASE("rendezvous: a rank is killed while joining") {
   const TemporaryFolder folder;
   const std::string address = "unix:" + folder / "rendezvous";
-  SUBCASE("rank 0, with greetings unanswered") {
+  SUBCASE("rank 0, with hellos unanswered") {
     const auto outcomes = test::run_processes(3, [&](int rank) {
       if (rank == 0) {
         const Descriptor listener = listen_on(Endpoint::parse(address));
@@ -501,11 +502,12 @@ TEST_CASE("rendezvous: a rank is killed while joining") {
     for (const std::size_t r : {1, 2})
       CHECK(contains(outcomes[r].message, "rank 0 no longer listens"));
   }
-  SUBCASE("another, after its greeting") {
+  SUBCASE("another, after its hello") {
     for (const int victim : {1, 2}) {
       const auto outcomes = test::run_processes(3, [&](int rank) {
         if (rank == victim) {
-          const Descriptor socket = come_in(address, options_for(address, rank, 3).credentials);
+          const Descriptor socket =
+              wait_for_admission(address, options_for(address, rank, 3).credentials);
           ::usleep(50'000);
           ::raise(SIGKILL);
         }
@@ -516,10 +518,11 @@ TEST_CASE("rendezvous: a rank is killed while joining") {
       CHECK(outcomes[0].kind == "peer");
     }
   }
-  SUBCASE("another, while one waits for an answer: both who remain are echoes") {
+  SUBCASE("another, while one waits to be admitted: the others fail in consequence") {
     const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
       if (rank == 1) {
-        const Descriptor socket = come_in(address, options_for(address, 1, 4).credentials);
+        const Descriptor socket =
+            wait_for_admission(address, options_for(address, 1, 4).credentials);
         ::usleep(500'000);
         ::raise(SIGKILL);
       }
@@ -565,17 +568,17 @@ TEST_CASE("rendezvous: who is gone") {
 TEST_CASE("rendezvous: the private folder") {
   const TemporaryFolder folder;
   ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
-  const Launch launch{.rank = 1,
-                      .size = 2,
-                      .local_rank = 1,
-                      .local_size = 2,
-                      .launcher = "mpirun",
-                      .job = "1/../2",
-                      .rendezvous = "",
-                      .token_descriptor = -1};
+  const LaunchInfo launch{.rank = 1,
+                          .size = 2,
+                          .local_rank = 1,
+                          .local_size = 2,
+                          .launcher = "mpirun",
+                          .job = "1/../2",
+                          .rendezvous = "",
+                          .token_descriptor = -1};
   const std::string path = rendezvous_options(launch, Seconds(1)).address.path;
   CHECK(path.starts_with(folder.path() + "/lockstep-" + std::to_string(geteuid()) + "/mpirun-"));
-  Launch other = launch;
+  LaunchInfo other = launch;
   other.job = "1/../3";
   CHECK(rendezvous_options(other, Seconds(1)).address.path != path);
   const std::string inner = folder / ("lockstep-" + std::to_string(geteuid()));
