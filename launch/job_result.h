@@ -1,6 +1,6 @@
 #pragma once
-/// What a launcher reports when its ranks have ended: a pure function of how each of them ended. May
-/// be called by any thread.
+/// What a launcher reports when its ranks have ended: a pure function of how each of them ended.
+/// May be called by any thread.
 
 #include <optional>
 #include <span>
@@ -47,9 +47,9 @@ struct Place {
   int node = -1;  ///< -1: there is one node only, and reports do not mention it
 };
 
-/// `outcomes[r]` belongs to the r-th rank of the place. The reported failure is the most likely first
-/// cause; of several, the one that ended first. Nothing is reported for a rank whose record is
-/// empty, because it has reported the failure itself. The exit code is that rank's, but 1 for a
+/// `outcomes[r]` belongs to the r-th rank of the place. The reported failure is the most likely
+/// first cause; of several, the one that ended first. Nothing is reported for a rank whose record
+/// is empty, because it has reported the failure itself. The exit code is that rank's, but 1 for a
 /// signal and for codes of 124 and above (shells and `timeout` use those for themselves).
 JobResult result_of(std::span<const RankOutcome> outcomes, const Place& place = {});
 
@@ -59,8 +59,8 @@ JobResult interrupted_by(int signal, const Place& place = {});
 /// The result of a launcher that has lost another node's; `how` as in "its launcher is gone".
 JobResult lost_node(int node, std::string_view how);
 
-/// Of several nodes' results, by node, the index of the one to report for all: the most likely first
-/// cause. (The clocks of two machines cannot tell which of two failures came first.)
+/// Of several nodes' results, by node, the index of the one to report for all: the most likely
+/// first cause. (The clocks of two machines cannot tell which of two failures came first.)
 std::size_t first_cause(std::span<const JobResult> results);
 
 }  // namespace lockstep::launch

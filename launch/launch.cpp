@@ -134,8 +134,8 @@ Descriptor Launcher::open_stream(StreamKind kind) {
 
 // Ranks are reaped only here. Until then the system cannot give the number of a rank, which is also
 // its group's, to another process: signals to a group always reach the right one. Children that a
-// rank left behind are not ours to wait for, and a killed process takes a moment to end. We look for
-// a second at most, because where nobody reaps orphans their group exists for ever.
+// rank left behind are not ours to wait for, and a killed process takes a moment to end. We look
+// for a second at most, because where nobody reaps orphans their group exists for ever.
 Launcher::~Launcher() {
   signal_all(SIGKILL);
   for (const Rank& rank : ranks_)

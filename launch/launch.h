@@ -48,10 +48,10 @@ struct LaunchOptions {
   NodesOptions nodes{};  ///< with a `count` of 1, this machine is the only one
 };
 
-/// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks (of
-/// all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
-/// reported on stderr (job_result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to all
-/// ranks, once. When this returns or throws, no process of any rank's group is left.
+/// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
+/// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
+/// reported on stderr (job_result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to
+/// all ranks, once. When this returns or throws, no process of any rank's group is left.
 ///
 /// Throws UsageError for no ranks or no command, Error if a rank cannot be started, and what Nodes
 /// throws if the nodes do not meet.

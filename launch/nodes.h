@@ -1,6 +1,6 @@
 #pragma once
-/// One job on several machines (nodes). The launchers of all nodes meet at node 0's before they start
-/// any rank, and stay connected until the last rank has ended:
+/// One job on several machines (nodes). The launchers of all nodes meet at node 0's before they
+/// start any rank, and stay connected until the last rank has ended:
 ///
 ///   node 0's launcher                                every other node's
 ///     | <-- NodeCard {ranks, nonce} -------------------- |  (a rendezvous of launchers)
@@ -11,8 +11,9 @@
 ///     | --- the job's result --------------------------> |  all report it and exit with its code
 ///
 /// They prove to each other that they have the same secret file (dist/rendezvous/handshake.h). The
-/// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without a
-/// secret file anybody on the network who knows the address can join: use it on a network you trust.
+/// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without
+/// a secret file anybody on the network who knows the address can join: use it on a network you
+/// trust.
 
 #include <poll.h>
 
@@ -53,16 +54,17 @@ struct NodeCard {
 JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const dist::Token& secret);
 
 /// The address at which node 0 is known to the ranks: that of `interface`, if it is not empty, else
-/// one by which the other nodes have reached node 0 (`reached`, an address for each), if possible not
-/// a loopback address. Throws UsageError for a loopback interface if some node is another machine.
+/// one by which the other nodes have reached node 0 (`reached`, an address for each), if possible
+/// not a loopback address. Throws UsageError for a loopback interface if some node is another
+/// machine.
 std::string choose_host(const std::string& interface, const std::vector<std::string>& reached);
 
 /// The connections of one node's launcher. Call it from one thread.
 class Nodes {
  public:
   /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the
-  /// timeout, with the nodes that did not come, and for nodes that do not fit together (the same node
-  /// twice, another number of nodes); UsageError for options that make no sense.
+  /// timeout, with the nodes that did not come, and for nodes that do not fit together (the same
+  /// node twice, another number of nodes); UsageError for options that make no sense.
   Nodes(const NodesOptions& options, int ranks);
 
   const JobPlan& plan() const { return plan_; }

@@ -33,9 +33,9 @@ struct RankSetup {
   sigset_t signal_mask;        ///< the mask that the launcher itself was started with
 };
 
-/// Starts the rank in a process group of its own. Returns its process id, which is also its group's.
-/// The rank dies when the calling thread ends. Throws Error `cannot start 'x': No such file or
-/// directory`.
+/// Starts the rank in a process group of its own. Returns its process id, which is also its
+/// group's. The rank dies when the calling thread ends. Throws Error `cannot start 'x': No such
+/// file or directory`.
 pid_t start_rank(const RankSetup& setup);
 
 /// Cuts a stream of bytes into lines. A line longer than `longest_line` is cut there, so that a
@@ -86,8 +86,8 @@ class SignalPipe {
   /// The signals that were blocked before, for the programs that are started meanwhile.
   const sigset_t& mask_before() const { return mask_before_; }
 
-  /// Takes all signals that have come. Returns the first that is not SIGCHLD, which only has to wake
-  /// up poll().
+  /// Takes all signals that have come. Returns the first that is not SIGCHLD, which only has to
+  /// wake up poll().
   std::optional<int> take();
 
  private:
@@ -99,8 +99,8 @@ class SignalPipe {
 
 /// No process survives its launcher, not even one that is killed with SIGKILL and cannot clean up.
 /// The kernel kills the ranks themselves (PR_SET_PDEATHSIG), but a rank may be a shell script with
-/// children of its own. For those there is the guardian: a child process that only waits for the end
-/// of a pipe.
+/// children of its own. For those there is the guardian: a child process that only waits for the
+/// end of a pipe.
 ///
 ///   launcher ---- lifeline (pipe) ----> guardian
 ///   ranks    -- their group's number -^

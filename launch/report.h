@@ -38,7 +38,8 @@ struct FailureRecord {
 };
 
 /// The record as one line: `cause <message>` or `consequence <message>`. Newlines and control
-/// characters are replaced. It is cut so that a single write to a pipe is atomic (PIPE_BUF, pipe(7)).
+/// characters are replaced. It is cut so that a single write to a pipe is atomic (PIPE_BUF,
+/// pipe(7)).
 std::string write_record(const FailureRecord& record);
 
 /// The reverse, for a line without its newline; nothing if the line is not a record.

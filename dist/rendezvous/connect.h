@@ -28,15 +28,15 @@ struct ConnectOptions {
 ///
 /// Throws CommError after the timeout, with the ranks that are missing, and at once if a rank
 /// connects twice, does not fit into the world, or speaks another protocol version; PeerError if a
-/// rank is gone before it was admitted. The waiting ranks are told. Connections without the token or
-/// for another job are closed and change nothing.
+/// rank is gone before it was admitted. The waiting ranks are told. Connections without the token
+/// or for another job are closed and change nothing.
 std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
                                             const ConnectOptions& options);
 
 /// A connection with the lower rank `peer`, once it has admitted us. Tries again until the timeout
 /// while nobody listens at `where`. Throws what `peer` throws in accept_higher_ranks; CommError
-/// after the timeout or if the listener does not know the token; PeerError if `peer` stops listening
-/// after it was reached.
+/// after the timeout or if the listener does not know the token; PeerError if `peer` stops
+/// listening after it was reached.
 Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options);
 
 }  // namespace lockstep::dist

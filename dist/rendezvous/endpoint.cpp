@@ -113,7 +113,8 @@ Descriptor make_socket(int family) {
   return result;
 }
 
-/// The address may be bound although others have it: a port whose last user is gone is free at once.
+/// The address may be bound although others have it: a port whose last user is gone is free at
+/// once.
 Descriptor make_sharing_socket(int family) {
   Descriptor result = make_socket(family);
   const int on = 1;

@@ -19,7 +19,7 @@ std::string text_or(const Getenv& get, const char* name, const char* otherwise) 
   return value ? value : otherwise;
 }
 
-/// A whole number of at least 0. `because` says why it must be there.
+/// A whole number of at least 0. It must be set because `because` is.
 int number(const Getenv& get, const char* name, std::string_view because) {
   const char* value = get(name);
   check<UsageError>(value, "[environment] {} is not set, but {} is", name, because);
@@ -77,7 +77,7 @@ LaunchInfo from_torchrun(const Getenv& get) {
     launch.launcher = "lockstep-run";
     launch.job = job;
   } else if (const char* run = get("TORCHELASTIC_RUN_ID")) {
-    // A run id is "none" unless the user chose one; a restarted job must not meet its predecessor.
+    // The run id is "none" unless the user chose one. A restarted job must not meet the old one.
     launch.launcher = "torchrun";
     launch.job = fmt::format("{}:{}:{}", run, text_or(get, "MASTER_PORT", ""),
                              text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
@@ -126,9 +126,8 @@ int tasks_on_node(std::string_view list, int node) {
                    whole);
 }
 
-/// Inside salloc and sbatch, Slurm's variables exist without srun. Only a step has a number, and
-/// the steps that Slurm counts for itself (batch script, interactive shell, ...) are the last ones
-/// below 2^32.
+/// Inside salloc and sbatch, Slurm's variables exist without srun. Only a step has a number. Steps
+/// of Slurm's own (batch script, interactive shell, ...) have the highest numbers below 2^32.
 bool is_srun_step(const Getenv& get) {
   const char* step = get("SLURM_STEP_ID");
   if (!step || !get("SLURM_PROCID")) return false;
@@ -157,7 +156,8 @@ LaunchInfo from_srun(const Getenv& get) {
   return launch;
 }
 
-/// Where the ranks meet. MASTER_PORT itself may be taken: torchrun's own rendezvous listens on it.
+/// Where the ranks meet. Not at MASTER_PORT itself, because torchrun's own rendezvous listens on
+/// it.
 std::string meeting_point(const Getenv& get, const LaunchInfo& launch) {
   if (const char* rendezvous = get("LOCKSTEP_RENDEZVOUS")) return rendezvous;
   if (launch.one_machine()) return "";

@@ -1,7 +1,7 @@
 #pragma once
-/// Tokens and the handshake: the first bytes on every connection. Each side proves that it knows the
-/// job's secret token without sending it. All messages have a fixed size, and nothing of variable
-/// length is read before both proofs have been checked.
+/// Tokens and the handshake: the first bytes on every connection. Each side proves that it knows
+/// the job's secret token without sending it. All messages have a fixed size, and nothing of
+/// variable length is read before both proofs have been checked.
 ///
 ///   initiator                                              acceptor
 ///     | -- Hello {magic, version, purpose, job, rank, size} --> |   the acceptor closes without
@@ -11,10 +11,10 @@
 ///     | <------------------ Admission {decision, reason} ------ |   at once or much later
 ///
 /// The token is 32 random bytes that `lockstep-run` hands to its ranks, or it is made from the
-/// secret file of several launchers. Other launchers hand over none; then it is zero. On one machine
-/// the socket's mode 0600 and the peer's user id protect the job instead. On several machines
-/// without a token, the network has to be trusted. Nothing is encrypted: whoever can read the
-/// network's traffic can read what is sent after the handshake.
+/// secret file of several launchers. Other launchers hand over none; then it is zero. On one
+/// machine the socket's mode 0600 and the peer's user id protect the job instead. On several
+/// machines without a token, the network has to be trusted. Nothing is encrypted: whoever can read
+/// the network's traffic can read what is sent after the handshake.
 ///
 /// Thread-safety: functions may be called from any thread, an Acceptor from one thread at a time.
 
@@ -79,8 +79,8 @@ class Acceptor {
   Acceptor(Descriptor listener, const Credentials& own, Purpose purpose);
   ~Acceptor();
 
-  /// Waits at most `at_most` for something to happen. Returns the peers whose handshake is complete.
-  /// Throws CommError if the system has no descriptor or memory for another connection.
+  /// Waits at most `at_most` for something to happen. Returns the peers whose handshake is
+  /// complete. Throws CommError if the system has no descriptor or memory for another connection.
   std::vector<AcceptedPeer> wait(Seconds at_most);
 
  private:

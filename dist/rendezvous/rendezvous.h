@@ -1,7 +1,7 @@
 #pragma once
-/// The rendezvous of a world: a star of connections with rank 0 in the middle. Every rank gives some
-/// bytes and gets everybody's. Transports are built with it. It stays open afterwards, so that the
-/// end of a process is noticed at once.
+/// The rendezvous of a world: a star of connections with rank 0 in the middle. Every rank gives
+/// some bytes and gets everybody's. Transports are built with it. It stays open afterwards, so that
+/// the end of a process is noticed at once.
 ///
 ///     1   2   3
 ///      \  |  /      how connections begin: handshake.h; what is sent over them: frames (socket.h)
@@ -37,18 +37,18 @@ class Rendezvous {
   const Credentials& credentials() const { return options_.credentials; }
   Seconds timeout() const { return options_.timeout; }
 
-  /// Element r of the result is what rank r gave. Collective and blocking. `what` names the exchange
-  /// in errors. Throws CommError after the timeout, with the ranks that did not arrive, or if ranks
-  /// are in different exchanges; PeerError if a rank is gone or gave up. All ranks' bytes together
-  /// must be less than 16 MiB.
+  /// Element r of the result is what rank r gave. Collective and blocking. `what` names the
+  /// exchange in errors. Throws CommError after the timeout, with the ranks that did not arrive, or
+  /// if ranks are in different exchanges; PeerError if a rank is gone or gave up. All ranks' bytes
+  /// together must be less than 16 MiB.
   std::vector<std::string> all_gather(std::string_view what, std::string_view mine);
 
   /// Rank 0's file descriptor, duplicated into every rank. The caller owns the result; rank 0 gets
   /// its own back. Collective. Throws CommError where ranks are on several machines.
   int share_descriptor(std::string_view what, int descriptor);
 
-  /// Where the other ranks can reach this one: "127.0.0.1" on one machine, else the address that was
-  /// asked for (LOCKSTEP_INTERFACE), else the local address of a connection with another rank.
+  /// Where the other ranks can reach this one: "127.0.0.1" on one machine, else the address that
+  /// was asked for (LOCKSTEP_INTERFACE), else the local address of a connection with another rank.
   std::string address() const;
   /// The local addresses of the connections.
   std::vector<std::string> local_addresses() const;
@@ -57,8 +57,9 @@ class Rendezvous {
   /// block.
   std::vector<int> gone();
 
-  /// Tells the others that this rank gives up, and why. Rank 0 tells all ranks. The others tell rank
-  /// 0, which passes it on at its next call. The first reason wins. Best effort, does not block.
+  /// Tells the others that this rank gives up, and why. Rank 0 tells all ranks. The others tell
+  /// rank 0, which passes it on at its next call. The first reason wins. Best effort, does not
+  /// block.
   void abort(std::string_view reason) noexcept;
   /// The reason with which a rank gave up, if it has arrived; else empty. Does not block.
   std::string aborted();
@@ -100,8 +101,8 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options,
 /// Endpoint::parse() and interface_address() throw.
 RendezvousOptions rendezvous_options(const LaunchInfo& launch, Seconds timeout);
 
-/// A folder that only this user can look into (mode 0700), made if missing: in XDG_RUNTIME_DIR, else
-/// in /tmp. Throws CommError if it belongs to another user or is open to others.
+/// A folder that only this user can look into (mode 0700), made if missing: in XDG_RUNTIME_DIR,
+/// else in /tmp. Throws CommError if it belongs to another user or is open to others.
 std::string private_folder();
 
 }  // namespace lockstep::dist

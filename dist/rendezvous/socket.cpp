@@ -60,8 +60,8 @@ Deadline::Deadline(Seconds from_now)
     : end_(Clock::now() +
            std::chrono::duration_cast<Clock::duration>(std::min(from_now, Seconds(1e8)))) {}
 
-int Deadline::milliseconds(Seconds cap) const {
-  const double wanted = std::min(left(), cap).count();
+int Deadline::milliseconds() const {
+  const double wanted = std::min(left(), Seconds(3600)).count();
   return std::max(0, static_cast<int>(std::ceil(wanted * 1e3)));
 }
 

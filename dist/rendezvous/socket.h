@@ -69,8 +69,9 @@ class Deadline {
   explicit Deadline(Seconds from_now);
   bool passed() const { return left() <= Seconds(0); }
   Seconds left() const { return end_ - Clock::now(); }
-  /// The time left for poll(), at most `cap`. Rounded up, so that the deadline has passed after it.
-  int milliseconds(Seconds cap = Seconds(3600)) const;
+  /// The time left for poll(), at most an hour. Rounded up, so that the deadline has passed after
+  /// it.
+  int milliseconds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -118,8 +119,8 @@ class FrameReader {
  public:
   enum class State { incomplete, complete, ended };
 
-  /// Takes what has arrived, up to the end of one frame. A complete frame stays until take(). Throws
-  /// CommError for a frame that is longer than most_frame_bytes.
+  /// Takes what has arrived, up to the end of one frame. A complete frame stays until take().
+  /// Throws CommError for a frame that is longer than most_frame_bytes.
   State read(int socket);
   bool complete() const { return state_ == State::complete; }
   const Frame& peek() const { return frame_; }

@@ -6,8 +6,8 @@
 ///   [ . . . | b y t e s . . . . | . . . ]  read: bytes ever taken; only the consumer stores it
 ///     read ---^                            the byte with number i lies at i mod capacity
 ///
-/// Each side keeps a copy of the other side's counter and reads the real one only when the copy says
-/// that nothing can be moved: so a cache line travels once per batch, not once per call.
+/// Each side keeps a copy of the other side's counter and reads the real one only when the copy
+/// says that nothing can be moved: so a cache line travels once per batch, not once per call.
 ///
 /// The peer writes the counters. They are not trusted: every number of bytes is limited by the
 /// capacity, which is kept outside of the shared memory.

@@ -1,6 +1,6 @@
 #pragma once
-/// The transport over memory that all ranks reach: ranks are threads (threads.cpp) or processes that
-/// map the same pages (shm.cpp). The memory, at first all zero, holds
+/// The transport over memory that all ranks reach: ranks are threads (threads.cpp) or processes
+/// that map the same pages (shm.cpp). The memory, at first all zero, holds
 ///
 ///   who gave up, and why · is rank 0, 1, ... here? · ring 0->1 · ring 0->2 · ... · ring n-1->n-2
 ///

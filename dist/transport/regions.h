@@ -26,8 +26,8 @@ class RegionTable {
  public:
   explicit RegionTable(int ranks) : calls_(index(ranks)) {}
 
-  /// Waits with self.relax(). Throws as Transport::allocate(), and PeerError if `is_gone` a rank that
-  /// has not called.
+  /// Waits with self.relax(). Throws as Transport::allocate(), and PeerError if `is_gone` a rank
+  /// that has not called.
   SharedRegion allocate(Transport& self, std::size_t bytes, Seconds timeout,
                         const std::function<bool(int rank)>& is_gone);
 

@@ -28,8 +28,8 @@ std::size_t available_memory() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-/// Memory without a name, of a fixed size. Too much is refused here, because a page that the machine
-/// cannot give would kill the process that touches it.
+/// Memory without a name, of a fixed size. Too much is refused here, because a page that the
+/// machine cannot give would kill the process that touches it.
 Descriptor make_memory(std::size_t bytes) {
   const std::size_t available = available_memory();
   check<CommError>(bytes <= available, "{:.1f} MiB are needed, {:.1f} MiB are available",

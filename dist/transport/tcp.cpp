@@ -25,9 +25,9 @@ void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
     check<PeerError>(std::ranges::count(ranks, rank) == 0, "rank {} is gone", rank);
 }
 
-/// Every rank's address. Sets the token of the mesh: rank 0 adds a nonce to the job's token, because
-/// any user of a machine can reach a port, and not every launcher hands over a token. Where one
-/// does, it counts too: it has never been on the network.
+/// Every rank's address. Sets the token of the mesh: rank 0 adds a nonce to the job's token,
+/// because any user of a machine can reach a port, and not every launcher hands over a token. Where
+/// one does, it counts too: it has never been on the network.
 std::vector<std::string> exchange_addresses(Rendezvous& rendezvous, const std::string& mine,
                                             Token& token) {
   std::string nonce;
@@ -120,8 +120,8 @@ class TcpTransport final : public Transport {
   Seconds next_look_{0};
 };
 
-/// Closing a socket with unread bytes throws away what the other end has not received yet. Therefore
-/// end our direction, read what is there, close.
+/// Closing a socket with unread bytes throws away what the other end has not received yet.
+/// Therefore end our direction, read what is there, close.
 TcpTransport::~TcpTransport() {
   std::array<std::byte, 4096> rest;
   for (const Link& link : links_) {

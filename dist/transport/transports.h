@@ -23,8 +23,9 @@ struct ThreadsOptions {
 std::vector<std::unique_ptr<Transport>> threads_transports(int size, ThreadsOptions options = {});
 
 /// Between processes of one machine, over shared memory without a name. Rank 0 makes a memfd, the
-/// rendezvous passes its descriptor on, all ranks map it. A region is one more memfd with a part for
-/// each rank. No name in a file system means that nothing is left behind, however processes end.
+/// rendezvous passes its descriptor on, all ranks map it. A region is one more memfd with a part
+/// for each rank. No name in a file system means that nothing is left behind, however processes
+/// end.
 ///
 /// The end of a process is noticed by the connections of the rendezvous: rank 0 sees everybody's,
 /// the others see rank 0's. Who sees one end marks that rank as gone in the memory, for all ranks.
@@ -34,9 +35,9 @@ std::vector<std::unique_ptr<Transport>> threads_transports(int size, ThreadsOpti
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous);
 
 /// Over TCP, between machines or within one: a socket for every pair of ranks. Each rank listens on
-/// a free port, the rendezvous tells everybody the addresses, and the higher rank of a pair connects
-/// to the lower one. A stream ends only after all bytes sent through it have been received. The
-/// reason of a rank that gives up travels by the rendezvous.
+/// a free port, the rendezvous tells everybody the addresses, and the higher rank of a pair
+/// connects to the lower one. A stream ends only after all bytes sent through it have been
+/// received. The reason of a rank that gives up travels by the rendezvous.
 ///
 /// Throws CommError, with both ranks and the address, if a connection cannot be made within the
 /// rendezvous's timeout; PeerError if a rank is gone or gave up before.

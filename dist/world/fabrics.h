@@ -1,6 +1,6 @@
 #pragma once
-/// How the fabrics of collectives/fabric.h are made, except MPI's (mpi/mpi.h). A fabric owns what it
-/// needs; a communicator and a group may outlive the fabric that made them.
+/// How the fabrics of collectives/fabric.h are made, except MPI's (mpi/mpi.h). A fabric owns what
+/// it needs; a communicator and a group may outlive the fabric that made them.
 
 #include <memory>
 #include <string>

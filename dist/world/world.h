@@ -19,8 +19,8 @@ namespace lockstep {
 
 struct JoinOptions {
   std::string comm = "auto";  ///< one of communicator_names()
-  /// shm or tcp; empty: shm inside a machine, tcp between machines. Or ipc, for tensors on GPUs; those
-  /// on the host then use what an empty text means.
+  /// shm or tcp; empty: shm inside a machine, tcp between machines. Or ipc, for tensors on GPUs;
+  /// those on the host then use what an empty text means.
   std::string transport = "";
   dist::Seconds timeout{60};  ///< for joining, and for a collective in which nothing moves
   /// Measures latency and bandwidth at the start and chooses algorithms by them. The choice then
@@ -32,14 +32,14 @@ struct JoinOptions {
 ///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/collectives/choice.h
 ///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); on the host: auto
 ///   mpi                 MPI's collectives and transport
-/// With auto and direct, tensors on GPUs use NCCL if every rank has a GPU of its own. Otherwise, and
-/// with ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied to the
-/// host (DDP does that).
+/// With auto and direct, tensors on GPUs use NCCL if every rank has a GPU of its own. Otherwise,
+/// and with ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied
+/// to the host (DDP does that).
 std::vector<std::string> communicator_names();
 
-/// A value: copies stand for the same membership, which ends with the last of them. Ranks that still
-/// work are not disturbed. But if it ends while an exception is being thrown, the other ranks fail
-/// instead of waiting for this one.
+/// A value: copies stand for the same membership, which ends with the last of them. Ranks that
+/// still work are not disturbed. But if it ends while an exception is being thrown, the other ranks
+/// fail instead of waiting for this one.
 ///
 /// Thread-safety: one World belongs to one rank and is used by one thread at a time.
 class World {
@@ -55,8 +55,8 @@ class World {
   int local_size() const;
   dist::Communicator& communicator() const;
   /// A second one among the same ranks, with an order of its own: for collectives of layers, within
-  /// forward and backward. The first one runs the reducer's buckets in call order, and when a bucket
-  /// is called depends on what each rank's loss reaches. Collective the first time.
+  /// forward and backward. The first one runs the reducer's buckets in call order, and when a
+  /// bucket is called depends on what each rank's loss reaches. Collective the first time.
   dist::Communicator& layer_communicator() const;
   /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).
   std::string_view transport() const;
@@ -66,8 +66,8 @@ class World {
   /// A world of some of the ranks, in the order of this world; nothing on the other ranks.
   /// Collective over all ranks of this world, with the same `ranks` everywhere. local_rank() stays
   /// the rank's place on its machine. A rank in several groups must use their communicators in the
-  /// same order as the others, or they deadlock. Throws UsageError for a rank that does not exist or
-  /// is listed twice, CommError if ranks give different lists.
+  /// same order as the others, or they deadlock. Throws UsageError for a rank that does not exist
+  /// or is listed twice, CommError if ranks give different lists.
   std::optional<World> new_group(const std::vector<int>& ranks) const;
   /// Several groups at once: of the ranks that give the same color. Nothing for a negative color.
   std::optional<World> split(int color) const;
