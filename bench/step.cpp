@@ -251,7 +251,7 @@ int run(int argc, char** argv) {
                     "--ranks {} in a world of {}", options->ranks.value_or(0),
                     environment ? environment->size : 0);
   const int ranks = options->ranks.value_or(2);
-  if (!environment && ranks > 1) return dist::launch_self({.ranks = ranks}, argc, argv);
+  if (!environment && ranks > 1) return launch::run_this_program({.ranks = ranks}, argc, argv);
   // The ranks wait for one another while the peer starts up and works.
   return run_rank(*options, World::join({.comm = options->comm,
                                          .transport = options->transport,

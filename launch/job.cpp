@@ -1,36 +1,22 @@
 #include "lockstep/launch/job.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 #include <cstdlib>
 #include <string_view>
+namespace lockstep::launch {
 
-#include "lockstep/launch/guardian.h"
+using dist::checked;
 
-namespace lockstep::dist {
 namespace {
 
-Descriptor keep(const Token& secret) {
-  Descriptor token(checked(memfd_create("lockstep-token", MFD_CLOEXEC), "make the job's token"));
+dist::Descriptor in_memory(const dist::Token& secret) {
+  dist::Descriptor token(
+      checked(memfd_create("lockstep-token", MFD_CLOEXEC), "make the job's token"));
   checked(static_cast<int>(write(token.get(), secret.data(), secret.size())), "write the token");
   return token;
-}
-
-// Nothing of ours listens there: a program that expects torchrun may. Free now, not reserved.
-int find_free_port() {
-  const Descriptor probe(checked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "make a socket"));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof address;
-  checked(bind(probe.get(), generic, length), "find a free port on 127.0.0.1");
-  checked(getsockname(probe.get(), generic, &length), "find a free port on 127.0.0.1");
-  return ntohs(address.sin_port);
 }
 
 std::string make_folder() {
@@ -47,7 +33,7 @@ std::string make_folder() {
 
 }  // namespace
 
-std::string name_from(const Token& token) {
+std::string name_from(const dist::Token& token) {
   std::string name;
   for (std::size_t i = 0; i < 8; ++i) name += fmt::format("{:02x}", static_cast<int>(token[i]));
   return name;
@@ -56,13 +42,14 @@ std::string name_from(const Token& token) {
 JobPlan local_job(int ranks) {
   JobPlan plan;
   plan.ranks = plan.world = ranks;
-  plan.name = name_from(random_token());
-  plan.token = random_token();
-  plan.master_port = find_free_port();
+  plan.name = name_from(dist::random_token());
+  plan.token = dist::random_token();
+  plan.master_port = dist::local_port(dist::reserve_port("127.0.0.1").get());
   return plan;
 }
 
-Job::Job(const JobPlan& plan) : plan_(plan), token_(keep(plan.token)), folder_(make_folder()) {}
+Job::Job(const JobPlan& plan)
+    : plan_(plan), token_(in_memory(plan.token)), folder_(make_folder()) {}
 
 Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
 
@@ -85,4 +72,4 @@ Environment Job::environment(int local_rank, int errors) const {
   return variables;
 }
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

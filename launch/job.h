@@ -1,14 +1,15 @@
 #pragma once
 /// What the ranks of one job share before they meet: a name, a secret and a place for the
 /// rendezvous.
+///
+/// Thread-safety: use a Job from one thread at a time; functions may be called by any.
 
 #include <string>
 
-#include "lockstep/dist/rendezvous/descriptor.h"
-#include "lockstep/dist/rendezvous/token.h"
-#include "lockstep/launch/rank_process.h"
+#include "lockstep/dist/rendezvous/handshake.h"
+#include "lockstep/launch/process.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
 
 /// A job as one of its nodes sees it.
 struct JobPlan {
@@ -18,20 +19,22 @@ struct JobPlan {
   int ranks = 1;       ///< on this node
   int world = 1;       ///< ranks on all nodes
   std::string name{};
-  Token token{};
+  dist::Token token{};
   std::string rendezvous{};  ///< HOST:PORT; empty: a Unix socket in the job's folder
   std::string master_address = "127.0.0.1";  ///< for programs that expect torchrun
   int master_port = 0;
   std::string interface {};  ///< asked for; empty: none
 };
 
-/// A job on this machine alone: a random name, a secret of 32 random bytes, a free port.
+/// A job on this machine alone: a random name, a secret of 32 random bytes, and a port that is free
+/// now. It is not reserved: nothing of ours listens there, but a program that expects torchrun may.
+/// Throws CommError if no port is free.
 JobPlan local_job(int ranks);
 
 class Job {
  public:
-  /// Makes a folder of mode 0700 (in $TMPDIR or /tmp), and puts the secret into nameless memory: it
-  /// is never in a file or an argument list.
+  /// Makes a folder of mode 0700 (in $TMPDIR or /tmp), and puts the secret into memory without a
+  /// name: it is never in a file or an argument list. Throws Error if the system refuses.
   explicit Job(const JobPlan& plan);
   ~Job();  ///< removes the folder
   Job(const Job&) = delete;
@@ -47,11 +50,11 @@ class Job {
  private:
   std::string socket() const { return folder_ + "/rendezvous"; }
   JobPlan plan_;
-  Descriptor token_;
+  dist::Descriptor token_;
   std::string folder_;
 };
 
-/// The name that the first bytes of a token spell: 16 hexadecimal digits.
-std::string name_from(const Token& token);
+/// The first bytes of a token as a name: 16 hexadecimal digits.
+std::string name_from(const dist::Token& token);
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

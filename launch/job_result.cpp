@@ -7,23 +7,23 @@
 #include <tuple>
 #include <utility>
 
-namespace lockstep::dist {
+namespace lockstep::launch {
 namespace {
 
-bool is_echo(const RankOutcome& outcome) {
-  return outcome.signal == 0 && outcome.record && outcome.record->echo;
+bool is_consequence(const RankOutcome& outcome) {
+  return outcome.signal == 0 && outcome.record && outcome.record->consequence;
 }
 
 Cause cause_of(const RankOutcome& outcome) {
   if (!outcome.failed()) return Cause::none;
   if (outcome.stopped) return Cause::stopped;
   if (outcome.signal != 0) return Cause::killed;
-  return is_echo(outcome) ? Cause::echo : Cause::failed;
+  return is_consequence(outcome) ? Cause::consequence : Cause::failed;
 }
 
-// Smaller is nearer to the cause.
+// The smaller, the nearer to the cause.
 auto distance_to_cause(const RankOutcome& outcome) {
-  return std::tuple(cause_of(outcome), outcome.signal == 0, is_echo(outcome), outcome.order);
+  return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome), outcome.order);
 }
 
 std::string name_of(std::size_t place_of_rank, const Place& place) {
@@ -46,13 +46,12 @@ std::string describe(const std::string& name, const RankOutcome& outcome) {
   return text;
 }
 
-// The first rank that left without a complaint before `echo` failed: the likely cause of a failure
-// that has no other.
-std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcome& echo,
+// The first rank that ended well before `failure`: the likely cause of a failure that has no other.
+std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
                          const Place& place) {
   std::size_t leaver = outcomes.size();
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
-    const int before = leaver < outcomes.size() ? outcomes[leaver].order : echo.order;
+    const int before = leaver < outcomes.size() ? outcomes[leaver].order : failure.order;
     if (!outcomes[r].failed() && outcomes[r].order < before) leaver = r;
   }
   if (leaver == outcomes.size()) return "";
@@ -61,7 +60,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
 
 }  // namespace
 
-JobResult judge(std::span<const RankOutcome> outcomes, const Place& place) {
+JobResult result_of(std::span<const RankOutcome> outcomes, const Place& place) {
   std::size_t first = 0;
   for (std::size_t r = 1; r < outcomes.size(); ++r)
     if (distance_to_cause(outcomes[r]) < distance_to_cause(outcomes[first])) first = r;
@@ -70,7 +69,7 @@ JobResult judge(std::span<const RankOutcome> outcomes, const Place& place) {
   const RankOutcome& cause = outcomes[first];
   const bool own_code = cause.signal == 0 && cause.exit_code < 124;
   std::string report = describe(name_of(first, place), cause);
-  if (is_echo(cause)) report += early_leaver(outcomes, cause, place);
+  if (is_consequence(cause)) report += early_leaver(outcomes, cause, place);
   return {own_code ? cause.exit_code : 1, std::move(report), cause_of(cause)};
 }
 
@@ -89,4 +88,4 @@ std::size_t first_cause(std::span<const JobResult> results) {
                                   results.begin());
 }
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

@@ -1,5 +1,6 @@
 #pragma once
-/// What a launcher says when its ranks have ended: a pure function of how each of them ended.
+/// What a launcher reports when its ranks have ended: a pure function of how each of them ended.
+/// May be called by any thread.
 
 #include <optional>
 #include <span>
@@ -9,7 +10,7 @@
 
 #include "lockstep/launch/report.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
 
 /// How one rank ended.
 struct RankOutcome {
@@ -17,21 +18,21 @@ struct RankOutcome {
   int exit_code = 0;
   int signal = 0;        ///< the signal that killed it, 0 if none did
   bool stopped = false;  ///< it ended after the launcher had told the ranks to stop
-  std::optional<FailureRecord> record{};  ///< what it said about its failure
-  std::vector<std::string> last_lines{};  ///< of its stderr, as far as nobody has seen them
+  std::optional<FailureRecord> record{};  ///< what it reported about its failure
+  std::vector<std::string> last_lines{};  ///< of its stderr, unless the user has seen them
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
 
-/// What a failure goes back to, the nearest to the cause first.
+/// Why a job ended, the most likely first cause of a failure first.
 enum class Cause {
-  killed,       ///< a rank, by a signal: what others say may follow from that
-  failed,       ///< a rank, by itself
+  killed,       ///< a rank was killed by a signal: what other ranks report may follow from that
+  failed,       ///< a rank failed by itself
   interrupted,  ///< the launcher got a signal
-  lost,         ///< the connection with another node's launcher
-  echo,         ///< a rank, since a peer was lost
-  stopped,      ///< a rank, after it had been told to stop
-  none,         ///< all is well
+  lost,         ///< the connection with another node's launcher ended
+  consequence,  ///< a rank failed because it lost a peer
+  stopped,      ///< a rank ended after it had been told to stop
+  none,         ///< all ranks succeeded
 };
 
 struct JobResult {
@@ -40,26 +41,26 @@ struct JobResult {
   Cause cause = Cause::none;
 };
 
-/// Where a launcher's ranks are, for their names.
+/// Which ranks a launcher has started, for their names.
 struct Place {
   int first_rank = 0;
   int node = -1;  ///< -1: there is one node only, and reports do not mention it
 };
 
-/// `outcomes[r]` belongs to the r-th rank of the place. The failure that is reported is the nearest
-/// to the cause, and the first of several. Nothing is reported of a rank whose record is empty: it
-/// has said why itself. The exit code is that rank's, 1 for a signal and for codes of 124 and above
-/// (shells and `timeout` give those a meaning of their own).
-JobResult judge(std::span<const RankOutcome> outcomes, const Place& place = {});
+/// `outcomes[r]` belongs to the r-th rank of the place. The reported failure is the most likely
+/// first cause; of several, the one that ended first. Nothing is reported for a rank whose record
+/// is empty, because it has reported the failure itself. The exit code is that rank's, but 1 for a
+/// signal and for codes of 124 and above (shells and `timeout` use those for themselves).
+JobResult result_of(std::span<const RankOutcome> outcomes, const Place& place = {});
 
-/// The result on a run that a signal to the launcher ended.
+/// The result of a job that a signal to the launcher ended.
 JobResult interrupted_by(int signal, const Place& place = {});
 
 /// The result of a launcher that has lost another node's; `how` as in "its launcher is gone".
 JobResult lost_node(int node, std::string_view how);
 
-/// Of several nodes' results, by node, the one to report for all: the index of the nearest to the
-/// cause. (Which of two failures came first cannot be told from the clocks of two machines.)
+/// Of several nodes' results, by node, the index of the one to report for all: the most likely
+/// first cause. (The clocks of two machines cannot tell which of two failures came first.)
 std::size_t first_cause(std::span<const JobResult> results);
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

@@ -8,24 +8,22 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/descriptor.h"
-#include "lockstep/launch/guardian.h"
-#include "lockstep/launch/job.h"
-#include "lockstep/launch/job_result.h"
-#include "lockstep/launch/output.h"
-#include "lockstep/launch/rank_process.h"
-#include "lockstep/launch/signal_pipe.h"
+#include "lockstep/launch/process.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
+
+using dist::checked;
+using dist::Descriptor;
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -46,7 +44,7 @@ struct Rank {
   pid_t process;
   bool ended = false;
   RankOutcome outcome{};
-  Tail tail{tail_lines};
+  std::deque<std::string> last_lines{};  // of its stderr
 };
 
 // A signal for all ranks at some time to come.
@@ -66,10 +64,10 @@ class Launcher {
 
  private:
   void start_one(const std::vector<std::string>& command, int standard_input);
-  int open_stream(StreamKind kind);
-  bool over() const;
-  bool ranks_over() const;
-  void wait_for_news();
+  Descriptor open_stream(StreamKind kind);
+  bool finished() const;
+  bool ranks_finished() const;
+  void wait_for_events();
   void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
   void collect_ended();
@@ -77,10 +75,10 @@ class Launcher {
   void send_due_signals();
   void signal_all(int number);
   void plan_to_stop();
-  void talk_to_nodes();
+  void exchange_with_nodes();
   Place place() const { return {job_.plan().first_rank, nodes_ ? job_.plan().node : -1}; }
-  JobResult result();
-  JobResult result_of_job();
+  JobResult own_result();
+  JobResult job_result();
 
   LaunchOptions options_;
   std::unique_ptr<Nodes> nodes_;
@@ -89,9 +87,8 @@ class Launcher {
   Guardian guardian_;
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
-  std::vector<Descriptor> write_ends_;  // of one rank's streams, until it has them
   std::deque<TimedSignal> schedule_;
-  std::optional<Clock::time_point> closing_time_;  // set when all ranks have ended: see over()
+  std::optional<Clock::time_point> closing_time_;  // set when all ranks have ended: see finished()
   std::size_t ended_ = 0;
   int interrupted_by_ = 0;     // the signal that the launcher got
   bool left_early_ = false;    // it got it while other nodes' ranks were still running
@@ -112,32 +109,33 @@ void Launcher::start(const std::vector<std::string>& command) {
 void Launcher::start_one(const std::vector<std::string>& command, int standard_input) {
   const int local_rank = static_cast<int>(ranks_.size());
   const bool first = job_.plan().first_rank + local_rank == 0;
-  const int record = open_stream(StreamKind::record);
-  RankSetup setup{.command = command,
-                  .environment = job_.environment(local_rank, record),
-                  .lifeline = guardian_.lifeline(),
-                  .standard_input = standard_input,
-                  .inherited = {job_.token(), record},
-                  .signal_mask = signals_.mask_before()};
-  if (options_.prefix) setup.standard_output = open_stream(StreamKind::output);
-  if (options_.prefix || !first) setup.standard_error = open_stream(StreamKind::error);
-  ranks_.push_back({.process = start_rank(setup)});
-  write_ends_.clear();
+  const Descriptor record = open_stream(StreamKind::record);
+  Descriptor output, error;  // empty: the launcher's own
+  if (options_.prefix) output = open_stream(StreamKind::output);
+  if (options_.prefix || !first) error = open_stream(StreamKind::error);
+  ranks_.push_back(
+      {.process = start_rank({.command = command,
+                              .environment = job_.environment(local_rank, record.get()),
+                              .lifeline = guardian_.lifeline(),
+                              .standard_input = standard_input,
+                              .standard_output = output.get(),
+                              .standard_error = error.get(),
+                              .inherited = {job_.token(), record.get()},
+                              .signal_mask = signals_.mask_before()})});
 }
 
 // Makes a pipe from the rank that is being started and returns its write end.
-int Launcher::open_stream(StreamKind kind) {
-  auto [read_end, write_end] = make_pipe();
+Descriptor Launcher::open_stream(StreamKind kind) {
+  auto [read_end, write_end] = dist::make_pipe();
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   streams_.push_back({kind, ranks_.size(), std::move(read_end), {}});
-  write_ends_.push_back(std::move(write_end));
-  return write_ends_.back().get();
+  return std::move(write_end);
 }
 
-// Ranks are reaped only here: until then the number of a rank, which is also its group's, cannot be
-// given to a stranger, so signals to a group always reach the right one. Children that a rank left
-// behind cannot be waited for (they are not ours), and a killed process takes a moment to go: ask
-// for a second at most, since where nobody collects orphans their group exists for ever.
+// Ranks are reaped only here. Until then the system cannot give the number of a rank, which is also
+// its group's, to another process: signals to a group always reach the right one. Children that a
+// rank left behind are not ours to wait for, and a killed process takes a moment to end. We look
+// for a second at most, because where nobody reaps orphans their group exists for ever.
 Launcher::~Launcher() {
   signal_all(SIGKILL);
   for (const Rank& rank : ranks_)
@@ -149,48 +147,47 @@ Launcher::~Launcher() {
 }
 
 int Launcher::run() {
-  while (!over()) {
-    wait_for_news();
+  while (!finished()) {
+    wait_for_events();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
-    take_signal();  // before the look: a rank that ends after it leaves a signal to wake up by
+    take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
     collect_ended();
-    if (nodes_) talk_to_nodes();
+    if (nodes_) exchange_with_nodes();
     send_due_signals();
   }
-  const JobResult result = result_of_job();
+  const JobResult result = job_result();
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }
 
-// The other nodes' ranks have ended, too, unless the user wants to leave before.
-bool Launcher::over() const { return ranks_over() && (!nodes_ || nodes_->result() || left_early_); }
-
-// All ranks have ended and so have their streams. A stream that stays open belongs to a process
-// that a rank left behind; it may finish until closing time.
-bool Launcher::ranks_over() const {
-  if (ended_ < ranks_.size()) return false;
-  const bool open = std::any_of(streams_.begin(), streams_.end(),
-                                [](const Stream& stream) { return bool(stream.end); });
-  return !open || Clock::now() >= *closing_time_;
+// The other nodes' ranks must have ended as well, unless the user wants to leave before.
+bool Launcher::finished() const {
+  return ranks_finished() && (!nodes_ || nodes_->result() || left_early_);
 }
 
-// Blocks until a rank writes or ends, a signal comes, or something is due.
-void Launcher::wait_for_news() {
+// All ranks and their streams have ended. A stream that stays open belongs to a process that a rank
+// left behind; it may write until the closing time.
+bool Launcher::ranks_finished() const {
+  if (ended_ < ranks_.size()) return false;
+  const auto open = [](const Stream& stream) { return bool(stream.end); };
+  return std::ranges::none_of(streams_, open) || Clock::now() >= *closing_time_;
+}
+
+// Blocks until a rank writes or ends, a signal or a message comes, or something is due.
+void Launcher::wait_for_events() {
   std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
   for (const Stream& stream : streams_)
     if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
   if (nodes_) nodes_->add_sources(sources);
-  std::optional<Clock::time_point> due;
-  if (!ranks_over()) due = closing_time_;
-  if (!schedule_.empty()) due = std::min(schedule_.front().when, due.value_or(schedule_[0].when));
-  int timeout = nodes_ ? 1000 : -1;  // nodes have deadlines of their own
-  if (due) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*due - Clock::now()).count();
-    timeout = static_cast<int>(std::clamp<decltype(left)>(left, 0, nodes_ ? timeout : INT_MAX));
-  }
+  Clock::time_point due = Clock::now() + std::chrono::hours(1);
+  if (nodes_) due = Clock::now() + std::chrono::seconds(1);  // nodes have deadlines of their own
+  if (closing_time_ && !ranks_finished()) due = std::min(due, *closing_time_);
+  if (!schedule_.empty()) due = std::min(due, schedule_.front().when);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
+  const int timeout = std::max(0, static_cast<int>(left));
   const int ready = poll(sources.data(), sources.size(), timeout);
   if (ready < 0 && errno != EINTR) checked(ready, "wait for the ranks");
 }
@@ -214,11 +211,12 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
         stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
         fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {
-    rank.tail.add(line);
+    rank.last_lines.emplace_back(line);
+    if (rank.last_lines.size() > tail_lines) rank.last_lines.pop_front();
   }
 }
 
-// Learns which ranks have ended, without reaping them (see the destructor).
+// Finds the ranks that have ended, without reaping them (see the destructor).
 void Launcher::collect_ended() {
   for (Rank& rank : ranks_) {
     siginfo_t info{};
@@ -243,10 +241,10 @@ void Launcher::plan_to_stop() {
   schedule_ = {{deadline, SIGTERM}, {deadline + options_.patience, SIGKILL}};
 }
 
-void Launcher::talk_to_nodes() {
-  nodes_->look();
+void Launcher::exchange_with_nodes() {
+  nodes_->receive();
   if (nodes_->stopping() && ended_ < ranks_.size()) plan_to_stop();
-  if (ranks_over() && !nodes_->reported()) nodes_->report(result());
+  if (ranks_finished() && !nodes_->reported()) nodes_->report(own_result());
 }
 
 void Launcher::take_signal() {
@@ -270,26 +268,26 @@ void Launcher::send_due_signals() {
   }
 }
 
-// To whole groups, also those whose rank has ended: it may have left children.
+// To whole groups, also to those whose rank has ended: it may have left children.
 void Launcher::signal_all(int number) {
   for (const Rank& rank : ranks_) kill(-rank.process, number);
 }
 
-// On the ranks of this node, whose outcomes it uses up.
-JobResult Launcher::result() {
+// Of the ranks of this node. It uses up their outcomes.
+JobResult Launcher::own_result() {
   std::vector<RankOutcome> outcomes;
   bool failed_by_itself = false;
   for (Rank& rank : ranks_) {
-    rank.outcome.last_lines = rank.tail.lines();
+    rank.outcome.last_lines.assign(rank.last_lines.begin(), rank.last_lines.end());
     failed_by_itself |= rank.outcome.failed() && !rank.outcome.stopped;
     outcomes.push_back(std::move(rank.outcome));
   }
   return interrupted_by_ && !failed_by_itself ? interrupted_by(interrupted_by_, place())
-                                              : judge(outcomes, place());
+                                              : result_of(outcomes, place());
 }
 
-JobResult Launcher::result_of_job() {
-  if (!nodes_) return result();
+JobResult Launcher::job_result() {
+  if (!nodes_) return own_result();
   if (nodes_->result()) return *nodes_->result();
   const JobResult own = interrupted_by(interrupted_by_, place());
   nodes_->leave(own);
@@ -298,29 +296,22 @@ JobResult Launcher::result_of_job() {
 
 }  // namespace
 
-int launch(const LaunchOptions& options, const std::vector<std::string>& command) {
+int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command) {
   check<UsageError>(options.ranks >= 1, "[launch] the number of ranks must be at least 1, not {}",
                     options.ranks);
   check<UsageError>(!command.empty(), "[launch] no program to start");
-  if (options.nodes.count == 1) {
-    Launcher launcher(options, local_job(options.ranks), nullptr);
-    launcher.start(command);
-    return launcher.run();
-  }
-  auto nodes = std::make_unique<Nodes>(options.nodes, options.ranks);
-  const JobPlan plan = nodes->plan();
+  std::unique_ptr<Nodes> nodes;
+  if (options.nodes.count > 1) nodes = std::make_unique<Nodes>(options.nodes, options.ranks);
+  const JobPlan plan = nodes ? nodes->plan() : local_job(options.ranks);
   Launcher launcher(options, plan, std::move(nodes));
   launcher.start(command);
   return launcher.run();
 }
 
-int launch_self(const LaunchOptions& options, int argc, const char* const* argv) {
-  char path[PATH_MAX];
-  const int length = checked(static_cast<int>(readlink("/proc/self/exe", path, sizeof path)),
-                             "find the running program");
-  std::vector<std::string> command{std::string(path, static_cast<std::size_t>(length))};
+int run_this_program(const LaunchOptions& options, int argc, const char* const* argv) {
+  std::vector<std::string> command{std::filesystem::read_symlink("/proc/self/exe")};
   command.insert(command.end(), argv + 1, argv + argc);
-  return launch(options, command);
+  return run_ranks(options, command);
 }
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

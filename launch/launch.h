@@ -1,13 +1,13 @@
 #pragma once
-/// Starts the ranks of a job on this machine, as `lockstep-run` and `train --ranks N` do, and sees
-/// to it that they end together.
+/// Starts the ranks of a job on this machine, as `lockstep-run` and `train --ranks N` do, and ends
+/// them together.
 ///
-///   launcher --- guardian (see guardian.h)
+///   launcher --- guardian (see process.h)
 ///      |---- rank 0     each a process group of its own, in the launcher's session, with
 ///      |---- rank 1     RANK, WORLD_SIZE, LOCAL_RANK, ... in its environment
 ///      `---- rank 2
 ///
-/// On several machines each has a launcher, and the launchers hold together: nodes.h.
+/// On several machines each has a launcher, and the launchers are connected: nodes.h.
 ///
 /// What a rank finds:
 ///   RANK, WORLD_SIZE               0 ... ranks of all nodes - 1, and how many these are
@@ -16,15 +16,18 @@
 ///   MASTER_ADDR, MASTER_PORT       node 0 (127.0.0.1 if it is the only one) and a free port, for
 ///                                  programs that expect torchrun
 ///   LOCKSTEP_JOB                   a random name
-///   LOCKSTEP_RENDEZVOUS                 unix:PATH, a socket that rank 0 makes, in a folder of mode
+///   LOCKSTEP_RENDEZVOUS            unix:PATH, a socket that rank 0 makes, in a folder of mode
 ///                                  0700; with several nodes HOST:PORT, where rank 0 listens
 ///   LOCKSTEP_TOKEN_FD              descriptor of 32 random bytes at offset 0: proof of membership
 ///   LOCKSTEP_INTERFACE             if one was asked for (environment.h)
 ///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
-/// stdin is /dev/null; stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
-/// progress bar sees the terminal; that of the others is held back and shown for the failed rank
-/// only.
+/// stdin is /dev/null, stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
+/// progress bar sees the terminal. The other ranks' stderr is held back; only the end of a failed
+/// rank's is shown.
+///
+/// Thread-safety: call both functions from a program's main thread before other threads exist. The
+/// ranks die with the calling thread, and the thread's signals are blocked meanwhile.
 
 #include <chrono>
 #include <string>
@@ -32,30 +35,29 @@
 
 #include "lockstep/launch/nodes.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
 
 struct LaunchOptions {
   int ranks = 1;        ///< on this machine
   bool prefix = false;  ///< put `[rank] ` in front of every line that any rank writes
-  /// After a failure the other ranks have this long to notice it and to say what they saw; then
+  /// After a failure the other ranks have this long to notice it and to report what they saw. Then
   /// they get SIGTERM.
   std::chrono::milliseconds grace{1000};
   /// After SIGTERM, or after a signal that was passed on, this long until SIGKILL.
   std::chrono::milliseconds patience{2000};
-  NodesOptions nodes{};  ///< as long as its `count` is 1, this machine is the only one
+  NodesOptions nodes{};  ///< with a `count` of 1, this machine is the only one
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
-/// (of all nodes) succeeded, else the code of the rank that is the cause of the failure, which is
-/// described on stderr (result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to all
-/// ranks, once. When this returns or throws, no process of any rank's group is left. Throws Error
-/// if a rank cannot be started, and what Nodes throws if the nodes do not meet.
+/// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
+/// reported on stderr (job_result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to
+/// all ranks, once. When this returns or throws, no process of any rank's group is left.
 ///
-/// Call it from a program's main thread before other threads exist: the ranks die with the calling
-/// thread, and the thread's signals are blocked meanwhile.
-int launch(const LaunchOptions& options, const std::vector<std::string>& command);
+/// Throws UsageError for no ranks or no command, Error if a rank cannot be started, and what Nodes
+/// throws if the nodes do not meet.
+int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.
-int launch_self(const LaunchOptions& options, int argc, const char* const* argv);
+int run_this_program(const LaunchOptions& options, int argc, const char* const* argv);
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

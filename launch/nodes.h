@@ -1,18 +1,19 @@
 #pragma once
-/// One job on several machines. The launchers of all nodes meet at node 0's before they start any
-/// rank, and stay connected until the last rank has ended:
+/// One job on several machines (nodes). The launchers of all nodes meet at node 0's before they
+/// start any rank, and stay connected until the last rank has ended:
 ///
 ///   node 0's launcher                                every other node's
-///     | <-- Card {ranks, nonce} ------------------------ |
-///     | --- all cards ---------------------------------> |  everybody makes the same plan of them
+///     | <-- NodeCard {ranks, nonce} -------------------- |  (a rendezvous of launchers)
+///     | --- all cards ---------------------------------> |  every launcher makes the same plan
 ///     :              the ranks meet and run              :
 ///     | <-- stop: a rank has failed -------------------> |  node 0 passes it on
-///     | <-- result on the node's ranks, once ended ---- |
-///     | --- the job's result -------------------------> |  all report it and exit with its code
+///     | <-- result of the node's ranks, once ended ----- |
+///     | --- the job's result --------------------------> |  all report it and exit with its code
 ///
-/// They prove to each other that they have the same secret file (handshake.h), and the token of the
-/// ranks is made from that file and the nonces of all nodes, so it never travels. Without a secret
-/// file anybody on the network who knows the address can join: use it on a network you trust.
+/// They prove to each other that they have the same secret file (dist/rendezvous/handshake.h). The
+/// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without
+/// a secret file anybody on the network who knows the address can join: use it on a network you
+/// trust.
 
 #include <poll.h>
 
@@ -20,11 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/frame.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/job_result.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
 
 struct NodesOptions {
   int count = 1;
@@ -32,14 +32,14 @@ struct NodesOptions {
   std::string rendezvous{};   ///< HOST:PORT, where node 0's launcher listens
   std::string interface {};   ///< by name or address: where others reach the ranks of this node
   std::string secret_file{};  ///< the same on all nodes; empty: none
-  Seconds timeout{60};        ///< until all nodes have come
+  dist::Seconds timeout{60};  ///< until all nodes have come
 };
 
 /// What a node tells all others.
 struct NodeCard {
   int ranks = 1;
-  Token nonce{};
-  // Node 0 says where its rank 0 will be:
+  dist::Token nonce{};
+  // Only on node 0's card: where its rank 0 will be.
   std::string host{};
   int rendezvous_port = 0;
   int master_port = 0;
@@ -49,58 +49,59 @@ struct NodeCard {
   bool operator==(const NodeCard&) const = default;
 };
 
-/// The plan of node `node`. The same cards, by node, and the same secret give fitting plans.
-/// UsageError for more than max_ranks ranks.
-JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secret);
+/// The plan of node `node`, a pure function: with the same cards, by node, and the same secret, the
+/// plans of all nodes fit together. Throws UsageError for more than max_ranks ranks.
+JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const dist::Token& secret);
 
-/// The address at which node 0 is known to the ranks: `interface`'s, if that is not empty, else one
-/// by which the others have reached node 0 (`reached`, an address for each), if possible not a
-/// loopback address. UsageError for a loopback interface if some node is another machine.
+/// The address at which node 0 is known to the ranks: that of `interface`, if it is not empty, else
+/// one by which the other nodes have reached node 0 (`reached`, an address for each), if possible
+/// not a loopback address. Throws UsageError for a loopback interface if some node is another
+/// machine.
 std::string choose_host(const std::string& interface, const std::vector<std::string>& reached);
 
 /// The connections of one node's launcher. Call it from one thread.
 class Nodes {
  public:
-  /// Meets the launchers of the other nodes; blocks until all have come. CommError after the
-  /// timeout, listing the nodes that did not come, and for nodes that do not fit together (the same
+  /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the
+  /// timeout, with the nodes that did not come, and for nodes that do not fit together (the same
   /// node twice, another number of nodes); UsageError for options that make no sense.
   Nodes(const NodesOptions& options, int ranks);
 
   const JobPlan& plan() const { return plan_; }
-  void add_sources(std::vector<pollfd>& sources) const;  ///< what look() wants to be called for
-  void look();                                           ///< takes what has come; does not block
+  void add_sources(std::vector<pollfd>& sources) const;  ///< when one is readable, call receive()
+  void receive();  ///< takes the messages that have come; does not block
 
   void stop();                                 ///< tells the others that a rank here has failed
-  bool stopping() const { return stopping_; }  ///< some node said so, or is lost
+  bool stopping() const { return stopping_; }  ///< some node called stop(), or is lost
 
   void report(const JobResult& own);  ///< the ranks of this node have ended
-  void leave(const JobResult& own);   ///< the launcher ends before the job has, for this reason
+  void leave(const JobResult& own);   ///< the launcher ends before the job does, for this reason
   bool reported() const { return own_.has_value(); }
-  /// The result on the job; nothing until all nodes have reported or are lost.
+  /// The result of the job; nothing until all nodes have reported or are lost.
   const std::optional<JobResult>& result() const { return result_; }
 
  private:
   struct Peer {
     int node;
-    Descriptor socket;  // empty: lost
-    FrameReader reader{};
+    dist::Descriptor socket;  // empty: lost
+    dist::FrameReader reader{};
     std::optional<JobResult> result{};
   };
 
-  std::vector<NodeCard> exchange(NodeCard own, const NodesOptions& options);
-  Frame await(Peer& peer, FrameKind kind, const Deadline& deadline);
-  void look_at(Peer& peer);
-  void take(Peer& peer, const Frame& frame);
+  NodeCard make_card(int ranks, const std::vector<std::string>& reached);
+  void receive_from(Peer& peer);
+  void handle(Peer& peer, const dist::Frame& frame);
   void lose(Peer& peer, std::string_view how);
-  void tell_all(FrameKind kind, const std::string& body);
+  void send_to_all(dist::FrameKind kind, const std::string& body = "");
+  void send_result(int node, JobResult result);
   void conclude();
 
   JobPlan plan_;
-  std::vector<Peer> peers_;                   // node 0: all others; the others: node 0
-  Descriptor rendezvous_port_, master_port_;  // node 0 keeps them for its rank 0
+  std::vector<Peer> peers_;                         // node 0: all others; the others: node 0
+  dist::Descriptor rendezvous_port_, master_port_;  // node 0 reserves them for its rank 0
   std::optional<JobResult> own_, result_;
   bool stopping_ = false;
-  std::optional<Deadline> patience_;  // for the other nodes' results, once all have to stop
+  std::optional<dist::Deadline> patience_;  // for the other nodes' results, once all have to stop
 };
 
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

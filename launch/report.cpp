@@ -2,11 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -15,13 +15,13 @@
 #include <new>
 
 #include "lockstep/core/error.h"
-#include "lockstep/launch/output.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep {
-namespace dist {
+namespace launch {
 namespace {
 
-constexpr std::string_view cause_word = "cause ", echo_word = "echo ";
+constexpr std::string_view cause_word = "cause ", consequence_word = "consequence ";
 constexpr std::size_t longest_message = PIPE_BUF - 64;
 
 // One line of printable text: a message may quote a file name with anything in it.
@@ -35,17 +35,33 @@ std::string one_line(std::string_view text) {
 }  // namespace
 
 std::string write_record(const FailureRecord& record) {
-  return fmt::format("{}{}\n", record.echo ? echo_word : cause_word, one_line(record.message));
+  return fmt::format("{}{}\n", record.consequence ? consequence_word : cause_word,
+                     one_line(record.message));
 }
 
 std::optional<FailureRecord> read_record(std::string_view line) {
-  for (std::string_view word : {cause_word, echo_word})
+  for (std::string_view word : {cause_word, consequence_word})
     if (line.starts_with(word))
-      return FailureRecord{word == echo_word, one_line(line.substr(word.size()))};
+      return FailureRecord{word == consequence_word, one_line(line.substr(word.size()))};
   return std::nullopt;
 }
 
-}  // namespace dist
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 &&
+        errno == EAGAIN) {  // another process that shares it has made it non-blocking
+      pollfd entry{descriptor, POLLOUT, 0};
+      poll(&entry, 1, -1);
+      continue;
+    }
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace launch
 
 namespace {
 
@@ -53,28 +69,25 @@ namespace {
 std::optional<int> launcher_pipe() {
   const char* text = std::getenv("LOCKSTEP_ERROR_FD");
   if (!text) return std::nullopt;
-  int number = -1;
-  const char* end = text + std::strlen(text);
-  if (auto [stop, error] = std::from_chars(text, end, number); error != std::errc{} || stop != end)
-    return std::nullopt;
+  const auto number = dist::parse_number<int>(text);
   struct stat status {};
-  if (fstat(number, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
+  if (!number || fstat(*number, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
   return number;
 }
 
-void report(const dist::FailureRecord& record) {
-  const std::string line = dist::write_record(record);
+void report(const launch::FailureRecord& record) {
+  const std::string line = launch::write_record(record);
   if (std::optional<int> pipe = launcher_pipe())
     if (write(*pipe, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
   if (record.message.empty()) return;
-  const std::string message = dist::read_record({line.data(), line.size() - 1})->message;
+  const std::string message = launch::read_record({line.data(), line.size() - 1})->message;
   // Not fmt::print, which throws where stderr cannot be written.
-  dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", message));
+  launch::write_all(STDERR_FILENO, fmt::format("error: {}\n", message));
 }
 
-int fail_with(int code, bool echo, const char* message) {
-  std::fflush(stdout);  // what was said before the error comes before it
-  report({echo, message});
+int fail_with(int code, bool consequence, const char* message) {
+  std::fflush(stdout);  // what was printed before the error comes before it
+  report({consequence, message});
   return code;
 }
 
@@ -96,7 +109,7 @@ int run_main(const std::function<int()>& body) {
   const bool no_stdout = open_standard_descriptors();
   try {
     int code = 0;
-    bool reported = false;  // by the program itself; heard only if stdout could be written
+    bool reported = false;  // by the program itself; counts only if stdout could be written
     try {
       code = body();
     } catch (const AlreadyReported& failure) {

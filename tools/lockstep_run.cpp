@@ -25,8 +25,8 @@ int run(int argc, char** argv) {
       "lockstep-run -n RANKS --nnodes 2 --node-rank 0 --rendezvous HOST:PORT \\\n"
       "  --secret-file FILE PROGRAM [ARGUMENTS...]\n"
       "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
-  dist::LaunchOptions options;
-  dist::NodesOptions& nodes = options.nodes;
+  launch::LaunchOptions options;
+  launch::NodesOptions& nodes = options.nodes;
   double timeout = nodes.timeout.count();
   app.name("lockstep-run");
   app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
@@ -70,7 +70,7 @@ int run(int argc, char** argv) {
                     "lockstep-run: --node-rank {} of --nnodes {}: they are numbered from 0",
                     nodes.node, nodes.count);
   nodes.timeout = dist::Seconds(timeout);
-  return dist::launch(options, command);
+  return launch::run_ranks(options, command);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/transport/backoff.h"
 #include "rank.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../peer.h"
-#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/dist/rendezvous/socket.h"
 
 namespace bench {
 

@@ -56,7 +56,7 @@ int run_lockstep(const Place& place, int argc, const char* const* argv) {
   const bool threads = place.transport == "threads";
   const auto environment = dist::read_environment();
   if (!threads && !environment && place.ranks > 1)
-    return dist::launch_self({.ranks = place.ranks}, argc, argv);
+    return launch::run_this_program({.ranks = place.ranks}, argc, argv);
   const bool on_gpu = place.transport == "ipc" || place.comm.starts_with("nccl");
   const JoinOptions options{.comm = place.comm, .transport = place.transport};
   const auto run = [&](const World& world) {

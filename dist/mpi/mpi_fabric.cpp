@@ -78,7 +78,7 @@ std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes) {
   MpiProcess::get(timeout);
   auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout, piece_bytes);
   // Each rank that MPI has not started would be a world of 1 and train alone.
-  if (const std::optional<Launch> launch = read_environment())
+  if (const std::optional<LaunchInfo> launch = read_environment())
     check<UsageError>(launch->size == fabric->size(),
                       "[mpi] the world of {} has {} ranks, MPI's has {}: start them with mpirun",
                       launch->launcher, launch->size, fabric->size());

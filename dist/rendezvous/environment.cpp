@@ -3,35 +3,30 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 
 namespace {
-
-bool is_set(const Getenv& get, const char* name) { return get(name) != nullptr; }
 
 std::string text_or(const Getenv& get, const char* name, const char* otherwise) {
   const char* value = get(name);
   return value ? value : otherwise;
 }
 
-/// A whole number of at least 0. `because` says why it must be there.
+/// A whole number of at least 0. It must be set because `because` is.
 int number(const Getenv& get, const char* name, std::string_view because) {
   const char* value = get(name);
   check<UsageError>(value, "[environment] {} is not set, but {} is", name, because);
-  int result = 0;
-  const char* end = value + std::strlen(value);
-  const auto [stop, error] = std::from_chars(value, end, result);
-  check<UsageError>(error == std::errc{} && stop == end && result >= 0,
+  const auto result = parse_number<int>(value);
+  check<UsageError>(result && *result >= 0,
                     "[environment] {} must be a whole number of at least 0, got '{}'", name, value);
-  return result;
+  return *result;
 }
 
 /// Names of the variables of one launcher.
@@ -50,7 +45,7 @@ constexpr Names mpirun_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 constexpr Names srun_names{"SLURM_PROCID", "the number of tasks", "SLURM_LOCALID",
                            "the number of tasks on this node", "SLURM_NODEID"};
 
-void check_ranks(const Launch& launch, const Names& names) {
+void check_ranks(const LaunchInfo& launch, const Names& names) {
   const auto below = [](int value, int limit, const char* name, const char* limit_name) {
     check<UsageError>(value < limit, "[environment] {}={} must be less than {}={}", name, value,
                       limit_name, limit);
@@ -65,9 +60,9 @@ void check_ranks(const Launch& launch, const Names& names) {
                     names.local_rank, launch.local_rank, names.rank, launch.rank);
 }
 
-Launch read_ranks(const Getenv& get, const Names& names) {
-  const char* present = is_set(get, names.rank) ? names.rank : names.size;
-  Launch launch;
+LaunchInfo read_ranks(const Getenv& get, const Names& names) {
+  const char* present = get(names.rank) ? names.rank : names.size;
+  LaunchInfo launch;
   launch.rank = number(get, names.rank, present);
   launch.size = number(get, names.size, present);
   launch.local_rank = number(get, names.local_rank, present);
@@ -76,19 +71,19 @@ Launch read_ranks(const Getenv& get, const Names& names) {
   return launch;
 }
 
-Launch from_torchrun(const Getenv& get) {
-  Launch launch = read_ranks(get, torchrun_names);
+LaunchInfo from_torchrun(const Getenv& get) {
+  LaunchInfo launch = read_ranks(get, torchrun_names);
   if (const char* job = get("LOCKSTEP_JOB")) {
     launch.launcher = "lockstep-run";
     launch.job = job;
   } else if (const char* run = get("TORCHELASTIC_RUN_ID")) {
-    // A run id is "none" unless the user chose one; a restarted job must not meet its predecessor.
+    // The run id is "none" unless the user chose one. A restarted job must not meet the old one.
     launch.launcher = "torchrun";
     launch.job = fmt::format("{}:{}:{}", run, text_or(get, "MASTER_PORT", ""),
                              text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
   } else {
     launch.launcher = "environment";
-    check<UsageError>(is_set(get, "MASTER_PORT") || is_set(get, "LOCKSTEP_RENDEZVOUS"),
+    check<UsageError>(get("MASTER_PORT") || get("LOCKSTEP_RENDEZVOUS"),
                       "[environment] RANK and WORLD_SIZE are set, but neither MASTER_PORT nor "
                       "LOCKSTEP_RENDEZVOUS is: the ranks would not know where to meet");
     launch.job =
@@ -98,8 +93,8 @@ Launch from_torchrun(const Getenv& get) {
   return launch;
 }
 
-Launch from_mpirun(const Getenv& get) {
-  Launch launch = read_ranks(get, mpirun_names);
+LaunchInfo from_mpirun(const Getenv& get) {
+  LaunchInfo launch = read_ranks(get, mpirun_names);
   launch.launcher = "mpirun";
   const char* job = get("PMIX_NAMESPACE");
   check<UsageError>(job, "[environment] PMIX_NAMESPACE is not set, but {} is", mpirun_names.rank);
@@ -113,46 +108,41 @@ int tasks_on_node(std::string_view list, int node) {
   const std::string_view whole = list;
   int first = 0;
   while (!list.empty()) {
-    int tasks = 0;
-    int nodes = 1;
     const std::string_view part = list.substr(0, list.find(','));
     list.remove_prefix(std::min(list.size(), part.size() + 1));
-    const char* end = part.data() + part.size();
-    auto [stop, error] = std::from_chars(part.data(), end, tasks);
-    if (error == std::errc{} &&
-        part.substr(static_cast<std::size_t>(stop - part.data()), 2) == "(x")
-      stop = std::from_chars(stop + 2, end, nodes).ptr + 1;
-    check<UsageError>(
-        error == std::errc{} && stop == end && tasks > 0 && nodes > 0 && nodes <= max_ranks,
-        "[environment] cannot read SLURM_STEP_TASKS_PER_NODE='{}'", whole);
-    first += nodes;
-    if (node < first) return tasks;
+    const std::size_t times = part.find("(x");
+    const auto tasks = parse_number<int>(part.substr(0, times));
+    std::optional<int> nodes = 1;
+    if (times != part.npos) {
+      nodes = parse_number<int>(part.substr(times + 2, part.size() - times - 3));
+      if (!part.ends_with(')')) nodes.reset();
+    }
+    check<UsageError>(tasks && *tasks > 0 && nodes && *nodes > 0 && *nodes <= max_ranks,
+                      "[environment] cannot read SLURM_STEP_TASKS_PER_NODE='{}'", whole);
+    first += *nodes;
+    if (node < first) return *tasks;
   }
   fail<UsageError>("[environment] SLURM_NODEID={} is not in SLURM_STEP_TASKS_PER_NODE='{}'", node,
                    whole);
 }
 
-/// Inside salloc and sbatch, Slurm's variables exist without srun. Only a step has a number, and
-/// the steps that Slurm counts for itself (batch script, interactive shell, ...) are the last ones
-/// below 2^32.
+/// Inside salloc and sbatch, Slurm's variables exist without srun. Only a step has a number. Steps
+/// of Slurm's own (batch script, interactive shell, ...) have the highest numbers below 2^32.
 bool is_srun_step(const Getenv& get) {
   const char* step = get("SLURM_STEP_ID");
-  if (!step || !is_set(get, "SLURM_PROCID")) return false;
-  const char* end = step + std::strlen(step);
-  std::uint64_t id = 0;
-  const auto [stop, error] = std::from_chars(step, end, id);
-  check<UsageError>(error == std::errc{} && stop == end,
-                    "[environment] SLURM_STEP_ID must be a number, got '{}'", step);
-  return id < 0xfffffff0u;
+  if (!step || !get("SLURM_PROCID")) return false;
+  const auto id = parse_number<std::uint64_t>(step);
+  check<UsageError>(id.has_value(), "[environment] SLURM_STEP_ID must be a number, got '{}'", step);
+  return *id < 0xfffffff0u;
 }
 
-Launch from_srun(const Getenv& get) {
+LaunchInfo from_srun(const Getenv& get) {
   const char* because = "SLURM_STEP_ID";
-  Launch launch;
+  LaunchInfo launch;
   launch.launcher = "srun";
   launch.rank = number(get, "SLURM_PROCID", because);
   launch.local_rank = number(get, "SLURM_LOCALID", because);
-  const bool step_tasks = is_set(get, "SLURM_STEP_NUM_TASKS");
+  const bool step_tasks = get("SLURM_STEP_NUM_TASKS");
   launch.size = number(get, step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", because);
   const char* per_node = get("SLURM_STEP_TASKS_PER_NODE");
   check<UsageError>(per_node, "[environment] SLURM_STEP_TASKS_PER_NODE is not set, but {} is",
@@ -166,13 +156,14 @@ Launch from_srun(const Getenv& get) {
   return launch;
 }
 
-/// Where the ranks meet. MASTER_PORT itself may be taken: torchrun's own rendezvous listens on it.
-std::string meeting_point(const Getenv& get, const Launch& launch) {
+/// Where the ranks meet. Not at MASTER_PORT itself, because torchrun's own rendezvous listens on
+/// it.
+std::string meeting_point(const Getenv& get, const LaunchInfo& launch) {
   if (const char* rendezvous = get("LOCKSTEP_RENDEZVOUS")) return rendezvous;
   if (launch.one_machine()) return "";
   const char* address = get("MASTER_ADDR");
   check<UsageError>(
-      address && is_set(get, "MASTER_PORT"),
+      address && get("MASTER_PORT"),
       "[environment] {} started {} ranks on several machines, but MASTER_ADDR and "
       "MASTER_PORT are not set: set LOCKSTEP_RENDEZVOUS=host:port, a free port of rank 0's "
       "machine",
@@ -188,11 +179,9 @@ std::string meeting_point(const Getenv& get, const Launch& launch) {
 
 }  // namespace
 
-std::optional<Launch> read_environment(const Getenv& get) {
-  const auto any = [&](const Names& names) {
-    return is_set(get, names.rank) || is_set(get, names.size);
-  };
-  Launch launch;
+std::optional<LaunchInfo> read_environment(const Getenv& get) {
+  const auto any = [&](const Names& names) { return get(names.rank) || get(names.size); };
+  LaunchInfo launch;
   if (any(torchrun_names)) {
     launch = from_torchrun(get);
   } else if (any(mpirun_names)) {
@@ -204,13 +193,13 @@ std::optional<Launch> read_environment(const Getenv& get) {
   }
   launch.rendezvous = meeting_point(get, launch);
   launch.interface = text_or(get, "LOCKSTEP_INTERFACE", "");
-  if (is_set(get, "LOCKSTEP_TOKEN_FD"))
+  if (get("LOCKSTEP_TOKEN_FD"))
     launch.token_descriptor = number(get, "LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FD");
   return launch;
 }
 
-std::optional<Launch> read_environment() {
-  std::optional<Launch> launch =
+std::optional<LaunchInfo> read_environment() {
+  std::optional<LaunchInfo> launch =
       read_environment([](const char* name) { return std::getenv(name); });
   std::array<char, 256> host{};  // of at most 64 characters (gethostname(2))
   if (launch && launch->node.empty() && ::gethostname(host.data(), host.size() - 1) == 0)

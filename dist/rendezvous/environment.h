@@ -1,5 +1,5 @@
 #pragma once
-/// Who am I in the world? Launchers answer by environment variables. One pure function reads them:
+/// Which rank of which world a process is: launchers say it in environment variables.
 ///
 ///   launcher           rank, size, local rank, local size       job
 ///   lockstep-run       RANK, WORLD_SIZE,                        LOCKSTEP_JOB
@@ -11,11 +11,13 @@
 ///   srun               SLURM_PROCID, SLURM_STEP_NUM_TASKS,      SLURM_JOB_ID, SLURM_STEP_ID
 ///                      SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE
 ///
-/// Which machine a rank is on is said by GROUP_RANK (the first three), PMIX_HOSTNAME (mpirun), or
-/// SLURM_NODEID (srun); where none is set it is the host's name.
+/// The machine of a rank is GROUP_RANK (the first three), PMIX_HOSTNAME (mpirun) or SLURM_NODEID
+/// (srun). Where none is set it is the host's name.
 ///
-/// They are looked for in this order: each launcher may run inside one further down (mpirun starts
-/// its daemons by srun), and the innermost one knows.
+/// The launchers are looked for in this order. Each may run inside one further down (mpirun starts
+/// its daemons by srun), and the innermost one counts.
+///
+/// Thread-safety: may be called by any thread while nobody changes the environment.
 
 #include <functional>
 #include <optional>
@@ -27,20 +29,20 @@ namespace lockstep::dist {
 constexpr int max_ranks = 4096;
 
 /// What a launcher says about this process.
-struct Launch {
+struct LaunchInfo {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
   int local_size = 1;
-  std::string node = {};  ///< which machine: the same text on ranks of one machine (below)
+  std::string node = {};  ///< which machine: the same text on all ranks of one machine
   /// "lockstep-run", "torchrun", "mpirun", "srun" or "environment" (by hand)
   std::string launcher;
   std::string job;  ///< the same on all ranks of a job, different for different jobs
-  /// Where the ranks meet: "unix:/path" or "host:port"; empty on one machine if nobody said: then
-  /// in a private folder of the user, under a name made from `job`.
+  /// Where the ranks meet: "unix:/path" or "host:port". Empty if no variable says it and all ranks
+  /// are on one machine: then in a private folder of the user, under a name made from `job`.
   std::string rendezvous;
-  /// The interface, by name or address, at which this rank is to be reached from other machines;
-  /// empty: the one that its connection with rank 0 uses. LOCKSTEP_INTERFACE, with any launcher.
+  /// The interface, by name or address, at which other machines reach this rank; empty: the one
+  /// that its connection with rank 0 uses. LOCKSTEP_INTERFACE, with any launcher.
   std::string interface = {};
   int token_descriptor = -1;  ///< an inherited descriptor of 32 secret bytes; -1 if there is none
 
@@ -50,10 +52,10 @@ struct Launch {
 /// The value of an environment variable, null if it is not set; like std::getenv.
 using Getenv = std::function<const char*(const char*)>;
 
-/// Nothing if no launcher's variables are set: the process was started alone.
+/// What the variables say; nothing if no launcher has set any: the process was started alone.
 /// Throws UsageError, with name and value, for a variable that is missing beside the others, is not
 /// a number, contradicts another, or asks for more than max_ranks ranks.
-std::optional<Launch> read_environment(const Getenv& get);
-std::optional<Launch> read_environment();  ///< of this process; `node` is never empty
+std::optional<LaunchInfo> read_environment(const Getenv& get);
+std::optional<LaunchInfo> read_environment();  ///< of this process; `node` is never empty
 
 }  // namespace lockstep::dist

@@ -1,24 +1,47 @@
 #include "lockstep/dist/rendezvous/handshake.h"
 
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <poll.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <optional>
 #include <type_traits>
 
 namespace lockstep::dist {
 
-static_assert(std::endian::native == std::endian::little, "greetings travel as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "messages travel as they lie in memory");
 
 namespace {
 
-constexpr Seconds greeting_time{5};
-constexpr Seconds fair_time{0.05};  // of which nobody is deprived
-constexpr std::size_t most_pending = 64;
+constexpr std::size_t least_file = 32, most_file = 4096;
+
+Token hmac_of(std::span<const std::byte> key, std::span<const std::byte> message) {
+  Token code;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
+  check<Error>(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(),
+                    reinterpret_cast<unsigned char*>(code.data()), nullptr) != nullptr,
+               "[token] HMAC-SHA256 of {} bytes failed", message.size());
+  return code;
+}
+
+/// Compares in a time that does not tell where they differ.
+bool same(const Token& a, const Token& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+constexpr Seconds handshake_time{5};
+constexpr Seconds least_time{0.05};  // before a newer connection may end a handshake
+constexpr std::size_t most_handshakes = 64;
 constexpr std::array<char, 8> magic{'L', 'o', 'c', 'k', 's', 't', 'e', 'p'};
 
-// These four are the same in every version of the protocol.
+// Hello, Challenge, Proof and Welcome are the same in every version of the protocol.
 struct Hello {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -38,14 +61,14 @@ struct Proof {
 };
 using Welcome = Token;
 
-struct Answer {
-  Admission admission;
-  std::array<char, 508> refusal;
+struct Admission {
+  Decision decision;
+  std::array<char, 508> reason;
 };
 static_assert(sizeof(Hello) == 32 && sizeof(Challenge) == 48 && sizeof(Proof) == 64 &&
-              sizeof(Answer) == 512);
+              sizeof(Admission) == 512);
 static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Challenge> &&
-              std::is_trivially_copyable_v<Proof> && std::is_trivially_copyable_v<Answer>);
+              std::is_trivially_copyable_v<Proof> && std::is_trivially_copyable_v<Admission>);
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -56,7 +79,7 @@ Hello hello_of(const Credentials& own, Purpose purpose) {
   return {magic, protocol_version, purpose, own.job, own.rank, own.size};
 }
 
-/// What `side` (caller or acceptor) proves itself by: it knows the token, and both nonces are of today.
+/// The proof of `side` ("initiator" or "acceptor"): it knows the token, and both nonces are fresh.
 Token code_of(const Token& token, std::string_view side, const Hello& hello,
               const Challenge& challenge, const Token& nonce) {
   return hmac(token, side, {bytes_of(hello), bytes_of(challenge), nonce});
@@ -73,30 +96,79 @@ Reply::Kind kind_of(Transfer failure) {
 
 }  // namespace
 
-struct Acceptor::PendingConnection {
-  explicit PendingConnection(Descriptor connection) : socket(std::move(connection)) {}
+Token random_token() {
+  Token token;
+  // Up to 256 bytes come whole (getrandom(2)).
+  const ssize_t got = ::getrandom(token.data(), token.size(), 0);
+  check<Error>(got == std::ssize(token), "[token] no random bytes: {}", system_message(errno));
+  return token;
+}
 
-  /// Takes what has come of a message; true once it is whole.
+Token read_token(int descriptor) {
+  Token token{};
+  ssize_t got = 0;
+  do got = ::pread(descriptor, token.data(), token.size(), 0);
+  while (got < 0 && errno == EINTR);
+  check<UsageError>(got == std::ssize(token),
+                    "[rendezvous] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
+                    token.size(), got < 0 ? system_message(errno) : std::to_string(got));
+  return token;
+}
+
+Token token_of_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  check<UsageError>(static_cast<bool>(file), "[token] cannot read the secret file '{}': {}", path,
+                    system_message(errno));
+  struct stat status {};
+  const bool known = ::fstat(file.get(), &status) == 0;
+  check<UsageError>(known && (status.st_mode & 077) == 0,
+                    "[token] the secret file '{}' has mode {:o}: others can use it (chmod 600)",
+                    path, status.st_mode & 0777);
+  std::vector<std::byte> bytes(most_file + 1);
+  const ssize_t got = ::read(file.get(), bytes.data(), bytes.size());
+  const auto size = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  check<UsageError>(size >= least_file && size <= most_file,
+                    "[token] the secret file '{}' must have {} to {} bytes, got {}{}", path,
+                    least_file, most_file, size == most_file + 1 ? "more than " : "",
+                    std::min(size, most_file));
+  constexpr std::string_view purpose = "lockstep secret file";
+  return hmac_of(std::span(bytes).first(size), std::as_bytes(std::span(purpose)));
+}
+
+Token hmac(const Token& key, std::string_view purpose,
+           std::initializer_list<std::span<const std::byte>> parts) {
+  std::vector<std::byte> message;
+  const auto append = [&](std::span<const std::byte> part) {
+    message.insert(message.end(), part.begin(), part.end());
+  };
+  append(std::as_bytes(std::span(purpose)));
+  for (const std::span<const std::byte> part : parts) append(part);
+  return hmac_of(key, message);
+}
+
+struct Acceptor::Handshake {
+  explicit Handshake(Descriptor connection) : socket(std::move(connection)) {}
+
+  /// Takes what has arrived of a message. True once it is whole.
   template <class T>
-  bool complete(T& message) {
-    heard += static_cast<std::size_t>(std::max<std::ptrdiff_t>(
-        got = receive_some(socket.get(),
-                           std::as_writable_bytes(std::span(&message, 1)).subspan(heard)),
-        0));
-    if (heard < sizeof message) return false;
-    heard = 0;
+  bool receive(T& message) {
+    const auto bytes = std::as_writable_bytes(std::span(&message, 1));
+    last = receive_some(socket.get(), bytes.subspan(received));
+    received += static_cast<std::size_t>(std::max<std::ptrdiff_t>(last, 0));
+    if (received < sizeof message) return false;
+    received = 0;
     return true;
   }
-  bool young() const { return greeting_time - deadline.left() < fair_time; }
-  bool lost() const { return got == peer_closed || (got == 0 && deadline.passed()); }
+  bool young() const { return handshake_time - deadline.left() < least_time; }
+  bool failed() const { return last == peer_closed || (last == 0 && deadline.passed()); }
 
   Descriptor socket;
-  Deadline deadline{greeting_time};
+  Deadline deadline{handshake_time};
   Hello hello{};
   std::optional<Challenge> challenge{};  // once it has been sent
   Proof proof{};
-  std::size_t heard = 0;  // bytes of the message that is being read
-  std::ptrdiff_t got = 0;
+  std::size_t received = 0;  // bytes of the message that is being read
+  std::ptrdiff_t last = 0;   // what receive_some returned
 };
 
 Acceptor::Acceptor(Descriptor listener, const Credentials& own, Purpose purpose)
@@ -105,57 +177,58 @@ Acceptor::Acceptor(Descriptor listener, const Credentials& own, Purpose purpose)
 Acceptor::~Acceptor() = default;
 
 std::vector<AcceptedPeer> Acceptor::wait(Seconds at_most) {
-  const auto full = [&] { return pending_.size() == most_pending && pending_[0].young(); };
-  if (full()) at_most = std::min(at_most, fair_time);  // the others wait outside
+  const auto full = [&] { return running_.size() == most_handshakes && running_[0].young(); };
+  if (full())
+    at_most = std::min(at_most, least_time);  // new connections wait in the system's queue
   std::vector<pollfd> entries{{full() ? -1 : listener_.get(), POLLIN, 0}};
-  for (const PendingConnection& pending : pending_) {
-    entries.push_back({pending.socket.get(), POLLIN, 0});
-    at_most = std::min(at_most, pending.deadline.left());
+  for (const Handshake& handshake : running_) {
+    entries.push_back({handshake.socket.get(), POLLIN, 0});
+    at_most = std::min(at_most, handshake.deadline.left());
   }
-  const Deadline until(at_most);
-  ::poll(entries.data(), entries.size(), until.milliseconds());
+  ::poll(entries.data(), entries.size(), Deadline(at_most).milliseconds());
 
-  // Fewer at once than there is room for: everybody is heard at least once before being turned out.
-  for (std::size_t i = 0; i < most_pending / 2 && !full(); ++i) {
+  // Fewer at once than there is room for, so that each handshake is read from before it is ended.
+  for (std::size_t i = 0; i < most_handshakes / 2 && !full(); ++i) {
     Descriptor peer = accept_from(listener_.get());
     if (!peer) break;
-    if (pending_.size() == most_pending) pending_.erase(pending_.begin());
-    pending_.emplace_back(std::move(peer));
+    if (running_.size() == most_handshakes) running_.erase(running_.begin());
+    running_.emplace_back(std::move(peer));
   }
   std::vector<AcceptedPeer> peers;
-  std::erase_if(pending_, [&](PendingConnection& pending) { return !hear(pending, peers); });
+  std::erase_if(running_, [&](Handshake& handshake) { return !advance(handshake, peers); });
   return peers;
 }
 
-/// False when the pending has left the list: as a peer, or turned out.
-bool Acceptor::hear(PendingConnection& pending, std::vector<AcceptedPeer>& peers) {
-  const Hello& hello = pending.hello;
-  if (!pending.challenge) {
-    if (!pending.complete(pending.hello)) return !pending.lost();
+/// False when the handshake is over: it has failed, or its peer is in `peers`.
+bool Acceptor::advance(Handshake& handshake, std::vector<AcceptedPeer>& peers) {
+  const Hello& hello = handshake.hello;
+  if (!handshake.challenge) {
+    if (!handshake.receive(handshake.hello)) return !handshake.failed();
     if (hello.magic != magic) return false;
-    pending.challenge = Challenge{magic, protocol_version, random_token()};
-    send_some(pending.socket.get(), bytes_of(*pending.challenge));  // fits into an empty buffer
+    handshake.challenge = Challenge{magic, protocol_version, random_token()};
+    send_some(handshake.socket.get(), bytes_of(*handshake.challenge));  // fits an empty buffer
   }
-  if (!pending.complete(pending.proof)) return !pending.lost();
+  if (!handshake.receive(handshake.proof)) return !handshake.failed();
   const auto code = [&](std::string_view side) {
-    return code_of(own_.token, side, hello, *pending.challenge, pending.proof.nonce);
+    return code_of(own_.token, side, hello, *handshake.challenge, handshake.proof.nonce);
   };
-  if (!same(pending.proof.code, code("caller"))) return false;
+  if (!same(handshake.proof.code, code("initiator"))) return false;
   const bool same_version = hello.version == protocol_version;
   if (same_version && (hello.purpose != purpose_ || hello.job != own_.job)) return false;
-  send_some(pending.socket.get(), bytes_of(code("acceptor")));
-  peers.push_back({std::move(pending.socket), hello.version, hello.rank, hello.size});
+  send_some(handshake.socket.get(), bytes_of(code("acceptor")));
+  peers.push_back({std::move(handshake.socket), hello.version, hello.rank, hello.size});
   return false;
 }
 
-void answer(int socket, Admission admission, std::string_view reason) noexcept {
-  Answer reply{admission, {}};
-  std::copy_n(reason.begin(), std::min(reason.size(), reply.refusal.size()), reply.refusal.begin());
-  send_some(socket, bytes_of(reply));  // fits into the buffer of a new connection
+void send_admission(int socket, Decision decision, std::string_view reason) noexcept {
+  Admission message{decision, {}};
+  std::copy_n(reason.begin(), std::min(reason.size(), message.reason.size()),
+              message.reason.begin());
+  send_some(socket, bytes_of(message));  // fits the buffer of a new connection
 }
 
-Descriptor greet(const Endpoint& where, const Credentials& own, Purpose purpose,
-                 const Deadline& deadline, std::string& why) {
+Descriptor send_hello(const Endpoint& where, const Credentials& own, Purpose purpose,
+                      const Deadline& deadline, std::string& why) {
   Descriptor socket = connect_to(where, deadline, why);
   if (!socket) return socket;
   if (send_all(socket.get(), bytes_of(hello_of(own, purpose)), deadline) == Transfer::done)
@@ -164,33 +237,33 @@ Descriptor greet(const Endpoint& where, const Credentials& own, Purpose purpose,
   return {};
 }
 
-Reply prove(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline) {
+Reply authenticate(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline) {
   Challenge challenge{};
   Transfer transfer = receive_into(challenge, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  if (challenge.magic != magic) return {Reply::Kind::stranger};
+  if (challenge.magic != magic) return {Reply::Kind::not_authentic};
   const Token nonce = random_token();
   const auto code = [&](std::string_view side) {
     return code_of(own.token, side, hello_of(own, purpose), challenge, nonce);
   };
-  const Proof proof{nonce, code("caller")};
+  const Proof proof{nonce, code("initiator")};
   transfer = send_all(socket, bytes_of(proof), deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
   Welcome welcome{};
   transfer = receive_into(welcome, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::stranger};
+  return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::not_authentic};
 }
 
-Reply read_answer(int socket, const Deadline& deadline) {
-  Answer reply{};
-  const Transfer transfer = receive_into(reply, socket, deadline);
+Reply read_admission(int socket, const Deadline& deadline) {
+  Admission message{};
+  const Transfer transfer = receive_into(message, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  if (reply.admission == Admission::accepted) return {Reply::Kind::accepted};
-  const auto end = std::find(reply.refusal.begin(), reply.refusal.end(), '\0');
-  const bool gone = reply.admission == Admission::peer_gone;
+  if (message.decision == Decision::accepted) return {Reply::Kind::accepted};
+  const auto end = std::find(message.reason.begin(), message.reason.end(), '\0');
+  const bool gone = message.decision == Decision::peer_gone;
   return {gone ? Reply::Kind::peer_gone : Reply::Kind::refused,
-          std::string(reply.refusal.begin(), end)};
+          std::string(message.reason.begin(), end)};
 }
 
 }  // namespace lockstep::dist

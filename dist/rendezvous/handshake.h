@@ -1,35 +1,58 @@
 #pragma once
-/// The first bytes on every connection: each side proves that it knows the job's secret token
-/// without sending it. All messages have a fixed size, and nothing of variable length is read
-/// before both proofs have been checked.
+/// Tokens and the handshake: the first bytes on every connection. Each side proves that it knows
+/// the job's secret token without sending it. All messages have a fixed size, and nothing of
+/// variable length is read before both proofs have been checked.
 ///
-///   caller                                                 acceptor
-///     | -- Hello {magic, version, purpose, job, rank, size} --> |   garbage, a wrong proof,
-///     | <-------------- Challenge {magic, version, nonce} ----- |   nothing for 5 s:
-///     | ------- Proof {nonce, HMAC of all that was said} -----> |   closed without a word
-///     | <------------- Welcome {HMAC of all that was said} ---- |
-///     | <----------------------- Answer {admission, refusal} -- |   at once or much later
+///   initiator                                              acceptor
+///     | -- Hello {magic, version, purpose, job, rank, size} --> |   the acceptor closes without
+///     | <-------------- Challenge {magic, version, nonce} ----- |   an answer after garbage, a
+///     | ------- Proof {nonce, HMAC of all messages} ----------> |   wrong proof, or 5 s of silence
+///     | <------------- Welcome {HMAC of all messages} --------- |
+///     | <------------------ Admission {decision, reason} ------ |   at once or much later
 ///
-/// The token is 32 random bytes that `lockstep-run` hands down to its ranks, or made from the
-/// secret file of its launchers; other launchers hand down none, and it is zero: on one machine the
-/// socket's mode 0600 and the peer's user id stand in for it, on several the network has to be
-/// trusted. What is sent after the handshake can be read by whoever can read the network's traffic.
+/// The token is 32 random bytes that `lockstep-run` hands to its ranks, or it is made from the
+/// secret file of several launchers. Other launchers hand over none; then it is zero. On one
+/// machine the socket's mode 0600 and the peer's user id protect the job instead. On several
+/// machines without a token, the network has to be trusted. Nothing is encrypted: whoever can read
+/// the network's traffic can read what is sent after the handshake.
+///
+/// Thread-safety: functions may be called from any thread, an Acceptor from one thread at a time.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/socket.h"
-#include "lockstep/dist/rendezvous/token.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 
 namespace lockstep::dist {
 
+using Token = std::array<std::byte, 32>;
+
+/// 32 fresh random bytes: a secret, or a number used once (nonce).
+Token random_token();
+
+/// The token in an inherited descriptor. It is read at offset 0, because all ranks share one file
+/// position. Throws UsageError if there are not 32 bytes.
+Token read_token(int descriptor);
+
+/// The token that a file's bytes stand for: the same on every machine that has them. Throws
+/// UsageError, with the file's name, if it cannot be read, is open to other users (mode & 077) or
+/// has less than 32 or more than 4096 bytes.
+Token token_of_file(const std::string& path);
+
+/// HMAC-SHA256 (RFC 2104) of the purpose and then the parts. Only who has the key can compute it;
+/// nobody else can tell it from random bytes.
+Token hmac(const Token& key, std::string_view purpose,
+           std::initializer_list<std::span<const std::byte>> parts);
+
 constexpr std::uint32_t protocol_version = 2;
 
-/// What a connection is for: a greeting for another purpose is garbage.
+/// What a connection is for. A Hello for another purpose is garbage.
 enum class Purpose : std::uint32_t { rendezvous = 1, mesh = 2, nodes = 3 };
 
 /// Who speaks, and for which job.
@@ -40,7 +63,7 @@ struct Credentials {
   int size = 1;
 };
 
-/// Somebody who knows the job. Only `version` may be trusted if it is not our own.
+/// A peer that has proved to know the token. If `version` is not our own, trust nothing else.
 struct AcceptedPeer {
   Descriptor socket;
   std::uint32_t version = 0;
@@ -48,47 +71,48 @@ struct AcceptedPeer {
   int size = 0;
 };
 
-/// Accepts connections and checks their proofs, all at once, so that a slow or silent one keeps
-/// nobody waiting. At most 64 are being heard; one more turns the oldest out, once that has had
-/// time for a round trip or two.
+/// Accepts connections and runs all their handshakes side by side, so that a slow or silent one
+/// delays nobody. At most 64 handshakes run at a time. One more ends the oldest, but not before the
+/// oldest has had time for a round trip or two.
 class Acceptor {
  public:
   Acceptor(Descriptor listener, const Credentials& own, Purpose purpose);
-
-  /// Waits at most `at_most` for something to happen; returns whoever has proved to belong here.
-  /// Throws CommError if the system has no descriptor or memory for another connection.
-  std::vector<AcceptedPeer> wait(Seconds at_most);
   ~Acceptor();
 
+  /// Waits at most `at_most` for something to happen. Returns the peers whose handshake is
+  /// complete. Throws CommError if the system has no descriptor or memory for another connection.
+  std::vector<AcceptedPeer> wait(Seconds at_most);
+
  private:
-  struct PendingConnection;
-  bool hear(PendingConnection& pending, std::vector<AcceptedPeer>& peers);
+  struct Handshake;
+  bool advance(Handshake& handshake, std::vector<AcceptedPeer>& peers);
 
   Descriptor listener_;
   Credentials own_;
   Purpose purpose_;
-  std::vector<PendingConnection> pending_;  // the oldest first
+  std::vector<Handshake> running_;  // the oldest first
 };
 
-/// What a peer is told. `peer_gone` is a refusal too, because another rank is gone.
-enum class Admission : std::uint32_t { refused = 0, accepted = 1, peer_gone = 2 };
+/// The acceptor's decision. `peer_gone` is a refusal because another rank is gone.
+enum class Decision : std::uint32_t { refused = 0, accepted = 1, peer_gone = 2 };
 
-/// Answers a peer, with the `reason` for a refusal. Best effort.
-void answer(int socket, Admission admission, std::string_view reason = {}) noexcept;
+/// The acceptor's last message, with the `reason` for a refusal. Best effort.
+void send_admission(int socket, Decision decision, std::string_view reason = {}) noexcept;
 
-/// Connects and says Hello; does not wait for a word. Empty, and the reason in `why`, if that was
-/// not possible (yet).
-Descriptor greet(const Endpoint& where, const Credentials& own, Purpose purpose,
-                 const Deadline& deadline, std::string& why);
+/// The initiator: connects and sends its Hello. Returns an empty Descriptor, and the reason in
+/// `why`, if that is not possible (yet).
+Descriptor send_hello(const Endpoint& where, const Credentials& own, Purpose purpose,
+                      const Deadline& deadline, std::string& why);
 
+/// What the initiator learns. `closed`: the acceptor ended the connection, for example because it
+/// belongs to another job. `not_authentic`: the acceptor does not know the token.
 struct Reply {
-  enum class Kind { accepted, refused, peer_gone, closed, timed_out, stranger } kind;
+  enum class Kind { accepted, refused, peer_gone, closed, timed_out, not_authentic } kind;
   std::string refusal{};
 };
-/// What follows a greeting: both proofs. `accepted`, `closed` (the other end does not know us),
-/// `timed_out`, or `stranger`: the other end does not belong to the job.
-Reply prove(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline);
-/// The answer that follows the proofs: an Admission, `closed` without one, or `timed_out`.
-Reply read_answer(int socket, const Deadline& deadline);
+/// The initiator, after send_hello: exchanges the proofs. Never returns `refused` or `peer_gone`.
+Reply authenticate(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline);
+/// The initiator, after authenticate: the decision, or `closed` or `timed_out` without one.
+Reply read_admission(int socket, const Deadline& deadline);
 
 }  // namespace lockstep::dist

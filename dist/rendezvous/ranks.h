@@ -1,8 +1,12 @@
 #pragma once
-/// Words that every room of dist/ uses: time, and a rank as an index.
+/// What every room of dist/ needs to talk about ranks: time, a rank as an index, lists of ranks in
+/// errors, numbers in texts, and which ranks share a machine. All functions are pure and may be
+/// called by any thread.
 
+#include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +18,30 @@ using Seconds = std::chrono::duration<double>;
 /// A rank as an index into what is kept by rank.
 constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-/// "rank 2 is gone", "ranks 1, 2 are gone".
+/// "rank 2 is gone", "ranks 1, 2 are gone". `who` is the singular of what is counted.
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who = "rank");
+
+/// The number that is the whole of `text`; nothing if it is anything else.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
+}
+
+/// Which ranks share a machine: hierarchical collectives cut a world into nodes. Nodes are numbered
+/// by their first rank.
+struct NodeMap {
+  std::vector<std::vector<int>> ranks;  ///< by node, each ascending
+  std::vector<int> node_of;             ///< by rank
+  std::vector<int> place_of;            ///< by rank: its index in its node
+  int local_shards = 0;                 ///< ranks of the smallest node
+
+  bool operator==(const NodeMap&) const = default;
+};
+/// Ranks with equal names share a node.
+NodeMap node_map(const std::vector<std::string>& name_of_node_by_rank);
 
 }  // namespace lockstep::dist

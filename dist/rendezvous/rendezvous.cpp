@@ -1,71 +1,37 @@
 #include "lockstep/dist/rendezvous/rendezvous.h"
 
 #include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 
-#include "lockstep/dist/rendezvous/frame.h"
-#include "lockstep/dist/rendezvous/join.h"
+#include "lockstep/core/hash.h"
 
 namespace lockstep::dist {
 
 namespace {
 
-/// What stands for an empty reason, since an empty aborted() means that nobody gave up. So short
+/// Replaces an empty reason, because an empty aborted() means that nobody gave up. It is so short
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
 
-/// The star over sockets. Rank 0 is connected with everybody, the others with rank 0 alone.
-class SocketStore final : public Rendezvous {
- public:
-  SocketStore(const RendezvousOptions& options, std::vector<Descriptor> sockets)
-      : options_(options) {
-    for (Descriptor& socket : sockets) peers_.push_back({std::move(socket), {}, false});
-  }
+}  // namespace
 
-  int rank() const override { return options_.credentials.rank; }
-  int size() const override { return options_.credentials.size; }
-  const Credentials& credentials() const override { return options_.credentials; }
-  Seconds timeout() const override { return options_.timeout; }
-
-  std::vector<std::string> all_gather(std::string_view what, std::string_view mine) override;
-  int share_descriptor(std::string_view what, int descriptor) override;
-  std::string address() const override;
-  std::vector<int> gone() override;
-  void abort(std::string_view reason) noexcept override;
-  std::string aborted() override;
-
- private:
-  struct Peer {
-    Descriptor socket;  // empty: not connected
-    FrameReader reader;
-    bool gone = false;
-  };
-
-  void look();
-  void look_at(int rank);
-  void await(std::string_view what);
-  Frame expect(int peer, FrameKind kind, std::string_view what);
-  void send(int peer, FrameKind kind, std::string_view body, std::string_view what,
-            int descriptor = -1);
-  void tell(std::string_view reason) noexcept;
-  template <class E>
-  [[noreturn]] void give_up(const std::string& reason);
-
-  RendezvousOptions options_;
-  std::vector<Peer> peers_;  // by rank
-  std::string aborted_;
-};
-
-/// Reads what peers have sent. Only "gives up" is dealt with here; other frames wait for their
-/// exchange.
-void SocketStore::look() {
-  for (int r = 0; r < size(); ++r)
-    if (peers_[static_cast<std::size_t>(r)].socket) look_at(r);
+Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Descriptor> sockets)
+    : options_(options) {
+  for (Descriptor& socket : sockets) peers_.push_back({.socket = std::move(socket)});
 }
 
-void SocketStore::look_at(int rank) {
-  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+void Rendezvous::read_frames() {
+  for (int r = 0; r < size(); ++r)
+    if (peers_[index(r)].socket) read_frames_of(r);
+}
+
+/// Takes only `abort` frames. Any other one waits for its exchange.
+void Rendezvous::read_frames_of(int rank) {
+  Peer& peer = peers_[index(rank)];
   while (!peer.gone) {
     const FrameReader::State state = peer.reader.read(peer.socket.get());
     if (state == FrameReader::State::ended) peer.gone = true;
@@ -74,85 +40,91 @@ void SocketStore::look_at(int rank) {
     const std::string reason = peer.reader.take().body;
     if (!aborted_.empty()) continue;
     aborted_ = reason.empty() ? no_reason : reason;
-    if (this->rank() == 0) tell(aborted_);
+    if (this->rank() == 0) pass_on_reason();
   }
 }
 
 /// Waits until a frame of every connected peer is there.
-void SocketStore::await(std::string_view what) {
-  // Rank 0 must be the first to lose patience: it alone knows who is missing.
+void Rendezvous::await_frames(std::string_view what) {
+  // Rank 0 must be the first whose time is up: it alone knows who is missing.
   const Deadline deadline(options_.timeout + (rank() == 0 ? Seconds(0) : Seconds(1)));
+  const auto say = [&](const std::vector<int>& ranks, std::string_view state) {
+    return describe_ranks(ranks, state, options_.members);
+  };
   while (true) {
-    look();
+    read_frames();
     if (!aborted_.empty()) throw PeerError(aborted_);
-    std::vector<int> missing;
-    std::vector<int> lost;
+    std::vector<int> missing, gone;
     std::vector<pollfd> entries;
     for (int r = 0; r < size(); ++r) {
-      const Peer& peer = peers_[static_cast<std::size_t>(r)];
+      const Peer& peer = peers_[index(r)];
       if (!peer.socket || peer.reader.complete()) continue;
-      (peer.gone ? lost : missing).push_back(r);
+      (peer.gone ? gone : missing).push_back(r);
       entries.push_back({peer.socket.get(), POLLIN, 0});
     }
-    if (!lost.empty())
-      give_up<PeerError>(
-          fmt::format("[rendezvous] {} in '{}'", describe_ranks(lost, "gone"), what));
+    if (!gone.empty())
+      give_up<PeerError>(fmt::format("[rendezvous] {} in '{}'", say(gone, "gone"), what));
     if (missing.empty()) return;
     if (deadline.passed())
       give_up<CommError>(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
-                                     options_.timeout.count(), describe_ranks(missing, "missing")));
+                                     options_.timeout.count(), say(missing, "missing")));
     ::poll(entries.data(), entries.size(), deadline.milliseconds());
   }
 }
 
-/// The frame that await() has seen.
-Frame SocketStore::expect(int peer, FrameKind kind, std::string_view what) {
-  Frame frame = peers_[static_cast<std::size_t>(peer)].reader.take();
+/// The frame that await_frames() has seen.
+Frame Rendezvous::take_frame(int peer, FrameKind kind, std::string_view what) {
+  Frame frame = peers_[index(peer)].reader.take();
   if (frame.kind != kind)
     give_up<CommError>(
-        fmt::format("[rendezvous] rank {} in '{}': rank {} sent a frame of kind '{}', not '{}'",
-                    rank(), what, peer, static_cast<char>(frame.kind), static_cast<char>(kind)));
+        fmt::format("[rendezvous] {0} {1} in '{2}': {0} {3} sent a frame of kind '{4}', not '{5}'",
+                    options_.members, rank(), what, peer, static_cast<char>(frame.kind),
+                    static_cast<char>(kind)));
   return frame;
 }
 
-void SocketStore::send(int peer, FrameKind kind, std::string_view body, std::string_view what,
-                       int descriptor) {
-  Peer& to = peers_[static_cast<std::size_t>(peer)];
-  const Transfer transfer =
-      send_frame(to.socket.get(), kind, body, Deadline(options_.timeout), descriptor);
+void Rendezvous::send(int peer, FrameKind kind, std::string_view body, std::string_view what,
+                      int descriptor) {
+  const Transfer transfer = send_frame(peers_[index(peer)].socket.get(), kind, body,
+                                       Deadline(options_.timeout), descriptor);
   if (transfer == Transfer::done) return;
-  look_at(peer);  // it may have said why
+  read_frames_of(peer);  // it may have said why
   if (!aborted_.empty()) throw PeerError(aborted_);
-  give_up<PeerError>(fmt::format("[rendezvous] rank {} {} in '{}'", peer,
+  give_up<PeerError>(fmt::format("[rendezvous] {} {} {} in '{}'", options_.members, peer,
                                  transfer == Transfer::closed ? "is gone" : "takes no data", what));
 }
 
-std::vector<std::string> SocketStore::all_gather(std::string_view what, std::string_view mine) {
-  std::vector<std::string> parts;
-  if (rank() != 0) {
-    send(0, FrameKind::gather, pack({std::string(what), std::string(mine)}), what);
-    await(what);
-    parts = unpack(expect(0, FrameKind::everything, what).body);
-    if (parts.size() != peers_.size())
-      give_up<CommError>(fmt::format("[rendezvous] '{}': {} ranks answered in a world of {}", what,
-                                     parts.size(), size()));
+std::vector<std::string> Rendezvous::all_gather(std::string_view what, std::string_view mine) {
+  if (rank() == 0) {
+    const std::vector<std::string> parts = gather_parts(what, mine);
+    const std::string everything = pack(parts);
+    for (int r = 1; r < size(); ++r) send(r, FrameKind::everything, everything, what);
     return parts;
   }
-  await(what);
-  parts.emplace_back(mine);
-  for (int r = 1; r < size(); ++r) {
-    std::vector<std::string> given = unpack(expect(r, FrameKind::gather, what).body);
-    if (given.size() != 2 || given[0] != what)
-      give_up<CommError>(fmt::format("[rendezvous] rank {} is in '{}', rank 0 in '{}'", r,
-                                     given.empty() ? "" : given[0], what));
-    parts.push_back(std::move(given[1]));
-  }
-  const std::string everything = pack(parts);
-  for (int r = 1; r < size(); ++r) send(r, FrameKind::everything, everything, what);
+  send(0, FrameKind::gather, pack({std::string(what), std::string(mine)}), what);
+  await_frames(what);
+  std::vector<std::string> parts = unpack(take_frame(0, FrameKind::everything, what).body);
+  if (parts.size() != peers_.size())
+    give_up<CommError>(
+        fmt::format("[rendezvous] '{}': {} parts in a world of {}", what, parts.size(), size()));
   return parts;
 }
 
-int SocketStore::share_descriptor(std::string_view what, int descriptor) {
+/// On rank 0.
+std::vector<std::string> Rendezvous::gather_parts(std::string_view what, std::string_view mine) {
+  await_frames(what);
+  std::vector<std::string> parts{std::string(mine)};
+  for (int r = 1; r < size(); ++r) {
+    std::vector<std::string> given = unpack(take_frame(r, FrameKind::gather, what).body);
+    if (given.size() != 2 || given[0] != what)
+      give_up<CommError>(fmt::format("[rendezvous] {0} {1} is in '{2}', {0} 0 in '{3}'",
+                                     options_.members, r, given.empty() ? "" : given[0], what));
+    parts.push_back(std::move(given[1]));
+  }
+  return parts;
+}
+
+int Rendezvous::share_descriptor(std::string_view what, int descriptor) {
   if (size() == 1) return descriptor;
   check<CommError>(
       options_.address.is_unix(),
@@ -162,79 +134,125 @@ int SocketStore::share_descriptor(std::string_view what, int descriptor) {
     for (int r = 1; r < size(); ++r) send(r, FrameKind::descriptor, what, what, descriptor);
     return descriptor;
   }
-  await(what);
-  Frame frame = expect(0, FrameKind::descriptor, what);
+  await_frames(what);
+  Frame frame = take_frame(0, FrameKind::descriptor, what);
   if (frame.body != what || !frame.descriptor)
     give_up<CommError>(
         fmt::format("[rendezvous] rank {} is in '{}', rank 0 in '{}'", rank(), what, frame.body));
   return frame.descriptor.release();
 }
 
-std::string SocketStore::address() const {
-  std::string result = "127.0.0.1";
-  if (options_.one_machine) return result;
+std::string Rendezvous::address() const {
+  if (options_.one_machine) return "127.0.0.1";
   if (!options_.own_address.empty()) return options_.own_address;
-  for (const Peer& peer : peers_) {  // rank 0 reaches ranks beside it by loopback, perhaps
-    if (peer.socket) result = local_address(peer.socket.get());
-    if (!result.starts_with("127.") && result != "::1") break;
+  std::string result = "127.0.0.1";
+  for (const std::string& local : local_addresses()) {
+    result = local;
+    if (!is_loopback(local)) break;  // rank 0 may reach ranks beside it by loopback
   }
   return result;
 }
 
-std::vector<int> SocketStore::gone() {
-  look();
+std::vector<std::string> Rendezvous::local_addresses() const {
+  std::vector<std::string> addresses;
+  for (const Peer& peer : peers_)
+    if (peer.socket) addresses.push_back(local_address(peer.socket.get()));
+  return addresses;
+}
+
+std::vector<int> Rendezvous::gone() {
+  read_frames();
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
-    if (peers_[static_cast<std::size_t>(r)].gone) ranks.push_back(r);
+    if (peers_[index(r)].gone) ranks.push_back(r);
   return ranks;
 }
 
-void SocketStore::tell(std::string_view reason) noexcept {
+void Rendezvous::pass_on_reason() noexcept {
   try {
     for (const Peer& peer : peers_)
       if (peer.socket && !peer.gone)
-        send_frame(peer.socket.get(), FrameKind::abort, reason.substr(0, 4096),
+        send_frame(peer.socket.get(), FrameKind::abort, std::string_view(aborted_).substr(0, 4096),
                    Deadline(Seconds(0)));
   } catch (const std::exception&) {
     // Nothing more can be done: the others will notice that we are gone.
   }
 }
 
-void SocketStore::abort(std::string_view reason) noexcept {
+void Rendezvous::abort(std::string_view reason) noexcept {
   if (!aborted_.empty()) return;
   try {
     aborted_ = reason.empty() ? no_reason : reason;
   } catch (const std::bad_alloc&) {
     aborted_ = no_reason;
   }
-  tell(aborted_);
+  pass_on_reason();
 }
 
-std::string SocketStore::aborted() {
-  look();
+std::string Rendezvous::aborted() {
+  read_frames();
   return aborted_;
 }
 
+std::vector<Descriptor> Rendezvous::take_sockets() && {
+  std::vector<Descriptor> sockets;
+  for (Peer& peer : peers_) sockets.push_back(std::move(peer.socket));
+  return sockets;
+}
+
 template <class E>
-void SocketStore::give_up(const std::string& reason) {
+void Rendezvous::give_up(const std::string& reason) {
   abort(reason);
   throw E(reason);
 }
-
-}  // namespace
 
 std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, Descriptor listener) {
   const Credentials& own = options.credentials;
   check<UsageError>(own.size >= 1 && own.rank >= 0 && own.rank < own.size,
                     "[rendezvous] rank {} in a world of {}", own.rank, own.size);
-  std::vector<Descriptor> sockets(static_cast<std::size_t>(own.size));
-  if (own.size > 1) {
-    if (own.rank == 0)
-      sockets = gather_ranks(options, std::move(listener));
-    else
-      sockets[0] = join_rank_0(options);
+  std::vector<Descriptor> sockets(index(own.size));
+  if (own.rank > 0) {
+    sockets[0] = connect_to_rank(0, options.address, options);
+  } else if (own.size > 1) {
+    if (!listener)
+      listener = listen_on(options.address, options.one_machine ? ListenScope::this_machine
+                                                                : ListenScope::other_machines);
+    sockets = accept_higher_ranks(std::move(listener), options.address, options);
   }
-  return std::make_shared<SocketStore>(options, std::move(sockets));
+  return std::make_shared<Rendezvous>(options, std::move(sockets));
+}
+
+std::string private_folder() {
+  const char* base = std::getenv("XDG_RUNTIME_DIR");
+  const std::string folder =
+      fmt::format("{}/lockstep-{}", base && ::access(base, W_OK) == 0 ? base : "/tmp", geteuid());
+  const int made = ::mkdir(folder.c_str(), 0700);
+  check<CommError>(made == 0 || errno == EEXIST, "[rendezvous] cannot make {}: {}", folder,
+                   system_message(errno));
+  struct stat status {};
+  const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                    status.st_uid == geteuid() && (status.st_mode & 077) == 0;
+  check<CommError>(
+      ours, "[rendezvous] {} must be a folder of this user that is closed to others (mode 0700)",
+      folder);
+  return folder;
+}
+
+RendezvousOptions rendezvous_options(const LaunchInfo& launch, Seconds timeout) {
+  RendezvousOptions options;
+  options.one_machine = launch.one_machine();
+  options.timeout = timeout;
+  options.credentials = {{}, fnv1a(launch.job), launch.rank, launch.size};
+  if (!options.one_machine && !launch.interface.empty())
+    options.own_address = interface_address(launch.interface);
+  if (launch.token_descriptor >= 0) options.credentials.token = read_token(launch.token_descriptor);
+  if (!launch.rendezvous.empty()) {
+    options.address = Endpoint::parse(launch.rendezvous);
+  } else if (launch.size > 1) {
+    options.address.path =
+        fmt::format("{}/{}-{:016x}", private_folder(), launch.launcher, fnv1a(launch.job));
+  }
+  return options;
 }
 
 }  // namespace lockstep::dist

@@ -1,269 +1,68 @@
 #include "lockstep/dist/rendezvous/socket.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <system_error>
 
 namespace lockstep::dist {
 
 namespace {
 
-constexpr int socket_flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+std::uint32_t read_u32(const void* from) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
 
-/// Any kind of socket address, ready for bind() and connect().
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
+void append_u32(std::string& to, std::size_t value) {
+  const auto narrow = static_cast<std::uint32_t>(value);
+  to.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
+}
 
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  int family() const { return storage.ss_family; }
+/// A message of some bytes, with room for one descriptor.
+struct Message {
+  Message(void* bytes, std::size_t count) : piece{bytes, count} {
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  iovec piece;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
 };
 
-Address unix_address(const std::string& path) {
-  Address address;
-  auto& native = reinterpret_cast<sockaddr_un&>(address.storage);
-  check<CommError>(path.size() < sizeof native.sun_path,
-                   "[rendezvous] a socket's path has at most {} characters: '{}'",
-                   sizeof native.sun_path - 1, path);
-  native.sun_family = AF_UNIX;
-  std::memcpy(native.sun_path, path.data(), path.size());
-  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  return address;
-}
-
-/// The first address of the host; nothing, and the reason in `why`, if its name is not known.
-std::optional<Address> resolve(const Endpoint& where, std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found);
-  if (error != 0) {
-    why = gai_strerror(error);
-    return std::nullopt;
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  Address address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.length = found->ai_addrlen;
-  return address;
-}
-
-bool is_loopback(const Address& address) {
-  if (address.family() == AF_INET) {
-    const auto& native = reinterpret_cast<const sockaddr_in&>(address.storage);
-    return (ntohl(native.sin_addr.s_addr) >> 24) == 127;
-  }
-  const auto& native = reinterpret_cast<const sockaddr_in6&>(address.storage);
-  return IN6_IS_ADDR_LOOPBACK(&native.sin6_addr);
-}
-
-void widen_to_all_addresses(Address& address) {
-  if (address.family() == AF_INET) {
-    reinterpret_cast<sockaddr_in&>(address.storage).sin_addr.s_addr = htonl(INADDR_ANY);
-  } else {
-    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_addr = in6addr_any;
-  }
-}
-
-bool same_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
-}
-
-int family_of(int socket) {
-  Address address;
-  address.length = sizeof address.storage;
-  if (getsockname(socket, address.get(), &address.length) != 0) return AF_UNSPEC;
-  return address.family();
-}
-
-/// Takes away a socket file that nobody listens on any more.
-void remove_stale(const Endpoint& where) {
-  struct stat status {};
-  if (lstat(where.path.c_str(), &status) != 0) return;
-  check<CommError>(S_ISSOCK(status.st_mode) && status.st_uid == geteuid(),
-                   "[rendezvous] {} is in the way: not a socket of this user", where.text());
-  std::string why;
-  check<CommError>(!connect_to(where, Deadline(Seconds(1)), why),
-                   "[rendezvous] another rank 0 of this job is listening on {}", where.text());
-  ::unlink(where.path.c_str());
-}
-
-Descriptor listen_unix(const Endpoint& where) {
-  const Address address = unix_address(where.path);
-  remove_stale(where);
-  Descriptor listener(::socket(AF_UNIX, socket_flags, 0));
-  // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
-  const bool listening = listener && fchmod(listener.get(), 0600) == 0 &&
-                         ::bind(listener.get(), address.get(), address.length) == 0 &&
-                         ::listen(listener.get(), SOMAXCONN) == 0;
-  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
-                   system_message(errno));
-  return listener;
-}
-
-Descriptor listen_tcp(const Endpoint& where, ListenScope scope) {
-  std::string why;
-  std::optional<Address> address = resolve(where, why);
-  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
-  Descriptor listener(::socket(address->family(), socket_flags, 0));
-  check<CommError>(static_cast<bool>(listener), "[rendezvous] cannot make a socket: {}",
-                   system_message(errno));
-  const int on = 1;  // a port whose last user is gone may be taken at once
-  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool far = scope == ListenScope::other_machines;
-  if (far && is_loopback(*address)) widen_to_all_addresses(*address);
-  int bound = ::bind(listener.get(), address->get(), address->length);
-  if (bound != 0 && errno == EADDRNOTAVAIL && far) {
-    widen_to_all_addresses(*address);
-    bound = ::bind(listener.get(), address->get(), address->length);
-  }
-  check<CommError>(bound == 0 && ::listen(listener.get(), SOMAXCONN) == 0,
-                   "[rendezvous] cannot listen on {}: {}", where.text(), system_message(errno));
-  return listener;
-}
-
-std::optional<Address> address_of(const Endpoint& where, std::string& why) {
-  return where.is_unix() ? unix_address(where.path) : resolve(where, why);
-}
-
-Address own_address(int socket) {
-  Address address;
-  address.length = sizeof address.storage;
-  check<CommError>(getsockname(socket, address.get(), &address.length) == 0,
-                   "[socket] no local address: {}", system_message(errno));
-  return address;
-}
-
 }  // namespace
+
+int checked(int result, std::string_view what) {
+  if (result < 0) fail<Error>("[launch] cannot {}: {}", what, system_message(errno));
+  return result;
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  checked(pipe2(ends, O_CLOEXEC), "make a pipe");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
 
 Deadline::Deadline(Seconds from_now)
     : end_(Clock::now() +
            std::chrono::duration_cast<Clock::duration>(std::min(from_now, Seconds(1e8)))) {}
 
-int Deadline::milliseconds(Seconds cap) const {
-  const double wanted = std::min(left(), cap).count();
+int Deadline::milliseconds() const {
+  const double wanted = std::min(left(), Seconds(3600)).count();
   return std::max(0, static_cast<int>(std::ceil(wanted * 1e3)));
-}
-
-Endpoint Endpoint::parse(std::string_view text) {
-  Endpoint result;
-  if (text.starts_with("unix:/")) {
-    result.path = text.substr(5);
-    return result;
-  }
-  const std::size_t colon = text.rfind(':');
-  if (colon != std::string_view::npos && colon > 0 && !text.starts_with("unix:")) {
-    std::string_view host = text.substr(0, colon);
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, result.port);
-    if (error == std::errc{} && stop == end && !host.empty()) {
-      result.host = host;
-      return result;
-    }
-  }
-  fail<UsageError>("[rendezvous] an address is unix:/PATH or HOST:PORT, got '{}'", text);
-}
-
-std::string Endpoint::text() const {
-  if (is_unix()) return "unix:" + path;
-  const bool colons = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", colons ? "[" : "", host, colons ? "]" : "", port);
-}
-
-Descriptor listen_on(const Endpoint& where, ListenScope scope) {
-  return where.is_unix() ? listen_unix(where) : listen_tcp(where, scope);
-}
-
-Descriptor reserve_port(const std::string& host) {
-  std::string why;
-  std::optional<Address> address = resolve({.path = {}, .host = host, .port = 0}, why);
-  check<CommError>(address.has_value(), "[rendezvous] no port at {}: {}", host, why);
-  widen_to_all_addresses(*address);
-  Descriptor port(::socket(address->family(), socket_flags, 0));
-  const int on = 1;
-  const bool bound = port &&
-                     setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                     ::bind(port.get(), address->get(), address->length) == 0;
-  check<CommError>(bound, "[rendezvous] no free port: {}", system_message(errno));
-  return port;
-}
-
-Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why) {
-  const std::optional<Address> address = address_of(where, why);
-  if (!address) return {};
-  Descriptor socket(::socket(address->family(), socket_flags, 0));
-  check<CommError>(static_cast<bool>(socket), "[rendezvous] cannot make a socket: {}",
-                   system_message(errno));
-  int error = 0;
-  if (::connect(socket.get(), address->get(), address->length) != 0) {
-    error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      error = ETIMEDOUT;
-      socklen_t length = sizeof error;
-      if (wait_for(socket.get(), POLLOUT, deadline))
-        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    }
-  }
-  if (error != 0) {
-    why = system_message(error);
-    return {};
-  }
-  check<CommError>(!where.is_unix() || same_user(socket.get()),
-                   "[rendezvous] {} belongs to another user", where.text());
-  return socket;
-}
-
-Descriptor accept_from(int listener) {
-  while (true) {
-    Descriptor peer(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!peer) {
-      const int error = errno;
-      if (error == EINTR || error == ECONNABORTED) continue;
-      // Waiting would be in vain, and the connection stays ready to be accepted: a busy loop.
-      const bool short_of =
-          error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-      check<CommError>(!short_of, "[rendezvous] cannot accept a connection: {}",
-                       system_message(error));
-      return {};
-    }
-    if (family_of(peer.get()) != AF_UNIX || same_user(peer.get())) return peer;
-  }
-}
-
-std::string local_address(int socket) {
-  const Address address = own_address(socket);
-  if (address.family() == AF_UNIX) return "";
-  char text[NI_MAXHOST] = "";
-  getnameinfo(address.get(), address.length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
-std::uint16_t local_port(int socket) {
-  const Address address = own_address(socket);
-  if (address.family() == AF_INET)
-    return ntohs(reinterpret_cast<const sockaddr_in&>(address.storage).sin_port);
-  return ntohs(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port);
 }
 
 void send_without_delay(int socket) {
@@ -311,26 +110,124 @@ bool wait_for(int socket, short events, const Deadline& deadline) {
   return false;
 }
 
-Transfer send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline) {
+namespace {
+
+template <class Bytes, class F>
+Transfer move_all(int socket, Bytes bytes, short event, const Deadline& deadline, F&& move_some) {
   while (!bytes.empty()) {
-    const std::ptrdiff_t sent = send_some(socket, bytes);
-    if (sent == peer_closed) return Transfer::closed;
-    bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    if (sent == 0 && !wait_for(socket, POLLOUT, deadline)) return Transfer::timed_out;
+    const std::ptrdiff_t moved = move_some(socket, bytes);
+    if (moved == peer_closed) return Transfer::closed;
+    bytes = bytes.subspan(static_cast<std::size_t>(moved));
+    if (moved == 0 && !wait_for(socket, event, deadline)) return Transfer::timed_out;
   }
   return Transfer::done;
+}
+
+}  // namespace
+
+Transfer send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline) {
+  return move_all(socket, bytes, POLLOUT, deadline, send_some);
 }
 
 Transfer receive_all(int socket, std::span<std::byte> bytes, const Deadline& deadline) {
-  while (!bytes.empty()) {
-    const std::ptrdiff_t got = receive_some(socket, bytes);
-    if (got == peer_closed) return Transfer::closed;
-    bytes = bytes.subspan(static_cast<std::size_t>(got));
-    if (got == 0 && !wait_for(socket, POLLIN, deadline)) return Transfer::timed_out;
-  }
-  return Transfer::done;
+  return move_all(socket, bytes, POLLIN, deadline, receive_some);
 }
 
 std::string system_message(int error) { return std::generic_category().message(error); }
+
+/// Like receive_some, but keeps a descriptor that comes along.
+std::ptrdiff_t FrameReader::receive(int socket, std::span<std::byte> bytes) {
+  Message message(bytes.data(), bytes.size());
+  ssize_t got = 0;
+  do got = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  if (got < 0) return errno == EAGAIN ? 0 : peer_closed;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(header), sizeof number);
+    frame_.descriptor = Descriptor(number);
+  }
+  return got == 0 ? peer_closed : got;
+}
+
+FrameReader::State FrameReader::read(int socket) {
+  while (state_ == State::incomplete) {
+    const bool in_head = got_ < head_.size();
+    const auto body = std::as_writable_bytes(std::span(frame_.body));
+    const auto rest = in_head ? std::span(head_).subspan(got_) : body.subspan(got_ - head_.size());
+    if (!rest.empty()) {
+      const std::ptrdiff_t got = receive(socket, rest);
+      if (got == 0) return state_;
+      if (got == peer_closed) return state_ = State::ended;
+      got_ += static_cast<std::size_t>(got);
+    }
+    if (in_head && got_ == head_.size()) {
+      const std::size_t length = read_u32(head_.data());
+      check<CommError>(length <= most_frame_bytes,
+                       "[rendezvous] a frame of {} bytes; at most {} are allowed", length,
+                       most_frame_bytes);
+      frame_.kind = static_cast<FrameKind>(head_.back());
+      frame_.body.resize(length);
+    }
+    if (got_ >= head_.size() && got_ - head_.size() == frame_.body.size()) state_ = State::complete;
+  }
+  return state_;
+}
+
+Frame FrameReader::take() {
+  Frame result = std::move(frame_);
+  *this = FrameReader();
+  return result;
+}
+
+Transfer send_frame(int socket, FrameKind kind, std::string_view body, const Deadline& deadline,
+                    int descriptor) {
+  check<CommError>(body.size() <= most_frame_bytes,
+                   "[rendezvous] a frame of {} bytes; at most {} are allowed", body.size(),
+                   most_frame_bytes);
+  std::string bytes;
+  bytes.reserve(body.size() + 5);
+  append_u32(bytes, body.size());
+  bytes.push_back(static_cast<char>(kind));
+  bytes += body;
+  if (descriptor < 0) return send_all(socket, std::as_bytes(std::span(bytes)), deadline);
+
+  Message message(bytes.data(), 1);  // the descriptor goes with the first byte
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  while (::sendmsg(socket, &message.header, MSG_NOSIGNAL) != 1) {
+    if (errno != EAGAIN && errno != EINTR) return Transfer::closed;
+    if (!wait_for(socket, POLLOUT, deadline)) return Transfer::timed_out;
+  }
+  return send_all(socket, std::as_bytes(std::span(bytes)).subspan(1), deadline);
+}
+
+std::string pack(const std::vector<std::string>& parts) {
+  std::string packed;
+  for (const std::string& part : parts) {
+    append_u32(packed, part.size());
+    packed += part;
+  }
+  return packed;
+}
+
+std::vector<std::string> unpack(std::string_view packed) {
+  std::vector<std::string> parts;
+  while (!packed.empty()) {
+    check<CommError>(packed.size() >= 4, "[rendezvous] a frame ends inside a length");
+    const std::size_t length = read_u32(packed.data());
+    packed.remove_prefix(4);
+    check<CommError>(length <= packed.size(),
+                     "[rendezvous] {} bytes announced in a frame, {} are left", length,
+                     packed.size());
+    parts.emplace_back(packed.substr(0, length));
+    packed.remove_prefix(length);
+  }
+  return parts;
+}
 
 }  // namespace lockstep::dist

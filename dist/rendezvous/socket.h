@@ -1,14 +1,23 @@
 #pragma once
-/// Sockets and time limits, as little as the rendezvous and the TCP transport need. Every socket here is
-/// non-blocking and closed on exec; interrupted calls are repeated; a vanished peer is a return
-/// value, never a signal.
+/// File descriptors, deadlines, and bytes and frames over sockets: as little as the rendezvous and
+/// the tcp transport need.
+///
+/// Every socket here is non-blocking and closed on exec. Interrupted system calls are repeated. A
+/// peer that has vanished is a return value, never a signal.
+///
+/// Thread-safety: functions may be called from any thread, an object from one thread at a time.
 
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/descriptor.h"
@@ -16,75 +25,123 @@
 
 namespace lockstep::dist {
 
+/// Owns a file descriptor and closes it at its end. Movable, not copyable.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    other.close();
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }  ///< the caller closes it from now on
+
+  void close() {
+    if (number_ >= 0) ::close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_ = -1;
+};
+
+/// Returns `result`, what a system call returned. Throws Error `[launch] cannot <what>: <errno's
+/// text>` if it is negative. (It is a function because in `check(call() == 0, "{}", errno)` errno
+/// may be read before the call.)
+int checked(int result, std::string_view what);
+/// What an errno means, in words.
+std::string system_message(int error);
+
+/// Both ends are closed on exec.
+struct Pipe {
+  Descriptor read_end, write_end;
+};
+Pipe make_pipe();  ///< throws Error if the process has no descriptor left
+
 /// A point in time until which something may take.
 class Deadline {
  public:
   explicit Deadline(Seconds from_now);
   bool passed() const { return left() <= Seconds(0); }
   Seconds left() const { return end_ - Clock::now(); }
-  /// For poll(): what is left, at most `cap`, rounded up so that waiting it out passes the
-  /// deadline.
-  int milliseconds(Seconds cap = Seconds(3600)) const;
+  /// The time left for poll(), at most an hour. Rounded up, so that the deadline has passed after
+  /// it.
+  int milliseconds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point end_;
 };
 
-/// Where to listen or to connect: "unix:/path" or "host:port" ("[::1]:7000" for IPv6).
-struct Endpoint {
-  std::string path;  ///< not empty: a Unix socket
-  std::string host;
-  std::uint16_t port = 0;
-
-  /// Throws UsageError for anything else.
-  static Endpoint parse(std::string_view text);
-  bool is_unix() const { return !path.empty(); }
-  std::string text() const;
-};
-
-/// How far a TCP listener can be reached.
-enum class ListenScope { this_machine, other_machines };
-
-/// Listens on `where`; port 0 takes any free port. A Unix socket gets mode 0600; a file that a dead
-/// process of this user left there is replaced. Over TCP it binds the address that the host's name
-/// stands for; for other machines, if that is a loopback address or not one of ours, all addresses.
-/// Throws CommError, with the address, if that is not possible.
-Descriptor listen_on(const Endpoint& where, ListenScope scope = ListenScope::this_machine);
-
-/// A free port of this machine (local_port()), kept from everybody but those who mean to listen at
-/// it: they and we set SO_REUSEADDR, and we do not listen. `host` gives the address family.
-Descriptor reserve_port(const std::string& host);
-
-/// A connection, or an empty Descriptor and in `why` the reason: nobody listens (yet). Throws
-/// CommError if a Unix socket belongs to another user.
-Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why);
-
-/// The next connection that waits at `listener`; empty if there is none. Connections of other users
-/// to a Unix socket are dropped. Throws CommError if there is no descriptor or memory for one more.
-Descriptor accept_from(int listener);
-
-/// The address of our end: "127.0.0.1" of a TCP socket; empty for a Unix socket.
-std::string local_address(int socket);
-std::uint16_t local_port(int socket);
-void send_without_delay(int socket);  ///< TCP_NODELAY
-/// Lets a TCP connection end when the other machine has not answered for half a minute.
+void send_without_delay(int socket);  ///< sets TCP_NODELAY
+/// Ends a TCP connection whose other machine has not answered for half a minute.
 void notice_silence(int socket);
 
-/// Bytes moved; 0 if nothing can be moved now; `peer_closed` if the peer is gone and, for
-/// receiving, nothing that it sent is left.
+/// Both return the number of bytes moved: 0 if nothing can be moved now, `peer_closed` if the peer
+/// is gone and, for receiving, nothing that it sent is left.
 constexpr std::ptrdiff_t peer_closed = -1;
 std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes);
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes);
 
-/// Waits until `events` (POLLIN, POLLOUT) can be; false when the deadline has passed.
+/// Waits until one of `events` (POLLIN, POLLOUT) is possible. False when the deadline has passed.
 bool wait_for(int socket, short events, const Deadline& deadline);
 
 enum class Transfer { done, timed_out, closed };
 Transfer send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline);
 Transfer receive_all(int socket, std::span<std::byte> bytes, const Deadline& deadline);
 
-/// What errno says, in words.
-std::string system_message(int error);
+/// A frame is length (u32, little-endian), kind (one byte), that many bytes; over a Unix socket it
+/// can carry a file descriptor. A length is checked before memory is allocated for it.
+enum class FrameKind : std::uint8_t {
+  gather = 'g',      ///< to rank 0: the name of the exchange, one rank's bytes
+  everything = 'e',  ///< from rank 0: all ranks' bytes
+  descriptor = 'd',  ///< from rank 0: the name of the exchange, with a file descriptor
+  abort = 'x',       ///< the sender gives up: its reason
+  stop = 's',        ///< between launchers: a rank has failed, end yours. No bytes
+  result = 'v',      ///< between launchers: how ranks have ended
+};
+
+struct Frame {
+  FrameKind kind{};
+  std::string body;
+  Descriptor descriptor;
+};
+
+constexpr std::size_t most_frame_bytes = std::size_t{16} << 20;
+
+/// Puts frames together from a non-blocking socket.
+class FrameReader {
+ public:
+  enum class State { incomplete, complete, ended };
+
+  /// Takes what has arrived, up to the end of one frame. A complete frame stays until take().
+  /// Throws CommError for a frame that is longer than most_frame_bytes.
+  State read(int socket);
+  bool complete() const { return state_ == State::complete; }
+  const Frame& peek() const { return frame_; }
+  Frame take();
+
+ private:
+  std::ptrdiff_t receive(int socket, std::span<std::byte> bytes);
+
+  std::array<std::byte, 5> head_{};
+  std::size_t got_ = 0;  // bytes of head and body
+  State state_ = State::incomplete;
+  Frame frame_;
+};
+
+/// Sends one frame, and `descriptor` with it unless that is -1. Throws CommError if it is too long.
+Transfer send_frame(int socket, FrameKind kind, std::string_view body, const Deadline& deadline,
+                    int descriptor = -1);
+
+/// Several strings as one, and back. `unpack` throws CommError if `packed` is not what `pack` made.
+std::string pack(const std::vector<std::string>& parts);
+std::vector<std::string> unpack(std::string_view packed);
 
 }  // namespace lockstep::dist

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <mutex>
-#include <new>
 #include <queue>
 #include <random>
 #include <thread>
 #include <utility>
+
+#include "lockstep/dist/transport/regions.h"
 
 namespace lockstep::dist {
 
@@ -22,6 +24,7 @@ constexpr Nanoseconds longest_jump = 1'000'000'000;
 constexpr int nobody = -1;
 
 Nanoseconds nanoseconds(Seconds time) { return static_cast<Nanoseconds>(time.count() * 1e9); }
+Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
 
 // Unwinds the thread of a lost rank. Not an std::exception: ordinary code does not catch it.
 struct Lost {};
@@ -46,56 +49,56 @@ struct RankState {
   bool gone = false;  // its transport is destroyed, or it is lost
   Nanoseconds stalled_until = 0;
   std::uint64_t calls = 0;
-  std::size_t allocations = 0;
   std::condition_variable turn;
 };
 
-// Everything but the baton itself is touched only by the thread that holds the baton.
+// Scheduler, clock and channels of all ranks. Only the thread that holds the baton touches anything
+// here, except the baton itself.
 class SimWorld {
  public:
-  explicit SimWorld(const SimOptions& options)
-      : options_(options),
-        random_(options.seed),
-        ranks_(index(options.size)),
-        channels_(index(options.size) * index(options.size)) {}
+  using Program = std::function<void(int rank, std::unique_ptr<Transport>)>;
 
-  int size() const { return options_.size; }
-  bool shared_memory() const { return options_.shared_memory; }
-  Nanoseconds clock() const { return clock_; }
-  std::size_t send(int from, int to, std::span<const std::byte> bytes);
-  std::size_t receive(int to, int from, std::span<std::byte> bytes);
-  void relax(int rank);
-  SharedRegion allocate(int rank, std::size_t bytes);
-  void abort(int rank, std::string_view reason);
-  void leave(int rank);
+  explicit SimWorld(const SimOptions& given)
+      : options(given),
+        regions(given.size),
+        random_(given.seed),
+        ranks_(index(given.size)),
+        channels_(index(given.size) * index(given.size)) {}
 
-  SimReport run(const std::function<void(int, std::unique_ptr<Transport>)>& program,
-                const std::function<std::unique_ptr<Transport>(int)>& make_transport);
+  SimReport run(const Program& program);
 
- private:
   RankState& state(int rank) { return ranks_[index(rank)]; }
   Channel& channel(int from, int to) { return channels_[index(from) * ranks_.size() + index(to)]; }
+  Nanoseconds clock() const { return clock_; }
+
+  void begin_call(int rank);  // time passes, faults strike
+  void yield(int rank);       // another rank may run
+  void maybe_yield(int rank);
+  void leave(int rank);
+  void stir(int rank);  // something happened to it: it must look again
+  void stir_all();
+  void stir_at(Nanoseconds time, int rank) { events_.emplace(time, rank); }
+  void moved() { jump_ = first_jump; }
+  void abort(std::string_view reason);
+  void check_aborted() const {
+    if (aborted_) throw PeerError(reason_);
+  }
+
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   std::size_t some_of(std::size_t most) { return below(2) ? most : 1 + below(most); }
   void record(std::initializer_list<std::uint64_t> what);
 
-  void enter(int rank);
-  void strike(int rank);
-  void check_aborted() const {
-    if (aborted_) throw PeerError(reason_);
-  }
-  void stir(int rank);
-  void stir_all();
-  void moved() { jump_ = first_jump; }
+  const SimOptions options;
+  RegionTable regions;
 
+ private:
   int pick();
   void happen();     // events whose time has come
   void skip_time();  // nobody can run
-  void yield(int rank);
   void pass_baton(int to);
   void wait_for_baton(int rank);
+  void run_rank(int rank, const Program& program);
 
-  const SimOptions options_;
   std::mt19937_64 random_;
   std::deque<RankState> ranks_;  // a deque: condition variables cannot move
   std::vector<Channel> channels_;
@@ -105,13 +108,6 @@ class SimWorld {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   bool aborted_ = false;
   std::string reason_;
-  struct Allocation {
-    std::size_t bytes = 0;
-    int arrived = 0;
-    std::vector<bool> here;  // by rank
-    SharedRegion region;
-  };
-  std::deque<Allocation> allocations_;
   SimReport report_;
 
   std::mutex mutex_;  // guards the baton
@@ -143,7 +139,7 @@ void SimWorld::stir(int rank) {
 }
 
 void SimWorld::stir_all() {
-  for (int rank = 0; rank < size(); ++rank) stir(rank);
+  for (int rank = 0; rank < options.size; ++rank) stir(rank);
 }
 
 void SimWorld::skip_time() {
@@ -168,7 +164,7 @@ int SimWorld::pick() {
     if (all_ended) return nobody;
     if (candidates == 0) continue;
     std::uint64_t chosen = below(candidates);
-    for (int rank = 0; rank < size(); ++rank) {
+    for (int rank = 0; rank < options.size; ++rank) {
       if (state(rank).doing == RankState::Doing::running && chosen-- == 0) return rank;
     }
   }
@@ -176,7 +172,6 @@ int SimWorld::pick() {
 
 void SimWorld::pass_baton(int to) {
   record({'b', static_cast<std::uint64_t>(to), static_cast<std::uint64_t>(clock_)});
-  ++report_.switches;
   const std::lock_guard lock(mutex_);
   holder_ = to;
   (to == nobody ? all_ended_ : state(to).turn).notify_one();
@@ -196,17 +191,12 @@ void SimWorld::yield(int rank) {
 
 // ---- calls of a rank ----
 
-void SimWorld::enter(int rank) {
+void SimWorld::begin_call(int rank) {
   clock_ += call_time;
-  ++state(rank).calls;
-  strike(rank);
-  if (below(static_cast<std::uint64_t>(options_.switch_one_in)) == 0) yield(rank);
-}
-
-void SimWorld::strike(int rank) {
   RankState& me = state(rank);
+  ++me.calls;
   if (me.lost) throw Lost{};
-  for (const SimFault& fault : options_.faults) {
+  for (const SimFault& fault : options.faults) {
     if (fault.rank != rank || fault.at_call != me.calls) continue;
     if (fault.kind == SimFault::Kind::lost) {
       me.lost = true;
@@ -215,104 +205,17 @@ void SimWorld::strike(int rank) {
     }
     me.stalled_until = clock_ + nanoseconds(fault.duration);
     me.doing = RankState::Doing::stalled;
-    events_.emplace(me.stalled_until, rank);
+    stir_at(me.stalled_until, rank);
     yield(rank);
   }
 }
 
-std::size_t SimWorld::send(int from, int to, std::span<const std::byte> bytes) {
-  enter(from);
-  check_aborted();
-  check<PeerError>(!state(to).gone, "rank {} is gone", to);
-  Channel& stream = channel(from, to);
-  const std::size_t room = std::min(options_.channel_bytes - stream.bytes, bytes.size());
-  if (room == 0) return 0;
-  const std::size_t count = some_of(room);
-  const auto longest = static_cast<std::uint64_t>(nanoseconds(options_.max_delay));
-  stream.last_arrival =
-      std::max(stream.last_arrival, clock_ + static_cast<Nanoseconds>(below(longest + 1)));
-  stream.messages.push_back({stream.last_arrival, {bytes.begin(), bytes.begin() + count}});
-  stream.bytes += count;
-  events_.emplace(stream.last_arrival, to);
-  moved();
-  record({'s', index(from), index(to), count, static_cast<std::uint64_t>(stream.last_arrival)});
-  return count;
+void SimWorld::maybe_yield(int rank) {
+  if (below(static_cast<std::uint64_t>(options.switch_one_in)) == 0) yield(rank);
 }
 
-std::size_t SimWorld::receive(int to, int from, std::span<std::byte> bytes) {
-  enter(to);
-  check_aborted();
-  Channel& stream = channel(from, to);
-  check<PeerError>(!stream.messages.empty() || !state(from).gone || bytes.empty(),
-                   "rank {} is gone", from);
-  if (bytes.empty() || stream.messages.empty() || stream.messages.front().arrival > clock_)
-    return 0;
-  Message& message = stream.messages.front();
-  const std::size_t count = some_of(std::min(bytes.size(), message.bytes.size() - message.taken));
-  std::copy_n(message.bytes.begin() + static_cast<std::ptrdiff_t>(message.taken), count,
-              bytes.begin());
-  message.taken += count;
-  if (message.taken == message.bytes.size()) stream.messages.pop_front();
-  stream.bytes -= count;
-  stir(from);  // it may wait for room
-  moved();
-  record({'r', index(from), index(to), count});
-  return count;
-}
-
-void SimWorld::relax(int rank) {
-  clock_ += call_time;
-  ++state(rank).calls;
-  strike(rank);
-  check_aborted();
-  // What happened between the last look and now must not be slept through.
-  if (!std::exchange(state(rank).stirred, false)) state(rank).doing = RankState::Doing::waiting;
-  yield(rank);
-  check_aborted();
-}
-
-SharedRegion SimWorld::allocate(int rank, std::size_t bytes) {
-  enter(rank);
-  check<CommError>(options_.shared_memory, "this world has no shared memory");
-  const std::size_t number = state(rank).allocations++;
-  if (allocations_.size() == number) allocations_.emplace_back().bytes = bytes;
-  Allocation& mine = allocations_[number];
-  check<CommError>(mine.bytes == bytes, "rank {} asks for {} bytes, another rank for {}", rank,
-                   bytes, mine.bytes);
-  mine.here.resize(ranks_.size());
-  mine.here[index(rank)] = true;
-  if (++mine.arrived == size()) {
-    const std::size_t stride = whole_pages(bytes);
-    const std::size_t total = stride * ranks_.size();
-    auto* const memory =
-        static_cast<std::byte*>(::operator new(total, std::align_val_t(page_bytes)));
-    std::fill_n(memory, total, std::byte{0});
-    mine.region.bytes = bytes;
-    mine.region.keeper = std::shared_ptr<void>(
-        memory, [](void* m) { ::operator delete(m, std::align_val_t(page_bytes)); });
-    for (int r = 0; r < size(); ++r) mine.region.base.push_back(memory + index(r) * stride);
-    stir_all();
-  }
-  const Nanoseconds limit = clock_ + nanoseconds(options_.join_timeout);
-  while (mine.arrived < size()) {
-    for (int peer = 0; peer < size(); ++peer) {
-      check<PeerError>(!state(peer).gone || state(peer).allocations > number, "rank {} is gone",
-                       peer);
-    }
-    if (clock_ >= limit) {
-      std::vector<int> missing;
-      for (int peer = 0; peer < size(); ++peer)
-        if (!mine.here[index(peer)]) missing.push_back(peer);
-      fail<CommError>("timed out after {:g} s: {} where {} bytes are to be allocated",
-                      options_.join_timeout.count(), describe_ranks(missing, "missing"), bytes);
-    }
-    relax(rank);
-  }
-  return mine.region;
-}
-
-void SimWorld::abort(int rank, std::string_view reason) {
-  if (state(rank).lost || std::exchange(aborted_, true)) return;  // the lost say nothing
+void SimWorld::abort(std::string_view reason) {
+  if (std::exchange(aborted_, true)) return;
   reason_ = reason;
   stir_all();
 }
@@ -322,52 +225,112 @@ void SimWorld::leave(int rank) {
   stir_all();
 }
 
-// ---- the transport of one rank ----
-
 class SimTransport final : public Transport {
  public:
   SimTransport(SimWorld& world, int rank) : world_(world), rank_(rank) {}
   ~SimTransport() override { world_.leave(rank_); }
 
   int rank() const override { return rank_; }
-  int size() const override { return world_.size(); }
+  int size() const override { return world_.options.size; }
   std::string_view name() const override { return "sim"; }
-  bool has_shared_memory() const override { return world_.shared_memory(); }
-  std::size_t send(int peer, std::span<const std::byte> bytes) override {
-    return world_.send(rank_, peer, bytes);
+  bool has_shared_memory() const override { return world_.options.shared_memory; }
+  std::size_t send(int peer, std::span<const std::byte> bytes) override;
+  std::size_t receive(int peer, std::span<std::byte> bytes) override;
+  SharedRegion allocate(std::size_t bytes) override;
+  void relax(unsigned) override;
+  Seconds now() const override { return seconds(world_.clock()); }
+  void abort(std::string_view reason) noexcept override {
+    if (!world_.state(rank_).lost) world_.abort(reason);  // a lost rank says nothing
   }
-  std::size_t receive(int peer, std::span<std::byte> bytes) override {
-    return world_.receive(rank_, peer, bytes);
-  }
-  SharedRegion allocate(std::size_t bytes) override { return world_.allocate(rank_, bytes); }
-  void relax(unsigned) override { world_.relax(rank_); }
-  Seconds now() const override { return Seconds(static_cast<double>(world_.clock()) * 1e-9); }
-  void abort(std::string_view reason) noexcept override { world_.abort(rank_, reason); }
 
  private:
   SimWorld& world_;
   int rank_;
 };
 
-SimReport SimWorld::run(const std::function<void(int, std::unique_ptr<Transport>)>& program,
-                        const std::function<std::unique_ptr<Transport>(int)>& make_transport) {
+std::size_t SimTransport::send(int peer, std::span<const std::byte> bytes) {
+  world_.begin_call(rank_);
+  world_.maybe_yield(rank_);
+  world_.check_aborted();
+  check<PeerError>(!world_.state(peer).gone, "rank {} is gone", peer);
+  Channel& stream = world_.channel(rank_, peer);
+  const std::size_t room = std::min(world_.options.channel_bytes - stream.bytes, bytes.size());
+  if (room == 0) return 0;
+  const std::size_t count = world_.some_of(room);
+  const auto longest = static_cast<std::uint64_t>(nanoseconds(world_.options.max_delay));
+  const auto delay = static_cast<Nanoseconds>(world_.below(longest + 1));
+  stream.last_arrival = std::max(stream.last_arrival, world_.clock() + delay);
+  stream.messages.push_back({stream.last_arrival, {bytes.begin(), bytes.begin() + count}});
+  stream.bytes += count;
+  world_.stir_at(stream.last_arrival, peer);
+  world_.moved();
+  world_.record(
+      {'s', index(rank_), index(peer), count, static_cast<std::uint64_t>(stream.last_arrival)});
+  return count;
+}
+
+std::size_t SimTransport::receive(int peer, std::span<std::byte> bytes) {
+  world_.begin_call(rank_);
+  world_.maybe_yield(rank_);
+  world_.check_aborted();
+  Channel& stream = world_.channel(peer, rank_);
+  check<PeerError>(!stream.messages.empty() || !world_.state(peer).gone || bytes.empty(),
+                   "rank {} is gone", peer);
+  if (bytes.empty() || stream.messages.empty() || stream.messages.front().arrival > world_.clock())
+    return 0;
+  Message& message = stream.messages.front();
+  const std::size_t left = message.bytes.size() - message.taken;
+  const std::size_t count = world_.some_of(std::min(bytes.size(), left));
+  std::memcpy(bytes.data(), message.bytes.data() + message.taken, count);
+  message.taken += count;
+  if (count == left) stream.messages.pop_front();
+  stream.bytes -= count;
+  world_.stir(peer);  // it may wait for room
+  world_.moved();
+  world_.record({'r', index(peer), index(rank_), count});
+  return count;
+}
+
+SharedRegion SimTransport::allocate(std::size_t bytes) {
+  world_.begin_call(rank_);
+  world_.maybe_yield(rank_);
+  check<CommError>(has_shared_memory(), "this world has no shared memory");
+  world_.stir_all();  // this rank may be the last one that the others wait for
+  return world_.regions.allocate(*this, bytes, world_.options.join_timeout,
+                                 [&](int peer) { return world_.state(peer).gone; });
+}
+
+void SimTransport::relax(unsigned) {
+  world_.begin_call(rank_);
+  world_.check_aborted();
+  RankState& me = world_.state(rank_);
+  // A rank must not sleep through what happened since it last looked.
+  if (!std::exchange(me.stirred, false)) me.doing = RankState::Doing::waiting;
+  world_.yield(rank_);
+  world_.check_aborted();
+}
+
+// ---- a run ----
+
+void SimWorld::run_rank(int rank, const Program& program) {
+  wait_for_baton(rank);
+  try {
+    program(rank, std::make_unique<SimTransport>(*this, rank));
+  } catch (const Lost&) {
+    // told by RankState::lost
+  } catch (...) {
+    report_.errors[index(rank)] = std::current_exception();
+  }
+  leave(rank);
+  state(rank).doing = RankState::Doing::ended;
+  pass_baton(pick());
+}
+
+SimReport SimWorld::run(const Program& program) {
   report_.errors.resize(ranks_.size());
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      wait_for_baton(rank);
-      try {
-        program(rank, make_transport(rank));
-      } catch (const Lost&) {
-        // reported below
-      } catch (...) {
-        report_.errors[index(rank)] = std::current_exception();
-      }
-      leave(rank);
-      state(rank).doing = RankState::Doing::ended;
-      pass_baton(pick());
-    });
-  }
+  for (int rank = 0; rank < options.size; ++rank)
+    threads.emplace_back([&, rank] { run_rank(rank, program); });
   pass_baton(pick());
   {
     std::unique_lock lock(mutex_);
@@ -375,7 +338,7 @@ SimReport SimWorld::run(const std::function<void(int, std::unique_ptr<Transport>
   }
   for (std::thread& thread : threads) thread.join();
   for (const RankState& it : ranks_) report_.lost.push_back(it.lost);
-  report_.end = Seconds(static_cast<double>(clock_) * 1e-9);
+  report_.end = seconds(clock_);
   return std::move(report_);
 }
 
@@ -385,8 +348,7 @@ SimReport simulate(const SimOptions& options,
                    const std::function<void(int rank, std::unique_ptr<Transport>)>& program) {
   check<UsageError>(options.size >= 1, "[simulate] a world has at least 1 rank, got {}",
                     options.size);
-  SimWorld world(options);
-  return world.run(program, [&](int rank) { return std::make_unique<SimTransport>(world, rank); });
+  return SimWorld(options).run(program);
 }
 
 }  // namespace lockstep::dist

@@ -3,18 +3,20 @@
 /// and faults as scheduled events. A run is a pure function of (program, options): what a seed
 /// finds, the same seed finds again.
 ///
-/// Each rank runs ordinary blocking code on a thread of its own (so tapes and generators, which are
-/// per thread, stay per rank), but exactly one of them runs at any moment: the one that holds the
-/// baton. It may be taken away at any call to the transport, and is given up in relax().
+/// Each rank runs ordinary blocking code on a thread of its own, because tapes and generators are
+/// per thread. But only one thread runs at any moment: the one that holds the baton. It may lose
+/// the baton at any call to the transport, and it gives it up in relax().
 ///
 ///   rank 0  ===send==|            |==receive==relax|
 ///   rank 1           |==relax|                     |==send== ...      time is counted in calls and
 ///   rank 2                   |===|                                    jumps when every rank waits
 ///
-/// Sent bytes arrive after a seeded delay, in order within a stream; a send may take fewer bytes
-/// than fit and a receive give fewer than have arrived. When every rank waits the clock jumps to
-/// the next arrival, or, if nothing is on its way, forward until timeouts fire: a deadlock ends as
-/// an error.
+/// Sent bytes arrive after a seeded delay, in order within a stream. A send may take fewer bytes
+/// than fit, and a receive may give fewer than have arrived. When every rank waits, the clock jumps
+/// to the next arrival. If nothing is on its way, it jumps forward until timeouts fire: a deadlock
+/// ends as an error.
+///
+/// Thread-safety: simulate() may be called by any thread; each call has a world of its own.
 
 #include <cstdint>
 #include <exception>
@@ -53,12 +55,12 @@ struct SimReport {
   std::vector<std::exception_ptr> errors;  ///< by rank: what its code threw; null if it ended well
   std::vector<bool> lost;                  ///< by rank: a fault took it (and errors has null)
   Seconds end{0};                          ///< virtual time when the last rank ended
-  std::uint64_t switches = 0;              ///< how often the baton changed hands
   std::uint64_t trace = 0;                 ///< hash of everything that happened, in order
 };
 
 /// Runs `program` on every rank and returns when all have ended. The program must wait only through
-/// its transport, and must let exceptions that it does not know pass: a lost rank unwinds with one.
+/// its transport, and must not catch exceptions that it does not know: a lost rank is unwound by
+/// one. Throws UsageError for a size below 1. What the program throws is in the report.
 SimReport simulate(const SimOptions& options,
                    const std::function<void(int rank, std::unique_ptr<Transport>)>& program);
 

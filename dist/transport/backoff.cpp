@@ -14,7 +14,7 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr unsigned spin_rounds = 1000;  // with the look at the streams in between, about 100 us
+constexpr unsigned spin_rounds = 1000;  // about 100 us, with the tries to move bytes in between
 constexpr unsigned yield_rounds = 500;
 constexpr auto shortest_nap = std::chrono::microseconds(5);
 constexpr auto longest_nap = std::chrono::microseconds(500);
@@ -27,10 +27,10 @@ void pause() {
 #endif
 }
 
-// Unless told otherwise, the kernel ends naps up to 50 us late, to wake up less often.
+// By default the kernel may end naps 50 us late, to wake up less often.
 void nap(std::chrono::microseconds time) {
-  thread_local const bool told = ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL) == 0;  // ns
-  static_cast<void>(told);
+  thread_local const bool precise = ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL) == 0;  // ns
+  static_cast<void>(precise);
   std::this_thread::sleep_for(time);
 }
 

@@ -1,8 +1,10 @@
 #pragma once
-/// What a rank does while it waits for others on the same machine. Answers come fastest to one who
-/// spins; but with more ranks than cores a spinning rank holds the core that its peer needs, and a
-/// long wait must not heat the machine. So: spin (only if every rank can have a core), then yield,
-/// then nap, longer each time.
+/// What a rank does while it waits for others on the same machine. A rank that spins notices an
+/// answer soonest. But with more ranks than cores it holds the core that its peer needs, and a long
+/// wait must not heat the machine. Therefore it spins (only if every rank can have a core), then
+/// yields, then naps, longer each time.
+///
+/// Thread-safety: may be called by any thread.
 
 #include <chrono>
 
@@ -13,8 +15,8 @@ class Backoff {
   /// `ranks` wait on this machine.
   explicit Backoff(int ranks);
 
-  /// The `round`-th wait in a row. True if it was a nap: the caller can then afford to look around
-  /// (is every peer still alive?).
+  /// The `round`-th wait in a row. True if it was a nap: then the caller has time to check whether
+  /// every peer is still alive.
   bool relax(unsigned round) const;
   /// Whether relax(round) spins.
   bool spins(unsigned round) const { return round < spins_; }

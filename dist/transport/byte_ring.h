@@ -6,12 +6,11 @@
 ///   [ . . . | b y t e s . . . . | . . . ]  read: bytes ever taken; only the consumer stores it
 ///     read ---^                            the byte with number i lies at i mod capacity
 ///
-/// Each side keeps a copy of the other side's counter in its own handle and looks at the real one
-/// only when the copy says that nothing can be done: so a cache line travels once per batch, not
-/// per call.
+/// Each side keeps a copy of the other side's counter and reads the real one only when the copy
+/// says that nothing can be moved: so a cache line travels once per batch, not once per call.
 ///
-/// Trust: counters come from memory that the peer writes, so no number of bytes is derived from
-/// them without being bounded by the capacity, which is kept outside of that memory.
+/// The peer writes the counters. They are not trusted: every number of bytes is limited by the
+/// capacity, which is kept outside of the shared memory.
 ///
 /// Thread-safety: one thread writes through its handle, another reads through its own.
 
@@ -21,29 +20,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <span>
 
 namespace lockstep::dist {
 
 class ByteRing {
  public:
-  /// Memory for a ring of `capacity` bytes (a power of two); it must be aligned to a cache line.
+  /// Memory for a ring of `capacity` bytes (a power of two). It must be aligned to a cache line;
+  /// zeroed memory is an empty ring.
   static constexpr std::size_t bytes_needed(std::size_t capacity) {
-    return sizeof(Counters) + capacity;
+    return sizeof(Counters) + (capacity + 63) / 64 * 64;
   }
 
-  /// Makes an empty ring in `memory`. Zeroed memory is an empty ring already.
-  static void format(void* memory) { new (memory) Counters{}; }
-
   ByteRing() = default;
-  /// A handle on the ring in `memory`, which must outlive it. One for each side.
+  /// A handle on the ring in `memory`, which must outlive it. Each side has one.
   ByteRing(void* memory, std::size_t capacity)
       : counters_(static_cast<Counters*>(memory)),
         bytes_(static_cast<std::byte*>(memory) + sizeof(Counters)),
-        capacity_(capacity),
-        mine_(0),
-        seen_(0) {}
+        capacity_(capacity) {}
 
   /// Producer: puts in as many bytes as fit and returns their number.
   std::size_t write(std::span<const std::byte> from) {
@@ -92,20 +86,5 @@ class ByteRing {
   std::uint64_t mine_ = 0;  // the counter that this side stores
   std::uint64_t seen_ = 0;  // the last known value of the other side's
 };
-
-/// Where the ring from one rank to another lies among those of all pairs of `ranks` ranks: 0->1,
-/// 0->2, ..., n-1->n-2. Nobody has one to itself.
-constexpr std::size_t stream_number(std::size_t ranks, int from, int to) {
-  return static_cast<std::size_t>(from) * (ranks - 1) +
-         static_cast<std::size_t>(to < from ? to : to - 1);
-}
-
-/// Capacity of each stream between `ranks` ranks of one machine: 256 KiB, less where all of them
-/// would add up to more than 64 MiB, at least 4 KiB. A power of two.
-constexpr std::size_t stream_capacity(std::size_t ranks) {
-  const std::size_t streams = ranks < 2 ? 1 : ranks * (ranks - 1);
-  const std::size_t share = (std::size_t{64} << 20) / streams;
-  return std::clamp(std::bit_floor(share), std::size_t{4} << 10, std::size_t{256} << 10);
-}
 
 }  // namespace lockstep::dist

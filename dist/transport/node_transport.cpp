@@ -1,6 +1,6 @@
-#include "lockstep/dist/transport/node_transport.h"
-
 #include <utility>
+
+#include "lockstep/dist/transport/transports.h"
 
 namespace lockstep::dist {
 namespace {
@@ -34,8 +34,8 @@ class NodeTransport final : public Transport {
 
   SharedRegion allocate(std::size_t bytes) override { return between_->allocate(bytes); }
 
-  // Waits where the rank was last waited for. Only a nap of TCP's would delay what comes through
-  // memory: while both are waited for, memory is asked to nap, in short portions.
+  // While a peer of this node is waited for, memory naps: its naps are short. A nap of TCP's, in
+  // poll(), would delay what comes through memory.
   void relax(unsigned round) override {
     if (std::exchange(inside_waits_, false))
       inside_->relax(round);

@@ -1,175 +1,149 @@
-#include "lockstep/dist/transport/shm.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <thread>
+#include <cerrno>
+#include <fstream>
+#include <limits>
+#include <string>
 
-#include "lockstep/dist/transport/backoff.h"
-#include "lockstep/dist/transport/byte_ring.h"
-#include "lockstep/dist/transport/shared_memory.h"
+#include "lockstep/dist/transport/memory_transport.h"
+#include "lockstep/dist/transport/regions.h"
+#include "lockstep/dist/transport/transports.h"
 
 namespace lockstep::dist {
-
 namespace {
 
-enum class Stage : std::uint32_t { none, writing, written };
-enum class PeerState : std::uint32_t { here, left, gone };
+double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-/// Zeroed memory is a valid control block: nobody gave up, everybody is here.
-struct alignas(64) Control {
-  std::atomic<Stage> aborted;
-  std::array<char, 1020> reason;
-};
-struct alignas(64) Presence {
-  std::atomic<PeerState> state;
-};
-static_assert(std::atomic<Stage>::is_always_lock_free);
-
-/// Where things lie in the shared memory.
-struct Layout {
-  std::size_t ranks;
-  std::size_t stream;  // capacity
-
-  std::size_t presence(int rank) const { return sizeof(Control) + sizeof(Presence) * index(rank); }
-  std::size_t ring(int from, int to) const {
-    return sizeof(Control) + sizeof(Presence) * ranks +
-           ByteRing::bytes_needed(stream) * stream_number(ranks, from, to);
+/// What the kernel thinks can be used without swapping; everything if it does not say.
+std::size_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  std::size_t kib = 0;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  std::size_t bytes() const { return ring(static_cast<int>(ranks), 0); }
-};
+  return std::numeric_limits<std::size_t>::max();
+}
 
-class ShmTransport final : public Transport {
+/// Memory without a name, of a fixed size. Too much is refused here, because a page that the
+/// machine cannot give would kill the process that touches it.
+Descriptor make_memory(std::size_t bytes) {
+  const std::size_t available = available_memory();
+  check<CommError>(bytes <= available, "{:.1f} MiB are needed, {:.1f} MiB are available",
+                   mib(bytes), mib(available));
+  Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
+                    ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
+  check<CommError>(made, "{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+  return memory;
+}
+
+/// Gives every page its place in memory and in this process's page table, so that training meets no
+/// page faults. Returns the problem if memory is short (a page fault would kill the process), else
+/// an empty text.
+std::string populate(std::byte* begin, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr int populate_write = MADV_POPULATE_WRITE;
+#else
+  constexpr int populate_write = 23;  // Linux 5.14; the C library's headers may be older
+#endif
+  ::madvise(begin, bytes, MADV_HUGEPAGE);  // where the system allows it
+  if (::madvise(begin, bytes, populate_write) == 0 || errno == EINVAL) return "";
+  return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+}
+
+/// Throws on every rank if any rank has a problem.
+void agree(Rendezvous& rendezvous, std::string_view what, const std::string& problem) {
+  const std::vector<std::string> problems = rendezvous.all_gather(what, problem);
+  for (std::size_t r = 0; r < problems.size(); ++r)
+    check<CommError>(problems[r].empty(), "[{}] rank {}: {}", what, r, problems[r]);
+}
+
+/// Rank 0's memfd of `bytes` bytes, in every rank; the size of its parts must be the same on all.
+Descriptor share_memfd(Rendezvous& rendezvous, std::string_view what, std::size_t part_bytes,
+                       std::size_t bytes) {
+  Descriptor memory;
+  std::string problem;
+  if (rendezvous.rank() == 0) {
+    try {
+      memory = make_memory(bytes);
+    } catch (const CommError& error) {
+      problem = error.what();
+    }
+  }
+  const std::vector<std::string> sizes = rendezvous.all_gather(what, std::to_string(part_bytes));
+  for (std::size_t r = 0; r < sizes.size(); ++r)
+    check<CommError>(sizes[r] == sizes[0], "[{}] rank 0 asks for {} bytes, rank {} for {}", what,
+                     sizes[0], r, sizes[r]);
+  agree(rendezvous, what, problem);
+  const int shared = rendezvous.share_descriptor(what, memory.get());
+  if (shared != memory.get()) memory = Descriptor(shared);
+  struct stat status {};
+  check<CommError>(
+      ::fstat(memory.get(), &status) == 0 && static_cast<std::size_t>(status.st_size) == bytes,
+      "[{}] expected {} bytes of shared memory, got {}", what, bytes, status.st_size);
+  return memory;
+}
+
+/// A region of all ranks. Collective. Every rank touches its own part first, so that the pages lie
+/// near its core. Throws CommError, on every rank, if memory is short or sizes differ.
+SharedRegion share_memory(Rendezvous& rendezvous, std::string_view what, std::size_t part_bytes) {
+  const std::size_t stride = whole_pages(part_bytes), total = stride * index(rendezvous.size());
+  const Descriptor memory = share_memfd(rendezvous, what, part_bytes, total);
+  void* const address = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  const bool mapped = address != MAP_FAILED;
+  const std::string problem = mapped ? "" : fmt::format("mapping: {}", system_message(errno));
+  const std::shared_ptr<void> keeper(mapped ? address : nullptr, [total](void* begin) {
+    if (begin) ::munmap(begin, total);
+  });
+  auto* const begin = static_cast<std::byte*>(address);
+  agree(rendezvous, what,
+        mapped ? populate(begin + stride * index(rendezvous.rank()), stride) : problem);
+  populate(begin, total);  // the others' parts too: all are there now
+  return cut_into_parts(keeper, rendezvous.size(), part_bytes);
+}
+
+class ShmTransport final : public MemoryTransport {
  public:
-  explicit ShmTransport(std::shared_ptr<Rendezvous> rendezvous);
-  ~ShmTransport() override {
-    auto expected = PeerState::here;
-    presence(rank_).state.compare_exchange_strong(expected, PeerState::left);
-  }
+  ShmTransport(std::shared_ptr<void> streams, std::shared_ptr<Rendezvous> rendezvous)
+      : MemoryTransport(std::move(streams), rendezvous->rank(), rendezvous->size(),
+                        stream_capacity(rendezvous->size())),
+        rendezvous_(std::move(rendezvous)) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   std::string_view name() const override { return "shm"; }
-  bool has_shared_memory() const override { return true; }
-
-  std::size_t send(int peer, std::span<const std::byte> bytes) override;
-  std::size_t receive(int peer, std::span<std::byte> bytes) override;
-  SharedRegion allocate(std::size_t bytes) override;
-  void relax(unsigned round) override;
-  bool spins(unsigned round) const override { return backoff_.spins(round); }
-  Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
-  void abort(std::string_view reason) noexcept override;
+  SharedRegion allocate(std::size_t bytes) override {
+    check_aborted();
+    return share_memory(*rendezvous_, "allocate", bytes);
+  }
+  void abort(std::string_view reason) noexcept override {
+    MemoryTransport::abort(reason);
+    rendezvous_->abort(reason);  // reaches those who wait in allocate()
+  }
 
  private:
-  Control& control() const { return *reinterpret_cast<Control*>(memory_.get()); }
-  Presence& presence(int rank) const {
-    return *reinterpret_cast<Presence*>(memory_.get() + layout_.presence(rank));
+  void look_for_gone_ranks() override {
+    if (now() < next_look_) return;
+    next_look_ = now() + std::chrono::milliseconds(2);
+    for (int peer = 0; peer < size(); ++peer)  // we could receive what it sent since the last look
+      if (presence(peer) == Presence::gone) fail_without(peer);
+    for (const int peer : rendezvous_->gone()) set_presence(peer, Presence::gone);
   }
-  void check_aborted() const {
-    if (control().aborted.load(std::memory_order_acquire) != Stage::none) [[unlikely]]
-      throw_reason();
-  }
-  [[noreturn]] void throw_reason() const;
-  PeerState state_of(int peer) const {
-    return presence(peer).state.load(std::memory_order_acquire);
-  }
-  [[noreturn]] void throw_absent(int peer) const;
 
   std::shared_ptr<Rendezvous> rendezvous_;
-  int rank_;
-  int size_;
-  Layout layout_;
-  std::shared_ptr<std::byte> memory_;
-  std::vector<ByteRing> out_;  // by peer
-  std::vector<ByteRing> in_;
-  Backoff backoff_;
   Seconds next_look_{0};
 };
-
-ShmTransport::ShmTransport(std::shared_ptr<Rendezvous> rendezvous)
-    : rendezvous_(std::move(rendezvous)),
-      rank_(rendezvous_->rank()),
-      size_(rendezvous_->size()),
-      layout_{index(size_), stream_capacity(index(size_))},
-      out_(index(size_)),
-      in_(index(size_)),
-      backoff_(size_) {
-  const std::size_t part = (layout_.bytes() + index(size_) - 1) / index(size_);
-  memory_ = share_memory(*rendezvous_, "shared memory", part);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    out_[index(peer)] = ByteRing(memory_.get() + layout_.ring(rank_, peer), layout_.stream);
-    in_[index(peer)] = ByteRing(memory_.get() + layout_.ring(peer, rank_), layout_.stream);
-  }
-}
-
-std::size_t ShmTransport::send(int peer, std::span<const std::byte> bytes) {
-  check_aborted();
-  if (state_of(peer) != PeerState::here) [[unlikely]]
-    throw_absent(peer);
-  return out_[index(peer)].write(bytes);
-}
-
-std::size_t ShmTransport::receive(int peer, std::span<std::byte> bytes) {
-  check_aborted();
-  ByteRing& ring = in_[index(peer)];
-  const std::size_t count = ring.read(bytes);
-  if (count > 0 || bytes.empty() || state_of(peer) == PeerState::here) return count;
-  const std::size_t last = ring.read(bytes);  // what it wrote between our two looks
-  if (last == 0) throw_absent(peer);
-  return last;
-}
-
-SharedRegion ShmTransport::allocate(std::size_t bytes) {
-  check_aborted();
-  const std::shared_ptr<std::byte> memory = share_memory(*rendezvous_, "allocate", bytes);
-  SharedRegion region{bytes, {}, memory};
-  for (int r = 0; r < size_; ++r)
-    region.base.push_back(memory.get() + whole_pages(bytes) * index(r));
-  return region;
-}
-
-void ShmTransport::relax(unsigned round) {
-  check_aborted();
-  if (!backoff_.relax(round) || now() < next_look_) return;
-  next_look_ = now() + std::chrono::milliseconds(2);
-  for (int peer = 0; peer < size_; ++peer)  // what it sent could be received since the last look
-    if (state_of(peer) == PeerState::gone) throw_absent(peer);
-  for (const int peer : rendezvous_->gone()) {
-    auto expected = PeerState::here;
-    presence(peer).state.compare_exchange_strong(expected, PeerState::gone);
-  }
-}
-
-void ShmTransport::abort(std::string_view reason) noexcept {
-  auto expected = Stage::none;
-  if (control().aborted.compare_exchange_strong(expected, Stage::writing)) {
-    std::array<char, 1020>& text = control().reason;  // zeroed: it ends with a 0
-    std::copy_n(reason.begin(), std::min(reason.size(), text.size() - 1), text.begin());
-    control().aborted.store(Stage::written, std::memory_order_release);
-  }
-  rendezvous_->abort(reason);  // reaches those who wait in allocate()
-}
-
-void ShmTransport::throw_reason() const {
-  for (int i = 0; i < 1000 && control().aborted.load(std::memory_order_acquire) != Stage::written;
-       ++i)
-    std::this_thread::yield();  // the writer may have been killed while it wrote: so not for ever
-  const std::array<char, 1020>& text = control().reason;
-  if (control().aborted.load(std::memory_order_acquire) != Stage::written)
-    throw PeerError("a rank gave up");
-  throw PeerError(std::string(text.begin(), std::find(text.begin(), text.end(), '\0')));
-}
-
-void ShmTransport::throw_absent(int peer) const {
-  check_aborted();  // it gave its reason before it left
-  fail<PeerError>("rank {} {}", peer, state_of(peer) == PeerState::left ? "has left" : "is gone");
-}
 
 }  // namespace
 
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous) {
-  return std::make_unique<ShmTransport>(std::move(rendezvous));
+  const int size = rendezvous->size();
+  const std::size_t bytes = MemoryTransport::bytes_needed(size, stream_capacity(size));
+  const std::size_t part = (bytes + index(size) - 1) / index(size);
+  const SharedRegion streams = share_memory(*rendezvous, "shared memory", part);
+  return std::make_unique<ShmTransport>(streams.keeper, std::move(rendezvous));
 }
 
 }  // namespace lockstep::dist

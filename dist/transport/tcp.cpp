@@ -1,149 +1,84 @@
-#include "lockstep/dist/transport/tcp.h"
-
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <optional>
 #include <thread>
 
-#include "lockstep/dist/rendezvous/interfaces.h"
-#include "lockstep/dist/rendezvous/join.h"
+#include "lockstep/dist/transport/transports.h"
 
 namespace lockstep::dist {
 
 namespace {
 
-bool contains(const std::vector<int>& ranks, int rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
+/// How long the reason for a lost connection may take to arrive.
+constexpr Seconds reason_time{0.2};
 
-/// How long the word on why a connection ended may take.
-constexpr Seconds word_time{0.2};
+// ---- connecting ----
 
-/// The connection to `peer` has ended. Was it killed, or did it give up because of another? Then it
-/// told rank 0 why before it closed its sockets, and the word needs a moment. Without rank 0 no
-/// word travels; since its end makes all others give up, it is the one to name. Throws PeerError as
-/// soon as it is known what happened, at the latest when `patience` has passed.
-void explain_loss(Rendezvous& rendezvous, int peer, const Deadline& patience) {
+/// Throws PeerError if any rank gave up, or if one of `ranks` is gone.
+void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
   const std::vector<int> gone = rendezvous.gone();
   if (const std::string reason = rendezvous.aborted(); !reason.empty()) throw PeerError(reason);
-  check<PeerError>(gone.empty() || gone.front() != 0, "rank 0 is gone");
-  check<PeerError>(!contains(gone, peer) && !patience.passed(), "rank {} is gone", peer);
+  for (const int rank : gone)
+    check<PeerError>(std::ranges::count(ranks, rank) == 0, "rank {} is gone", rank);
 }
 
-Token mesh_token(const Token& token, std::string_view nonce) {
-  return hmac(token, "mesh", {std::as_bytes(std::span(nonce))});
-}
-
-/// How the sockets come to be: rank r calls 0 ... r-1 and lets r+1 ... n-1 in.
-class Mesh {
- public:
-  explicit Mesh(Rendezvous& rendezvous)
-      : rendezvous_(rendezvous), own_(rendezvous.credentials()), deadline_(rendezvous.timeout()) {
-    sockets_.resize(index(own_.size));
+/// Every rank's address. Sets the token of the mesh: rank 0 adds a nonce to the job's token,
+/// because any user of a machine can reach a port, and not every launcher hands over a token. Where
+/// one does, it counts too: it has never been on the network.
+std::vector<std::string> exchange_addresses(Rendezvous& rendezvous, const std::string& mine,
+                                            Token& token) {
+  std::string nonce;
+  if (rendezvous.rank() == 0) {
+    const Token random = random_token();
+    nonce.assign(reinterpret_cast<const char*>(random.data()), random.size());
   }
-  std::vector<Descriptor> connect();
-
- private:
-  std::vector<std::string> exchange_addresses(const std::string& mine);
-  void connect_to_lower_ranks(const std::vector<std::string>& addresses);
-  void accept_higher_ranks(Acceptor& acceptor);
-  void await_admission(int peer, int socket);
-  void check_present(const std::vector<int>& ranks);
-
-  Rendezvous& rendezvous_;
-  Credentials own_;
-  Deadline deadline_;
-  std::vector<Descriptor> sockets_;  // by rank
-};
-
-std::vector<Descriptor> Mesh::connect() {
-  if (own_.size == 1) return std::move(sockets_);
-  try {
-    Endpoint here{.path = {}, .host = rendezvous_.address(), .port = 0};
-    Descriptor listener = listen_on(here);
-    here.port = local_port(listener.get());
-    const std::vector<std::string> addresses = exchange_addresses(here.text());
-    Acceptor acceptor(std::move(listener), own_, Purpose::mesh);
-    connect_to_lower_ranks(addresses);
-    accept_higher_ranks(acceptor);
-  } catch (const Error& error) {
-    rendezvous_.abort(error.what());
-    throw;
-  }
-  for (const Descriptor& socket : sockets_)
-    if (socket) send_without_delay(socket.get());
-  return std::move(sockets_);
-}
-
-/// Rank 0 adds a token of its own making: any user of a machine can reach a port, and not every
-/// launcher hands down a token. Where one does, that is mixed in: it has not been on the network.
-std::vector<std::string> Mesh::exchange_addresses(const std::string& mine) {
-  std::string prefix;
-  if (own_.rank == 0) {
-    const Token nonce = random_token();
-    prefix.assign(reinterpret_cast<const char*>(nonce.data()), nonce.size());
-  }
-  std::vector<std::string> addresses = rendezvous_.all_gather("tcp addresses", prefix + mine);
+  std::vector<std::string> addresses = rendezvous.all_gather("tcp addresses", nonce + mine);
   check<CommError>(addresses[0].size() > sizeof(Token), "[tcp] rank 0 gave no address");
-  own_.token = mesh_token(own_.token, std::string_view(addresses[0]).substr(0, sizeof(Token)));
+  token = hmac(token, "mesh", {std::as_bytes(std::span(addresses[0]).first(sizeof(Token)))});
   addresses[0].erase(0, sizeof(Token));
-  std::vector<std::string> hosts;
-  for (const std::string& address : addresses) hosts.push_back(Endpoint::parse(address).host);
-  check_reachable(hosts, own_.rank);
   return addresses;
 }
 
-/// A rank opens its acceptor when it has called all below it: so the ranks come in one after another.
-void Mesh::connect_to_lower_ranks(const std::vector<std::string>& addresses) {
-  for (int peer = 0; peer < own_.rank; ++peer) {
-    const Endpoint where = Endpoint::parse(addresses[index(peer)]);
-    std::string why = "timed out";
-    Descriptor& socket = sockets_[index(peer)];
-    while (!(socket = greet(where, own_, Purpose::mesh, deadline_, why)) && !deadline_.passed()) {
-      check_present({peer});
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    check<CommError>(static_cast<bool>(socket), "[tcp] rank {} cannot connect to rank {} at {}: {}",
-                     own_.rank, peer, where.text(), why);
-    await_admission(peer, socket.get());
+/// A connection with every other rank, by rank. A rank first connects to all lower ranks, in order,
+/// and then accepts all higher ones: so the ranks are admitted one after the other.
+std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
+  ConnectOptions options{.credentials = rendezvous.credentials(),
+                         .timeout = rendezvous.timeout(),
+                         .purpose = Purpose::mesh,
+                         .caller = "tcp",
+                         .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
+  Endpoint here{.path = {}, .host = rendezvous.address(), .port = 0};
+  Descriptor listener = listen_on(here);
+  here.port = local_port(listener.get());
+  std::vector<Endpoint> endpoints;
+  std::vector<std::string> hosts;
+  for (const std::string& text :
+       exchange_addresses(rendezvous, here.text(), options.credentials.token)) {
+    endpoints.push_back(Endpoint::parse(text));
+    hosts.push_back(endpoints.back().host);
   }
+  check_reachable(hosts, rendezvous.rank());
+
+  std::vector<Descriptor> lower;
+  for (int peer = 0; peer < rendezvous.rank(); ++peer)
+    lower.push_back(connect_to_rank(peer, endpoints[index(peer)], options));
+  std::vector<Descriptor> sockets = accept_higher_ranks(std::move(listener), here, options);
+  std::ranges::move(lower, sockets.begin());
+  return sockets;
 }
 
-void Mesh::await_admission(int peer, int socket) {
-  Reply reply = prove(socket, own_, Purpose::mesh, deadline_);
-  if (reply.kind == Reply::Kind::accepted) reply = read_answer(socket, deadline_);
-  for (const Deadline patience(word_time); reply.kind == Reply::Kind::closed;
-       std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-    explain_loss(rendezvous_, peer, patience);
-  check<CommError>(reply.kind == Reply::Kind::accepted,
-                   "[tcp] rank {}: rank {} did not answer its call", own_.rank, peer);
-}
+// ---- moving bytes ----
 
-void Mesh::check_present(const std::vector<int>& ranks) {
-  for (const int peer : rendezvous_.gone())
-    check<PeerError>(!contains(ranks, peer), "[tcp] rank {} is gone before it was connected", peer);
-  if (const std::string reason = rendezvous_.aborted(); !reason.empty()) throw PeerError(reason);
-}
-
-void Mesh::accept_higher_ranks(Acceptor& acceptor) {
-  while (true) {
-    std::vector<int> missing;
-    for (int peer = own_.rank + 1; peer < own_.size; ++peer)
-      if (!sockets_[index(peer)]) missing.push_back(peer);
-    if (missing.empty()) return;
-    check_present(missing);
-    check<CommError>(!deadline_.passed(), "[tcp] rank {}: after {:g} s {}", own_.rank,
-                     rendezvous_.timeout().count(), describe_ranks(missing, "missing"));
-    for (AcceptedPeer& peer : acceptor.wait(std::min(Seconds(0.02), deadline_.left()))) {
-      if (peer.version != protocol_version || !contains(missing, peer.rank)) continue;
-      answer(peer.socket.get(), Admission::accepted);
-      sockets_[index(peer.rank)] = std::move(peer.socket);
-    }
-  }
+/// The connection to `peer` has ended. Was it killed, or did it give up because of another? Then it
+/// told rank 0 why before it closed its sockets, and the reason needs a moment to arrive. Without
+/// rank 0 no reason arrives; since its end makes all others give up, it is the one to name. Throws
+/// PeerError as soon as it is known what happened, at the latest when `patience` has passed.
+void explain_loss(Rendezvous& rendezvous, int peer, const Deadline& patience) {
+  check_here(rendezvous, {0, peer});
+  check<PeerError>(!patience.passed(), "rank {} is gone", peer);
 }
 
 class TcpTransport final : public Transport {
@@ -174,7 +109,7 @@ class TcpTransport final : public Transport {
   };
   struct Loss {
     int peer;
-    Deadline patience{word_time};
+    Deadline patience{reason_time};
   };
   std::size_t moved(Link& link, int peer, std::ptrdiff_t count, short event, bool wanted);
 
@@ -185,8 +120,8 @@ class TcpTransport final : public Transport {
   Seconds next_look_{0};
 };
 
-/// Closing a socket with unread bytes throws away what the other end has not received yet. So: say
-/// goodbye, take what is there, close.
+/// Closing a socket with unread bytes throws away what the other end has not received yet.
+/// Therefore end our direction, read what is there, close.
 TcpTransport::~TcpTransport() {
   std::array<std::byte, 4096> rest;
   for (const Link& link : links_) {
@@ -197,7 +132,7 @@ TcpTransport::~TcpTransport() {
   }
 }
 
-/// The result of a transfer, and a note of what relax() has to wait for.
+/// The result of a transfer. Notes what relax() has to wait for.
 std::size_t TcpTransport::moved(Link& link, int peer, std::ptrdiff_t count, short event,
                                 bool wanted) {
   if (count == peer_closed) {
@@ -237,11 +172,11 @@ void TcpTransport::relax(unsigned round) {
   entries_.clear();
   for (const Link& link : links_)
     if (link.waits_for != 0) entries_.push_back({link.socket.get(), link.waits_for, 0});
-  if (entries_.empty())  // no bytes are waited for, but a GPU perhaps
+  if (entries_.empty())  // it waits for no bytes, but perhaps for a GPU
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   else
     ::poll(entries_.data(), entries_.size(), 20);
-  for (Link& link : links_) link.waits_for = 0;  // noted again by the next fruitless try
+  for (Link& link : links_) link.waits_for = 0;  // the next try that moves nothing notes it again
   if (now() < next_look_) return;
   next_look_ = now() + std::chrono::milliseconds(20);
   if (const std::string reason = rendezvous_->aborted(); !reason.empty()) throw PeerError(reason);
@@ -256,7 +191,15 @@ void TcpTransport::abort(std::string_view reason) noexcept {
 }  // namespace
 
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous) {
-  std::vector<Descriptor> sockets = Mesh(*rendezvous).connect();
+  std::vector<Descriptor> sockets(1);
+  try {
+    if (rendezvous->size() > 1) sockets = connect_mesh(*rendezvous);
+  } catch (const Error& error) {
+    rendezvous->abort(error.what());
+    throw;
+  }
+  for (const Descriptor& socket : sockets)
+    if (socket) send_without_delay(socket.get());
   return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
 }
 

@@ -1,21 +1,19 @@
 #pragma once
 /// A transport moves bytes between the ranks of one world: an ordered, bounded byte stream from
-/// every rank to every other, and, where the ranks can address each other's memory, regions of
-/// shared memory. It knows nothing of collectives. Only `allocate` waits for other ranks, and
-/// `relax` for a moment.
+/// every rank to every other and, where ranks can address each other's memory, shared regions. It
+/// knows nothing of collectives. Only `allocate` waits for other ranks, and `relax` for a moment.
 ///
 ///   transport   stream                              regions
 ///   threads     ring buffer in the process          anonymous pages of the process
 ///   shm         ring buffer in shared memory        a memfd that every rank maps
 ///   tcp         one non-blocking socket per pair    none
-///   simulated   bounded queue with virtual delays   the heap, on request
+///   simulated   bounded queue with virtual delays   pages of the process, on request
 ///
 /// Thread-safety: one Transport belongs to one rank and is used by one thread at a time.
 
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,12 +21,6 @@
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
-
-constexpr std::size_t page_bytes = 4096;
-/// `bytes` rounded up to whole pages, at least one.
-constexpr std::size_t whole_pages(std::size_t bytes) {
-  return bytes == 0 ? page_bytes : (bytes + page_bytes - 1) / page_bytes * page_bytes;
-}
 
 /// Memory of one size on every rank.
 struct SharedRegion {
@@ -44,26 +36,26 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;   ///< "threads", "shm", "tcp", "shm+tcp", "sim"
-  virtual bool has_shared_memory() const = 0;  ///< allocate() gives every rank's base
+  virtual bool has_shared_memory() const = 0;  ///< whether allocate() works
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.
-  /// Throws PeerError if the peer is gone or has given up.
+  /// Throws PeerError if the peer is gone or any rank has given up.
   virtual std::size_t send(int peer, std::span<const std::byte> bytes) = 0;
 
   /// Takes as many bytes as have arrived from `peer`, at most bytes.size(), perhaps 0. What a peer
-  /// sent before it went is delivered; only then PeerError is thrown (not always at once: the
-  /// reason may need a moment to arrive).
+  /// sent before it left is delivered. After that PeerError is thrown, perhaps not at once, because
+  /// the reason may need a moment to arrive.
   virtual std::size_t receive(int peer, std::span<std::byte> bytes) = 0;
 
   /// A region of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
-  /// call it in the same order with the same size. Blocks until every rank has called, at most the
-  /// join timeout. Only where has_shared_memory(); elsewhere it throws CommError.
+  /// call it in the same order with the same size. Blocks until every rank has called, at most for
+  /// the join timeout. Throws CommError then, for different sizes, and without shared memory.
   virtual SharedRegion allocate(std::size_t bytes) = 0;
 
-  /// Called when nothing could be moved, for the `round`-th time in a row: spins at first, then
-  /// yields the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.
+  /// To be called when nothing could be moved, for the `round`-th time in a row: spins at first,
+  /// then yields the core, then sleeps (or polls). Throws PeerError if a peer is found to be gone.
   virtual void relax(unsigned round) = 0;
-  /// Whether relax(round) spins: it then returns sooner than a look at the clock would.
+  /// Whether relax(round) spins: it then returns sooner than a look at the clock would take.
   virtual bool spins(unsigned /*round*/) const { return false; }
 
   /// Time since some fixed point; virtual in the simulated world.

@@ -1,32 +1,12 @@
-#include "lockstep/dist/world/process_fabric.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/collectives/host_communicator.h"
-#include "lockstep/dist/rendezvous/join.h"
-#include "lockstep/dist/rendezvous/rendezvous.h"
-#include "lockstep/dist/transport/node_transport.h"
-#include "lockstep/dist/transport/shm.h"
-#include "lockstep/dist/transport/tcp.h"
-#include "lockstep/dist/transport/threads.h"
+#include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep::dist {
 namespace {
-
-enum class Route : std::uint8_t { alone, shm, tcp, nodes };
-
-std::string_view name_of(Route route) {
-  switch (route) {
-    case Route::alone: return "threads";
-    case Route::shm: return "shm";
-    case Route::tcp: return "tcp";
-    case Route::nodes: return "shm+tcp";
-  }
-  return "?";
-}
 
 class ProcessFabric final : public Fabric {
  public:
@@ -37,24 +17,23 @@ class ProcessFabric final : public Fabric {
         nodes_(node_map(node_names)),
         wanted_(std::move(wanted)),
         options_(options),
-        route_(choose_route()) {
+        transport_(choose_transport()) {
     options_.communicator.nodes = nodes_;
   }
 
   int rank() const override { return rendezvous_->rank(); }
   int size() const override { return rendezvous_->size(); }
-  std::string_view transport() const override { return name_of(route_); }
+  std::string_view transport() const override { return transport_; }
   std::unique_ptr<Communicator> connect() override {
-    return complete(std::make_unique<HostCommunicator>(make_transport(), options_.communicator),
-                    options_);
+    return make_communicator(make_transport(), options_);
   }
   std::shared_ptr<Fabric> split(int color) override;
   void abort(std::string_view reason) noexcept override { rendezvous_->abort(reason); }
 
  private:
-  bool one_machine() const { return nodes_.ranks.size() == 1; }
-  Route choose_route() const;
+  std::string_view choose_transport() const;
   std::unique_ptr<Transport> make_transport();
+  RendezvousOptions group_options(int color, const std::vector<int>& members);
   std::shared_ptr<Rendezvous> group_rendezvous(int color, const std::vector<int>& members);
 
   std::shared_ptr<Rendezvous> rendezvous_;
@@ -62,66 +41,66 @@ class ProcessFabric final : public Fabric {
   NodeMap nodes_;
   std::string wanted_;
   FabricOptions options_;
-  Route route_;
+  std::string_view transport_;
   std::shared_ptr<Rendezvous> local_;  // among the ranks of this node, where nodes have several
   int splits_ = 0;
 };
 
-Route ProcessFabric::choose_route() const {
-  if (size() == 1) return Route::alone;
-  if (one_machine()) return wanted_ == "tcp" ? Route::tcp : Route::shm;
+std::string_view ProcessFabric::choose_transport() const {
+  if (size() == 1) return "threads";
+  if (nodes_.ranks.size() == 1) return wanted_ == "tcp" ? "tcp" : "shm";
   check<UsageError>(wanted_ != "shm",
                     "[world] transport shm needs all ranks on one machine, they are on {}",
                     nodes_.ranks.size());
   const bool alone = std::ranges::all_of(nodes_.ranks, [](const auto& r) { return r.size() == 1; });
-  return wanted_ == "tcp" || alone ? Route::tcp : Route::nodes;
+  return wanted_ == "tcp" || alone ? "tcp" : "shm+tcp";
 }
 
 std::unique_ptr<Transport> ProcessFabric::make_transport() {
-  switch (route_) {
-    case Route::alone: return std::move(threads_transports(1).front());
-    case Route::shm: return shm_transport(rendezvous_);
-    case Route::tcp: return tcp_transport(rendezvous_);
-    case Route::nodes: break;
-  }
+  if (transport_ == "threads") return std::move(threads_transports(1).front());
+  if (transport_ == "shm") return shm_transport(rendezvous_);
+  if (transport_ == "tcp") return tcp_transport(rendezvous_);
   const int node = nodes_.node_of[index(rank())];
   if (!local_) local_ = group_rendezvous(node, nodes_.ranks[index(node)]);
   auto local = local_->size() > 1 ? shm_transport(local_) : nullptr;
   return node_transport(tcp_transport(rendezvous_), std::move(local), nodes_);
 }
 
-/// Collective over all ranks: the first member of each group listens and tells the others where.
-std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(int color,
-                                                            const std::vector<int>& members) {
-  const auto me = std::ranges::find(members, rank()) - members.begin();
+/// Without the address. For a rank in none of the groups, its place is members.size().
+RendezvousOptions ProcessFabric::group_options(int color, const std::vector<int>& members) {
   RendezvousOptions options;
   options.timeout = rendezvous_->timeout();
   options.credentials = rendezvous_->credentials();
-  // Of all its ancestors, in their order: groups of groups are different jobs.
+  // Depends on all ancestors, in their order: groups of groups are different jobs.
   options.credentials.job =
       fnv1a(fmt::format("{:016x} split {} color {}", options.credentials.job, ++splits_, color));
-  options.credentials.rank = static_cast<int>(me);
+  options.credentials.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   options.credentials.size = static_cast<int>(members.size());
   options.one_machine = std::ranges::all_of(
       members, [&](int r) { return names_[index(r)] == names_[index(rank())]; });
-
   options.own_address = rendezvous_->address();
+  return options;
+}
 
+/// Collective over all ranks: the first member of each group listens and tells the others where.
+std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(int color,
+                                                            const std::vector<int>& members) {
+  RendezvousOptions options = group_options(color, members);
+  const auto& [token, job, place, group_size] = options.credentials;
   Descriptor listener;
-  if (me == 0 && members.size() > 1) {
-    if (options.one_machine)  // two jobs may have one name
-      options.address.path =
-          fmt::format("{}/group-{:016x}-{}", private_folder(), options.credentials.job, ::getpid());
+  if (place == 0 && group_size > 1) {
+    if (options.one_machine)  // with the process's number, because two jobs may have one name
+      options.address.path = fmt::format("{}/group-{:016x}-{}", private_folder(), job, ::getpid());
     else
       options.address.host = rendezvous_->address();
-    listener = listen_on(options.address, options.one_machine ? dist::ListenScope::this_machine
-                                                              : dist::ListenScope::other_machines);
+    listener = listen_on(options.address, options.one_machine ? ListenScope::this_machine
+                                                              : ListenScope::other_machines);
     if (!options.one_machine) options.address.port = local_port(listener.get());
   }
   const std::string mine = listener ? options.address.text() : "";
   const std::vector<std::string> addresses = rendezvous_->all_gather("groups", mine);
-  if (me >= std::ssize(members)) return nullptr;  // of no group
-  if (members.size() > 1) options.address = Endpoint::parse(addresses[index(members[0])]);
+  if (place >= group_size) return nullptr;
+  if (group_size > 1) options.address = Endpoint::parse(addresses[index(members[0])]);
   return join_rendezvous(options, std::move(listener));
 }
 
@@ -141,7 +120,7 @@ std::shared_ptr<Fabric> ProcessFabric::split(int color) {
 
 }  // namespace
 
-std::shared_ptr<Fabric> process_fabric(const Launch& launch, const std::string& transport,
+std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
                                        const FabricOptions& options) {
   check<UsageError>(transport.empty() || transport == "shm" || transport == "tcp",
                     "[world] the transport between processes must be shm or tcp, got '{}'",
@@ -150,14 +129,13 @@ std::shared_ptr<Fabric> process_fabric(const Launch& launch, const std::string& 
       transport != "shm" || launch.one_machine(),
       "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
       launch.local_size, launch.size);
-  const RendezvousOptions rendezvous_options =
-      launch.size == 1 ? RendezvousOptions{}
-                       : dist::rendezvous_options(launch, options.communicator.timeout);
-  const bool memory = launch.one_machine() && rendezvous_options.address.is_unix();
+  RendezvousOptions meeting;
+  if (launch.size > 1) meeting = rendezvous_options(launch, options.communicator.timeout);
+  const bool memory = launch.one_machine() && meeting.address.is_unix();
   check<UsageError>(transport != "shm" || memory || launch.size == 1,
                     "[world] transport shm needs a rendezvous at unix:/PATH, got '{}'",
                     launch.rendezvous);
-  const auto rendezvous = join_rendezvous(rendezvous_options);
+  const auto rendezvous = join_rendezvous(meeting);
   const std::string node = launch.node.empty()
                                ? fmt::format("of rank {}", launch.rank - launch.local_rank)
                                : launch.node;

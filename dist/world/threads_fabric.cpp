@@ -1,16 +1,18 @@
-#include "lockstep/dist/world/threads_fabric.h"
-
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "lockstep/core/gpu/gpu.h"
+#include "lockstep/dist/gpu/device_communicator.h"
+#include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep::dist {
 namespace {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
-/// What the ranks of one group share: whoever comes first makes what all of them take.
+/// What the ranks of one group share. The rank that comes first makes what all of them take.
 class Meeting {
  public:
   Meeting(int size, const ThreadsOptions& streams) : size_(size), streams_(streams) {}
@@ -51,9 +53,7 @@ class ThreadsFabric final : public Fabric {
   std::string_view transport() const override { return "threads"; }
 
   std::unique_ptr<Communicator> connect() override {
-    return complete(std::make_unique<HostCommunicator>(meeting_->take(connections_++, rank_),
-                                                       options_.communicator),
-                    options_);
+    return make_communicator(meeting_->take(connections_++, rank_), options_);
   }
 
   std::shared_ptr<Fabric> split(int color) override {
@@ -75,12 +75,12 @@ class ThreadsFabric final : public Fabric {
     try {
       make_control();
       control_->abort(reason);
-    } catch (const std::exception&) {  // no memory: the others run into their timeout
+    } catch (const std::exception&) {  // no memory: the others will time out
     }
   }
 
  private:
-  static constexpr int control_number = -1;  // no connection's
+  static constexpr int control_number = -1;  // no other connection's
   void make_control() {
     if (!control_) control_.emplace(meeting_->take(control_number, rank_), options_.communicator);
   }
@@ -94,9 +94,16 @@ class ThreadsFabric final : public Fabric {
 
 }  // namespace
 
+std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> transport,
+                                                const FabricOptions& options) {
+  auto host = std::make_unique<HostCommunicator>(std::move(transport), options.communicator);
+  if (!gpu::kind()) return host;
+  return std::make_unique<DeviceCommunicator>(std::move(host), options.engine);
+}
+
 std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const ThreadsOptions& streams,
                                                      const FabricOptions& options) {
-  check<UsageError>(size >= 1, "[threads] a world has at least 1 rank, got {}", size);
+  check<UsageError>(size >= 1, "[world] a world has at least 1 rank, got {}", size);
   const auto meeting = std::make_shared<Meeting>(size, streams);
   std::vector<std::shared_ptr<Fabric>> fabrics;
   for (int rank = 0; rank < size; ++rank)

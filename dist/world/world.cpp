@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/world/process_fabric.h"
-#include "lockstep/dist/world/threads_fabric.h"
+#include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep {
 
@@ -52,9 +52,13 @@ struct World::Membership {
 
 namespace {
 
-dist::FabricOptions fabric_options(const JoinOptions& options) {
+void check_timeout(const JoinOptions& options) {
   check<UsageError>(options.timeout > dist::Seconds(0),
                     "[world] the timeout must be positive, got {} s", options.timeout.count());
+}
+
+dist::FabricOptions fabric_options(const JoinOptions& options) {
+  check_timeout(options);
   using enum dist::EngineKind;
   const bool over_nccl = options.comm.starts_with("nccl"), over_ipc = options.transport == "ipc";
   const auto algorithm = dist::algorithm_named(over_nccl ? "auto" : options.comm);
@@ -74,19 +78,29 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
   return {{*algorithm, options.timeout}, engine};
 }
 
-/// The transport of what is on the host: GPUs that route each other by ipc share a machine.
+/// The transport of tensors on the host: with ipc, which is for tensors on GPUs, as without a wish.
 std::string host_transport(const JoinOptions& options) {
   return options.transport == "ipc" ? "" : options.transport;
 }
 
-/// Remembers the error to report: the first one, but a cause rather than an echo.
+std::shared_ptr<dist::Fabric> join_fabric(const dist::LaunchInfo& launch,
+                                          const JoinOptions& options) {
+  if (options.comm != "mpi")
+    return dist::process_fabric(launch, host_transport(options), fabric_options(options));
+  check_timeout(options);
+  check<UsageError>(options.transport.empty(),
+                    "[world] comm mpi has a transport of its own, not '{}'", options.transport);
+  return dist::mpi_fabric(options.timeout);
+}
+
+/// Remembers the error to report: the first one, but a cause rather than a consequence.
 class FirstError {
  public:
-  void add(std::exception_ptr error, bool echo) {
+  void add(std::exception_ptr error, bool consequence) {
     const std::lock_guard lock(mutex_);
-    if (error_ && (echo || !echo_)) return;
+    if (error_ && (consequence || !consequence_)) return;
     error_ = std::move(error);
-    echo_ = echo;
+    consequence_ = consequence;
   }
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
@@ -95,7 +109,7 @@ class FirstError {
  private:
   std::mutex mutex_;
   std::exception_ptr error_;
-  bool echo_ = false;
+  bool consequence_ = false;
 };
 
 }  // namespace
@@ -106,19 +120,9 @@ std::vector<std::string> communicator_names() {
 }
 
 World World::join(const JoinOptions& options) {
-  const dist::Launch launch = dist::read_environment().value_or(dist::Launch{});
-  std::shared_ptr<dist::Fabric> fabric;
-  if (options.comm == "mpi") {
-    check<UsageError>(options.transport.empty(),
-                      "[world] comm mpi has a transport of its own, not '{}'", options.transport);
-    check<UsageError>(options.timeout > dist::Seconds(0),
-                      "[world] the timeout must be positive, got {} s", options.timeout.count());
-    fabric = dist::mpi_fabric(options.timeout);
-  } else {
-    fabric = dist::process_fabric(launch, host_transport(options), fabric_options(options));
-  }
-  return World(
-      std::make_shared<Membership>(std::move(fabric), launch.local_rank, launch.local_size));
+  const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
+  return World(std::make_shared<Membership>(join_fabric(launch, options), launch.local_rank,
+                                            launch.local_size));
 }
 
 int World::rank() const { return membership_->communicator->rank(); }
@@ -161,9 +165,9 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   const auto fabrics = dist::threads_fabrics(size, stream_options, fabric);
   FirstError first;
   const auto run_rank = [&](int rank) {
-    std::optional<World> world;  // if it cannot be made, its transport goes, as of a rank that left
-    const auto give_up = [&](bool echo, const std::string& reason) {
-      first.add(std::current_exception(), echo);
+    std::optional<World> world;  // if it cannot be made, the others see that this rank left
+    const auto give_up = [&](bool consequence, const std::string& reason) {
+      first.add(std::current_exception(), consequence);
       if (world) world->abort(reason);
     };
     try {

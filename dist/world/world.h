@@ -19,31 +19,31 @@ namespace lockstep {
 
 struct JoinOptions {
   std::string comm = "auto";  ///< one of communicator_names()
-  /// shm or tcp; empty: shm inside a machine, tcp between machines. For tensors on GPUs: ipc (then
-  /// those on the host go as with an empty one).
+  /// shm or tcp; empty: shm inside a machine, tcp between machines. Or ipc, for tensors on GPUs;
+  /// those on the host then use what an empty text means.
   std::string transport = "";
   dist::Seconds timeout{60};  ///< for joining, and for a collective in which nothing moves
 };
 
 /// What JoinOptions::comm can be:
 ///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/collectives/choice.h
-///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); those on the host: auto
+///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); on the host: auto
 ///   mpi                 MPI's collectives and transport
-/// With auto and direct, tensors on GPUs take NCCL where every rank has a GPU of its own. Else, and
-/// with ring, they take CUDA IPC if the ranks are on one machine; else they must be copied to the
-/// host (DDP does that).
+/// With auto and direct, tensors on GPUs use NCCL if every rank has a GPU of its own. Otherwise,
+/// and with ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied
+/// to the host (DDP does that).
 std::vector<std::string> communicator_names();
 
-/// A value: copies stand for the same membership, which ends with the last of them. That it ends
-/// does not disturb ranks that still work, unless it ends while an exception is on its way: then
-/// the other ranks fail, too, instead of waiting for us.
+/// A value: copies stand for the same membership, which ends with the last of them. Ranks that
+/// still work are not disturbed. But if it ends while an exception is being thrown, the other ranks
+/// fail instead of waiting for this one.
 ///
 /// Thread-safety: one World belongs to one rank and is used by one thread at a time.
 class World {
  public:
-  /// Joins the world that the environment describes (dist/rendezvous/environment.h). A process that was
-  /// started alone is a world of 1. Blocks until all ranks have joined. Throws UsageError for
-  /// options or an environment that make no sense; CommError as join_rendezvous does.
+  /// Joins the world that the environment describes (dist/rendezvous/environment.h). A process that
+  /// was started alone is a world of 1. Blocks until all ranks have joined. Throws UsageError for
+  /// options or an environment that make no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
 
   int rank() const;
@@ -52,21 +52,21 @@ class World {
   int local_size() const;
   dist::Communicator& communicator() const;
   /// A second one among the same ranks, with an order of its own: for collectives of layers, within
-  /// forward and backward. On the first one they would stand in line with the reducer's buckets,
-  /// whose place in that line depends on what each rank's loss reaches. Collective the first time.
+  /// forward and backward. The first one runs the reducer's buckets in call order, and when a
+  /// bucket is called depends on what each rank's loss reaches. Collective the first time.
   dist::Communicator& layer_communicator() const;
-  std::string_view transport()
-      const;  ///< "shm", "tcp", "shm+tcp", "mpi" or "threads"; a world of 1 needs no better
+  /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).
+  std::string_view transport() const;
 
   operator Shard() const { return {rank(), size()}; }
 
-  /// A world of some of the ranks, in the order of this world; nothing on ranks that are not among
-  /// them.
-  /// Collective over all ranks of this world, with the same ranks everywhere. local_rank() stays
-  /// what it is: the rank's place on its machine. Ranks in several groups use their communicators
-  /// in the same order everywhere, or they wait for each other in a circle.
+  /// A world of some of the ranks, in the order of this world; nothing on the other ranks.
+  /// Collective over all ranks of this world, with the same `ranks` everywhere. local_rank() stays
+  /// the rank's place on its machine. A rank in several groups must use their communicators in the
+  /// same order as the others, or they deadlock. Throws UsageError for a rank that does not exist
+  /// or is listed twice, CommError if ranks give different lists.
   std::optional<World> new_group(const std::vector<int>& ranks) const;
-  /// Several groups at once: the ranks that give the same color. Nothing for a negative color.
+  /// Several groups at once: of the ranks that give the same color. Nothing for a negative color.
   std::optional<World> split(int color) const;
 
   /// Lets the other ranks fail, with this reason.
@@ -80,10 +80,10 @@ class World {
   std::shared_ptr<Membership> membership_;
 };
 
-/// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If any of
-/// them threw, the others are made to fail, and the first error that is not an echo of another's
-/// (PeerError) is thrown; Error if a thread cannot be started. `options.transport` must be empty or
-/// "threads".
+/// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If one of
+/// them threw, the others are made to fail, and the first error is thrown that is not a consequence
+/// of another rank's (PeerError). Throws Error if a thread cannot be started, UsageError if
+/// `options.transport` is neither empty nor "threads".
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
 
 namespace dist {

@@ -87,7 +87,7 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)
-    return dist::launch_self({.ranks = ranks}, argc, argv);
+    return launch::run_this_program({.ranks = ranks}, argc, argv);
   else
     body(World::join(join));
   return 0;

@@ -181,22 +181,22 @@ TEST_CASE("launch: what a rank leaves behind after success is killed too" *
   CHECK(job.family().empty());
 }
 
-TEST_CASE("launch: the cause is reported, not an echo that came first") {
+TEST_CASE("launch: the cause is reported, not a consequence that came first") {
   const TemporaryFolder folder;
   const std::string flag = folder / "flag";
   const std::string wait = "while [ ! -e " + flag + " ]; do sleep 0.01; done; ";
-  const std::string echo =
-      record("echo [all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
+  const std::string consequence =
+      record("consequence [all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
   {
     const Ended ended =
         run(launched(2, "if [ $RANK = 1 ]; then " + wait + record("cause [load_idx] no such file") +
-                            "exit 2; fi; " + echo));
+                            "exit 2; fi; " + consequence));
     CHECK(ended.code == 2);
     CHECK(ended.err == "error: rank 1 failed with exit code 2: [load_idx] no such file\n");
   }
   std::filesystem::remove(flag);
   {
-    const Ended ended = run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + echo));
+    const Ended ended = run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + consequence));
     CHECK(ended.code == 1);
     CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
   }
@@ -321,13 +321,13 @@ TEST_CASE("launch: a killed guardian does no harm") {
 }
 
 // The ranks of the test below: this test program again, which runs just this.
-TEST_CASE("launch_self: one rank" * doctest::skip()) {
+TEST_CASE("run_this_program: one rank" * doctest::skip()) {
   MESSAGE("rank ", std::string(std::getenv("RANK")), " of ",
           std::string(std::getenv("WORLD_SIZE")));
 }
 
-TEST_CASE("launch_self: every rank is the same program with the same arguments") {
-  const char* arguments[] = {"ignored", "--no-skip", "-s", "-tc=launch_self: one rank"};
+TEST_CASE("run_this_program: every rank is the same program with the same arguments") {
+  const char* arguments[] = {"ignored", "--no-skip", "-s", "-tc=run_this_program: one rank"};
   int out[2];
   REQUIRE(pipe(out) == 0);
   std::fflush(stdout);
@@ -336,7 +336,7 @@ TEST_CASE("launch_self: every rank is the same program with the same arguments")
     dup2(out[1], STDOUT_FILENO);
     close(out[0]);
     close(out[1]);
-    _exit(lockstep::dist::launch_self({.ranks = 2}, 4, arguments));
+    _exit(lockstep::launch::run_this_program({.ranks = 2}, 4, arguments));
   }
   close(out[1]);
   std::string text;

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 #include "support/program.h"
 
 using namespace lockstep;

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <memory>
 
-#include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -129,9 +129,9 @@ TEST_CASE("nodes: a failure on one ends all, with one message and one code" *
     Launchers({1, 1, 1}, shell("[ $RANK = 1 ] || exit 0; sleep 0.3; exit 5"))
         .expect(5, "error: rank 1 on node 1 failed with exit code 5\n");
   }
-  SUBCASE("the cause, not an echo that came first") {
+  SUBCASE("the cause, not a consequence that came first") {
     const std::string script =
-        "if [ $RANK = 0 ]; then echo 'echo rank 1 is gone' > /proc/self/fd/$LOCKSTEP_ERROR_FD; "
+        "if [ $RANK = 0 ]; then echo 'consequence rank 1 is gone' > /proc/self/fd/$LOCKSTEP_ERROR_FD; "
         "else sleep 0.3; echo 'cause no such file' > /proc/self/fd/$LOCKSTEP_ERROR_FD; fi; exit 2";
     Launchers({1, 1}, shell(script))
         .expect(2, "error: rank 1 on node 1 failed with exit code 2: no such file\n");

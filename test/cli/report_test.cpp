@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep;
 using dist::Descriptor;
@@ -129,7 +129,7 @@ TEST_CASE("run_main: a program that has said itself why it fails") {
   CHECK(launched.code == 3);
   CHECK(launched.err.empty());
   CHECK(launched.records == "cause \n");
-  CHECK(dist::read_record("cause ")->message.empty());
+  CHECK(launch::read_record("cause ")->message.empty());
 
   const Outcome unheard = run_child([]() -> int {
     const int full = open("/dev/full", O_WRONLY);
@@ -146,8 +146,8 @@ TEST_CASE("run_main: under a launcher the message goes into its pipe") {
   CHECK(cause.err.empty());
   CHECK(cause.records == "cause [x] bad\n");
 
-  const Outcome echo = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
-  CHECK(echo.records == "echo rank 1 is gone\n");
+  const Outcome consequence = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
+  CHECK(consequence.records == "consequence rank 1 is gone\n");
   const Outcome own = run_child([]() -> int { fail<CommError>("timed out"); }, "pipe");
   CHECK(own.records == "cause timed out\n");
 }
@@ -161,16 +161,16 @@ TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone"
 }
 
 TEST_CASE("records: there and back") {
-  for (bool echo : {false, true}) {
-    std::string line = dist::write_record({echo, "cause echo: a\tb"});
+  for (bool consequence : {false, true}) {
+    std::string line = launch::write_record({consequence, "cause echo: a\tb"});
     REQUIRE(line.back() == '\n');
     line.pop_back();
-    const auto record = dist::read_record(line);
+    const auto record = launch::read_record(line);
     REQUIRE(record);
-    CHECK(record->echo == echo);
+    CHECK(record->consequence == consequence);
     CHECK(record->message == "cause echo: a b");
   }
-  CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
+  CHECK(launch::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
   for (const char* line : {"", "cause", "Cause x", "something else", "\x01"})
-    CHECK_FALSE(dist::read_record(line));
+    CHECK_FALSE(launch::read_record(line));
 }

@@ -9,11 +9,10 @@
 #include <csignal>
 #include <thread>
 
-#include "lockstep/dist/rendezvous/descriptor.h"
-#include "lockstep/launch/output.h"
+#include "lockstep/launch/process.h"
 #include "support/program.h"
 
-using namespace lockstep::dist;
+using namespace lockstep::launch;
 using lockstep::test::contains;
 
 namespace {
@@ -21,14 +20,14 @@ namespace {
 RankOutcome fine(int order) { return {.order = order}; }
 RankOutcome code(int order, int exit_code) { return {.order = order, .exit_code = exit_code}; }
 RankOutcome killed(int order, int signal) { return {.order = order, .signal = signal}; }
-RankOutcome echo(int order) {
+RankOutcome consequence(int order) {
   return {.order = order, .exit_code = 1, .record = FailureRecord{true, "rank x is gone"}};
 }
 RankOutcome cause(int order, int exit_code, const char* message) {
   return {.order = order, .exit_code = exit_code, .record = FailureRecord{false, message}};
 }
 
-JobResult judge_all(const std::vector<RankOutcome>& outcomes) { return judge(outcomes); }
+JobResult judge_all(const std::vector<RankOutcome>& outcomes) { return result_of(outcomes); }
 
 }  // namespace
 
@@ -58,13 +57,14 @@ TEST_CASE("result: the first failure in time wins, not the lowest rank") {
   CHECK(judge_all({code(2, 5), code(1, 6), fine(0)}).exit_code == 6);
 }
 
-TEST_CASE("result: a cause beats echoes that were seen before it") {
-  const std::vector<RankOutcome> outcomes{echo(0), echo(1), cause(2, 3, "[load] no such file")};
+TEST_CASE("result: a cause beats consequences that were seen before it") {
+  const std::vector<RankOutcome> outcomes{consequence(0), consequence(1),
+                                          cause(2, 3, "[load] no such file")};
   CHECK(judge_all(outcomes).exit_code == 3);
   CHECK(judge_all(outcomes).report ==
         "error: rank 2 failed with exit code 3: [load] no such file\n");
-  CHECK(
-      contains(judge_all({echo(0), killed(1, SIGSEGV)}).report, "rank 1 was killed by signal 11"));
+  CHECK(contains(judge_all({consequence(0), killed(1, SIGSEGV)}).report,
+                 "rank 1 was killed by signal 11"));
 }
 
 TEST_CASE("result: a rank killed by a signal beats what others said before") {
@@ -87,25 +87,25 @@ TEST_CASE("result: nothing is added to what a rank has said itself") {
         "error: rank 0 was killed by signal 9 (Killed)\n");
 }
 
-TEST_CASE("result: a rank that was about to report an echo and then got killed is a cause") {
-  RankOutcome both = echo(1);
+TEST_CASE("result: a rank that was about to report a consequence and then got killed is a cause") {
+  RankOutcome both = consequence(1);
   both.exit_code = 0;
   both.signal = SIGKILL;
-  CHECK(contains(judge_all({echo(0), both}).report, "rank 1 was killed by signal 9"));
+  CHECK(contains(judge_all({consequence(0), both}).report, "rank 1 was killed by signal 9"));
 }
 
 TEST_CASE("result: ranks that the launcher stopped are not to blame") {
   RankOutcome stopped = killed(1, SIGTERM);
   stopped.stopped = true;
-  CHECK(contains(judge_all({stopped, echo(0)}).report, "rank 1 failed with exit code 1"));
+  CHECK(contains(judge_all({stopped, consequence(0)}).report, "rank 1 failed with exit code 1"));
   CHECK(judge_all({stopped, fine(0)}).exit_code == 1);
 }
 
-TEST_CASE("result: with echoes only, the rank that left early without a word is named") {
-  CHECK(judge_all({echo(2), fine(1), fine(0)}).report ==
+TEST_CASE("result: with consequences only, the rank that ended well before is named") {
+  CHECK(judge_all({consequence(2), fine(1), fine(0)}).report ==
         "error: rank 0 failed with exit code 1: rank x is gone\n"
         "rank 2 had ended before, with exit code 0\n");
-  CHECK_FALSE(contains(judge_all({echo(0), fine(1)}).report, "had ended before"));
+  CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "had ended before"));
   CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "had ended before"));
 }
 
@@ -149,15 +149,8 @@ TEST_CASE("output: a line without end is cut") {
         std::vector<std::size_t>{LineSplitter::longest_line, LineSplitter::longest_line, 5});
 }
 
-TEST_CASE("output: the tail keeps the last lines in order") {
-  Tail tail(3);
-  CHECK(tail.lines().empty());
-  for (const char* line : {"1", "2", "3", "4", "5"}) tail.add(line);
-  CHECK(tail.lines() == std::vector<std::string>{"3", "4", "5"});
-}
-
 TEST_CASE("output: a full pipe that does not block loses nothing") {
-  Pipe ends = make_pipe();
+  lockstep::dist::Pipe ends = lockstep::dist::make_pipe();
   fcntl(ends.write_end.get(), F_SETFL, O_NONBLOCK);
   std::string text, got;
   for (int i = 0; i < 100'000; ++i) text += std::to_string(i);  // more than a pipe holds

@@ -13,10 +13,12 @@
 #include <thread>
 
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/rendezvous/interfaces.h"
 #include "support/forked_ranks.h"
 
-namespace lockstep::dist {
+namespace lockstep::launch {
+
+using namespace dist;
+
 namespace {
 
 using test::contains;
@@ -42,15 +44,15 @@ std::vector<std::string> run_nodes(int count, const std::function<void(int)>& bo
   return errors;
 }
 
-/// Lets all nodes look until everybody has the job's result.
-JobResult await_verdict(Nodes& nodes) {
+/// Receives until this node has the job's result.
+JobResult await_result(Nodes& nodes) {
   const Deadline deadline(Seconds(20));
   while (!nodes.result()) {
     expect(!deadline.passed(), "no result");
     std::vector<pollfd> sources;
     nodes.add_sources(sources);
     ::poll(sources.data(), sources.size(), 10);
-    nodes.look();
+    nodes.receive();
   }
   return *nodes.result();
 }
@@ -182,7 +184,7 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
         plans[index(node)] = nodes.plan();
         expect(!nodes.result() && !nodes.stopping(), "too early");
         nodes.report({});
-        expect(await_verdict(nodes).cause == Cause::none, "not well");
+        expect(await_result(nodes).cause == Cause::none, "not well");
       });
       for (const std::string& error : errors) CHECK(error == "");
       for (int n = 0; n < count; ++n) {
@@ -202,7 +204,7 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
 
 TEST_CASE("nodes: the failure nearest to the cause is everybody's") {
   const std::string address = test::free_address();
-  const JobResult echo{1, "error: rank 0 lost its peer\n", Cause::echo};
+  const JobResult consequence{1, "error: rank 0 lost its peer\n", Cause::consequence};
   const JobResult killed{1, "error: rank 2 was killed\n", Cause::killed};
   const JobResult quiet{3, "", Cause::failed};  // has said why itself
   for (const int culprit : {0, 1, 2}) {
@@ -211,8 +213,8 @@ TEST_CASE("nodes: the failure nearest to the cause is everybody's") {
       std::vector<JobResult> seen(3);
       const auto errors = run_nodes(3, [&](int node) {
         Nodes nodes(options_for(address, node, 3), 1);
-        nodes.report(node == culprit ? cause : echo);
-        seen[index(node)] = await_verdict(nodes);
+        nodes.report(node == culprit ? cause : consequence);
+        seen[index(node)] = await_result(nodes);
         expect(nodes.stopping(), "node {} would not stop its ranks", node);
       });
       for (const std::string& error : errors) CHECK(error == "");
@@ -240,10 +242,10 @@ TEST_CASE("nodes: a launcher that is gone") {
       const Deadline deadline(Seconds(10));
       while (!nodes.stopping()) {
         expect(!deadline.passed(), "node {} does not notice", node);
-        nodes.look();
+        nodes.receive();
       }
-      nodes.report({1, "error: an echo\n", Cause::echo});
-      seen[index(node)] = await_verdict(nodes);
+      nodes.report({1, "error: a consequence\n", Cause::consequence});
+      seen[index(node)] = await_result(nodes);
     });
     for (const std::string& error : errors) CHECK(error == "");
     for (int n = 0; n < 3; ++n)
@@ -264,9 +266,9 @@ TEST_CASE("nodes: a launcher that leaves early says why") {
       Nodes nodes(options_for(address, node, 2), 1);
       if (node == leaver) return nodes.leave(reason);
       const Deadline deadline(Seconds(10));
-      while (!nodes.stopping() && !deadline.passed()) nodes.look();
+      while (!nodes.stopping() && !deadline.passed()) nodes.receive();
       nodes.report({1, "error: told to stop\n", Cause::stopped});
-      seen = await_verdict(nodes);
+      seen = await_result(nodes);
     });
     for (const std::string& error : errors) CHECK(error == "");
     CHECK(seen.report == reason.report);
@@ -355,7 +357,7 @@ TEST_CASE("nodes: strangers do not disturb") {
     while (node == 1 && !strangers_are_there) std::this_thread::yield();
     Nodes nodes(options_for(address, node, 2), 1);
     nodes.report({});
-    await_verdict(nodes);
+    await_result(nodes);
   });
   for (const std::string& error : errors) CHECK(error == "");
 }
@@ -380,4 +382,4 @@ TEST_CASE("nodes: the port is taken, and options that make no sense") {
 }
 
 }  // namespace
-}  // namespace lockstep::dist
+}  // namespace lockstep::launch

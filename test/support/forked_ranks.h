@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/rendezvous/socket.h"
 #include "support/expect.h"
 #include "support/temporary_folder.h"
 #include "support/text.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/descriptor.h"
+#include "lockstep/dist/rendezvous/socket.h"
 #include "support/text.h"
 
 namespace lockstep::test {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/launch/report.h"
 #include "support/program.h"
 #include "support/small_models.h"

@@ -9,7 +9,7 @@
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/memory.h"
-#include "lockstep/dist/transport/threads.h"
+#include "lockstep/dist/transport/transports.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;

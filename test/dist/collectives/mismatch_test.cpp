@@ -5,7 +5,7 @@
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/dist/simulated/simulated_world.h"
-#include "lockstep/dist/transport/threads.h"
+#include "lockstep/dist/transport/transports.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;

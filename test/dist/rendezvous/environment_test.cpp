@@ -17,7 +17,7 @@ namespace {
 using test::contains;
 using Variables = std::map<std::string, std::string>;
 
-std::optional<Launch> read(const Variables& variables) {
+std::optional<LaunchInfo> read(const Variables& variables) {
   return read_environment([&](const char* name) -> const char* {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
@@ -69,7 +69,7 @@ TEST_CASE("environment: started alone") {
 }
 
 TEST_CASE("environment: torchrun") {
-  const Launch launch = read(torchrun).value();
+  const LaunchInfo launch = read(torchrun).value();
   CHECK(launch.rank == 3);
   CHECK(launch.size == 4);
   CHECK(launch.local_rank == 1);
@@ -82,20 +82,21 @@ TEST_CASE("environment: torchrun") {
   CHECK(launch.rendezvous == "node7:29501");  // 29500 belongs to torchrun's own rendezvous
   CHECK(launch.token_descriptor == -1);
 
-  const Launch one = read(with(torchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}})).value();
+  const LaunchInfo one =
+      read(with(torchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}})).value();
   CHECK(one.one_machine());
   CHECK(one.rendezvous.empty());
 }
 
 TEST_CASE("environment: lockstep-run") {
-  const Launch launch = read({{"RANK", "0"},
-                              {"WORLD_SIZE", "2"},
-                              {"LOCAL_RANK", "0"},
-                              {"LOCAL_WORLD_SIZE", "2"},
-                              {"LOCKSTEP_JOB", "ab12"},
-                              {"LOCKSTEP_RENDEZVOUS", "unix:/tmp/x/rendezvous"},
-                              {"LOCKSTEP_TOKEN_FD", "7"}})
-                            .value();
+  const LaunchInfo launch = read({{"RANK", "0"},
+                                  {"WORLD_SIZE", "2"},
+                                  {"LOCAL_RANK", "0"},
+                                  {"LOCAL_WORLD_SIZE", "2"},
+                                  {"LOCKSTEP_JOB", "ab12"},
+                                  {"LOCKSTEP_RENDEZVOUS", "unix:/tmp/x/rendezvous"},
+                                  {"LOCKSTEP_TOKEN_FD", "7"}})
+                                .value();
   CHECK(launch.launcher == "lockstep-run");
   CHECK(launch.job == "ab12");
   CHECK(launch.rendezvous == "unix:/tmp/x/rendezvous");
@@ -103,7 +104,7 @@ TEST_CASE("environment: lockstep-run") {
 }
 
 TEST_CASE("environment: mpirun") {
-  const Launch launch = read(mpirun).value();
+  const LaunchInfo launch = read(mpirun).value();
   CHECK(launch.rank == 1);
   CHECK(launch.size == 2);
   CHECK(launch.local_rank == 1);
@@ -120,7 +121,7 @@ TEST_CASE("environment: mpirun") {
 }
 
 TEST_CASE("environment: srun") {
-  const Launch launch = read(srun).value();
+  const LaunchInfo launch = read(srun).value();
   CHECK(launch.rank == 5);
   CHECK(launch.size == 7);
   CHECK(launch.local_rank == 1);
@@ -157,7 +158,7 @@ TEST_CASE("environment: by hand") {
   const Variables hand{
       {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}};
   CHECK(contains(error_of(hand), "MASTER_PORT"));
-  const Launch launch = read(with(hand, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}})).value();
+  const LaunchInfo launch = read(with(hand, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}})).value();
   CHECK(launch.launcher == "environment");
   CHECK(launch.job == "a:5");
   CHECK(launch.node.empty());
@@ -173,7 +174,7 @@ TEST_CASE("environment: this process is on some machine") {
   for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::setenv(name, "1", 1);
   ::setenv("LOCAL_RANK", "0", 1);
   ::setenv("MASTER_PORT", "5", 1);
-  const std::optional<Launch> launch = read_environment();
+  const std::optional<LaunchInfo> launch = read_environment();
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"})
     ::unsetenv(name);
   std::array<char, 256> host{};

@@ -24,7 +24,7 @@ Descriptor connected(const Endpoint& where) {
   return socket;
 }
 
-/// What a caller and a acceptor say to each other, as somebody between them hears it.
+/// The messages of a handshake, as somebody between the two sides sees them.
 struct Conversation {
   std::array<std::byte, 32> hello;
   std::array<std::byte, 48> challenge;
@@ -32,17 +32,17 @@ struct Conversation {
   Token welcome;
   bool welcomed = false;
 
-  void carry(const Descriptor& caller, const Descriptor& acceptor) {
-    receive_all(caller.get(), hello, soon());
+  void forward(const Descriptor& initiator, const Descriptor& acceptor) {
+    receive_all(initiator.get(), hello, soon());
     send_all(acceptor.get(), hello, soon());
     receive_all(acceptor.get(), challenge, soon());
-    send_all(caller.get(), challenge, soon());
-    receive_all(caller.get(), proof, soon());
+    send_all(initiator.get(), challenge, soon());
+    receive_all(initiator.get(), proof, soon());
     send_all(acceptor.get(), proof, soon());
     welcomed = receive_all(acceptor.get(), welcome, soon()) == Transfer::done;
-    send_all(caller.get(), welcome, soon());
+    send_all(initiator.get(), welcome, soon());
   }
-  /// True if the acceptor lets in somebody who repeats the caller's part.
+  /// True if the acceptor accepts somebody who repeats the initiator's messages.
   bool works_again(const Descriptor& acceptor) {
     send_all(acceptor.get(), hello, soon());
     receive_all(acceptor.get(), challenge, soon());
@@ -74,17 +74,17 @@ TEST_CASE("handshake: a proof is good for one connection, and gives the token aw
   });
   const Descriptor between = listen_on(Endpoint::parse("127.0.0.1:0"));
   Reply::Kind reply{};
-  std::thread caller([&] {
+  std::thread initiator([&] {
     const Endpoint here{{}, "127.0.0.1", local_port(between.get())};
     std::string why;
-    const Descriptor socket = greet(here, own, Purpose::rendezvous, soon(), why);
-    reply = prove(socket.get(), own, Purpose::rendezvous, soon()).kind;
+    const Descriptor socket = send_hello(here, own, Purpose::rendezvous, soon(), why);
+    reply = authenticate(socket.get(), own, Purpose::rendezvous, soon()).kind;
   });
   Descriptor inner;
   while (!(inner = accept_from(between.get()))) std::this_thread::yield();
   Conversation conversation;
-  conversation.carry(inner, connected(there));
-  caller.join();
+  conversation.forward(inner, connected(there));
+  initiator.join();
   CHECK(conversation.welcomed);  // the control
   CHECK(reply == Reply::Kind::accepted);
   CHECK(std::memcmp(conversation.hello.data(), own.token.data(), 32) != 0);
@@ -95,28 +95,29 @@ TEST_CASE("handshake: a proof is good for one connection, and gives the token aw
   CHECK(peers == 1);
 }
 
-TEST_CASE("handshake: many callers at once, more than are heard at a time") {
+TEST_CASE("handshake: many connections at once, more than handshakes run at a time") {
   const Credentials own{{}, 5, 1, 2};
   Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
   const Endpoint there{{}, "127.0.0.1", local_port(listener.get())};
-  constexpr int callers = 150;
+  constexpr int initiators = 150;
   std::vector<Descriptor> sockets;
-  for (int i = 0; i < callers; ++i) {
+  for (int i = 0; i < initiators; ++i) {
     std::string why;
-    sockets.push_back(greet(there, own, Purpose::rendezvous, soon(), why));
+    sockets.push_back(send_hello(there, own, Purpose::rendezvous, soon(), why));
   }
-  std::vector<Reply::Kind> replies(callers);
+  std::vector<Reply::Kind> replies(initiators);
   std::vector<std::jthread> threads;
   for (std::size_t i = 0; i < sockets.size(); ++i)
-    threads.emplace_back(
-        [&, i] { replies[i] = prove(sockets[i].get(), own, Purpose::rendezvous, soon()).kind; });
+    threads.emplace_back([&, i] {
+      replies[i] = authenticate(sockets[i].get(), own, Purpose::rendezvous, soon()).kind;
+    });
   Acceptor acceptor(std::move(listener), own, Purpose::rendezvous);
   int peers = 0;
-  for (const Deadline deadline = soon(); peers < callers && !deadline.passed();)
+  for (const Deadline deadline = soon(); peers < initiators && !deadline.passed();)
     peers += static_cast<int>(acceptor.wait(Seconds(0.02)).size());
   threads.clear();  // joins
-  CHECK(peers == callers);
-  CHECK(std::ranges::count(replies, Reply::Kind::accepted) == callers);
+  CHECK(peers == initiators);
+  CHECK(std::ranges::count(replies, Reply::Kind::accepted) == initiators);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "dist/rendezvous/rendezvous_support.h"
-#include "lockstep/dist/rendezvous/frame.h"
 
 namespace lockstep::dist {
 namespace {
@@ -126,18 +125,18 @@ TEST_CASE("rendezvous: descriptors do not travel over TCP") {
 TEST_CASE("rendezvous: the private folder") {
   const TemporaryFolder folder;
   ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
-  const Launch launch{.rank = 1,
-                      .size = 2,
-                      .local_rank = 1,
-                      .local_size = 2,
-                      .launcher = "mpirun",
-                      .job = "1/../2",
-                      .rendezvous = "",
-                      .token_descriptor = -1};
+  const LaunchInfo launch{.rank = 1,
+                          .size = 2,
+                          .local_rank = 1,
+                          .local_size = 2,
+                          .launcher = "mpirun",
+                          .job = "1/../2",
+                          .rendezvous = "",
+                          .token_descriptor = -1};
   const std::string path = rendezvous_options(launch, Seconds(1)).address.path;
   CHECK(path.starts_with(folder.path().string() + "/lockstep-" + std::to_string(geteuid()) +
                          "/mpirun-"));
-  Launch other = launch;
+  LaunchInfo other = launch;
   other.job = "1/../3";
   CHECK(rendezvous_options(other, Seconds(1)).address.path != path);
   const std::string inner = folder / ("lockstep-" + std::to_string(geteuid()));

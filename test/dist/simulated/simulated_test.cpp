@@ -142,7 +142,6 @@ TEST_CASE("simulated: the same seed replays the same run, another seed another")
     const SimReport once = play(scenario), again = play(scenario);
     CHECK(once.trace == again.trace);
     CHECK(once.end == again.end);
-    CHECK(once.switches == again.switches);
     for (std::size_t r = 0; r < 4; ++r)
       CHECK(message_of(once.errors[r]) == message_of(again.errors[r]));
     ++scenario.sim.seed;
@@ -238,6 +237,6 @@ TEST_CASE("simulated: allocate names a rank that is gone, and differing sizes") 
         comm.allocate(8 + rank, DType::f32);
       });
   for (const auto& error : differ.errors) {
-    CHECK(message_of(error).find("another rank for") != std::string::npos);
+    CHECK(message_of(error).find("asks for") != std::string::npos);
   }
 }

@@ -24,7 +24,6 @@ std::vector<std::byte> numbers(std::size_t begin, std::size_t count) {
 
 TEST_CASE("a byte ring takes what fits, gives what is there, and wraps") {
   Memory memory;
-  ByteRing::format(&memory);
   ByteRing producer(&memory, 64), consumer(&memory, 64);
   std::vector<std::byte> out(100);
 
@@ -45,7 +44,6 @@ TEST_CASE("a byte ring takes what fits, gives what is there, and wraps") {
 TEST_CASE("a byte ring between two threads keeps every byte in order") {
   constexpr std::size_t total = 200'000;
   Memory memory;
-  ByteRing::format(&memory);
   const std::vector<std::byte> sent = numbers(0, total);
   std::vector<std::byte> received(total);
   std::thread producer([&] {

@@ -9,8 +9,7 @@
 
 #include "dist/collectives/conformance.h"
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/transport/shm.h"
-#include "lockstep/dist/transport/tcp.h"
+#include "lockstep/dist/transport/transports.h"
 #include "lockstep/dist/world/world.h"
 #include "support/forked_ranks.h"
 

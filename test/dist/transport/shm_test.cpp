@@ -1,12 +1,11 @@
-#include "lockstep/dist/transport/shm.h"
-
 #include <doctest/doctest.h>
 
 #include <set>
 
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/transport/byte_ring.h"
-#include "lockstep/dist/transport/shared_memory.h"
+#include "lockstep/dist/transport/memory_transport.h"
+#include "lockstep/dist/transport/regions.h"
+#include "lockstep/dist/transport/transports.h"
 #include "support/forked_ranks.h"
 
 namespace lockstep::dist {
@@ -116,7 +115,7 @@ TEST_CASE("shm: nothing is left open where descriptors do not travel") {
     const auto rendezvous = join_rendezvous(options);
     const int before = test::entries("/proc/self/fd");
     try {
-      share_memory(*rendezvous, "test", 100);
+      shm_transport(rendezvous);
       fail<Error>("shared");
     } catch (const CommError& error) {
       expect(contains(error.what(), "does not travel"), "{}", error.what());

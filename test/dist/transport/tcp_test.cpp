@@ -1,5 +1,3 @@
-#include "lockstep/dist/transport/tcp.h"
-
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -11,109 +9,127 @@
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/transport/transports.h"
 #include "support/forked_ranks.h"
 
 namespace lockstep::dist {
 namespace {
 
-/// A rendezvous that answers from a script: what the mesh does with strangers and wrong addresses.
-class ScriptedStore final : public Rendezvous {
- public:
-  ScriptedStore(int rank, std::vector<std::string> addresses, double timeout)
-      : credentials_{{}, 1, rank, static_cast<int>(addresses.size())},
-        addresses_(std::move(addresses)),
-        timeout_(timeout) {}
-  int rank() const override { return credentials_.rank; }
-  int size() const override { return credentials_.size; }
-  std::vector<std::string> all_gather(std::string_view, std::string_view mine) override {
-    addresses_[static_cast<std::size_t>(rank())] = mine;
-    on_address(std::string(mine));  // rank 0's begins with a token
-    return addresses_;
-  }
-  int share_descriptor(std::string_view, int descriptor) override { return descriptor; }
-  std::string address() const override { return "127.0.0.1"; }
-  std::vector<int> gone() override { return {}; }
-  void abort(std::string_view) noexcept override {}
-  std::string aborted() override { return ""; }
-  const Credentials& credentials() const override { return credentials_; }
-  Seconds timeout() const override { return timeout_; }
+RendezvousOptions options_at(const std::string& address, int rank, int size, double timeout = 20) {
+  RendezvousOptions options;
+  options.address = Endpoint::parse(address);
+  options.credentials = {{}, fnv1a("job"), rank, size};
+  options.timeout = Seconds(timeout);
+  return options;
+}
 
-  std::function<void(std::string)> on_address = [](const std::string&) {};
+/// Runs body(rendezvous) in threads and returns what each rank threw ("" if nothing).
+std::vector<std::string> run_ranks(int size, double timeout,
+                                   const std::function<void(std::shared_ptr<Rendezvous>)>& body) {
+  const test::TemporaryFolder folder;
+  std::vector<std::string> errors(index(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        body(join_rendezvous(options_at("unix:" + folder / "rendezvous", rank, size, timeout)));
+      } catch (const std::exception& error) {
+        errors[index(rank)] = error.what();
+      }
+    });
+  threads.clear();  // joins
+  return errors;
+}
 
- private:
-  Credentials credentials_;
-  std::vector<std::string> addresses_;
-  Seconds timeout_;
-};
+/// Takes part in the exchange of addresses without listening; rank 0's address and the nonce before.
+std::string exchange_only(Rendezvous& rendezvous, const std::string& address) {
+  const std::string nonce = rendezvous.rank() == 0 ? std::string(32, 't') : "";
+  return rendezvous.all_gather("tcp addresses", nonce + address)[0];
+}
 
-/// What proves to rank 0's mesh that one belongs to it, from what rank 0 gave to the rendezvous.
+/// The token of the mesh, from what rank 0 gave.
 Token token_from(const std::string& given) {
   return hmac(Token{}, "mesh", {std::as_bytes(std::span(given)).first(32)});
 }
 
-std::pair<Descriptor, Reply::Kind> call_door(const Endpoint& address, const Credentials& own,
-                                             Purpose purpose) {
+std::pair<Descriptor, Reply::Kind> try_handshake(const Endpoint& address, const Credentials& own,
+                                                 Purpose purpose) {
   const Deadline deadline(Seconds(5));
   std::string why;
-  Descriptor socket = greet(address, own, purpose, deadline, why);
-  const Reply reply = prove(socket.get(), own, purpose, deadline);
+  Descriptor socket = send_hello(address, own, purpose, deadline, why);
+  const Reply reply = authenticate(socket.get(), own, purpose, deadline);
   return {std::move(socket), reply.kind};
 }
 
 TEST_CASE("tcp: nobody listens") {
-  std::string unused;
-  {
-    const Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
-    unused = "127.0.0.1:" + std::to_string(local_port(listener.get()));
-  }
-  const auto rendezvous = std::make_shared<ScriptedStore>(
-      1, std::vector<std::string>{std::string(32, 't') + unused, "127.0.0.1:1"}, 0.2);
-  CHECK_THROWS_WITH_AS(tcp_transport(rendezvous),
-                       doctest::Contains(("rank 1 cannot connect to rank 0 at " + unused).c_str()),
-                       CommError);
+  const std::string unused = test::free_address();
+  std::atomic<bool> over{false};
+  const auto errors = run_ranks(2, 0.3, [&](const std::shared_ptr<Rendezvous>& rendezvous) {
+    if (rendezvous->rank() == 1) {
+      const auto end = [&](bool*) { over = true; };
+      bool on = true;
+      const std::unique_ptr<bool, decltype(end)> at_end(&on, end);
+      tcp_transport(rendezvous);
+    } else {
+      exchange_only(*rendezvous, unused);
+      while (!over) std::this_thread::yield();
+    }
+  });
+  CHECK(test::contains(errors[1], "[tcp] rank 1 did not find rank 0 at " + unused));
 }
 
-TEST_CASE("tcp: nobody calls, strangers do") {
-  const std::string nobody = "127.0.0.1:1";
-  const auto rendezvous =
-      std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody, nobody}, 0.5);
+TEST_CASE("tcp: nobody connects, strangers do") {
   std::atomic<int> turned_away{0};
-  std::vector<std::jthread> strangers;
-  Descriptor silent;
-  rendezvous->on_address = [&](const std::string& given) {
+  std::atomic<bool> over{false};
+  const auto errors = run_ranks(3, 0.5, [&](const std::shared_ptr<Rendezvous>& rendezvous) {
+    if (rendezvous->rank() == 0) {
+      try {
+        tcp_transport(rendezvous);
+      } catch (...) {
+        over = true;
+        throw;
+      }
+      return;
+    }
+    const std::string given = exchange_only(*rendezvous, "127.0.0.1:1");
     const Endpoint address = Endpoint::parse(given.substr(32));
-    const auto call = [&](const Token& token, std::uint64_t job, Purpose purpose) {
-      strangers.emplace_back([=, &turned_away, own = Credentials{token, job, 1, 3}] {
-        const Reply::Kind answer = call_door(address, own, purpose).second;
-        turned_away += answer == Reply::Kind::closed || answer == Reply::Kind::stranger;
-      });
-    };
-    call(token_from(given), 2, Purpose::mesh);        // of another job
-    call(token_from(given), 1, Purpose::rendezvous);  // for another purpose
-    call(Token{}, 1, Purpose::mesh);                  // without the token
-    std::string why;
-    silent = connect_to(address, Deadline(Seconds(1)), why);
-  };
-  CHECK_THROWS_WITH_AS(tcp_transport(rendezvous), doctest::Contains("ranks 1, 2 are missing"),
-                       CommError);
-  strangers.clear();  // joins
+    std::vector<std::jthread> strangers;
+    Descriptor silent;
+    if (rendezvous->rank() == 1) {
+      const auto connect = [&](const Token& token, std::uint64_t job, Purpose purpose) {
+        strangers.emplace_back([=, &turned_away, own = Credentials{token, job, 1, 3}] {
+          const Reply::Kind reply = try_handshake(address, own, purpose).second;
+          turned_away += reply == Reply::Kind::closed || reply == Reply::Kind::not_authentic;
+        });
+      };
+      connect(token_from(given), 2, Purpose::mesh);                   // of another job
+      connect(token_from(given), fnv1a("job"), Purpose::rendezvous);  // for another purpose
+      connect(Token{}, fnv1a("job"), Purpose::mesh);                  // without the token
+      std::string why;
+      silent = connect_to(address, Deadline(Seconds(1)), why);
+    }
+    while (!over) std::this_thread::yield();
+  });
+  CHECK(test::contains(errors[0], "ranks 1, 2 are missing"));
   CHECK(turned_away == 3);
+}
 
-  // The control: whoever has all of it is let in.
-  const auto other = std::make_shared<ScriptedStore>(0, std::vector<std::string>{"", nobody}, 5);
-  Descriptor peer;
-  std::jthread caller;
-  other->on_address = [&](const std::string& given) {
-    caller = std::jthread([&peer, given] {
-      peer =
-          call_door(Endpoint::parse(given.substr(32)), {token_from(given), 1, 1, 2}, Purpose::mesh)
-              .first;
-    });
-  };
-  const auto transport = tcp_transport(other);
-  caller.join();
-  std::byte byte{};
-  CHECK(transport->receive(1, std::span(&byte, 1)) == 0);
+TEST_CASE("tcp: who has the token is accepted") {  // the control of the case above
+  const auto errors = run_ranks(2, 5, [](const std::shared_ptr<Rendezvous>& rendezvous) {
+    Descriptor peer;
+    if (rendezvous->rank() == 0) {
+      const auto transport = tcp_transport(rendezvous);
+      std::byte byte{};
+      test::expect(transport->receive(1, std::span(&byte, 1)) == 0, "bytes from nowhere");
+      rendezvous->all_gather("end", "");
+      return;
+    }
+    const std::string given = exchange_only(*rendezvous, "127.0.0.1:1");
+    const Credentials own{token_from(given), fnv1a("job"), 1, 2};
+    peer = try_handshake(Endpoint::parse(given.substr(32)), own, Purpose::mesh).first;
+    rendezvous->all_gather("end", "");
+  });
+  for (const std::string& error : errors) CHECK(error == "");
 }
 
 TEST_CASE("tcp: a rank is killed before it has connected") {
@@ -121,11 +137,7 @@ TEST_CASE("tcp: a rank is killed before it has connected") {
   for (const int victim : {0, 1, 2}) {
     CAPTURE(victim);
     const auto outcomes = test::run_processes(3, [&](int rank) {
-      RendezvousOptions options;
-      options.address = Endpoint::parse("unix:" + folder / "rendezvous");
-      options.credentials = {{}, fnv1a("job"), rank, 3};
-      options.timeout = Seconds(20);
-      const auto rendezvous = join_rendezvous(options);
+      const auto rendezvous = join_rendezvous(options_at("unix:" + folder / "rendezvous", rank, 3));
       if (rank == victim) {
         const std::string address = std::string(rank == 0 ? 32 : 0, 't') + "127.0.0.1:1";
         rendezvous->all_gather("tcp addresses", address);
@@ -147,17 +159,10 @@ TEST_CASE("tcp: a rank is killed before it has connected") {
 }
 
 TEST_CASE("tcp: several machines, here all of them at one address") {
-  std::string address;
-  {
-    const Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
-    address = "127.0.0.1:" + std::to_string(local_port(listener.get()));
-  }
+  const std::string address = test::free_address();
   const auto outcomes = test::run_processes(3, [&](int rank) {
-    RendezvousOptions options;
-    options.address = Endpoint::parse(address);
+    RendezvousOptions options = options_at(address, rank, 3);
     options.one_machine = false;
-    options.credentials = {{}, fnv1a("job"), rank, 3};
-    options.timeout = Seconds(20);
     const auto rendezvous = join_rendezvous(options);
     test::expect(rendezvous->address() == "127.0.0.1", "address {}", rendezvous->address());
     HostCommunicator comm(tcp_transport(rendezvous), {Algorithm::automatic, Seconds(20)});
@@ -169,12 +174,8 @@ TEST_CASE("tcp: several machines, here all of them at one address") {
 TEST_CASE("tcp: waiting costs no processor time") {
   const test::TemporaryFolder folder;
   const auto outcomes = test::run_processes(2, [&](int rank) {
-    RendezvousOptions options;
-    options.address = Endpoint::parse("unix:" + folder / "rendezvous");
-    options.credentials = {{}, fnv1a("job"), rank, 2};
-    options.timeout = Seconds(20);
-    HostCommunicator comm(tcp_transport(join_rendezvous(options)),
-                          {Algorithm::automatic, Seconds(20)});
+    const auto rendezvous = join_rendezvous(options_at("unix:" + folder / "rendezvous", rank, 2));
+    HostCommunicator comm(tcp_transport(rendezvous), {Algorithm::automatic, Seconds(20)});
     comm.barrier("start").wait();
     if (rank == 1) ::usleep(500'000);
     const std::clock_t before = std::clock();

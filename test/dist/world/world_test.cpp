@@ -56,7 +56,7 @@ TEST_CASE("world: ranks as threads") {
   }
 }
 
-TEST_CASE("world: the cause among threads wins over its echoes") {
+TEST_CASE("world: the cause among threads is reported, not its consequences") {
   for (const int culprit : {0, 1, 2}) {
     CAPTURE(culprit);
     const auto broken = [&](World& world) {

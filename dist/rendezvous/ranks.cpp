@@ -1,8 +1,18 @@
-#include "lockstep/dist/rendezvous/node_map.h"
+#include "lockstep/dist/rendezvous/ranks.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
 namespace lockstep::dist {
+
+std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
+                           std::string_view who) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  const bool one = ranks.size() == 1;
+  return fmt::format("{}{} {} {} {}", who, one ? "" : "s", list, one ? "is" : "are", state);
+}
 
 NodeMap node_map(const std::vector<std::string>& names) {
   NodeMap map;

@@ -1,0 +1,77 @@
+#include "lockstep/dist/transport/regions.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+
+namespace lockstep::dist {
+
+SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes) {
+  SharedRegion region{.bytes = bytes, .base = {}, .keeper = memory};
+  for (int r = 0; r < ranks; ++r)
+    region.base.push_back(static_cast<std::byte*>(memory.get()) + whole_pages(bytes) * index(r));
+  return region;
+}
+
+std::shared_ptr<void> allocate_pages(std::size_t bytes) {
+  void* const pages =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  check<CommError>(pages != MAP_FAILED, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+  return {pages, [bytes](void* p) { ::munmap(p, bytes); }};
+}
+
+std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const int ranks = static_cast<int>(calls_.size());
+  const std::size_t number = calls_[index(rank)]++;
+  if (rounds_.size() == number) {
+    rounds_.push_back(std::make_shared<Round>());
+    rounds_[number]->bytes = bytes;
+    rounds_[number]->first_rank = rank;
+    rounds_[number]->missing.resize(index(ranks));
+    std::iota(rounds_[number]->missing.begin(), rounds_[number]->missing.end(), 0);
+  }
+  const std::shared_ptr<Round> round = rounds_[number];
+  check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
+                   round->first_rank, round->bytes);
+  std::erase(round->missing, rank);
+  if (!round->missing.empty()) return round;
+  try {
+    round->region = cut_into_parts(allocate_pages(whole_pages(bytes) * index(ranks)), ranks, bytes);
+  } catch (...) {
+    round->missing.push_back(rank);  // the others must not take it for done
+    throw;
+  }
+  rounds_[number].reset();  // from here on the ranks hold it
+  return round;
+}
+
+std::vector<int> RegionTable::missing(const Round& round) {
+  const std::lock_guard lock(mutex_);
+  return round.missing;
+}
+
+SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds timeout,
+                                   const std::function<bool(int)>& is_gone) {
+  const std::shared_ptr<Round> round = arrive(self.rank(), bytes);
+  const Seconds start = self.now();
+  std::vector<int> awaited;
+  for (unsigned k = 0; !(awaited = missing(*round)).empty(); ++k) {
+    for (const int peer : awaited) {
+      if (!is_gone(peer)) continue;
+      self.relax(k);                                   // throws its reason, if it gave one
+      const std::vector<int> still = missing(*round);  // it may have called, and left
+      check<PeerError>(std::ranges::count(still, peer) == 0, "rank {} is gone", peer);
+    }
+    check<CommError>(self.now() - start < timeout,
+                     "timed out after {:g} s: {} where {} bytes are to be allocated",
+                     timeout.count(), describe_ranks(awaited, "missing"), bytes);
+    self.relax(k);
+  }
+  return round->region;
+}
+
+}  // namespace lockstep::dist

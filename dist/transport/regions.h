@@ -1,0 +1,50 @@
+#pragma once
+/// Regions for ranks that share an address space (threads; the simulated world).
+
+#include <functional>
+#include <mutex>
+
+#include "lockstep/dist/transport/transport.h"
+
+namespace lockstep::dist {
+
+constexpr std::size_t page_bytes = 4096;
+/// `bytes` rounded up to whole pages, at least one.
+constexpr std::size_t whole_pages(std::size_t bytes) {
+  return bytes == 0 ? page_bytes : (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+/// The region whose parts lie in `memory` one after the other, each in pages of its own.
+SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes);
+
+/// Zeroed pages of this process. Throws CommError if there is no memory.
+std::shared_ptr<void> allocate_pages(std::size_t bytes);
+
+/// Transport::allocate() of all ranks: the last rank that calls makes the region for all.
+/// Thread-safe.
+class RegionTable {
+ public:
+  explicit RegionTable(int ranks) : calls_(index(ranks)) {}
+
+  /// Waits with self.relax(). Throws as Transport::allocate(), and PeerError if `is_gone` a rank
+  /// that has not called.
+  SharedRegion allocate(Transport& self, std::size_t bytes, Seconds timeout,
+                        const std::function<bool(int rank)>& is_gone);
+
+ private:
+  /// One call of every rank.
+  struct Round {
+    std::size_t bytes = 0;
+    int first_rank = 0;        // that called
+    std::vector<int> missing;  // that have not called yet
+    SharedRegion region;
+  };
+  std::shared_ptr<Round> arrive(int rank, std::size_t bytes);
+  std::vector<int> missing(const Round& round);
+
+  std::mutex mutex_;
+  std::vector<std::size_t> calls_;  // by rank
+  std::vector<std::shared_ptr<Round>> rounds_;
+};
+
+}  // namespace lockstep::dist

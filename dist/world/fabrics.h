@@ -1,0 +1,44 @@
+#pragma once
+/// How the fabrics of collectives/fabric.h are made, except MPI's (mpi/mpi.h). A fabric owns what
+/// it needs; a communicator and a group may outlive the fabric that made them.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/dist/collectives/fabric.h"
+#include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/gpu/device_engine.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/transport/transports.h"
+
+namespace lockstep::dist {
+
+/// What a fabric's communicators are made with.
+struct FabricOptions {
+  CommunicatorOptions communicator;
+  EngineKind engine = EngineKind::automatic;  ///< for tensors on GPUs
+};
+
+/// The communicator of a rank over `transport`, with an engine for
+/// GPUs in builds that drive them. Collective.
+std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> transport,
+                                                const FabricOptions& options);
+
+/// Between ranks that are threads of one process: one fabric per rank, to be moved into that rank's
+/// thread. Throws UsageError for a size below 1. May be called by any thread.
+std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const ThreadsOptions& streams,
+                                                     const FabricOptions& options);
+
+/// Between processes, which meet in a rendezvous. `transport` is shm or tcp, or empty:
+///
+///   one machine         shm
+///   several machines    shm+tcp if some machine has several ranks, else tcp
+///
+/// A group is a world of its own with a rendezvous of its own: its first rank listens, the others
+/// join it there. Blocks until all ranks that the launcher started have come. Errors as
+/// join_rendezvous; UsageError for a transport that cannot be.
+std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
+                                       const FabricOptions& options);
+
+}  // namespace lockstep::dist
