@@ -100,7 +100,10 @@ class [[nodiscard]] Observation {
 
 class Parameter {
  public:
-  Parameter() = default;  ///< undefined; a Linear without bias has one
+  /// Undefined; a Linear without bias has one. It converts to an undefined tensor; the functions below
+  /// throw StateError, except defined(), == and id().
+  Parameter() = default;
+  /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
   explicit Parameter(Tensor value, std::string name = {});
 
   bool defined() const { return state_ != nullptr; }
@@ -160,6 +163,7 @@ class Parameter {
   friend class Tape;
   friend class detail::Gradients;
   explicit Parameter(std::shared_ptr<detail::ParameterState> state) : state_(std::move(state)) {}
+  detail::ParameterState& existing(std::string_view call) const;  // throws if there is none
   std::shared_ptr<detail::ParameterState> state_;
 };
 

@@ -62,7 +62,8 @@ struct Range {
 };
 
 /// Part `index` of `count` elements cut into `parts`: sizes differ by at most one, larger parts
-/// first.
+/// first; if there are fewer elements than parts, the last parts are empty. The parts in order are
+/// [0, count). A pure function, not checked: count >= 0, parts >= 1, 0 <= index < parts.
 Range partition(std::int64_t count, int parts, int index);
 
 class Communicator {

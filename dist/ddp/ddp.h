@@ -42,11 +42,12 @@
 
 namespace lockstep::dist {
 
-/// The same on all ranks.
+/// The same on all ranks. The three sizes are in MiB (2^20 bytes) of gradients, and may be fractions.
+/// One that is not positive and finite throws UsageError; one below a byte counts as a byte.
 struct DdpOptions {
-  double bucket_cap_mb = 25;   ///< MiB of gradients per bucket; fractions are allowed
-  double first_bucket_mb = 1;  ///< the first bucket goes when it holds so much
-  double last_bucket_mb = 1;   ///< the last is the smallest that holds so much
+  double bucket_cap_mb = 25;   ///< a bucket of several gradients is at most this large
+  double first_bucket_mb = 1;  ///< the first bucket is closed as soon as it holds this much
+  double last_bucket_mb = 1;   ///< the last bucket is the smallest that holds this much
   RebuildBuckets rebuild_buckets = RebuildBuckets::ready_order;
   std::string bucket_layout =
       {};  ///< of a checkpoint (DistributedDataParallel::bucket_layout); then
