@@ -16,7 +16,7 @@ Observation::~Observation() {
   observers.erase(std::ranges::find(observers, observer_));
 }
 
-Parameter::Parameter(Tensor value, std::string name)
+Parameter::Parameter(const Tensor& value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
   check<StateError>(value.defined(), "[parameter] '{}' of an undefined tensor", name);
   check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}",

@@ -104,7 +104,7 @@ class Parameter {
   /// throw StateError, except defined(), == and id().
   Parameter() = default;
   /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
-  explicit Parameter(Tensor value, std::string name = {});
+  explicit Parameter(const Tensor& value, std::string name = {});
 
   bool defined() const { return state_ != nullptr; }
   bool operator==(const Parameter& other) const { return state_ == other.state_; }

@@ -22,8 +22,8 @@
 #include <new>
 #include <vector>
 
+#include "lockstep/core/compiler.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/ivdep.h"
 #include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/dist/transport/backoff.h"
 #include "rank.h"

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "lockstep/core/ivdep.h"
+#include "lockstep/core/compiler.h"
 #include "lockstep/kernels/cpu/backend.h"
 
 namespace lockstep::kernels {
