@@ -15,6 +15,7 @@
 #include <fstream>
 #include <set>
 
+#include "capture_binding.h"
 #include "cli/process.h"
 
 using namespace lockstep::test;
@@ -108,7 +109,7 @@ TEST_CASE("launch: exit codes") {
                                                 {"exit 127", 1},
                                                 {"exit 255", 1},
                                                 {"kill -SEGV $$", 1}}) {
-    CAPTURE(script);
+    CAPTURE_BINDING(script);
     CHECK(run(launched(2, "[ $RANK = 0 ] && exit 0; " + script)).code == code);
   }
 }

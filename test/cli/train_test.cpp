@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "capture_binding.h"
 #include "lockstep/core/error.h"
 #include "process.h"
 
@@ -126,7 +127,8 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch") {
         double worst = 0;
         for (std::size_t i = 0; i < 100; ++i)
           worst = std::max(worst, std::abs(parts[i] - whole[i]));
-        INFO(ranks, " ranks, ", comm, ", ", transport);
+        CAPTURE_BINDING(ranks);
+        INFO(comm, ", ", transport);
         CHECK(worst < 1e-5);
       }
 }
@@ -221,7 +223,8 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
   for (const auto& [transport, victim] :
        {std::pair{"shm", 2}, {"shm", 0}, {"tcp", 2}, {"tcp", 0}}) {
-    INFO(transport, ", rank ", victim);
+    CAPTURE_BINDING(transport);
+    CAPTURE_BINDING(victim);
     test::Process process(
         {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
     // Rank 0's heading says that all are there.

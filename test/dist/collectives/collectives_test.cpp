@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "capture_binding.h"
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/dist/transport/threads.h"
@@ -223,7 +224,7 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
 TEST_CASE("threads: the memory of all streams together is bounded") {
   const std::vector<std::byte> many(300'000);
   for (const auto& [world, capacity] : {std::pair{2, 256 * 1024}, {17, 128 * 1024}}) {
-    CAPTURE(world);
+    CAPTURE_BINDING(world);
     const auto transports = threads_transports(world);
     CHECK(transports[0]->send(world - 1, many) == static_cast<std::size_t>(capacity));
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "capture_binding.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::dist {
@@ -188,7 +189,7 @@ TEST_CASE("environment: errors name variable and value") {
     for (const auto& [name, value] : *names) {
       if (!contains(name, "RANK") && !contains(name, "SIZE")) continue;
       if (name == "GROUP_RANK") continue;
-      CAPTURE(name);
+      CAPTURE_BINDING(name);
       CHECK(contains(error_of(without(*names, name)), name + " is not set"));
       for (const char* bad : {"", "x", "-1", "1x", " 1", "1.0", "99999999999999999999"}) {
         CAPTURE(bad);
