@@ -12,7 +12,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
                     a.shape(), b.shape());
   check<DTypeError>(a.dtype() == b.dtype(), "[matmul] dtypes differ: {} and {}", a.dtype(),
                     b.dtype());
-  const auto [ta, tb] = options;
+  const bool ta = options.transpose_a, tb = options.transpose_b;
   const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
   kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});
   return record("matmul", y, {&a, &b}, [a = a.detach(), b = b.detach(), ta, tb](Gradients& g) {

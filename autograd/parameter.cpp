@@ -32,6 +32,7 @@ void Parameter::throw_undefined(const char* call) {
 
 Parameter::Parameter(Tensor value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
+  check<StateError>(value.defined(), "[parameter] '{}' of an undefined tensor", name);
   check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}",
                     name, value.dtype());
   state_->value = value.detach();
@@ -46,7 +47,7 @@ Parameter::operator Tensor() const {
 }
 
 Tensor Parameter::gradient() const {
-  return gradient_state() == GradientState::nothing ? Tensor() : gradient_slot();
+  return state("gradient").state == GradientState::nothing ? Tensor() : gradient_slot();
 }
 
 const Tensor& Parameter::gradient_slot() const {
@@ -56,7 +57,7 @@ const Tensor& Parameter::gradient_slot() const {
 }
 
 void Parameter::move_to(Device device) const {
-  if (value().device() == device) return;
+  if (state("move_to").value.device() == device) return;
   check<StateError>(!managed(), "[move_to] '{}' is under a reducer: move the model before that",
                     name());
   state_->value = state_->value.to(device);
@@ -64,8 +65,8 @@ void Parameter::move_to(Device device) const {
 }
 
 void Parameter::place_gradient(Tensor slot) const {
-  check<StateError>(!managed(), "[place_gradient] '{}' is under a reducer, which owns its memory",
-                    name());
+  check<StateError>(!state("place_gradient").reducer,
+                    "[place_gradient] '{}' is under a reducer, which owns its memory", name());
   if (slot.defined()) {
     check<ShapeError>(slot.shape() == value().shape(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),

@@ -42,7 +42,7 @@ class Gradients;
 class Parameter {
  public:
   Parameter() = default;  ///< undefined; a Linear without bias has one
-  /// Throws DTypeError unless `value` is f32 or f64.
+  /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
   explicit Parameter(Tensor value, std::string name = {});
 
   bool defined() const { return state_ != nullptr; }

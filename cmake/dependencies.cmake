@@ -1,6 +1,12 @@
 # What the project stands on. Names of the Debian packages: see the script ./lockstep.
 
 find_package(fmt REQUIRED)
+# Debian's libfmt 9 is compiled by g++, and clang mangles the name of one of its templates
+# differently: clang would not find it.
+set(LOCKSTEP_FMT fmt::fmt)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(LOCKSTEP_FMT fmt::fmt-header-only)
+endif()
 find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)

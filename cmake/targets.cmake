@@ -43,6 +43,14 @@ else()
     -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
     -O$<IF:${is_test},0,1>>)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  # How g++ tells sources which sanitizer is on; clang tells it otherwise (__has_feature).
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    if(LOCKSTEP_SANITIZE MATCHES "address")
+      target_compile_definitions(lockstep_flags INTERFACE __SANITIZE_ADDRESS__)
+    elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
+      target_compile_definitions(lockstep_flags INTERFACE __SANITIZE_THREAD__)
+    endif()
+  endif()
 endif()
 
 # What nearly every source reads is compiled once, for libraries and for tests; small headers, since

@@ -5,10 +5,13 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/enum_name.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 
+/// A processor (`cpu`, index 0), a GPU of the simulator (`sim`) or of CUDA (`cuda`). Any value can be
+/// made; functions that need the device throw DeviceError if this build or machine lacks it.
 struct Device {
   enum class Kind : std::uint8_t { cpu, sim, cuda };
   Kind kind = Kind::cpu;
@@ -17,8 +20,9 @@ struct Device {
   bool operator==(const Device&) const = default;
 
   static constexpr std::string_view name_of(Kind kind) {
-    return kind == Kind::cpu ? "cpu" : kind == Kind::sim ? "sim" : "cuda";
+    return name_in({"cpu", "sim", "cuda"}, kind);
   }
+  /// "cpu", "sim:0", "cuda:1".
   std::string to_string() const {
     return kind == Kind::cpu ? "cpu" : fmt::format("{}:{}", name_of(kind), index);
   }

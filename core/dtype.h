@@ -7,6 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "lockstep/core/enum_name.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/half.h"
 
@@ -28,16 +29,7 @@ constexpr std::size_t size_of(DType dtype) {
 }
 
 constexpr std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::f64: return "f64";
-    case DType::i64: return "i64";
-    case DType::i32: return "i32";
-    case DType::u8: return "u8";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-  }
-  return "?";
+  return name_in({"f32", "f64", "i64", "i32", "u8", "f16", "bf16"}, dtype);
 }
 
 /// The dtypes in which derivatives are computed.
@@ -104,10 +96,12 @@ decltype(auto) visit_any(DType dtype, F&& f) {
 
 }  // namespace lockstep
 
+namespace fmt {
 template <>
-struct fmt::formatter<lockstep::DType> {
-  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
+struct formatter<lockstep::DType> {
+  constexpr auto parse(format_parse_context& context) { return context.begin(); }
   auto format(lockstep::DType dtype, fmt::format_context& context) const {
     return fmt::format_to(context.out(), "{}", lockstep::name_of(dtype));
   }
 };
+}  // namespace fmt

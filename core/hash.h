@@ -1,19 +1,39 @@
 #pragma once
-/// A short, stable hash of names: the same on every rank, which std::hash does not promise.
+/// A short, stable hash of names and numbers. It is the same on every rank, which std::hash does not
+/// promise. Not for secrets: who can choose the input can choose the hash (for that, digest.h).
 
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep::dist {
+namespace lockstep {
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo: draft-eastlake-fnv, section 2). Not for secrets.
-constexpr std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3u;
+/// FNV-1a, 64 bits (Fowler, Noll, Vo: draft-eastlake-fnv, section 2), piece by piece:
+///
+///   Fnv1a().add("lr").add(std::bit_cast<std::uint64_t>(lr)).value()
+class Fnv1a {
+ public:
+  constexpr Fnv1a& add(std::string_view bytes) {
+    for (const char c : bytes) add_byte(static_cast<unsigned char>(c));
+    return *this;
   }
-  return hash;
-}
+  /// The eight bytes of `number`, the lowest first.
+  constexpr Fnv1a& add(std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8)
+      add_byte(static_cast<unsigned char>(number >> shift & 0xff));
+    return *this;
+  }
+  /// The hash of everything added so far.
+  constexpr std::uint64_t value() const { return hash_; }
 
-}  // namespace lockstep::dist
+ private:
+  constexpr void add_byte(unsigned char byte) {
+    hash_ ^= byte;
+    hash_ *= 0x100000001b3u;
+  }
+
+  std::uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
+constexpr std::uint64_t fnv1a(std::string_view bytes) { return Fnv1a().add(bytes).value(); }
+
+}  // namespace lockstep

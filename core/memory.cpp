@@ -59,18 +59,22 @@ Cache& cache() {
 }  // namespace
 
 void* allocate(std::size_t bytes) {
+  if (bytes > largest) throw std::bad_alloc();
   const Class c = class_of(bytes);
   {
     std::lock_guard lock(cache().mutex);
-    cache().statistics.live_bytes += c.bytes;
     if (FreeBlock* block = cache().lists[c.index]) {
       cache().lists[c.index] = block->next;
       cache().statistics.cached_bytes -= c.bytes;
+      cache().statistics.live_bytes += c.bytes;
       return block;
     }
-    ++cache().statistics.system_allocations;
   }
-  return system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}));
+  void* block = system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}));
+  std::lock_guard lock(cache().mutex);
+  ++cache().statistics.system_allocations;
+  cache().statistics.live_bytes += c.bytes;
+  return block;
 }
 
 void release(void* block, std::size_t bytes) noexcept {

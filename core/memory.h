@@ -18,9 +18,14 @@ inline constexpr bool caching = false;
 inline constexpr bool caching = true;
 #endif
 
-/// At least `bytes` bytes, aligned to 64. Never null; throws std::bad_alloc. 0 bytes are allowed.
+/// The largest block that allocate() tries to get.
+inline constexpr std::size_t largest = std::size_t{1} << 62;
+
+/// A block of at least `bytes` bytes, aligned to 64, contents undefined. It is the caller's until
+/// release(). Never null, also for 0 bytes. Throws std::bad_alloc when the operating system gives no
+/// memory, and for more than `largest` bytes.
 void* allocate(std::size_t bytes);
-/// `bytes` as it was given to allocate.
+/// Takes a block back. `block` comes from allocate(), with the same `bytes`; not null.
 void release(void* block, std::size_t bytes) noexcept;
 
 struct Statistics {

@@ -22,7 +22,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/host_device.h"
+#include "lockstep/core/compiler.h"
 
 namespace lockstep {
 

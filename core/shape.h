@@ -47,10 +47,12 @@ class Shape {
 
 }  // namespace lockstep
 
+namespace fmt {
 template <>
-struct fmt::formatter<lockstep::Shape> {
-  constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
+struct formatter<lockstep::Shape> {
+  constexpr auto parse(format_parse_context& context) { return context.begin(); }
   auto format(const lockstep::Shape& shape, fmt::format_context& context) const {
     return fmt::format_to(context.out(), "{}", shape.to_string());
   }
 };
+}  // namespace fmt

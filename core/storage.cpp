@@ -13,6 +13,7 @@ constexpr std::size_t header = 64;  // keeps the data behind it aligned
 Storage Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Block) <= header);
   if (device.kind == Device::Kind::cpu) {
+    if (bytes > memory::largest) throw std::bad_alloc();  // header + bytes might overflow
     auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
     return Storage(new (memory) Block{1, memory + header, bytes, device, nullptr, {}});
   }

@@ -18,14 +18,16 @@ namespace lockstep {
 
 class Storage {
  public:
-  Storage() = default;
+  Storage() = default;  ///< no memory
 
-  /// `bytes` bytes of the device's memory, aligned to 64, contents undefined. Throws DeviceError for
-  /// a device that this build or this machine does not have.
+  /// `bytes` bytes of the device's memory, aligned to 64, contents undefined; 0 bytes are allowed.
+  /// Throws DeviceError for a device that this build or this machine does not have, or whose memory
+  /// is used up; std::bad_alloc when the host's is.
   static Storage allocate(std::size_t bytes, Device device = {});
 
-  /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file); `release`
-  /// is called when the last reference goes.
+  /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file), which must
+  /// stay valid until `release` is called. That happens once, in the thread that drops the last
+  /// reference; `release` may be empty, and must not throw.
   static Storage adopt(void* data, std::size_t bytes, std::function<void()> release,
                        Device device = {});
 
@@ -41,12 +43,13 @@ class Storage {
     if (block_ && block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(block_);
   }
 
+  /// Whether there is memory. If there is none, the functions below throw StateError.
   explicit operator bool() const { return block_ != nullptr; }
-  std::byte* data() const { return block_->data; }
-  std::size_t bytes() const { return block_->bytes; }
-  Device device() const { return block_->device; }
+  std::byte* data() const { return block().data; }  ///< in the device's memory
+  std::size_t bytes() const { return block().bytes; }
+  Device device() const { return block().device; }
   /// True if this is the only reference: nobody else can see a write.
-  bool unique() const { return block_->references.load(std::memory_order_acquire) == 1; }
+  bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
 
  private:
   struct Block {
@@ -59,6 +62,10 @@ class Storage {
   };
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;
+  const Block& block() const {
+    check<StateError>(block_ != nullptr, "[storage] without memory");
+    return *block_;
+  }
 
   Block* block_ = nullptr;
 };

@@ -1,7 +1,10 @@
 #include "lockstep/core/tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "lockstep/core/copies.h"
 #include "lockstep/core/gpu/device_memory.h"
@@ -14,9 +17,12 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
 }
 
 Tensor Tensor::over(Storage storage, std::size_t offset, const Shape& shape, DType dtype) {
-  const auto end = offset + static_cast<std::size_t>(shape.numel()) * size_of(dtype);
-  check<ShapeError>(end <= storage.bytes(), "[tensor] {} {} needs bytes {}..{} of a storage of {}",
-                    shape, dtype, offset, end, storage.bytes());
+  const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  check<ShapeError>(offset <= storage.bytes() && bytes <= storage.bytes() - offset,
+                    "[tensor] {} {} needs {} bytes from byte {} on, of a storage of {}", shape,
+                    dtype, bytes, offset, storage.bytes());
+  check<ShapeError>(offset % size_of(dtype) == 0, "[tensor] {} cannot begin at byte {}", dtype,
+                    offset);
   Tensor result;
   result.storage_ = std::move(storage);
   result.offset_ = offset;
@@ -37,6 +43,23 @@ Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device
   return result;
 }
 
+namespace {
+
+// `value` as an element. Converting to an integer that does not hold the value would be undefined.
+template <class T>
+T element_of(double value) {
+  if constexpr (std::is_integral_v<T>) {
+    constexpr auto least = static_cast<double>(std::numeric_limits<T>::min());
+    const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);  // the first beyond
+    const double whole = std::trunc(value);
+    check<UsageError>(whole >= least && whole < end, "[fill] {} is not in the range of {}", value,
+                      dtype_of<T>());
+  }
+  return static_cast<T>(value);
+}
+
+}  // namespace
+
 double Tensor::item() const {
   check<ShapeError>(numel() == 1, "[item] needs one element, tensor has shape {}",
                     defined() ? shape_.to_string() : "undefined");
@@ -46,6 +69,7 @@ double Tensor::item() const {
 }
 
 Tensor Tensor::view(const Shape& shape) const {
+  check<StateError>(defined(), "[view] of an undefined tensor");
   check<StateError>(gradient_.tape == GradientRef::nothing,
                     "[view] {} is recorded on a tape: use reshape(), or detach() it first", shape_);
   check<ShapeError>(shape.numel() == numel(), "[view] {} does not have as many elements as {}",
@@ -56,6 +80,7 @@ Tensor Tensor::view(const Shape& shape) const {
 }
 
 Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
+  check<StateError>(defined(), "[slice] of an undefined tensor");
   check<StateError>(gradient_.tape == GradientRef::nothing,
                     "[slice] {} is recorded on a tape: detach() it first", shape_);
   check<ShapeError>(rank() > 0 && 0 <= begin && begin <= end && end <= shape_[0],
@@ -77,6 +102,7 @@ Tensor Tensor::detach() const {
 }
 
 Tensor Tensor::clone() const {
+  check<StateError>(defined(), "[clone] of an undefined tensor");
   Tensor result = empty(shape_, dtype_, device());
   result.copy_from(*this);
   return result;
@@ -109,7 +135,7 @@ void Tensor::copy_from(const Tensor& source) const {
 void Tensor::fill(double value) const {
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    const T element = static_cast<T>(value);
+    const T element = element_of<T>(value);
     if (numel() == 0 || device().kind == Device::Kind::cpu)
       std::fill_n(data<T>(), numel(), element);
     else

@@ -30,10 +30,15 @@ struct GradientRef {
 
 class Tensor {
  public:
-  Tensor() = default;  ///< undefined: defined() is false, everything else throws or is empty
+  /// Undefined: it has no elements (numel() and bytes() are 0, raw() is null), and its dtype() is f32.
+  /// What asks for a shape or a device throws StateError.
+  Tensor() = default;
 
+  /// Contents undefined. These four throw DeviceError for a device that this build or this machine
+  /// does not have, std::bad_alloc when the memory is used up.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  /// Every element is `value`, as fill() converts it.
   static Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
                      Device device = {});
   static Tensor scalar(double value, DType dtype = DType::f32, Device device = {}) {
@@ -50,13 +55,18 @@ class Tensor {
   static Tensor of(const Shape& shape, const std::vector<T>& values) {
     return of<T>(shape, std::span<const T>(values));
   }
-  /// A tensor over `storage`, beginning `offset` bytes into it.
+  /// A tensor over `storage`, beginning `offset` bytes into it. Throws StateError for a storage without
+  /// memory, ShapeError if the elements do not fit into it or if `offset` is not a multiple of the
+  /// element's size.
   static Tensor over(Storage storage, std::size_t offset, const Shape& shape, DType dtype);
 
   bool defined() const { return static_cast<bool>(storage_); }
-  const Shape& shape() const { return shape_; }
-  std::int64_t size(int dimension) const { return shape_[dimension]; }
-  int rank() const { return shape_.rank(); }
+  const Shape& shape() const {
+    check<StateError>(defined(), "[shape] of an undefined tensor");
+    return shape_;
+  }
+  std::int64_t size(int dimension) const { return shape()[dimension]; }
+  int rank() const { return shape().rank(); }
   std::int64_t numel() const { return defined() ? shape_.numel() : 0; }
   DType dtype() const { return dtype_; }
   Device device() const {
@@ -91,10 +101,14 @@ class Tensor {
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;
   /// Copies the elements of `source`, of the same shape and dtype and on any device, into this
-  /// tensor's, which on a GPU must not overlap them. To the cpu it waits for them; from the cpu, `source` may change as soon as it
-  /// returns, unless its memory is page-locked (gpu.h).
+  /// tensor's, which on a GPU must not overlap them. To the cpu it waits for them; from the cpu,
+  /// `source` may change as soon as it returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
+  /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest (what
+  /// is beyond their largest number becomes infinite), integers drop the fraction. Throws UsageError
+  /// for a value that an integer dtype does not hold: NaN, infinity, one out of its range.
   void fill(double value) const;
+  /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;
 
   const GradientRef& gradient_ref() const { return gradient_; }

@@ -13,6 +13,8 @@
 
 namespace lockstep::kernels {
 
+/// The scalars are used as they are: their ranges are checked by whoever lets users choose them
+/// (nn/optim/optimizer.h).
 struct SgdItem {
   Tensor value;
   Tensor gradient;

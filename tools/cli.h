@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/version.h"
 #include "lockstep/tools/device_options.h"
 
 namespace lockstep::cli {
@@ -52,14 +53,15 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
   return result;
 }
 
-/// False after --help, which it has printed. Throws UsageError, one line, for a command line that
+/// False after --help or --version, which it has answered. Throws UsageError, one line, for a command line that
 /// the app does not take.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
+  app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   try {
     app.parse(argc, argv);
     return true;
-  } catch (const CLI::Success& help) {
-    app.exit(help);
+  } catch (const CLI::Success& answer) {
+    app.exit(answer);
     return false;
   } catch (const CLI::ParseError& error) {
     throw UsageError(error.what());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/version.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
@@ -48,12 +49,15 @@ int run(int argc, char** argv) {
       ->envname("LOCKSTEP_SECRET_FILE");
   app.add_option("--timeout", timeout, "Seconds until all machines must have joined (60)")
       ->check(CLI::PositiveNumber);
+  app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return 0;
+  } catch (const CLI::Success& answer) {  // --version
+    return app.exit(answer);
   } catch (const CLI::ParseError& error) {
     fail<UsageError>("lockstep-run: {} (see lockstep-run --help)", error.what());
   }

@@ -22,6 +22,7 @@
 #include <new>
 #include <vector>
 
+#include "lockstep/core/compiler.h"
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/transport/backoff.h"
@@ -95,7 +96,7 @@ void SharedMemory::barrier() {
 void SharedMemory::reduce(std::int64_t begin, std::int64_t end) {
   if (ranks_ == 2) {
     float *a = of(0), *b = of(1);
-#pragma GCC ivdep
+    LOCKSTEP_IVDEP
     for (std::int64_t i = begin; i < end; ++i) a[i] = b[i] = a[i] + b[i];
     return;
   }

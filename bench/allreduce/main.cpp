@@ -87,7 +87,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   o.min = parse_size("--min", min);
   o.max = parse_size("--max", max);
   if (!peers.empty())
-    std::erase_if(o.peers, [&](const auto& peer) { return peers.find(peer) == peers.npos; });
+    std::erase_if(o.peers, [&](const auto& peer) { return peers.find(peer) == std::string::npos; });
   check<UsageError>(o.ranks >= 2 && o.ranks <= 8, "--ranks must be in 2..8, got {}", o.ranks);
   check<UsageError>(o.min <= o.max, "--min {} is above --max {}", min, max);
   check<UsageError>(o.rounds >= 3, "--rounds must be at least 3, got {}", o.rounds);

@@ -22,7 +22,8 @@ constexpr std::int64_t chunk = 1 << 18;
 // Unique per (rank, index) for up to 8 ranks; the sums stay below 2^24, so they are exact in f32.
 float value(int rank, std::int64_t index) { return static_cast<float>(index % 65521 * 8 + rank); }
 float sum_of_values(int ranks, std::int64_t index) {
-  return static_cast<float>(index % 65521 * 8 * ranks + ranks * (ranks - 1) / 2);
+  const int sum_of_ranks = ranks * (ranks - 1) / 2;
+  return static_cast<float>(index % 65521 * 8 * ranks + sum_of_ranks);
 }
 
 // body(begin, part of the scratch memory) for chunks of `count` elements.

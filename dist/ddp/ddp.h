@@ -44,7 +44,8 @@
 
 namespace lockstep::dist {
 
-/// The same on all ranks.
+/// The same on all ranks. The three sizes are in MiB (2^20 bytes) of gradients, and may be fractions.
+/// One that is not positive and finite throws UsageError; one below a byte counts as a byte.
 struct DdpOptions {
   /// MiB of gradients, positive; fractions are allowed. See BucketCaps for what the three do.
   /// Construction throws UsageError for others.

@@ -1,5 +1,6 @@
 // Second reading: what a reducer refuses, and steps on this rank's own gradients.
 
+#include "lockstep/core/hash.h"
 #include "lockstep/dist/ddp/reducer.h"
 
 namespace lockstep::dist {
@@ -59,7 +60,7 @@ void Reducer::step_begins(const Parameter& parameter, bool local) {
 }
 
 void Reducer::stepped(std::uint64_t options) {
-  exchange_.mine.steps = exchange_.mine.steps * 31 + options;
+  exchange_.mine.steps = Fnv1a().add(exchange_.mine.steps).add(options).value();
 }
 
 }  // namespace lockstep::dist

@@ -90,6 +90,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   std::int64_t piece_elements(DType dtype) const {
     return static_cast<std::int64_t>(piece_bytes_ / size_of(dtype));
   }
+  using Communicator::finish;
   void finish(Call& call);
 
   /// Reads the notes of the other ranks. Throws PeerError if one has given up, or has left before

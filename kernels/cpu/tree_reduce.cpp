@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "lockstep/core/compiler.h"
 #include "lockstep/kernels/cpu/backend.h"
 
 namespace lockstep::kernels {
@@ -33,17 +34,17 @@ const T* at(const std::byte* source, std::int64_t begin) {
   return reinterpret_cast<const T*>(source) + begin;
 }
 
-// Pointers are equal or far apart: no element depends on an earlier one (ivdep).
+// Pointers are equal or far apart: no element depends on an earlier one.
 template <class T>
 void add_to(const T* a, const T* b, T* sum, std::int64_t count) {
-#pragma GCC ivdep
+  LOCKSTEP_IVDEP
   for (std::int64_t i = 0; i < count; ++i) sum[i] = add(a[i], b[i]);
 }
 
 // The hot case, two ranks in shared memory: both contributions are read once and both overwritten.
 template <class T>
 void add_to_both(const T* a, const T* b, T* first, T* second, std::int64_t count) {
-#pragma GCC ivdep
+  LOCKSTEP_IVDEP
   for (std::int64_t i = 0; i < count; ++i) {
     const T sum = add(a[i], b[i]);
     first[i] = sum;

@@ -1,7 +1,7 @@
 #pragma once
 /// The formulas of clip.h: one text for the processor's loops and for the threads of a GPU.
 
-#include "lockstep/core/host_device.h"
+#include "lockstep/core/compiler.h"
 
 namespace lockstep::kernels {
 

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/core/host_device.h"
+#include "lockstep/core/compiler.h"
 #include "lockstep/core/philox.h"
 
 namespace lockstep::kernels {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "lockstep/core/host_device.h"
+#include "lockstep/core/compiler.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::kernels {

@@ -38,13 +38,15 @@ Adam::Adam(std::vector<Group<Options>> groups, bool decoupled)
 }
 
 std::uint64_t Adam::options_digest() const {
-  std::uint64_t digest = decoupled_ ? 3 : 2;
+  Fnv1a digest;
+  digest.add(decoupled_ ? "AdamW" : "Adam");
   for (const auto& [parameters, o] : groups_)
-    digest = digest_of(digest, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay});
-  return digest;
+    add(digest, {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay});
+  return digest.value();
 }
 
 void Adam::update() {
+  for (const auto& group : groups_) validate(group.options);  // they may have changed
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/hash.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -30,11 +31,9 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
     StepGraph::depends_on([&now = group.options, then = group.options] { return now == then; });
 }
 
-/// A digest of numbers, one after another, to the last bit.
-inline std::uint64_t digest_of(std::uint64_t digest, std::initializer_list<double> numbers) {
-  for (const double number : numbers)
-    digest = (digest ^ std::bit_cast<std::uint64_t>(number)) * 0x9e3779b97f4a7c15u + (digest >> 32);
-  return digest;
+/// Adds numbers to a hash, to their last bits.
+inline void add(Fnv1a& hash, std::initializer_list<double> numbers) {
+  for (const double number : numbers) hash.add(std::bit_cast<std::uint64_t>(number));
 }
 
 /// Throws UsageError unless low <= value < high (and value is a number).

@@ -82,14 +82,15 @@ class Optimizer {
 class SGD : public Optimizer {
  public:
   struct Options {
-    double lr = 1e-3;
-    double momentum = 0;
-    double dampening = 0;
-    double weight_decay = 0;
-    bool nesterov = false;
+    double lr = 1e-3;         ///< [0, inf)
+    double momentum = 0;      ///< [0, inf); from 1 on, old gradients never fade
+    double dampening = 0;     ///< any finite number
+    double weight_decay = 0;  ///< [0, inf)
+    bool nesterov = false;    ///< needs momentum > 0 and dampening 0
     bool operator==(const Options&) const = default;
   };
-  /// Throws UsageError for an option out of its range.
+  /// Throws UsageError, which names the option, its range and its value, for an option out of its
+  /// range. Options that are changed later (groups()) are checked by the next step.
   SGD(std::vector<Parameter> parameters, Options options);
   explicit SGD(std::vector<Group<Options>> groups);
 
@@ -107,15 +108,16 @@ class SGD : public Optimizer {
 };
 
 struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
+  double lr = 1e-3;         ///< [0, inf)
+  double beta1 = 0.9;       ///< [0, 1): how much of the gradient's running mean is kept
+  double beta2 = 0.999;     ///< [0, 1): the same for the mean of its square
+  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
+  double weight_decay = 0;  ///< [0, inf)
   bool operator==(const AdamOptions&) const = default;
 };
 
-/// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
+/// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter. Options out of their range
+/// throw UsageError, as SGD's do.
 class Adam : public Optimizer {
  public:
   using Options = AdamOptions;
@@ -140,6 +142,7 @@ class Adam : public Optimizer {
   std::vector<State> states_;
 };
 
+/// The ranges are those of AdamOptions.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;

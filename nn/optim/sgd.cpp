@@ -33,14 +33,15 @@ SGD::SGD(std::vector<Group<Options>> groups)
 }
 
 std::uint64_t SGD::options_digest() const {
-  std::uint64_t digest = 1;
+  Fnv1a digest;
+  digest.add("SGD");
   for (const auto& [parameters, o] : groups_)
-    digest = digest_of(
-        digest, {o.lr, o.momentum, o.dampening, o.weight_decay, static_cast<double>(o.nesterov)});
-  return digest;
+    add(digest, {o.lr, o.momentum, o.dampening, o.weight_decay, static_cast<double>(o.nesterov)});
+  return digest.value();
 }
 
 void SGD::update() {
+  for (const auto& group : groups_) validate(group.options);  // they may have changed
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];

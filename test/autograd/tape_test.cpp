@@ -289,6 +289,31 @@ TEST_CASE("undefined operands, a parameter as loss") {
   CHECK_THROWS_WITH_AS(tape.backward(x), doctest::Contains("not recorded"), StateError);
 }
 
+TEST_CASE("an undefined parameter is an undefined tensor, and has nothing else") {
+  const Parameter none;
+  CHECK_FALSE(none.defined());
+  CHECK(none == Parameter());
+  CHECK(none.id() == nullptr);
+  CHECK_FALSE(Tensor(none).defined());
+  CHECK_THROWS_WITH_AS(none.name(), "[name] of an undefined parameter", StateError);
+  CHECK_THROWS_WITH_AS(none.value(), "[value] of an undefined parameter", StateError);
+  CHECK_THROWS_WITH_AS(none.gradient(), "[gradient] of an undefined parameter", StateError);
+  CHECK_THROWS_WITH_AS(none.zero_grad(), "[set_gradient_state] of an undefined parameter",
+                       StateError);
+  CHECK_THROWS_WITH_AS(none.move_to({}), "[move_to] of an undefined parameter", StateError);
+  CHECK_THROWS_WITH_AS(none.place_gradient({}), "[place_gradient] of an undefined parameter",
+                       StateError);
+  CHECK_THROWS_AS(none.managed(), StateError);
+  CHECK_THROWS_WITH_AS(Parameter(Tensor(), "w"), "[parameter] 'w' of an undefined tensor",
+                       StateError);
+}
+
+TEST_CASE("broadcast_to refuses what does not broadcast to the shape itself") {
+  CHECK_THROWS_AS(broadcast_to(Tensor::zeros({2}), {2, 3}), ShapeError);
+  CHECK_THROWS_AS(broadcast_to(Tensor::zeros({2, 3}), {3}), ShapeError);
+  CHECK_THROWS_AS(broadcast_to(Tensor(), {3}), StateError);
+}
+
 TEST_CASE("gradients of watched tensors share nothing with one another") {
   Tape tape;
   const Tensor x = tape.watch(Tensor::zeros({2})), y = tape.watch(Tensor::zeros({2}));

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <set>
 
+#include "support/capture_binding.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 
@@ -109,7 +110,7 @@ TEST_CASE("launch: exit codes") {
                                                 {"exit 127", 1},
                                                 {"exit 255", 1},
                                                 {"kill -SEGV $$", 1}}) {
-    CAPTURE(script);
+    CAPTURE_BINDING(script);
     CHECK(run(launched(2, "[ $RANK = 0 ] && exit 0; " + script)).code == code);
   }
 }
@@ -196,7 +197,8 @@ TEST_CASE("launch: the cause is reported, not a consequence that came first") {
   }
   std::filesystem::remove(flag);
   {
-    const Ended ended = run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + consequence));
+    const Ended ended =
+        run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + consequence));
     CHECK(ended.code == 1);
     CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
   }

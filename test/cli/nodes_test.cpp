@@ -131,7 +131,8 @@ TEST_CASE("nodes: a failure on one ends all, with one message and one code" *
   }
   SUBCASE("the cause, not a consequence that came first") {
     const std::string script =
-        "if [ $RANK = 0 ]; then echo 'consequence rank 1 is gone' > /proc/self/fd/$LOCKSTEP_ERROR_FD; "
+        "if [ $RANK = 0 ]; then echo 'consequence rank 1 is gone' > "
+        "/proc/self/fd/$LOCKSTEP_ERROR_FD; "
         "else sleep 0.3; echo 'cause no such file' > /proc/self/fd/$LOCKSTEP_ERROR_FD; fi; exit 2";
     Launchers({1, 1}, shell(script))
         .expect(2, "error: rank 1 on node 1 failed with exit code 2: no such file\n");

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "support/capture_binding.h"
 #include "support/program.h"
 
 using namespace lockstep;
@@ -227,7 +228,8 @@ TEST_CASE("train: more ranks than cores, and more ranks than samples in the last
 
 TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
   for (const auto& [transport, victim] : {std::pair{"shm", 2}, {"tcp", 0}}) {
-    INFO(transport, ", rank ", victim);
+    CAPTURE_BINDING(transport);
+    CAPTURE_BINDING(victim);
     test::Process process(
         {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
     // Rank 0's heading says that all are there.

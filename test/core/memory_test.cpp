@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -68,6 +69,18 @@ TEST_CASE("memory: a freed block serves the next request of its size class") {
   memory::release(third, 1000);
 }
 
+TEST_CASE("memory: what cannot be had throws, and is not counted") {
+  const auto before = memory::statistics();
+  for (const std::size_t bytes : {memory::largest, memory::largest + 1, ~std::size_t{0}}) {
+    CAPTURE(bytes);
+    if (!caching && bytes == memory::largest) continue;  // AddressSanitizer ends the process
+    CHECK_THROWS_AS(memory::allocate(bytes), std::bad_alloc);
+    CHECK_THROWS_AS(Storage::allocate(bytes), std::bad_alloc);
+  }
+  CHECK(memory::statistics().live_bytes == before.live_bytes);
+  CHECK(memory::statistics().system_allocations == before.system_allocations);
+}
+
 TEST_CASE("memory: threads allocate and release each other's blocks") {
   const std::size_t live = memory::statistics().live_bytes;
   constexpr int count = 2000;
@@ -91,6 +104,15 @@ TEST_CASE("memory: threads allocate and release each other's blocks") {
   giver.join();
   CHECK(wrong == 0);
   CHECK(memory::statistics().live_bytes == live);
+}
+
+TEST_CASE("storage: without memory there is nothing to ask for") {
+  const Storage none;
+  CHECK_FALSE(static_cast<bool>(none));
+  CHECK_THROWS_WITH_AS(none.data(), "[storage] without memory", StateError);
+  CHECK_THROWS_AS(none.bytes(), StateError);
+  CHECK_THROWS_AS(none.device(), StateError);
+  CHECK_THROWS_AS(none.unique(), StateError);
 }
 
 TEST_CASE("storage: the last reference frees") {

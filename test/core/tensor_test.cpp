@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace lockstep {
@@ -44,7 +46,37 @@ TEST_CASE("tensor: undefined") {
   CHECK(t.bytes() == 0);
   CHECK(t.raw() == nullptr);
   CHECK(t.span<float>().empty());
+  CHECK(t.dtype() == DType::f32);
   CHECK_THROWS_AS(t.item(), ShapeError);
+  CHECK_THROWS_WITH_AS(t.shape(), "[shape] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.rank(), "[shape] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.size(0), "[shape] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.device(), "[device] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.view({0}), "[view] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.slice(0, 0), "[slice] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(t.clone(), "[clone] of an undefined tensor", StateError);
+}
+
+TEST_CASE("tensor: integers are filled with what they hold") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  CHECK(Tensor::scalar(2.9, DType::i32).item() == 2);
+  CHECK(Tensor::scalar(-2.9, DType::i64).item() == -2);
+  CHECK(Tensor::scalar(-0.5, DType::u8).item() == 0);
+  CHECK(Tensor::scalar(255.9, DType::u8).item() == 255);
+  CHECK(Tensor::scalar(-0x1p31, DType::i32).item() == -0x1p31);
+  CHECK(Tensor::scalar(-0x1p63, DType::i64).item() == -0x1p63);
+  CHECK_THROWS_WITH_AS(Tensor::full({2}, 256, DType::u8), "[fill] 256 is not in the range of u8",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(Tensor::full({2}, -1, DType::u8), "[fill] -1 is not in the range of u8",
+                       UsageError);
+  CHECK_THROWS_AS(Tensor::full({2}, 0x1p31, DType::i32), UsageError);
+  CHECK_THROWS_AS(Tensor::full({2}, 0x1p63, DType::i64), UsageError);
+  for (const DType dtype : {DType::u8, DType::i32, DType::i64})
+    for (const double value : {infinity, -infinity, std::nan("")})
+      CHECK_THROWS_AS(Tensor::full({2}, value, dtype), UsageError);
+  CHECK(Tensor::scalar(1e300).item() == infinity);
+  CHECK(Tensor::scalar(-1e5, DType::f16).item() == -infinity);
+  CHECK(std::isnan(Tensor::scalar(std::nan(""), DType::bf16).item()));
 }
 
 TEST_CASE("tensor: elements begin on a cache line") {
@@ -90,7 +122,12 @@ TEST_CASE("tensor: over a storage, at an offset") {
   CHECK(t.slice(1, 3).raw() == storage.data() + 20);
   CHECK(Tensor::over(storage, 64, {0}, DType::f32).numel() == 0);
   CHECK_THROWS_WITH_AS(Tensor::over(storage, 56, {3}, DType::f32),
-                       "[tensor] (3,) f32 needs bytes 56..68 of a storage of 64", ShapeError);
+                       "[tensor] (3,) f32 needs 12 bytes from byte 56 on, of a storage of 64",
+                       ShapeError);
+  CHECK_THROWS_AS(Tensor::over(storage, ~std::size_t{0} - 3, {1}, DType::f32), ShapeError);
+  CHECK_THROWS_WITH_AS(Tensor::over(storage, 2, {1}, DType::f32),
+                       "[tensor] f32 cannot begin at byte 2", ShapeError);
+  CHECK_THROWS_AS(Tensor::over({}, 0, {1}, DType::f32), StateError);
 }
 
 TEST_CASE("tensor: reading in another type than it has") {

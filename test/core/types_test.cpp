@@ -1,8 +1,10 @@
-// DType, the errors, and the two values of shard.h.
+// DType, names, hashes, the errors, and the two values of shard.h.
 #include <doctest/doctest.h>
 
+#include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/hash.h"
 #include "lockstep/core/shard.h"
 
 namespace lockstep {
@@ -27,6 +29,21 @@ TEST_CASE("dtype: sizes, names and C++ types belong together") {
   agree(DType::u8, 1, "u8", false);
   agree(DType::f16, 2, "f16", false);
   agree(DType::bf16, 2, "bf16", false);
+}
+
+TEST_CASE("names of enumerators, and of a value that is none") {
+  CHECK(Device::name_of(Device::Kind::cpu) == "cpu");
+  CHECK(Device::name_of(Device::Kind::sim) == "sim");
+  CHECK(Device::name_of(Device::Kind::cuda) == "cuda");
+  CHECK(name_of(static_cast<DType>(200)) == "?");
+}
+
+TEST_CASE("hash: FNV-1a's published values, in one piece or several") {
+  CHECK(fnv1a("") == 0xcbf29ce484222325u);
+  CHECK(fnv1a("a") == 0xaf63dc4c8601ec8cu);
+  CHECK(fnv1a("foobar") == 0x85944171f73967e8u);
+  CHECK(Fnv1a().add("foo").add("bar").value() == fnv1a("foobar"));
+  CHECK(Fnv1a().add(0x3736353433323130u).value() == fnv1a("01234567"));
 }
 
 TEST_CASE("dtype: visit_floating refuses integers in the name of the operation") {

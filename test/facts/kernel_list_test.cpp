@@ -7,6 +7,7 @@
 
 #include "lockstep/tools/facts/sources.h"
 #include "lockstep/tools/facts/text.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep::facts;
 
@@ -32,7 +33,8 @@ TEST_CASE("every kernel is on the list, under a name of its own") {
     CHECK(listed.at(kernel.name) == kernel.source);
   }
   for (const auto& [name, source] : listed) {
-    INFO(name, " of ", source, " is on the list and not in the sources");
+    CAPTURE_BINDING(name);  // of kernels.txt
+    CAPTURE_BINDING(source);
     CHECK(found.count(name));
   }
 }

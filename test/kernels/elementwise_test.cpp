@@ -4,6 +4,7 @@
 
 #include "kernels/support.h"
 #include "lockstep/kernels/broadcast.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -102,7 +103,7 @@ TEST_CASE_TEMPLATE("a unary result does not depend on position, length or alignm
   for (double& v : positive) v = std::abs(v) + 0.01;
   const Tensor x = of_values<T>({2500}, positive);
   for (const auto& [name, op] : unary_names) {
-    CAPTURE(name);
+    CAPTURE_BINDING(name);
     const Tensor whole = nan<T>({2500});
     unary(op, x, whole);
     for (std::int64_t begin : {0, 1, 3, 15, 16, 17})
@@ -125,7 +126,7 @@ TEST_CASE_TEMPLATE("unary functions at their edges", T, float, double) {
     return out.item();
   };
   for (const auto& [name, op] : unary_names) {
-    CAPTURE(name);
+    CAPTURE_BINDING(name);
     CHECK(name_of(op) == name);
     CHECK(std::isnan(at(op, nan_value)));
     const Tensor nothing = Tensor::empty({0, 3}, dtype_of<T>(), test_device());

@@ -4,6 +4,7 @@
 
 #include "kernels/support.h"
 #include "lockstep/kernels/softmax.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -155,8 +156,8 @@ TEST_CASE_TEMPLATE("rows of every length, wherever they begin", T, float, double
                                                           {2, 16385},
                                                           {1, 16384},
                                                           {2, 33000}}) {
-    CAPTURE(rows);
-    CAPTURE(columns);
+    CAPTURE_BINDING(rows);
+    CAPTURE_BINDING(columns);
     const Shape shape{rows, columns};
     const double close = tolerance<T>(4e-6, 1e-13), width = static_cast<double>(columns);
     const Tensor x = varied<T>(shape), dy = varied<T>(shape, 1);

@@ -4,6 +4,7 @@
 
 #include "kernels/support.h"
 #include "lockstep/core/gpu/stream.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -37,9 +38,9 @@ TEST_CASE_TEMPLATE("matmul agrees with three loops", T, float, double) {
   for (const auto& [m, n, k] : sizes)
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {
-        CAPTURE(m);
-        CAPTURE(n);
-        CAPTURE(k);
+        CAPTURE_BINDING(m);
+        CAPTURE_BINDING(n);
+        CAPTURE_BINDING(k);
         CAPTURE(ta);
         CAPTURE(tb);
         const Tensor a = varied<T>(ta ? Shape{k, m} : Shape{m, k}, 1);

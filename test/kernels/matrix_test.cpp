@@ -5,6 +5,7 @@
 
 #include "kernels/support.h"
 #include "lockstep/kernels/elementwise.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -174,8 +175,8 @@ TEST_CASE_TEMPLATE("bias_activation adds and clips in one pass", T, float, doubl
   for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {1, 1}, {0, 5}, {5, 0}, {3, 5}, {7, 4}, {300, 10}, {64, 128}})
     for (const std::int64_t skipped : {0, 1}) {
-      CAPTURE(rows);
-      CAPTURE(columns);
+      CAPTURE_BINDING(rows);
+      CAPTURE_BINDING(columns);
       const auto part = [&](const Tensor& whole, const Shape& shape) {
         return whole.slice(skipped, skipped + shape.numel()).view(shape);
       };

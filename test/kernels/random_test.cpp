@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/support.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -56,7 +57,7 @@ TEST_CASE_TEMPLATE("long fills are cuRAND's numbers in PyTorch's layout", T, flo
     CHECK(std::none_of(values.begin(), values.end(), [](T v) { return std::isnan(v); }));
     for (const auto& [i, value] :
          entry["elements"].get<std::vector<std::pair<std::size_t, double>>>()) {
-      CAPTURE(i);
+      CAPTURE_BINDING(i);
       check_close({values[i]}, {value}, kind == "uniform" ? 0 : tolerance<T>(2e-6, 1e-13));
     }
     ++compared;
@@ -121,7 +122,7 @@ TEST_CASE("dropout keeps what cuRAND's numbers in PyTorch's layout keep") {
       const std::vector<std::uint8_t> kept = mask.to_vector<std::uint8_t>();
       for (const auto& [i, number] :
            entry["elements"].get<std::vector<std::pair<std::size_t, double>>>()) {
-        CAPTURE(i);
+        CAPTURE_BINDING(i);
         CHECK(kept[i] == (number < 1 - p));
         check_close({values[i]}, {number < 1 - p ? 1.5 / (1 - p) : 0}, 1e-6);
       }

@@ -1,6 +1,7 @@
 #include "lockstep/kernels/reduce.h"
 
 #include "kernels/support.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::kernels;
@@ -157,8 +158,8 @@ TEST_CASE_TEMPLATE("sums over many rows and over long ones", T, float, double) {
   // Rows and columns that are cut into parts, whose sums are added in turn.
   for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {9000, 2}, {3001, 3}, {1500, 36}, {700, 265}, {3, 1026}, {2, 16385}, {3, 36000}}) {
-    CAPTURE(rows);
-    CAPTURE(columns);
+    CAPTURE_BINDING(rows);
+    CAPTURE_BINDING(columns);
     for (const bool shift : {false, true}) {
       const Tensor aligned = varied<T>({rows, columns});
       const Tensor x = shift ? shifted<T>(aligned) : aligned;
@@ -244,8 +245,8 @@ TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, d
                                                           {2, 1025},
                                                           {1, 5001},
                                                           {2, 40'001}}) {
-    CAPTURE(rows);
-    CAPTURE(columns);
+    CAPTURE_BINDING(rows);
+    CAPTURE_BINDING(columns);
     Values values(static_cast<std::size_t>(rows * columns));
     std::vector<std::int64_t> expected;
     for (std::int64_t row = 0; row < rows; ++row) {

@@ -154,7 +154,33 @@ TEST_CASE("options out of their range are refused with the value") {
   CHECK_THROWS_AS(optim::SGD(one, {.lr = 0.1, .momentum = -0.5}), UsageError);
   CHECK_THROWS_AS(optim::SGD(one, {.lr = 0.1, .nesterov = true}), UsageError);
   CHECK_THROWS_WITH_AS(optim::Adam(one, {.beta1 = 1}), doctest::Contains("beta1"), UsageError);
+  CHECK_THROWS_WITH_AS(optim::Adam(one, {.beta2 = -0.1}),
+                       "[Adam] beta2 must be in [0, 1), got -0.1", UsageError);
   CHECK_THROWS_AS(optim::AdamW(one, {.eps = -1e-8}), UsageError);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const double bad : {infinity, -infinity, std::nan("")}) {
+    CHECK_THROWS_AS(optim::SGD(one, {.lr = bad}), UsageError);
+    CHECK_THROWS_AS(optim::SGD(one, {.momentum = bad}), UsageError);
+    CHECK_THROWS_AS(optim::SGD(one, {.momentum = 0.9, .dampening = bad}), UsageError);
+    CHECK_THROWS_AS(optim::SGD(one, {.weight_decay = bad}), UsageError);
+    CHECK_THROWS_AS(optim::Adam(one, {.lr = bad}), UsageError);
+    CHECK_THROWS_AS(optim::Adam(one, {.beta1 = bad}), UsageError);
+    CHECK_THROWS_AS(optim::Adam(one, {.eps = bad}), UsageError);
+    CHECK_THROWS_AS(optim::AdamW(one, {.weight_decay = bad}), UsageError);
+  }
+}
+
+TEST_CASE("options that are changed out of their range are refused by the next step") {
+  const Parameter w(Tensor::zeros({1}), "w");
+  optim::SGD sgd({w}, {.lr = 0.1});
+  optim::Adam adam({w}, {.lr = 0.1});
+  Tape tape;
+  tape.backward(sum(w));
+  sgd.groups()[0].options.lr = std::nan("");
+  adam.groups()[0].options.beta1 = 1;
+  CHECK_THROWS_AS(sgd.step(), UsageError);
+  CHECK_THROWS_WITH_AS(adam.step(), "[Adam] beta1 must be in [0, 1), got 1", UsageError);
+  CHECK(w.value().item() == 0);
 }
 
 TEST_CASE("a safetensors file has the published layout") {

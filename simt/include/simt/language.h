@@ -12,8 +12,12 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 // A kernel stays one function under its own name: reports and the filling of its shared memory find
-// it by its address.
+// it by its address. (clang makes no clones, and does not know the word.)
+#ifdef __clang__
+#define __global__ __attribute__((noinline))
+#else
 #define __global__ __attribute__((noinline, noclone))
+#endif
 
 // One block runs at a time, so a block's shared memory is a static variable of its kernel (blocks of a
 // cluster run together, and are refused if their kernel has any: only dynamic is theirs alone). `used`,

@@ -10,6 +10,7 @@
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/dist/transport/transports.h"
+#include "support/capture_binding.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -207,7 +208,7 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
 TEST_CASE("threads: the memory of all streams together is bounded") {
   const std::vector<std::byte> many(300'000);
   for (const auto& [world, capacity] : {std::pair{2, 256 * 1024}, {17, 128 * 1024}}) {
-    CAPTURE(world);
+    CAPTURE_BINDING(world);
     const auto transports = threads_transports(world);
     CHECK(transports[0]->send(world - 1, many) == static_cast<std::size_t>(capacity));
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "support/capture_binding.h"
 #include "support/text.h"
 
 namespace lockstep::dist {
@@ -187,7 +188,7 @@ TEST_CASE("environment: errors name variable and value") {
     for (const auto& [name, value] : *names) {
       if (!contains(name, "RANK") && !contains(name, "SIZE")) continue;
       if (name == "GROUP_RANK") continue;
-      CAPTURE(name);
+      CAPTURE_BINDING(name);
       CHECK(contains(error_of(without(*names, name)), name + " is not set"));
       for (const char* bad : {"", "x", "-1", "1x", " 1", "1.0", "99999999999999999999"}) {
         CAPTURE(bad);
