@@ -12,8 +12,22 @@ Observation& Observation::operator=(Observation&& other) noexcept {
 
 Observation::~Observation() {
   if (!state_) return;
-  auto& observers = state_->observers;
-  observers.erase(std::ranges::find(observers, observer_));
+  state_->observers.erase(std::ranges::find(state_->observers, observer_));
+  if (state_->reducer == observer_) state_->reducer = nullptr;
+}
+
+Observation Parameter::observe(GradientObserver& observer) const {
+  detail::ParameterState& it = state("observe");
+  if (GradientReducer* const reducer = observer.as_reducer()) {
+    check<StateError>(!it.reducer, "[observe] '{}' already has a reducer", it.name);
+    it.reducer = reducer;
+  }
+  it.observers.push_back(&observer);
+  return {state_, &observer};
+}
+
+void Parameter::throw_undefined(const char* call) {
+  fail<StateError>("[{}] of an undefined parameter", call);
 }
 
 Parameter::Parameter(Tensor value, std::string name)
@@ -24,9 +38,22 @@ Parameter::Parameter(Tensor value, std::string name)
   state_->name = std::move(name);
 }
 
-const std::string& Parameter::name() const { return state_->name; }
-void Parameter::set_name(std::string name) const { state_->name = std::move(name); }
-const Tensor& Parameter::value() const { return state_->value; }
+Parameter::operator Tensor() const {
+  if (!state_) return {};
+  Tensor operand = state_->value;
+  if (state_->requires_grad) operand.set_gradient_ref({GradientRef::parameter, state_.get()});
+  return operand;
+}
+
+Tensor Parameter::gradient() const {
+  return gradient_state() == GradientState::nothing ? Tensor() : gradient_slot();
+}
+
+const Tensor& Parameter::gradient_slot() const {
+  Tensor& slot = state("gradient_slot").slot;
+  if (!slot.defined()) slot = Tensor::empty(value().shape(), value().dtype(), value().device());
+  return slot;
+}
 
 void Parameter::move_to(Device device) const {
   if (value().device() == device) return;
@@ -36,65 +63,22 @@ void Parameter::move_to(Device device) const {
   place_gradient({});
 }
 
-Parameter::operator Tensor() const {
-  if (!state_) return {};
-  Tensor operand = state_->value;
-  if (state_->requires_grad) operand.set_gradient_ref({GradientRef::parameter, state_.get()});
-  return operand;
-}
-
-bool Parameter::requires_grad() const { return state_->requires_grad; }
-void Parameter::set_requires_grad(bool requires_grad) const {
-  state_->requires_grad = requires_grad;
-}
-
-Tensor Parameter::gradient() const {
-  return state_->state == GradientState::nothing ? Tensor() : gradient_slot();
-}
-
-GradientState Parameter::gradient_state() const { return state_->state; }
-void Parameter::set_gradient_state(GradientState state) const { state_->state = state; }
-
-const Tensor& Parameter::gradient_slot() const {
-  if (!state_->slot.defined())
-    state_->slot =
-        Tensor::empty(state_->value.shape(), state_->value.dtype(), state_->value.device());
-  return state_->slot;
-}
-
 void Parameter::place_gradient(Tensor slot) const {
   check<StateError>(!managed(), "[place_gradient] '{}' is under a reducer, which owns its memory",
                     name());
   if (slot.defined()) {
-    check<ShapeError>(slot.shape() == state_->value.shape(),
+    check<ShapeError>(slot.shape() == value().shape(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
-                      state_->value.shape(), slot.shape());
-    check<DTypeError>(slot.dtype() == state_->value.dtype(),
+                      value().shape(), slot.shape());
+    check<DTypeError>(slot.dtype() == value().dtype(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
-                      state_->value.dtype(), slot.dtype());
-    check<DeviceError>(slot.device() == state_->value.device(),
+                      value().dtype(), slot.dtype());
+    check<DeviceError>(slot.device() == value().device(),
                        "[place_gradient] '{}' is on {}, its gradient's memory on {}", name(),
-                       state_->value.device().to_string(), slot.device().to_string());
+                       value().device().to_string(), slot.device().to_string());
   }
   state_->slot = std::move(slot);
-  state_->state = GradientState::nothing;
-}
-
-int Parameter::pending() const { return state_->pending; }
-
-Observation Parameter::observe(GradientObserver& observer) const {
-  state_->observers.push_back(&observer);
-  return {state_, &observer};
-}
-
-const std::vector<GradientObserver*>& Parameter::observers() const { return state_->observers; }
-
-void Parameter::keep_local() const { state_->kept_local = true; }
-bool Parameter::kept_local() const { return state_->kept_local; }
-
-bool Parameter::managed() const {
-  return std::ranges::any_of(state_->observers,
-                             [](const GradientObserver* o) { return o->summed_ranks() > 0; });
+  zero_grad();
 }
 
 }  // namespace lockstep

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cmath>
 
+#include "lockstep/autograd/tape_pass.h"
 #include "lockstep/core/copies.h"
-#include "lockstep/core/memory.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {
@@ -15,36 +15,10 @@ using detail::ParameterState;
 
 namespace {
 thread_local Tape* current_tape = nullptr;
-
-std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
+std::atomic<std::uint64_t> tapes_made{0};
 }  // namespace
 
-// Nodes and closures live in chunks of the caching allocator: a steady step allocates none.
-struct Tape::Chunk {
-  static constexpr std::size_t usual = 32 << 10;
-  Chunk* next;
-  std::size_t capacity;  // bytes, this header included
-  std::size_t used;
-};
-
-struct Tape::ObserverLink {
-  GradientObserver* observer;
-  ObserverLink* next;
-};
-
-struct Tape::Pass {
-  Node* loss;
-  ObserverLink* observers = nullptr;  // of the parameters that the loss reaches, each once
-  Parameter managed{}, stray{};       // one under a reducer, one that should be: see backward()
-  Parameter kept_local{};             // one that is under none, on purpose
-  bool nested = false;                // within a pass of an outer tape, which has the observers
-  bool zero_weight = false;
-};
-
-Tape::Tape(Purpose purpose) : id_(next_id()), purpose_(purpose), outer_(current_tape) {
+Tape::Tape(Purpose purpose) : id_(++tapes_made), purpose_(purpose), outer_(current_tape) {
   current_tape = this;
 }
 
@@ -53,27 +27,12 @@ Tape::~Tape() {
     if (node->closure) node->drop(node->closure);
     std::exchange(node, node->previous)->~Node();
   }
-  while (chunks_) {
-    Chunk* chunk = std::exchange(chunks_, chunks_->next);
-    memory::release(chunk, chunk->capacity);
-  }
   current_tape = outer_;
 }
 
 Tape* Tape::current() { return current_tape; }
 
-void* Tape::allocate(std::size_t bytes) {
-  constexpr std::size_t align = alignof(std::max_align_t);
-  bytes = (bytes + align - 1) / align * align;
-  constexpr std::size_t header = (sizeof(Chunk) + align - 1) / align * align;
-  if (!chunks_ || chunks_->used + bytes > chunks_->capacity) {
-    const std::size_t capacity = std::max(Chunk::usual, header + bytes);
-    chunks_ = new (memory::allocate(capacity)) Chunk{chunks_, capacity, header};
-  }
-  void* place = reinterpret_cast<std::byte*>(chunks_) + chunks_->used;
-  chunks_->used += bytes;
-  return place;
-}
+// ---- recording ----
 
 Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
   const GradientRef& ref = tensor.gradient_ref();
@@ -85,6 +44,16 @@ Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
   return static_cast<Node*>(ref.target);
 }
 
+Node* Tape::new_node(const char* operation, const Tensor& output) {
+  Node* node = new (arena_.allocate(sizeof(Node))) Node;
+  node->previous = std::exchange(last_, node);
+  node->operation = operation;
+  node->shape = output.shape();
+  node->dtype = output.dtype();
+  node->device = output.device();
+  return node;
+}
+
 Node* Tape::append(const char* operation, const Tensor& output,
                    std::span<const Tensor* const> inputs) {
   const auto recorded = [](const Tensor* tensor) {
@@ -94,8 +63,8 @@ Node* Tape::append(const char* operation, const Tensor& output,
   for (const Tensor* input : inputs)
     if (recorded(input) && input->gradient_ref().tape != GradientRef::parameter)
       (void)node_of(operation, *input);  // throws before anything is built
-  Node* node = new (allocate(sizeof(Node))) Node;
-  auto* slots = static_cast<Node::Input*>(allocate(inputs.size() * sizeof(Node::Input)));
+  Node* node = new_node(operation, output);
+  auto* slots = static_cast<Node::Input*>(arena_.allocate(inputs.size() * sizeof(Node::Input)));
   std::uninitialized_value_construct_n(slots, inputs.size());
   node->inputs = {slots, inputs.size()};
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -105,37 +74,10 @@ Node* Tape::append(const char* operation, const Tensor& output,
     else if (ref.tape != GradientRef::nothing)
       slots[i].node = static_cast<Node*>(ref.target);
   }
-  node->previous = std::exchange(last_, node);
-  node->operation = operation;
-  node->shape = output.shape();
-  node->dtype = output.dtype();
-  node->device = output.device();
   return node;
 }
 
-Tensor Tape::watch(const Tensor& tensor) {
-  check<DTypeError>(is_differentiable(tensor.dtype()), "[watch] takes f32 or f64, got {}",
-                    tensor.dtype());
-  Node* node = new (allocate(sizeof(Node))) Node;
-  node->previous = std::exchange(last_, node);
-  node->operation = "watch";
-  node->shape = tensor.shape();
-  node->dtype = tensor.dtype();
-  node->device = tensor.device();
-  node->watched = true;
-  Tensor handle = tensor.detach();
-  handle.set_gradient_ref({id_, node});
-  return handle;
-}
-
-Tensor Tape::gradient(const Tensor& watched) const {
-  const Node* node = node_of("gradient", watched);
-  check<StateError>(node->watched, "[gradient] of '{}': only watched tensors keep their gradient",
-                    node->operation);
-  // Perhaps shared with another watched tensor's: what is given away is written by others.
-  return node->gradient.defined() && !node->gradient.storage().unique() ? node->gradient.clone()
-                                                                        : node->gradient;
-}
+// ---- backward ----
 
 void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOptions options) {
   check<ShapeError>(loss.numel() == 1, "[backward] the loss must have one element, its shape is {}",
@@ -143,100 +85,21 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
   const std::uint64_t recorded_on = loss.gradient_ref().tape;
   check<StateError>(recorded_on != GradientRef::nothing && recorded_on != GradientRef::parameter,
                     "[backward] the loss was not recorded: no tape was alive, or it is no "
-                    "operation's result, or it "
-                    "depends on no parameter and no watched tensor");
+                    "operation's result, or it depends on no parameter and no watched tensor");
   check<StateError>(purpose_ == Purpose::backward, "[backward] this tape only notes dependencies");
   Pass pass{node_of("backward", loss)};
   try {
     mark(pass);
-    if (pass.managed.defined() && pass.stray.defined())
-      fail<StateError>(
-          "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
-          "none: was it made or replaced after DistributedDataParallel? (If it is meant to differ "
-          "between ranks: keep_local())",
-          pass.managed.name(), pass.stray.name());
-    const Contribution c = contribution(pass, weight, options.sync);
-    pass.zero_weight = c.weight == 0;
-    pass.loss->gradient =
-        Tensor::full(loss.shape(), c.weight / c.divisor, loss.dtype(), loss.device());
-    Contribution told = c;
-    for (ObserverLink* link = pass.observers; link; link = link->next) {
-      link->observer->backward_begins(told);
-      if (link->observer->summed_ranks() > 0) told.eager = false;
-    }
+    begin(pass, weight, options);
     run(pass, options.retain);
-    for (ObserverLink* link = pass.observers; link; link = link->next)
+    for (Pass::Link* link = pass.observers; link; link = link->next)
       link->observer->backward_ends();
   } catch (...) {
     clear_marks();
-    for (ObserverLink* link = pass.observers; link; link = link->next)
+    for (Pass::Link* link = pass.observers; link; link = link->next)
       link->observer->backward_failed();
     throw;
   }
-}
-
-// One rule for every reducer in the pass: the seed is the same for all parameters.
-Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
-  using Divisor = Contribution::Divisor;
-  int ranks = 0;
-  bool in_window = false;
-  for (ObserverLink* link = pass.observers; link; link = link->next) {
-    ranks = std::max(ranks, link->observer->summed_ranks());
-    in_window = link->observer->in_window(sync) || in_window;
-  }
-  const bool unknown = weight && weight->total == Weight::summed;
-  const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
-  check<StateError>(w.local >= 0 && (unknown || w.total >= w.local) && std::isfinite(w.local) &&
-                        std::isfinite(w.total),
-                    "[backward] weight {} of {}", w.local, w.total);
-  if (w.local == 0) return {0, 1, Divisor::none, sync};
-  if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
-  if (ranks > 0 && (in_window || unknown)) {
-    if (pass.kept_local.defined())
-      fail<StateError>(
-          "[backward] the gradient of '{}', which is kept local, would not be divided by the total "
-          "of the weights, which is not known before the window closes",
-          pass.kept_local.name());
-    return {w.local, 1, Divisor::summed, sync};
-  }
-  return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
-}
-
-void Tape::continue_backward(const Tensor& result, const Gradients& outer,
-                             std::span<const Parameter> declared) {
-  if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
-  std::vector<int> before;
-  for (const Parameter& parameter : declared) before.push_back(parameter.pending());
-  Pass pass{.loss = node_of("backward", result), .nested = true, .zero_weight = outer.zero_weight_};
-  try {
-    mark(pass);
-    for (std::size_t i = 0; i < declared.size(); ++i)
-      check<StateError>(declared[i].pending() > before[i],
-                        "[{}] the recomputation does not use '{}', which the first run did",
-                        outer.node_.operation, declared[i].name());
-    pass.loss->gradient = outer.output();
-    run(pass, false);
-  } catch (...) {
-    clear_marks();
-    throw;
-  }
-}
-
-std::vector<Parameter> Tape::parameters_of(const Tensor& result) {
-  if (result.gradient_ref().tape == GradientRef::nothing) return {};
-  std::vector<Parameter> found;
-  Node* const last = node_of("parameters_of", result);
-  last->reached = true;
-  for (Node* node = last; node; node = node->previous) {
-    if (!std::exchange(node->reached, false)) continue;
-    for (const Node::Input& input : node->inputs) {
-      if (input.node) input.node->reached = true;
-      const Parameter parameter(input.parameter);
-      if (input.parameter && std::ranges::find(found, parameter) == found.end())
-        found.push_back(parameter);
-    }
-  }
-  return found;
 }
 
 // From the loss back to the start: what does it reach, and how often is each parameter written?
@@ -262,18 +125,65 @@ void Tape::mark(Pass& pass) {
 }
 
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
-  if (parameter.managed())
-    pass.managed = parameter;
-  else
-    (parameter.kept_local() ? pass.kept_local : pass.stray) = parameter;
-  for (GradientObserver* observer : parameter.observers()) {
-    ObserverLink** place = &pass.observers;  // by order
-    while (*place && (*place)->observer != observer &&
-           (*place)->observer->order() <= observer->order())
+  (parameter.managed()      ? pass.managed
+   : parameter.kept_local() ? pass.kept_local
+                            : pass.stray) = parameter;
+  const auto order = [](GradientObserver* observer) {
+    const GradientReducer* const reducer = observer->as_reducer();
+    return reducer ? reducer->order() : -1;
+  };
+  for (GradientObserver* observer : parameter.state_->observers) {
+    Pass::Link** place = &pass.observers;
+    while (*place && (*place)->observer != observer && order((*place)->observer) <= order(observer))
       place = &(*place)->next;
     if (!*place || (*place)->observer != observer)
-      *place = new (allocate(sizeof(ObserverLink))) ObserverLink{observer, *place};
+      *place = new (arena_.allocate(sizeof(Pass::Link))) Pass::Link{observer, *place};
   }
+}
+
+// Seeds the loss and tells the observers. The seed is the same for all parameters.
+void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
+  if (pass.managed.defined() && pass.stray.defined())
+    fail<StateError>(
+        "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
+        "none: was it made or replaced after DistributedDataParallel? (If it is meant to differ "
+        "between ranks: keep_local())",
+        pass.managed.name(), pass.stray.name());
+  Contribution told = contribution(pass, weight, options.sync);
+  pass.zero_weight = told.weight == 0;
+  pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor, pass.loss->dtype,
+                                     pass.loss->device);
+  for (Pass::Link* link = pass.observers; link; link = link->next) {
+    link->observer->backward_begins(told);
+    if (link->observer->as_reducer()) told.eager = false;
+  }
+}
+
+Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
+  using Divisor = Contribution::Divisor;
+  int ranks = 0;
+  bool in_window = false;
+  for (Pass::Link* link = pass.observers; link; link = link->next)
+    if (GradientReducer* const reducer = link->observer->as_reducer()) {
+      ranks = std::max(ranks, reducer->ranks());
+      in_window = reducer->in_window(sync) || in_window;
+    }
+  const bool unknown = weight && weight->total == Weight::summed;
+  const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
+  check<StateError>(w.local >= 0 && (unknown || w.total >= w.local) && std::isfinite(w.local) &&
+                        std::isfinite(w.total),
+                    "[backward] weight {} of {}", w.local, w.total);
+  if (w.local == 0) return {0, 1, Divisor::none, sync};
+  if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
+  if (ranks > 0 && (in_window || unknown)) {
+    if (pass.kept_local.defined())
+      fail<StateError>(
+          "[backward] the gradient of '{}', which is kept local, would not be divided by the total "
+          "of the weights, which is not known before the window closes",
+          pass.kept_local.name());
+    return {w.local, 1, Divisor::summed, sync};
+  }
+  return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};
 }
 
 void Tape::run(Pass& pass, bool retain) {
@@ -290,11 +200,11 @@ void Tape::run(Pass& pass, bool retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
       node->spent = true;
     }
-    contributed(*node);
+    tell_ready(*node);
   }
 }
 
-void Tape::contributed(Node& node) {
+void Tape::tell_ready(Node& node) {
   for (Node::Input& input : node.inputs) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
     const Parameter parameter(input.parameter);
@@ -312,11 +222,9 @@ void Tape::clear_marks() noexcept {
   }
 }
 
+// ---- what an operation's backward writes ----
+
 namespace detail {
-
-bool Gradients::needed(int i) const { return static_cast<bool>(input(i)); }
-
-void Gradients::written(int i) { input(i).written = true; }
 
 Gradients::Destination Gradients::into(int i) {
   Node::Input& input = this->input(i);
@@ -329,7 +237,8 @@ Gradients::Destination Gradients::into(int i) {
       gradient = Tensor::empty(input.node->shape, input.node->dtype, input.node->device);
       return {gradient, false};
     }
-    // Passed on by another operation and still used there: what is added must not be seen there.
+    // Another operation passed this memory on and still uses it: what is added must not be seen
+    // there.
     if (!gradient.storage().unique()) gradient = gradient.clone();
     return {gradient, true};
   }
@@ -339,7 +248,7 @@ Gradients::Destination Gradients::into(int i) {
   if (first || input.parameter->state == GradientState::synchronized)
     input.parameter->state = GradientState::local;
   if (!zero_weight_) return {slot, !first};
-  if (first) slot.fill_zero();
+  if (first) slot.fill_zero();  // 0 x NaN is NaN: what is computed goes elsewhere
   return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
 }
 

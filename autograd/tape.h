@@ -1,32 +1,32 @@
 #pragma once
-/// The tape. Operations record on it, in execution order, while it lives; backward is a loop from
-/// its end to its start. No graph search, no recursion.
+/// The tape. Operations record on it, in execution order, while it lives. Backward is a loop from
+/// its end to its start: no graph search, no recursion.
 ///
-///   Tape tape;                                   // this thread's current tape until it goes
+///   Tape tape;                                   // this thread's current tape until it is gone
 ///   Tensor loss = cross_entropy(linear(x, w, b), y);
 ///   tape.backward(loss);                         // w.gradient(), b.gradient()
 ///
 ///     cross_entropy          3  --> one sweep marks what the loss reaches and counts,
 ///       ^                            for every parameter, the contributions to come;
 ///     relu                   2       then the loop runs 3, 2, 1. A parameter whose last
-///       ^                            contribution has been written is *ready* at once,
-///     linear <- w, b         1       while the loop goes on: its observers are told.
+///       ^                            contribution has been written is *ready*: its observers
+///     linear <- w, b         1       are told at once, while the loop goes on.
 ///
-/// No tape alive = inference: nothing is recorded. Tapes nest; the innermost records. The current
-/// tape is per thread, so that ranks can be threads; a tape is used by the thread that made it.
-///
+/// While no tape lives, nothing is recorded: that is inference. Tapes nest; the innermost records.
 /// Saved tensors and gradients of intermediate results are freed as the loop passes them.
+///
+/// Thread-safety: the current tape is per thread, so that ranks can be threads. The thread that made
+/// a tape uses it.
 
-#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/arena.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
@@ -62,9 +62,8 @@ struct Node {
   void* closure = nullptr;
 };
 
-/// What an operation's backward sees: the gradient of its output, and where the gradients of its
-/// inputs go. They are written straight into their destination: bucket memory, for a parameter
-/// under DDP.
+/// What an operation's backward sees: the gradient of its output, and the places of its inputs'
+/// gradients. It writes straight into them: into bucket memory, for a parameter under DDP.
 class Gradients {
  public:
   struct Destination {
@@ -75,15 +74,15 @@ class Gradients {
 
   const Tensor& output() const { return node_.gradient; }
   /// Whether input i wants a gradient.
-  bool needed(int i) const;
+  bool needed(int i) const { return static_cast<bool>(input(i)); }
   /// Where input i's contribution is to be written, once; empty if it wants none.
   Destination into(int i);
   /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
   void pass(int i, const Tensor& gradient);
   /// Input i has been written by other means.
-  void written(int i);
-  /// Whether this rank counts for nothing: its contributions are exact zeros. For operations that
-  /// give other ranks something to add to theirs.
+  void written(int i) { input(i).written = true; }
+  /// Whether this rank has weight 0: its contributions are exact zeros. An operation that gives
+  /// other ranks something to add to theirs needs to know.
   bool zero_weight() const { return zero_weight_; }
 
  private:
@@ -100,8 +99,8 @@ using detail::Gradients;
 
 struct BackwardOptions {
   bool retain = false;  ///< keep what the operations saved, so that backward can run again
-  /// False: reducers only accumulate; this backward and the next one that synchronizes are parts of
-  /// one batch (a *window*), and the result is the mean over all of them, by their weights.
+  /// False: reducers only accumulate. This backward and the next one that synchronizes are parts
+  /// of one batch (an *accumulation window*); the result is their mean, by their weights.
   bool sync = true;
 };
 
@@ -119,65 +118,63 @@ class Tape {
   /// This thread's innermost living tape, or null.
   static Tape* current();
 
-  /// A handle to the same elements whose gradient this tape will compute and keep: see gradient().
-  Tensor watch(const Tensor& tensor);
-  /// The gradient of a watched tensor after backward; undefined if the loss did not reach it.
-  Tensor gradient(const Tensor& watched) const;
-
   /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every
-  /// parameter that the loss reaches. `loss` must have one element and come from this tape. Without
-  /// a weight it is {1, ranks} where the loss reaches parameters of a reducer (the mean over ranks
-  /// of their means), and {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros, even
-  /// if its values are NaN. With a total that is to be summed, or in a window, reducers divide when
-  /// they know the sum; where there is none, the weight is {1, 1}.
+  /// parameter that the loss reaches. `loss` has one element and comes from this tape.
   ///
-  /// Throws StateError for a loss of another or no tape, or one that an earlier backward has used
-  /// up; and if the loss reaches, beside parameters of a reducer, one that is under none and was
-  /// not kept local: it would differ between ranks. If an operation or an observer throws midway,
-  /// gradients hold undefined values.
+  /// Without a weight it is {1, ranks} where the loss reaches managed parameters (the mean over
+  /// ranks of their means), and {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros,
+  /// even if its values are NaN. If the total is not known, reducers divide when they know it; where
+  /// there is no reducer, the weight is {1, 1}.
+  ///
+  /// Throws StateError for a loss of another or no tape; for one that an earlier backward has used
+  /// up; and if the loss reaches both a managed parameter and one that is neither managed nor kept
+  /// local: the second would differ between ranks. If an operation or an observer throws, the
+  /// gradients are undefined.
   void backward(const Tensor& loss, std::optional<Weight> weight = {},
                 BackwardOptions options = {});
 
-  /// The parameters that a result of this tape depends on, each once.
-  std::vector<Parameter> parameters_of(const Tensor& result);
-
-  // --- for operations ---
-
   /// Records an operation and returns `output` as its value. `inputs` are those of its operands
-  /// that may want gradients; `backward(Gradients&)` is called once per backward and must write
-  /// each one that is needed.
+  /// that may want gradients. Each backward calls `backward(Gradients&)` once; it must write each
+  /// gradient that is needed.
   template <class F>
   Tensor record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
                 F backward);
 
-  /// Within the backward of an operation of an outer tape, to which `outer` belongs: continues into
-  /// what this tape recorded, from `result`, whose gradient is outer.output(). `declared` are the
-  /// parameters that the outer operation has among its inputs; they must be those that `result`
-  /// depends on, else StateError.
+  // --- second reading: tape_nested.cpp ---
+
+  /// A handle to the same elements. This tape computes and keeps its gradient: see gradient().
+  Tensor watch(const Tensor& tensor);
+  /// The gradient of a watched tensor after backward; undefined if the loss did not reach it.
+  Tensor gradient(const Tensor& watched) const;
+  /// The parameters that a result of this tape depends on, each once.
+  std::vector<Parameter> parameters_of(const Tensor& result);
+  /// Call it within the backward of an operation of an outer tape, to which `outer` belongs. It
+  /// continues into what this tape recorded, from `result`, whose gradient is outer.output().
+  /// `declared` are the parameters among the outer operation's inputs. Throws StateError unless
+  /// they are those that `result` depends on.
   void continue_backward(const Tensor& result, const Gradients& outer,
                          std::span<const Parameter> declared);
 
  private:
-  struct Chunk;
-  struct ObserverLink;
   struct Pass;
 
   detail::Node* append(const char* operation, const Tensor& output,
                        std::span<const Tensor* const> inputs);
+  detail::Node* new_node(const char* operation, const Tensor& output);
   detail::Node* node_of(const char* operation, const Tensor& tensor) const;
-  void* allocate(std::size_t bytes);
   void mark(Pass& pass);
   void link_observers(Pass& pass, const Parameter& parameter);
+  static void begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options);
   static Contribution contribution(const Pass& pass, std::optional<Weight> weight, bool sync);
   void run(Pass& pass, bool retain);
-  void contributed(detail::Node& node);
+  static void tell_ready(detail::Node& node);
   void clear_marks() noexcept;
 
   std::uint64_t id_;
   Purpose purpose_;
   Tape* outer_;
   detail::Node* last_ = nullptr;
-  Chunk* chunks_ = nullptr;
+  detail::Arena arena_;
 };
 
 /// Records `output` on the current tape, if there is one and an input wants a gradient.
@@ -197,7 +194,7 @@ Tensor Tape::record(const char* operation, Tensor output, std::span<const Tensor
   output.set_gradient_ref({id_, node});
   if (purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));
-  node->closure = new (allocate(sizeof(F))) F(std::move(backward));
+  node->closure = new (arena_.allocate(sizeof(F))) F(std::move(backward));
   node->run = [](void* closure, Gradients& gradients) { (*static_cast<F*>(closure))(gradients); };
   node->drop = [](void* closure) { static_cast<F*>(closure)->~F(); };
   return output;

@@ -61,7 +61,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->check(CLI::IsMember(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm); between GPUs also ipc")
       ->check(CLI::IsMember({"shm", "tcp", "ipc"}));
-  app.add_option("--peer", o.peer, "pytorch: the same shapes there, in turns")
+  app.add_option("--peer", o.peer, "pytorch: also time its steps of the same shapes, in turns")
       ->check(CLI::IsMember({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");

@@ -209,7 +209,7 @@ int run(int argc, char** argv) {
   std::uint64_t seed = 0;
   CLI::App app("A branch taken at random per rank and step", "lockstep sample dynamic_graph");
   app.add_option("--steps", count, "Steps (12)")->check(cli::whole_number());
-  app.add_option("--seed", seed, "Of branches, data and weights (0)")
+  app.add_option("--seed", seed, "Seed of branches, data and weights (0)")
       ->check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, options, "2; in a launcher's world: its size");
   if (!samples::parse(app, options, argc, argv)) return 0;

@@ -70,8 +70,8 @@ class Training {
     return dist::gather_text(world.communicator(), dist::parameter_digest(parameters_));
   }
   const std::string& cap() const { return cap_; }
-  const dist::Reducer& reducer() const { return ddp_.reducer(); }
-  std::size_t collectives() const { return reducer().plan().buckets.size(); }  // per step
+  const dist::GradientBuckets& buckets() const { return ddp_.buckets(); }
+  std::size_t collectives() const { return buckets().all().size(); }  // per step
 
  private:
   std::string cap_;
@@ -123,7 +123,7 @@ std::vector<Row> measure(const Options& o, const World& world) {
 
   std::vector<Row> rows;
   for (std::size_t k = 0; k < ways.size(); ++k) {
-    const std::size_t largest = ways[k]->reducer().largest_bucket();
+    const std::size_t largest = ways[k]->buckets().largest();
     rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest, samples::median(times[k]),
                     ways[k]->digests(world),
                     dist::adds_in_tree_order(communicator.algorithm(largest))});
@@ -184,11 +184,11 @@ int run(int argc, char** argv) {
     app.add_option(name, value, fmt::format("{} ({})", what, value))->check(cli::whole_number());
   };
   number("--layers", o.layers, "Linear layers");
-  number("--width", o.width, "Of each layer");
+  number("--width", o.width, "Width of each layer");
   number("--batch", o.batch, "Samples per rank and step");
   number("--steps", o.steps, "Per round");
   number("--rounds", o.rounds, "Rounds");
-  app.add_option("--seed", o.seed, "Of weights and data (0)")
+  app.add_option("--seed", o.seed, "Seed of weights and data (0)")
       ->check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, o, "2; in a launcher's world: its size");
   if (!samples::parse(app, o, argc, argv)) return 0;

@@ -186,7 +186,7 @@ int run(int argc, char** argv) {
   std::uint64_t seed = 0;
   CLI::App app("Batch normalization when the batch lies on several ranks",
                "lockstep sample syncbn");
-  app.add_option("--seed", seed, "Of the data (0)")->check(cli::whole_number<std::uint64_t>());
+  app.add_option("--seed", seed, "Seed of the data (0)")->check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, options, "2; in a launcher's world: its size");
   if (!samples::parse(app, options, argc, argv)) return 0;
   return samples::run_ranks(options, 2, argc, argv,

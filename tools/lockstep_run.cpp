@@ -35,18 +35,18 @@ int run(int argc, char** argv) {
   app.add_flag("--prefix", options.prefix, "Put [rank] in front of every line of output");
   app.add_option("--nnodes", nodes.count, "Number of machines (1)")
       ->check(CLI::Range(1, dist::max_ranks));
-  CLI::Option* node = app.add_option("--node-rank", nodes.node, "Which of them this is: 0, 1, ...")
+  CLI::Option* node = app.add_option("--node-rank", nodes.node, "Number of this machine: 0, 1, ...")
                           ->check(CLI::Range(0, dist::max_ranks - 1));
   app.add_option("--rendezvous", nodes.rendezvous,
                  "HOST:PORT of machine 0, a free port: where the launchers meet");
   app.add_option("--interface", nodes.interface,
                  "Name or address of the network interface at which the ranks of this machine are "
-                 "reached (that which leads to the rendezvous)")
+                 "reached (the one that leads to the rendezvous)")
       ->envname("LOCKSTEP_INTERFACE");
   app.add_option("--secret-file", nodes.secret_file,
                  "File of mode 0600 with 32 random bytes or more, the same on all machines")
       ->envname("LOCKSTEP_SECRET_FILE");
-  app.add_option("--timeout", timeout, "Seconds until all machines must have come (60)")
+  app.add_option("--timeout", timeout, "Seconds until all machines must have joined (60)")
       ->check(CLI::PositiveNumber);
   app.prefix_command();  // from the program's name on, nothing is ours
   try {

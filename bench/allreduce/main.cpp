@@ -65,20 +65,21 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   std::string min = "4", max = "256M", peers;
   CLI::App app("Times all-reduces of every size", "lockstep bench allreduce");
   app.add_option("--ranks", o.ranks, "Ranks, 2 to 8 (2)")->check(cli::whole_number<int>());
-  app.add_option(
-         "--comm", o.comms,
-         fmt::format("Of {} ({})", fmt::join(communicator_names(), ", "), fmt::join(o.comms, ",")))
+  app.add_option("--comm", o.comms,
+                 fmt::format("Some of {} ({})", fmt::join(communicator_names(), ", "),
+                             fmt::join(o.comms, ",")))
       ->delimiter(',')
       ->check(CLI::IsMember(communicator_names()));
-  app.add_option("--transport", o.transports, "Of shm, tcp, threads, ipc (shm,tcp,threads)")
+  app.add_option("--transport", o.transports, "Some of shm, tcp, threads, ipc (shm,tcp,threads)")
       ->delimiter(',')
       ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
-  app.add_option("--min", min, "Smallest size in bytes, as 4 or 64K (4)");
-  app.add_option("--max", max, "Largest size; in between, powers of two times the smallest (256M)");
+  app.add_option("--min", min, "Smallest size in bytes, for example 4 or 64K (4)");
+  app.add_option("--max", max,
+                 "Largest size; between them each size is twice the one before (256M)");
   app.add_option("--rounds", o.rounds, "Rounds per size, at least 3 (5)")
       ->check(cli::whole_number<int>());
   app.add_option("--round", o.round_seconds, "Seconds per round (0.012)");
-  app.add_option("--peer", peers, "Of gloo, openmpi; or none (those that are found)")
+  app.add_option("--peer", peers, "Some of gloo, openmpi; or none (those that are found)")
       ->check(CLI::IsMember({"gloo", "openmpi", "gloo,openmpi", "openmpi,gloo", "none"}));
   app.add_option("--python", o.python, "A Python with torch, for gloo ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");

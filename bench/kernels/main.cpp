@@ -34,10 +34,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   CLI::App app("Times every kernel, beside other libraries", "lockstep bench kernels");
   cli::add_options(app, o.device);
-  app.add_option("--only", o.only, "Rows whose name contains this, or one of these: sum,adam");
-  app.add_flag("--quick", o.quick, "Small sizes and short rounds: to try it out");
+  app.add_option("--only", o.only,
+                 "Only rows whose name contains this text, or one of several: sum,adam");
+  app.add_flag("--quick", o.quick, "Small sizes and short rounds, to try it out");
   app.add_flag("--list", o.list, "Print the rows and do nothing");
-  app.add_option("--peer", o.peer, "pytorch: its operations too, in turns")
+  app.add_option("--peer", o.peer, "pytorch: also time its operations, in turns")
       ->check(CLI::IsMember({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");

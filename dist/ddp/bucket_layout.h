@@ -1,20 +1,20 @@
 #pragma once
 /// Which gradient lies where: the plan of the buckets, as pure functions.
 ///
-/// Gradients become ready in about the reverse order of registration, so that is the order in which
-/// buckets are filled and launched: while the first layers' gradients are still being computed, the
-/// last layers' travel. The *layout* says in which order gradients are taken and where that order
-/// is cut into buckets; the *plan* gives each of them its place in memory.
+/// Gradients become ready in about the reverse order of registration. Buckets are filled and launched
+/// in that order: while the first layers' gradients are still being computed, the last layers'
+/// travel. The *layout* says in which order gradients are taken and where that order is cut into
+/// buckets. The *plan* gives each gradient its place in memory.
 ///
 ///     registered:   0.weight  0.bias  2.weight  2.bias  4.weight  4.bias
 ///     bucket 1:    [0.weight  0.bias | step metadata]
 ///     bucket 0:                      [2.weight  2.bias  4.weight  4.bias]
 ///
-/// Within a bucket gradients lie in registration order, each aligned to 64 bytes, so that kernels
+/// Within a bucket gradients lie in registration order. Each is aligned to 64 bytes, so that kernels
 /// write whole vectors and no two gradients share a cache line. A bucket has one dtype and one
 /// device. A parameter is never split; one larger than the cap has a bucket of its own. All buckets
-/// of a dtype and device lie one after another in one piece of memory, whose size does not depend
-/// on the layout: another layout is another cut of the same memory.
+/// of a dtype and device lie one after another in one piece of memory. Its size does not depend on
+/// the layout: another layout is another cut of the same memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,52 +41,25 @@ struct BucketLayout {
   bool operator==(const BucketLayout&) const = default;
 };
 
-/// In bytes of gradients.
+/// In bytes of gradients; each at least 1.
 struct BucketCaps {
   std::size_t bucket = std::size_t{25} << 20;  ///< no bucket of several gradients is larger
-  std::size_t first = std::size_t{1} << 20;    ///< the first is closed when it holds so much,
-                                               ///< so that the link starts early
-  std::size_t last = std::size_t{1} << 20;     ///< the last is the smallest that holds so much: its
-                                               ///< way begins when backward has ended
+  /// The first bucket is closed when it holds this much, so that the link starts early.
+  std::size_t first = std::size_t{1} << 20;
+  /// The last bucket is the smallest that holds this much: nothing is left to hide it behind.
+  std::size_t last = std::size_t{1} << 20;
 };
 
 /// The reverse of registration: the order before any is known.
 std::vector<int> reverse_order(std::size_t parameters);
 
-/// `ready` is the order in which some parameters became ready; the others keep their places behind
-/// those that come before them in the reverse of registration.
+/// `ready` is the order in which some parameters became ready. Each of the others is put behind the
+/// one that comes before it in the reverse of registration.
 std::vector<int> complete_order(std::span<const int> ready, std::size_t parameters);
 
-/// Cut by size.
+/// `order`, cut by size.
 BucketLayout capped_layout(std::span<const GradientSize> sizes, std::vector<int> order,
                            const BucketCaps& caps);
-
-/// What a bucket of s bytes needs on its way: latency + s / bandwidth.
-struct LinkModel {
-  double latency = 0;    ///< seconds
-  double bandwidth = 1;  ///< bytes per second
-  double seconds(std::size_t bytes) const {
-    return latency + static_cast<double>(bytes) / bandwidth;
-  }
-};
-
-/// When the last bucket has arrived, in seconds after the start of backward: buckets travel one
-/// after another, each not before its last gradient is ready. `ready[p]` belongs to parameter p.
-double finish_time(std::span<const GradientSize> sizes, const BucketLayout& layout,
-                   std::span<const double> ready, const LinkModel& link);
-
-/// The cuts with the earliest finish time; of equals, the fewest buckets. Dynamic programming over
-/// the last cut: to have finished a prefix of the order earlier is never worse for what follows, so
-/// the best cuts of each prefix extend to the best cuts of the whole.
-BucketLayout measured_layout(std::span<const GradientSize> sizes, std::vector<int> order,
-                             std::span<const double> ready, const LinkModel& link);
-
-/// "3 2 1 0 / 2": order / cuts, for checkpoints.
-std::string to_text(const BucketLayout& layout);
-/// Throws UsageError for a text that is not the layout of so many parameters.
-BucketLayout layout_from_text(std::string_view text, std::size_t parameters);
-/// Throws UsageError, naming what is wrong, unless `layout` orders and cuts so many parameters.
-void check_layout(const BucketLayout& layout, std::size_t parameters);
 
 struct BucketPlan {
   struct Slot {
@@ -99,14 +72,22 @@ struct BucketPlan {
     Device device = {};
     std::vector<Slot> slots;
     std::int64_t begin = 0;  ///< elements from the start of the memory of this dtype and device
-    std::int64_t numel = 0;  ///< padding included, the step metadata of the last one not
+    std::int64_t numel = 0;  ///< with padding, without the trailer of the last one
     bool operator==(const Bucket&) const = default;
   };
-  /// In the order in which they are launched; behind the last one lies the step metadata.
-  std::vector<Bucket> buckets;
+  std::vector<Bucket> buckets;  ///< in the order in which they are launched
 };
 
-/// Without parameters there are no buckets.
+/// Without parameters there are no buckets. Throws UsageError for a layout of other parameters.
 BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& layout);
+
+// --- second reading: bucket_layout_text.cpp ---
+
+/// "3 2 1 0 / 2": order / cuts, for checkpoints.
+std::string to_text(const BucketLayout& layout);
+/// Throws UsageError for a text that is not the layout of so many parameters.
+BucketLayout layout_from_text(std::string_view text, std::size_t parameters);
+/// Throws UsageError, naming what is wrong, unless `layout` orders and cuts so many parameters.
+void check_layout(const BucketLayout& layout, std::size_t parameters);
 
 }  // namespace lockstep::dist

@@ -1,6 +1,6 @@
 #pragma once
-/// Keeps a model's buffers (running statistics) alike on all ranks: once per synchronization, after
-/// backward. Never within a forward, where it would change what an earlier forward has saved.
+/// Keeps a model's buffers (running statistics) equal on all ranks: once per synchronization, after
+/// backward. Not within a forward, because that would change what an earlier forward has saved.
 
 #include <vector>
 
@@ -10,9 +10,9 @@
 namespace lockstep::dist {
 
 enum class BufferMode : std::uint8_t {
-  broadcast,  ///< those of the first rank that had data in the step: rank 0's, normally
-  average,    ///< floating buffers := their mean over the ranks, with data or without; others are
-              ///< broadcast
+  broadcast,  ///< of the first rank that had data in the step: normally of rank 0, whose buffers
+              ///< are old if it had no data
+  average,    ///< floating buffers := their mean over all ranks; others are broadcast
   off,        ///< every rank keeps its own
 };
 
@@ -25,7 +25,7 @@ class BufferSync {
   /// Collective: one message per dtype that is averaged, and one for all that is broadcast.
   void synchronize(int source);
 
-  /// Keeps a copy of all buffers, and brings them back: a step that is skipped has been through
+  /// Keeps a copy of all buffers, and brings it back. A step that is skipped has been through
   /// forward, perhaps with a NaN.
   void keep();
   void restore();

@@ -6,35 +6,12 @@
 namespace lockstep::dist {
 namespace {
 
-std::string_view name_of(RebuildBuckets rebuild_buckets) {
-  switch (rebuild_buckets) {
-    case RebuildBuckets::never: return "never";
-    case RebuildBuckets::ready_order: return "ready_order";
-    case RebuildBuckets::measured: return "measured";
-  }
-  return "?";
-}
+// By the enumerators' values.
+constexpr std::string_view buffer_modes[] = {"broadcast", "average", "off"};
+constexpr std::string_view nonfinite_policies[] = {"ignore", "skip", "stop"};
 
-std::string_view name_of(BufferMode mode) {
-  switch (mode) {
-    case BufferMode::broadcast: return "broadcast";
-    case BufferMode::average: return "average";
-    case BufferMode::off: return "off";
-  }
-  return "?";
-}
-
-std::string_view name_of(NonFinite policy) {
-  switch (policy) {
-    case NonFinite::ignore: return "ignore";
-    case NonFinite::skip: return "skip";
-    case NonFinite::stop: return "stop";
-  }
-  return "?";
-}
-
-// A line per parameter ("parameter '0.weight' (128, 64) f32"), then per buffer, then what of the
-// options must agree.
+// A line per parameter ("parameter '0.weight' (128, 64) f32"), per buffer, and per option that must
+// be the same on all ranks.
 std::string manifest(const std::vector<Parameter>& parameters, const std::vector<Buffer>& buffers,
                      const DdpOptions& options) {
   std::string text;
@@ -45,12 +22,13 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
     text +=
         fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
   return text + fmt::format(
-                    "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nreplan {}\n"
+                    "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nrebuild_buckets {}\n"
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
                     "deferred {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
-                    name_of(options.rebuild_buckets), options.bucket_layout,
-                    name_of(options.buffers), name_of(options.nonfinite),
+                    options.rebuild_buckets, options.bucket_layout,
+                    buffer_modes[static_cast<std::size_t>(options.buffers)],
+                    nonfinite_policies[static_cast<std::size_t>(options.nonfinite)],
                     options.hook ? options.hook->name() : "none", options.deferred);
 }
 
@@ -108,7 +86,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 // told anybody: the others count on it for their next step, if only to learn that nobody has data
 // left.
 bool DistributedDataParallel::join() {
-  if (reducer_->plan().buckets.empty()) return false;  // there is nothing to take part in
+  if (buckets().all().empty()) return false;  // there is nothing to take part in
   reducer_->settle();
   const bool more = !joined_ || !last_step().all_joined;
   joined_ = more;

@@ -1,20 +1,19 @@
 #pragma once
-/// Distributed data parallelism: replicas that start equal and step on the same gradient.
+/// Distributed data parallelism (DDP): replicas that start equal and step on the same gradient.
 ///
 ///   dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
 ///
 /// Construction is collective:
-/// 1. compares the models: names, shapes, dtypes, what requires a gradient, order, options. If two
-///    ranks differ, every rank throws a StateError that names the first difference;
-/// 2. broadcasts rank 0's parameters and buffers;
-/// 3. gives the gradients their memory in buckets, and watches them (dist/ddp/reducer.h).
+/// 1. It compares the models: names, shapes, dtypes, what requires a gradient, order, options. If
+///    two ranks differ, every rank throws a StateError that names the first difference.
+/// 2. It broadcasts rank 0's parameters and buffers.
+/// 3. It gives the gradients their memory in buckets, and observes them (reducer.h).
 ///
-/// From then on every backward that reaches the parameters leaves the weighted mean over the ranks
-/// in their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model itself is called
-/// as ever. Afterwards a managed parameter cannot be moved, and one that was made or replaced later
-/// is refused, by name: by backward if the loss reaches managed ones beside it, else by an
-/// optimizer that has managed ones beside it. (One that meets neither is out of sight.) It must be
-/// destroyed before the World it was made with.
+/// From then on, every backward that reaches the parameters leaves the weighted mean over the ranks
+/// in their gradients: sum_r(w_r g_r) / sum_r(w_r), see Tape::backward. The model is called as
+/// before. A managed parameter cannot be moved. A parameter that was made or replaced later is
+/// refused, by name: by backward if the loss also reaches managed ones, else by an optimizer that
+/// also has managed ones. (A parameter that neither DDP nor the optimizer knows cannot be checked.)
 ///
 /// Gradient accumulation: backwards that do not synchronize, and one that does.
 ///
@@ -28,6 +27,9 @@
 ///
 ///   for (const Batch& batch : mine) step(batch.x, batch.y, Weight{batch.rows});
 ///   while (ddp.join()) step(no_rows, no_labels, Weight{0});
+///
+/// Ownership: it must be destroyed before the World or Communicator it was made with.
+/// Thread-safety: one DistributedDataParallel belongs to one rank; one thread uses it at a time.
 
 #include <cstdint>
 #include <memory>
@@ -44,20 +46,25 @@ namespace lockstep::dist {
 
 /// The same on all ranks.
 struct DdpOptions {
-  double bucket_cap_mb = 25;   ///< MiB of gradients per bucket; fractions are allowed
-  double first_bucket_mb = 1;  ///< the first bucket goes when it holds so much
-  double last_bucket_mb = 1;   ///< the last is the smallest that holds so much
-  RebuildBuckets rebuild_buckets = RebuildBuckets::ready_order;
-  std::string bucket_layout =
-      {};  ///< of a checkpoint (DistributedDataParallel::bucket_layout); then
-           ///< nothing is planned
+  /// MiB of gradients, positive; fractions are allowed. See BucketCaps for what the three do.
+  /// Construction throws UsageError for others.
+  double bucket_cap_mb = 25;
+  double first_bucket_mb = 1;
+  double last_bucket_mb = 1;
+  /// After the first step, lay the buckets out once more, in the order in which gradients became
+  /// ready.
+  bool rebuild_buckets = true;
+  /// Of a checkpoint (DistributedDataParallel::bucket_layout): then the layout never changes.
+  std::string bucket_layout = {};
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::ignore;
-  /// On a GPU: the host does not wait for a backward's collectives, but reads what ranks told each
-  /// other when the next one begins. So last_step() is of the step before, and an error (ranks that
-  /// disagree, a rank without data where no Weight gave a total) stops training one step late.
+  /// On a GPU: the host does not wait for a backward's collectives. It reads what the ranks told
+  /// each other when the next backward begins. last_step() is then of the step before, and an error
+  /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one step
+  /// late.
   bool deferred = false;
-  /// What travels instead of the gradients (dist/ddp/communication_hook.h), an object per rank; null: they do.
+  /// What travels in the place of the gradients (communication_hook.h); one object per rank. Null:
+  /// the gradients.
   std::shared_ptr<CommunicationHook> hook = {};
 };
 
@@ -84,28 +91,28 @@ class DistributedDataParallel {
   /// A scope in which backwards only accumulate, whatever they ask for.
   NoSync no_sync() { return NoSync(*reducer_); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
-  /// with nothing, as a rank must whose loss reaches no parameter (`weight` is what that loss
-  /// counts for).
+  /// with nothing. A rank whose loss reaches no parameter must call it, with that loss's weight.
   void synchronize(double weight = 0) { reducer_->synchronize(weight); }
 
   /// As the optimizer's, for all parameters: also those that are in no optimizer.
   void zero_grad();
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
-  /// more step with them, on no rows (or with synchronize()), and asks again. The optimizer's step
-  /// is part of it, so that replicas stay alike. Once no rank has data left, it is false on all.
+  /// more step with them, on no rows (or with synchronize()), and asks again. It also takes the
+  /// optimizer's step, so that the replicas stay equal. When no rank has data left, it is false on
+  /// all ranks.
   bool join();
 
-  /// Local SGD: after steps that were taken with `step(optim::local)`, makes the replicas equal
-  /// again: parameters and floating buffers := their means over the ranks. Collective.
+  /// Collective. Makes the replicas equal after steps on local gradients (`step(optim::local)`):
+  /// parameters and floating buffers := their means over the ranks.
   void average_parameters();
 
-  /// What optim::Overlap calls: see Reducer::overlap.
+  /// optim::Overlap calls these: see early_steps.h.
   void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }
   void end_overlap(EarlyStepper& stepper) noexcept { reducer_->end_overlap(stepper); }
 
-  /// With DdpOptions::deferred: reads what ranks told each other in the last backward now. Called
-  /// after the last step of training, it throws what there may be to throw.
+  /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
+  /// it after the last step of training, so that its errors are thrown.
   void settle() { reducer_->settle(); }
 
   /// What the last synchronization came to; its verdict is the same on every rank.
@@ -113,10 +120,10 @@ class DistributedDataParallel {
   /// Who computes how long, and who waits, since construction.
   const StepStatistics& statistics() const { return reducer_->statistics(); }
 
-  /// For a checkpoint: with it, a run that is resumed has the same buckets from its first step on.
-  std::string bucket_layout() const { return to_text(reducer_->layout()); }
+  /// Store it in the checkpoint: a resumed run then has the same buckets from its first step.
+  std::string bucket_layout() const { return to_text(buckets().layout()); }
 
-  const Reducer& reducer() const { return *reducer_; }
+  const GradientBuckets& buckets() const { return reducer_->buckets(); }
 
  private:
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;

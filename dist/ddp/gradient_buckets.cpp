@@ -6,15 +6,6 @@
 #include "lockstep/dist/ddp/step_metadata.h"
 
 namespace lockstep::dist {
-namespace {
-
-/// A gradient's contents while its memory is cut anew.
-struct Saved {
-  GradientState state = GradientState::nothing;
-  Tensor contents;
-};
-
-}  // namespace
 
 GradientBuckets::GradientBuckets(const std::vector<Parameter>& parameters,
                                  Communicator& communicator, BucketLayout layout,
@@ -33,21 +24,22 @@ GradientBuckets::~GradientBuckets() {
   for (const Parameter& parameter : parameters_) parameter.place_gradient({});
 }
 
-// The plan for any layout says how large the arenas are: as large as for every other.
+std::int64_t GradientBuckets::trailer_elements() const {
+  return std::ssize(parameters_) + communicator_.size() * metadata_elements;
+}
+
+// The plan of any layout says how large the arenas are: they are as large for every other layout.
 void GradientBuckets::make_arenas() {
   const BucketPlan plan = bucket_plan(sizes_, {reverse_order(sizes_.size()), {}});
-  const auto control =
-      static_cast<std::int64_t>(sizes_.size()) + communicator_.size() * metadata_elements;
+  const std::int64_t trailer = trailer_elements();
   for (const BucketPlan::Bucket& whole : plan.buckets) {
-    const Tensor travelling =
-        communicator_.allocate(whole.numel + control, whole.dtype, whole.device);
-    const Tensor memory = whole.device == travelling.device()
-                              ? travelling
-                              : Tensor::zeros({whole.numel}, whole.dtype, whole.device);
-    arenas_.push_back({memory, travelling});
-    // Once for all layouts: to free it would wait for the GPU, and so for ranks that wait for this one.
-    if (travelling.device() != Device{} && !pinned_)
-      pinned_ = gpu::allocate_pinned(static_cast<std::size_t>(control) * size_of(DType::f64));
+    const Tensor wire = communicator_.allocate(whole.numel + trailer, whole.dtype, whole.device);
+    const bool reached = wire.device() == whole.device;
+    arenas_.push_back(
+        {reached ? wire : Tensor::zeros({whole.numel}, whole.dtype, whole.device), wire});
+    // Once for all layouts: freeing it would wait for the GPU, and so for ranks that wait for us.
+    if (wire.device() != Device{} && !pinned_)
+      pinned_ = gpu::allocate_pinned(static_cast<std::size_t>(trailer) * size_of(DType::f64));
   }
 }
 
@@ -58,65 +50,83 @@ GradientBuckets::Arena& GradientBuckets::arena_of(DType dtype, Device device) {
 }
 
 void GradientBuckets::lay_out(BucketLayout layout) {
-  std::vector<Saved> saved;
+  std::vector<std::pair<GradientState, Tensor>> saved;
   for (const Parameter& parameter : parameters_) {
     const Tensor now = parameter.gradient();
-    saved.push_back({parameter.gradient_state(), now.defined() ? now.clone() : now});
+    saved.emplace_back(parameter.gradient_state(), now.defined() ? now.clone() : now);
   }
   layout_ = std::move(layout);
   plan_ = bucket_plan(sizes_, layout_);
   buckets_.clear();
   for (const Arena& arena : arenas_) {
-    arena.memory.fill_zero();  // what becomes padding travels, too
-    arena.travelling.fill_zero();
+    arena.memory.fill_zero();  // what becomes padding travels too
+    arena.wire.fill_zero();
   }
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) place(b);
+  for (const BucketPlan::Bucket& planned : plan_.buckets)
+    place(static_cast<int>(buckets_.size()), planned);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!saved[i].contents.defined()) continue;
-    parameters_[i].gradient_slot().copy_from(saved[i].contents);
-    parameters_[i].set_gradient_state(saved[i].state);
+    const auto& [state, contents] = saved[i];
+    if (!contents.defined()) continue;
+    parameters_[i].gradient_slot().copy_from(contents);
+    parameters_[i].set_gradient_state(state);
   }
 }
 
-void GradientBuckets::place(std::size_t b) {
-  const BucketPlan::Bucket& planned = plan_.buckets[b];
+void GradientBuckets::place(int number, const BucketPlan::Bucket& planned) {
   const Arena& arena = arena_of(planned.dtype, planned.device);
   const std::int64_t begin = planned.begin, end = begin + planned.numel;
-  Bucket bucket{.name = fmt::format("bucket {}{}", b, suffix_),
+  Bucket bucket{.index = number,
+                .name = fmt::format("bucket {}{}", number, suffix_),
                 .memory = arena.memory.slice(begin, end),
-                .travelling = arena.travelling.slice(begin, end)};
+                .wire = arena.wire.slice(begin, end)};
   for (const BucketPlan::Slot& slot : planned.slots) {
     const auto p = static_cast<std::size_t>(slot.parameter);
     const Tensor place = bucket.memory.slice(slot.offset, slot.offset + sizes_[p].numel);
     parameters_[p].place_gradient(place.view(parameters_[p].value().shape()));
-    bucket_of_[p] = b;
+    bucket_of_[p] = buckets_.size();
     bucket.members.push_back(slot.parameter);
+    bucket.parameters.push_back(parameters_[p]);
   }
-  if (b + 1 == plan_.buckets.size()) {
-    const auto parameters = static_cast<std::int64_t>(parameters_.size());
-    const std::int64_t notes = parameters + communicator_.size() * metadata_elements;
-    notes_ = arena.travelling.slice(end, end + notes);
-    const bool on_gpu = notes_.device() != Device{};
-    notes_on_host_ = on_gpu ? Tensor::over(pinned_, 0, {notes}, notes_.dtype()) : notes_;
-    used_ = notes_on_host_.slice(0, parameters);
-    metadata_ = notes_on_host_.slice(parameters, notes);
-    bucket.travelling = arena.travelling.slice(begin, end + notes);
+  if (buckets_.size() + 1 == plan_.buckets.size()) {
+    place_trailer(bucket, arena.wire.slice(end, end + trailer_elements()));
+    bucket.wire = arena.wire.slice(begin, end + trailer_elements());
   }
   buckets_.push_back(std::move(bucket));
 }
 
-void GradientBuckets::send_notes() const {
-  if (notes_.device() != Device{}) notes_.copy_from(notes_on_host_);
+void GradientBuckets::place_trailer(Bucket& bucket, const Tensor& wire) {
+  trailer_ = wire;
+  trailer_on_host_ = wire.device() == Device{}
+                         ? wire
+                         : Tensor::over(pinned_, 0, wire.shape(), bucket.wire.dtype());
+  used_ = trailer_on_host_.slice(0, std::ssize(parameters_));
+  metadata_ = trailer_on_host_.slice(std::ssize(parameters_), trailer_elements());
 }
 
-void GradientBuckets::fetch_notes() const {
-  if (notes_.device() != Device{}) notes_on_host_.copy_from(notes_);
+void GradientBuckets::send_trailer() const {
+  if (trailer_.device() != Device{}) trailer_.copy_from(trailer_on_host_);
+}
+
+void GradientBuckets::fetch_trailer() const {
+  if (trailer_.device() != Device{}) trailer_on_host_.copy_from(trailer_);
+}
+
+std::int64_t GradientBuckets::elements() const {
+  std::int64_t elements = 0;
+  for (const GradientSize& size : sizes_) elements += size.numel;
+  return elements;
 }
 
 std::size_t GradientBuckets::bytes() const {
   std::size_t bytes = 0;
-  for (const Arena& arena : arenas_) bytes += arena.travelling.bytes();
+  for (const Arena& arena : arenas_) bytes += arena.wire.bytes();
   return bytes;
+}
+
+std::size_t GradientBuckets::largest() const {
+  std::size_t largest = 0;
+  for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.wire.bytes());
+  return largest;
 }
 
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
@@ -128,13 +138,13 @@ std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
 }
 
 void copy_to_host(const GradientBuckets::Bucket& bucket) {
-  if (bucket.memory.device() != bucket.travelling.device())
-    bucket.travelling.slice(0, bucket.memory.numel()).copy_from(bucket.memory);
+  if (bucket.memory.device() != bucket.wire.device())
+    bucket.wire.slice(0, bucket.memory.numel()).copy_from(bucket.memory);
 }
 
 void copy_from_host(const GradientBuckets::Bucket& bucket) {
-  if (bucket.memory.device() != bucket.travelling.device())
-    bucket.memory.copy_from(bucket.travelling.slice(0, bucket.memory.numel()));
+  if (bucket.memory.device() != bucket.wire.device())
+    bucket.memory.copy_from(bucket.wire.slice(0, bucket.memory.numel()));
 }
 
 }  // namespace lockstep::dist

@@ -2,14 +2,18 @@
 /// The memory of the gradients: one copy, in buckets, and nothing else. Backward kernels write
 /// straight into it, collectives reduce it in place, optimizers read it.
 ///
-/// All buckets of a dtype and device are cut from one piece of memory, an *arena*, which comes from
-/// the communicator, so that the transport reaches it. Gradients on a GPU lie there; to a
-/// communicator of the host a bucket is copied when it is ready, and back when it has arrived.
+/// All buckets of a dtype and device are cut from one piece of memory, an *arena*. It comes from the
+/// communicator, so that the transport reaches it. Behind the last bucket lies the *trailer*: a count
+/// per parameter of how many ranks used it, and every rank's metadata (step_metadata.h). The last
+/// bucket's collective takes it along.
 ///
-///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | control |
+///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | used | metadata |
 ///
-/// Behind the last bucket lies the step metadata (dist/ddp/step_metadata.h): the last bucket's collective
-/// takes it along.
+/// Gradients on a GPU lie there. If the communicator only reaches the host, a bucket is copied to the
+/// host when it is ready, and back when it has arrived.
+///
+/// Ownership: the buckets own the gradients' memory from construction to destruction.
+/// Thread-safety: as Parameter.
 
 #include <string>
 #include <vector>
@@ -17,19 +21,24 @@
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/ddp/bucket_layout.h"
+#include "lockstep/dist/ddp/communication_hook.h"
 
 namespace lockstep::dist {
 
 class GradientBuckets {
  public:
   struct Bucket {
+    int index = 0;
     std::string name;         ///< "bucket 0"
     Tensor memory;            ///< (numel,): the gradients
-    Tensor travelling;        ///< the communicator's: `memory` or its copy on the host; in the last
-                              ///< bucket the step metadata follows
+    Tensor wire;              ///< what the communicator sums: `memory` or its copy on the host; in
+                              ///< the last bucket the trailer follows
     std::size_t pending = 0;  ///< gradients still to become ready in this backward
     Work work{};
-    std::vector<int> members{};  ///< indices of its parameters
+    std::vector<int> members{};           ///< indices of its parameters, in registration order
+    std::vector<Parameter> parameters{};  ///< the same parameters
+
+    BucketView view() const { return {index, name, memory, parameters}; }
   };
 
   /// Collective. Takes over the memory of the parameters' gradients; what they held is lost.
@@ -53,24 +62,27 @@ class GradientBuckets {
   const std::vector<Bucket>& all() const { return buckets_; }
   Bucket& of(std::size_t parameter) { return buckets_[bucket_of_[parameter]]; }
 
-  /// On the host, of the last bucket's dtype: how many ranks use each parameter (parameters,), and
-  /// the ranks' messages (ranks * metadata_elements,). Undefined without parameters. Where buckets
-  /// travel between GPUs, they are copied behind the last one before it leaves, and back.
+  /// The trailer on the host, of the last bucket's dtype: (parameters,) and (ranks *
+  /// metadata_elements,). Undefined without parameters.
   const Tensor& used() const { return used_; }
   const Tensor& metadata() const { return metadata_; }
+  /// Where the last bucket travels between GPUs, the trailer is copied behind it, and back.
+  void send_trailer() const;
+  void fetch_trailer() const;  ///< waits for the GPU
 
-  void send_notes() const;
-  void fetch_notes() const;  ///< waits for the GPU
-
-  std::size_t bytes() const;  ///< of gradients, padding and step metadata
+  std::int64_t elements() const;  ///< of all gradients
+  std::size_t bytes() const;      ///< of gradients, padding and trailer
+  std::size_t largest() const;    ///< bytes of the largest bucket
 
  private:
   struct Arena {
-    Tensor memory, travelling;
+    Tensor memory, wire;
   };
   Arena& arena_of(DType dtype, Device device);
   void make_arenas();
-  void place(std::size_t bucket);
+  void place(int number, const BucketPlan::Bucket& planned);
+  void place_trailer(Bucket& bucket, const Tensor& wire);
+  std::int64_t trailer_elements() const;
 
   std::vector<Parameter> parameters_;
   Communicator& communicator_;
@@ -81,15 +93,14 @@ class GradientBuckets {
   std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;
-  Storage pinned_;                // what notes_on_host_ lies in, where buckets are on a GPU
-  Tensor notes_, notes_on_host_;  // used_ and metadata_ in one; the same tensor on the host
-  Tensor used_, metadata_;
+  Storage pinned_;                    // of trailer_on_host_, where buckets travel between GPUs
+  Tensor trailer_, trailer_on_host_;  // the same tensor on the host
+  Tensor used_, metadata_;            // in trailer_on_host_
 };
 
-/// What a plan wants to know of the parameters.
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters);
 
-/// Copies a bucket's gradients on their way, or back; nothing if they travel where they lie.
+/// `wire` := `memory`, or the reverse. They do nothing if both are the same memory.
 void copy_to_host(const GradientBuckets::Bucket& bucket);
 void copy_from_host(const GradientBuckets::Bucket& bucket);
 

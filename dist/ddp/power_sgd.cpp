@@ -23,7 +23,7 @@ void draw(const Tensor& q, std::uint64_t seed) {
   q.copy_from(host);
 }
 
-/// Whether what travels instead of an (m, n) matrix is less than it.
+/// Whether the two factors have fewer elements than the (m, n) matrix.
 bool worthwhile(const Shape& shape, std::int64_t rank) {
   return shape.rank() == 2 && (shape[0] + shape[1]) * rank < shape[0] * shape[1];
 }
@@ -42,28 +42,28 @@ void copy_columns(const std::vector<std::int64_t>& columns, const Tensor& from, 
   if (to.device() != Device{}) to.copy_from(target);
 }
 
-/// Where kernels write (`here`), and what the communicator reaches: the same memory if it can be.
+/// Where kernels write (`here`), and what the communicator sums (`wire`): the same memory if possible.
 struct Wire {
   Wire(Communicator& communicator, std::int64_t numel, DType dtype, Device device)
-      : travelling(communicator.allocate(numel, dtype, device)),
-        here(travelling.device() == device ? travelling : Tensor::zeros({numel}, dtype, device)) {}
+      : wire(communicator.allocate(numel, dtype, device)),
+        here(wire.device() == device ? wire : Tensor::zeros({numel}, dtype, device)) {}
 
   Work all_reduce(Communicator& communicator, std::string_view name) const {
-    if (here.device() != travelling.device()) travelling.copy_from(here);
-    return communicator.all_reduce(travelling, name);
+    if (here.device() != wire.device()) wire.copy_from(here);
+    return communicator.all_reduce(wire, name);
   }
-  void arrive() const {
-    if (here.device() != travelling.device()) here.copy_from(travelling);
+  void copy_back() const {
+    if (here.device() != wire.device()) here.copy_from(wire);
   }
 
-  Tensor travelling, here;
+  Tensor wire, here;
 };
 
 Tensor flat(const Tensor& gradient) { return gradient.view({gradient.numel()}); }
 
 }  // namespace
 
-/// Of one parameter, from step to step.
+/// What is kept of one parameter from step to step.
 struct PowerSgd::Matrix {
   std::uint64_t seed = 0;
   Tensor q;     // (n, r)
@@ -81,7 +81,7 @@ struct PowerSgd::Bucket {
   Wire first, second;
   std::vector<Low> low{};
   std::vector<Plain> plain{};
-  Tensor whole{};  // a copy on its way, where the communicator does not reach the gradients
+  Tensor whole{};  // a copy that travels where the communicator does not reach the gradients
 };
 
 PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
@@ -162,7 +162,7 @@ Work PowerSgd::reduce(const BucketView& view, Communicator& communicator) {
 void PowerSgd::complete(const BucketView& view, Communicator& communicator) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(view.index)];
   if (!compresses()) return receive_whole(bucket, view);
-  bucket.first.arrive();
+  bucket.first.copy_back();
   for (const Bucket::Plain& plain : bucket.plain) plain.gradient.copy_from(plain.copy);
   if (bucket.low.empty()) return;
   std::vector<std::vector<std::int64_t>> empty;  // columns of each P
@@ -175,11 +175,11 @@ void PowerSgd::complete(const BucketView& view, Communicator& communicator) {
     kernels::matmul(minus_p, low.q, a, {.transpose_b = true, .accumulate = true});
   }
   bucket.second.all_reduce(communicator, fmt::format("{}, second", view.name)).wait();
-  bucket.second.arrive();
+  bucket.second.copy_back();
   for (std::size_t k = 0; k < bucket.low.size(); ++k) {
     const Bucket::Low& low = bucket.low[k];
     kernels::matmul(low.p, low.q, low.gradient, {.transpose_b = true});
-    // A column of zeros would stay one for good: it keeps its place to begin from.
+    // A column of zeros would stay zero for ever: it begins again from the old one.
     if (!empty[k].empty()) copy_columns(empty[k], low.matrix->q, low.q);
     low.matrix->q.copy_from(low.q);
   }
@@ -187,9 +187,9 @@ void PowerSgd::complete(const BucketView& view, Communicator& communicator) {
 
 // As without a hook, for gradients that the communicator reaches.
 Work PowerSgd::send_whole(Bucket& bucket, const BucketView& view, Communicator& communicator) {
-  if (bucket.first.travelling.device() == view.memory.device())
+  if (bucket.first.wire.device() == view.memory.device())
     return communicator.all_reduce(view.memory, view.name);
-  bucket.whole = view.memory.to(bucket.first.travelling.device());
+  bucket.whole = view.memory.to(bucket.first.wire.device());
   return communicator.all_reduce(bucket.whole, view.name);
 }
 
@@ -224,7 +224,7 @@ std::vector<std::int64_t> orthonormalize(const Tensor& p) {
     for (std::int64_t c = 0; c < r; ++c) {
       const std::span<double> now = column(c);
       const double before = std::sqrt(dot(now, now));
-      for (int pass = 0; pass < 2; ++pass)  // what the first leaves by rounding, the second takes
+      for (int pass = 0; pass < 2; ++pass)  // the second removes what rounding left
         for (std::int64_t other = 0; other < c; ++other) {
           const double along = dot(now, column(other));
           for (std::size_t i = 0; i < now.size(); ++i) now[i] -= along * column(other)[i];

@@ -5,10 +5,10 @@
 ///
 ///   dist::DistributedDataParallel ddp(parameters, buffers, world, {.hook = dist::power_sgd()});
 ///
-/// A gradient of shape (m, n) with r (m + n) < m n is approximated by a product of an (m, r) and an
-/// (r, n) matrix: one step of the power iteration for its largest singular vectors, begun where the
-/// last step ended. On rank k, with its gradient M_k, what it kept E_k, and a matrix Q (n, r) that
-/// all ranks have alike:
+/// A gradient of shape (m, n) with r (m + n) < m n is approximated by the product of an (m, r) and an
+/// (r, n) matrix: one step of the power iteration for its largest singular vectors, which begins
+/// where the last step ended. Rank k has its gradient M_k, what it kept E_k, and a matrix Q (n, r)
+/// that is the same on all ranks:
 ///
 ///     A_k  = M_k + E_k
 ///     P    = sum over ranks of A_k Q          all-reduced: m r elements
@@ -18,24 +18,26 @@
 ///     Q    = sum over ranks of Q_k            all-reduced: n r elements
 ///     sum := P Q^T                            = sum over ranks of P P^T A_k
 ///
-/// So what is sent and what is kept add up to the gradient on every rank, but for rounding; what is
+/// On every rank, what is sent and what is kept add up to the gradient, except for rounding. What is
 /// left out in one step is sent in a later one. Other gradients (vectors; matrices that would not
-/// become smaller; the steps before `start_after`) travel as they are, those of a bucket in one
+/// become smaller; the steps before `start_after`) travel as they are: those of a bucket in one
 /// all-reduce with its P.
 ///
-/// The first Q is random, from a fixed seed and the parameter's place: alike on all ranks, in every
-/// run, and nobody's generator is touched.
+/// The first Q is random, from a fixed seed and the parameter's place. It is the same on all ranks
+/// and in every run. No generator of the program is used.
 ///
-/// STATE. E_k and Q are memory of the size of the gradients, per rank. Checkpoints do not have them
-/// yet: a run that is resumed begins with E_k = 0, and is another run from there on. A step that is
-/// skipped (NonFinite::skip) resets both, on all ranks. What was kept of a parameter that no rank
-/// uses in a step is sent in it, and dropped with it. The E_k are in the units in which gradients
-/// are summed: with windows, whose sums are divided at their end, windows should weigh alike.
+/// State. E_k and Q need memory of the size of the gradients, per rank. Checkpoints do not store them
+/// yet: a resumed run begins with E_k = 0, and is another run from there on. A skipped step
+/// (NonFinite::skip) resets both, on all ranks. If no rank uses a parameter in a step, what was kept
+/// of it is sent in this step, and dropped with it. The E_k have the unit in which gradients are
+/// summed: accumulation windows, whose sums are divided at their end, should have equal weights.
 ///
-/// It helps where the link is slow and the matrices are large: two collectives per bucket instead
-/// of one, the second of which nothing hides, and 6 m n r floating-point operations a matrix. The
-/// result is not the mean gradient, and training needs its own look at the learning rate.
-/// Gradients on a GPU stay there, except that P goes through the host to be orthonormalized.
+/// It helps where the link is slow and the matrices are large. It needs two collectives per bucket
+/// in the place of one (nothing hides the second) and 6 m n r floating-point operations per matrix.
+/// The result is not the mean gradient, so the learning rate needs tuning. Gradients on a GPU stay
+/// there, but P goes through the host to be orthonormalized.
+///
+/// Thread-safety: as CommunicationHook.
 
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,7 @@
 #include "lockstep/dist/ddp/step_metadata.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,18 +25,18 @@ std::string describe(const StepMetadata& m) {
 }
 
 // The sums can be scaled to the mean only if all contributions were divided by the same number.
-std::string contradiction(std::span<const StepMetadata> messages, const StepMetadata& first,
+std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
                           int source) {
-  for (std::size_t r = 0; r < messages.size(); ++r) {
-    const StepMetadata& m = messages[r];
-    if (m.plan != messages[0].plan)
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const StepMetadata& m = metadata[r];
+    if (m.plan != metadata[0].plan)
       return fmt::format("ranks 0 and {} have different bucket plans", r);
-    if (m.steps != messages[0].steps)
+    if (m.steps != metadata[0].steps)
       return fmt::format(
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
           "options differ, or one has stepped more often",
           r);
-    if (m.already_reduced != messages[0].already_reduced)
+    if (m.already_reduced != metadata[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "
           "zeroed: "
@@ -55,8 +57,8 @@ std::string contradiction(std::span<const StepMetadata> messages, const StepMeta
 }  // namespace
 
 template <class T>
-void write(const StepMetadata& message, std::span<T> to) {
-  std::ranges::copy(std::bit_cast<Pieces>(message), to.begin());
+void write(const StepMetadata& metadata, std::span<T> to) {
+  std::ranges::copy(std::bit_cast<Pieces>(metadata), to.begin());
 }
 
 template <class T>
@@ -72,14 +74,14 @@ template void write(const StepMetadata&, std::span<double>);
 template StepMetadata read(std::span<const float>);
 template StepMetadata read(std::span<const double>);
 
-StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy) {
+StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy) {
   using enum Contribution::Divisor;
   StepOutcome a;
-  a.all_joined = std::ranges::all_of(messages, [](const auto& m) { return m.joined == 1; });
+  a.all_joined = std::ranges::all_of(metadata, [](const auto& m) { return m.joined == 1; });
   bool carried = false, any_joined = false;
   const StepMetadata* first = nullptr;
-  for (std::size_t r = 0; r < messages.size(); ++r) {
-    const StepMetadata& m = messages[r];
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const StepMetadata& m = metadata[r];
     a.weight += m.weight;
     carried = carried || m.already_reduced == 1;
     any_joined = any_joined || m.joined == 1;
@@ -93,7 +95,7 @@ StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy
     }
   }
   if (first) {
-    a.problem = contradiction(messages, *first, a.source);
+    a.problem = contradiction(metadata, *first, a.source);
     // A total that was given holds, unless a rank is gone whose share was counted in.
     if (first->kind != given || (any_joined && a.weight < first->divisor))
       a.scale = first->divisor / a.weight;
@@ -103,7 +105,7 @@ StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy
           "data weigh {:g}. Give backward a Weight with a total",
           first->divisor, a.weight);
   } else {
-    a.problem = contradiction(messages, messages[0], 0);
+    a.problem = contradiction(metadata, metadata[0], 0);
   }
   if (!a.problem.empty() || (a.nonfinite && policy == NonFinite::stop))
     a.verdict = StepVerdict::stop;

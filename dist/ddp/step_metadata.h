@@ -1,23 +1,20 @@
 #pragma once
-/// The step metadata: what every rank tells the others about its step, and what all of them make
-/// of it. It travels with the last bucket, as elements behind the gradients, and so costs no
-/// message of its own (except behind what a communication hook has sent instead):
+/// Step metadata: what every rank tells the others about its step, and what all of them decide. It
+/// travels with the last bucket, as elements behind the gradients, and so needs no message of its
+/// own (except after a communication hook, which sends something else):
 ///
-///     last bucket    | gradients | used by how many | rank 0's message | rank 1's | ...
+///     last bucket    | gradients | used by how many | rank 0's metadata | rank 1's | ...
 ///
-/// A rank writes its own message and zeros for the others: their sum is everybody's. A message is
-/// cut into numbers of 16 bits, one per element, which f32 and f64 add to zeros without rounding.
+/// A rank writes its own metadata and zeros for the others: the sum is everybody's. Metadata is cut
+/// into numbers of 16 bits, one per element. f32 and f64 add them to zeros without rounding.
 ///
-/// What follows from the messages is a pure function of them, so all ranks come to the same
-/// verdict: commit the step, skip it, or stop.
+/// The decision is a pure function of all ranks' metadata, so all ranks come to the same verdict.
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "lockstep/autograd/parameter.h"
+#include "lockstep/autograd/gradient_observer.h"
 
 namespace lockstep::dist {
 
@@ -27,14 +24,13 @@ struct StepMetadata {
   double compute_seconds = 0;  ///< from the end of the last step until its last gradient was ready,
                                ///< without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
-  std::uint64_t plan = 0;      ///< digest of its bucket plan
-  std::uint64_t steps = 0;     ///< digest of the optimizer's steps since the last message
+  std::uint64_t plan = 0;      ///< digest of its bucket layout
+  std::uint64_t steps = 0;     ///< digest of the optimizer's steps since the last metadata
   std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
-  std::uint8_t already_reduced =
-      0;                    ///< 1: its gradients held what an earlier backward synchronized
-  std::uint8_t joined = 0;  ///< 1: it has no more data (DistributedDataParallel::join)
+  std::uint8_t already_reduced = 0;  ///< 1: its gradients held what an earlier backward reduced
+  std::uint8_t joined = 0;           ///< 1: it has no more data (DistributedDataParallel::join)
   std::uint8_t padding = 0;
 };
 static_assert(sizeof(StepMetadata) == 64, "no padding: every byte is sent");
@@ -43,7 +39,7 @@ constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 
 /// `to` and `from` have `metadata_elements` elements.
 template <class T>
-void write(const StepMetadata& message, std::span<T> to);
+void write(const StepMetadata& metadata, std::span<T> to);
 template <class T>
 StepMetadata read(std::span<const T> from);
 
@@ -56,22 +52,22 @@ enum class StepVerdict : std::uint8_t {
 /// What to do about a gradient that is infinite or NaN on some rank.
 enum class NonFinite : std::uint8_t {
   ignore,  ///< nothing; nobody looks for one
-  skip,    ///< the step, on all ranks
-  stop,    ///< training, on all ranks
+  skip,    ///< give up the step, on all ranks
+  stop,    ///< stop training, on all ranks
 };
 
 struct StepOutcome {
   StepVerdict verdict = StepVerdict::commit;
   double weight = 0;        ///< of all ranks
-  double scale = 1;         ///< what the sums are to be multiplied by
+  double scale = 1;         ///< by which the sums are to be multiplied
   bool all_joined = false;  ///< no rank has data left
   int source = 0;           ///< the first rank that contributed; 0 if none did
-  bool nonfinite = false;   ///< `bad_rank` found one in its gradients
+  bool nonfinite = false;   ///< `bad_rank` found a gradient that is infinite or NaN
   int bad_rank = 0;
   std::string problem;  ///< why the verdict is `stop`, unless it is a bad gradient
 };
 
-/// `messages[r]` is rank r's.
-StepOutcome decide_step(std::span<const StepMetadata> messages, NonFinite policy);
+/// `metadata[r]` is rank r's.
+StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy);
 
 }  // namespace lockstep::dist

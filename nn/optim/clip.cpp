@@ -18,11 +18,10 @@ std::vector<Tensor> gradients_of(std::string_view operation,
         "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
         "apart",
         operation, parameters[0].name(), parameter.name());
-    for (const GradientObserver* observer : parameter.observers())
-      check<StateError>(!observer->steps_early(),
-                        "[{}] an optimizer may have stepped on '{}' during backward "
-                        "(optim::Overlap), before the norm of all gradients was known",
-                        operation, parameter.name());
+    check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
+                      "[{}] an optimizer may have stepped on '{}' during backward "
+                      "(optim::Overlap), before the norm of all gradients was known",
+                      operation, parameter.name());
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
                       "[{}] the gradient of '{}' is not synchronized: run a backward that "
@@ -62,8 +61,8 @@ Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm,
   check_positive("clip_grad_norm", "max_norm", max_norm);
   std::vector<Tensor> gradients;
   for (const Parameter& parameter : parameters) {
-    for (GradientObserver* observer : parameter.observers())
-      observer->step_begins(parameter, true);  // it makes the window's sum a mean
+    if (parameter.managed())
+      parameter.reducer()->step_begins(parameter, true);  // it makes the window's sum a mean
     if (parameter.gradient_state() != GradientState::nothing)
       gradients.push_back(parameter.gradient_slot());
   }

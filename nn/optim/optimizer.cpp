@@ -13,30 +13,9 @@ Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
 }
 
 void Optimizer::take_step(bool own) {
-  bool managed = false;
-  std::uint64_t synchronizations = 0;
-  for (const Parameter& parameter : all_) {
-    managed = managed || parameter.managed();
-    for (GradientObserver* observer : parameter.observers()) {
-      observer->step_begins(parameter, own);
-      synchronizations += observer->synchronizations();
-    }
-  }
-  // The other ranks are waiting for this one, if their losses did reach something.
-  check<StateError>(
-      own || !managed || synchronizations != synchronizations_,
-      "[step] nothing was synchronized since the last step: no loss has reached '{}' "
-      "or another parameter on this rank. If that is right, call synchronize() in the "
-      "place of backward",
-      all_.empty() ? "" : all_.front().name());
-  for (const Parameter& parameter : all_)
-    check<StateError>(
-        !managed || parameter.managed() || parameter.kept_local() ||
-            parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
-        "it made or replaced after DistributedDataParallel? (If it is meant to differ "
-        "between ranks: keep_local())",
-        parameter.name());
+  const bool managed = std::ranges::any_of(all_, &Parameter::managed);
+  const std::uint64_t synchronizations = ask_reducers(own);
+  if (managed) check_unmanaged();
   check<StateError>(early_.empty() || early_options_ == options_digest(),
                     "[step] the options have changed since backward, which has stepped on some "
                     "parameters already (optim::Overlap): change them before backward");
@@ -45,7 +24,40 @@ void Optimizer::take_step(bool own) {
   early_.clear();
   if (!managed || own) return;
   const auto first = std::ranges::find_if(all_, &Parameter::managed);
-  for (GradientObserver* observer : first->observers()) observer->stepped(options_digest());
+  first->reducer()->stepped(options_digest());
+}
+
+// Each reducer refuses a gradient that is not synchronized. A step without any synchronization since
+// the last one is refused too: if the other ranks' losses reached something, they wait for this rank.
+std::uint64_t Optimizer::ask_reducers(bool own) {
+  bool managed = false;
+  std::uint64_t synchronizations = 0;
+  for (const Parameter& parameter : all_) {
+    GradientReducer* const reducer = parameter.reducer();
+    if (!reducer) continue;
+    managed = true;
+    reducer->step_begins(parameter, own);
+    synchronizations += reducer->synchronizations();
+  }
+  check<StateError>(
+      own || !managed || synchronizations != synchronizations_,
+      "[step] nothing was synchronized since the last step: no loss has reached '{}' "
+      "or another parameter on this rank. If that is right, call synchronize() in the "
+      "place of backward",
+      all_.empty() ? "" : all_.front().name());
+  return synchronizations;
+}
+
+// Beside managed parameters, one without a reducer would differ between ranks.
+void Optimizer::check_unmanaged() const {
+  for (const Parameter& parameter : all_)
+    check<StateError>(
+        parameter.managed() || parameter.kept_local() ||
+            parameter.gradient_state() == GradientState::nothing,
+        "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
+        "it made or replaced after DistributedDataParallel? (If it is meant to differ "
+        "between ranks: keep_local())",
+        parameter.name());
 }
 
 void Optimizer::step_early(std::span<const Parameter> parameters) {

@@ -65,6 +65,8 @@ class Optimizer {
 
  private:
   void take_step(bool own);
+  std::uint64_t ask_reducers(bool own);  // how often they have synchronized
+  void check_unmanaged() const;
 
   using Set = std::unordered_set<const void*>;  // of Parameter::id()
 

@@ -58,7 +58,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)");
   app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)");
   app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)");
-  app.add_option("--seed", o.seed, "Of the weights and the order of samples (0)")
+  app.add_option("--seed", o.seed, "Seed of the weights and of the order of samples (0)")
       ->check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
   bool no_shuffle = false;
@@ -66,10 +66,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
-  app.add_option("--plan", o.plan,
-                 "What the buckets follow: registration order, ready order of the first step, or "
-                 "measured times (ready)")
-      ->check(CLI::IsMember({"registration", "ready", "measured"}));
+  app.add_option(
+         "--plan", o.plan,
+         "Order of the buckets: registration, or ready, as the gradients of the first step became "
+         "ready (ready)")
+      ->check(CLI::IsMember({"registration", "ready"}));
   app.add_option("--hook", o.hook,
                  "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
       ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));

@@ -23,7 +23,7 @@ struct Options : lockstep::samples::RunOptions {
   bool shuffle = true;
   bool padded = false;
   double bucket_cap_mb = 25;
-  std::string plan = "ready";  ///< of the buckets: registration, ready or measured
+  std::string plan = "ready";  ///< order of the buckets: registration or ready
   std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
   bool overlap_optimizer = false;
   std::string checkpoint;

@@ -52,12 +52,6 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
       optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
 }
 
-dist::RebuildBuckets replan_of(const std::string& plan) {
-  return plan == "registration" ? dist::RebuildBuckets::never
-         : plan == "ready"      ? dist::RebuildBuckets::ready_order
-                                : dist::RebuildBuckets::measured;
-}
-
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
   if (name == "bf16") return dist::compress(DType::bf16);
   if (name == "f16") return dist::compress(DType::f16);
@@ -159,7 +153,7 @@ Result train(const Options& options, const World& world) {
   const auto optimizer = make_optimizer(options, parameters);
   dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
                                     {.bucket_cap_mb = options.bucket_cap_mb,
-                                     .rebuild_buckets = replan_of(options.plan),
+                                     .rebuild_buckets = options.plan == "ready",
                                      .hook = make_hook(options.hook)});
   std::optional<optim::Overlap> overlap;
   if (options.overlap_optimizer) overlap.emplace(*optimizer, ddp);
@@ -171,18 +165,18 @@ Result train(const Options& options, const World& world) {
 
   Result result;
   result.device = Device::name_of(device.kind);
-  const std::size_t buckets = ddp.reducer().plan().buckets.size();
+  const std::size_t buckets = ddp.buckets().plan().buckets.size();
   const DType travels = options.hook == "bf16"  ? DType::bf16
                         : options.hook == "f16" ? DType::f16
                                                 : DType::f32;
-  const std::size_t elements = ddp.reducer().largest_bucket() / size_of(DType::f32);
+  const std::size_t elements = ddp.buckets().largest() / size_of(DType::f32);
   result.algorithm = world.communicator().algorithm(elements * size_of(travels), travels);
   Progress progress(world.rank() == 0, options.epochs);
   progress.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
       "{}{} training and {} test samples from {}",
-      fmt::join(layers, "-"), ddp.reducer().parameters(), buckets, buckets == 1 ? "" : "s",
+      fmt::join(layers, "-"), ddp.buckets().elements(), buckets, buckets == 1 ? "" : "s",
       world.size(), world.size() == 1 ? "" : "s", options.batch,
       world.size() == 1
           ? ""
@@ -209,8 +203,6 @@ Result train(const Options& options, const World& world) {
       optimizer->zero_grad();
       log.add(loss, batch.weight);
       progress.step(epoch, ++step, loader.steps());
-      if (options.plan == "measured" && epoch == 0 && step == 1)
-        progress.note("buckets by measured times:\n" + ddp.reducer().describe_plan());
     }
     bytes += world.communicator().bytes_moved() - bytes_before;
     result.train_loss = log.finish(world, result.losses);
@@ -228,7 +220,7 @@ Result train(const Options& options, const World& world) {
   result.samples_per_second = samples / training_seconds;
   result.bytes_per_step = static_cast<double>(bytes) /
                           static_cast<double>(std::max<std::size_t>(1, result.losses.size()));
-  result.buckets = ddp.reducer().plan().buckets.size();
+  result.buckets = ddp.buckets().plan().buckets.size();
   result.bucket_layout = ddp.bucket_layout();
   result.statistics = ddp.statistics();
   result.kernel_launches = gpu::kernel_launches();

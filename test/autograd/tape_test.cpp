@@ -18,8 +18,6 @@ namespace {
 struct Recorder : GradientObserver {
   std::vector<std::string> events;
   std::vector<Parameter> watched;
-  int ranks = 0;
-  bool window = false;
 
   void backward_begins(const Contribution&) override {
     std::string counts = "begin";
@@ -29,8 +27,24 @@ struct Recorder : GradientObserver {
   void gradient_ready(const Parameter& p) override { events.push_back("ready " + p.name()); }
   void backward_ends() override { events.push_back("end"); }
   void backward_failed() noexcept override { events.push_back("failed"); }
-  int summed_ranks() const override { return ranks; }
+};
+
+/// A reducer of so many ranks that sums nothing.
+struct FakeReducer : GradientReducer {
+  explicit FakeReducer(int ranks) : ranks_(ranks) {}
+  bool window = false;
+
+  void gradient_ready(const Parameter&) override {}
+  int ranks() const override { return ranks_; }
+  std::int64_t order() const override { return 0; }
   bool in_window(bool) override { return window; }
+  void step_begins(const Parameter&, bool) override {}
+  void stepped(std::uint64_t) override {}
+  bool steps_early() const override { return false; }
+  std::uint64_t synchronizations() const override { return 0; }
+
+ private:
+  int ranks_;
 };
 
 Parameter parameter(const std::string& name, std::initializer_list<float> values) {
@@ -88,8 +102,7 @@ TEST_CASE("the weight seeds backward, and observers that sum ranks give the defa
   };
   CHECK(run({}) == 1);
   CHECK(run(Weight{3, 12}) == 0.25f);
-  Recorder reducer;
-  reducer.ranks = 4;
+  FakeReducer reducer(4);
   const Observation observation = w.observe(reducer);
   CHECK(w.managed());
   CHECK(run({}) == 0.25f);
@@ -110,8 +123,7 @@ TEST_CASE("a total to be summed, and windows, are the reducer's to divide") {
   };
   CHECK(run(Weight{7}, true) == 1);  // alone: the mean of itself
   CHECK(run(Weight{3, 12}, false) == 0.25f);
-  Recorder reducer;
-  reducer.ranks = 2;
+  FakeReducer reducer(2);
   const Observation observation = w.observe(reducer);
   CHECK(run(Weight{7}, true) == 7);
   CHECK(run(Weight{3, 12}, true) == 0.25f);
@@ -122,8 +134,7 @@ TEST_CASE("a total to be summed, and windows, are the reducer's to divide") {
 
 TEST_CASE("a parameter that was forgotten when the reducer was made is named, unless kept local") {
   const Parameter known = parameter("known", {1}), stray = parameter("stray", {2});
-  Recorder reducer;
-  reducer.ranks = 2;
+  FakeReducer reducer(2);
   const Observation observation = known.observe(reducer);
   {
     Tape tape;

@@ -88,8 +88,8 @@ TEST_CASE("gradient memory is one copy of the parameters and some alignment") {
     std::size_t bytes = 0;
     for (const Parameter& p : model.parameters()) bytes += p.value().bytes();
     const dist::DistributedDataParallel ddp(model.parameters(), {}, world, {.bucket_cap_mb = 0.5});
-    check<Error>(ddp.reducer().bytes() < bytes + bytes / 20, "{} bytes of buckets for {}",
-                 ddp.reducer().bytes(), bytes);
+    check<Error>(ddp.buckets().bytes() < bytes + bytes / 20, "{} bytes of buckets for {}",
+                 ddp.buckets().bytes(), bytes);
     for (const Parameter& p : model.parameters()) {
       const Tensor& slot = p.gradient_slot();
       check<Error>(reinterpret_cast<std::uintptr_t>(slot.raw()) % 64 == 0, "{} aligned", p.name());

@@ -30,13 +30,12 @@ TEST_CASE("trap 18: the buckets are the gradients: one copy of them, before and 
     manual_seed(0);
     nn::Sequential model = large_model();
     const std::vector<Parameter> parameters = model.parameters();
-    DistributedDataParallel ddp(
-        parameters, {}, world,
-        {.bucket_cap_mb = 1, .rebuild_buckets = dist::RebuildBuckets::never});
-    const dist::BucketPlan& plan = ddp.reducer().plan();
-    expect(ddp.reducer().parameters() == 535818 && plan.buckets.size() > 1, "another model");
-    expect(static_cast<double>(ddp.reducer().bytes()) <= 1.05 * 4 * 535818, "{} bytes",
-           ddp.reducer().bytes());
+    DistributedDataParallel ddp(parameters, {}, world,
+                                {.bucket_cap_mb = 1, .rebuild_buckets = false});
+    const dist::BucketPlan& plan = ddp.buckets().plan();
+    expect(ddp.buckets().elements() == 535818 && plan.buckets.size() > 1, "another model");
+    expect(static_cast<double>(ddp.buckets().bytes()) <= 1.05 * 4 * 535818, "{} bytes",
+           ddp.buckets().bytes());
 
     // Every gradient lies where the plan has it, in one piece of memory.
     const std::vector<std::byte*> before = places(parameters);
@@ -134,35 +133,19 @@ TEST_CASE("trap 23: the first and the last bucket are small, the middle ones as 
         parameters, {}, world,
         {.bucket_cap_mb = 6 * kib, .first_bucket_mb = 1 * kib, .last_bucket_mb = 2 * kib});
     std::vector<std::size_t> sizes;
-    for (const auto& bucket : ddp.reducer().plan().buckets) sizes.push_back(bucket.slots.size());
+    for (const auto& bucket : ddp.buckets().plan().buckets) sizes.push_back(bucket.slots.size());
     expect(sizes == std::vector<std::size_t>{1, 6, 6, 5, 2}, "{} buckets: {} .. {}", sizes.size(),
            sizes.front(), sizes.back());
-    expect(ddp.reducer().plan().buckets.front().slots[0].parameter == 19, "the last layer first");
+    expect(ddp.buckets().plan().buckets.front().slots[0].parameter == 19, "the last layer first");
   });
 }
 
-TEST_CASE("trap 23: measured buckets finish no later than capped ones, by their own model") {
-  const std::vector<dist::GradientSize> sizes = {{784 * 512}, {512},      {512 * 256},
-                                                 {256},       {256 * 10}, {10}};
-  const auto order = dist::reverse_order(sizes.size());
-  const std::vector<double> ready = {9e-3, 8.9e-3, 4e-3, 3.9e-3, 1e-3, 0.9e-3};
-  for (const dist::LinkModel link : {dist::LinkModel{1e-6, 1e10}, {1e-3, 1e9}, {1e-5, 1e7}}) {
-    const auto measured = dist::measured_layout(sizes, order, ready, link);
-    for (const std::size_t cap : {std::size_t{1}, std::size_t{1} << 20, std::size_t{25} << 20}) {
-      const auto capped = dist::capped_layout(sizes, order, {.bucket = cap});
-      CHECK(dist::finish_time(sizes, measured, ready, link) <=
-            dist::finish_time(sizes, capped, ready, link));
-    }
-  }
-}
-
-TEST_CASE("trap 23: ranks agree on measured buckets, and reduce with them as with any") {
+TEST_CASE("trap 23: ranks agree on rebuilt buckets, and reduce with them as with any") {
   run_threads(3, {}, [](World& world) {
     manual_seed(23);
     Net model, expected;
     expected.load_state_dict(model.state_dict());
-    DistributedDataParallel ddp(model.parameters(), {}, world,
-                                {.rebuild_buckets = dist::RebuildBuckets::measured});
+    DistributedDataParallel ddp(model.parameters(), {}, world, {.bucket_cap_mb = 0.001});
     for (int r = 0; r < 3; ++r) {
       Tape tape;
       tape.backward(loss_of(expected, 4 * r, 4 * r + 4), Weight{1, 3});

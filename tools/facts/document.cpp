@@ -12,21 +12,24 @@ namespace {
 
 constexpr const char* introduction = R"(# Kernels
 
-What the compiler made of every kernel, and which test runs it. `./lockstep facts` writes this file, from a
-build for GPUs, which needs nvcc but no GPU. The test `facts_build` compares: it also refuses spills, and
-kernels without the instructions that their comments claim.
+What the compiler made of every kernel, and which test runs it. `./lockstep facts` writes this file
+from a build for GPUs, which needs nvcc but no GPU. The test `facts_build` compares the file with
+the build. It also fails if a kernel spills registers, or lacks the instructions that its comments
+claim.
 
 {}
 
-Registers are per thread: of 65,536 per multiprocessor, so that 64 registers leave room for 1024 threads, 128
-for 512. Spills are bytes of registers that did not fit and are stored and loaded again (local memory), stack
-is local memory per thread in all, shared memory is the static part per block; dynamic shared memory is asked
-for at the launch. `a / b` are the numbers of the architectures in the order above, `-` where a kernel is not
-made for one.
-
-A row is an instantiation of a template. A template with more than {} of them has one row: their number, and the
-smallest and largest of each. Instructions are those of the PTX: `16 B` loads of 16 bytes, `mma` and `wgmma`
-tensor cores, `TMA` the copy engine; `3 of 4` instantiations where not all have them.
+- **Registers** are per thread. A multiprocessor has 65,536: 64 per thread leave room for 1024
+  threads, 128 for 512.
+- **Spills** are bytes of registers that did not fit. They are stored to local memory and loaded
+  again. **Stack** is all local memory of a thread.
+- **Shared** is the static shared memory of a block. Launches ask for dynamic shared memory.
+- `a / b` are the numbers of the architectures in the order above; `-` means that the kernel is not
+  made for one.
+- A row is an instantiation of a template. A template with more than {} of them has one row, with
+  their number and the smallest and largest of each value.
+- **Instructions** are those of the PTX: `16 B` is loads of 16 bytes, `mma` and `wgmma` are tensor
+  cores, `TMA` is the copy engine. `3 of 4` means that 3 of 4 instantiations have them.
 )";
 
 using Group = std::vector<const Kernel*>;

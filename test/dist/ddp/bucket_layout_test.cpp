@@ -110,43 +110,6 @@ TEST_CASE("an observed order is completed with what was not seen") {
   CHECK(complete_order(std::vector<int>{0, 2}, 4) == std::vector<int>{3, 0, 2, 1});
 }
 
-TEST_CASE("the measured layout finishes no later than any other") {
-  // Every layout of an order is tried.
-  std::mt19937 random(17);
-  for (int round = 0; round < 200; ++round) {
-    const std::size_t n = 1 + random() % 8;
-    std::vector<GradientSize> sizes;
-    std::vector<double> ready;
-    for (std::size_t i = 0; i < n; ++i) {
-      sizes.push_back({static_cast<std::int64_t>(1 + random() % 5000),
-                       random() % 4 == 0 ? DType::f64 : DType::f32});
-      ready.push_back(static_cast<double>(random() % 1000) * 1e-6);
-    }
-    const LinkModel link{static_cast<double>(random() % 100) * 1e-6, 1e7 + random() % 100000000};
-    const std::vector<int> order = reverse_order(n);
-    double best = std::numeric_limits<double>::infinity();
-    for (unsigned bits = 0; bits < 1u << (n - 1); ++bits) {
-      BucketLayout layout{order, {}};
-      for (std::size_t i = 1; i < n; ++i)
-        if (bits >> (i - 1) & 1) layout.cuts.push_back(static_cast<int>(i));
-      best = std::min(best, finish_time(sizes, layout, ready, link));
-    }
-    const double found =
-        finish_time(sizes, measured_layout(sizes, order, ready, link), ready, link);
-    CHECK(found == doctest::Approx(best).epsilon(1e-12));
-  }
-  // By hand: 1 s per bucket and 1 s per byte. Gradient 1 is ready at 0, gradient 0 at 10: apart,
-  // the first has arrived (5 s) when the second starts; together they need 1 + 4 + 4 from 10 on.
-  const std::vector<GradientSize> two = {{1}, {1}};
-  const std::vector<double> late = {10, 0}, same = {0, 0};
-  const LinkModel link{1, 1};
-  CHECK(measured_layout(two, {1, 0}, late, link).cuts == std::vector<int>{1});
-  CHECK(finish_time(two, {{1, 0}, {1}}, late, link) == 15);
-  CHECK(finish_time(two, {{1, 0}, {}}, late, link) == 19);
-  CHECK(measured_layout(two, {1, 0}, same, link).cuts.empty());
-  CHECK(measured_layout({}, {}, {}, link) == BucketLayout{});
-}
-
 TEST_CASE("a layout that is none is refused with what is wrong") {
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 / 1", 3), doctest::Contains("2 parameters"),
                        UsageError);

@@ -207,12 +207,12 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
       const DdpOptions options{.bucket_cap_mb = 0.0002,
                                .first_bucket_mb = 0.0001,
                                .last_bucket_mb = 0.0001,
-                               .rebuild_buckets = RebuildBuckets::never};
+                               .rebuild_buckets = false};
       DdpOptions with = options;
       with.hook = hook;
       DistributedDataParallel ddp(model.parameters, {}, c, with);
       DistributedDataParallel other(plain.parameters, {}, c, options);
-      const std::size_t buckets = ddp.reducer().plan().buckets.size();
+      const std::size_t buckets = ddp.buckets().plan().buckets.size();
       expect(buckets == 3, "{} buckets", buckets);
       const auto both = [&](unsigned used, Weight weight, bool sync) {
         for (const WeightedSum* m : {&model, &plain}) {

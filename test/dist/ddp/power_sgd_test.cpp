@@ -220,8 +220,7 @@ TEST_CASE("on the wire: r (m + n) elements of a matrix") {
   on_ranks(2, [](HostCommunicator& c) {
     const auto moved = [&](std::shared_ptr<CommunicationHook> hook) {
       const Parameter p(Tensor::zeros({64, 32}, DType::f64), "p");
-      DistributedDataParallel ddp(
-          {p}, {}, c, {.rebuild_buckets = RebuildBuckets::never, .hook = std::move(hook)});
+      DistributedDataParallel ddp({p}, {}, c, {.rebuild_buckets = false, .hook = std::move(hook)});
       const std::uint64_t before = c.bytes_moved();
       Tape tape;
       tape.backward(loss(p, matrix(64, 32, c.rank(), 0)), Weight{1, 1});

@@ -66,8 +66,7 @@ Case draw(std::uint64_t seed) {
     c.dtypes.push_back(mixed && below(2) == 0 ? DType::f32 : DType::f64);
   c.options.caps = {1u + static_cast<unsigned>(below(500)), 1u + static_cast<unsigned>(below(200)),
                     1u + static_cast<unsigned>(below(200))};
-  c.options.rebuild_buckets =
-      below(20) == 0 ? RebuildBuckets::measured : static_cast<RebuildBuckets>(below(2));
+  c.options.rebuild_buckets = below(2) == 0;
   c.options.nonfinite = static_cast<NonFinite>(below(3));
   std::vector<std::string> names = communicator_names();
   std::erase_if(names, [](const std::string& name) { return !algorithm_named(name); });

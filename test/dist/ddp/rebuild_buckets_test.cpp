@@ -53,7 +53,7 @@ std::vector<std::vector<int>> members(const BucketPlan& plan) {
 
 constexpr double two_gradients = 150.0 / (1 << 20);  // MiB; a gradient has 72 bytes
 
-DdpOptions options(RebuildBuckets rebuild_buckets, std::string layout = {}) {
+DdpOptions options(bool rebuild_buckets, std::string layout = {}) {
   return {.bucket_cap_mb = two_gradients,
           .first_bucket_mb = two_gradients,
           .last_bucket_mb = two_gradients,
@@ -67,9 +67,9 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
   for (const int size : {1, 2, 3})
     run_threads(size, {.comm = "direct"}, [](World& world) {
       const FourLayers net, fixed;
-      const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::ready_order));
-      const DistributedDataParallel never(fixed.all, {}, world, options(RebuildBuckets::never));
-      check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
+      const DistributedDataParallel ddp(net.all, {}, world, options(true));
+      const DistributedDataParallel never(fixed.all, {}, world, options(false));
+      check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
                    "the first plan");
       for (int step = 0; step < 3; ++step) {
         for (const FourLayers* n : {&net, &fixed}) {
@@ -77,7 +77,7 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
           Tape tape;
           tape.backward(n->loss(world.rank(), step));
         }
-        check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+        check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
                      "step {}: the plan by ready order", step);
         for (std::size_t k = 0; k < 4; ++k)
           check<Error>(net.all[k].gradient().to_vector<double>() ==
@@ -91,10 +91,9 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
 TEST_CASE("a layout from a checkpoint holds from the first step on") {
   run_threads(2, {}, [](World& world) {
     const FourLayers net;
-    const DistributedDataParallel ddp(net.all, {}, world,
-                                      options(RebuildBuckets::ready_order, "1 2 0 3 / 2"));
+    const DistributedDataParallel ddp(net.all, {}, world, options(true, "1 2 0 3 / 2"));
     for (int step = 0; step < 2; ++step) {
-      check<Error>(members(ddp.reducer().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+      check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
                    "the plan");
       Tape tape;
       tape.backward(net.loss(world.rank(), step));
@@ -102,8 +101,7 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
     bool refused = false;
     try {
       const FourLayers other;
-      const DistributedDataParallel bad(other.all, {}, world,
-                                        options(RebuildBuckets::never, "1 2 0 / 2"));
+      const DistributedDataParallel bad(other.all, {}, world, options(false, "1 2 0 / 2"));
     } catch (const UsageError& error) {
       refused = std::string(error.what()).find("orders 3 parameters, the model has 4") !=
                 std::string::npos;
@@ -115,8 +113,8 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
 TEST_CASE("an accumulation window is never cut by a new layout") {
   run_threads(2, {.comm = "direct"}, [](World& world) {
     const FourLayers net, whole;
-    const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::ready_order));
-    const DistributedDataParallel once(whole.all, {}, world, options(RebuildBuckets::never));
+    const DistributedDataParallel ddp(net.all, {}, world, options(true));
+    const DistributedDataParallel once(whole.all, {}, world, options(false));
     for (int part = 0; part < 3; ++part) {
       Tape tape;
       tape.backward(net.loss(world.rank(), part), Weight{1}, {.sync = part == 2});
@@ -132,21 +130,6 @@ TEST_CASE("an accumulation window is never cut by a new layout") {
       for (std::size_t i = 0; i < mine.size(); ++i)
         check<Error>(std::abs(mine[i] - right[i]) < 1e-15, "{}[{}]", net.all[k].name(), i);
     }
-  });
-}
-
-TEST_CASE("the measured layout is the same on every rank, and printed") {
-  run_threads(3, {}, [](World& world) {
-    const FourLayers net;
-    const DistributedDataParallel ddp(net.all, {}, world, options(RebuildBuckets::measured));
-    for (int step = 0; step < 2; ++step) {
-      Tape tape;
-      tape.backward(net.loss(world.rank(), step));
-    }
-    for (const std::string& text : gather_text(world.communicator(), ddp.bucket_layout()))
-      check<Error>(text == ddp.bucket_layout(), "{} and {}", text, ddp.bucket_layout());
-    const std::string text = ddp.reducer().describe_plan();
-    check<Error>(text.find("bucket 0:") != std::string::npos, "{}", text);
   });
 }
 

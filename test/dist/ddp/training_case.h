@@ -68,7 +68,7 @@ inline Training draw_training(std::uint64_t seed, int most_ranks, bool gpu) {
   t.options = {.bucket_cap_mb = cap,
                .first_bucket_mb = cap / (1 + below(3)),
                .last_bucket_mb = cap / (1 + below(3)),
-               .rebuild_buckets = static_cast<RebuildBuckets>(below(2)),
+               .rebuild_buckets = below(2) == 0,
                .buffers = static_cast<BufferMode>(below(3)),
                .deferred = t.deferred};
   // Buffers travel through the host, which a recorded step refuses.

@@ -1,0 +1,67 @@
+// Second reading: watched tensors, and tapes within the backward of another one (checkpoint.h).
+
+#include <algorithm>
+
+#include "lockstep/autograd/tape_pass.h"
+
+namespace lockstep {
+
+using detail::Node;
+
+Tensor Tape::watch(const Tensor& tensor) {
+  check<DTypeError>(is_differentiable(tensor.dtype()), "[watch] takes f32 or f64, got {}",
+                    tensor.dtype());
+  Node* node = new_node("watch", tensor);
+  node->watched = true;
+  Tensor handle = tensor.detach();
+  handle.set_gradient_ref({id_, node});
+  return handle;
+}
+
+Tensor Tape::gradient(const Tensor& watched) const {
+  const Node* node = node_of("gradient", watched);
+  check<StateError>(node->watched, "[gradient] of '{}': only watched tensors keep their gradient",
+                    node->operation);
+  // It may share memory with another watched tensor's, and the caller may write to it.
+  return node->gradient.defined() && !node->gradient.storage().unique() ? node->gradient.clone()
+                                                                        : node->gradient;
+}
+
+std::vector<Parameter> Tape::parameters_of(const Tensor& result) {
+  if (result.gradient_ref().tape == GradientRef::nothing) return {};
+  std::vector<Parameter> found;
+  Node* const last = node_of("parameters_of", result);
+  last->reached = true;
+  for (Node* node = last; node; node = node->previous) {
+    if (!std::exchange(node->reached, false)) continue;
+    for (const Node::Input& input : node->inputs) {
+      if (input.node) input.node->reached = true;
+      const Parameter parameter(input.parameter);
+      if (input.parameter && std::ranges::find(found, parameter) == found.end())
+        found.push_back(parameter);
+    }
+  }
+  return found;
+}
+
+void Tape::continue_backward(const Tensor& result, const Gradients& outer,
+                             std::span<const Parameter> declared) {
+  if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
+  std::vector<int> before;
+  for (const Parameter& parameter : declared) before.push_back(parameter.pending());
+  Pass pass{.loss = node_of("backward", result), .nested = true, .zero_weight = outer.zero_weight_};
+  try {
+    mark(pass);
+    for (std::size_t i = 0; i < declared.size(); ++i)
+      check<StateError>(declared[i].pending() > before[i],
+                        "[{}] the recomputation does not use '{}', which the first run did",
+                        outer.node_.operation, declared[i].name());
+    pass.loss->gradient = outer.output();
+    run(pass, false);
+  } catch (...) {
+    clear_marks();
+    throw;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+#pragma once
+/// One backward over a tape, or the part of one that a nested tape runs.
+
+#include "lockstep/autograd/tape.h"
+
+namespace lockstep {
+
+struct Tape::Pass {
+  /// The observers of the parameters that the loss reaches, each once: observers that are no
+  /// reducers first, then reducers by their order. The list lies in the tape's memory.
+  struct Link {
+    GradientObserver* observer;
+    Link* next;
+  };
+  detail::Node* loss;
+  Link* observers = nullptr;
+  Parameter managed{}, stray{}, kept_local{};  // one of each kind that the loss reaches
+  bool nested = false;       // within a pass of an outer tape, which tells the observers
+  bool zero_weight = false;  // this rank's contributions are exact zeros
+};
+
+}  // namespace lockstep

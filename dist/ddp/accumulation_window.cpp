@@ -1,0 +1,58 @@
+#include "lockstep/dist/ddp/accumulation_window.h"
+
+#include <algorithm>
+
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::dist {
+
+bool AccumulationWindow::open() const {
+  return std::ranges::any_of(parameters_, [](const Parameter& parameter) {
+    return parameter.gradient_state() == GradientState::local;
+  });
+}
+
+void AccumulationWindow::enter(const Contribution& contribution) {
+  using enum Contribution::Divisor;
+  if (!open()) {
+    weight_ = 0;
+    contribution_ = {0, 1, none, true};
+  }
+  for (std::size_t i = 0; i < entries_.size() && weight_ > 0; ++i) check_unbroken(i);
+  weight_ += contribution.weight;
+  if (contribution_.kind == none) contribution_ = contribution;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (parameters_[i].gradient_state() == GradientState::nothing) entries_[i] = {};
+    if (parameters_[i].pending() > 0 && contribution.kind != none) entries_[i].used = true;
+  }
+}
+
+// Within a window all gradients have the same parts in them, or none.
+void AccumulationWindow::check_unbroken(std::size_t i) const {
+  const Parameter& parameter = parameters_[i];
+  check<StateError>(
+      !entries_[i].averaged || parameter.gradient_state() != GradientState::local,
+      "[backward] an optimizer has stepped on the local gradient of '{}': zero_grad() before the "
+      "next backward",
+      parameter.name());
+  check<StateError>(!entries_[i].used || parameter.gradient_state() != GradientState::nothing,
+                    "[backward] the gradient of '{}' was zeroed within a window, those of other "
+                    "parameters were not",
+                    parameter.name());
+}
+
+void AccumulationWindow::close() {
+  weight_ = 0;
+  contribution_ = {0, 1, Contribution::Divisor::none, true};
+  for (Entry& entry : entries_) entry.used = false;
+}
+
+bool AccumulationWindow::all_used() const { return std::ranges::all_of(entries_, &Entry::used); }
+
+void AccumulationWindow::make_local_mean(std::size_t i) {
+  if (std::exchange(entries_[i].averaged, true) || weight_ == 0 || weight_ == 1) return;
+  const Tensor& slot = parameters_[i].gradient_slot();
+  kernels::scale(1 / weight_, slot, slot, false);
+}
+
+}  // namespace lockstep::dist

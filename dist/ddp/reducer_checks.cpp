@@ -1,0 +1,65 @@
+// Second reading: what a reducer refuses, and steps on this rank's own gradients.
+
+#include "lockstep/dist/ddp/reducer.h"
+
+namespace lockstep::dist {
+
+void Reducer::check_can_add(const Contribution& contribution) const {
+  const bool adds_only_to_local =
+      contribution.kind == Contribution::Divisor::summed || !synchronizing_ || steps_early();
+  for (const Parameter& parameter : parameters())
+    check<StateError>(
+        !adds_only_to_local || parameter.gradient_state() != GradientState::synchronized,
+        "[backward] the gradient of '{}' is synchronized already; {}: zero_grad() first (if it is "
+        "in no optimizer, DistributedDataParallel::zero_grad()){}",
+        parameter.name(),
+        steps_early() ? "an optimizer has stepped on it (optim::Overlap)"
+                      : "a window, or a weight whose total is to be summed, cannot be added to it",
+        steps_early() ? "" : ", or give a Weight with a total");
+  if (recording_) check_recordable(contribution);
+}
+
+// A recorded step (core/gpu/graph.h) runs again without the host, so nothing may depend on what the
+// host would read: no metadata travels. The total is known, every parameter is used, and the sums
+// are the gradients. The step before the recording has checked that the ranks agree, and their
+// calls are compared while the recording is made.
+void Reducer::check_recordable(const Contribution& contribution) const {
+  const auto refuse = [](bool bad, std::string_view why) {
+    check<StateError>(!bad, "[backward] in a step that is being recorded {}", why);
+  };
+  refuse(!contribution.total_known(),
+         "the total weight must be known when backward begins: give Weight a total, or no Weight");
+  refuse(options_.nonfinite != NonFinite::ignore,
+         "nobody can look for infinite gradients: NonFinite::ignore");
+  refuse(options_.hook != nullptr, "there can be no communication hook");
+  refuse(steps_early(), "no optimizer can step early");
+  refuse(!synchronizing_, "gradients cannot only be accumulated");
+  for (const GradientBuckets::Bucket& bucket : buckets_.all())
+    refuse(bucket.memory.device() != bucket.wire.device(),
+           "gradients cannot travel through the host: take nccl, or transport ipc");
+  for (const Parameter& parameter : parameters()) {
+    check<StateError>(parameter.pending() > 0,
+                      "[backward] in a step that is being recorded every parameter must be used, "
+                      "'{}' is not",
+                      parameter.name());
+    check<StateError>(parameter.gradient_state() == GradientState::nothing,
+                      "[backward] in a step that is being recorded gradients begin at nothing, and "
+                      "that of '{}' does not: zero_grad() first",
+                      parameter.name());
+  }
+}
+
+void Reducer::step_begins(const Parameter& parameter, bool local) {
+  if (parameter.gradient_state() != GradientState::local) return;
+  check<StateError>(local,
+                    "[step] the gradient of '{}' is not synchronized: run a backward that "
+                    "synchronizes before the step",
+                    parameter.name());
+  window_.make_local_mean(index_.at(parameter.id()));
+}
+
+void Reducer::stepped(std::uint64_t options) {
+  exchange_.mine.steps = exchange_.mine.steps * 31 + options;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,98 @@
+// Second reading: how a reducer gets its buckets, the first ones and those after the first step;
+// and what borrows their memory.
+
+#include <algorithm>
+
+#include "lockstep/core/hash.h"
+#include "lockstep/dist/ddp/reducer.h"
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::dist {
+namespace {
+
+/// Rank 0's count of the reducers made so far on its thread. It tells two models with equal
+/// parameters apart.
+std::int64_t agreed_number(Communicator& communicator) {
+  thread_local std::int64_t made = 0;
+  const Tensor number = Tensor::scalar(static_cast<double>(made++), DType::i64);
+  communicator.broadcast(number, 0, "reducer").wait();
+  return *number.data<std::int64_t>();
+}
+
+BucketLayout first_layout(const std::vector<Parameter>& parameters, const ReducerOptions& options) {
+  for (const Parameter& parameter : parameters) {
+    check<StateError>(!parameter.managed(), "[reducer] '{}' already has one", parameter.name());
+    check<StateError>(std::ranges::count(parameters, parameter) == 1,
+                      "[reducer] '{}' is given twice", parameter.name());
+  }
+  if (options.layout) return *options.layout;
+  return capped_layout(sizes_of(parameters), reverse_order(parameters.size()), options.caps);
+}
+
+}  // namespace
+
+Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
+                 ReducerOptions options)
+    : communicator_(communicator),
+      number_(agreed_number(communicator)),
+      options_(std::move(options)),
+      buckets_(parameters, communicator, first_layout(parameters, options_),
+               number_ == 0 ? "" : fmt::format(", model {}", number_)),
+      window_(buckets_.parameters()),
+      exchange_(communicator, options_.nonfinite),
+      ready_order_(options_.rebuild_buckets && !options_.layout ? parameters.size() : 0) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].id()] = i;
+  observe_all();
+}
+
+void Reducer::observe_all() {
+  exchange_.mine.plan = fnv1a(to_text(buckets_.layout()));
+  if (options_.hook) {
+    std::vector<BucketView> views;
+    for (const GradientBuckets::Bucket& bucket : buckets_.all()) views.push_back(bucket.view());
+    options_.hook->prepare(views, communicator_);
+  }
+  for (const Parameter& parameter : parameters()) observations_.push_back(parameter.observe(*this));
+}
+
+// All ranks are here, after the same synchronization: no window is open, and nothing travels. What
+// the rank `source` has seen decides for all.
+void Reducer::rebuild_buckets(int source) {
+  std::vector<int> order = ready_order_.agree(communicator_, source);
+  BucketLayout layout = capped_layout(buckets_.sizes(), std::move(order), options_.caps);
+  if (bucket_plan(buckets_.sizes(), layout).buckets == buckets_.plan().buckets) return;
+  observations_.clear();
+  buckets_.lay_out(std::move(layout));
+  observe_all();
+}
+
+// The trailer behind the last bucket travels as it is, after the hook's part: it also arrives later.
+void Reducer::launch_hook(GradientBuckets::Bucket& bucket, bool last) {
+  bucket.work = options_.hook->reduce(bucket.view(), communicator_);
+  if (!last) return;
+  const Tensor trailer = bucket.wire.slice(bucket.memory.numel(), bucket.wire.numel());
+  bucket.work = communicator_.all_reduce(trailer, "metadata of " + bucket.name);
+}
+
+void Reducer::average_parameters() {
+  for (const Parameter& parameter : parameters())
+    check<StateError>(parameter.gradient_state() != GradientState::local,
+                      "[average_parameters] the gradient of '{}' is local: zero_grad() first",
+                      parameter.name());
+  zero_grad();
+  for (const Parameter& parameter : parameters())
+    parameter.gradient_slot().copy_from(parameter.value());
+  for (GradientBuckets::Bucket& bucket : buckets_.all()) {
+    copy_to_host(bucket);
+    bucket.work = communicator_.all_reduce(bucket.wire, "average " + bucket.name);
+  }
+  for (GradientBuckets::Bucket& bucket : buckets_.all()) {
+    bucket.work.wait();
+    copy_from_host(bucket);
+    kernels::scale(1.0 / communicator_.size(), bucket.memory, bucket.memory, false);
+  }
+  for (const Parameter& parameter : parameters())
+    parameter.value().copy_from(parameter.gradient_slot());
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,71 @@
+#include "lockstep/dist/ddp/step_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::dist {
+
+StepExchange::StepExchange(Communicator& communicator, NonFinite policy)
+    : communicator_(communicator), policy_(policy), all_(index(communicator.size())) {
+  for (auto* seconds : {&report_.compute_seconds, &report_.wait_seconds,
+                        &statistics_.compute_seconds, &statistics_.wait_seconds})
+    seconds->resize(all_.size());
+  statistics_.slowest.resize(all_.size());
+  computing_since_ = communicator.now();
+  waited_before_ = communicator.waited();
+}
+
+void StepExchange::write(const GradientBuckets& buckets) {
+  const Seconds elapsed = communicator_.now() - computing_since_;
+  mine.compute_seconds = (elapsed - (communicator_.waited() - waited_before_)).count();
+  mine.wait_seconds = last_wait_;
+  const Tensor& metadata = buckets.metadata();
+  metadata.fill_zero();
+  const std::int64_t begin = communicator_.rank() * metadata_elements;
+  visit_floating("reducer", metadata.dtype(), [&](auto zero) {
+    dist::write(mine, metadata.slice(begin, begin + metadata_elements).span<decltype(zero)>());
+  });
+  buckets.send_trailer();
+  mine.steps = 0;
+}
+
+StepOutcome StepExchange::read(const GradientBuckets& buckets) {
+  buckets.fetch_trailer();
+  const Tensor& metadata = buckets.metadata();
+  visit_floating("reducer", metadata.dtype(), [&](auto zero) {
+    const auto all = std::span<const decltype(zero)>(metadata.span<decltype(zero)>());
+    for (std::size_t r = 0; r < all_.size(); ++r)
+      all_[r] = dist::read(all.subspan(r * metadata_elements, metadata_elements));
+  });
+  const StepOutcome outcome = decide_step(all_, policy_);
+  report_.verdict = outcome.verdict;
+  report_.weight = outcome.weight;
+  report_.all_joined = outcome.all_joined;
+  ++statistics_.steps;
+  for (std::size_t r = 0; r < all_.size(); ++r) {
+    statistics_.compute_seconds[r] += report_.compute_seconds[r] = all_[r].compute_seconds;
+    statistics_.wait_seconds[r] += report_.wait_seconds[r] = all_[r].wait_seconds;
+  }
+  const auto slowest = std::ranges::max_element(report_.compute_seconds);
+  ++statistics_.slowest[static_cast<std::size_t>(slowest - report_.compute_seconds.begin())];
+  return outcome;
+}
+
+void StepExchange::end_step() {
+  const Seconds waited = communicator_.waited();
+  last_wait_ = (waited - waited_before_).count();
+  waited_before_ = waited;
+  computing_since_ = communicator_.now();
+}
+
+std::string describe(const StepStatistics& s) {
+  std::string text = "rank   computes ms/step   waits ms/step   slowest in\n";
+  const double per_step = 1e3 / static_cast<double>(std::max<std::int64_t>(s.steps, 1));
+  for (std::size_t r = 0; r < s.compute_seconds.size(); ++r)
+    text += fmt::format("{:>4}   {:>16.3f}   {:>13.3f}   {:>8.0f} %\n", r,
+                        s.compute_seconds[r] * per_step, s.wait_seconds[r] * per_step,
+                        static_cast<double>(s.slowest[r]) * per_step / 10);
+  return text;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,70 @@
+#pragma once
+/// Sends this rank's StepMetadata behind the last bucket, and reads what all ranks have sent. Keeps
+/// the statistics of all steps.
+///
+/// Thread-safety: as Communicator.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/step_metadata.h"
+
+namespace lockstep::dist {
+
+/// What the last synchronization came to, the same on every rank.
+struct StepReport {
+  StepVerdict verdict = StepVerdict::commit;
+  double weight = 0;  ///< of all ranks' data
+  bool all_joined = false;
+  /// By rank. Computing: since the last synchronization, without waiting. Waiting: for other ranks,
+  /// in the step before this one.
+  std::vector<double> compute_seconds, wait_seconds;
+};
+
+/// Sums over all synchronizations.
+struct StepStatistics {
+  std::int64_t steps = 0, skipped = 0;
+  std::vector<double> compute_seconds, wait_seconds;  ///< by rank
+  /// By rank: in how many steps it computed longest, so that the others waited for it.
+  std::vector<std::int64_t> slowest;
+};
+/// A line per rank: milliseconds per step that it computes, that it waits for others, and how often
+/// they waited for it.
+std::string describe(const StepStatistics& statistics);
+
+class StepExchange {
+ public:
+  /// `communicator` must outlive this.
+  StepExchange(Communicator& communicator, NonFinite policy);
+
+  /// What this rank sends next; write() adds the times.
+  StepMetadata mine;
+
+  /// Puts `mine` behind the last bucket, which has not been launched. An optimizer's steps are told
+  /// once: write() takes mine.steps back to 0.
+  void write(const GradientBuckets& buckets);
+  /// The last bucket has arrived: what all ranks make of all ranks' metadata. Waits for the GPU.
+  StepOutcome read(const GradientBuckets& buckets);
+  /// The synchronization is over: computing begins.
+  void end_step();
+
+  const std::vector<StepMetadata>& all() const { return all_; }  ///< by rank, as last read
+  StepReport& report() { return report_; }
+  const StepReport& report() const { return report_; }
+  StepStatistics& statistics() { return statistics_; }
+  const StepStatistics& statistics() const { return statistics_; }
+
+ private:
+  Communicator& communicator_;
+  NonFinite policy_;
+  std::vector<StepMetadata> all_;
+  StepReport report_;
+  StepStatistics statistics_;
+  Seconds computing_since_{0};  // by the communicator's clock
+  Seconds waited_before_{0};    // Communicator::waited() at that time
+  double last_wait_ = 0;        // seconds
+};
+
+}  // namespace lockstep::dist
