@@ -21,8 +21,8 @@ int main() {
                                       {.bucket_cap_mb = 0.01});
     const auto step = [&] {
       Tape tape;
-      const Tensor loss = nn::cross_entropy(model(Tensor::full({32, 64}, 0.1)),
-                                            Tensor::zeros({32}, DType::i64));
+      const Tensor loss =
+          nn::cross_entropy(model(Tensor::full({32, 64}, 0.1)), Tensor::zeros({32}, DType::i64));
       tape.backward(loss, Weight{32, 64});
       optimizer.step();
       optimizer.zero_grad();

@@ -39,7 +39,7 @@ std::vector<double> values(const Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("gradients of every operation agree with numeric ones") {
+TEST_CASE("gradients of every operation agree with numeric ones" * doctest::test_suite("slow")) {
   for (const OpCase& op : op_table())
     for (const auto& shapes : op.shapes) {
       const GradcheckResult result =
@@ -49,7 +49,8 @@ TEST_CASE("gradients of every operation agree with numeric ones") {
     }
 }
 
-TEST_CASE("gradients of every operation add up where an operand is used twice") {
+TEST_CASE("gradients of every operation add up where an operand is used twice" *
+          doctest::test_suite("slow")) {
   for (const OpCase& op : op_table())
     for (const auto& shapes : op.shapes) {
       const auto twice = [&](std::span<const Tensor> x) { return op.function(x) + op.function(x); };

@@ -71,7 +71,7 @@ void several_in_flight(const World& world, const Engine& engine) {
         memory.slice(100 * k, 100 * k + 100), fmt::format("piece {}", k));
   for (const std::size_t k : {2u, 0u, 1u}) works[k].wait();
   for (int k = 0; k < 3; ++k)
-    dist::testing::expect<float>(
+    dist::testing::expect_elements<float>(
         "in flight", world.rank(), memory.slice(100 * k, 100 * k + 100), 0,
         [&](std::int64_t i) { return dist::testing::sum_of_values(world.size(), i); });
 }

@@ -32,7 +32,7 @@ bool enough_gpus(int ranks, const Engine& engine) {
 // With NCCL each rank has a GPU of its own.
 Device device_of(const World& world) { return {*gpu::kind(), world.rank() % gpu::count()}; }
 
-TEST_CASE("GPU teardown: the matrix") {
+TEST_CASE("GPU teardown: the matrix" * doctest::test_suite("slow")) {
   for (const Engine& engine : engines) {
     if (!enough_gpus(test::teardown_ranks, engine)) continue;
     CAPTURE(engine.comm);

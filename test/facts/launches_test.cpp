@@ -1,6 +1,6 @@
 // facts_launches: every kernel on the list was launched by its test. Where there is a simulator, ctest
-// runs this after the tests of kernels. LOCKSTEP_LAUNCHES names the folder of their records, which has
-// a folder for each run: kernels, cuda, cuda_hopper (test/support/launch_record.cpp).
+// runs this after the tests of kernels. LOCKSTEP_LAUNCH_RECORDS names the folder of their records
+// (test/support/launch_record.cpp), which has a folder for each run: kernels, cuda, cuda_hopper.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -34,8 +34,8 @@ Record read_records(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("launches: every listed kernel, by its test" * doctest::skip()) {
-  const char* folder = std::getenv("LOCKSTEP_LAUNCHES");
-  REQUIRE_MESSAGE(folder, "LOCKSTEP_LAUNCHES is not set: run this through ctest");
+  const char* folder = std::getenv("LOCKSTEP_LAUNCH_RECORDS");
+  REQUIRE_MESSAGE(folder, "LOCKSTEP_LAUNCH_RECORDS is not set: run this through ctest");
   std::map<std::string, Record> records;  // by ctest's name of the run
   for (const ListedKernel& kernel : read_list(LOCKSTEP_SOURCE_DIR)) {
     const std::string run = kernel.test_folder() + (kernel.hopper ? "_hopper" : "");

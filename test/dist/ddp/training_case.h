@@ -71,6 +71,8 @@ inline Training draw_training(std::uint64_t seed, int most_ranks, bool gpu) {
                .rebuild_buckets = below(2) == 0,
                .buffers = static_cast<BufferMode>(below(3)),
                .deferred = t.deferred};
+  // Buffers travel through the host, which a recorded step refuses.
+  if (t.recorded) t.options.buffers = BufferMode::off;
   const int steps = 2 + below(4);
   std::int64_t row = 0;
   for (int r = 0; r < t.world; ++r) {
@@ -211,6 +213,7 @@ class TrainingRank {
     std::size_t s = 0;
     const auto next = [&] {
       load(s);
+      if (t_.recorded && t_.deferred) ddp.settle();  // it cannot be done while a step is recorded
       t_.recorded ? graph() : take_step();
       ++s;
       check_parameters(s, right[std::min(s, t_.steps())], right[0]);

@@ -64,15 +64,15 @@ void fail_by_operation(int rank, Communicator& comm) {
 void fail_by_timeout(int rank, Communicator& comm) {
   const Tensor data = Tensor::zeros({3});
   comm.all_reduce(data, "before").wait();
-  if (rank == 2) ::usleep(1'500'000);  // three times the timeout
+  if (rank == 2) ::usleep(4'500'000);  // three times the timeout
   bool echo = false;
   const std::string text =
-      error_of([&] { comm.all_reduce(data, "late").wait(Seconds(rank == 2 ? 30 : 0.5)); }, &echo);
+      error_of([&] { comm.all_reduce(data, "late").wait(Seconds(rank == 2 ? 30 : 1.5)); }, &echo);
   // Who of the two is first, tells the others.
   check<DataError>(rank != 2 || echo, "rank 2 itself timed out: {}", text);
   if (echo) expect_text(text, "gave up in all_reduce #1 'late': ");
   expect_text(text,
-              "timed out after 0.5 s, waiting for rank 2 (agreeing on the call); this rank "
+              "timed out after 1.5 s, waiting for rank 2 (agreeing on the call); this rank "
               "last finished #0 'before'; rank 2 was last heard from in #0 'before'");
 }
 
