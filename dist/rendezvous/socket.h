@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/descriptor.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
