@@ -18,6 +18,18 @@ namespace {
 
 using namespace lockstep;
 
+/// The program and its arguments, checked: what the command line has after our own options.
+std::vector<std::string> command_of(const CLI::App& app) {
+  std::vector<std::string> command = app.remaining();
+  check<UsageError>(command.empty() || command[0] == "--" || !command[0].starts_with('-'),
+                    "lockstep-run: unknown option '{}' (see lockstep-run --help)",
+                    command.empty() ? "" : command[0]);
+  if (!command.empty() && command[0] == "--") command.erase(command.begin());
+  check<UsageError>(!command.empty(),
+                    "lockstep-run: no program to start (see lockstep-run --help)");
+  return command;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "lockstep-run -n RANKS [--prefix] PROGRAM [ARGUMENTS...]\n"
@@ -61,13 +73,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail<UsageError>("lockstep-run: {} (see lockstep-run --help)", error.what());
   }
-  std::vector<std::string> command = app.remaining();
-  check<UsageError>(command.empty() || command[0] == "--" || !command[0].starts_with('-'),
-                    "lockstep-run: unknown option '{}' (see lockstep-run --help)",
-                    command.empty() ? "" : command[0]);
-  if (!command.empty() && command[0] == "--") command.erase(command.begin());
-  check<UsageError>(!command.empty(),
-                    "lockstep-run: no program to start (see lockstep-run --help)");
+  const std::vector<std::string> command = command_of(app);
   check<UsageError>(nodes.count == 1 || *node, "lockstep-run: --nnodes {} needs --node-rank",
                     nodes.count);
   check<UsageError>(nodes.node < nodes.count,

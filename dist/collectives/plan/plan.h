@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "lockstep/dist/collectives/operation.h"
-#include "lockstep/dist/rendezvous/node_map.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 
