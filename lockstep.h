@@ -17,7 +17,7 @@
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/differentiable.h"
 #include "lockstep/dist/ddp/ddp.h"
-#include "lockstep/dist/ddp/power_sgd.h"
+#include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"

@@ -182,7 +182,7 @@ struct Model {
   }
 };
 
-// ---- 4. Buckets: dist/ddp/bucket_layout.h, gradient_buckets.h ----
+// ---- 4. Buckets: dist/ddp/buckets/bucket_layout.h, gradient_buckets.h ----
 // A message costs time however short it is, and one message for all gradients could not leave
 // before backward ends. Gradients therefore travel in buckets: a few that become ready one after
 // another share a message. A bucket is a piece of memory. Backward writes into it, the ring adds in

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/dist/ddp/accumulation_window.h"
-#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 #include "lockstep/dist/ddp/step_metadata.h"
 
 namespace lockstep::dist {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 
 namespace lockstep::dist {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 #include "lockstep/dist/ddp/step_metadata.h"
 
 namespace lockstep::dist {

@@ -25,7 +25,7 @@ struct Result {
   double samples_per_second = 0;  ///< all ranks together, over the training steps alone
   double bytes_per_step = 0;      ///< that rank 0 exchanged with the others, where they are counted
   std::size_t buckets = 0;
-  std::string bucket_layout;  ///< see dist/ddp/bucket_layout.h
+  std::string bucket_layout;  ///< see dist/ddp/buckets/bucket_layout.h
   lockstep::dist::StepStatistics statistics;
   std::string algorithm;                                 ///< of the largest bucket's all-reduce
   std::string device;                                    ///< of this rank

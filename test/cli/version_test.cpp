@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "cli/process.h"
+#include "support/program.h"
 
 using namespace lockstep::test;
 

@@ -1,6 +1,6 @@
 // The layout and the plan of the buckets, as pure functions.
 
-#include "lockstep/dist/ddp/bucket_layout.h"
+#include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
 #include <doctest/doctest.h>
 

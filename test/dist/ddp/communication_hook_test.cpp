@@ -1,6 +1,6 @@
 // Communication hooks: what travels instead of gradients, on simulated worlds and on threads.
 
-#include "lockstep/dist/ddp/communication_hook.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
 
 #include <doctest/doctest.h>
 

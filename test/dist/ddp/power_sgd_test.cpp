@@ -1,6 +1,6 @@
 // PowerSGD on simulated worlds: what is sent and what is kept, against the gradients themselves.
 
-#include "lockstep/dist/ddp/power_sgd.h"
+#include "lockstep/dist/ddp/hooks/power_sgd.h"
 
 #include <doctest/doctest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/power_sgd.h"
+#include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
 

@@ -44,7 +44,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/dist/ddp/communication_hook.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
 
 namespace lockstep::dist {
 

@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/gradient_buckets.h"
+#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/power_sgd.h"
+#include "lockstep/dist/ddp/hooks/power_sgd.h"
 
 #include <cmath>
 #include <limits>

@@ -20,8 +20,8 @@
 
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/dist/collectives/communicator.h"
-#include "lockstep/dist/ddp/bucket_layout.h"
-#include "lockstep/dist/ddp/communication_hook.h"
+#include "lockstep/dist/ddp/buckets/bucket_layout.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
 
 namespace lockstep::dist {
 

@@ -1,8 +1,8 @@
-#include "lockstep/dist/ddp/ready_order.h"
+#include "lockstep/dist/ddp/buckets/ready_order.h"
 
 #include <algorithm>
 
-#include "lockstep/dist/ddp/bucket_layout.h"
+#include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
 namespace lockstep::dist {
 

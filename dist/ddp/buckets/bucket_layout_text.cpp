@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "lockstep/dist/ddp/bucket_layout.h"
+#include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
 namespace lockstep::dist {
 

@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/communication_hook.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/bucket_layout.h"
+#include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
 #include <algorithm>
 #include <numeric>
