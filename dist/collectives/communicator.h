@@ -96,7 +96,7 @@ class Communicator {
  protected:
   friend class Work;
   /// Takes a call whose arguments have been checked.
-  virtual Work enqueue(CollectiveCall call, std::string_view name) = 0;
+  virtual Work enqueue(const CollectiveCall& call, std::string_view name) = 0;
   virtual bool progress(std::uint64_t sequence) = 0;
   virtual void wait(std::uint64_t sequence, std::optional<Seconds> timeout) = 0;
   virtual void finish(std::uint64_t sequence, std::optional<Seconds> timeout) {

@@ -15,7 +15,7 @@ void Executor::start(const Collective& collective) {
 
 void Executor::begin_step() {
   if (done()) {
-    large_ = Tensor();
+    if (large_.defined()) large_ = Tensor();
     return;
   }
   step_ = plan_[index_];
@@ -64,7 +64,10 @@ bool Executor::pull_head() {
     compare(collective_.header, theirs, step_.from);
     recorder_.heard(step_.from, theirs);
   }
-  if (received_ == head) unpack(head - header_bytes);
+  if (received_ == head) {
+    unpack(head - header_bytes);
+    pull_payload();
+  }
   return received_ > before;
 }
 

@@ -32,13 +32,13 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                     size());
 }
 
-Work HostCommunicator::enqueue(CollectiveCall call, std::string_view name) {
+Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
   check_on_host(call, name);
   const RegionPlace place = place_in(regions_, rank(), call.buffer);
   const Choice choice = choice_for(choice_, call.operation, call.buffer.dtype());
   const Algorithm algorithm =
       choose(choice, call.operation, call.buffer.bytes(), place.region != RegionPlace::none);
-  return append(std::move(call), name, algorithm, place);
+  return append(call, name, algorithm, place);
 }
 
 std::string_view HostCommunicator::algorithm(std::size_t bytes, DType dtype) const {

@@ -45,11 +45,11 @@ class HostCommunicator final : public QueuedCommunicator {
   std::uint64_t bytes_moved() const override { return executor_.bytes_moved(); }
 
   /// See Communicator. DeviceError for tensors that are not on the host.
-  Work enqueue(CollectiveCall call, std::string_view name) override;
+  Work enqueue(const CollectiveCall& call, std::string_view name) override;
   /// Compares the headers of a call whose data travel elsewhere, between GPUs. The Work is done
   /// when all ranks have called it, as far as this rank can tell. `place`: of the buffer there.
-  Work validate_call(CollectiveCall call, std::string_view name, RegionPlace place) {
-    return append(std::move(call), name, Algorithm::device, place);
+  Work validate_call(const CollectiveCall& call, std::string_view name, RegionPlace place) {
+    return append(call, name, Algorithm::device, place);
   }
 
   const Choice& choice() const { return choice_; }

@@ -7,7 +7,7 @@ namespace lockstep::dist {
 QueuedCommunicator::QueuedCommunicator(int ranks, Seconds timeout)
     : recorder_(ranks), timeout_(timeout), queue_(queue_length) {}
 
-Work QueuedCommunicator::append(CollectiveCall arguments, std::string_view name,
+Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_view name,
                                 Algorithm algorithm, RegionPlace place) {
   if (failure_) return Work(this, next_);
   if (next_ - front_ == queue_length) wait(front_, {});
@@ -21,7 +21,7 @@ Work QueuedCommunicator::append(CollectiveCall arguments, std::string_view name,
                            .count = arguments.buffer.numel(),
                            .offset = place.offset};
   call.header.set_name(name);
-  call.arguments = std::move(arguments);
+  call.arguments = arguments;
   const std::size_t length = std::min(name.size(), call.name.size() - 1);
   std::copy_n(name.begin(), length, call.name.begin());
   call.name[length] = 0;
@@ -45,7 +45,7 @@ bool QueuedCommunicator::advance(bool timed) {
       const Progress progress = carry_on(front());
       moved |= progress != Progress::none;
       if (progress != Progress::ended) break;
-      front().arguments = {};
+      front().arguments.buffer = front().arguments.part = Tensor();
       begun_ = false;
       if (timed) finished_ = now();
       recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt);

@@ -34,7 +34,7 @@ class QueuedCommunicator : public Communicator {
     std::array<char, 48> name{};  // for messages; the header has only its beginning
   };
   /// Appends a call and carries on. `algorithm` and `place` are part of its header.
-  Work append(CollectiveCall arguments, std::string_view name, Algorithm algorithm,
+  Work append(const CollectiveCall& arguments, std::string_view name, Algorithm algorithm,
               RegionPlace place = {});
 
   /// DeviceError for a tensor that is not on the cpu.

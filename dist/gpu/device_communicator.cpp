@@ -49,17 +49,16 @@ DeviceEngine* DeviceCommunicator::engine_for(Device device) {
   return engine_.get();
 }
 
-Work DeviceCommunicator::enqueue(CollectiveCall arguments, std::string_view name) {
+Work DeviceCommunicator::enqueue(const CollectiveCall& arguments, std::string_view name) {
   const bool on_host =
       arguments.operation == Operation::barrier || arguments.buffer.device() == Device{};
-  if (on_host || !engine_for(arguments.buffer.device()))
-    return host_->enqueue(std::move(arguments), name);
+  if (on_host || !engine_for(arguments.buffer.device())) return host_->enqueue(arguments, name);
   if (failure_) return Work(this, next_);
   Call& call = next_call();
   try {
     call.validation = host_->validate_call(arguments, name, engine_->place_of(arguments.buffer));
     check_health();
-    launch(call, std::move(arguments));
+    launch(call, arguments);
   } catch (const CommError& error) {
     if (!failure_) break_by(std::current_exception(), error.what());
     return Work(this, next_);
@@ -77,14 +76,14 @@ DeviceCommunicator::Call& DeviceCommunicator::next_call() {
   return call;
 }
 
-void DeviceCommunicator::launch(Call& call, CollectiveCall arguments) {
+void DeviceCommunicator::launch(Call& call, const CollectiveCall& arguments) {
   const bool recorded = StepGraph::recording();
   if (!call.ready || recorded || call.recorded) {
     call.ready.emplace(device_);
     call.done.emplace(device_);
   }
   call.sequence = next_;
-  call.arguments = std::move(arguments);
+  call.arguments = arguments;
   call.recorded = recorded;
   bytes_moved_ += payload(call.arguments);
   const Stream compute = Stream::current(device_);

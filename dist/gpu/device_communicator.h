@@ -57,7 +57,7 @@ class DeviceCommunicator final : public Communicator {
     bool recorded = false;  // in a graph: its events cannot be asked
   };
 
-  Work enqueue(CollectiveCall arguments, std::string_view name) override;
+  Work enqueue(const CollectiveCall& arguments, std::string_view name) override;
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   void finish(std::uint64_t sequence, std::optional<Seconds> timeout) override;
@@ -67,7 +67,7 @@ class DeviceCommunicator final : public Communicator {
   Call& call(std::uint64_t sequence) { return calls_[sequence % calls_.size()]; }
   /// The place of the next call in the queue. Waits for the oldest call while the queue is full.
   Call& next_call();
-  void launch(Call& call, CollectiveCall arguments);
+  void launch(Call& call, const CollectiveCall& arguments);
   bool ended(Call& call);
   void release_ended();
   /// Makes the host wait until the GPU has `done` it; `what` is in the messages of errors.

@@ -86,9 +86,9 @@ MpiCommunicator::~MpiCommunicator() {
   static_cast<void>(memory_.release());
 }
 
-Work MpiCommunicator::enqueue(CollectiveCall call, std::string_view name) {
+Work MpiCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
   check_on_host(call, name);
-  return append(std::move(call), name, Algorithm::automatic);  // MPI chooses
+  return append(call, name, Algorithm::automatic);  // MPI chooses
 }
 
 Tensor MpiCommunicator::allocate(std::int64_t numel, DType dtype, Device) {

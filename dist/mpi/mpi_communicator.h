@@ -74,7 +74,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     std::optional<std::uint64_t> left = {};  // after so many calls
   };
 
-  Work enqueue(CollectiveCall call, std::string_view name) override;
+  Work enqueue(const CollectiveCall& call, std::string_view name) override;
   void begin(Call& call) override;  // agreeing
   Progress carry_on(Call& call) override;
   bool progress(std::uint64_t sequence) override;
