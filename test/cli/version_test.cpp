@@ -3,6 +3,7 @@
 #include "lockstep/core/version.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include "support/program.h"
 
