@@ -65,8 +65,9 @@ void Parameter::move_to(Device device) const {
 }
 
 void Parameter::place_gradient(Tensor slot) const {
-  check<StateError>(!state("place_gradient").reducer,
-                    "[place_gradient] '{}' is under a reducer, which owns its memory", name());
+  const detail::ParameterState& it = state("place_gradient");
+  check<StateError>(!it.reducer, "[place_gradient] '{}' is under a reducer, which owns its memory",
+                    name());
   if (slot.defined()) {
     check<ShapeError>(slot.shape() == value().shape(),
                       "[place_gradient] '{}' is {}, its gradient's memory {}", name(),

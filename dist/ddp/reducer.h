@@ -46,11 +46,11 @@
 
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/ddp/accumulation_window.h"
-#include "lockstep/dist/ddp/hooks/communication_hook.h"
-#include "lockstep/dist/ddp/early_steps.h"
 #include "lockstep/dist/ddp/buckets/gradient_buckets.h"
-#include "lockstep/dist/ddp/nonfinite.h"
 #include "lockstep/dist/ddp/buckets/ready_order.h"
+#include "lockstep/dist/ddp/early_steps.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
+#include "lockstep/dist/ddp/nonfinite.h"
 #include "lockstep/dist/ddp/step_exchange.h"
 
 namespace lockstep::dist {

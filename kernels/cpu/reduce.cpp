@@ -48,7 +48,8 @@ bool all_finite_run(const T* x, std::int64_t n) {
   for (std::int64_t begin = 0; begin < n; begin += block) {
     const std::int64_t end = std::min(n, begin + block);
     int bad = 0;
-    for (std::int64_t i = begin; i < end; ++i) bad |= !(x[i] - x[i] == 0);  // NOLINT: inf - inf is NaN
+    for (std::int64_t i = begin; i < end; ++i)
+      bad |= !(x[i] - x[i] == 0);  // NOLINT: inf - inf is NaN
     if (bad) return false;
   }
   return true;

@@ -116,7 +116,7 @@ inline float tree_of_rounding_values(int first, int n, std::int64_t i) {
 
 // Everything that an all-reduce can be asked to be. "hierarchical" takes neighbours as one node.
 inline constexpr std::array every_algorithm{Algorithm::automatic, Algorithm::ring,
-                                            Algorithm::two_shot,    Algorithm::one_shot,
+                                            Algorithm::two_shot,  Algorithm::one_shot,
                                             Algorithm::halving,   Algorithm::hierarchical};
 // Of these, the ones whose sums are the tree over ranks.
 inline constexpr std::array tree_algorithms{Algorithm::two_shot, Algorithm::one_shot,

@@ -175,12 +175,12 @@ TEST_CASE("rendezvous: another protocol version") {
     expect(receive_all(socket.get(), challenge, deadline) == Transfer::done, "no challenge");
     const Token nonce = token_of(3);
     const Token code =
-        hmac(token_of(7), "caller", {std::as_bytes(std::span(hello)), challenge, nonce});
+        hmac(token_of(7), "initiator", {std::as_bytes(std::span(hello)), challenge, nonce});
     send_all(socket.get(), nonce, deadline);
     send_all(socket.get(), code, deadline);
     Token welcome;
     expect(receive_all(socket.get(), welcome, deadline) == Transfer::done, "not welcome");
-    throw Error(read_answer(socket.get(), deadline).refusal);
+    throw Error(read_admission(socket.get(), deadline).refusal);
   });
   for (const std::string& error : errors) {
     CHECK(contains(error, "version 99"));

@@ -15,14 +15,16 @@ namespace {
 
 using namespace testing;
 
-/// A rank that has proved to belong to the job, and waits for the answer.
-Descriptor come_in(const std::string& address, const Credentials& own) {
+/// A rank that has authenticated itself and waits to be admitted.
+Descriptor wait_for_admission(const std::string& address, const Credentials& own) {
   std::string why;
   const Deadline deadline(Seconds(10));
   Descriptor socket;
-  while (!socket) socket = greet(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
-  expect(prove(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
-         "rank {} is not let in", own.rank);
+  while (!socket)
+    socket = send_hello(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
+  expect(
+      authenticate(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
+      "rank {} is not accepted", own.rank);
   return socket;
 }
 
@@ -140,7 +142,8 @@ TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("sl
     for (const int victim : {1, 2}) {
       const auto outcomes = test::run_processes(3, [&](int rank) {
         if (rank == victim) {
-          const Descriptor socket = come_in(address, options_for(address, rank, 3).credentials);
+          const Descriptor socket =
+              wait_for_admission(address, options_for(address, rank, 3).credentials);
           ::usleep(50'000);
           ::raise(SIGKILL);
         }
@@ -151,10 +154,11 @@ TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("sl
       CHECK(outcomes[0].kind == "peer");
     }
   }
-  SUBCASE("another, while one waits for an answer: both who remain are echoes") {
+  SUBCASE("another, while one waits to be admitted: the others fail in consequence") {
     const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
       if (rank == 1) {
-        const Descriptor socket = come_in(address, options_for(address, 1, 4).credentials);
+        const Descriptor socket =
+            wait_for_admission(address, options_for(address, 1, 4).credentials);
         ::usleep(500'000);
         ::raise(SIGKILL);
       }
