@@ -51,9 +51,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 Tensor sum(const Tensor& x);   ///< of all elements -> ()
 Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
-/// x repeated along the dimensions that it lacks or has as 1, in memory of its own. Throws ShapeError
-/// unless x broadcasts to `shape` itself (NumPy's rule, Shape::broadcast): (3,) to (2, 3), but neither
-/// (2,) to (2, 3) nor (2, 3) to (3,).
+/// x repeated along the dimensions that it lacks or has as 1, in memory of its own. Throws
+/// ShapeError unless x broadcasts to `shape` itself (NumPy's rule, Shape::broadcast): (3,) to (2,
+/// 3), but neither (2,) to (2, 3) nor (2, 3) to (3,).
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
 /// The last two dimensions exchanged, in memory: (..., n, c) -> (..., c, n).
 Tensor transpose(const Tensor& x);

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// A processor (`cpu`, index 0), a GPU of the simulator (`sim`) or of CUDA (`cuda`). Any value can be
-/// made; functions that need the device throw DeviceError if this build or machine lacks it.
+/// A processor (`cpu`, index 0), a GPU of the simulator (`sim`) or of CUDA (`cuda`). Any value can
+/// be made; functions that need the device throw DeviceError if this build or machine lacks it.
 struct Device {
   enum class Kind : std::uint8_t { cpu, sim, cuda };
   Kind kind = Kind::cpu;

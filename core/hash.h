@@ -1,6 +1,6 @@
 #pragma once
-/// A short, stable hash of names and numbers. It is the same on every rank, which std::hash does not
-/// promise. Not for secrets: who can choose the input can choose the hash (for that, digest.h).
+/// A short, stable hash of names and numbers. It is the same on every rank, which std::hash does
+/// not promise. Not for secrets: who can choose the input can choose the hash (for that, digest.h).
 
 #include <cstdint>
 #include <string_view>

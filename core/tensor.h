@@ -30,8 +30,8 @@ struct GradientRef {
 
 class Tensor {
  public:
-  /// Undefined: it has no elements (numel() and bytes() are 0, raw() is null), and its dtype() is f32.
-  /// What asks for a shape or a device throws StateError.
+  /// Undefined: it has no elements (numel() and bytes() are 0, raw() is null), and its dtype() is
+  /// f32. What asks for a shape or a device throws StateError.
   Tensor() = default;
 
   /// Contents undefined. These four throw DeviceError for a device that this build or this machine
@@ -55,9 +55,9 @@ class Tensor {
   static Tensor of(const Shape& shape, const std::vector<T>& values) {
     return of<T>(shape, std::span<const T>(values));
   }
-  /// A tensor over `storage`, beginning `offset` bytes into it. Throws StateError for a storage without
-  /// memory, ShapeError if the elements do not fit into it or if `offset` is not a multiple of the
-  /// element's size.
+  /// A tensor over `storage`, beginning `offset` bytes into it. Throws StateError for a storage
+  /// without memory, ShapeError if the elements do not fit into it or if `offset` is not a multiple
+  /// of the element's size.
   static Tensor over(Storage storage, std::size_t offset, const Shape& shape, DType dtype);
 
   bool defined() const { return static_cast<bool>(storage_); }
@@ -77,7 +77,8 @@ class Tensor {
   const Storage& storage() const { return storage_; }
 
   std::byte* raw() const { return defined() ? storage_.data() + offset_ : nullptr; }
-  /// The elements, in the device's memory. Throws DTypeError unless T is this tensor's element type.
+  /// The elements, in the device's memory. Throws DTypeError unless T is this tensor's element
+  /// type.
   template <class T>
   T* data() const;
   /// The elements of a tensor on the cpu; throws DeviceError elsewhere.
@@ -104,9 +105,10 @@ class Tensor {
   /// tensor's, which on a GPU must not overlap them. To the cpu it waits for them; from the cpu,
   /// `source` may change as soon as it returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
-  /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest (what
-  /// is beyond their largest number becomes infinite), integers drop the fraction. Throws UsageError
-  /// for a value that an integer dtype does not hold: NaN, infinity, one out of its range.
+  /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest
+  /// (what is beyond their largest number becomes infinite), integers drop the fraction. Throws
+  /// UsageError for a value that an integer dtype does not hold: NaN, infinity, one out of its
+  /// range.
   void fill(double value) const;
   /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;

@@ -49,8 +49,8 @@ void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
 void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate);
 
 /// out (+)= alpha * x, where x is repeated along the dimensions that it lacks or has as 1. Throws
-/// ShapeError unless x broadcasts to the shape of `out`. `out` may be x if it has x's shape, and must
-/// not overlap it otherwise.
+/// ShapeError unless x broadcasts to the shape of `out`. `out` may be x if it has x's shape, and
+/// must not overlap it otherwise.
 void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, double alpha = 1);
 
 /// out = activation(x + bias), one pass: x (N, C), bias (C,). `out` may be x.

@@ -43,9 +43,9 @@ struct AdamItem {
   Tensor gradient;
   Tensor mean;      ///< running mean of the gradient; zeros before the first step
   Tensor variance;  ///< running mean of its square; zeros before the first step
-  /// i64, one element on the value's device, of this item alone: the number of steps done, less than
-  /// 2^32. The call adds 1 and uses the sum as t. It lies on the device so that a step which is
-  /// captured once and replayed counts too.
+  /// i64, one element on the value's device, of this item alone: the number of steps done, less
+  /// than 2^32. The call adds 1 and uses the sum as t. It lies on the device so that a step which
+  /// is captured once and replayed counts too.
   Tensor step;
 };
 

@@ -134,102 +134,150 @@ std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const Wo
   return all;
 }
 
-}  // namespace
-
-Result train(const Options& options, const World& world) {
-  const auto [train_set, test_set] = data::load_idx(options.data);
-  check<DataError>(train_set.size() > 0 && test_set.size() > 0,
+/// The training set and the test set, with enough samples in both.
+data::TrainTest load(const Options& options) {
+  data::TrainTest set = data::load_idx(options.data);
+  check<DataError>(set.train.size() > 0 && set.test.size() > 0,
                    "--data '{}': {} training and {} test samples are too few", options.data,
-                   train_set.size(), test_set.size());
-  const std::vector<std::int64_t> layers = widths(options, train_set);
-  data::check_labels(train_set, layers.back());
-  data::check_labels(test_set, layers.back());
+                   set.train.size(), set.test.size());
+  return set;
+}
 
-  const Device device = options.device.choose(world.local_rank());
+class Training {
+ public:
+  Training(const Options& options, const World& world);
+  void epoch(std::int64_t number);
+  Result finish();
+
+ private:
+  void begin_progress();
+
+  const Options& options_;
+  const World& world_;
+  data::TrainTest set_;
+  std::vector<std::int64_t> layers_;
+  Device device_;
+  nn::Sequential model_;
+  std::vector<Parameter> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  dist::DistributedDataParallel ddp_;
+  std::optional<optim::Overlap> overlap_;
+  Progress progress_;
+  Result result_;
+  double seconds_ = 0, samples_ = 0;  // of all training steps
+  std::uint64_t bytes_ = 0;
+};
+
+nn::Sequential seeded_model(const Options& options, const std::vector<std::int64_t>& layers,
+                            Device device) {
   manual_seed(options.seed);
   nn::Sequential model = make_model(layers);
-  model.to(device);
-  const std::vector<Parameter> parameters = model.parameters();
-  const auto optimizer = make_optimizer(options, parameters);
-  dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
-                                    {.bucket_cap_mb = options.bucket_cap_mb,
-                                     .rebuild_buckets = options.plan == "ready",
-                                     .hook = make_hook(options.hook)});
-  std::optional<optim::Overlap> overlap;
-  if (options.overlap_optimizer) overlap.emplace(*optimizer, ddp);
-  const data::LoaderOptions loading{.batch = options.batch,
-                                    .shuffle = options.shuffle,
-                                    .seed = options.seed,
-                                    .padded = options.padded,
-                                    .device = device};
+  model.to(device);  // before the optimizer and DDP are made
+  return model;
+}
 
-  Result result;
-  result.device = Device::name_of(device.kind);
-  const std::size_t buckets = ddp.buckets().plan().buckets.size();
-  const DType travels = options.hook == "bf16"  ? DType::bf16
-                        : options.hook == "f16" ? DType::f16
-                                                : DType::f32;
-  const std::size_t elements = ddp.buckets().largest() / size_of(DType::f32);
-  result.algorithm = world.communicator().algorithm(elements * size_of(travels), travels);
-  Progress progress(world.rank() == 0, options.epochs);
-  progress.begin(fmt::format(
+Training::Training(const Options& options, const World& world)
+    : options_(options),
+      world_(world),
+      set_(load(options)),
+      layers_(widths(options, set_.train)),
+      device_(options.device.choose(world.local_rank())),
+      model_(seeded_model(options, layers_, device_)),
+      parameters_(model_.parameters()),
+      optimizer_(make_optimizer(options, parameters_)),
+      ddp_(parameters_, model_.buffers(), world,
+           {.bucket_cap_mb = options.bucket_cap_mb,
+            .rebuild_buckets = options.plan == "ready",
+            .hook = make_hook(options.hook)}),
+      progress_(world.rank() == 0, options.epochs) {
+  data::check_labels(set_.train, layers_.back());
+  data::check_labels(set_.test, layers_.back());
+  if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
+  result_.device = Device::name_of(device_.kind);
+  begin_progress();
+}
+
+void Training::begin_progress() {
+  const DType wire = options_.hook == "bf16"  ? DType::bf16
+                     : options_.hook == "f16" ? DType::f16
+                                              : DType::f32;
+  const std::size_t elements = ddp_.buckets().largest() / size_of(DType::f32);
+  result_.algorithm = world_.communicator().algorithm(elements * size_of(wire), wire);
+  const std::size_t buckets = ddp_.buckets().all().size();
+  const bool alone = world_.size() == 1;
+  progress_.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
       "{} training and {} test samples from {}",
-      fmt::join(layers, "-"), ddp.buckets().elements(), buckets, buckets == 1 ? "" : "s",
-      world.size(), world.size() == 1 ? "" : "s", options.batch,
-      world.size() == 1
+      fmt::join(layers_, "-"), ddp_.buckets().elements(), buckets, buckets == 1 ? "" : "s",
+      world_.size(), alone ? "" : "s", options_.batch,
+      alone
           ? ""
-          : fmt::format(", {} all-reduce{} over {}", result.algorithm,
-                        options.hook == "none" ? "" : " of " + options.hook, world.transport()),
-      device == Device{} ? "" : fmt::format(", on {}", gpu::describe(device.index)),
-      train_set.size(), test_set.size(), options.data));
+          : fmt::format(", {} all-reduce{} over {}", result_.algorithm,
+                        options_.hook == "none" ? "" : " of " + options_.hook, world_.transport()),
+      device_ == Device{} ? "" : fmt::format(", on {}", gpu::describe(device_.index)),
+      set_.train.size(), set_.test.size(), options_.data));
+}
 
-  double training_seconds = 0, samples = 0;
-  std::uint64_t bytes = 0;
-  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    const auto start = std::chrono::steady_clock::now();
-    data::Loader loader(train_set, loading, world, static_cast<int>(epoch));
-    LossLog log(loader.steps());
-    const std::uint64_t bytes_before = world.communicator().bytes_moved();
-    std::int64_t step = 0;
-    for (const data::Batch& batch : loader) {
-      Tape tape;
-      const Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
-      tape.backward(loss, batch.weight);
-      optimizer->step();
-      optimizer->zero_grad();
-      log.add(loss, batch.weight);
-      progress.step(epoch, ++step, loader.steps());
-    }
-    bytes += world.communicator().bytes_moved() - bytes_before;
-    result.train_loss = log.finish(world, result.losses);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    training_seconds += seconds.count();
-    samples += log.samples();
-    const double train_accuracy = accuracy(model, train_set, world, device);
-    result.test_accuracy = accuracy(model, test_set, world, device);
-    progress.epoch({.epoch = epoch,
-                    .loss = result.train_loss,
-                    .train_accuracy = train_accuracy,
-                    .test_accuracy = result.test_accuracy,
-                    .samples_per_second = log.samples() / seconds.count()});
+void Training::epoch(std::int64_t number) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t bytes_before = world_.communicator().bytes_moved();
+  data::Loader loader(set_.train,
+                      {.batch = options_.batch,
+                       .shuffle = options_.shuffle,
+                       .seed = options_.seed,
+                       .padded = options_.padded,
+                       .device = device_},
+                      world_, static_cast<int>(number));
+  LossLog log(loader.steps());
+  std::int64_t step = 0;
+  for (const data::Batch& batch : loader) {
+    Tape tape;
+    const Tensor loss = nn::cross_entropy(model_(batch.x), batch.y);
+    tape.backward(loss, batch.weight);
+    optimizer_->step();
+    optimizer_->zero_grad();
+    log.add(loss, batch.weight);
+    progress_.step(number, ++step, loader.steps());
   }
-  result.samples_per_second = samples / training_seconds;
-  result.bytes_per_step = static_cast<double>(bytes) /
-                          static_cast<double>(std::max<std::size_t>(1, result.losses.size()));
-  result.buckets = ddp.buckets().plan().buckets.size();
-  result.bucket_layout = ddp.bucket_layout();
-  result.statistics = ddp.statistics();
-  result.kernel_launches = gpu::kernel_launches();
-  result.replicas = replicas(parameters, world);
-  result.replicas_identical = std::ranges::all_of(result.replicas, [&](const Replica& replica) {
-    return replica.digest == result.replicas[0].digest;
+  bytes_ += world_.communicator().bytes_moved() - bytes_before;
+  result_.train_loss = log.finish(world_, result_.losses);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  seconds_ += seconds.count();
+  samples_ += log.samples();
+  const double train_accuracy = accuracy(model_, set_.train, world_, device_);
+  result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
+  progress_.epoch({.epoch = number,
+                   .loss = result_.train_loss,
+                   .train_accuracy = train_accuracy,
+                   .test_accuracy = result_.test_accuracy,
+                   .samples_per_second = log.samples() / seconds.count()});
+}
+
+Result Training::finish() {
+  const auto steps = static_cast<double>(std::max<std::size_t>(1, result_.losses.size()));
+  result_.samples_per_second = samples_ / seconds_;
+  result_.bytes_per_step = static_cast<double>(bytes_) / steps;
+  result_.buckets = ddp_.buckets().all().size();
+  result_.bucket_layout = ddp_.bucket_layout();
+  result_.statistics = ddp_.statistics();
+  result_.kernel_launches = gpu::kernel_launches();
+  result_.replicas = replicas(parameters_, world_);
+  result_.replicas_identical = std::ranges::all_of(result_.replicas, [&](const Replica& replica) {
+    return replica.digest == result_.replicas[0].digest;
   });
-  if (!options.checkpoint.empty() && world.rank() == 0)
-    nn::save_safetensors(options.checkpoint, model.state_dict(),
-                         {{"bucket_layout", result.bucket_layout}});
-  return result;
+  if (!options_.checkpoint.empty() && world_.rank() == 0)
+    nn::save_safetensors(options_.checkpoint, model_.state_dict(),
+                         {{"bucket_layout", result_.bucket_layout}});
+  return std::move(result_);
+}
+
+}  // namespace
+
+Result train(const Options& options, const World& world) {
+  Training training(options, world);
+  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) training.epoch(epoch);
+  return training.finish();
 }
 
 }  // namespace train_mlp

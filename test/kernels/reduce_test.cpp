@@ -200,8 +200,8 @@ TEST_CASE_TEMPLATE("sum_to inverts broadcasting", T, float, double) {
       {{1, 1, 1}, {}},
   };
   for (const auto& [from, to] : table) {
-    CAPTURE(from.to_string());
-    CAPTURE(to.to_string());
+    const std::string shapes = fmt::format("{} to {}", from, to);
+    CAPTURE(shapes);
     const Tensor x = varied<T>(from);
     check_both_ways<T>(to, naive_sum_to<T>(x, to), tolerance<T>(1e-5, 1e-13),
                        [&](const Tensor& out, bool add) { sum_to(x, out, add); });
