@@ -100,6 +100,12 @@ TEST_CASE("limits: prose has at most 100 columns") {
   }
 }
 
+TEST_CASE("limits: the first reading has at most 2,000 lines") {
+  const Ended ended = shell("'" LOCKSTEP_SOURCE_DIR "/tools/first_reading.sh'");
+  CHECK_MESSAGE(ended.code == 0, ended.out);
+  CHECK(contains(ended.out, " total"));
+}
+
 TEST_CASE("format: every source is as clang-format 14 writes it") {
   // Other versions break lines in other places.
   std::string program;
