@@ -2,6 +2,7 @@
 /// Everything a training program needs.
 
 #include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/autograd/tape.h"

@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/gradient_reducer.h"
+
 namespace lockstep {
-
-Observation& Observation::operator=(Observation&& other) noexcept {
-  std::swap(state_, other.state_);
-  std::swap(observer_, other.observer_);
-  return *this;
-}
-
-Observation::~Observation() {
-  if (!state_) return;
-  state_->observers.erase(std::ranges::find(state_->observers, observer_));
-  if (state_->reducer == observer_) state_->reducer = nullptr;
-}
 
 Observation Parameter::observe(GradientObserver& observer) const {
   detail::ParameterState& it = state("observe");
@@ -23,7 +13,10 @@ Observation Parameter::observe(GradientObserver& observer) const {
     it.reducer = reducer;
   }
   it.observers.push_back(&observer);
-  return {state_, &observer};
+  return {&observer, [state = state_, gone = &observer](const void*) {
+            state->observers.erase(std::ranges::find(state->observers, gone));
+            if (state->reducer == gone) state->reducer = nullptr;
+          }};
 }
 
 void Parameter::throw_undefined(const char* call) {

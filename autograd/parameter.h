@@ -17,13 +17,6 @@
 
 namespace lockstep {
 
-/// What the memory of a gradient holds.
-enum class GradientState : std::uint8_t {
-  nothing,       ///< no gradient: the next contribution overwrites
-  local,         ///< this rank's own, not yet reduced
-  synchronized,  ///< reduced: the same bits on every rank
-};
-
 namespace detail {
 struct ParameterState : std::enable_shared_from_this<ParameterState> {
   std::string name;
@@ -85,7 +78,7 @@ class Parameter {
   int pending() const { return state("pending").pending; }
 
   /// `observer` must outlive the returned Observation. Throws StateError for a second reducer.
-  Observation observe(GradientObserver& observer) const;
+  [[nodiscard]] Observation observe(GradientObserver& observer) const;
   /// The reducer that manages this parameter, or null: then its gradient is never summed over
   /// ranks. A managed gradient must be synchronized before a step.
   GradientReducer* reducer() const { return state("reducer").reducer; }

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "lockstep/autograd/tape_pass.h"
-#include "lockstep/core/copies.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {

@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/arena.h"
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/arena.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 

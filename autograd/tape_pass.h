@@ -1,6 +1,7 @@
 #pragma once
 /// One backward over a tape, or the part of one that a nested tape runs.
 
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/tape.h"
 
 namespace lockstep {

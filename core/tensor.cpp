@@ -6,7 +6,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/core/copies.h"
 #include "lockstep/core/gpu/device_memory.h"
 
 namespace lockstep {

@@ -13,40 +13,14 @@
 /// Thread-safety: a communicator belongs to one rank and is used by one thread at a time.
 /// Determinism: all ranks get the same bits; for the rest see docs/communicators.md.
 
-#include <exception>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "lockstep/dist/collectives/operation.h"
+#include "lockstep/dist/collectives/work.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
-
-class Communicator;
-
-/// A collective that is under way: a small value. Dropping it does not stop the collective. It must
-/// not outlive its communicator.
-class Work {
- public:
-  Work() = default;  ///< already done
-  Work(Communicator* communicator, std::uint64_t sequence)
-      : communicator_(communicator), sequence_(sequence) {}
-
-  /// Moves what can be moved without waiting. True once the collective has ended well.
-  bool progress();
-  /// Waits until the host may use the tensors (for tensors on a GPU: until the current stream may).
-  /// Throws CommError if nothing moved for `timeout`; default: the communicator's.
-  void wait(std::optional<Seconds> timeout = {});
-  /// Waits until the collective has ended, for tensors on a GPU too.
-  void finish(std::optional<Seconds> timeout = {});
-  /// What it failed with, or null.
-  std::exception_ptr exception() const;
-
- private:
-  Communicator* communicator_ = nullptr;
-  std::uint64_t sequence_ = 0;
-};
 
 class Communicator {
  public:

@@ -3,7 +3,23 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/kernels/tree_reduce.h"
+
 namespace lockstep::dist {
+namespace {
+
+std::size_t whole_cache_lines(std::size_t bytes) {
+  constexpr std::size_t line = 64;
+  return (bytes + line - 1) / line * line;
+}
+
+}  // namespace
+
+Executor::Executor(Transport& transport, FlightRecorder& recorder)
+    : transport_(transport),
+      recorder_(recorder),
+      sources_(index(transport.size())),
+      destinations_(index(transport.size())) {}
 
 void Executor::start(const Collective& collective) {
   collective_ = collective;
@@ -11,6 +27,24 @@ void Executor::start(const Collective& collective) {
   prepare(collective.input);
   index_ = 0;
   begin_step();
+}
+
+void Executor::prepare(const PlanInput& input) {
+  if (input != planned_) {  // calls repeat, and planning takes as long as a small call
+    planned_.world = 0;     // until the new plan is complete
+    make_plan(input, plan_);
+    needs_ = scratch_of(plan_);
+    planned_ = input;
+  }
+  slot_bytes_ = whole_cache_lines(bytes(needs_.slot_elements));
+  const std::size_t slots = index(needs_.slots) * slot_bytes_;
+  const std::size_t block = needs_.sums ? std::min(block_bytes, bytes(input.count)) : 0;
+  scratch_ = small_.data();
+  if (slots + block > small_.size()) {
+    large_ = Tensor::empty({static_cast<std::int64_t>(slots + block)}, DType::u8);
+    scratch_ = large_.raw();
+  }
+  block_ = scratch_ + slots;
 }
 
 void Executor::begin_step() {
@@ -42,6 +76,12 @@ bool Executor::progress() {
   return moved;
 }
 
+void Executor::pack() {
+  std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
+  if (const std::size_t payload = head(to_send_) - header_bytes; payload > 0)
+    std::memcpy(outgoing_.data() + header_bytes, at(step_.send.begin), payload);
+}
+
 bool Executor::push() {
   const std::size_t before = sent_, head = this->head(to_send_);
   while (sent_ < to_send_) {
@@ -69,6 +109,21 @@ bool Executor::pull_head() {
     pull_payload();
   }
   return received_ > before;
+}
+
+void Executor::unpack(std::size_t payload) {
+  if (payload == 0) return;
+  bytes_moved_ += payload;
+  if (step_.into == Step::Into::sum)
+    add(place(), incoming_.data() + header_bytes, payload);
+  else
+    std::memcpy(place(), incoming_.data() + header_bytes, payload);
+}
+
+void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
+  const std::array<const std::byte*, 2> both{target, other};
+  kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
+                       static_cast<std::int64_t>(bytes / element_));
 }
 
 bool Executor::pull_payload() {

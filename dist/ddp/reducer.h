@@ -11,26 +11,21 @@
 ///     bucket 0 (4., 2.)                      |--- all-reduce ---|
 ///     bucket 1 (0.)                                    |--- all-reduce ---| verdict
 ///
-/// Unused parameters. A parameter that the loss does not reach is ready before the first kernel. It
-/// travels as zero. With it travels how many ranks used each parameter since zero_grad. A parameter
-/// that no rank used has no gradient afterwards, and the optimizer skips it. No flag is needed, and
-/// no graph search.
+/// Unused parameters. A parameter that the loss does not reach is ready before the first kernel and
+/// travels as zero. Behind the last bucket travels how many ranks used each parameter. One that no
+/// rank used has no gradient afterwards, and the optimizer skips it.
 ///
 /// The mean. A result is sum(w g) / sum(w) over all parts of one accumulation window
 /// (accumulation_window.h). If the total of the weights is known when backward begins, the loss is
 /// seeded with w / total, and the sum over the ranks is the mean. If not, the seed is w: the sums
-/// are divided once, at the end.
-///
-/// Several synchronized backwards before one step add up, if their totals are known: rank 0 alone
-/// sends what was reduced already, so that it is summed once. A window of several backwards, or a
-/// total that is not known, on top of reduced gradients is a StateError.
+/// are divided once, at the end. Several synchronized backwards before one step add up, if their
+/// totals are known: rank 0 alone sends what was reduced already, so that it is summed once.
 ///
 /// A rank whose loss reaches none of the parameters must call synchronize(weight): the others wait
 /// for it. If it does not, its optimizer refuses to step, by name, and the other ranks learn of it.
 ///
 /// Several reducers in one backward: the first one's buckets travel while it runs, those of the
-/// others at its end, in the order in which the reducers were made. Their order on the link then
-/// does not depend on what is ready when.
+/// others at its end, in the order in which the reducers were made.
 ///
 /// Errors. If an exception leaves backward, the communicator breaks: the other ranks wait for
 /// buckets that will not come. An error that all ranks find together does not break it.
@@ -44,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/ddp/accumulation_window.h"
 #include "lockstep/dist/ddp/buckets/gradient_buckets.h"
@@ -124,6 +120,7 @@ class Reducer final : public GradientReducer {
   void receive_sums();
   void commit(const StepOutcome& outcome);
   void apply_scale(const StepOutcome& outcome);
+  void check_sums();
   [[noreturn]] void stop(const StepOutcome& outcome);
   bool can_defer() const;
   void commit_unread();

@@ -1,6 +1,10 @@
-// Second reading: what a reducer refuses, and steps on this rank's own gradients.
+// Second reading: what a reducer refuses, how it ends after an error, and steps on this rank's own
+// gradients.
+
+#include <cmath>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
 
 namespace lockstep::dist {
@@ -47,6 +51,56 @@ void Reducer::check_recordable(const Contribution& contribution) const {
                       "[backward] in a step that is being recorded gradients begin at nothing, and "
                       "that of '{}' does not: zero_grad() first",
                       parameter.name());
+  }
+}
+
+// Each rank's gradients may be finite and their sum not: it has the same bits everywhere, so all
+// ranks see it and come to the same verdict.
+void Reducer::check_sums() {
+  for (const GradientBuckets::Bucket& bucket : buckets_.all()) bad_.look_in(bucket);
+  if (!bad_.found()) return;
+  exchange_.report().verdict = StepVerdict::skip;
+  if (options_.nonfinite == NonFinite::skip) return;
+  exchange_.report().verdict = StepVerdict::stop;
+  stop_all_ranks(
+      communicator_,
+      fmt::format("[backward] element {} of the gradient of '{}' is finite on each rank, but not "
+                  "their sum",
+                  bad_.element, parameters()[static_cast<std::size_t>(bad_.parameter)].name()));
+}
+
+void Reducer::stop(const StepOutcome& outcome) {
+  std::string problem = outcome.problem;
+  if (problem.empty()) {
+    const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
+    problem = fmt::format(
+        "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
+        parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(), outcome.bad_rank);
+  }
+  stop_all_ranks(communicator_, "[backward] " + problem);
+}
+
+// The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
+// be taken for them.
+void Reducer::backward_failed() noexcept {
+  if (communicator_.size() > 1)
+    if (const auto message = news_for_others())
+      communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
+                                      communicator_.rank(), *message));
+  window_.close();
+  zero_grad();
+}
+
+void Reducer::synchronize(double weight) {
+  check<UsageError>(std::isfinite(weight) && weight >= 0,
+                    "[synchronize] weight must be 0 or more, got {}", weight);
+  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
+  try {
+    backward_begins({weight, 1, Contribution::Divisor::none, true});
+    backward_ends();
+  } catch (...) {
+    backward_failed();
+    throw;
   }
 }
 

@@ -1,7 +1,6 @@
 #include "lockstep/dist/ddp/step_exchange.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace lockstep::dist {
 
@@ -56,16 +55,6 @@ void StepExchange::end_step() {
   last_wait_ = (waited - waited_before_).count();
   waited_before_ = waited;
   computing_since_ = communicator_.now();
-}
-
-std::string describe(const StepStatistics& s) {
-  std::string text = "rank   computes ms/step   waits ms/step   slowest in\n";
-  const double per_step = 1e3 / static_cast<double>(std::max<std::int64_t>(s.steps, 1));
-  for (std::size_t r = 0; r < s.compute_seconds.size(); ++r)
-    text += fmt::format("{:>4}   {:>16.3f}   {:>13.3f}   {:>8.0f} %\n", r,
-                        s.compute_seconds[r] * per_step, s.wait_seconds[r] * per_step,
-                        static_cast<double>(s.slowest[r]) * per_step / 10);
-  return text;
 }
 
 }  // namespace lockstep::dist

@@ -11,49 +11,6 @@ namespace {
 
 using Pieces = std::array<std::uint16_t, sizeof(StepMetadata) / 2>;
 
-std::string describe(const StepMetadata& m) {
-  switch (m.kind) {
-    case Contribution::Divisor::given:
-      return fmt::format("weight {:g} of a total of {:g}", m.weight, m.divisor);
-    case Contribution::Divisor::ranks:
-      return fmt::format("no weight, for the mean over {:g} ranks", m.divisor);
-    case Contribution::Divisor::summed:
-      return fmt::format("weight {:g} of a total to be summed", m.weight);
-    case Contribution::Divisor::none: break;
-  }
-  return "nothing";
-}
-
-// The sums can be scaled to the mean only if all contributions were divided by the same number.
-std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
-                          int source) {
-  for (std::size_t r = 0; r < metadata.size(); ++r) {
-    const StepMetadata& m = metadata[r];
-    if (m.plan != metadata[0].plan)
-      return fmt::format("ranks 0 and {} have different bucket plans", r);
-    if (m.steps != metadata[0].steps)
-      return fmt::format(
-          "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
-          "options differ, or one has stepped more often",
-          r);
-    if (m.already_reduced != metadata[0].already_reduced)
-      return fmt::format(
-          "the gradients of rank {} hold what the last backward left, those of rank {} were "
-          "zeroed: "
-          "zero_grad() on all ranks or on none",
-          m.already_reduced ? r : 0, m.already_reduced ? 0 : r);
-    if (m.kind != Contribution::Divisor::none &&
-        (m.kind != first.kind || m.divisor != first.divisor))
-      return fmt::format(
-          "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
-          "batch ahead? (A window of several backwards sums its weights: there, ranks with a "
-          "single "
-          "backward must give Weight{{n}}, without a total.)",
-          source, describe(first), r, describe(m));
-  }
-  return "";
-}
-
 }  // namespace
 
 template <class T>

@@ -67,6 +67,11 @@ struct StepOutcome {
   std::string problem;  ///< why the verdict is `stop`, unless it is a bad gradient
 };
 
+/// What forbids summing the ranks' contributions, or "". They can be scaled to the mean only if all
+/// were divided by the same number. `first` is that of rank `source`, the first that contributed.
+std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
+                          int source);
+
 /// `metadata[r]` is rank r's.
 StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy);
 

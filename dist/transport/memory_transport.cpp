@@ -104,10 +104,4 @@ void MemoryTransport::fail_without(int peer) const {
   fail<PeerError>("rank {} {}", peer, presence(peer) == Presence::left ? "left" : "is gone");
 }
 
-std::size_t stream_capacity(int ranks) {
-  const std::size_t streams = ranks < 2 ? 1 : index(ranks) * index(ranks - 1);
-  const std::size_t share = (std::size_t{64} << 20) / streams;
-  return std::clamp(std::bit_floor(share), std::size_t{4} << 10, std::size_t{256} << 10);
-}
-
 }  // namespace lockstep::dist

@@ -53,6 +53,10 @@ class MemoryTransport : public Transport {
 
 /// Capacity of each stream between `ranks` ranks of one machine: 256 KiB, less where all streams
 /// together would take more than 64 MiB, at least 4 KiB. A power of two.
-std::size_t stream_capacity(int ranks);
+constexpr std::size_t stream_capacity(int ranks) {
+  const std::size_t streams = ranks < 2 ? 1 : index(ranks) * index(ranks - 1);
+  const std::size_t share = (std::size_t{64} << 20) / streams;
+  return std::clamp(std::bit_floor(share), std::size_t{4} << 10, std::size_t{256} << 10);
+}
 
 }  // namespace lockstep::dist

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/kernels/clip.h"
 
 namespace lockstep::optim {

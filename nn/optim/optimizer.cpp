@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/gradient_reducer.h"
+
 namespace lockstep::optim {
 
 Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/memory.h"
 

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include "lockstep/core/copies.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/lockstep.h"
 #include "support/heap_count.h"

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "lockstep/core/copies.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

@@ -2,6 +2,12 @@
 /// The algorithms: each appends its steps to a plan. reduce_scatter leaves with every rank the sum
 /// of its own part of the buffer; all_gather begins with that and leaves all parts with every rank.
 /// `header`: the first message to each peer carries one, because no step before it has done that.
+///
+/// The costs in their files are those of the alpha-beta-gamma model, for S bytes, n ranks and p =
+/// the largest power of two up to n:
+///   a   seconds until a small message has arrived (alpha)
+///   b   seconds per byte of a stream (beta)
+///   g   seconds per byte that is added (gamma)
 
 #include <span>
 

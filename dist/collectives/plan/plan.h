@@ -8,11 +8,7 @@
 /// comes from one peer.
 ///
 /// Each algorithm has a file, which draws it and says what it costs: ring.cpp, two_shot.cpp,
-/// one_shot.cpp, halving.cpp, hierarchical.cpp, tree.cpp (broadcast and barrier). Costs are those
-/// of the alpha-beta-gamma model, for S bytes, n ranks and p = the largest power of two up to n:
-///   a   seconds until a small message has arrived (alpha)
-///   b   seconds per byte of a stream (beta)
-///   g   seconds per byte that is added (gamma)
+/// one_shot.cpp, halving.cpp, hierarchical.cpp, tree.cpp (broadcast and barrier).
 ///
 /// Headers: the first message between two ranks begins with a header that says which collective
 /// this is. In every plan rank r begins by sending one to r + 1 and receiving one from r - 1. If

@@ -15,6 +15,7 @@
 //       3     333        111       222     111 222 333   111 222 333   111 222 333
 //
 //   t = 2 (n-1) a  +  2 (n-1)/n S b  +  (n-1)/n S g          sent per rank: 2 (n-1)/n S
+// for S bytes, a seconds per message, b per byte sent, g per byte added (algorithms.h).
 // No all-reduce can send less (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
 // A part's sum is a chain from the rank after its owner on, so bits depend on the cut into buckets.
 

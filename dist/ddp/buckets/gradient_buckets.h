@@ -9,8 +9,8 @@
 ///
 ///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | used | metadata |
 ///
-/// Gradients on a GPU lie there. If the communicator only reaches the host, a bucket is copied to the
-/// host when it is ready, and back when it has arrived.
+/// Gradients on a GPU lie there. If the communicator only reaches the host, a bucket is copied there
+/// when it is ready, and back when it has arrived.
 ///
 /// Ownership: the buckets own the gradients' memory from construction to destruction.
 /// Thread-safety: as Parameter.

@@ -1,0 +1,53 @@
+// What a step does after its messages. Second reading: the ring's steps do nothing.
+
+#include <cstring>
+
+#include "lockstep/dist/collectives/executor.h"
+#include "lockstep/kernels/tree_reduce.h"
+
+namespace lockstep::dist {
+
+void Executor::act() {
+  const Range own = collective_.input.part(collective_.input.rank);
+  const std::size_t size = bytes(own.size());
+  switch (step_.action) {
+    case Step::Action::none: return;
+    case Step::Action::copy_in:
+      if (size > 0) std::memmove(at(own.begin), collective_.part, size);
+      return;
+    case Step::Action::copy_out:
+      if (size > 0) std::memmove(collective_.part, at(own.begin), size);
+      return;
+    case Step::Action::reduce_slots: return reduce_slots();
+    case Step::Action::add_slots: return add_slots();
+    case Step::Action::reduce_regions: return reduce_regions();
+  }
+}
+
+void Executor::reduce_slots() {
+  std::byte* const target = at(step_.reduced.begin);
+  for (int k = 0; k < step_.sources; ++k)
+    sources_[index(k)] = k == step_.mine ? target : slot(k < step_.mine ? k : k - 1);
+  kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(index(step_.sources)),
+                       std::span(&target, 1), step_.reduced.size());
+}
+
+void Executor::add_slots() {
+  std::byte* const sum = slot(0);
+  for (int k = 0; k < step_.sources; ++k) sources_[index(k)] = slot(k);
+  kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(index(step_.sources)),
+                       std::span(&sum, 1), step_.reduced.size());
+  add(at(step_.reduced.begin), sum, bytes(step_.reduced.size()));
+}
+
+void Executor::reduce_regions() {
+  const PlanInput& input = collective_.input;
+  const Range own = input.part(input.rank);
+  for (std::size_t r = 0; r < index(input.world); ++r)
+    sources_[r] = destinations_[r] =
+        collective_.region->base[r] + collective_.header.offset + bytes(own.begin);
+  kernels::tree_reduce(collective_.header.dtype, sources_, destinations_, own.size());
+  bytes_moved_ += 2 * index(input.world - 1) * bytes(own.size());
+}
+
+}  // namespace lockstep::dist
