@@ -42,9 +42,8 @@ inline std::string_view name_of(EngineKind kind) {
 class DeviceEngine {
  public:
   virtual ~DeviceEngine() = default;
-  virtual EngineKind kind() const = 0;
   /// What all-reduces take: "ring, by ipc", "two-shot, by ipc", "nccl", "nccl-direct".
-  virtual std::string_view algorithm() const { return name_of(kind()); }
+  virtual std::string_view algorithm() const = 0;
 
   /// Zeroed memory of this rank's GPU that the engine reaches without a copy. Collective; blocks.
   virtual Storage allocate(std::size_t bytes) = 0;

@@ -43,6 +43,11 @@ using cuda::call;
 // What flags are for.
 constexpr int staging = 0, before = 1, after = 2, acknowledge = 3, first_step = 4;
 
+void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes > 0 && to != from)
+    call("ipc", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
 class IpcEngine final : public DeviceEngine {
  public:
   IpcEngine(Algorithm algorithm, Device device, HostCommunicator& host)
@@ -55,7 +60,6 @@ class IpcEngine final : public DeviceEngine {
         sources_(index(size_)),
         targets_(index(size_)) {}
 
-  EngineKind kind() const override { return EngineKind::ipc; }
   std::string_view algorithm() const override {
     return ring_ ? "ring, by ipc" : "two-shot, by ipc";
   }
@@ -78,7 +82,6 @@ class IpcEngine final : public DeviceEngine {
   Place find(const Tensor& buffer);
   void work(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
   void ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
-  void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
   Device device_;
@@ -177,11 +180,6 @@ void IpcEngine::ring(const CollectiveCall& collective, const Place& place, cudaS
   flags_.signal((rank_ - 1 + size_) % size_, acknowledge);
   flags_.await((rank_ + 1) % size_, acknowledge);
   flags_.run(stream);
-}
-
-void IpcEngine::copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const {
-  if (bytes > 0 && to != from)
-    call("ipc", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
 
 }  // namespace

@@ -41,12 +41,11 @@ class NcclEngine final : public DeviceEngine {
   NcclEngine(EngineKind kind, Device device, HostCommunicator& host);
   ~NcclEngine() override;
 
-  EngineKind kind() const override { return kind_; }
+  std::string_view algorithm() const override { return name_of(kind_); }
   Storage allocate(std::size_t bytes) override;
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
-    *living_ = nullptr;
     if (comm_) (void)ncclCommAbort(std::exchange(comm_, nullptr));
   }
 
@@ -63,9 +62,9 @@ class NcclEngine final : public DeviceEngine {
   EngineKind kind_;
   Device device_;
   int rank_, size_;
-  ncclComm_t comm_ = nullptr;
-  /// Its communicator as memory knows it, which may live longer: null once it has ended.
-  std::shared_ptr<ncclComm_t> living_ = std::make_shared<ncclComm_t>();
+  /// Null once it has ended. Shared with the memory of allocate(), which may live longer.
+  std::shared_ptr<ncclComm_t> shared_ = std::make_shared<ncclComm_t>(nullptr);
+  ncclComm_t& comm_ = *shared_;
   std::vector<Tensor> slots_;  // parts from the peers: the last is used, recorded steps use others
 };
 
@@ -87,18 +86,16 @@ NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
     abort(Stream::current(device_));
     throw;
   }
-  *living_ = comm_;
 }
 
 NcclEngine::~NcclEngine() {
   slots_.clear();
-  *living_ = nullptr;
   if (!comm_) return;
   // Every stream has been waited for. What NCCL still does for peers ends soon. But finalize may
   // also wait for ranks that end later, or never: then abort.
   try {
     call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(host_.timeout(), Seconds(1)));
-    (void)ncclCommDestroy(comm_);
+    (void)ncclCommDestroy(std::exchange(comm_, nullptr));
   } catch (const CommError&) {
     abort(Stream::current(device_));
   }
@@ -139,8 +136,8 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   zero_memory(data, bytes);
   void* registration = nullptr;
   call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
-  const auto release = [data, registration, living = living_] {
-    if (*living) (void)ncclCommDeregister(*living, registration);
+  const auto release = [data, registration, comm = shared_] {
+    if (*comm) (void)ncclCommDeregister(*comm, registration);
     (void)ncclMemFree(data);
   };
   return Storage::adopt(data, bytes, release, device_);

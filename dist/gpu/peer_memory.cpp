@@ -19,8 +19,7 @@ using cuda::call;
 struct Card {
   std::uint64_t process = 0;  // a number that only threads of one process share
   std::uint64_t bytes = 0;
-  std::int32_t device = 0;
-  std::int32_t padding = 0;
+  std::int64_t device = 0;
   std::byte* data = nullptr;
   const std::shared_ptr<void>* owner = nullptr;  // of the data, for threads of the same process
   cudaIpcMemHandle_t handle{};
@@ -101,7 +100,7 @@ std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
 
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
-    allow_access(mapping.device, card.device);
+    allow_access(mapping.device, static_cast<int>(card.device));
     mapping.owned.push_back(*card.owner);
     return card.data;
   }
@@ -126,12 +125,11 @@ void zero_memory(void* data, std::size_t bytes) {
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
   std::shared_ptr<void> own;
   take_together<DeviceError>(host, [&] { own = allocate_zeroed(bytes, device); });
-  Card mine;
-  mine.process = this_process();
-  mine.bytes = bytes;
-  mine.device = device.index;
-  mine.data = static_cast<std::byte*>(own.get());
-  mine.owner = &own;
+  Card mine{.process = this_process(),
+            .bytes = bytes,
+            .device = device.index,
+            .data = static_cast<std::byte*>(own.get()),
+            .owner = &own};
   take_together<ReachError>(host, [&] {
     if (host.size() > 1)
       call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));

@@ -13,7 +13,6 @@ class ProcessFabric final : public Fabric {
   ProcessFabric(std::shared_ptr<Rendezvous> rendezvous, const std::vector<std::string>& node_names,
                 std::string wanted, const FabricOptions& options)
       : rendezvous_(std::move(rendezvous)),
-        names_(node_names),
         nodes_(node_map(node_names)),
         wanted_(std::move(wanted)),
         options_(options),
@@ -37,7 +36,6 @@ class ProcessFabric final : public Fabric {
   std::shared_ptr<Rendezvous> group_rendezvous(const std::vector<int>& members);
 
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::vector<std::string> names_;  // of the nodes, by rank
   NodeMap nodes_;
   std::string wanted_;
   FabricOptions options_;
@@ -77,7 +75,7 @@ RendezvousOptions ProcessFabric::group_options(const std::vector<int>& members) 
   options.credentials.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   options.credentials.size = static_cast<int>(members.size());
   options.one_machine = std::ranges::all_of(
-      members, [&](int r) { return names_[index(r)] == names_[index(rank())]; });
+      members, [&](int r) { return nodes_.node_of[index(r)] == nodes_.node_of[index(rank())]; });
   options.own_address = rendezvous_->address();
   return options;
 }
@@ -106,8 +104,8 @@ std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(const std::vector<in
 std::shared_ptr<Fabric> ProcessFabric::split(const std::vector<int>& members) {
   std::shared_ptr<Rendezvous> rendezvous = group_rendezvous(members);
   if (!rendezvous) return nullptr;
-  std::vector<std::string> names;
-  for (const int r : members) names.push_back(names_[index(r)]);
+  std::vector<std::string> names;  // of the nodes: their numbers here
+  for (const int r : members) names.push_back(std::to_string(nodes_.node_of[index(r)]));
   return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options_);
 }
 

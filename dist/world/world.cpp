@@ -159,12 +159,11 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
 void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
-  const dist::FabricOptions fabric = fabric_options(options);
-  const std::string transport = host_transport(options);
   check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
+  const auto fabrics = dist::threads_fabrics(size, fabric_options(options));
+  const std::string transport = host_transport(options);
   check<UsageError>(transport.empty() || transport == "threads",
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
-  const auto fabrics = dist::threads_fabrics(size, fabric);
   FirstError first;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left
