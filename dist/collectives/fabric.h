@@ -14,6 +14,7 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/dist/collectives/communicator.h"
 
@@ -30,9 +31,10 @@ class Fabric {
   /// A communicator among all ranks, with a call order of its own. Collective; blocks.
   virtual std::unique_ptr<Communicator> connect() = 0;
 
-  /// The group of the ranks that gave the same color, in their order. Null for a negative color.
-  /// Collective over all ranks; blocks. A group outlives the fabric that it was split from.
-  virtual std::shared_ptr<Fabric> split(int color) = 0;
+  /// The group of `members`, ranks in ascending order. Collective over all ranks; may block. Each
+  /// rank gives the members of its own group; none if it is in no group, and gets null then. A
+  /// group outlives the fabric that it was split from.
+  virtual std::shared_ptr<Fabric> split(const std::vector<int>& members) = 0;
 
   /// Makes ranks that wait in connect() or split() fail with this reason. Best effort.
   virtual void abort(std::string_view reason) noexcept = 0;

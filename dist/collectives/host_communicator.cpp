@@ -7,10 +7,8 @@
 namespace lockstep::dist {
 namespace {
 
-// What passes sums on would round 16-bit elements at every hop.
 Choice choice_for(Choice choice, Operation operation, DType dtype) {
-  const bool sums = operation == Operation::all_reduce || operation == Operation::reduce_scatter;
-  if (sums && size_of(dtype) == 2) choice.requested = Algorithm::two_shot;
+  if (adds_16_bit(operation, dtype)) choice.requested = Algorithm::two_shot;
   return choice;
 }
 

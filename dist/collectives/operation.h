@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
@@ -54,6 +55,21 @@ constexpr Range partition(std::int64_t count, int parts, int index) {
   const std::int64_t larger = count % parts;  // so many parts have one element more
   const auto begin = [&](std::int64_t k) { return k * size + (k < larger ? k : larger); };
   return {begin(index), begin(index + 1)};
+}
+
+/// The bytes of part `index` of a buffer's elements, cut into `parts` as by partition().
+inline std::span<std::byte> part_of(const Tensor& buffer, int parts, int index) {
+  const Range part = partition(buffer.numel(), parts, index);
+  const std::size_t element = size_of(buffer.dtype());
+  return {buffer.raw() + static_cast<std::size_t>(part.begin) * element,
+          static_cast<std::size_t>(part.size()) * element};
+}
+
+/// Whether a call adds 16-bit elements. They are added up in f32 and rounded once; who passes sums
+/// on in 16 bits would round at every hop.
+inline bool adds_16_bit(Operation operation, DType dtype) {
+  return size_of(dtype) == 2 &&
+         (operation == Operation::all_reduce || operation == Operation::reduce_scatter);
 }
 
 /// The arguments of one call. The tensors share their storage with the caller's.

@@ -158,20 +158,24 @@ void DeviceCommunicator::finish(std::uint64_t sequence, std::optional<Seconds> t
                timeout.value_or(host_->timeout()));
 }
 
+template <class E>
+void DeviceCommunicator::give_up(const std::string& reason) {
+  break_by(std::make_exception_ptr(E(reason)), reason);
+  std::rethrow_exception(failure_);
+}
+
 void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::string_view what,
                                       Seconds limit) {
   const Seconds start = now();
   for (unsigned round = 0; !done(); ++round) {
     check_health();
     if (now() - start > limit)
-      give_up(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what, rank(),
-                          limit.count(), missing_rank()));
+      give_up<CommError>(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what,
+                                     rank(), limit.count(), missing_rank()));
     try {
       host_->transport().relax(round);
     } catch (const PeerError& error) {
-      const std::string reason = fmt::format("[{}] rank {}: {}", what, rank(), error.what());
-      break_by(std::make_exception_ptr(PeerError(reason)), reason);
-      std::rethrow_exception(failure_);
+      give_up<PeerError>(fmt::format("[{}] rank {}: {}", what, rank(), error.what()));
     }
   }
 }
@@ -192,12 +196,7 @@ void DeviceCommunicator::check_health() {
       throw;
     }
   if (const std::string error = engine_->failure(); !error.empty())
-    give_up(fmt::format("{}; {}", error, missing_rank()));
-}
-
-void DeviceCommunicator::give_up(const std::string& reason) {
-  break_by(std::make_exception_ptr(CommError(reason)), reason);
-  std::rethrow_exception(failure_);
+    give_up<CommError>(fmt::format("{}; {}", error, missing_rank()));
 }
 
 void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view reason) noexcept {
@@ -230,10 +229,6 @@ void DeviceCommunicator::abort(std::string_view reason) noexcept {
   } catch (const std::bad_alloc&) {
     break_by(std::current_exception(), reason);
   }
-}
-
-std::string_view DeviceCommunicator::algorithm(std::size_t bytes, DType dtype) const {
-  return engine_ ? engine_->algorithm() : host_->algorithm(bytes, dtype);
 }
 
 }  // namespace lockstep::dist

@@ -38,7 +38,9 @@ class DeviceCommunicator final : public Communicator {
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
 
   void abort(std::string_view reason) noexcept override;
-  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override;
+  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {
+    return engine_ ? engine_->algorithm() : host_->algorithm(bytes, dtype);
+  }
   std::string choices() const override {
     return engine_ ? Communicator::choices() : host_->choices();
   }
@@ -75,6 +77,7 @@ class DeviceCommunicator final : public Communicator {
   std::uint64_t payload(const CollectiveCall& arguments) const;
   /// Throws what broke this communicator; asks the host's communicator and the engine for failures.
   void check_health();
+  template <class E>
   [[noreturn]] void give_up(const std::string& reason);
   /// Breaks this communicator by its first failure: tells the other ranks and releases the streams.
   void break_by(std::exception_ptr failure, std::string_view reason) noexcept;

@@ -42,20 +42,19 @@ inline std::string_view name_of(EngineKind kind) {
 class DeviceEngine {
  public:
   virtual ~DeviceEngine() = default;
-  virtual EngineKind kind() const = 0;
   /// What all-reduces take: "ring, by ipc", "two-shot, by ipc", "nccl", "nccl-direct".
-  virtual std::string_view algorithm() const { return name_of(kind()); }
+  virtual std::string_view algorithm() const = 0;
 
   /// Zeroed memory of this rank's GPU that the engine reaches without a copy. Collective; blocks.
   virtual Storage allocate(std::size_t bytes) = 0;
   /// Where in which allocation a buffer lies, if that must be the same on all ranks.
-  virtual RegionPlace place_of(const Tensor& buffer) const = 0;
+  virtual RegionPlace place_of(const Tensor& /*buffer*/) const { return {}; }
   /// Enqueues a call on the stream; its tensors lie on one GPU. All ranks enqueue the same calls in
   /// the same order. A buffer outside the memory of allocate() that is larger than those before may
   /// make it block, as allocate() does.
   virtual void enqueue(const CollectiveCall& call, const Stream& stream) = 0;
   /// What has gone wrong on the GPUs or between them; empty if nothing. Does not block.
-  virtual std::string failure() = 0;
+  virtual std::string failure() { return ""; }
   /// Releases streams that wait for peers; the contents of the tensors are then undefined. Blocks
   /// until they are released, a few seconds at most.
   virtual void abort(const Stream& stream) noexcept = 0;

@@ -31,7 +31,6 @@ constexpr std::size_t most_operations = 256;  // of one call
 
 CUstreamBatchMemOpParams write_of(CUdeviceptr address, cuuint32_t value) {
   CUstreamBatchMemOpParams write{};
-  write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
   write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
   write.writeValue.address = address;
   write.writeValue.value = value;
@@ -42,10 +41,10 @@ CUstreamBatchMemOpParams write_of(CUdeviceptr address, cuuint32_t value) {
 }  // namespace
 
 Flags::Flags(int purposes, Device device, HostCommunicator& host)
-    : rank_(host.rank()), size_(host.size()), purposes_(purposes) {
-  const auto count = static_cast<std::size_t>(size_ * purposes);
-  memory_ = share_device_memory(count * sizeof(std::uint32_t), device, host);
-}
+    : rank_(host.rank()),
+      size_(host.size()),
+      purposes_(purposes),
+      memory_(share_device_memory(index(size_ * purposes) * sizeof(std::uint32_t), device, host)) {}
 
 CUdeviceptr Flags::flag(int at, int of, int purpose) const {
   const auto number = static_cast<std::size_t>(of * purposes_ + purpose);
@@ -58,7 +57,6 @@ void Flags::signal(int peer, int purpose) {
 
 void Flags::await(int peer, int purpose) {
   CUstreamBatchMemOpParams wait{};
-  wait.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
   wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
   wait.waitValue.address = flag(rank_, peer, purpose);
   wait.waitValue.value = 1;

@@ -43,6 +43,11 @@ using cuda::call;
 // What flags are for.
 constexpr int staging = 0, before = 1, after = 2, acknowledge = 3, first_step = 4;
 
+void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes > 0 && to != from)
+    call("ipc", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
 class IpcEngine final : public DeviceEngine {
  public:
   IpcEngine(Algorithm algorithm, Device device, HostCommunicator& host)
@@ -55,7 +60,6 @@ class IpcEngine final : public DeviceEngine {
         sources_(index(size_)),
         targets_(index(size_)) {}
 
-  EngineKind kind() const override { return EngineKind::ipc; }
   std::string_view algorithm() const override {
     return ring_ ? "ring, by ipc" : "two-shot, by ipc";
   }
@@ -64,7 +68,6 @@ class IpcEngine final : public DeviceEngine {
     return place_in(regions_, rank_, buffer);
   }
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
-  std::string failure() override { return ""; }
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
   }
@@ -79,8 +82,6 @@ class IpcEngine final : public DeviceEngine {
   Place find(const Tensor& buffer);
   void work(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
   void ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream);
-  void reduce_own_part(const CollectiveCall& collective, const Place& place);
-  void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const;
 
   HostCommunicator& host_;
   Device device_;
@@ -90,6 +91,7 @@ class IpcEngine final : public DeviceEngine {
   std::vector<SharedRegion> regions_;
   std::vector<SharedRegion> staging_;  // the last one, which is the largest, is used
   Plan plan_;
+  // The own part on every rank, or what a step of the ring works on.
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };
@@ -127,41 +129,30 @@ void IpcEngine::enqueue(const CollectiveCall& collective, const Stream& stream) 
 }
 
 void IpcEngine::work(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
-  const DType dtype = collective.buffer.dtype();
-  const bool narrow = dtype == DType::f16 || dtype == DType::bf16;  // a ring rounds at every hop
-  if (collective.operation == Operation::all_reduce && ring_ && !narrow)
+  const auto& [operation, buffer, part, root] = collective;
+  const DType dtype = buffer.dtype();
+  if (operation == Operation::all_reduce && ring_ && !adds_16_bit(operation, dtype))
     return ring(collective, place, stream);
-  const Range own = partition(collective.buffer.numel(), size_, rank_);
-  const std::size_t element = size_of(dtype);
-  const std::size_t begin = static_cast<std::size_t>(own.begin) * element;
+  const Range own = partition(buffer.numel(), size_, rank_);
+  const std::size_t begin = static_cast<std::size_t>(own.begin) * size_of(dtype);
+  for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
   flags_.meet(before, stream);
-  switch (collective.operation) {
+  switch (operation) {
     case Operation::all_reduce:
-    case Operation::reduce_scatter: reduce_own_part(collective, place); break;
+      kernels::tree_reduce(dtype, sources_, targets_, own.size(), device_);
+      break;
+    case Operation::reduce_scatter:
+      targets_[0] = part.raw();
+      kernels::tree_reduce(dtype, sources_, std::span(targets_).first(1), own.size(), device_);
+      break;
     case Operation::all_gather:
       for (int r = 0; r < size_; ++r)
-        copy(place.at((rank_ + r) % size_) + begin, collective.part.raw(), collective.part.bytes(),
-             stream);
+        copy(targets_[index((rank_ + r) % size_)], part.raw(), part.bytes(), stream);
       break;
-    case Operation::broadcast:
-      copy(place.at(rank_), place.at(collective.root), collective.buffer.bytes(), stream);
-      break;
+    case Operation::broadcast: copy(place.at(rank_), place.at(root), buffer.bytes(), stream); break;
     case Operation::barrier: break;
   }
   flags_.meet(after, stream);
-}
-
-void IpcEngine::reduce_own_part(const CollectiveCall& collective, const Place& place) {
-  const Range own = partition(collective.buffer.numel(), size_, rank_);
-  const std::size_t begin =
-      static_cast<std::size_t>(own.begin) * size_of(collective.buffer.dtype());
-  for (int r = 0; r < size_; ++r) sources_[index(r)] = targets_[index(r)] = place.at(r) + begin;
-  std::span<std::byte* const> targets = targets_;
-  if (collective.operation == Operation::reduce_scatter) {
-    targets_[0] = collective.part.raw();
-    targets = targets.first(1);
-  }
-  kernels::tree_reduce(collective.buffer.dtype(), sources_, targets, own.size(), device_);
 }
 
 void IpcEngine::ring(const CollectiveCall& collective, const Place& place, cudaStream_t stream) {
@@ -189,11 +180,6 @@ void IpcEngine::ring(const CollectiveCall& collective, const Place& place, cudaS
   flags_.signal((rank_ - 1 + size_) % size_, acknowledge);
   flags_.await((rank_ + 1) % size_, acknowledge);
   flags_.run(stream);
-}
-
-void IpcEngine::copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) const {
-  if (bytes > 0 && to != from)
-    call("ipc", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/collectives/object_collectives.h"
@@ -24,68 +25,52 @@
 namespace lockstep::dist {
 namespace {
 
+/// Of elements that NCCL adds; what it only moves are bytes to it.
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return ncclFloat32;
     case DType::f64: return ncclFloat64;
-    case DType::f16: return ncclFloat16;
-    case DType::bf16: return ncclBfloat16;
     case DType::i32: return ncclInt32;
     case DType::i64: return ncclInt64;
-    case DType::u8: return ncclUint8;
+    default: fail<DTypeError>("[nccl] it does not add {}", dtype);
   }
-  fail<DTypeError>("[nccl] {} is none of its types", dtype);
 }
-
-bool is_16_bit(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 class NcclEngine final : public DeviceEngine {
  public:
   NcclEngine(EngineKind kind, Device device, HostCommunicator& host);
   ~NcclEngine() override;
 
-  EngineKind kind() const override { return kind_; }
+  std::string_view algorithm() const override { return name_of(kind_); }
   Storage allocate(std::size_t bytes) override;
-  RegionPlace place_of(const Tensor&) const override { return {}; }
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   std::string failure() override;
   void abort(const Stream&) noexcept override {
-    *living_ = nullptr;
     if (comm_) (void)ncclCommAbort(std::exchange(comm_, nullptr));
   }
 
  private:
-  void call(std::string_view function, ncclResult_t result) { call(function, result, timeout_); }
-  void call(std::string_view function, ncclResult_t result, Seconds limit);
+  void call(std::string_view function, ncclResult_t result, std::optional<Seconds> limit = {});
   void all_reduce(const Tensor& data, cudaStream_t stream);
   void reduce_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream);
   void share_parts(const Tensor& buffer, cudaStream_t stream);
-  void send(const std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
-  void receive(std::byte* data, const Tensor& of, Range range, int peer, cudaStream_t stream);
+  /// Sends to_peer(r) to every rank r and receives from_peer(r) from it, all at the same time.
+  using PeerBytes = std::function<std::span<std::byte>(int peer)>;
+  void exchange(const PeerBytes& to_peer, const PeerBytes& from_peer, cudaStream_t stream);
 
   HostCommunicator& host_;
   EngineKind kind_;
   Device device_;
   int rank_, size_;
-  Seconds timeout_;
-  ncclComm_t comm_ = nullptr;
-  /// Its communicator as memory knows it, which may live longer: null once it has ended.
-  std::shared_ptr<ncclComm_t> living_ = std::make_shared<ncclComm_t>();
+  /// Null once it has ended. Shared with the memory of allocate(), which may live longer.
+  std::shared_ptr<ncclComm_t> shared_ = std::make_shared<ncclComm_t>(nullptr);
+  ncclComm_t& comm_ = *shared_;
   std::vector<Tensor> slots_;  // parts from the peers: the last is used, recorded steps use others
 };
 
-std::byte* at(const Tensor& tensor, std::int64_t element) {
-  return tensor.raw() + static_cast<std::size_t>(element) * size_of(tensor.dtype());
-}
-
 // Rank 0 draws the id; the host's communicator brings it to all.
 NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
-    : host_(host),
-      kind_(kind),
-      device_(device),
-      rank_(host.rank()),
-      size_(host.size()),
-      timeout_(host.timeout()) {
+    : host_(host), kind_(kind), device_(device), rank_(host.rank()), size_(host.size()) {
   cuda::call("nccl", "cudaSetDevice", cudaSetDevice(device.index));
   ncclUniqueId id{};
   if (rank_ == 0) call("ncclGetUniqueId", ncclGetUniqueId(&id));
@@ -101,18 +86,16 @@ NcclEngine::NcclEngine(EngineKind kind, Device device, HostCommunicator& host)
     abort(Stream::current(device_));
     throw;
   }
-  *living_ = comm_;
 }
 
 NcclEngine::~NcclEngine() {
   slots_.clear();
-  *living_ = nullptr;
   if (!comm_) return;
   // Every stream has been waited for. What NCCL still does for peers ends soon. But finalize may
   // also wait for ranks that end later, or never: then abort.
   try {
-    call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(timeout_, Seconds(1)));
-    (void)ncclCommDestroy(comm_);
+    call("ncclCommFinalize", ncclCommFinalize(comm_), std::min(host_.timeout(), Seconds(1)));
+    (void)ncclCommDestroy(std::exchange(comm_, nullptr));
   } catch (const CommError&) {
     abort(Stream::current(device_));
   }
@@ -120,12 +103,14 @@ NcclEngine::~NcclEngine() {
 
 // Waits while NCCL says "in progress", until the limit. Meanwhile the host's transport notices
 // ranks that give up or are killed.
-void NcclEngine::call(std::string_view function, ncclResult_t result, Seconds limit) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+void NcclEngine::call(std::string_view function, ncclResult_t result,
+                      std::optional<Seconds> limit) {
+  const Seconds patience = limit.value_or(host_.timeout());
+  const auto end = std::chrono::steady_clock::now() + patience;
   for (unsigned round = 0; result == ncclInProgress; host_.transport().relax(round++)) {
     if (std::chrono::steady_clock::now() > end)
       fail<CommError>("[nccl] rank {}: {} has not ended after {:g} s", rank_, function,
-                      limit.count());
+                      patience.count());
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess)
       result = asked;
   }
@@ -151,8 +136,8 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   zero_memory(data, bytes);
   void* registration = nullptr;
   call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
-  const auto release = [data, registration, living = living_] {
-    if (*living) (void)ncclCommDeregister(*living, registration);
+  const auto release = [data, registration, comm = shared_] {
+    if (*comm) (void)ncclCommDeregister(*comm, registration);
     (void)ncclMemFree(data);
   };
   return Storage::adopt(data, bytes, release, device_);
@@ -162,79 +147,65 @@ void NcclEngine::enqueue(const CollectiveCall& collective, const Stream& on) {
   check<CommError>(comm_ != nullptr, "[nccl] rank {}: aborted", rank_);
   const auto stream = static_cast<cudaStream_t>(on.native());
   const Tensor& buffer = collective.buffer;
-  const auto count = static_cast<std::size_t>(buffer.numel());
-  if (count == 0) return;
-  const Range own = partition(buffer.numel(), size_, rank_);
+  if (buffer.numel() == 0) return;
   switch (collective.operation) {
     case Operation::all_reduce: return all_reduce(buffer, stream);
     case Operation::reduce_scatter: return reduce_parts(buffer, collective.part.raw(), stream);
     case Operation::all_gather:
       cuda::call("nccl", "cudaMemcpyAsync",
-                 cudaMemcpyAsync(at(buffer, own.begin), collective.part.raw(),
+                 cudaMemcpyAsync(part_of(buffer, size_, rank_).data(), collective.part.raw(),
                                  collective.part.bytes(), cudaMemcpyDefault, stream));
       return share_parts(buffer, stream);
     case Operation::broadcast:
-      return call("ncclBroadcast",
-                  ncclBroadcast(buffer.raw(), buffer.raw(), count, type_of(buffer.dtype()),
-                                collective.root, comm_, stream));
+      return call("ncclBroadcast", ncclBroadcast(buffer.raw(), buffer.raw(), buffer.bytes(),
+                                                 ncclUint8, collective.root, comm_, stream));
     case Operation::barrier: return;
   }
 }
 
 void NcclEngine::all_reduce(const Tensor& data, cudaStream_t stream) {
-  if (kind_ == EngineKind::nccl && !is_16_bit(data.dtype()))
+  if (kind_ == EngineKind::nccl && !adds_16_bit(Operation::all_reduce, data.dtype()))
     return call("ncclAllReduce",
                 ncclAllReduce(data.raw(), data.raw(), static_cast<std::size_t>(data.numel()),
                               type_of(data.dtype()), ncclSum, comm_, stream));
-  reduce_parts(data, at(data, partition(data.numel(), size_, rank_).begin), stream);
+  reduce_parts(data, part_of(data, size_, rank_).data(), stream);
   share_parts(data, stream);
 }
 
-void NcclEngine::send(const std::byte* data, const Tensor& of, Range range, int peer,
-                      cudaStream_t stream) {
-  if (range.size() > 0)
-    call("ncclSend", ncclSend(data, static_cast<std::size_t>(range.size()), type_of(of.dtype()),
-                              peer, comm_, stream));
-}
-
-void NcclEngine::receive(std::byte* data, const Tensor& of, Range range, int peer,
-                         cudaStream_t stream) {
-  if (range.size() > 0)
-    call("ncclRecv", ncclRecv(data, static_cast<std::size_t>(range.size()), type_of(of.dtype()),
-                              peer, comm_, stream));
+void NcclEngine::exchange(const PeerBytes& to_peer, const PeerBytes& from_peer,
+                          cudaStream_t stream) {
+  call("ncclGroupStart", ncclGroupStart());
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    if (const std::span<std::byte> out = to_peer(r); !out.empty())
+      call("ncclSend", ncclSend(out.data(), out.size(), ncclUint8, r, comm_, stream));
+    if (const std::span<std::byte> in = from_peer(r); !in.empty())
+      call("ncclRecv", ncclRecv(in.data(), in.size(), ncclUint8, r, comm_, stream));
+  }
+  call("ncclGroupEnd", ncclGroupEnd());
 }
 
 // target := the tree sum of this rank's part of every rank's buffer
 void NcclEngine::reduce_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
-  const Range own = partition(buffer.numel(), size_, rank_);
-  const std::int64_t slot = own.size() * static_cast<std::int64_t>(size_of(buffer.dtype()));
-  if (slots_.empty() || slots_.back().numel() < slot * (size_ - 1))
-    slots_.push_back(Tensor::empty({slot * (size_ - 1)}, DType::u8, device_));
-  std::vector<const std::byte*> sources(index(size_), at(buffer, own.begin));
-  call("ncclGroupStart", ncclGroupStart());
-  for (int r = 0, k = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const Range theirs = partition(buffer.numel(), size_, r);
-    std::byte* const place = slots_.back().raw() + slot * k++;
-    sources[index(r)] = place;
-    send(at(buffer, theirs.begin), buffer, theirs, r, stream);
-    receive(place, buffer, own, r, stream);
-  }
-  call("ncclGroupEnd", ncclGroupEnd());
-  kernels::tree_reduce(buffer.dtype(), sources, std::span(&target, 1), own.size(), device_);
+  const std::span<std::byte> own = part_of(buffer, size_, rank_);
+  const std::int64_t needed = static_cast<std::int64_t>(own.size()) * (size_ - 1);
+  if (slots_.empty() || slots_.back().numel() < needed)
+    slots_.push_back(Tensor::empty({needed}, DType::u8, device_));
+  const auto slot = [&](int peer) {
+    const std::size_t number = index(peer < rank_ ? peer : peer - 1);
+    return std::span(slots_.back().raw() + number * own.size(), own.size());
+  };
+  exchange([&](int peer) { return part_of(buffer, size_, peer); }, slot, stream);
+  std::vector<const std::byte*> sources;
+  for (int r = 0; r < size_; ++r) sources.push_back(r == rank_ ? own.data() : slot(r).data());
+  const std::int64_t elements = partition(buffer.numel(), size_, rank_).size();
+  kernels::tree_reduce(buffer.dtype(), sources, std::span(&target, 1), elements, device_);
 }
 
 // Every rank's part to all others.
 void NcclEngine::share_parts(const Tensor& buffer, cudaStream_t stream) {
-  const Range own = partition(buffer.numel(), size_, rank_);
-  call("ncclGroupStart", ncclGroupStart());
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const Range theirs = partition(buffer.numel(), size_, r);
-    send(at(buffer, own.begin), buffer, own, r, stream);
-    receive(at(buffer, theirs.begin), buffer, theirs, r, stream);
-  }
-  call("ncclGroupEnd", ncclGroupEnd());
+  exchange([&](int) { return part_of(buffer, size_, rank_); },
+           [&](int peer) { return part_of(buffer, size_, peer); }, stream);
 }
 
 }  // namespace

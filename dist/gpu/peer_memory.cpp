@@ -1,11 +1,10 @@
 #include "lockstep/dist/gpu/peer_memory.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
+#include <random>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/handle.h"
@@ -20,8 +19,7 @@ using cuda::call;
 struct Card {
   std::uint64_t process = 0;  // a number that only threads of one process share
   std::uint64_t bytes = 0;
-  std::int32_t device = 0;
-  std::int32_t padding = 0;
+  std::int64_t device = 0;
   std::byte* data = nullptr;
   const std::shared_ptr<void>* owner = nullptr;  // of the data, for threads of the same process
   cudaIpcMemHandle_t handle{};
@@ -45,16 +43,13 @@ struct Mapping {
 };
 
 std::uint64_t this_process() {
-  static const std::uint64_t number = [] {
-    std::uint64_t drawn = 0;
-    check<CommError>(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn,
-                     "[ipc] no random bytes to tell processes apart");
-    return drawn;
-  }();
-  return number ^ static_cast<std::uint64_t>(::getpid());  // a child that was forked is another
+  static const std::uint64_t drawn = std::random_device{}();
+  return drawn << 32 |
+         static_cast<std::uint32_t>(::getpid());  // a child that was forked is another
 }
 
 std::shared_ptr<void> allocate_zeroed(std::size_t bytes, Device device) {
+  call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
   void* data = nullptr;
   call("ipc", "cudaMalloc", cudaMalloc(&data, bytes));
   std::shared_ptr<void> memory(data, [index = device.index](void* m) {
@@ -71,27 +66,24 @@ void allow_access(int own, int peer) {
   call("ipc", "cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&possible, own, peer));
   check<UsageError>(possible, "[ipc] GPU {} cannot address the memory of GPU {}", own, peer);
   const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
-  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+  if (error == cudaErrorPeerAccessAlreadyEnabled)
     (void)cudaGetLastError();
-    return;
-  }
-  call("ipc", "cudaDeviceEnablePeerAccess", error);
+  else
+    call("ipc", "cudaDeviceEnablePeerAccess", error);
 }
 
-/// What `step` failed with; empty if it went well.
-std::string failure_of(const std::function<void()>& step) {
+/// Takes a step on every rank. If it fails on some, throws E on all and names the first of them.
+template <class E>
+void take_together(HostCommunicator& host, const std::function<void()>& step) {
+  std::string failure;
   try {
     step();
-    return "";
   } catch (const Error& error) {
-    return error.what();
+    failure = error.what();
   }
-}
-
-/// The first rank with a failure; their number if there is none.
-int first_of(const std::vector<std::string>& failures) {
-  const auto has = [](const std::string& failure) { return !failure.empty(); };
-  return static_cast<int>(std::ranges::find_if(failures, has) - failures.begin());
+  const std::vector<std::string> failures = gather_text(host, failure);
+  for (std::size_t r = 0; r < failures.size(); ++r)
+    check<E>(failures[r].empty(), "[ipc] rank {}: {}", r, failures[r]);
 }
 
 std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
@@ -108,7 +100,7 @@ std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
 
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
-    allow_access(mapping.device, card.device);
+    allow_access(mapping.device, static_cast<int>(card.device));
     mapping.owned.push_back(*card.owner);
     return card.data;
   }
@@ -131,44 +123,33 @@ void zero_memory(void* data, std::size_t bytes) {
 }
 
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
-  const auto mapping = std::make_shared<Mapping>(device.index);
   std::shared_ptr<void> own;
-  const std::string no_memory = failure_of([&] {
-    call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
-    own = allocate_zeroed(bytes, device);
-    mapping->owned.push_back(own);
-  });
-  Card mine;
-  mine.process = this_process();
-  mine.bytes = bytes;
-  mine.device = device.index;
-  mine.data = static_cast<std::byte*>(own.get());
-  mine.owner = &own;
-  std::string no_reach = failure_of([&] {
-    if (own && host.size() > 1)
+  take_together<DeviceError>(host, [&] { own = allocate_zeroed(bytes, device); });
+  Card mine{.process = this_process(),
+            .bytes = bytes,
+            .device = device.index,
+            .data = static_cast<std::byte*>(own.get()),
+            .owner = &own};
+  take_together<ReachError>(host, [&] {
+    if (host.size() > 1)
       call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
   });
 
   const std::vector<Card> cards = gather_cards(mine, host);
+  const auto mapping = std::make_shared<Mapping>(device.index);
+  mapping->owned.push_back(own);
   SharedRegion memory{bytes, {}, mapping};
-  if (no_memory.empty() && no_reach.empty())
-    no_reach = failure_of([&] {
+  try {  // together, also because nobody may free memory before it is mapped everywhere
+    take_together<ReachError>(host, [&] {
       for (int r = 0; r < host.size(); ++r)
         memory.base.push_back(r == host.rank() ? mine.data : address(cards[index(r)], *mapping));
     });
-  // All ranks have it, or none. And nobody may free memory before it is mapped everywhere.
-  const auto without_memory = gather_text(host, no_memory);
-  const auto without_reach = gather_text(host, no_reach);
-  if (first_of(without_memory) == host.size() && first_of(without_reach) == host.size())
-    return memory;
-  mapping->unmap();
-  host.barrier("peer memory given up").wait();  // nor while it is mapped
-  for (int r = 0; r < host.size(); ++r) {
-    const std::string& memory_failure = without_memory[index(r)];
-    check<DeviceError>(memory_failure.empty(), "[ipc] rank {}: {}", r, memory_failure);
+  } catch (const ReachError&) {
+    mapping->unmap();
+    host.barrier("peer memory given up").wait();  // nor while it is mapped
+    throw;
   }
-  const int r = first_of(without_reach);
-  fail<ReachError>("[ipc] rank {}: {}", r, without_reach[index(r)]);
+  return memory;
 }
 
 }  // namespace lockstep::dist

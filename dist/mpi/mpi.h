@@ -10,20 +10,11 @@
 /// called if a communicator has failed or still exists, because it could then wait for ever; mpirun
 /// ends the other ranks as soon as one has exited without it.
 
-#include <cstddef>
 #include <memory>
 
 #include "lockstep/dist/collectives/fabric.h"
 
 namespace lockstep::dist {
-
-/// A collective is cut into pieces of so many bytes, of which several are under way at once. MPI
-/// counts elements in an int; and Open MPI 4.1 carries out a large non-blocking all-reduce in few
-/// large rounds, in which it adds nothing while data travel. Pieces overlap the two. Measured
-/// with 2 and 4 ranks on 2 cores, 8 MiB: 3.5 and 7.3 ms as a whole, 2.0 and 5.7 ms in pieces of 256
-/// KiB, 2.3 and 5.7 ms by the blocking MPI_Allreduce. Between 256 KiB and 1 MiB pieces hardly
-/// differ.
-inline constexpr std::size_t mpi_piece_bytes = 512 * 1024;
 
 bool mpi_available();
 
@@ -31,6 +22,6 @@ bool mpi_available();
 /// until all have called. `timeout` limits that, and every wait in which nothing moves. Throws
 /// CommError if the ranks have not come by then; UsageError in a build without MPI, or if another
 /// launcher has started the ranks.
-std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes = mpi_piece_bytes);
+std::shared_ptr<Fabric> mpi_fabric(Seconds timeout);
 
 }  // namespace lockstep::dist

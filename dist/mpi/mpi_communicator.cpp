@@ -25,45 +25,13 @@ bool by_parts(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_gather;
 }
 
-/// Whether MPI would have to add 16-bit elements, which it does not know.
-bool sums_narrow(const CallHeader& header) {
-  const bool sums =
-      header.operation == Operation::all_reduce || header.operation == Operation::reduce_scatter;
-  return sums && size_of(header.dtype) == 2;
-}
-
-/// The type as which the elements travel.
-DType travelling(const CallHeader& header) {
-  return sums_narrow(header) ? DType::f32 : header.dtype;
-}
-
-/// Where this rank's part of the elements begins, whatever the buffer's shape.
-std::byte* own_part(const Tensor& buffer, int size, int rank) {
-  const Range own = partition(buffer.numel(), size, rank);
-  return buffer.raw() + static_cast<std::size_t>(own.begin) * size_of(buffer.dtype());
-}
-
-bool is_done(MPI_Request& request) {
-  int done = 0;
-  check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-  return done != 0;
-}
-
-int ranks_of(MPI_Comm comm) {
-  int size = 0;
-  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
-  return size;
-}
-
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes)
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout)
     : QueuedCommunicator(ranks_of(comm), timeout),
       comm_(comm),
       size_(ranks_of(comm)),
-      piece_bytes_(std::clamp<std::size_t>(piece_bytes, 8, std::size_t{1} << 30)),  // an int
       backoff_(MpiProcess::get().ranks_here()),
-      notes_(comm),
       peers_(index(size_)) {
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
@@ -76,7 +44,7 @@ MpiCommunicator::~MpiCommunicator() {
   MpiProcess::get().communicator_gone();
   try {
     advance();  // what nobody has waited for may have ended
-    notes_.tell_all({.kind = MpiNote::Kind::leaves, .calls = front_});
+    tell_all(comm_, {.kind = MpiNote::Kind::leaves, .calls = front_});
     if (front_ == next_) return;
     MpiProcess::get().failed();
   } catch (const std::exception&) {
@@ -144,21 +112,20 @@ void MpiCommunicator::compare_headers(const CallHeader& mine) {
 void MpiCommunicator::start_moving(const Call& call) {
   const Tensor &buffer = call.arguments.buffer, &part = call.arguments.part;
   const Operation operation = call.header.operation;
-  const std::int64_t count = call.header.count;
-  const std::int64_t piece = piece_elements(travelling(call.header));
-  const int parts = by_parts(operation) ? size_ : 1;
-  const std::int64_t largest_part = partition(count, parts, 0).size();
   for (int peer = 0; peer < size_; ++peer) recorder_.heard(peer, call.header);
   memory_->moving = buffer;
-  if (sums_narrow(call.header)) {
+  if (adds_16_bit(operation, buffer.dtype())) {
     memory_->moving = Tensor::empty(buffer.shape());
     kernels::cast(buffer, memory_->moving);
   }
   phase_ = Phase::moving;  // if memory is short, this rank is still agreeing
   started_ = ended_ = 0;
+  const std::int64_t piece = piece_elements();
+  const int parts = by_parts(operation) ? size_ : 1;
+  const std::int64_t largest_part = partition(call.header.count, parts, 0).size();
   pieces_ = operation == Operation::barrier ? 0 : (largest_part + piece - 1) / piece * parts;
   if (operation == Operation::all_gather && part.bytes() > 0)
-    std::memmove(own_part(buffer, size_, rank_), part.raw(), part.bytes());
+    std::memmove(part_of(buffer, size_, rank_).data(), part.raw(), part.bytes());
 }
 
 bool MpiCommunicator::move_pieces(const Call& call) {
@@ -172,9 +139,8 @@ bool MpiCommunicator::move_pieces(const Call& call) {
 }
 
 void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number) {
-  const DType dtype = travelling(header);
-  const std::size_t width = size_of(dtype);
-  const std::int64_t piece = piece_elements(dtype);
+  const std::size_t width = size_of(memory_->moving.dtype());
+  const std::int64_t piece = piece_elements();
   const int parts = by_parts(header.operation) ? size_ : 1;
   const int owner = static_cast<int>(number % parts);
   const Range part = partition(header.count, parts, owner);
@@ -185,7 +151,7 @@ void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number)
   std::byte* const data = memory_->moving.raw() + static_cast<std::size_t>(begin) * width;
   const auto n = static_cast<int>(elements);
   const auto bytes = static_cast<int>(static_cast<std::size_t>(elements) * width);
-  const MPI_Datatype type = mpi_type(dtype);
+  const MPI_Datatype type = mpi_type(memory_->moving.dtype());
   MPI_Request* const request = &requests_[static_cast<std::size_t>(number % pieces_at_once)];
   switch (header.operation) {
     case Operation::all_reduce:
@@ -198,10 +164,10 @@ void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number)
                 "MPI_Ireduce");
       break;
     case Operation::all_gather:
-      check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, owner, comm_, request), "MPI_Ibcast");
-      break;
     case Operation::broadcast:
-      check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, header.root, comm_, request), "MPI_Ibcast");
+      check_mpi(MPI_Ibcast(data, bytes, MPI_BYTE, by_parts(header.operation) ? owner : header.root,
+                           comm_, request),
+                "MPI_Ibcast");
       break;
     case Operation::barrier: break;
   }
@@ -209,9 +175,10 @@ void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number)
 
 void MpiCommunicator::finish(Call& call) {
   const Tensor &buffer = call.arguments.buffer, &part = call.arguments.part;
-  if (sums_narrow(call.header)) kernels::cast(memory_->moving, buffer);  // rounds once
-  if (call.header.operation == Operation::reduce_scatter && part.bytes() > 0)
-    std::memmove(part.raw(), own_part(buffer, size_, rank_), part.bytes());
+  const Operation operation = call.header.operation;
+  if (adds_16_bit(operation, buffer.dtype())) kernels::cast(memory_->moving, buffer);
+  if (operation == Operation::reduce_scatter && part.bytes() > 0)
+    std::memmove(part.raw(), part_of(buffer, size_, rank_).data(), part.bytes());
   memory_->moving = Tensor();
   told_ = false;
 }
@@ -234,16 +201,15 @@ Seconds MpiCommunicator::now() const { return std::chrono::steady_clock::now().t
 
 void MpiCommunicator::look_around(bool tell) {
   if (front_ == next_ || phase_ == Phase::comparing) return;  // everybody is about to know
-  while (const std::optional<MpiNotes::Received> received = notes_.next()) {
-    const MpiNote& note = received->note;
-    Peer& peer = peers_[index(received->from)];
-    switch (note.kind) {
+  while (const std::optional<MpiNote> note = next_note(comm_)) {
+    Peer& peer = peers_[index(note->from)];
+    switch (note->kind) {
       case MpiNote::Kind::waits:
-        peer.begun = note.header.sequence + 1;
-        recorder_.heard(received->from, note.header);
+        peer.begun = note->header.sequence + 1;
+        recorder_.heard(note->from, note->header);
         break;
-      case MpiNote::Kind::leaves: peer.left = note.calls; break;
-      case MpiNote::Kind::gave_up: give_up(true, note.reason());
+      case MpiNote::Kind::leaves: peer.left = note->calls; break;
+      case MpiNote::Kind::gave_up: give_up(true, note->reason());
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
@@ -255,7 +221,7 @@ void MpiCommunicator::look_around(bool tell) {
   }
   if (!tell || told_) return;
   told_ = true;
-  notes_.tell_all({.kind = MpiNote::Kind::waits, .header = front().header});
+  tell_all(comm_, {.kind = MpiNote::Kind::waits, .header = front().header});
 }
 
 std::string MpiCommunicator::awaited() const {
@@ -270,7 +236,7 @@ std::string MpiCommunicator::awaited() const {
 
 void MpiCommunicator::tell_failure(std::string_view reason, bool consequence) noexcept {
   MpiProcess::get().failed();
-  if (!consequence) notes_.tell_all(MpiNote::gave_up(reason));  // else all have been told
+  if (!consequence) tell_all(comm_, MpiNote::gave_up(reason));  // else all have been told
 }
 
 }  // namespace lockstep::dist

@@ -40,7 +40,7 @@ class MpiCommunicator final : public QueuedCommunicator {
  public:
   /// Takes `comm` for itself, and never frees it: MPI_Comm_free is collective, and this object may
   /// end on one rank alone. The communicators of a program are few.
-  MpiCommunicator(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes);
+  MpiCommunicator(MPI_Comm comm, Seconds timeout);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -52,6 +52,13 @@ class MpiCommunicator final : public QueuedCommunicator {
   Seconds now() const override;
 
  private:
+  /// A collective is cut into pieces of so many bytes, of which several are under way at once. MPI
+  /// counts elements in an int; and Open MPI 4.1 carries out a large non-blocking all-reduce in few
+  /// large rounds, in which it adds nothing while data travel. Pieces overlap the two. Measured
+  /// with 2 and 4 ranks on 2 cores, 8 MiB: 3.5 and 7.3 ms as a whole, 2.0 and 5.7 ms in pieces of
+  /// 256 KiB, 2.3 and 5.7 ms by the blocking MPI_Allreduce. Between 256 KiB and 1 MiB pieces hardly
+  /// differ.
+  static constexpr std::int64_t piece_bytes = 512 * 1024;
   static constexpr std::int64_t pieces_at_once = 8;
 
   /// Where the call at the front is.
@@ -87,8 +94,8 @@ class MpiCommunicator final : public QueuedCommunicator {
   void start_moving(const Call& call);
   bool move_pieces(const Call& call);
   void start_piece(const CallHeader& header, std::int64_t number);
-  std::int64_t piece_elements(DType dtype) const {
-    return static_cast<std::int64_t>(piece_bytes_ / size_of(dtype));
+  std::int64_t piece_elements() const {
+    return piece_bytes / static_cast<std::int64_t>(size_of(memory_->moving.dtype()));
   }
   using Communicator::finish;
   void finish(Call& call);
@@ -99,9 +106,7 @@ class MpiCommunicator final : public QueuedCommunicator {
 
   MPI_Comm comm_;
   int rank_ = 0, size_;
-  std::size_t piece_bytes_;
   Backoff backoff_;
-  MpiNotes notes_;
 
   Phase phase_ = Phase::agreeing;
   std::unique_ptr<Memory> memory_ = std::make_unique<Memory>();

@@ -15,11 +15,7 @@ namespace {
 /// something else.
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(MPI_Comm comm, Seconds timeout, std::size_t piece_bytes)
-      : comm_(comm),
-        timeout_(timeout),
-        piece_bytes_(piece_bytes),
-        meeting_(comm, timeout, piece_bytes) {}
+  MpiFabric(MPI_Comm comm, Seconds timeout) : comm_(comm), meeting_(comm, timeout) {}
 
   int rank() const override { return meeting_.rank(); }
   int size() const override { return meeting_.size(); }
@@ -29,24 +25,22 @@ class MpiFabric final : public Fabric {
     meeting_.barrier("connect").wait();
     MPI_Comm copy = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(comm_, &copy), "MPI_Comm_dup");
-    return std::make_unique<MpiCommunicator>(copy, timeout_, piece_bytes_);
+    return std::make_unique<MpiCommunicator>(copy, meeting_.timeout());
   }
 
-  std::shared_ptr<Fabric> split(int color) override {
+  std::shared_ptr<Fabric> split(const std::vector<int>& members) override {
     meeting_.barrier("split").wait();
     MPI_Comm group = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_split(comm_, color < 0 ? MPI_UNDEFINED : color, rank(), &group),
-              "MPI_Comm_split");
-    if (group == MPI_COMM_NULL) return nullptr;
-    return std::make_shared<MpiFabric>(group, timeout_, piece_bytes_);
+    const int color = members.empty() ? MPI_UNDEFINED : members.front();
+    check_mpi(MPI_Comm_split(comm_, color, rank(), &group), "MPI_Comm_split");
+    if (members.empty()) return nullptr;
+    return std::make_shared<MpiFabric>(group, meeting_.timeout());
   }
 
   void abort(std::string_view reason) noexcept override { meeting_.abort(reason); }
 
  private:
   MPI_Comm comm_;
-  Seconds timeout_;
-  std::size_t piece_bytes_;
   MpiCommunicator meeting_;  // over comm_ itself
 };
 
@@ -57,10 +51,7 @@ MPI_Comm everybody(Seconds timeout) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &request), "MPI_Ibarrier");
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (unsigned round = 0;; backoff.relax(round++)) {
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done) break;
+  for (unsigned round = 0; !is_done(request); backoff.relax(round++)) {
     if (std::chrono::steady_clock::now() < deadline) continue;
     MpiProcess::get().failed();
     fail<CommError>("[mpi] timed out after {:g} s, waiting for all ranks to join", timeout.count());
@@ -74,9 +65,9 @@ MPI_Comm everybody(Seconds timeout) {
 
 bool mpi_available() { return true; }
 
-std::shared_ptr<Fabric> mpi_fabric(Seconds timeout, std::size_t piece_bytes) {
+std::shared_ptr<Fabric> mpi_fabric(Seconds timeout) {
   MpiProcess::get(timeout);
-  auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout, piece_bytes);
+  auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout);
   // Each rank that MPI has not started would be a world of 1 and train alone.
   if (const std::optional<LaunchInfo> launch = read_environment())
     check<UsageError>(launch->size == fabric->size(),

@@ -37,35 +37,33 @@ MpiNote MpiNote::gave_up(std::string_view reason) {
   return note;
 }
 
-void MpiNotes::tell_all(const MpiNote& note) noexcept {
+void tell_all(MPI_Comm comm, const MpiNote& note) noexcept {
   try {
-    int rank = 0, size = 0;
-    check_mpi(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
-    check_mpi(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
+    int rank = 0;
+    check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
     outbox().remove_if(is_sent);
-    Outgoing& outgoing = outbox().emplace_back(
-        Outgoing{note, std::vector<MPI_Request>(index(size), MPI_REQUEST_NULL)});
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      check_mpi(MPI_Isend(&outgoing.note, sizeof note, MPI_BYTE, peer, tag, comm_,
-                          &outgoing.requests[index(peer)]),
-                "MPI_Isend");
-    }
+    Outgoing& outgoing = outbox().emplace_back(Outgoing{note, {}});
+    for (int peer = 0; peer < ranks_of(comm); ++peer)
+      if (peer != rank)
+        check_mpi(MPI_Isend(&outgoing.note, sizeof note, MPI_BYTE, peer, tag, comm,
+                            &outgoing.requests.emplace_back(MPI_REQUEST_NULL)),
+                  "MPI_Isend");
   } catch (const std::exception&) {
     // A rank that misses the note waits until its timeout.
   }
 }
 
-std::optional<MpiNotes::Received> MpiNotes::next() noexcept {
+std::optional<MpiNote> next_note(MPI_Comm comm) noexcept {
   int arrived = 0;
   MPI_Status status;
-  if (MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &arrived, &status) != MPI_SUCCESS || !arrived)
+  if (MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &arrived, &status) != MPI_SUCCESS || !arrived)
     return {};
-  Received received{status.MPI_SOURCE, {}};
-  if (MPI_Recv(&received.note, sizeof received.note, MPI_BYTE, received.from, tag, comm_,
-               MPI_STATUS_IGNORE) != MPI_SUCCESS)
+  MpiNote note;
+  if (MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, tag, comm, MPI_STATUS_IGNORE) !=
+      MPI_SUCCESS)
     return {};
-  return received;
+  note.from = status.MPI_SOURCE;
+  return note;
 }
 
 }  // namespace lockstep::dist

@@ -26,6 +26,7 @@ struct MpiNote {
   };
 
   Kind kind = Kind::waits;
+  int from = -1;  ///< the rank that sent it, in a note that has arrived
   std::uint64_t calls = 0;
   CallHeader header{};
   std::array<char, 1024> text{};
@@ -35,22 +36,10 @@ struct MpiNote {
 };
 static_assert(std::is_trivially_copyable_v<MpiNote>);
 
-class MpiNotes {
- public:
-  explicit MpiNotes(MPI_Comm comm) : comm_(comm) {}
+/// Sends a note to all other ranks of `comm`, without waiting for them. Best effort.
+void tell_all(MPI_Comm comm, const MpiNote& note) noexcept;
 
-  /// Sends a note to all other ranks, without waiting for them. Best effort.
-  void tell_all(const MpiNote& note) noexcept;
-
-  struct Received {
-    int from;
-    MpiNote note;
-  };
-  /// The next note that has arrived, if any. Best effort.
-  std::optional<Received> next() noexcept;
-
- private:
-  MPI_Comm comm_;
-};
+/// The next note that has arrived, if any. Best effort.
+std::optional<MpiNote> next_note(MPI_Comm comm) noexcept;
 
 }  // namespace lockstep::dist

@@ -18,6 +18,18 @@ void check_mpi(int code, std::string_view function) {
   fail<CommError>("{} failed: {}", function, text.data());
 }
 
+bool is_done(MPI_Request& request) {
+  int done = 0;
+  check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  return done != 0;
+}
+
+int ranks_of(MPI_Comm comm) {
+  int size = 0;
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  return size;
+}
+
 MpiProcess& MpiProcess::get(Seconds timeout) {
   static MpiProcess process(timeout);  // its destructor runs when the program exits
   return process;
@@ -48,7 +60,7 @@ MpiProcess::MpiProcess(Seconds timeout) {
   MPI_Comm here = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
             "MPI_Comm_split_type");
-  check_mpi(MPI_Comm_size(here, &ranks_here_), "MPI_Comm_size");
+  ranks_here_ = ranks_of(here);
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &everybody_), "MPI_Comm_dup");
 }
 
@@ -58,9 +70,7 @@ void MpiProcess::finalize() const {
   const Backoff backoff(ranks_here_);
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Ibarrier(everybody_, &request);
-  int done = 0;
-  for (unsigned round = 0; !done; backoff.relax(round++))
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  for (unsigned round = 0; !is_done(request);) backoff.relax(round++);
   MPI_Finalize();
 }
 

@@ -46,4 +46,7 @@ class MpiProcess {
 /// Throws CommError with MPI's own message unless `code` is MPI_SUCCESS.
 void check_mpi(int code, std::string_view function);
 
+bool is_done(MPI_Request& request);
+int ranks_of(MPI_Comm comm);
+
 }  // namespace lockstep::dist

@@ -5,32 +5,30 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <random>
 #include <thread>
 #include <utility>
 
+#include "lockstep/core/hash.h"
 #include "lockstep/dist/transport/regions.h"
 
 namespace lockstep::dist {
-
 namespace {
 
-using Nanoseconds = std::int64_t;
+using std::chrono::duration_cast, std::chrono::nanoseconds;
 
-constexpr Nanoseconds call_time = 100;
-constexpr Nanoseconds first_jump = 1'000'000;  // of an idle world; doubled while nothing moves
-constexpr Nanoseconds longest_jump = 1'000'000'000;
+constexpr nanoseconds call_time{100};
+constexpr nanoseconds first_jump{1'000'000};  // of an idle world; doubled while nothing moves
+constexpr nanoseconds longest_jump{1'000'000'000};
 constexpr int nobody = -1;
-
-Nanoseconds nanoseconds(Seconds time) { return static_cast<Nanoseconds>(time.count() * 1e9); }
-Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
 
 // Unwinds the thread of a lost rank. Not an std::exception: ordinary code does not catch it.
 struct Lost {};
 
 struct Message {
-  Nanoseconds arrival;
+  nanoseconds arrival;
   std::vector<std::byte> bytes;
   std::size_t taken = 0;
 };
@@ -38,16 +36,16 @@ struct Message {
 struct Channel {
   std::deque<Message> messages;
   std::size_t bytes = 0;
-  Nanoseconds last_arrival = 0;
+  nanoseconds last_arrival{0};
 };
 
 struct RankState {
-  enum class Doing { running, waiting, stalled, ended };
-  Doing doing = Doing::running;
+  bool waiting = false;  // until something happens to it
   bool stirred = false;  // something happened to it since it last began to wait
   bool lost = false;
   bool gone = false;  // its transport is destroyed, or it is lost
-  Nanoseconds stalled_until = 0;
+  bool ended = false;
+  nanoseconds stalled_until{0};
   std::uint64_t calls = 0;
   std::condition_variable turn;
 };
@@ -56,8 +54,6 @@ struct RankState {
 // here, except the baton itself.
 class SimWorld {
  public:
-  using Program = std::function<void(int rank, std::unique_ptr<Transport>)>;
-
   explicit SimWorld(const SimOptions& given)
       : options(given),
         regions(given.size),
@@ -65,77 +61,61 @@ class SimWorld {
         ranks_(index(given.size)),
         channels_(index(given.size) * index(given.size)) {}
 
-  SimReport run(const Program& program);
+  SimReport run(const SimProgram& program);
 
   RankState& state(int rank) { return ranks_[index(rank)]; }
   Channel& channel(int from, int to) { return channels_[index(from) * ranks_.size() + index(to)]; }
-  Nanoseconds clock() const { return clock_; }
+  nanoseconds clock() const { return clock_; }
 
   void begin_call(int rank);  // time passes, faults strike
+  void begin_move(int rank);  // the same, and another rank may run
   void yield(int rank);       // another rank may run
-  void maybe_yield(int rank);
   void leave(int rank);
   void stir(int rank);  // something happened to it: it must look again
   void stir_all();
-  void stir_at(Nanoseconds time, int rank) { events_.emplace(time, rank); }
+  void stir_at(nanoseconds time, int rank) { events_.emplace(time, rank); }
   void moved() { jump_ = first_jump; }
   void abort(std::string_view reason);
   void check_aborted() const {
-    if (aborted_) throw PeerError(reason_);
+    if (aborted_) throw PeerError(*aborted_);
   }
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   std::size_t some_of(std::size_t most) { return below(2) ? most : 1 + below(most); }
-  void record(std::initializer_list<std::uint64_t> what);
+  void record(std::initializer_list<std::uint64_t> what) {
+    for (const std::uint64_t value : what) trace_.add(value);
+  }
 
   const SimOptions options;
   RegionTable regions;
 
  private:
   int pick();
-  void happen();     // events whose time has come
   void skip_time();  // nobody can run
   void pass_baton(int to);
   void wait_for_baton(int rank);
-  void run_rank(int rank, const Program& program);
+  void run_rank(int rank, const SimProgram& program);
 
   std::mt19937_64 random_;
   std::deque<RankState> ranks_;  // a deque: condition variables cannot move
   std::vector<Channel> channels_;
-  Nanoseconds clock_ = 0;
-  Nanoseconds jump_ = first_jump;
-  using Event = std::pair<Nanoseconds, int>;  // something reaches this rank
+  nanoseconds clock_{0};
+  nanoseconds jump_ = first_jump;
+  using Event = std::pair<nanoseconds, int>;  // something reaches this rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  bool aborted_ = false;
-  std::string reason_;
+  std::optional<std::string> aborted_;  // why
+  Fnv1a trace_;
   SimReport report_;
 
   std::mutex mutex_;  // guards the baton
-  std::condition_variable all_ended_;
   int holder_ = nobody;
 };
 
-void SimWorld::record(std::initializer_list<std::uint64_t> what) {
-  for (const std::uint64_t value : what) {  // FNV-1a, by words
-    report_.trace = (report_.trace ^ value) * 0x100000001b3u;
-  }
-}
-
 // ---- the baton ----
 
-void SimWorld::happen() {
-  while (!events_.empty() && events_.top().first <= clock_) {
-    const int rank = events_.top().second;
-    events_.pop();
-    stir(rank);
-  }
-}
-
 void SimWorld::stir(int rank) {
-  RankState& it = state(rank);
-  it.stirred = true;
-  const bool awake = it.doing == RankState::Doing::stalled && clock_ >= it.stalled_until;
-  if (it.doing == RankState::Doing::waiting || awake) it.doing = RankState::Doing::running;
+  state(rank).stirred = true;
+  state(rank).waiting = false;
 }
 
 void SimWorld::stir_all() {
@@ -153,28 +133,26 @@ void SimWorld::skip_time() {
 }
 
 int SimWorld::pick() {
+  const auto can_run = [this](const RankState& it) {
+    return !it.ended && !it.waiting && clock_ >= it.stalled_until;
+  };
   for (;; skip_time()) {
-    happen();
-    std::uint64_t candidates = 0;
-    bool all_ended = true;
-    for (const RankState& it : ranks_) {
-      candidates += it.doing == RankState::Doing::running;
-      all_ended &= it.doing == RankState::Doing::ended;
-    }
-    if (all_ended) return nobody;
+    for (; !events_.empty() && events_.top().first <= clock_; events_.pop())
+      stir(events_.top().second);
+    if (std::ranges::all_of(ranks_, &RankState::ended)) return nobody;
+    const auto candidates = std::ranges::count_if(ranks_, can_run);
     if (candidates == 0) continue;
-    std::uint64_t chosen = below(candidates);
-    for (int rank = 0; rank < options.size; ++rank) {
-      if (state(rank).doing == RankState::Doing::running && chosen-- == 0) return rank;
-    }
+    std::uint64_t chosen = below(static_cast<std::uint64_t>(candidates));
+    for (int rank = 0; rank < options.size; ++rank)
+      if (can_run(state(rank)) && chosen-- == 0) return rank;
   }
 }
 
 void SimWorld::pass_baton(int to) {
-  record({'b', static_cast<std::uint64_t>(to), static_cast<std::uint64_t>(clock_)});
+  record({'b', static_cast<std::uint64_t>(to), static_cast<std::uint64_t>(clock_.count())});
   const std::lock_guard lock(mutex_);
   holder_ = to;
-  (to == nobody ? all_ended_ : state(to).turn).notify_one();
+  if (to != nobody) state(to).turn.notify_one();
 }
 
 void SimWorld::wait_for_baton(int rank) {
@@ -203,20 +181,22 @@ void SimWorld::begin_call(int rank) {
       leave(rank);
       throw Lost{};
     }
-    me.stalled_until = clock_ + nanoseconds(fault.duration);
-    me.doing = RankState::Doing::stalled;
+    me.stalled_until = clock_ + duration_cast<nanoseconds>(fault.duration);
     stir_at(me.stalled_until, rank);
     yield(rank);
   }
+  check_aborted();
 }
 
-void SimWorld::maybe_yield(int rank) {
+void SimWorld::begin_move(int rank) {
+  begin_call(rank);
   if (below(static_cast<std::uint64_t>(options.switch_one_in)) == 0) yield(rank);
+  check_aborted();
 }
 
 void SimWorld::abort(std::string_view reason) {
-  if (std::exchange(aborted_, true)) return;
-  reason_ = reason;
+  if (aborted_) return;
+  aborted_ = reason;
   stir_all();
 }
 
@@ -238,7 +218,7 @@ class SimTransport final : public Transport {
   std::size_t receive(int peer, std::span<std::byte> bytes) override;
   SharedRegion allocate(std::size_t bytes) override;
   void relax(unsigned) override;
-  Seconds now() const override { return seconds(world_.clock()); }
+  Seconds now() const override { return world_.clock(); }
   void abort(std::string_view reason) noexcept override {
     if (!world_.state(rank_).lost) world_.abort(reason);  // a lost rank says nothing
   }
@@ -249,30 +229,26 @@ class SimTransport final : public Transport {
 };
 
 std::size_t SimTransport::send(int peer, std::span<const std::byte> bytes) {
-  world_.begin_call(rank_);
-  world_.maybe_yield(rank_);
-  world_.check_aborted();
+  world_.begin_move(rank_);
   check<PeerError>(!world_.state(peer).gone, "rank {} is gone", peer);
   Channel& stream = world_.channel(rank_, peer);
   const std::size_t room = std::min(world_.options.channel_bytes - stream.bytes, bytes.size());
   if (room == 0) return 0;
   const std::size_t count = world_.some_of(room);
-  const auto longest = static_cast<std::uint64_t>(nanoseconds(world_.options.max_delay));
-  const auto delay = static_cast<Nanoseconds>(world_.below(longest + 1));
+  const auto longest = duration_cast<nanoseconds>(world_.options.max_delay).count();
+  const nanoseconds delay(world_.below(static_cast<std::uint64_t>(longest) + 1));
   stream.last_arrival = std::max(stream.last_arrival, world_.clock() + delay);
   stream.messages.push_back({stream.last_arrival, {bytes.begin(), bytes.begin() + count}});
   stream.bytes += count;
   world_.stir_at(stream.last_arrival, peer);
   world_.moved();
-  world_.record(
-      {'s', index(rank_), index(peer), count, static_cast<std::uint64_t>(stream.last_arrival)});
+  world_.record({'s', index(rank_), index(peer), count,
+                 static_cast<std::uint64_t>(stream.last_arrival.count())});
   return count;
 }
 
 std::size_t SimTransport::receive(int peer, std::span<std::byte> bytes) {
-  world_.begin_call(rank_);
-  world_.maybe_yield(rank_);
-  world_.check_aborted();
+  world_.begin_move(rank_);
   Channel& stream = world_.channel(peer, rank_);
   check<PeerError>(!stream.messages.empty() || !world_.state(peer).gone || bytes.empty(),
                    "rank {} is gone", peer);
@@ -292,8 +268,7 @@ std::size_t SimTransport::receive(int peer, std::span<std::byte> bytes) {
 }
 
 SharedRegion SimTransport::allocate(std::size_t bytes) {
-  world_.begin_call(rank_);
-  world_.maybe_yield(rank_);
+  world_.begin_move(rank_);
   check<CommError>(has_shared_memory(), "this world has no shared memory");
   world_.stir_all();  // this rank may be the last one that the others wait for
   return world_.regions.allocate(*this, bytes, world_.options.join_timeout,
@@ -302,17 +277,16 @@ SharedRegion SimTransport::allocate(std::size_t bytes) {
 
 void SimTransport::relax(unsigned) {
   world_.begin_call(rank_);
-  world_.check_aborted();
-  RankState& me = world_.state(rank_);
   // A rank must not sleep through what happened since it last looked.
-  if (!std::exchange(me.stirred, false)) me.doing = RankState::Doing::waiting;
+  RankState& me = world_.state(rank_);
+  me.waiting = !std::exchange(me.stirred, false);
   world_.yield(rank_);
   world_.check_aborted();
 }
 
 // ---- a run ----
 
-void SimWorld::run_rank(int rank, const Program& program) {
+void SimWorld::run_rank(int rank, const SimProgram& program) {
   wait_for_baton(rank);
   try {
     program(rank, std::make_unique<SimTransport>(*this, rank));
@@ -322,30 +296,26 @@ void SimWorld::run_rank(int rank, const Program& program) {
     report_.errors[index(rank)] = std::current_exception();
   }
   leave(rank);
-  state(rank).doing = RankState::Doing::ended;
+  state(rank).ended = true;
   pass_baton(pick());
 }
 
-SimReport SimWorld::run(const Program& program) {
+SimReport SimWorld::run(const SimProgram& program) {
   report_.errors.resize(ranks_.size());
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.size; ++rank)
     threads.emplace_back([&, rank] { run_rank(rank, program); });
   pass_baton(pick());
-  {
-    std::unique_lock lock(mutex_);
-    all_ended_.wait(lock, [&] { return holder_ == nobody; });
-  }
   for (std::thread& thread : threads) thread.join();
   for (const RankState& it : ranks_) report_.lost.push_back(it.lost);
-  report_.end = seconds(clock_);
+  report_.end = clock_;
+  report_.trace = trace_.value();
   return std::move(report_);
 }
 
 }  // namespace
 
-SimReport simulate(const SimOptions& options,
-                   const std::function<void(int rank, std::unique_ptr<Transport>)>& program) {
+SimReport simulate(const SimOptions& options, const SimProgram& program) {
   check<UsageError>(options.size >= 1, "[simulate] a world has at least 1 rank, got {}",
                     options.size);
   return SimWorld(options).run(program);

@@ -58,10 +58,12 @@ struct SimReport {
   std::uint64_t trace = 0;                 ///< hash of everything that happened, in order
 };
 
+/// What a rank does.
+using SimProgram = std::function<void(int rank, std::unique_ptr<Transport>)>;
+
 /// Runs `program` on every rank and returns when all have ended. The program must wait only through
 /// its transport, and must not catch exceptions that it does not know: a lost rank is unwound by
 /// one. Throws UsageError for a size below 1. What the program throws is in the report.
-SimReport simulate(const SimOptions& options,
-                   const std::function<void(int rank, std::unique_ptr<Transport>)>& program);
+SimReport simulate(const SimOptions& options, const SimProgram& program);
 
 }  // namespace lockstep::dist

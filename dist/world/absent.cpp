@@ -8,7 +8,7 @@ namespace lockstep::dist {
 #ifdef LOCKSTEP_NO_MPI
 bool mpi_available() { return false; }
 
-std::shared_ptr<Fabric> mpi_fabric(Seconds, std::size_t) {
+std::shared_ptr<Fabric> mpi_fabric(Seconds) {
   fail<UsageError>(
       "[mpi] this build has no MPI: install libopenmpi-dev and openmpi-bin and build again");
 }

@@ -20,15 +20,14 @@ struct FabricOptions {
   EngineKind engine = EngineKind::automatic;  ///< for tensors on GPUs
 };
 
-/// The communicator of a rank over `transport`, with an engine for
-/// GPUs in builds that drive them. Collective.
+/// The communicator of a rank over `transport`, with an engine for GPUs in builds that drive them.
+/// Collective.
 std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> transport,
                                                 const FabricOptions& options);
 
 /// Between ranks that are threads of one process: one fabric per rank, to be moved into that rank's
 /// thread. Throws UsageError for a size below 1. May be called by any thread.
-std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const ThreadsOptions& streams,
-                                                     const FabricOptions& options);
+std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options);
 
 /// Between processes, which meet in a rendezvous. `transport` is shm or tcp, or empty:
 ///

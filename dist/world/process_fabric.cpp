@@ -13,7 +13,6 @@ class ProcessFabric final : public Fabric {
   ProcessFabric(std::shared_ptr<Rendezvous> rendezvous, const std::vector<std::string>& node_names,
                 std::string wanted, const FabricOptions& options)
       : rendezvous_(std::move(rendezvous)),
-        names_(node_names),
         nodes_(node_map(node_names)),
         wanted_(std::move(wanted)),
         options_(options),
@@ -27,17 +26,16 @@ class ProcessFabric final : public Fabric {
   std::unique_ptr<Communicator> connect() override {
     return make_communicator(make_transport(), options_);
   }
-  std::shared_ptr<Fabric> split(int color) override;
+  std::shared_ptr<Fabric> split(const std::vector<int>& members) override;
   void abort(std::string_view reason) noexcept override { rendezvous_->abort(reason); }
 
  private:
   std::string_view choose_transport() const;
   std::unique_ptr<Transport> make_transport();
-  RendezvousOptions group_options(int color, const std::vector<int>& members);
-  std::shared_ptr<Rendezvous> group_rendezvous(int color, const std::vector<int>& members);
+  RendezvousOptions group_options(const std::vector<int>& members);
+  std::shared_ptr<Rendezvous> group_rendezvous(const std::vector<int>& members);
 
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::vector<std::string> names_;  // of the nodes, by rank
   NodeMap nodes_;
   std::string wanted_;
   FabricOptions options_;
@@ -60,32 +58,31 @@ std::unique_ptr<Transport> ProcessFabric::make_transport() {
   if (transport_ == "threads") return std::move(threads_transports(1).front());
   if (transport_ == "shm") return shm_transport(rendezvous_);
   if (transport_ == "tcp") return tcp_transport(rendezvous_);
-  const int node = nodes_.node_of[index(rank())];
-  if (!local_) local_ = group_rendezvous(node, nodes_.ranks[index(node)]);
+  if (!local_) local_ = group_rendezvous(nodes_.ranks[index(nodes_.node_of[index(rank())])]);
   auto local = local_->size() > 1 ? shm_transport(local_) : nullptr;
   return node_transport(tcp_transport(rendezvous_), std::move(local), nodes_);
 }
 
-/// Without the address. For a rank in none of the groups, its place is members.size().
-RendezvousOptions ProcessFabric::group_options(int color, const std::vector<int>& members) {
+/// Without the address. A rank without members is number 0 of 0.
+RendezvousOptions ProcessFabric::group_options(const std::vector<int>& members) {
   RendezvousOptions options;
   options.timeout = rendezvous_->timeout();
   options.credentials = rendezvous_->credentials();
   // Depends on all ancestors, in their order: groups of groups are different jobs.
   options.credentials.job =
-      fnv1a(fmt::format("{:016x} split {} color {}", options.credentials.job, ++splits_, color));
+      fnv1a(fmt::format("{:016x} split {} from rank {}", options.credentials.job, ++splits_,
+                        members.empty() ? -1 : members.front()));
   options.credentials.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   options.credentials.size = static_cast<int>(members.size());
   options.one_machine = std::ranges::all_of(
-      members, [&](int r) { return names_[index(r)] == names_[index(rank())]; });
+      members, [&](int r) { return nodes_.node_of[index(r)] == nodes_.node_of[index(rank())]; });
   options.own_address = rendezvous_->address();
   return options;
 }
 
 /// Collective over all ranks: the first member of each group listens and tells the others where.
-std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(int color,
-                                                            const std::vector<int>& members) {
-  RendezvousOptions options = group_options(color, members);
+std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(const std::vector<int>& members) {
+  RendezvousOptions options = group_options(members);
   const auto& [token, job, place, group_size] = options.credentials;
   Descriptor listener;
   if (place == 0 && group_size > 1) {
@@ -99,22 +96,16 @@ std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(int color,
   }
   const std::string mine = listener ? options.address.text() : "";
   const std::vector<std::string> addresses = rendezvous_->all_gather("groups", mine);
-  if (place >= group_size) return nullptr;
+  if (members.empty()) return nullptr;
   if (group_size > 1) options.address = Endpoint::parse(addresses[index(members[0])]);
   return join_rendezvous(options, std::move(listener));
 }
 
-std::shared_ptr<Fabric> ProcessFabric::split(int color) {
-  const std::vector<std::string> colors = rendezvous_->all_gather("split", std::to_string(color));
-  std::vector<int> members;
-  std::vector<std::string> names;
-  for (int r = 0; r < size() && color >= 0; ++r) {
-    if (colors[index(r)] != std::to_string(color)) continue;
-    members.push_back(r);
-    names.push_back(names_[index(r)]);
-  }
-  std::shared_ptr<Rendezvous> rendezvous = group_rendezvous(color, members);
+std::shared_ptr<Fabric> ProcessFabric::split(const std::vector<int>& members) {
+  std::shared_ptr<Rendezvous> rendezvous = group_rendezvous(members);
   if (!rendezvous) return nullptr;
+  std::vector<std::string> names;  // of the nodes: their numbers here
+  for (const int r : members) names.push_back(std::to_string(nodes_.node_of[index(r)]));
   return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options_);
 }
 

@@ -15,29 +15,29 @@ using Transports = std::vector<std::unique_ptr<Transport>>;
 /// What the ranks of one group share. The rank that comes first makes what all of them take.
 class Meeting {
  public:
-  Meeting(int size, const ThreadsOptions& streams) : size_(size), streams_(streams) {}
+  Meeting(int size_, const FabricOptions& options_) : size(size_), options(options_) {}
 
-  int size() const { return size_; }
+  const int size;
+  const FabricOptions options;
 
   /// The transport of this rank in the `number`-th connection among all.
   std::unique_ptr<Transport> take(int number, int rank) {
     const std::lock_guard lock(mutex_);
     Transports& transports = connections_[number];
-    if (transports.empty()) transports = threads_transports(size_, streams_);
+    if (transports.empty())
+      transports = threads_transports(size, {.join_timeout = options.communicator.timeout});
     return std::move(transports[index(rank)]);
   }
 
-  /// The meeting of the group with this color in the `number`-th split.
-  std::shared_ptr<Meeting> group(int number, int color, int size) {
+  /// The meeting of the group with these members in the `number`-th split.
+  std::shared_ptr<Meeting> group(int number, const std::vector<int>& members) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Meeting>& group = groups_[{number, color}];
-    if (!group) group = std::make_shared<Meeting>(size, streams_);
+    std::shared_ptr<Meeting>& group = groups_[{number, members.front()}];
+    if (!group) group = std::make_shared<Meeting>(static_cast<int>(members.size()), options);
     return group;
   }
 
  private:
-  const int size_;
-  const ThreadsOptions streams_;
   std::mutex mutex_;
   std::map<int, Transports> connections_;
   std::map<std::pair<int, int>, std::shared_ptr<Meeting>> groups_;
@@ -45,50 +45,30 @@ class Meeting {
 
 class ThreadsFabric final : public Fabric {
  public:
-  ThreadsFabric(std::shared_ptr<Meeting> meeting, int rank, const FabricOptions& options)
-      : meeting_(std::move(meeting)), rank_(rank), options_(options) {}
+  ThreadsFabric(std::shared_ptr<Meeting> meeting, int rank)
+      : meeting_(std::move(meeting)), rank_(rank) {}
 
   int rank() const override { return rank_; }
-  int size() const override { return meeting_->size(); }
+  int size() const override { return meeting_->size; }
   std::string_view transport() const override { return "threads"; }
 
   std::unique_ptr<Communicator> connect() override {
-    return make_communicator(meeting_->take(connections_++, rank_), options_);
+    return make_communicator(meeting_->take(connections_++, rank_), meeting_->options);
   }
 
-  std::shared_ptr<Fabric> split(int color) override {
-    make_control();
-    const Tensor mine = Tensor::full({1}, color, DType::i64);
-    const Tensor all = Tensor::empty({size()}, DType::i64);
-    control_->all_gather(mine, all, "split").wait();
+  std::shared_ptr<Fabric> split(const std::vector<int>& members) override {
     const int number = splits_++;
-    if (color < 0) return nullptr;
-    const auto colors = all.span<std::int64_t>();
-    const auto members = std::ranges::count(colors, color);
-    const auto before = std::ranges::count(colors.first(index(rank_)), color);
-    return std::make_shared<ThreadsFabric>(
-        meeting_->group(number, color, static_cast<int>(members)), static_cast<int>(before),
-        options_);
+    if (members.empty()) return nullptr;
+    const auto place = std::ranges::find(members, rank_) - members.begin();
+    return std::make_shared<ThreadsFabric>(meeting_->group(number, members),
+                                           static_cast<int>(place));
   }
 
-  void abort(std::string_view reason) noexcept override {
-    try {
-      make_control();
-      control_->abort(reason);
-    } catch (const std::exception&) {  // no memory: the others will time out
-    }
-  }
+  void abort(std::string_view) noexcept override {}  // no rank waits in connect() or split()
 
  private:
-  static constexpr int control_number = -1;  // no other connection's
-  void make_control() {
-    if (!control_) control_.emplace(meeting_->take(control_number, rank_), options_.communicator);
-  }
-
   std::shared_ptr<Meeting> meeting_;
   int rank_;
-  FabricOptions options_;
-  std::optional<HostCommunicator> control_;
   int connections_ = 0, splits_ = 0;
 };
 
@@ -101,13 +81,12 @@ std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> trans
   return std::make_unique<DeviceCommunicator>(std::move(host), options.engine);
 }
 
-std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const ThreadsOptions& streams,
-                                                     const FabricOptions& options) {
+std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options) {
   check<UsageError>(size >= 1, "[world] a world has at least 1 rank, got {}", size);
-  const auto meeting = std::make_shared<Meeting>(size, streams);
+  const auto meeting = std::make_shared<Meeting>(size, options);
   std::vector<std::shared_ptr<Fabric>> fabrics;
   for (int rank = 0; rank < size; ++rank)
-    fabrics.push_back(std::make_shared<ThreadsFabric>(meeting, rank, options));
+    fabrics.push_back(std::make_shared<ThreadsFabric>(meeting, rank));
   return fabrics;
 }
 

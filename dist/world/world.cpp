@@ -34,14 +34,6 @@ struct World::Membership {
     fabric->abort(reason);
   }
 
-  dist::Communicator& layer_communicator() {
-    if (!layers) {
-      layers = fabric->connect();
-      communicator->link_failure(*layers);
-    }
-    return *layers;
-  }
-
   std::shared_ptr<dist::Fabric> fabric;
   int local_rank;
   int local_size;
@@ -130,12 +122,24 @@ int World::size() const { return membership_->communicator->size(); }
 int World::local_rank() const { return membership_->local_rank; }
 int World::local_size() const { return membership_->local_size; }
 dist::Communicator& World::communicator() const { return *membership_->communicator; }
-dist::Communicator& World::layer_communicator() const { return membership_->layer_communicator(); }
 std::string_view World::transport() const { return membership_->fabric->transport(); }
 
+dist::Communicator& World::layer_communicator() const {
+  std::unique_ptr<dist::Communicator>& layers = membership_->layers;
+  if (!layers) {
+    layers = membership_->fabric->connect();
+    communicator().link_failure(*layers);
+  }
+  return *layers;
+}
+
 std::optional<World> World::split(int color) const {
-  communicator().barrier("split").wait();  // names a rank that calls something else, or nothing
-  std::shared_ptr<dist::Fabric> group = membership_->fabric->split(color);
+  const Tensor colors = Tensor::empty({size()}, DType::i64);
+  communicator().all_gather(Tensor::full({1}, color, DType::i64), colors, "split").wait();
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r)
+    if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
+  std::shared_ptr<dist::Fabric> group = membership_->fabric->split(members);
   if (!group) return {};
   return World(std::make_shared<Membership>(std::move(group), local_rank(), local_size()));
 }
@@ -155,14 +159,11 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
 void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
-  const dist::FabricOptions fabric = fabric_options(options);
-  const std::string transport = host_transport(options);
   check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
+  const auto fabrics = dist::threads_fabrics(size, fabric_options(options));
+  const std::string transport = host_transport(options);
   check<UsageError>(transport.empty() || transport == "threads",
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
-  dist::ThreadsOptions stream_options;
-  stream_options.join_timeout = options.timeout;
-  const auto fabrics = dist::threads_fabrics(size, stream_options, fabric);
   FirstError first;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left

@@ -119,7 +119,7 @@ void fail_while_connecting(int rank, Fabric& fabric) {
 }
 
 void fail_by_other_meeting(int rank, Fabric& fabric) {
-  const auto call = [&] { rank == 0 ? void(fabric.connect()) : void(fabric.split(1)); };
+  const auto call = [&] { rank == 0 ? void(fabric.connect()) : void(fabric.split({0, 1, 2})); };
   expect_text(error_of(call), rank == 0 ? "rank 1 called barrier #0 'split'"
                                         : "rank 0 called barrier #0 'connect'");
 }

@@ -35,6 +35,8 @@ TEST_CASE("world: options") {
   CHECK_THROWS_WITH_AS(World::join({.transport = "rdma"}), doctest::Contains("'rdma'"), UsageError);
   CHECK_THROWS_AS(World::join({.timeout = dist::Seconds(0)}), UsageError);
   CHECK_THROWS_AS(run_threads(2, {.transport = "shm"}, [](World&) {}), UsageError);
+  CHECK_THROWS_WITH_AS(run_threads(2, {.comm = "mpi"}, [](World&) {}),
+                       "[world] ranks as threads cannot use comm mpi", UsageError);
   CHECK_THROWS_AS(run_threads(0, {}, [](World&) {}), UsageError);
 }
 
