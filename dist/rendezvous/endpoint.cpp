@@ -46,8 +46,10 @@ Address unix_address(const std::string& path) {
   return address;
 }
 
-/// The first address of the host; or nothing, and the reason in `why`, if its name is not known.
+/// The first address of the host, or the socket's path; or nothing, and the reason in `why`, if the
+/// host's name is not known.
 std::optional<Address> resolve(const Endpoint& where, std::string& why) {
+  if (where.is_unix()) return unix_address(where.path);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -89,8 +91,8 @@ bool same_user(int socket) {
 Address own_address(int socket) {
   Address address;
   address.length = sizeof address.storage;
-  check<CommError>(getsockname(socket, address.get(), &address.length) == 0,
-                   "[socket] no local address: {}", system_message(errno));
+  const bool known = getsockname(socket, address.get(), &address.length) == 0;
+  check<CommError>(known, "[socket] no local address: {}", system_message(errno));
   return address;
 }
 
@@ -122,47 +124,16 @@ Descriptor make_sharing_socket(int family) {
   return result;
 }
 
-Descriptor listen_unix(const Endpoint& where) {
-  const Address address = unix_address(where.path);
-  remove_stale(where);
-  Descriptor listener = make_socket(AF_UNIX);
-  // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
-  const bool listening = fchmod(listener.get(), 0600) == 0 &&
-                         ::bind(listener.get(), address.get(), address.length) == 0 &&
-                         ::listen(listener.get(), SOMAXCONN) == 0;
-  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
-                   system_message(errno));
-  return listener;
-}
-
-Descriptor listen_tcp(const Endpoint& where, ListenScope scope) {
-  std::string why;
-  std::optional<Address> address = resolve(where, why);
-  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
-  Descriptor listener = make_sharing_socket(address->family());
-  const bool far = scope == ListenScope::other_machines;
-  if (far && is_loopback(numeric_host(address->get(), address->length)))
-    widen_to_all_addresses(*address);
-  int bound = ::bind(listener.get(), address->get(), address->length);
-  if (bound != 0 && errno == EADDRNOTAVAIL && far) {
-    widen_to_all_addresses(*address);
-    bound = ::bind(listener.get(), address->get(), address->length);
-  }
-  check<CommError>(bound == 0 && ::listen(listener.get(), SOMAXCONN) == 0,
-                   "[rendezvous] cannot listen on {}: {}", where.text(), system_message(errno));
-  return listener;
-}
-
 }  // namespace
 
 Endpoint Endpoint::parse(std::string_view text) {
-  if (text.starts_with("unix:/")) return {.path = std::string(text.substr(5)), .host = {}};
+  if (text.starts_with("unix:/")) return {.path = std::string(text.substr(5))};
   const std::size_t colon = text.rfind(':');
   if (colon != std::string_view::npos && colon > 0 && !text.starts_with("unix:")) {
     std::string_view host = text.substr(0, colon);
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
     const auto port = parse_number<std::uint16_t>(text.substr(colon + 1));
-    if (port && !host.empty()) return {.path = {}, .host = std::string(host), .port = *port};
+    if (port && !host.empty()) return {.host = std::string(host), .port = *port};
   }
   fail<UsageError>("[rendezvous] an address is unix:/PATH or HOST:PORT, got '{}'", text);
 }
@@ -173,24 +144,44 @@ std::string Endpoint::text() const {
   return fmt::format("{}{}{}:{}", colons ? "[" : "", host, colons ? "]" : "", port);
 }
 
-Descriptor listen_on(const Endpoint& where, ListenScope scope) {
-  return where.is_unix() ? listen_unix(where) : listen_tcp(where, scope);
+Descriptor listen_on(const Endpoint& where, bool one_machine) {
+  if (where.is_unix()) remove_stale(where);
+  std::string why;
+  std::optional<Address> address = resolve(where, why);
+  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
+  Descriptor listener = make_sharing_socket(address->family());
+  const auto bind_to_address = [&] {
+    // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
+    return (!where.is_unix() || ::fchmod(listener.get(), 0600) == 0) &&
+           ::bind(listener.get(), address->get(), address->length) == 0;
+  };
+  const bool far = !one_machine && !where.is_unix();
+  if (far && is_loopback(numeric_host(address->get(), address->length)))
+    widen_to_all_addresses(*address);
+  bool bound = bind_to_address();
+  if (!bound && errno == EADDRNOTAVAIL && far) {
+    widen_to_all_addresses(*address);
+    bound = bind_to_address();
+  }
+  const bool listening = bound && ::listen(listener.get(), SOMAXCONN) == 0;
+  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
+                   system_message(errno));
+  return listener;
 }
 
 Descriptor reserve_port(const std::string& host) {
   std::string why;
-  std::optional<Address> address = resolve({.path = {}, .host = host, .port = 0}, why);
+  std::optional<Address> address = resolve({.host = host}, why);
   check<CommError>(address.has_value(), "[rendezvous] no port at {}: {}", host, why);
   widen_to_all_addresses(*address);
   Descriptor port = make_sharing_socket(address->family());
-  check<CommError>(::bind(port.get(), address->get(), address->length) == 0,
-                   "[rendezvous] no free port: {}", system_message(errno));
+  const bool bound = ::bind(port.get(), address->get(), address->length) == 0;
+  check<CommError>(bound, "[rendezvous] no free port: {}", system_message(errno));
   return port;
 }
 
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why) {
-  const std::optional<Address> address =
-      where.is_unix() ? unix_address(where.path) : resolve(where, why);
+  const std::optional<Address> address = resolve(where, why);
   if (!address) return {};
   Descriptor socket = make_socket(address->family());
   int error = 0;

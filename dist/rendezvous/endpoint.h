@@ -14,8 +14,8 @@ namespace lockstep::dist {
 
 /// An address: "unix:/path" or "host:port" ("[::1]:7000" for IPv6).
 struct Endpoint {
-  std::string path;  ///< not empty: a Unix socket
-  std::string host;
+  std::string path{};  ///< not empty: a Unix socket
+  std::string host{};
   std::uint16_t port = 0;
 
   /// Throws UsageError for any other text.
@@ -24,14 +24,11 @@ struct Endpoint {
   std::string text() const;
 };
 
-/// Who can reach a TCP listener.
-enum class ListenScope { this_machine, other_machines };
-
 /// Listens on `where`. Port 0 takes any free port. A Unix socket gets mode 0600 and replaces the
 /// file of a dead process of this user. Over TCP it binds the address that the host's name stands
-/// for. For other machines it binds all addresses if that one is a loopback address or not ours.
-/// Throws CommError, with the address, if that is not possible.
-Descriptor listen_on(const Endpoint& where, ListenScope scope = ListenScope::this_machine);
+/// for. Unless all who connect are on `one_machine`, it binds all addresses if that one is a
+/// loopback address or not ours. Throws CommError, with the address, if that is not possible.
+Descriptor listen_on(const Endpoint& where, bool one_machine = true);
 
 /// Reserves a free port of this machine (see local_port()). Only a process that sets SO_REUSEADDR,
 /// as listen_on does, can listen at it while the descriptor is open. `host` gives the address

@@ -106,9 +106,7 @@ Token random_token() {
 
 Token read_token(int descriptor) {
   Token token{};
-  ssize_t got = 0;
-  do got = ::pread(descriptor, token.data(), token.size(), 0);
-  while (got < 0 && errno == EINTR);
+  const ssize_t got = TEMP_FAILURE_RETRY(::pread(descriptor, token.data(), token.size(), 0));
   check<UsageError>(got == std::ssize(token),
                     "[rendezvous] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
                     token.size(), got < 0 ? system_message(errno) : std::to_string(got));
@@ -147,8 +145,6 @@ Token hmac(const Token& key, std::string_view purpose,
 }
 
 struct Acceptor::Handshake {
-  explicit Handshake(Descriptor connection) : socket(std::move(connection)) {}
-
   /// Takes what has arrived of a message. True once it is whole.
   template <class T>
   bool receive(T& message) {
@@ -192,7 +188,7 @@ std::vector<AcceptedPeer> Acceptor::wait(Seconds at_most) {
     Descriptor peer = accept_from(listener_.get());
     if (!peer) break;
     if (running_.size() == most_handshakes) running_.erase(running_.begin());
-    running_.emplace_back(std::move(peer));
+    running_.push_back({.socket = std::move(peer)});
   }
   std::vector<AcceptedPeer> peers;
   std::erase_if(running_, [&](Handshake& handshake) { return !advance(handshake, peers); });

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -145,12 +146,11 @@ int Rendezvous::share_descriptor(std::string_view what, int descriptor) {
 std::string Rendezvous::address() const {
   if (options_.one_machine) return "127.0.0.1";
   if (!options_.own_address.empty()) return options_.own_address;
-  std::string result = "127.0.0.1";
-  for (const std::string& local : local_addresses()) {
-    result = local;
-    if (!is_loopback(local)) break;  // rank 0 may reach ranks beside it by loopback
-  }
-  return result;
+  const std::vector<std::string> all = local_addresses();
+  // Rank 0 may reach ranks beside it by loopback.
+  const auto far = std::ranges::find_if_not(all, is_loopback);
+  if (far != all.end()) return *far;
+  return all.empty() ? "127.0.0.1" : all.back();
 }
 
 std::vector<std::string> Rendezvous::local_addresses() const {
@@ -214,9 +214,7 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, De
   if (own.rank > 0) {
     sockets[0] = connect_to_rank(0, options.address, options);
   } else if (own.size > 1) {
-    if (!listener)
-      listener = listen_on(options.address, options.one_machine ? ListenScope::this_machine
-                                                                : ListenScope::other_machines);
+    if (!listener) listener = listen_on(options.address, options.one_machine);
     sockets = accept_higher_ranks(std::move(listener), options.address, options);
   }
   return std::make_shared<Rendezvous>(options, std::move(sockets));

@@ -50,7 +50,7 @@ std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
                          .purpose = Purpose::mesh,
                          .caller = "tcp",
                          .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
-  Endpoint here{.path = {}, .host = rendezvous.address(), .port = 0};
+  Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);
   here.port = local_port(listener.get());
   std::vector<Endpoint> endpoints;
