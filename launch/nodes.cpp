@@ -118,6 +118,10 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
 }
 
 Nodes::Nodes(const NodesOptions& options, int ranks) {
+  if (options.count <= 1) {
+    plan_ = local_job(ranks);
+    return;
+  }
   plan_.node = options.node;
   plan_.interface = options.interface;
   const dist::RendezvousOptions meeting = meeting_of(options);

@@ -59,7 +59,8 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const dist::Token
 /// machine.
 std::string choose_host(const std::string& interface, const std::vector<std::string>& reached);
 
-/// The connections of one node's launcher. Call it from one thread.
+/// The connections of one node's launcher: none if this machine is the only one. Call it from one
+/// thread.
 class Nodes {
  public:
   /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the

@@ -28,11 +28,9 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
   const int ranks = static_cast<int>(calls_.size());
   const std::size_t number = calls_[index(rank)]++;
   if (rounds_.size() == number) {
-    rounds_.push_back(std::make_shared<Round>());
-    rounds_[number]->bytes = bytes;
-    rounds_[number]->first_rank = rank;
-    rounds_[number]->missing.resize(index(ranks));
-    std::iota(rounds_[number]->missing.begin(), rounds_[number]->missing.end(), 0);
+    std::vector<int> all(index(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    rounds_.push_back(std::make_shared<Round>(Round{bytes, rank, std::move(all), {}}));
   }
   const std::shared_ptr<Round> round = rounds_[number];
   check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
