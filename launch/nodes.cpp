@@ -122,13 +122,11 @@ Nodes::Nodes(const NodesOptions& options, int ranks) {
     plan_ = local_job(ranks);
     return;
   }
-  plan_.node = options.node;
-  plan_.interface = options.interface;
   const dist::RendezvousOptions meeting = meeting_of(options);
   const auto rendezvous = dist::join_rendezvous(meeting);
   NodeCard own;
   try {
-    own = make_card(ranks, rendezvous->local_addresses());
+    own = make_card(options, ranks, rendezvous->local_addresses());
   } catch (const Error& error) {
     rendezvous->abort(fmt::format("[nodes] node {} gave up: {}", options.node, error.what()));
     throw;
@@ -147,10 +145,11 @@ Nodes::Nodes(const NodesOptions& options, int ranks) {
   }
 }
 
-NodeCard Nodes::make_card(int ranks, const std::vector<std::string>& reached) {
+NodeCard Nodes::make_card(const NodesOptions& options, int ranks,
+                          const std::vector<std::string>& reached) {
   NodeCard card{.ranks = ranks, .nonce = dist::random_token()};
-  if (plan_.node != 0) return card;
-  card.host = choose_host(plan_.interface, reached);
+  if (options.node != 0) return card;
+  card.host = choose_host(options.interface, reached);
   rendezvous_port_ = dist::reserve_port(card.host);
   master_port_ = dist::reserve_port(card.host);
   card.rendezvous_port = dist::local_port(rendezvous_port_.get());
@@ -175,13 +174,10 @@ void Nodes::receive() {
 
 void Nodes::receive_from(Peer& peer) {
   try {
-    while (peer.socket) {
-      using enum dist::FrameReader::State;
-      const dist::FrameReader::State state = peer.reader.read(peer.socket.get());
-      if (state == incomplete) return;
-      if (state == ended) return lose(peer, "the connection with its launcher has ended");
+    using enum dist::FrameReader::State;
+    while (peer.socket && peer.reader.read(peer.socket.get()) == complete)
       handle(peer, peer.reader.take());
-    }
+    if (peer.reader.ended()) lose(peer, "the connection with its launcher has ended");
   } catch (const CommError& error) {
     lose(peer, error.what());
   }

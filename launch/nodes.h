@@ -89,7 +89,8 @@ class Nodes {
     std::optional<JobResult> result{};
   };
 
-  NodeCard make_card(int ranks, const std::vector<std::string>& reached);
+  NodeCard make_card(const NodesOptions& options, int ranks,
+                     const std::vector<std::string>& reached);
   void receive_from(Peer& peer);
   void handle(Peer& peer, const dist::Frame& frame);
   void lose(Peer& peer, std::string_view how);

@@ -22,8 +22,6 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr int socket_flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-
 /// Any kind of socket address, ready for bind() and connect().
 struct Address {
   sockaddr_storage storage{};
@@ -108,17 +106,11 @@ void remove_stale(const Endpoint& where) {
   ::unlink(where.path.c_str());
 }
 
+/// It may be bound to an address that others have: a port whose last user is gone is free at once.
 Descriptor make_socket(int family) {
-  Descriptor result(::socket(family, socket_flags, 0));
+  Descriptor result(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   check<CommError>(static_cast<bool>(result), "[rendezvous] cannot make a socket: {}",
                    system_message(errno));
-  return result;
-}
-
-/// The address may be bound although others have it: a port whose last user is gone is free at
-/// once.
-Descriptor make_sharing_socket(int family) {
-  Descriptor result = make_socket(family);
   const int on = 1;
   setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return result;
@@ -149,7 +141,7 @@ Descriptor listen_on(const Endpoint& where, bool one_machine) {
   std::string why;
   std::optional<Address> address = resolve(where, why);
   check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
-  Descriptor listener = make_sharing_socket(address->family());
+  Descriptor listener = make_socket(address->family());
   const auto bind_to_address = [&] {
     // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
     return (!where.is_unix() || ::fchmod(listener.get(), 0600) == 0) &&
@@ -174,7 +166,7 @@ Descriptor reserve_port(const std::string& host) {
   std::optional<Address> address = resolve({.host = host}, why);
   check<CommError>(address.has_value(), "[rendezvous] no port at {}: {}", host, why);
   widen_to_all_addresses(*address);
-  Descriptor port = make_sharing_socket(address->family());
+  Descriptor port = make_socket(address->family());
   const bool bound = ::bind(port.get(), address->get(), address->length) == 0;
   check<CommError>(bound, "[rendezvous] no free port: {}", system_message(errno));
   return port;
@@ -184,15 +176,12 @@ Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::stri
   const std::optional<Address> address = resolve(where, why);
   if (!address) return {};
   Descriptor socket = make_socket(address->family());
-  int error = 0;
-  if (::connect(socket.get(), address->get(), address->length) != 0) {
-    error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      error = ETIMEDOUT;
-      socklen_t length = sizeof error;
-      if (wait_for(socket.get(), POLLOUT, deadline))
-        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    }
+  int error = ::connect(socket.get(), address->get(), address->length) == 0 ? 0 : errno;
+  if (error == EINPROGRESS || error == EINTR) {
+    error = ETIMEDOUT;
+    socklen_t length = sizeof error;
+    if (wait_for(socket.get(), POLLOUT, deadline))
+      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
   if (error != 0) {
     why = system_message(error);

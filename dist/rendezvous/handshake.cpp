@@ -22,15 +22,6 @@ namespace {
 
 constexpr std::size_t least_file = 32, most_file = 4096;
 
-Token hmac_of(std::span<const std::byte> key, std::span<const std::byte> message) {
-  Token code;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
-  check<Error>(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(),
-                    reinterpret_cast<unsigned char*>(code.data()), nullptr) != nullptr,
-               "[token] HMAC-SHA256 of {} bytes failed", message.size());
-  return code;
-}
-
 /// Compares in a time that does not tell where they differ.
 bool same(const Token& a, const Token& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -67,11 +58,10 @@ struct Admission {
 };
 static_assert(sizeof(Hello) == 32 && sizeof(Challenge) == 48 && sizeof(Proof) == 64 &&
               sizeof(Admission) == 512);
-static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Challenge> &&
-              std::is_trivially_copyable_v<Proof> && std::is_trivially_copyable_v<Admission>);
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
   return std::as_bytes(std::span(&value, 1));
 }
 
@@ -129,19 +119,20 @@ Token token_of_file(const std::string& path) {
                     "[token] the secret file '{}' must have {} to {} bytes, got {}{}", path,
                     least_file, most_file, size == most_file + 1 ? "more than " : "",
                     std::min(size, most_file));
-  constexpr std::string_view purpose = "lockstep secret file";
-  return hmac_of(std::span(bytes).first(size), std::as_bytes(std::span(purpose)));
+  return hmac(std::span(bytes).first(size), "lockstep secret file", {});
 }
 
-Token hmac(const Token& key, std::string_view purpose,
+Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts) {
-  std::vector<std::byte> message;
-  const auto append = [&](std::span<const std::byte> part) {
-    message.insert(message.end(), part.begin(), part.end());
-  };
-  append(std::as_bytes(std::span(purpose)));
-  for (const std::span<const std::byte> part : parts) append(part);
-  return hmac_of(key, message);
+  std::string message(purpose);
+  for (const std::span<const std::byte> part : parts)
+    message.append(reinterpret_cast<const char*>(part.data()), part.size());
+  Token code;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
+  check<Error>(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(),
+                    reinterpret_cast<unsigned char*>(code.data()), nullptr) != nullptr,
+               "[token] HMAC-SHA256 of {} bytes failed", message.size());
+  return code;
 }
 
 struct Acceptor::Handshake {

@@ -16,11 +16,16 @@ SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t
   return region;
 }
 
-std::shared_ptr<void> allocate_pages(std::size_t bytes) {
-  void* const pages =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  check<CommError>(pages != MAP_FAILED, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor) {
+  void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (pages == MAP_FAILED) return nullptr;
   return {pages, [bytes](void* p) { ::munmap(p, bytes); }};
+}
+
+std::shared_ptr<void> allocate_pages(std::size_t bytes) {
+  std::shared_ptr<void> pages = map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  check<CommError>(pages != nullptr, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+  return pages;
 }
 
 std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t bytes) {
