@@ -27,6 +27,8 @@ using dist::Seconds;
 namespace {
 
 constexpr std::size_t tail_lines = 20;  // of a failed rank's stderr
+constexpr Seconds grace{1};             // between a rank's failure and SIGTERM for the others
+constexpr Seconds patience{2};          // between SIGTERM, or a signal passed on, and SIGKILL
 
 enum class StreamKind { record, output, error };
 
@@ -64,7 +66,6 @@ class Launcher {
  private:
   void start_one(const std::vector<std::string>& command);
   Descriptor open_stream(StreamKind kind);
-  bool finished() const;
   bool ranks_finished() const;
   void wait_for_events();
   void read_stream(Stream& stream);
@@ -141,7 +142,8 @@ Launcher::~Launcher() {
 }
 
 int Launcher::run() {
-  while (!finished()) {
+  // The other nodes' ranks must have ended as well, unless the user wants to leave before.
+  while (!ranks_finished() || !(nodes_.result() || left_early_)) {
     wait_for_events();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
@@ -158,9 +160,6 @@ int Launcher::run() {
   write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }
-
-// The other nodes' ranks must have ended as well, unless the user wants to leave before.
-bool Launcher::finished() const { return ranks_finished() && (nodes_.result() || left_early_); }
 
 // All ranks and their streams have ended. A stream that stays open belongs to a process that a rank
 // left behind; it may write until the closing time.
@@ -224,15 +223,14 @@ void Launcher::collect_ended() {
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
     if (outcome.failed()) plan_to_stop();
   }
-  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(options_.grace);
+  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(grace);
 }
 
 // A rank has failed, here or on another node.
 void Launcher::plan_to_stop() {
   nodes_.stop();
   if (!schedule_.empty() || told_to_stop_) return;
-  schedule_ = {{Deadline(options_.grace), SIGTERM},
-               {Deadline(options_.grace + options_.patience), SIGKILL}};
+  schedule_ = {{Deadline(grace), SIGTERM}, {Deadline(grace + patience), SIGKILL}};
 }
 
 void Launcher::exchange_with_nodes() {
@@ -250,7 +248,7 @@ void Launcher::take_signal() {
   }
   interrupted_by_ = *number;
   nodes_.stop();
-  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(options_.patience), SIGKILL}};
+  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(patience), SIGKILL}};
 }
 
 void Launcher::send_due_signals() {

@@ -110,10 +110,11 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
   const auto far = std::ranges::find_if_not(reached, dist::is_loopback);
   if (interface.empty()) return far == reached.end() ? reached.front() : *far;
   const std::string host = dist::interface_address(interface);
-  check<UsageError>(!dist::is_loopback(host) || far == reached.end(),
-                    "[nodes] --interface {} is {} on node 0, which other machines cannot reach; "
-                    "they came to {}. There are: {}",
-                    interface, host, *far, dist::describe(dist::interfaces()));
+  if (dist::is_loopback(host) && far != reached.end())
+    fail<UsageError>(
+        "[nodes] --interface {} is {} on node 0, which other machines cannot reach; they came to "
+        "{}. There are: {}",
+        interface, host, *far, dist::describe(dist::interfaces()));
   return host;
 }
 

@@ -10,9 +10,6 @@ namespace lockstep::dist {
 
 namespace {
 
-/// How long the reason for a lost connection may take to arrive by another way (`watch`).
-constexpr Seconds reason_time{0.2};
-
 /// True if the other end has closed. It sends nothing before it is admitted, so bytes are an error.
 bool has_closed(int socket) {
   std::byte byte{};
@@ -116,7 +113,6 @@ std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint&
 }
 
 Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options) {
-  using std::chrono::milliseconds;
   const Credentials& own = options.credentials;
   const std::string me = fmt::format("[{}] {} {}", options.caller, options.members, own.rank);
   const auto watch = [&] {
@@ -130,7 +126,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     Descriptor socket = send_hello(where, own, options.purpose, deadline, why);
     if (!socket && reached) {
       for (const Deadline patience(reason_time); options.watch && !patience.passed(); watch())
-        std::this_thread::sleep_for(milliseconds(1));
+        std::this_thread::sleep_for(Seconds(0.001));
       fail<PeerError>("{}: {} {} no longer listens on {}: {}", me, options.members, peer,
                       where.text(), why);
     }
@@ -140,7 +136,8 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }
-    std::this_thread::sleep_for(milliseconds(std::min(5 << std::min(attempt, 5), 100)));
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(std::min(5 << std::min(attempt, 5), 100)));
   }
   fail<CommError>("{} did not find {} {} at {} within {:g} s: {}", me, options.members, peer,
                   where.text(), options.timeout.count(), why);

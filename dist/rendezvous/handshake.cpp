@@ -50,7 +50,6 @@ struct Proof {
   Token nonce;
   Token code;
 };
-using Welcome = Token;
 
 struct Admission {
   Decision decision;
@@ -236,7 +235,7 @@ Reply authenticate(int socket, const Credentials& own, Purpose purpose, const De
   const Proof proof{nonce, code("initiator")};
   transfer = send_all(socket, bytes_of(proof), deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  Welcome welcome{};
+  Token welcome{};
   transfer = receive_into(welcome, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
   return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::not_authentic};

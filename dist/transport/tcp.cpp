@@ -12,9 +12,6 @@ namespace lockstep::dist {
 
 namespace {
 
-/// How long the reason for a lost connection may take to arrive.
-constexpr Seconds reason_time{0.2};
-
 // ---- connecting ----
 
 /// Throws PeerError if any rank gave up, or if one of `ranks` is gone.
