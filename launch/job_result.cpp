@@ -33,17 +33,16 @@ std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
 }
 
 std::string describe(const std::string& name, const RankOutcome& outcome) {
-  std::string text = outcome.signal != 0
-                         ? fmt::format("{} was killed by signal {} ({})", name, outcome.signal,
-                                       strsignal(outcome.signal))
-                         : fmt::format("{} failed with exit code {}", name, outcome.exit_code);
+  const std::string text =
+      outcome.signal != 0 ? fmt::format("{} was killed by signal {} ({})", name, outcome.signal,
+                                        strsignal(outcome.signal))
+                          : fmt::format("{} failed with exit code {}", name, outcome.exit_code);
   if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
   if (outcome.record && !outcome.record->message.empty())
     return fmt::format("error: {}: {}\n", text, outcome.record->message);
   if (outcome.last_lines.empty()) return fmt::format("error: {}\n", text);
-  text = fmt::format("error: {}; the end of its stderr:\n", text);
-  for (const std::string& line : outcome.last_lines) text += fmt::format("  {}\n", line);
-  return text;
+  return fmt::format("error: {}; the end of its stderr:\n  {}\n", text,
+                     fmt::join(outcome.last_lines, "\n  "));
 }
 
 // The first rank that ended well before `failure`: the likely cause of a failure that has no other.
@@ -71,15 +70,6 @@ JobResult interrupted_by(int signal, const JobPlan& plan) {
   const std::string who = plan.nodes == 1 ? "" : fmt::format("node {} was ", plan.node);
   return {1, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
           Cause::interrupted};
-}
-
-JobResult lost_node(int node, std::string_view how) {
-  return {1, fmt::format("error: node {} is lost: {}\n", node, how), Cause::lost};
-}
-
-std::size_t first_cause(std::span<const JobResult> results) {
-  return static_cast<std::size_t>(std::ranges::min_element(results, {}, &JobResult::cause) -
-                                  results.begin());
 }
 
 }  // namespace lockstep::launch

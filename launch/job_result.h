@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/report.h"
@@ -51,12 +50,5 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan =
 
 /// The result of a job that a signal to the launcher ended.
 JobResult interrupted_by(int signal, const JobPlan& plan = {});
-
-/// The result of a launcher that has lost another node's; `how` as in "its launcher is gone".
-JobResult lost_node(int node, std::string_view how);
-
-/// Of several nodes' results, by node, the index of the one to report for all: the most likely
-/// first cause. (The clocks of two machines cannot tell which of two failures came first.)
-std::size_t first_cause(std::span<const JobResult> results);
 
 }  // namespace lockstep::launch

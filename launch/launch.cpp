@@ -73,9 +73,11 @@ class Launcher {
   void collect_ended();
   void take_signal();
   void send_due_signals();
-  void signal_all(int number);
+  // To whole groups, also to those whose rank has ended: it may have left children.
+  void signal_all(int number) {
+    for (const Rank& rank : ranks_) kill(-rank.process, number);
+  }
   void plan_to_stop();
-  void exchange_with_nodes();
   JobResult own_result() const;
 
   LaunchOptions options_;
@@ -90,7 +92,6 @@ class Launcher {
   std::optional<Deadline> closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   int interrupted_by_ = 0;     // the signal that the launcher got
-  bool left_early_ = false;    // it got it while other nodes' ranks were still running
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
 
@@ -142,19 +143,20 @@ Launcher::~Launcher() {
 }
 
 int Launcher::run() {
-  // The other nodes' ranks must have ended as well, unless the user wants to leave before.
-  while (!ranks_finished() || !(nodes_.result() || left_early_)) {
+  // The other nodes' ranks must have ended as well, unless the user wants to leave before: then
+  // take_signal() gives the result.
+  while (!ranks_finished() || !nodes_.result()) {
     wait_for_events();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
     take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
     collect_ended();
-    exchange_with_nodes();
+    nodes_.receive();
+    if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
+    if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
     send_due_signals();
   }
-  const JobResult result =
-      nodes_.result() ? *nodes_.result() : interrupted_by(interrupted_by_, job_.plan());
-  if (!nodes_.result()) nodes_.leave(result);
+  const JobResult& result = *nodes_.result();
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
@@ -233,17 +235,11 @@ void Launcher::plan_to_stop() {
   schedule_ = {{Deadline(grace), SIGTERM}, {Deadline(grace + patience), SIGKILL}};
 }
 
-void Launcher::exchange_with_nodes() {
-  nodes_.receive();
-  if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
-  if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
-}
-
 void Launcher::take_signal() {
   const std::optional<int> number = signals_.take();
   if (!number || interrupted_by_) return;
   if (ended_ == ranks_.size()) {
-    if (nodes_.reported()) interrupted_by_ = *number, left_early_ = true;
+    if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));
     return;
   }
   interrupted_by_ = *number;
@@ -257,11 +253,6 @@ void Launcher::send_due_signals() {
     signal_all(schedule_.front().number);
     schedule_.pop_front();
   }
-}
-
-// To whole groups, also to those whose rank has ended: it may have left children.
-void Launcher::signal_all(int number) {
-  for (const Rank& rank : ranks_) kill(-rank.process, number);
 }
 
 // Of the ranks of this node.

@@ -201,7 +201,7 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
 void Nodes::lose(Peer& peer, std::string_view how) {
   peer.socket.close();
   if (result_) return;
-  const JobResult lost = lost_node(peer.node, how);
+  const JobResult lost{1, fmt::format("error: node {} is lost: {}\n", peer.node, how), Cause::lost};
   if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
   stop();
 }
@@ -233,18 +233,22 @@ void Nodes::report(const JobResult& own) {
   receive();
 }
 
-void Nodes::leave(const JobResult& own) { send_result(plan_.node, own); }
+void Nodes::leave(const JobResult& own) {
+  result_ = own;
+  send_result(plan_.node, own);
+}
 
 /// Once all nodes have reported or are lost: node 0 tells the others. They conclude themselves if
-/// node 0 is lost.
+/// node 0 is lost. The most likely first cause counts, because the clocks of two machines cannot
+/// tell which of two failures came first.
 void Nodes::conclude() {
   const auto known = [](const Peer& peer) { return peer.result.has_value(); };
   if (!own_ || !std::ranges::all_of(peers_, known)) return;
   std::vector<JobResult> results{*own_};
   for (const Peer& peer : peers_) results.push_back(*peer.result);
-  const std::size_t first = first_cause(results);
-  result_ = results[first];
-  if (plan_.node == 0) send_result(static_cast<int>(first), *result_);
+  const auto first = std::ranges::min_element(results, {}, &JobResult::cause);
+  result_ = *first;
+  if (plan_.node == 0) send_result(static_cast<int>(first - results.begin()), *first);
 }
 
 }  // namespace lockstep::launch

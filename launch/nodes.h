@@ -76,9 +76,9 @@ class Nodes {
   bool stopping() const { return stopping_; }  ///< some node called stop(), or is lost
 
   void report(const JobResult& own);  ///< the ranks of this node have ended
-  void leave(const JobResult& own);   ///< the launcher ends before the job does, for this reason
+  void leave(const JobResult& own);   ///< the launcher ends before the job does, with this result
   bool reported() const { return own_.has_value(); }
-  /// The result of the job; nothing until all nodes have reported or are lost.
+  /// The result of the job; nothing until all nodes have reported or are lost, or we leave().
   const std::optional<JobResult>& result() const { return result_; }
 
  private:

@@ -28,7 +28,6 @@ struct Address {
   socklen_t length = 0;
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
 };
 
@@ -133,7 +132,7 @@ Endpoint Endpoint::parse(std::string_view text) {
 std::string Endpoint::text() const {
   if (is_unix()) return "unix:" + path;
   const bool colons = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", colons ? "[" : "", host, colons ? "]" : "", port);
+  return colons ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 Descriptor listen_on(const Endpoint& where, bool one_machine) {
@@ -173,7 +172,7 @@ Descriptor reserve_port(const std::string& host) {
 }
 
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why) {
-  const std::optional<Address> address = resolve(where, why);
+  std::optional<Address> address = resolve(where, why);
   if (!address) return {};
   Descriptor socket = make_socket(address->family());
   int error = ::connect(socket.get(), address->get(), address->length) == 0 ? 0 : errno;
@@ -210,7 +209,7 @@ Descriptor accept_from(int listener) {
 }
 
 std::string local_address(int socket) {
-  const Address address = own_address(socket);
+  Address address = own_address(socket);
   if (address.family() == AF_UNIX) return "";
   return numeric_host(address.get(), address.length);
 }
@@ -264,21 +263,21 @@ bool is_loopback(std::string_view host) {
   return text == "localhost";
 }
 
-void check_reachable(const std::vector<std::string>& addresses, int own) {
-  const auto far = std::ranges::find_if_not(addresses, is_loopback);
-  const auto loop = std::ranges::find_if(addresses, is_loopback);
-  if (far == addresses.end() || loop == addresses.end()) return;
-  const bool mine = is_loopback(addresses[index(own)]);
-  const auto culprit = mine ? own : loop - addresses.begin();
+void check_reachable(const std::vector<Endpoint>& ranks, int own) {
+  const auto far = std::ranges::find_if_not(ranks, is_loopback, &Endpoint::host);
+  const auto loop = std::ranges::find_if(ranks, is_loopback, &Endpoint::host);
+  if (far == ranks.end() || loop == ranks.end()) return;
+  const bool mine = is_loopback(ranks[index(own)].host);
+  const auto culprit = mine ? own : loop - ranks.begin();
   const std::string reason = fmt::format(
       "[interface] rank {} would be reached at {}, a loopback address, but rank {} at {} is on "
       "another machine",
-      culprit, addresses[index(culprit)], far - addresses.begin(), *far);
+      culprit, mine ? ranks[index(own)].host : loop->host, far - ranks.begin(), far->host);
   check<PeerError>(mine, "{}", reason);
   fail<CommError>(
       "{}; {} is what its connection with rank 0, or LOCKSTEP_INTERFACE, led to. Set "
       "LOCKSTEP_INTERFACE (lockstep-run: --interface) to one of: {}",
-      reason, addresses[index(own)], describe(interfaces()));
+      reason, ranks[index(own)].host, describe(interfaces()));
 }
 
 }  // namespace lockstep::dist

@@ -74,6 +74,7 @@ LaunchInfo read_ranks(const Getenv& get, const Names& names) {
   launch.local_rank = number(get, names.local_rank, present);
   launch.local_size = number(get, names.local_size, present);
   launch.node = text_or(get, names.node, "");
+  check_ranks(launch, names);
   return launch;
 }
 
@@ -95,7 +96,6 @@ LaunchInfo from_torchrun(const Getenv& get) {
     launch.job =
         fmt::format("{}:{}", text_or(get, "MASTER_ADDR", ""), text_or(get, "MASTER_PORT", ""));
   }
-  check_ranks(launch, torchrun_names);
   return launch;
 }
 
@@ -103,7 +103,6 @@ LaunchInfo from_mpirun(const Getenv& get) {
   LaunchInfo launch = read_ranks(get, mpirun_names);
   launch.launcher = "mpirun";
   launch.job = required(get, "PMIX_NAMESPACE", mpirun_names.rank);
-  check_ranks(launch, mpirun_names);
   return launch;
 }
 

@@ -25,20 +25,16 @@ Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Descriptor>
   for (Descriptor& socket : sockets) peers_.push_back({.socket = std::move(socket)});
 }
 
-void Rendezvous::read_frames() {
-  for (int r = 0; r < size(); ++r)
-    if (peers_[index(r)].socket) read_frames_of(r);
-}
-
 /// Takes only `abort` frames. Any other one waits for its exchange.
-void Rendezvous::read_frames_of(int rank) {
-  Peer& peer = peers_[index(rank)];
-  while (peer.reader.read(peer.socket.get()) == FrameReader::State::complete) {
-    if (peer.reader.peek().kind != FrameKind::abort) return;
-    const std::string reason = peer.reader.take().body;
-    if (!aborted_.empty()) continue;
-    aborted_ = reason.empty() ? no_reason : reason;
-    if (this->rank() == 0) pass_on_reason();
+void Rendezvous::read_frames() {
+  for (Peer& peer : peers_) {
+    while (peer.socket && peer.reader.read(peer.socket.get()) == FrameReader::State::complete &&
+           peer.reader.peek().kind == FrameKind::abort) {
+      const std::string reason = peer.reader.take().body;
+      if (!aborted_.empty()) continue;
+      aborted_ = reason.empty() ? no_reason : reason;
+      if (rank() == 0) pass_on_reason();
+    }
   }
 }
 
@@ -46,9 +42,6 @@ void Rendezvous::read_frames_of(int rank) {
 void Rendezvous::await_frames(std::string_view what) {
   // Rank 0 must be the first whose time is up: it alone knows who is missing.
   const Deadline deadline(options_.timeout + (rank() == 0 ? Seconds(0) : Seconds(1)));
-  const auto say = [&](const std::vector<int>& ranks, std::string_view state) {
-    return describe_ranks(ranks, state, options_.members);
-  };
   while (true) {
     read_frames();
     if (!aborted_.empty()) throw PeerError(aborted_);
@@ -60,11 +53,13 @@ void Rendezvous::await_frames(std::string_view what) {
       (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.socket.get(), POLLIN, 0});
     }
-    if (!gone.empty()) give_up<PeerError>("[rendezvous] {} in '{}'", say(gone, "gone"), what);
+    if (!gone.empty())
+      give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
+                         what);
     if (missing.empty()) return;
     if (deadline.passed())
       give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
-                         say(missing, "missing"));
+                         describe_ranks(missing, "missing", options_.members));
     ::poll(entries.data(), entries.size(), deadline.milliseconds());
   }
 }
@@ -85,7 +80,7 @@ void Rendezvous::send(int peer, FrameKind kind, std::string_view body, std::stri
   const Transfer transfer = send_frame(peers_[index(peer)].socket.get(), kind, body,
                                        Deadline(options_.timeout), descriptor);
   if (transfer == Transfer::done) return;
-  read_frames_of(peer);  // it may have said why
+  read_frames();  // the peer may have said why
   if (!aborted_.empty()) throw PeerError(aborted_);
   give_up<PeerError>("[rendezvous] {} {} {} in '{}'", options_.members, peer,
                      transfer == Transfer::closed ? "is gone" : "takes no data", what);

@@ -75,7 +75,6 @@ class Rendezvous {
   };
 
   void read_frames();
-  void read_frames_of(int rank);
   void await_frames(std::string_view what);
   Frame take_frame(int peer, FrameKind kind, std::string_view what);
   void send(int peer, FrameKind kind, std::string_view body, std::string_view what,

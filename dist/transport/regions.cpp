@@ -52,21 +52,20 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
   return round;
 }
 
-std::vector<int> RegionTable::missing(const Round& round) {
-  const std::lock_guard lock(mutex_);
-  return round.missing;
-}
-
 SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds timeout,
                                    const std::function<bool(int)>& is_gone) {
   const std::shared_ptr<Round> round = arrive(self.rank(), bytes);
+  const auto missing = [&] {
+    const std::lock_guard lock(mutex_);
+    return round->missing;
+  };
   const Seconds start = self.now();
   std::vector<int> awaited;
-  for (unsigned k = 0; !(awaited = missing(*round)).empty(); ++k) {
+  for (unsigned k = 0; !(awaited = missing()).empty(); ++k) {
     for (const int peer : awaited) {
       if (!is_gone(peer)) continue;
-      self.relax(k);                                   // throws its reason, if it gave one
-      const std::vector<int> still = missing(*round);  // it may have called, and left
+      self.relax(k);                             // throws its reason, if it gave one
+      const std::vector<int> still = missing();  // it may have called, and left
       check<PeerError>(std::ranges::count(still, peer) == 0, "rank {} is gone", peer);
     }
     check<CommError>(self.now() - start < timeout,

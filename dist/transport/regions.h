@@ -43,7 +43,6 @@ class RegionTable {
     SharedRegion region;
   };
   std::shared_ptr<Round> arrive(int rank, std::size_t bytes);
-  std::vector<int> missing(const Round& round);
 
   std::mutex mutex_;
   std::vector<std::size_t> calls_;  // by rank

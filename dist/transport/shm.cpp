@@ -16,6 +16,11 @@ namespace {
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+/// What errno says about shared memory of so many bytes.
+std::string memory_problem(std::size_t bytes) {
+  return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+}
+
 /// What the kernel thinks can be used without swapping; everything if it does not say.
 std::size_t available_memory() {
   std::ifstream file("/proc/meminfo");
@@ -28,16 +33,16 @@ std::size_t available_memory() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-/// Memory without a name, of a fixed size. Too much is refused here, because a page that the
-/// machine cannot give would kill the process that touches it.
-Descriptor make_memory(std::size_t bytes) {
-  const std::size_t available = available_memory();
-  check<CommError>(bytes <= available, "{:.1f} MiB are needed, {:.1f} MiB are available",
-                   mib(bytes), mib(available));
+/// Memory without a name, of a fixed size; or what the `problem` is. Too much is refused here,
+/// because a page that the machine cannot give would kill the process that touches it.
+Descriptor make_memory(std::size_t bytes, std::string& problem) {
   Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
-  check<CommError>(made, "{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+  if (!made) problem = memory_problem(bytes);
+  if (const std::size_t available = available_memory(); bytes > available)
+    problem =
+        fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes), mib(available));
   return memory;
 }
 
@@ -49,7 +54,7 @@ std::string populate(std::byte* begin, std::size_t bytes) {
   constexpr int populate_write = 23;
   ::madvise(begin, bytes, MADV_HUGEPAGE);  // where the system allows it
   if (::madvise(begin, bytes, populate_write) == 0 || errno == EINVAL) return "";
-  return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+  return memory_problem(bytes);
 }
 
 /// Throws on every rank if any rank has a problem.
@@ -64,13 +69,7 @@ Descriptor share_memfd(Rendezvous& rendezvous, std::string_view what, std::size_
                        std::size_t bytes) {
   Descriptor memory;
   std::string problem;
-  if (rendezvous.rank() == 0) {
-    try {
-      memory = make_memory(bytes);
-    } catch (const CommError& error) {
-      problem = error.what();
-    }
-  }
+  if (rendezvous.rank() == 0) memory = make_memory(bytes, problem);
   const std::vector<std::string> sizes = rendezvous.all_gather(what, std::to_string(part_bytes));
   for (std::size_t r = 0; r < sizes.size(); ++r)
     check<CommError>(sizes[r] == sizes[0], "[{}] rank 0 asks for {} bytes, rank {} for {}", what,

@@ -51,13 +51,10 @@ std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
   Descriptor listener = listen_on(here);
   here.port = local_port(listener.get());
   std::vector<Endpoint> endpoints;
-  std::vector<std::string> hosts;
   for (const std::string& text :
-       exchange_addresses(rendezvous, here.text(), options.credentials.token)) {
+       exchange_addresses(rendezvous, here.text(), options.credentials.token))
     endpoints.push_back(Endpoint::parse(text));
-    hosts.push_back(endpoints.back().host);
-  }
-  check_reachable(hosts, rendezvous.rank());
+  check_reachable(endpoints, rendezvous.rank());
 
   std::vector<Descriptor> lower;
   for (int peer = 0; peer < rendezvous.rank(); ++peer)
@@ -82,7 +79,10 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(std::shared_ptr<Rendezvous> rendezvous, std::vector<Descriptor> sockets)
       : rendezvous_(std::move(rendezvous)) {
-    for (Descriptor& socket : sockets) links_.push_back({std::move(socket), 0});
+    for (Descriptor& socket : sockets) {
+      if (socket) send_without_delay(socket.get());
+      links_.push_back({std::move(socket), 0});
+    }
     entries_.reserve(links_.size());
   }
   ~TcpTransport() override;
@@ -188,8 +188,6 @@ std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous)
     rendezvous->abort(error.what());
     throw;
   }
-  for (const Descriptor& socket : sockets)
-    if (socket) send_without_delay(socket.get());
   return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
 }
 
