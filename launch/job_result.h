@@ -41,11 +41,11 @@ struct JobResult {
   Cause cause = Cause::none;
 };
 
-/// `outcomes[r]` belongs to the r-th rank of the plan's node. Reports name the node only if there
-/// are several. The reported failure is the most likely
-/// first cause; of several, the one that ended first. Nothing is reported for a rank whose record
-/// is empty, because it has reported the failure itself. The exit code is that rank's, but 1 for a
-/// signal and for codes of 124 and above (shells and `timeout` use those for themselves).
+/// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
+/// likely first cause; of several, the one that ended first. The report names the node only if the
+/// job has several. Nothing is reported for a rank whose record is empty, because it has reported
+/// the failure itself. The exit code is that rank's, but 1 for a signal and for codes of 124 and
+/// above (shells and `timeout` use those for themselves).
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
 
 /// The result of a job that a signal to the launcher ended.

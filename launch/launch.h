@@ -44,9 +44,10 @@ struct LaunchOptions {
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
 /// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
-/// reported on stderr (job_result.h). After a failure the other ranks have a second to notice it and
-/// to report what they saw. Then they get SIGTERM, and SIGKILL two seconds later. SIGINT, SIGTERM and SIGHUP to the launcher are passed on to
-/// all ranks, once. When this returns or throws, no process of any rank's group is left.
+/// reported on stderr (job_result.h). After a failure the other ranks have one second to notice it
+/// and to report what they saw. Then they get SIGTERM, and SIGKILL two seconds later. SIGINT,
+/// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after two
+/// seconds. When this returns or throws, no process of any rank's group is left.
 ///
 /// Throws UsageError for no ranks or no command, Error if a rank cannot be started, and what Nodes
 /// throws if the nodes do not meet.

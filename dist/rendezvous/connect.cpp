@@ -42,7 +42,7 @@ void decide(const std::vector<Descriptor>& sockets, Decision decision, std::stri
   check<CommError>(decision != Decision::refused, "{}", reason);
 }
 
-/// Takes the sockets of those that have come and may be admitted; decides to refuse all otherwise.
+/// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
 void take(std::vector<AcceptedPeer> peers, std::vector<Descriptor>& sockets,
           const ConnectOptions& options) {
   for (AcceptedPeer& peer : peers) {

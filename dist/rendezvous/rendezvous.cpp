@@ -12,13 +12,9 @@
 
 namespace lockstep::dist {
 
-namespace {
-
 /// Replaces an empty reason, because an empty aborted() means that nobody gave up. It is so short
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
-
-}  // namespace
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Descriptor> sockets)
     : options_(options) {

@@ -16,7 +16,7 @@ namespace {
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-/// What errno says about shared memory of so many bytes.
+/// Why there is no shared memory of so many bytes: the text of errno.
 std::string memory_problem(std::size_t bytes) {
   return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
 }
@@ -33,8 +33,9 @@ std::size_t available_memory() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-/// Memory without a name, of a fixed size; or what the `problem` is. Too much is refused here,
-/// because a page that the machine cannot give would kill the process that touches it.
+/// Memory without a name, of a fixed size. If there is a `problem`, it must not be used. Too much
+/// is refused here, because a page that the machine cannot give would kill the process that touches
+/// it.
 Descriptor make_memory(std::size_t bytes, std::string& problem) {
   Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
