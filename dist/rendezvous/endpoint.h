@@ -66,10 +66,10 @@ std::string interface_address(std::string_view wanted,
 /// True for "127.0.0.1" and its like, "::1" and "localhost": on every machine they mean this one.
 bool is_loopback(std::string_view host);
 
-/// Checks that all ranks can be reached at these hosts (addresses), by rank, seen from rank `own`. They
-/// cannot if some are loopback addresses and others are not, because then there are several
-/// machines. Throws CommError, with the interfaces, on the ranks whose own address is wrong, and
-/// PeerError on the others.
+/// Checks that all ranks can be reached at the hosts of these endpoints, by rank, seen from rank
+/// `own`. They cannot if some are loopback addresses and others are not, because then there are
+/// several machines. Throws CommError, with the interfaces, on the ranks whose own address is
+/// wrong, and PeerError on the others.
 void check_reachable(const std::vector<Endpoint>& ranks, int own);
 
 }  // namespace lockstep::dist
