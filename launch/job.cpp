@@ -34,9 +34,8 @@ std::string make_folder() {
 }  // namespace
 
 std::string name_from(const dist::Token& token) {
-  std::string name;
-  for (std::size_t i = 0; i < 8; ++i) name += fmt::format("{:02x}", static_cast<int>(token[i]));
-  return name;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(token.data());
+  return fmt::format("{:02x}", fmt::join(bytes, bytes + 8, ""));
 }
 
 JobPlan local_job(int ranks) {

@@ -37,8 +37,6 @@ class Job {
   /// name: it is never in a file or an argument list. Throws Error if the system refuses.
   explicit Job(const JobPlan& plan);
   ~Job();  ///< removes the folder
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
 
   const JobPlan& plan() const { return plan_; }
   const std::string& folder() const { return folder_; }

@@ -26,66 +26,50 @@ auto distance_to_cause(const RankOutcome& outcome) {
   return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome), outcome.order);
 }
 
-std::string name_of(std::size_t place_of_rank, const Place& place) {
-  const int rank = place.first_rank + static_cast<int>(place_of_rank);
-  return place.node < 0 ? fmt::format("rank {}", rank)
-                        : fmt::format("rank {} on node {}", rank, place.node);
+std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
+  const auto rank = plan.first_rank + local_rank;
+  return plan.nodes == 1 ? fmt::format("rank {}", rank)
+                         : fmt::format("rank {} on node {}", rank, plan.node);
 }
 
 std::string describe(const std::string& name, const RankOutcome& outcome) {
-  std::string text = outcome.signal != 0
-                         ? fmt::format("{} was killed by signal {} ({})", name, outcome.signal,
-                                       strsignal(outcome.signal))
-                         : fmt::format("{} failed with exit code {}", name, outcome.exit_code);
+  const std::string text =
+      outcome.signal != 0 ? fmt::format("{} was killed by signal {} ({})", name, outcome.signal,
+                                        strsignal(outcome.signal))
+                          : fmt::format("{} failed with exit code {}", name, outcome.exit_code);
   if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
   if (outcome.record && !outcome.record->message.empty())
     return fmt::format("error: {}: {}\n", text, outcome.record->message);
   if (outcome.last_lines.empty()) return fmt::format("error: {}\n", text);
-  text = fmt::format("error: {}; the end of its stderr:\n", text);
-  for (const std::string& line : outcome.last_lines) text += fmt::format("  {}\n", line);
-  return text;
+  return fmt::format("error: {}; the end of its stderr:\n  {}\n", text,
+                     fmt::join(outcome.last_lines, "\n  "));
 }
 
 // The first rank that ended well before `failure`: the likely cause of a failure that has no other.
 std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
-                         const Place& place) {
-  std::size_t leaver = outcomes.size();
-  for (std::size_t r = 0; r < outcomes.size(); ++r) {
-    const int before = leaver < outcomes.size() ? outcomes[leaver].order : failure.order;
-    if (!outcomes[r].failed() && outcomes[r].order < before) leaver = r;
-  }
-  if (leaver == outcomes.size()) return "";
-  return fmt::format("{} had ended before, with exit code 0\n", name_of(leaver, place));
+                         const JobPlan& plan) {
+  const auto when = [](const RankOutcome& r) { return std::pair(r.failed(), r.order); };
+  const auto leaver = std::ranges::min_element(outcomes, {}, when);
+  if (leaver->failed() || leaver->order > failure.order) return "";
+  return fmt::format("{} had ended before, with exit code 0\n",
+                     name_of(leaver - outcomes.begin(), plan));
 }
 
 }  // namespace
 
-JobResult result_of(std::span<const RankOutcome> outcomes, const Place& place) {
-  std::size_t first = 0;
-  for (std::size_t r = 1; r < outcomes.size(); ++r)
-    if (distance_to_cause(outcomes[r]) < distance_to_cause(outcomes[first])) first = r;
-  if (outcomes.empty() || !outcomes[first].failed()) return {};
-
-  const RankOutcome& cause = outcomes[first];
-  const bool own_code = cause.signal == 0 && cause.exit_code < 124;
-  std::string report = describe(name_of(first, place), cause);
-  if (is_consequence(cause)) report += early_leaver(outcomes, cause, place);
-  return {own_code ? cause.exit_code : 1, std::move(report), cause_of(cause)};
+JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
+  if (first == outcomes.end() || !first->failed()) return {};
+  const bool own_code = first->signal == 0 && first->exit_code < 124;
+  std::string report = describe(name_of(first - outcomes.begin(), plan), *first);
+  if (is_consequence(*first)) report += early_leaver(outcomes, *first, plan);
+  return {own_code ? first->exit_code : 1, std::move(report), cause_of(*first)};
 }
 
-JobResult interrupted_by(int signal, const Place& place) {
-  const std::string who = place.node < 0 ? "" : fmt::format("node {} was ", place.node);
+JobResult interrupted_by(int signal, const JobPlan& plan) {
+  const std::string who = plan.nodes == 1 ? "" : fmt::format("node {} was ", plan.node);
   return {1, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
           Cause::interrupted};
-}
-
-JobResult lost_node(int node, std::string_view how) {
-  return {1, fmt::format("error: node {} is lost: {}\n", node, how), Cause::lost};
-}
-
-std::size_t first_cause(std::span<const JobResult> results) {
-  return static_cast<std::size_t>(std::ranges::min_element(results, {}, &JobResult::cause) -
-                                  results.begin());
 }
 
 }  // namespace lockstep::launch

@@ -2,12 +2,12 @@
 /// What a launcher reports when its ranks have ended: a pure function of how each of them ended.
 /// May be called by any thread.
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
+#include "lockstep/launch/job.h"
 #include "lockstep/launch/report.h"
 
 namespace lockstep::launch {
@@ -19,7 +19,7 @@ struct RankOutcome {
   int signal = 0;        ///< the signal that killed it, 0 if none did
   bool stopped = false;  ///< it ended after the launcher had told the ranks to stop
   std::optional<FailureRecord> record{};  ///< what it reported about its failure
-  std::vector<std::string> last_lines{};  ///< of its stderr, unless the user has seen them
+  std::deque<std::string> last_lines{};   ///< of its stderr, unless the user has seen them
 
   bool failed() const { return exit_code != 0 || signal != 0; }
 };
@@ -41,26 +41,14 @@ struct JobResult {
   Cause cause = Cause::none;
 };
 
-/// Which ranks a launcher has started, for their names.
-struct Place {
-  int first_rank = 0;
-  int node = -1;  ///< -1: there is one node only, and reports do not mention it
-};
-
-/// `outcomes[r]` belongs to the r-th rank of the place. The reported failure is the most likely
-/// first cause; of several, the one that ended first. Nothing is reported for a rank whose record
-/// is empty, because it has reported the failure itself. The exit code is that rank's, but 1 for a
-/// signal and for codes of 124 and above (shells and `timeout` use those for themselves).
-JobResult result_of(std::span<const RankOutcome> outcomes, const Place& place = {});
+/// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
+/// likely first cause; of several, the one that ended first. The report names the node only if the
+/// job has several. Nothing is reported for a rank whose record is empty, because it has reported
+/// the failure itself. The exit code is that rank's, but 1 for a signal and for codes of 124 and
+/// above (shells and `timeout` use those for themselves).
+JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
 
 /// The result of a job that a signal to the launcher ended.
-JobResult interrupted_by(int signal, const Place& place = {});
-
-/// The result of a launcher that has lost another node's; `how` as in "its launcher is gone".
-JobResult lost_node(int node, std::string_view how);
-
-/// Of several nodes' results, by node, the index of the one to report for all: the most likely
-/// first cause. (The clocks of two machines cannot tell which of two failures came first.)
-std::size_t first_cause(std::span<const JobResult> results);
+JobResult interrupted_by(int signal, const JobPlan& plan = {});
 
 }  // namespace lockstep::launch

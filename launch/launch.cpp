@@ -11,7 +11,6 @@
 #include <csignal>
 #include <deque>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,14 +20,15 @@
 
 namespace lockstep::launch {
 
-using dist::checked;
+using dist::Deadline;
 using dist::Descriptor;
+using dist::Seconds;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t tail_lines = 20;  // of a failed rank's stderr
+constexpr Seconds grace{1};             // between a rank's failure and SIGTERM for the others
+constexpr Seconds patience{2};          // between SIGTERM, or a signal passed on, and SIGKILL
 
 enum class StreamKind { record, output, error };
 
@@ -43,29 +43,29 @@ struct Stream {
 struct Rank {
   pid_t process;
   bool ended = false;
-  RankOutcome outcome{};
-  std::deque<std::string> last_lines{};  // of its stderr
 };
 
 // A signal for all ranks at some time to come.
 struct TimedSignal {
-  Clock::time_point when;
+  Deadline when;
   int number;
 };
 
 class Launcher {
  public:
-  /// `nodes`: the connections with the other machines; null if there are none.
-  Launcher(const LaunchOptions& options, const JobPlan& plan, std::unique_ptr<Nodes> nodes)
-      : options_(options), nodes_(std::move(nodes)), job_(plan), guardian_(job_.folder()) {}
+  explicit Launcher(const LaunchOptions& options)
+      : options_(options),
+        nodes_(options.nodes, options.ranks),
+        job_(nodes_.plan()),
+        guardian_(job_.folder()),
+        outcomes_(dist::index(options.ranks)) {}
   ~Launcher();
   void start(const std::vector<std::string>& command);
   int run();
 
  private:
-  void start_one(const std::vector<std::string>& command, int standard_input);
+  void start_one(const std::vector<std::string>& command);
   Descriptor open_stream(StreamKind kind);
-  bool finished() const;
   bool ranks_finished() const;
   void wait_for_events();
   void read_stream(Stream& stream);
@@ -73,40 +73,39 @@ class Launcher {
   void collect_ended();
   void take_signal();
   void send_due_signals();
-  void signal_all(int number);
+  // To whole groups, also to those whose rank has ended: it may have left children.
+  void signal_all(int number) {
+    for (const Rank& rank : ranks_) kill(-rank.process, number);
+  }
   void plan_to_stop();
-  void exchange_with_nodes();
-  Place place() const { return {job_.plan().first_rank, nodes_ ? job_.plan().node : -1}; }
-  JobResult own_result();
-  JobResult job_result();
+  JobResult own_result() const;
 
   LaunchOptions options_;
-  std::unique_ptr<Nodes> nodes_;
+  Nodes nodes_;
   Job job_;
   SignalPipe signals_;
   Guardian guardian_;
   std::vector<Rank> ranks_;
+  std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;
   std::deque<TimedSignal> schedule_;
-  std::optional<Clock::time_point> closing_time_;  // set when all ranks have ended: see finished()
+  std::optional<Deadline> closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   int interrupted_by_ = 0;     // the signal that the launcher got
-  bool left_early_ = false;    // it got it while other nodes' ranks were still running
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
 
 void Launcher::start(const std::vector<std::string>& command) {
-  const Descriptor nothing(checked(open("/dev/null", O_RDONLY | O_CLOEXEC), "open /dev/null"));
   try {
-    for (int rank = 0; rank < options_.ranks; ++rank) start_one(command, nothing.get());
+    for (int rank = 0; rank < options_.ranks; ++rank) start_one(command);
   } catch (const Error& error) {
     const std::string report = fmt::format("error: node {}: {}\n", job_.plan().node, error.what());
-    if (nodes_) nodes_->leave({1, report, Cause::failed});
+    nodes_.leave({1, report, Cause::failed});
     throw;
   }
 }
 
-void Launcher::start_one(const std::vector<std::string>& command, int standard_input) {
+void Launcher::start_one(const std::vector<std::string>& command) {
   const int local_rank = static_cast<int>(ranks_.size());
   const bool first = job_.plan().first_rank + local_rank == 0;
   const Descriptor record = open_stream(StreamKind::record);
@@ -117,7 +116,6 @@ void Launcher::start_one(const std::vector<std::string>& command, int standard_i
       {.process = start_rank({.command = command,
                               .environment = job_.environment(local_rank, record.get()),
                               .lifeline = guardian_.lifeline(),
-                              .standard_input = standard_input,
                               .standard_output = output.get(),
                               .standard_error = error.get(),
                               .inherited = {job_.token(), record.get()},
@@ -138,34 +136,31 @@ Descriptor Launcher::open_stream(StreamKind kind) {
 // for a second at most, because where nobody reaps orphans their group exists for ever.
 Launcher::~Launcher() {
   signal_all(SIGKILL);
+  for (const Rank& rank : ranks_) TEMP_FAILURE_RETRY(waitpid(rank.process, nullptr, 0));
+  const Deadline deadline(Seconds(1));
   for (const Rank& rank : ranks_)
-    while (waitpid(rank.process, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
-  for (const Rank& rank : ranks_)
-    while (kill(-rank.process, 0) == 0 && Clock::now() < deadline) usleep(1000);
+    while (kill(-rank.process, 0) == 0 && !deadline.passed()) usleep(1000);
 }
 
 int Launcher::run() {
-  while (!finished()) {
+  // The other nodes' ranks must have ended as well, unless the user wants to leave before: then
+  // take_signal() gives the result.
+  while (!ranks_finished() || !nodes_.result()) {
     wait_for_events();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
     take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
     collect_ended();
-    if (nodes_) exchange_with_nodes();
+    nodes_.receive();
+    if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
+    if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
     send_due_signals();
   }
-  const JobResult result = job_result();
+  const JobResult& result = *nodes_.result();
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
   write_all(STDERR_FILENO, result.report);
   return result.exit_code;
-}
-
-// The other nodes' ranks must have ended as well, unless the user wants to leave before.
-bool Launcher::finished() const {
-  return ranks_finished() && (!nodes_ || nodes_->result() || left_early_);
 }
 
 // All ranks and their streams have ended. A stream that stays open belongs to a process that a rank
@@ -173,7 +168,7 @@ bool Launcher::finished() const {
 bool Launcher::ranks_finished() const {
   if (ended_ < ranks_.size()) return false;
   const auto open = [](const Stream& stream) { return bool(stream.end); };
-  return std::ranges::none_of(streams_, open) || Clock::now() >= *closing_time_;
+  return std::ranges::none_of(streams_, open) || closing_time_->passed();
 }
 
 // Blocks until a rank writes or ends, a signal or a message comes, or something is due.
@@ -181,15 +176,13 @@ void Launcher::wait_for_events() {
   std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
   for (const Stream& stream : streams_)
     if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
-  if (nodes_) nodes_->add_sources(sources);
-  Clock::time_point due = Clock::now() + std::chrono::hours(1);
-  if (nodes_) due = Clock::now() + std::chrono::seconds(1);  // nodes have deadlines of their own
-  if (closing_time_ && !ranks_finished()) due = std::min(due, *closing_time_);
-  if (!schedule_.empty()) due = std::min(due, schedule_.front().when);
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
-  const int timeout = std::max(0, static_cast<int>(left));
+  nodes_.add_sources(sources);
+  int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
+  if (closing_time_ && !ranks_finished())
+    timeout = std::min(timeout, closing_time_->milliseconds());
+  if (!schedule_.empty()) timeout = std::min(timeout, schedule_.front().when.milliseconds());
   const int ready = poll(sources.data(), sources.size(), timeout);
-  if (ready < 0 && errno != EINTR) checked(ready, "wait for the ranks");
+  if (ready < 0 && errno != EINTR) dist::checked(ready, "wait for the ranks");
 }
 
 void Launcher::read_stream(Stream& stream) {
@@ -203,95 +196,71 @@ void Launcher::read_stream(Stream& stream) {
 }
 
 void Launcher::take_line(const Stream& stream, std::string_view line) {
-  Rank& rank = ranks_[stream.rank];
+  RankOutcome& outcome = outcomes_[stream.rank];
   if (stream.kind == StreamKind::record) {
-    if (!rank.outcome.record) rank.outcome.record = read_record(line);
+    if (!outcome.record) outcome.record = read_record(line);
   } else if (options_.prefix) {
     write_all(
         stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
         fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {
-    rank.last_lines.emplace_back(line);
-    if (rank.last_lines.size() > tail_lines) rank.last_lines.pop_front();
+    outcome.last_lines.emplace_back(line);
+    if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
   }
 }
 
 // Finds the ranks that have ended, without reaping them (see the destructor).
 void Launcher::collect_ended() {
-  for (Rank& rank : ranks_) {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
     siginfo_t info{};
     if (rank.ended) continue;
     if (waitid(P_PID, static_cast<id_t>(rank.process), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid == 0)
       continue;
     rank.ended = true;
-    rank.outcome.order = static_cast<int>(ended_++);
-    rank.outcome.stopped = told_to_stop_;
-    (info.si_code == CLD_EXITED ? rank.outcome.exit_code : rank.outcome.signal) = info.si_status;
-    if (rank.outcome.failed()) plan_to_stop();
+    RankOutcome& outcome = outcomes_[r];
+    outcome.order = static_cast<int>(ended_++);
+    outcome.stopped = told_to_stop_;
+    (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
+    if (outcome.failed()) plan_to_stop();
   }
-  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Clock::now() + options_.grace;
+  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(grace);
 }
 
 // A rank has failed, here or on another node.
 void Launcher::plan_to_stop() {
-  if (nodes_) nodes_->stop();
+  nodes_.stop();
   if (!schedule_.empty() || told_to_stop_) return;
-  const Clock::time_point deadline = Clock::now() + options_.grace;
-  schedule_ = {{deadline, SIGTERM}, {deadline + options_.patience, SIGKILL}};
-}
-
-void Launcher::exchange_with_nodes() {
-  nodes_->receive();
-  if (nodes_->stopping() && ended_ < ranks_.size()) plan_to_stop();
-  if (ranks_finished() && !nodes_->reported()) nodes_->report(own_result());
+  schedule_ = {{Deadline(grace), SIGTERM}, {Deadline(grace + patience), SIGKILL}};
 }
 
 void Launcher::take_signal() {
   const std::optional<int> number = signals_.take();
   if (!number || interrupted_by_) return;
   if (ended_ == ranks_.size()) {
-    if (nodes_ && nodes_->reported()) interrupted_by_ = *number, left_early_ = true;
+    if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));
     return;
   }
   interrupted_by_ = *number;
-  if (nodes_) nodes_->stop();
-  const Clock::time_point now = Clock::now();
-  schedule_ = {{now, *number}, {now + options_.patience, SIGKILL}};
+  nodes_.stop();
+  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(patience), SIGKILL}};
 }
 
 void Launcher::send_due_signals() {
-  while (!schedule_.empty() && schedule_.front().when <= Clock::now()) {
+  while (!schedule_.empty() && schedule_.front().when.passed()) {
     told_to_stop_ = true;
     signal_all(schedule_.front().number);
     schedule_.pop_front();
   }
 }
 
-// To whole groups, also to those whose rank has ended: it may have left children.
-void Launcher::signal_all(int number) {
-  for (const Rank& rank : ranks_) kill(-rank.process, number);
-}
-
-// Of the ranks of this node. It uses up their outcomes.
-JobResult Launcher::own_result() {
-  std::vector<RankOutcome> outcomes;
-  bool failed_by_itself = false;
-  for (Rank& rank : ranks_) {
-    rank.outcome.last_lines.assign(rank.last_lines.begin(), rank.last_lines.end());
-    failed_by_itself |= rank.outcome.failed() && !rank.outcome.stopped;
-    outcomes.push_back(std::move(rank.outcome));
-  }
-  return interrupted_by_ && !failed_by_itself ? interrupted_by(interrupted_by_, place())
-                                              : result_of(outcomes, place());
-}
-
-JobResult Launcher::job_result() {
-  if (!nodes_) return own_result();
-  if (nodes_->result()) return *nodes_->result();
-  const JobResult own = interrupted_by(interrupted_by_, place());
-  nodes_->leave(own);
-  return own;
+// Of the ranks of this node.
+JobResult Launcher::own_result() const {
+  const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
+  return interrupted_by_ && std::ranges::none_of(outcomes_, by_itself)
+             ? interrupted_by(interrupted_by_, job_.plan())
+             : result_of(outcomes_, job_.plan());
 }
 
 }  // namespace
@@ -300,10 +269,7 @@ int run_ranks(const LaunchOptions& options, const std::vector<std::string>& comm
   check<UsageError>(options.ranks >= 1, "[launch] the number of ranks must be at least 1, not {}",
                     options.ranks);
   check<UsageError>(!command.empty(), "[launch] no program to start");
-  std::unique_ptr<Nodes> nodes;
-  if (options.nodes.count > 1) nodes = std::make_unique<Nodes>(options.nodes, options.ranks);
-  const JobPlan plan = nodes ? nodes->plan() : local_job(options.ranks);
-  Launcher launcher(options, plan, std::move(nodes));
+  Launcher launcher(options);
   launcher.start(command);
   return launcher.run();
 }

@@ -29,7 +29,6 @@
 /// Thread-safety: call both functions from a program's main thread before other threads exist. The
 /// ranks die with the calling thread, and the thread's signals are blocked meanwhile.
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -38,20 +37,17 @@
 namespace lockstep::launch {
 
 struct LaunchOptions {
-  int ranks = 1;        ///< on this machine
-  bool prefix = false;  ///< put `[rank] ` in front of every line that any rank writes
-  /// After a failure the other ranks have this long to notice it and to report what they saw. Then
-  /// they get SIGTERM.
-  std::chrono::milliseconds grace{1000};
-  /// After SIGTERM, or after a signal that was passed on, this long until SIGKILL.
-  std::chrono::milliseconds patience{2000};
+  int ranks = 1;         ///< on this machine
+  bool prefix = false;   ///< put `[rank] ` in front of every line that any rank writes
   NodesOptions nodes{};  ///< with a `count` of 1, this machine is the only one
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
 /// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
-/// reported on stderr (job_result.h). SIGINT, SIGTERM and SIGHUP to the launcher are passed on to
-/// all ranks, once. When this returns or throws, no process of any rank's group is left.
+/// reported on stderr (job_result.h). After a failure the other ranks have one second to notice it
+/// and to report what they saw. Then they get SIGTERM, and SIGKILL two seconds later. SIGINT,
+/// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after two
+/// seconds. When this returns or throws, no process of any rank's group is left.
 ///
 /// Throws UsageError for no ranks or no command, Error if a rank cannot be started, and what Nodes
 /// throws if the nodes do not meet.

@@ -110,21 +110,24 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
   const auto far = std::ranges::find_if_not(reached, dist::is_loopback);
   if (interface.empty()) return far == reached.end() ? reached.front() : *far;
   const std::string host = dist::interface_address(interface);
-  check<UsageError>(!dist::is_loopback(host) || far == reached.end(),
-                    "[nodes] --interface {} is {} on node 0, which other machines cannot reach; "
-                    "they came to {}. There are: {}",
-                    interface, host, *far, dist::describe(dist::interfaces()));
+  if (dist::is_loopback(host) && far != reached.end())
+    fail<UsageError>(
+        "[nodes] --interface {} is {} on node 0, which other machines cannot reach; they came to "
+        "{}. There are: {}",
+        interface, host, *far, dist::describe(dist::interfaces()));
   return host;
 }
 
 Nodes::Nodes(const NodesOptions& options, int ranks) {
-  plan_.node = options.node;
-  plan_.interface = options.interface;
+  if (options.count <= 1) {
+    plan_ = local_job(ranks);
+    return;
+  }
   const dist::RendezvousOptions meeting = meeting_of(options);
   const auto rendezvous = dist::join_rendezvous(meeting);
   NodeCard own;
   try {
-    own = make_card(ranks, rendezvous->local_addresses());
+    own = make_card(options, ranks, rendezvous->local_addresses());
   } catch (const Error& error) {
     rendezvous->abort(fmt::format("[nodes] node {} gave up: {}", options.node, error.what()));
     throw;
@@ -143,10 +146,11 @@ Nodes::Nodes(const NodesOptions& options, int ranks) {
   }
 }
 
-NodeCard Nodes::make_card(int ranks, const std::vector<std::string>& reached) {
+NodeCard Nodes::make_card(const NodesOptions& options, int ranks,
+                          const std::vector<std::string>& reached) {
   NodeCard card{.ranks = ranks, .nonce = dist::random_token()};
-  if (plan_.node != 0) return card;
-  card.host = choose_host(plan_.interface, reached);
+  if (options.node != 0) return card;
+  card.host = choose_host(options.interface, reached);
   rendezvous_port_ = dist::reserve_port(card.host);
   master_port_ = dist::reserve_port(card.host);
   card.rendezvous_port = dist::local_port(rendezvous_port_.get());
@@ -171,13 +175,10 @@ void Nodes::receive() {
 
 void Nodes::receive_from(Peer& peer) {
   try {
-    while (peer.socket) {
-      using enum dist::FrameReader::State;
-      const dist::FrameReader::State state = peer.reader.read(peer.socket.get());
-      if (state == incomplete) return;
-      if (state == ended) return lose(peer, "the connection with its launcher has ended");
+    using enum dist::FrameReader::State;
+    while (peer.socket && peer.reader.read(peer.socket.get()) == complete)
       handle(peer, peer.reader.take());
-    }
+    if (peer.reader.ended()) lose(peer, "the connection with its launcher has ended");
   } catch (const CommError& error) {
     lose(peer, error.what());
   }
@@ -200,7 +201,7 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
 void Nodes::lose(Peer& peer, std::string_view how) {
   peer.socket.close();
   if (result_) return;
-  const JobResult lost = lost_node(peer.node, how);
+  const JobResult lost{1, fmt::format("error: node {} is lost: {}\n", peer.node, how), Cause::lost};
   if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
   stop();
 }
@@ -232,18 +233,22 @@ void Nodes::report(const JobResult& own) {
   receive();
 }
 
-void Nodes::leave(const JobResult& own) { send_result(plan_.node, own); }
+void Nodes::leave(const JobResult& own) {
+  result_ = own;
+  send_result(plan_.node, own);
+}
 
 /// Once all nodes have reported or are lost: node 0 tells the others. They conclude themselves if
-/// node 0 is lost.
+/// node 0 is lost. The most likely first cause counts, because the clocks of two machines cannot
+/// tell which of two failures came first.
 void Nodes::conclude() {
   const auto known = [](const Peer& peer) { return peer.result.has_value(); };
   if (!own_ || !std::ranges::all_of(peers_, known)) return;
   std::vector<JobResult> results{*own_};
   for (const Peer& peer : peers_) results.push_back(*peer.result);
-  const std::size_t first = first_cause(results);
-  result_ = results[first];
-  if (plan_.node == 0) send_result(static_cast<int>(first), *result_);
+  const auto first = std::ranges::min_element(results, {}, &JobResult::cause);
+  result_ = *first;
+  if (plan_.node == 0) send_result(static_cast<int>(first - results.begin()), *first);
 }
 
 }  // namespace lockstep::launch

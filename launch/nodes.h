@@ -59,7 +59,8 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const dist::Token
 /// machine.
 std::string choose_host(const std::string& interface, const std::vector<std::string>& reached);
 
-/// The connections of one node's launcher. Call it from one thread.
+/// The connections of one node's launcher: none if this machine is the only one. Call it from one
+/// thread.
 class Nodes {
  public:
   /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the
@@ -75,9 +76,9 @@ class Nodes {
   bool stopping() const { return stopping_; }  ///< some node called stop(), or is lost
 
   void report(const JobResult& own);  ///< the ranks of this node have ended
-  void leave(const JobResult& own);   ///< the launcher ends before the job does, for this reason
+  void leave(const JobResult& own);   ///< the launcher ends before the job does, with this result
   bool reported() const { return own_.has_value(); }
-  /// The result of the job; nothing until all nodes have reported or are lost.
+  /// The result of the job; nothing until all nodes have reported or are lost, or we leave().
   const std::optional<JobResult>& result() const { return result_; }
 
  private:
@@ -88,7 +89,8 @@ class Nodes {
     std::optional<JobResult> result{};
   };
 
-  NodeCard make_card(int ranks, const std::vector<std::string>& reached);
+  NodeCard make_card(const NodesOptions& options, int ranks,
+                     const std::vector<std::string>& reached);
   void receive_from(Peer& peer);
   void handle(Peer& peer, const dist::Frame& frame);
   void lose(Peer& peer, std::string_view how);

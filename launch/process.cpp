@@ -40,7 +40,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 // Runs in the child, between fork and exec: only async-signal-safe calls. Returns if exec failed.
 void become_program(const RankSetup& setup, char* const* command, char* const* environment,
-                    pid_t launcher) {
+                    int standard_input, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);  // the launcher died before the line above
 
@@ -49,7 +49,7 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
   // If the guardian is gone (SIGPIPE, which the launcher ignores), the rank runs without it.
   [[maybe_unused]] const ssize_t told = write(setup.lifeline, &group, sizeof group);
 
-  dup2(setup.standard_input, 0);
+  dup2(standard_input, 0);
   if (setup.standard_output >= 0) dup2(setup.standard_output, 1);
   if (setup.standard_error >= 0) dup2(setup.standard_error, 2);
   for (int descriptor : setup.inherited) fcntl(descriptor, F_SETFD, 0);
@@ -81,9 +81,8 @@ constexpr std::size_t most_groups = 65536;
   std::size_t count = 0;
   for (;;) {
     pid_t group = 0;
-    const ssize_t got = read(0, &group, sizeof group);  // such small writes arrive whole (pipe(7))
-    if (got < 0 && errno == EINTR) continue;
-    if (got != static_cast<ssize_t>(sizeof group)) break;
+    const ssize_t got = TEMP_FAILURE_RETRY(read(0, &group, sizeof group));
+    if (got != static_cast<ssize_t>(sizeof group)) break;  // small writes arrive whole (pipe(7))
     if (count < most_groups && group > 1) groups[count++] = group;
   }
   for (std::size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
@@ -96,13 +95,14 @@ constexpr std::size_t most_groups = 65536;
 pid_t start_rank(const RankSetup& setup) {
   const std::vector<std::string> variables = merged_environment(setup.environment);
   const std::vector<char*> command = pointers(setup.command), environment = pointers(variables);
-  auto [failure_in, failure_out] =
-      dist::make_pipe();  // carries errno if exec fails; exec closes it
+  const Descriptor nothing(checked(open("/dev/null", O_RDONLY | O_CLOEXEC), "open /dev/null"));
+  // Carries errno if exec fails; exec closes it.
+  auto [failure_in, failure_out] = dist::make_pipe();
 
   const pid_t launcher = getpid();
   const pid_t child = checked(fork(), "start another process");
   if (child == 0) {
-    become_program(setup, command.data(), environment.data(), launcher);
+    become_program(setup, command.data(), environment.data(), nothing.get(), launcher);
     const int error = errno;
     [[maybe_unused]] const ssize_t told = write(failure_out.get(), &error, sizeof error);
     _exit(127);
@@ -110,12 +110,8 @@ pid_t start_rank(const RankSetup& setup) {
   setpgid(child, child);  // child and launcher both do it: from here on the group exists
   failure_out.close();
   int error = 0;
-  ssize_t got;
-  while ((got = read(failure_in.get(), &error, sizeof error)) < 0 && errno == EINTR) {
-  }
-  if (got == 0) return child;
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  if (TEMP_FAILURE_RETRY(read(failure_in.get(), &error, sizeof error)) == 0) return child;
+  TEMP_FAILURE_RETRY(waitpid(child, nullptr, 0));
   fail<Error>("cannot start '{}': {}", setup.command[0], dist::system_message(error));
 }
 
@@ -164,8 +160,7 @@ Guardian::Guardian(const std::string& folder) {
 
 Guardian::~Guardian() {
   kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  TEMP_FAILURE_RETRY(waitpid(pid_, nullptr, 0));
 }
 
 }  // namespace lockstep::launch

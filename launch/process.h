@@ -24,18 +24,17 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 /// O_CLOEXEC.
 struct RankSetup {
   const std::vector<std::string>& command;  ///< the program, searched in PATH, and its arguments
-  Environment environment;  ///< added to the launcher's own; replaces variables of the same name
-  int lifeline = -1;        ///< Guardian::lifeline()
-  int standard_input = -1;
+  Environment environment;     ///< added to the launcher's own; replaces variables of the same name
+  int lifeline = -1;           ///< Guardian::lifeline()
   int standard_output = -1;    ///< -1: the launcher's
   int standard_error = -1;     ///< -1: the launcher's
   std::vector<int> inherited;  ///< stay open under their own numbers
   sigset_t signal_mask;        ///< the mask that the launcher itself was started with
 };
 
-/// Starts the rank in a process group of its own. Returns its process id, which is also its
-/// group's. The rank dies when the calling thread ends. Throws Error `cannot start 'x': No such
-/// file or directory`.
+/// Starts the rank in a process group of its own, with /dev/null as stdin. Returns its process id,
+/// which is also its group's. The rank dies when the calling thread ends. Throws Error `cannot
+/// start 'x': No such file or directory`.
 pid_t start_rank(const RankSetup& setup);
 
 /// Cuts a stream of bytes into lines. A line longer than `longest_line` is cut there, so that a
@@ -49,22 +48,17 @@ class LineSplitter {
   void feed(std::string_view bytes, F&& line) {
     for (const char c : bytes) {
       if (c != '\n') partial_ += c;
-      if (c == '\n' || partial_.size() == longest_line) flush(line, c == '\n');
+      if (c == '\n' || partial_.size() == longest_line) line(std::exchange(partial_, {}));
     }
   }
 
   /// At the end: what came after the last newline, if it is not empty.
   template <class F>
   void finish(F&& line) {
-    flush(line, false);
+    if (!partial_.empty()) line(std::exchange(partial_, {}));
   }
 
  private:
-  template <class F>
-  void flush(F&& line, bool even_empty) {
-    if (even_empty || !partial_.empty()) line(std::string_view(partial_));
-    partial_.clear();
-  }
   std::string partial_;
 };
 
@@ -78,8 +72,6 @@ class SignalPipe {
  public:
   SignalPipe();
   ~SignalPipe();
-  SignalPipe(const SignalPipe&) = delete;
-  SignalPipe& operator=(const SignalPipe&) = delete;
 
   int descriptor() const { return descriptor_.get(); }
 
@@ -114,8 +106,6 @@ class Guardian {
 
   /// Dismisses it. The caller has ended all ranks before.
   ~Guardian();
-  Guardian(const Guardian&) = delete;
-  Guardian& operator=(const Guardian&) = delete;
 
   /// A rank writes its process group's number (pid_t) here before it becomes the program. Closed on
   /// exec.

@@ -48,16 +48,15 @@ std::optional<FailureRecord> read_record(std::string_view line) {
 
 void write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t written = write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 &&
-        errno == EAGAIN) {  // another process that shares it has made it non-blocking
-      pollfd entry{descriptor, POLLOUT, 0};
+    const ssize_t written = TEMP_FAILURE_RETRY(write(descriptor, text.data(), text.size()));
+    if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      pollfd entry{descriptor, POLLOUT, 0};  // a process that shares it has made it non-blocking
       poll(&entry, 1, -1);
-      continue;
+    } else {
+      return;
     }
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
@@ -75,19 +74,13 @@ std::optional<int> launcher_pipe() {
   return number;
 }
 
-void report(const launch::FailureRecord& record) {
-  const std::string line = launch::write_record(record);
-  if (std::optional<int> pipe = launcher_pipe())
-    if (write(*pipe, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
-  if (record.message.empty()) return;
-  const std::string message = launch::read_record({line.data(), line.size() - 1})->message;
-  // Not fmt::print, which throws where stderr cannot be written.
-  launch::write_all(STDERR_FILENO, fmt::format("error: {}\n", message));
-}
-
-int fail_with(int code, bool consequence, const char* message) {
+int fail_with(int code, bool consequence, std::string_view message) {
   std::fflush(stdout);  // what was printed before the error comes before it
-  report({consequence, message});
+  const std::string line = launch::write_record({consequence, std::string(message)});
+  if (const std::optional<int> pipe = launcher_pipe())
+    if (write(*pipe, line.data(), line.size()) == std::ssize(line)) return code;
+  if (!message.empty())  // not by fmt::print, which throws where stderr cannot be written
+    launch::write_all(STDERR_FILENO, fmt::format("error: {}\n", launch::one_line(message)));
   return code;
 }
 

@@ -3,14 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 
 namespace lockstep::dist {
 
 namespace {
-
-/// How long the reason for a lost connection may take to arrive by another way (`watch`).
-constexpr Seconds reason_time{0.2};
 
 /// True if the other end has closed. It sends nothing before it is admitted, so bytes are an error.
 bool has_closed(int socket) {
@@ -18,108 +16,43 @@ bool has_closed(int socket) {
   return receive_some(socket, std::span(&byte, 1)) != 0;
 }
 
-/// Accepts the ranks above `options.credentials.rank`, one after the other.
-class HigherRanks {
- public:
-  HigherRanks(Descriptor listener, const Endpoint& where, const ConnectOptions& options)
-      : options_(options),
-        own_(options.credentials),
-        where_(where),
-        acceptor_(std::move(listener), own_, options.purpose),
-        sockets_(index(own_.size)) {}
-  HigherRanks(const HigherRanks&) = delete;
-  HigherRanks& operator=(const HigherRanks&) = delete;
-  ~HigherRanks() { remove_file(); }
-
-  std::vector<Descriptor> accept_all();
-
- private:
-  /// The higher ranks whose socket meets the condition.
-  template <class F>
-  std::vector<int> ranks_with(F&& condition) const {
-    std::vector<int> ranks;
-    for (int rank = own_.rank + 1; rank < own_.size; ++rank)
-      if (condition(sockets_[index(rank)])) ranks.push_back(rank);
-    return ranks;
-  }
-  std::string objection(const AcceptedPeer& peer) const;
-  void take(AcceptedPeer& peer);
-  void remove_file() {
-    if (where_.is_unix()) ::unlink(std::exchange(where_.path, "").c_str());
-  }
-  void check_waiting_ranks();
-  void decide(Decision decision, const std::string& reason = "");
-
-  const ConnectOptions& options_;
-  const Credentials& own_;
-  Endpoint where_;
-  Acceptor acceptor_;
-  std::vector<Descriptor> sockets_;  // by rank
-};
-
-std::vector<Descriptor> HigherRanks::accept_all() {
-  const Deadline deadline(options_.timeout);
-  while (true) {
-    const std::vector<int> missing = ranks_with([](const Descriptor& socket) { return !socket; });
-    if (missing.empty()) break;
-    if (options_.watch) options_.watch(missing);
-    if (deadline.passed())
-      decide(Decision::refused,
-             fmt::format("[{}] after {:g} s at {} {} of a world of {}", options_.caller,
-                         options_.timeout.count(), where_.text(),
-                         describe_ranks(missing, "missing", options_.members), own_.size));
-    for (AcceptedPeer& peer : acceptor_.wait(std::min(Seconds(0.02), deadline.left()))) take(peer);
-    check_waiting_ranks();
-  }
-  remove_file();  // before any rank can go on, and perhaps be killed
-  decide(Decision::accepted);
-  return std::move(sockets_);
-}
-
-/// Why this peer cannot be admitted; empty if it can.
-std::string HigherRanks::objection(const AcceptedPeer& peer) const {
-  const auto say = [&](const auto& problem) {
-    return fmt::format("[{}] {}", options_.caller, problem);
-  };
-  const std::string_view who = options_.members;
+/// Why this peer cannot be admitted; empty if it can. `sockets`: of the ranks that wait, by rank.
+std::string objection(const AcceptedPeer& peer, const std::vector<Descriptor>& sockets,
+                      const ConnectOptions& options) {
+  const auto& [token, job, own, size] = options.credentials;
+  const std::string_view who = options.members;
   if (peer.version != protocol_version)
-    return say(fmt::format("a {0} speaks protocol version {1}, {0} {2} version {3}", who,
-                           peer.version, own_.rank, protocol_version));
-  if (peer.size != own_.size)
-    return say(fmt::format("{0} {1} expects a world of {2}, {0} {3} one of {4}", who, peer.rank,
-                           peer.size, own_.rank, own_.size));
-  if (peer.rank < 0 || peer.rank >= own_.size)
-    return say(fmt::format("{} {} in a world of {}", who, peer.rank, own_.size));
-  if (peer.rank <= own_.rank || sockets_[index(peer.rank)])
-    return say(fmt::format("{} {} has joined twice", who, peer.rank));
+    return fmt::format("a {0} speaks protocol version {1}, {0} {2} version {3}", who, peer.version,
+                       own, protocol_version);
+  if (peer.size != size)
+    return fmt::format("{0} {1} expects a world of {2}, {0} {3} one of {4}", who, peer.rank,
+                       peer.size, own, size);
+  if (peer.rank < 0 || peer.rank >= size)
+    return fmt::format("{} {} in a world of {}", who, peer.rank, size);
+  if (peer.rank <= own || sockets[index(peer.rank)])
+    return fmt::format("{} {} has joined twice", who, peer.rank);
   return "";
 }
 
-void HigherRanks::take(AcceptedPeer& peer) {
-  if (const std::string reason = objection(peer); !reason.empty()) {
-    send_admission(peer.socket.get(), Decision::refused, reason);
-    decide(Decision::refused, reason);
-  }
-  sockets_[index(peer.rank)] = std::move(peer.socket);
-}
-
-/// Throws if one of those that wait to be admitted is gone.
-void HigherRanks::check_waiting_ranks() {
-  const std::vector<int> gone =
-      ranks_with([](const Descriptor& socket) { return socket && has_closed(socket.get()); });
-  if (gone.empty()) return;
-  if (options_.watch) options_.watch(gone);  // it may have said why before it left
-  decide(Decision::peer_gone,
-         fmt::format("[{}] {} before all {}s had joined", options_.caller,
-                     describe_ranks(gone, "gone", options_.members), options_.members));
-}
-
 /// Tells all ranks that wait. Throws `reason` unless they are accepted.
-void HigherRanks::decide(Decision decision, const std::string& reason) {
-  for (const Descriptor& socket : sockets_)
+void decide(const std::vector<Descriptor>& sockets, Decision decision, std::string_view reason) {
+  for (const Descriptor& socket : sockets)
     if (socket) send_admission(socket.get(), decision, reason);
   check<PeerError>(decision != Decision::peer_gone, "{}", reason);
   check<CommError>(decision != Decision::refused, "{}", reason);
+}
+
+/// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
+void take(std::vector<AcceptedPeer> peers, std::vector<Descriptor>& sockets,
+          const ConnectOptions& options) {
+  for (AcceptedPeer& peer : peers) {
+    if (const std::string problem = objection(peer, sockets, options); !problem.empty()) {
+      const std::string reason = fmt::format("[{}] {}", options.caller, problem);
+      send_admission(peer.socket.get(), Decision::refused, reason);
+      decide(sockets, Decision::refused, reason);
+    }
+    sockets[index(peer.rank)] = std::move(peer.socket);
+  }
 }
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
@@ -144,11 +77,42 @@ bool await_admission(int socket, const std::string& me, const Endpoint& where,
 
 std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
                                             const ConnectOptions& options) {
-  return HigherRanks(std::move(listener), where, options).accept_all();
+  const auto& [token, job, own, size] = options.credentials;
+  const Deadline deadline(options.timeout);
+  std::vector<Descriptor> sockets(index(size));
+  Acceptor acceptor(std::move(listener), options.credentials, options.purpose);
+  // Removes a socket's file, at the latest when this function ends. That is before the listener
+  // closes: afterwards the file could already be that of another process.
+  std::unique_ptr<const char, int (*)(const char*)> file(
+      where.is_unix() ? where.path.c_str() : nullptr, ::unlink);
+  while (true) {
+    std::vector<int> missing, gone;
+    for (int rank = own + 1; rank < size; ++rank) {
+      const Descriptor& socket = sockets[index(rank)];
+      if (!socket) missing.push_back(rank);
+      if (socket && has_closed(socket.get())) gone.push_back(rank);
+    }
+    if (!gone.empty()) {
+      if (options.watch) options.watch(gone);  // it may have said why before it left
+      decide(sockets, Decision::peer_gone,
+             fmt::format("[{}] {} before all {}s had joined", options.caller,
+                         describe_ranks(gone, "gone", options.members), options.members));
+    }
+    if (missing.empty()) break;
+    if (options.watch) options.watch(missing);
+    if (deadline.passed())
+      decide(sockets, Decision::refused,
+             fmt::format("[{}] after {:g} s at {} {} of a world of {}", options.caller,
+                         options.timeout.count(), where.text(),
+                         describe_ranks(missing, "missing", options.members), size));
+    take(acceptor.wait(std::min(Seconds(0.02), deadline.left())), sockets, options);
+  }
+  file.reset();  // before any rank can go on, and perhaps be killed
+  decide(sockets, Decision::accepted, "");
+  return sockets;
 }
 
 Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options) {
-  using std::chrono::milliseconds;
   const Credentials& own = options.credentials;
   const std::string me = fmt::format("[{}] {} {}", options.caller, options.members, own.rank);
   const auto watch = [&] {
@@ -162,7 +126,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     Descriptor socket = send_hello(where, own, options.purpose, deadline, why);
     if (!socket && reached) {
       for (const Deadline patience(reason_time); options.watch && !patience.passed(); watch())
-        std::this_thread::sleep_for(milliseconds(1));
+        std::this_thread::sleep_for(Seconds(0.001));
       fail<PeerError>("{}: {} {} no longer listens on {}: {}", me, options.members, peer,
                       where.text(), why);
     }
@@ -172,7 +136,8 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }
-    std::this_thread::sleep_for(milliseconds(std::min(5 << std::min(attempt, 5), 100)));
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(std::min(5 << std::min(attempt, 5), 100)));
   }
   fail<CommError>("{} did not find {} {} at {} within {:g} s: {}", me, options.members, peer,
                   where.text(), options.timeout.count(), why);

@@ -12,6 +12,9 @@
 
 namespace lockstep::dist {
 
+/// How long the reason for a lost connection may take to arrive by another way.
+constexpr Seconds reason_time{0.2};
+
 struct ConnectOptions {
   Credentials credentials;
   Seconds timeout{60};

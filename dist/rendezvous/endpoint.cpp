@@ -22,15 +22,12 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr int socket_flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-
 /// Any kind of socket address, ready for bind() and connect().
 struct Address {
   sockaddr_storage storage{};
   socklen_t length = 0;
 
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
 };
 
@@ -46,8 +43,10 @@ Address unix_address(const std::string& path) {
   return address;
 }
 
-/// The first address of the host; or nothing, and the reason in `why`, if its name is not known.
+/// The first address of the host, or the socket's path; or nothing, and the reason in `why`, if the
+/// host's name is not known.
 std::optional<Address> resolve(const Endpoint& where, std::string& why) {
+  if (where.is_unix()) return unix_address(where.path);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -89,8 +88,8 @@ bool same_user(int socket) {
 Address own_address(int socket) {
   Address address;
   address.length = sizeof address.storage;
-  check<CommError>(getsockname(socket, address.get(), &address.length) == 0,
-                   "[socket] no local address: {}", system_message(errno));
+  const bool known = getsockname(socket, address.get(), &address.length) == 0;
+  check<CommError>(known, "[socket] no local address: {}", system_message(errno));
   return address;
 }
 
@@ -106,63 +105,26 @@ void remove_stale(const Endpoint& where) {
   ::unlink(where.path.c_str());
 }
 
+/// It may be bound to an address that others have: a port whose last user is gone is free at once.
 Descriptor make_socket(int family) {
-  Descriptor result(::socket(family, socket_flags, 0));
+  Descriptor result(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   check<CommError>(static_cast<bool>(result), "[rendezvous] cannot make a socket: {}",
                    system_message(errno));
-  return result;
-}
-
-/// The address may be bound although others have it: a port whose last user is gone is free at
-/// once.
-Descriptor make_sharing_socket(int family) {
-  Descriptor result = make_socket(family);
   const int on = 1;
   setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return result;
 }
 
-Descriptor listen_unix(const Endpoint& where) {
-  const Address address = unix_address(where.path);
-  remove_stale(where);
-  Descriptor listener = make_socket(AF_UNIX);
-  // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
-  const bool listening = fchmod(listener.get(), 0600) == 0 &&
-                         ::bind(listener.get(), address.get(), address.length) == 0 &&
-                         ::listen(listener.get(), SOMAXCONN) == 0;
-  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
-                   system_message(errno));
-  return listener;
-}
-
-Descriptor listen_tcp(const Endpoint& where, ListenScope scope) {
-  std::string why;
-  std::optional<Address> address = resolve(where, why);
-  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
-  Descriptor listener = make_sharing_socket(address->family());
-  const bool far = scope == ListenScope::other_machines;
-  if (far && is_loopback(numeric_host(address->get(), address->length)))
-    widen_to_all_addresses(*address);
-  int bound = ::bind(listener.get(), address->get(), address->length);
-  if (bound != 0 && errno == EADDRNOTAVAIL && far) {
-    widen_to_all_addresses(*address);
-    bound = ::bind(listener.get(), address->get(), address->length);
-  }
-  check<CommError>(bound == 0 && ::listen(listener.get(), SOMAXCONN) == 0,
-                   "[rendezvous] cannot listen on {}: {}", where.text(), system_message(errno));
-  return listener;
-}
-
 }  // namespace
 
 Endpoint Endpoint::parse(std::string_view text) {
-  if (text.starts_with("unix:/")) return {.path = std::string(text.substr(5)), .host = {}};
+  if (text.starts_with("unix:/")) return {.path = std::string(text.substr(5))};
   const std::size_t colon = text.rfind(':');
   if (colon != std::string_view::npos && colon > 0 && !text.starts_with("unix:")) {
     std::string_view host = text.substr(0, colon);
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
     const auto port = parse_number<std::uint16_t>(text.substr(colon + 1));
-    if (port && !host.empty()) return {.path = {}, .host = std::string(host), .port = *port};
+    if (port && !host.empty()) return {.host = std::string(host), .port = *port};
   }
   fail<UsageError>("[rendezvous] an address is unix:/PATH or HOST:PORT, got '{}'", text);
 }
@@ -170,38 +132,55 @@ Endpoint Endpoint::parse(std::string_view text) {
 std::string Endpoint::text() const {
   if (is_unix()) return "unix:" + path;
   const bool colons = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", colons ? "[" : "", host, colons ? "]" : "", port);
+  return colons ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
-Descriptor listen_on(const Endpoint& where, ListenScope scope) {
-  return where.is_unix() ? listen_unix(where) : listen_tcp(where, scope);
+Descriptor listen_on(const Endpoint& where, bool one_machine) {
+  if (where.is_unix()) remove_stale(where);
+  std::string why;
+  std::optional<Address> address = resolve(where, why);
+  check<CommError>(address.has_value(), "[rendezvous] cannot listen on {}: {}", where.text(), why);
+  Descriptor listener = make_socket(address->family());
+  const auto bind_to_address = [&] {
+    // On Linux the file that bind() makes takes over the socket's mode: it is never open to others.
+    return (!where.is_unix() || ::fchmod(listener.get(), 0600) == 0) &&
+           ::bind(listener.get(), address->get(), address->length) == 0;
+  };
+  const bool far = !one_machine && !where.is_unix();
+  if (far && is_loopback(numeric_host(address->get(), address->length)))
+    widen_to_all_addresses(*address);
+  bool bound = bind_to_address();
+  if (!bound && errno == EADDRNOTAVAIL && far) {
+    widen_to_all_addresses(*address);
+    bound = bind_to_address();
+  }
+  const bool listening = bound && ::listen(listener.get(), SOMAXCONN) == 0;
+  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
+                   system_message(errno));
+  return listener;
 }
 
 Descriptor reserve_port(const std::string& host) {
   std::string why;
-  std::optional<Address> address = resolve({.path = {}, .host = host, .port = 0}, why);
+  std::optional<Address> address = resolve({.host = host}, why);
   check<CommError>(address.has_value(), "[rendezvous] no port at {}: {}", host, why);
   widen_to_all_addresses(*address);
-  Descriptor port = make_sharing_socket(address->family());
-  check<CommError>(::bind(port.get(), address->get(), address->length) == 0,
-                   "[rendezvous] no free port: {}", system_message(errno));
+  Descriptor port = make_socket(address->family());
+  const bool bound = ::bind(port.get(), address->get(), address->length) == 0;
+  check<CommError>(bound, "[rendezvous] no free port: {}", system_message(errno));
   return port;
 }
 
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why) {
-  const std::optional<Address> address =
-      where.is_unix() ? unix_address(where.path) : resolve(where, why);
+  std::optional<Address> address = resolve(where, why);
   if (!address) return {};
   Descriptor socket = make_socket(address->family());
-  int error = 0;
-  if (::connect(socket.get(), address->get(), address->length) != 0) {
-    error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      error = ETIMEDOUT;
-      socklen_t length = sizeof error;
-      if (wait_for(socket.get(), POLLOUT, deadline))
-        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    }
+  int error = ::connect(socket.get(), address->get(), address->length) == 0 ? 0 : errno;
+  if (error == EINPROGRESS || error == EINTR) {
+    error = ETIMEDOUT;
+    socklen_t length = sizeof error;
+    if (wait_for(socket.get(), POLLOUT, deadline))
+      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
   if (error != 0) {
     why = system_message(error);
@@ -230,7 +209,7 @@ Descriptor accept_from(int listener) {
 }
 
 std::string local_address(int socket) {
-  const Address address = own_address(socket);
+  Address address = own_address(socket);
   if (address.family() == AF_UNIX) return "";
   return numeric_host(address.get(), address.length);
 }
@@ -284,21 +263,21 @@ bool is_loopback(std::string_view host) {
   return text == "localhost";
 }
 
-void check_reachable(const std::vector<std::string>& addresses, int own) {
-  const auto far = std::ranges::find_if_not(addresses, is_loopback);
-  const auto loop = std::ranges::find_if(addresses, is_loopback);
-  if (far == addresses.end() || loop == addresses.end()) return;
-  const bool mine = is_loopback(addresses[index(own)]);
-  const auto culprit = mine ? own : loop - addresses.begin();
+void check_reachable(const std::vector<Endpoint>& ranks, int own) {
+  const auto far = std::ranges::find_if_not(ranks, is_loopback, &Endpoint::host);
+  const auto loop = std::ranges::find_if(ranks, is_loopback, &Endpoint::host);
+  if (far == ranks.end() || loop == ranks.end()) return;
+  const bool mine = is_loopback(ranks[index(own)].host);
+  const auto culprit = mine ? own : loop - ranks.begin();
   const std::string reason = fmt::format(
       "[interface] rank {} would be reached at {}, a loopback address, but rank {} at {} is on "
       "another machine",
-      culprit, addresses[index(culprit)], far - addresses.begin(), *far);
+      culprit, mine ? ranks[index(own)].host : loop->host, far - ranks.begin(), far->host);
   check<PeerError>(mine, "{}", reason);
   fail<CommError>(
       "{}; {} is what its connection with rank 0, or LOCKSTEP_INTERFACE, led to. Set "
       "LOCKSTEP_INTERFACE (lockstep-run: --interface) to one of: {}",
-      reason, addresses[index(own)], describe(interfaces()));
+      reason, ranks[index(own)].host, describe(interfaces()));
 }
 
 }  // namespace lockstep::dist

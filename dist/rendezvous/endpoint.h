@@ -14,8 +14,8 @@ namespace lockstep::dist {
 
 /// An address: "unix:/path" or "host:port" ("[::1]:7000" for IPv6).
 struct Endpoint {
-  std::string path;  ///< not empty: a Unix socket
-  std::string host;
+  std::string path{};  ///< not empty: a Unix socket
+  std::string host{};
   std::uint16_t port = 0;
 
   /// Throws UsageError for any other text.
@@ -24,14 +24,11 @@ struct Endpoint {
   std::string text() const;
 };
 
-/// Who can reach a TCP listener.
-enum class ListenScope { this_machine, other_machines };
-
 /// Listens on `where`. Port 0 takes any free port. A Unix socket gets mode 0600 and replaces the
 /// file of a dead process of this user. Over TCP it binds the address that the host's name stands
-/// for. For other machines it binds all addresses if that one is a loopback address or not ours.
-/// Throws CommError, with the address, if that is not possible.
-Descriptor listen_on(const Endpoint& where, ListenScope scope = ListenScope::this_machine);
+/// for. Unless all who connect are on `one_machine`, it binds all addresses if that one is a
+/// loopback address or not ours. Throws CommError, with the address, if that is not possible.
+Descriptor listen_on(const Endpoint& where, bool one_machine = true);
 
 /// Reserves a free port of this machine (see local_port()). Only a process that sets SO_REUSEADDR,
 /// as listen_on does, can listen at it while the descriptor is open. `host` gives the address
@@ -69,10 +66,10 @@ std::string interface_address(std::string_view wanted,
 /// True for "127.0.0.1" and its like, "::1" and "localhost": on every machine they mean this one.
 bool is_loopback(std::string_view host);
 
-/// Checks that all ranks can be reached at these addresses, by rank, seen from rank `own`. They
-/// cannot if some are loopback addresses and others are not, because then there are several
-/// machines. Throws CommError, with the interfaces, on the ranks whose own address is wrong, and
-/// PeerError on the others.
-void check_reachable(const std::vector<std::string>& addresses, int own);
+/// Checks that all ranks can be reached at the hosts of these endpoints, by rank, seen from rank
+/// `own`. They cannot if some are loopback addresses and others are not, because then there are
+/// several machines. Throws CommError, with the interfaces, on the ranks whose own address is
+/// wrong, and PeerError on the others.
+void check_reachable(const std::vector<Endpoint>& ranks, int own);
 
 }  // namespace lockstep::dist

@@ -19,10 +19,16 @@ std::string text_or(const Getenv& get, const char* name, const char* otherwise) 
   return value ? value : otherwise;
 }
 
-/// A whole number of at least 0. It must be set because `because` is.
-int number(const Getenv& get, const char* name, std::string_view because) {
+/// The value of a variable that must be set because `because` is.
+const char* required(const Getenv& get, const char* name, std::string_view because) {
   const char* value = get(name);
   check<UsageError>(value, "[environment] {} is not set, but {} is", name, because);
+  return value;
+}
+
+/// A whole number of at least 0.
+int number(const Getenv& get, const char* name, std::string_view because) {
+  const char* value = required(get, name, because);
   const auto result = parse_number<int>(value);
   check<UsageError>(result && *result >= 0,
                     "[environment] {} must be a whole number of at least 0, got '{}'", name, value);
@@ -68,6 +74,7 @@ LaunchInfo read_ranks(const Getenv& get, const Names& names) {
   launch.local_rank = number(get, names.local_rank, present);
   launch.local_size = number(get, names.local_size, present);
   launch.node = text_or(get, names.node, "");
+  check_ranks(launch, names);
   return launch;
 }
 
@@ -89,17 +96,13 @@ LaunchInfo from_torchrun(const Getenv& get) {
     launch.job =
         fmt::format("{}:{}", text_or(get, "MASTER_ADDR", ""), text_or(get, "MASTER_PORT", ""));
   }
-  check_ranks(launch, torchrun_names);
   return launch;
 }
 
 LaunchInfo from_mpirun(const Getenv& get) {
   LaunchInfo launch = read_ranks(get, mpirun_names);
   launch.launcher = "mpirun";
-  const char* job = get("PMIX_NAMESPACE");
-  check<UsageError>(job, "[environment] PMIX_NAMESPACE is not set, but {} is", mpirun_names.rank);
-  launch.job = job;
-  check_ranks(launch, mpirun_names);
+  launch.job = required(get, "PMIX_NAMESPACE", mpirun_names.rank);
   return launch;
 }
 
@@ -144,14 +147,10 @@ LaunchInfo from_srun(const Getenv& get) {
   launch.local_rank = number(get, "SLURM_LOCALID", because);
   const bool step_tasks = get("SLURM_STEP_NUM_TASKS");
   launch.size = number(get, step_tasks ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", because);
-  const char* per_node = get("SLURM_STEP_TASKS_PER_NODE");
-  check<UsageError>(per_node, "[environment] SLURM_STEP_TASKS_PER_NODE is not set, but {} is",
-                    because);
+  const char* per_node = required(get, "SLURM_STEP_TASKS_PER_NODE", because);
   launch.local_size = tasks_on_node(per_node, number(get, srun_names.node, because));
   launch.node = get(srun_names.node);
-  const char* job = get("SLURM_JOB_ID");
-  check<UsageError>(job, "[environment] SLURM_JOB_ID is not set, but {} is", because);
-  launch.job = fmt::format("{}.{}", job, get("SLURM_STEP_ID"));
+  launch.job = fmt::format("{}.{}", required(get, "SLURM_JOB_ID", because), get(because));
   check_ranks(launch, srun_names);
   return launch;
 }

@@ -22,15 +22,6 @@ namespace {
 
 constexpr std::size_t least_file = 32, most_file = 4096;
 
-Token hmac_of(std::span<const std::byte> key, std::span<const std::byte> message) {
-  Token code;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
-  check<Error>(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(),
-                    reinterpret_cast<unsigned char*>(code.data()), nullptr) != nullptr,
-               "[token] HMAC-SHA256 of {} bytes failed", message.size());
-  return code;
-}
-
 /// Compares in a time that does not tell where they differ.
 bool same(const Token& a, const Token& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -59,7 +50,6 @@ struct Proof {
   Token nonce;
   Token code;
 };
-using Welcome = Token;
 
 struct Admission {
   Decision decision;
@@ -67,11 +57,10 @@ struct Admission {
 };
 static_assert(sizeof(Hello) == 32 && sizeof(Challenge) == 48 && sizeof(Proof) == 64 &&
               sizeof(Admission) == 512);
-static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Challenge> &&
-              std::is_trivially_copyable_v<Proof> && std::is_trivially_copyable_v<Admission>);
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
   return std::as_bytes(std::span(&value, 1));
 }
 
@@ -106,9 +95,7 @@ Token random_token() {
 
 Token read_token(int descriptor) {
   Token token{};
-  ssize_t got = 0;
-  do got = ::pread(descriptor, token.data(), token.size(), 0);
-  while (got < 0 && errno == EINTR);
+  const ssize_t got = TEMP_FAILURE_RETRY(::pread(descriptor, token.data(), token.size(), 0));
   check<UsageError>(got == std::ssize(token),
                     "[rendezvous] LOCKSTEP_TOKEN_FD={}: expected {} bytes, got {}", descriptor,
                     token.size(), got < 0 ? system_message(errno) : std::to_string(got));
@@ -131,24 +118,23 @@ Token token_of_file(const std::string& path) {
                     "[token] the secret file '{}' must have {} to {} bytes, got {}{}", path,
                     least_file, most_file, size == most_file + 1 ? "more than " : "",
                     std::min(size, most_file));
-  constexpr std::string_view purpose = "lockstep secret file";
-  return hmac_of(std::span(bytes).first(size), std::as_bytes(std::span(purpose)));
+  return hmac(std::span(bytes).first(size), "lockstep secret file", {});
 }
 
-Token hmac(const Token& key, std::string_view purpose,
+Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts) {
-  std::vector<std::byte> message;
-  const auto append = [&](std::span<const std::byte> part) {
-    message.insert(message.end(), part.begin(), part.end());
-  };
-  append(std::as_bytes(std::span(purpose)));
-  for (const std::span<const std::byte> part : parts) append(part);
-  return hmac_of(key, message);
+  std::string message(purpose);
+  for (const std::span<const std::byte> part : parts)
+    message.append(reinterpret_cast<const char*>(part.data()), part.size());
+  Token code;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
+  check<Error>(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, message.size(),
+                    reinterpret_cast<unsigned char*>(code.data()), nullptr) != nullptr,
+               "[token] HMAC-SHA256 of {} bytes failed", message.size());
+  return code;
 }
 
 struct Acceptor::Handshake {
-  explicit Handshake(Descriptor connection) : socket(std::move(connection)) {}
-
   /// Takes what has arrived of a message. True once it is whole.
   template <class T>
   bool receive(T& message) {
@@ -192,7 +178,7 @@ std::vector<AcceptedPeer> Acceptor::wait(Seconds at_most) {
     Descriptor peer = accept_from(listener_.get());
     if (!peer) break;
     if (running_.size() == most_handshakes) running_.erase(running_.begin());
-    running_.emplace_back(std::move(peer));
+    running_.push_back({.socket = std::move(peer)});
   }
   std::vector<AcceptedPeer> peers;
   std::erase_if(running_, [&](Handshake& handshake) { return !advance(handshake, peers); });
@@ -249,7 +235,7 @@ Reply authenticate(int socket, const Credentials& own, Purpose purpose, const De
   const Proof proof{nonce, code("initiator")};
   transfer = send_all(socket, bytes_of(proof), deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  Welcome welcome{};
+  Token welcome{};
   transfer = receive_into(welcome, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
   return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::not_authentic};

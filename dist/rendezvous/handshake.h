@@ -47,7 +47,7 @@ Token token_of_file(const std::string& path);
 
 /// HMAC-SHA256 (RFC 2104) of the purpose and then the parts. Only who has the key can compute it;
 /// nobody else can tell it from random bytes.
-Token hmac(const Token& key, std::string_view purpose,
+Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts);
 
 constexpr std::uint32_t protocol_version = 2;

@@ -8,10 +8,9 @@ namespace lockstep::dist {
 
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who) {
-  std::string list;
-  for (const int rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
   const bool one = ranks.size() == 1;
-  return fmt::format("{}{} {} {} {}", who, one ? "" : "s", list, one ? "is" : "are", state);
+  return fmt::format("{}{} {} {} {}", who, one ? "" : "s", fmt::join(ranks, ", "),
+                     one ? "is" : "are", state);
 }
 
 NodeMap node_map(const std::vector<std::string>& names) {

@@ -38,8 +38,6 @@ struct NodeMap {
   std::vector<int> node_of;             ///< by rank
   std::vector<int> place_of;            ///< by rank: its index in its node
   int local_shards = 0;                 ///< ranks of the smallest node
-
-  bool operator==(const NodeMap&) const = default;
 };
 /// Ranks with equal names share a node.
 NodeMap node_map(const std::vector<std::string>& name_of_node_by_rank);

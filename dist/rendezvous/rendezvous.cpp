@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -11,36 +12,25 @@
 
 namespace lockstep::dist {
 
-namespace {
-
 /// Replaces an empty reason, because an empty aborted() means that nobody gave up. It is so short
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
-
-}  // namespace
 
 Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Descriptor> sockets)
     : options_(options) {
   for (Descriptor& socket : sockets) peers_.push_back({.socket = std::move(socket)});
 }
 
-void Rendezvous::read_frames() {
-  for (int r = 0; r < size(); ++r)
-    if (peers_[index(r)].socket) read_frames_of(r);
-}
-
 /// Takes only `abort` frames. Any other one waits for its exchange.
-void Rendezvous::read_frames_of(int rank) {
-  Peer& peer = peers_[index(rank)];
-  while (!peer.gone) {
-    const FrameReader::State state = peer.reader.read(peer.socket.get());
-    if (state == FrameReader::State::ended) peer.gone = true;
-    if (state != FrameReader::State::complete) return;
-    if (peer.reader.peek().kind != FrameKind::abort) return;
-    const std::string reason = peer.reader.take().body;
-    if (!aborted_.empty()) continue;
-    aborted_ = reason.empty() ? no_reason : reason;
-    if (this->rank() == 0) pass_on_reason();
+void Rendezvous::read_frames() {
+  for (Peer& peer : peers_) {
+    while (peer.socket && peer.reader.read(peer.socket.get()) == FrameReader::State::complete &&
+           peer.reader.peek().kind == FrameKind::abort) {
+      const std::string reason = peer.reader.take().body;
+      if (!aborted_.empty()) continue;
+      aborted_ = reason.empty() ? no_reason : reason;
+      if (rank() == 0) pass_on_reason();
+    }
   }
 }
 
@@ -48,9 +38,6 @@ void Rendezvous::read_frames_of(int rank) {
 void Rendezvous::await_frames(std::string_view what) {
   // Rank 0 must be the first whose time is up: it alone knows who is missing.
   const Deadline deadline(options_.timeout + (rank() == 0 ? Seconds(0) : Seconds(1)));
-  const auto say = [&](const std::vector<int>& ranks, std::string_view state) {
-    return describe_ranks(ranks, state, options_.members);
-  };
   while (true) {
     read_frames();
     if (!aborted_.empty()) throw PeerError(aborted_);
@@ -59,15 +46,16 @@ void Rendezvous::await_frames(std::string_view what) {
     for (int r = 0; r < size(); ++r) {
       const Peer& peer = peers_[index(r)];
       if (!peer.socket || peer.reader.complete()) continue;
-      (peer.gone ? gone : missing).push_back(r);
+      (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.socket.get(), POLLIN, 0});
     }
     if (!gone.empty())
-      give_up<PeerError>(fmt::format("[rendezvous] {} in '{}'", say(gone, "gone"), what));
+      give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
+                         what);
     if (missing.empty()) return;
     if (deadline.passed())
-      give_up<CommError>(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
-                                     options_.timeout.count(), say(missing, "missing")));
+      give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
+                         describe_ranks(missing, "missing", options_.members));
     ::poll(entries.data(), entries.size(), deadline.milliseconds());
   }
 }
@@ -77,9 +65,9 @@ Frame Rendezvous::take_frame(int peer, FrameKind kind, std::string_view what) {
   Frame frame = peers_[index(peer)].reader.take();
   if (frame.kind != kind)
     give_up<CommError>(
-        fmt::format("[rendezvous] {0} {1} in '{2}': {0} {3} sent a frame of kind '{4}', not '{5}'",
-                    options_.members, rank(), what, peer, static_cast<char>(frame.kind),
-                    static_cast<char>(kind)));
+        "[rendezvous] {0} {1} in '{2}': {0} {3} sent a frame of kind '{4}', not '{5}'",
+        options_.members, rank(), what, peer, static_cast<char>(frame.kind),
+        static_cast<char>(kind));
   return frame;
 }
 
@@ -88,10 +76,10 @@ void Rendezvous::send(int peer, FrameKind kind, std::string_view body, std::stri
   const Transfer transfer = send_frame(peers_[index(peer)].socket.get(), kind, body,
                                        Deadline(options_.timeout), descriptor);
   if (transfer == Transfer::done) return;
-  read_frames_of(peer);  // it may have said why
+  read_frames();  // the peer may have said why
   if (!aborted_.empty()) throw PeerError(aborted_);
-  give_up<PeerError>(fmt::format("[rendezvous] {} {} {} in '{}'", options_.members, peer,
-                                 transfer == Transfer::closed ? "is gone" : "takes no data", what));
+  give_up<PeerError>("[rendezvous] {} {} {} in '{}'", options_.members, peer,
+                     transfer == Transfer::closed ? "is gone" : "takes no data", what);
 }
 
 std::vector<std::string> Rendezvous::all_gather(std::string_view what, std::string_view mine) {
@@ -105,8 +93,7 @@ std::vector<std::string> Rendezvous::all_gather(std::string_view what, std::stri
   await_frames(what);
   std::vector<std::string> parts = unpack(take_frame(0, FrameKind::everything, what).body);
   if (parts.size() != peers_.size())
-    give_up<CommError>(
-        fmt::format("[rendezvous] '{}': {} parts in a world of {}", what, parts.size(), size()));
+    give_up<CommError>("[rendezvous] '{}': {} parts in a world of {}", what, parts.size(), size());
   return parts;
 }
 
@@ -117,40 +104,38 @@ std::vector<std::string> Rendezvous::gather_parts(std::string_view what, std::st
   for (int r = 1; r < size(); ++r) {
     std::vector<std::string> given = unpack(take_frame(r, FrameKind::gather, what).body);
     if (given.size() != 2 || given[0] != what)
-      give_up<CommError>(fmt::format("[rendezvous] {0} {1} is in '{2}', {0} 0 in '{3}'",
-                                     options_.members, r, given.empty() ? "" : given[0], what));
+      give_up<CommError>("[rendezvous] {0} {1} is in '{2}', {0} 0 in '{3}'", options_.members, r,
+                         given.empty() ? "" : given[0], what);
     parts.push_back(std::move(given[1]));
   }
   return parts;
 }
 
-int Rendezvous::share_descriptor(std::string_view what, int descriptor) {
-  if (size() == 1) return descriptor;
+Descriptor Rendezvous::share_descriptor(std::string_view what, Descriptor own) {
+  if (size() == 1) return own;
   check<CommError>(
       options_.address.is_unix(),
       "[rendezvous] '{}': a file descriptor does not travel over {}; use the tcp transport", what,
       options_.address.text());
   if (rank() == 0) {
-    for (int r = 1; r < size(); ++r) send(r, FrameKind::descriptor, what, what, descriptor);
-    return descriptor;
+    for (int r = 1; r < size(); ++r) send(r, FrameKind::descriptor, what, what, own.get());
+    return own;
   }
   await_frames(what);
   Frame frame = take_frame(0, FrameKind::descriptor, what);
   if (frame.body != what || !frame.descriptor)
-    give_up<CommError>(
-        fmt::format("[rendezvous] rank {} is in '{}', rank 0 in '{}'", rank(), what, frame.body));
-  return frame.descriptor.release();
+    give_up<CommError>("[rendezvous] rank {} is in '{}', rank 0 in '{}'", rank(), what, frame.body);
+  return std::move(frame.descriptor);
 }
 
 std::string Rendezvous::address() const {
   if (options_.one_machine) return "127.0.0.1";
   if (!options_.own_address.empty()) return options_.own_address;
-  std::string result = "127.0.0.1";
-  for (const std::string& local : local_addresses()) {
-    result = local;
-    if (!is_loopback(local)) break;  // rank 0 may reach ranks beside it by loopback
-  }
-  return result;
+  const std::vector<std::string> all = local_addresses();
+  // Rank 0 may reach ranks beside it by loopback.
+  const auto far = std::ranges::find_if_not(all, is_loopback);
+  if (far != all.end()) return *far;
+  return all.empty() ? "127.0.0.1" : all.back();
 }
 
 std::vector<std::string> Rendezvous::local_addresses() const {
@@ -164,14 +149,14 @@ std::vector<int> Rendezvous::gone() {
   read_frames();
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
-    if (peers_[index(r)].gone) ranks.push_back(r);
+    if (peers_[index(r)].reader.ended()) ranks.push_back(r);
   return ranks;
 }
 
 void Rendezvous::pass_on_reason() noexcept {
   try {
     for (const Peer& peer : peers_)
-      if (peer.socket && !peer.gone)
+      if (peer.socket && !peer.reader.ended())
         send_frame(peer.socket.get(), FrameKind::abort, std::string_view(aborted_).substr(0, 4096),
                    Deadline(Seconds(0)));
   } catch (const std::exception&) {
@@ -200,10 +185,11 @@ std::vector<Descriptor> Rendezvous::take_sockets() && {
   return sockets;
 }
 
-template <class E>
-void Rendezvous::give_up(const std::string& reason) {
-  abort(reason);
-  throw E(reason);
+template <class E, class... Args>
+void Rendezvous::give_up(fmt::format_string<Args...> reason, Args&&... args) {
+  const E error(fmt::format(reason, std::forward<Args>(args)...));
+  abort(error.what());
+  throw error;
 }
 
 std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, Descriptor listener) {
@@ -214,9 +200,7 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, De
   if (own.rank > 0) {
     sockets[0] = connect_to_rank(0, options.address, options);
   } else if (own.size > 1) {
-    if (!listener)
-      listener = listen_on(options.address, options.one_machine ? ListenScope::this_machine
-                                                                : ListenScope::other_machines);
+    if (!listener) listener = listen_on(options.address, options.one_machine);
     sockets = accept_higher_ranks(std::move(listener), options.address, options);
   }
   return std::make_shared<Rendezvous>(options, std::move(sockets));

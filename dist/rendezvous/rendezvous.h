@@ -43,9 +43,9 @@ class Rendezvous {
   /// together must be less than 16 MiB.
   std::vector<std::string> all_gather(std::string_view what, std::string_view mine);
 
-  /// Rank 0's file descriptor, duplicated into every rank. The caller owns the result; rank 0 gets
-  /// its own back. Collective. Throws CommError where ranks are on several machines.
-  int share_descriptor(std::string_view what, int descriptor);
+  /// Rank 0's file descriptor, duplicated into every rank; rank 0 gets its own back. Collective.
+  /// Throws CommError where ranks are on several machines.
+  Descriptor share_descriptor(std::string_view what, Descriptor own);
 
   /// Where the other ranks can reach this one: "127.0.0.1" on one machine, else the address that
   /// was asked for (LOCKSTEP_INTERFACE), else the local address of a connection with another rank.
@@ -72,19 +72,17 @@ class Rendezvous {
   struct Peer {
     Descriptor socket;  // empty: not connected
     FrameReader reader{};
-    bool gone = false;
   };
 
   void read_frames();
-  void read_frames_of(int rank);
   void await_frames(std::string_view what);
   Frame take_frame(int peer, FrameKind kind, std::string_view what);
   void send(int peer, FrameKind kind, std::string_view body, std::string_view what,
             int descriptor = -1);
   std::vector<std::string> gather_parts(std::string_view what, std::string_view mine);
   void pass_on_reason() noexcept;
-  template <class E>
-  [[noreturn]] void give_up(const std::string& reason);
+  template <class E, class... Args>
+  [[noreturn]] void give_up(fmt::format_string<Args...> reason, Args&&... args);
 
   RendezvousOptions options_;
   std::vector<Peer> peers_;  // by rank

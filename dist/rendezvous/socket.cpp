@@ -43,6 +43,17 @@ struct Message {
   msghdr header{};
 };
 
+template <class Bytes, class F>
+Transfer move_all(int socket, Bytes bytes, short event, const Deadline& deadline, F&& move_some) {
+  while (!bytes.empty()) {
+    const std::ptrdiff_t moved = move_some(socket, bytes);
+    if (moved == peer_closed) return Transfer::closed;
+    bytes = bytes.subspan(static_cast<std::size_t>(moved));
+    if (moved == 0 && !wait_for(socket, event, deadline)) return Transfer::timed_out;
+  }
+  return Transfer::done;
+}
+
 }  // namespace
 
 int checked(int result, std::string_view what) {
@@ -83,23 +94,16 @@ void notice_silence(int socket) {
 
 std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes) {
   if (bytes.empty()) return 0;
-  while (true) {
-    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
-    if (errno == EAGAIN) return 0;
-    if (errno != EINTR) return peer_closed;
-  }
+  const ssize_t sent = TEMP_FAILURE_RETRY(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  if (sent >= 0) return sent;
+  return errno == EAGAIN ? 0 : peer_closed;
 }
 
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes) {
   if (bytes.empty()) return 0;
-  while (true) {
-    const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), 0);
-    if (got > 0) return got;
-    if (got == 0) return peer_closed;  // the end of the stream is no data
-    if (errno == EAGAIN) return 0;
-    if (errno != EINTR) return peer_closed;
-  }
+  const ssize_t got = TEMP_FAILURE_RETRY(::recv(socket, bytes.data(), bytes.size(), 0));
+  if (got < 0 && errno == EAGAIN) return 0;
+  return got > 0 ? got : peer_closed;  // 0 is the end of the stream
 }
 
 bool wait_for(int socket, short events, const Deadline& deadline) {
@@ -109,21 +113,6 @@ bool wait_for(int socket, short events, const Deadline& deadline) {
   }
   return false;
 }
-
-namespace {
-
-template <class Bytes, class F>
-Transfer move_all(int socket, Bytes bytes, short event, const Deadline& deadline, F&& move_some) {
-  while (!bytes.empty()) {
-    const std::ptrdiff_t moved = move_some(socket, bytes);
-    if (moved == peer_closed) return Transfer::closed;
-    bytes = bytes.subspan(static_cast<std::size_t>(moved));
-    if (moved == 0 && !wait_for(socket, event, deadline)) return Transfer::timed_out;
-  }
-  return Transfer::done;
-}
-
-}  // namespace
 
 Transfer send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline) {
   return move_all(socket, bytes, POLLOUT, deadline, send_some);
@@ -138,9 +127,7 @@ std::string system_message(int error) { return std::generic_category().message(e
 /// Like receive_some, but keeps a descriptor that comes along.
 std::ptrdiff_t FrameReader::receive(int socket, std::span<std::byte> bytes) {
   Message message(bytes.data(), bytes.size());
-  ssize_t got = 0;
-  do got = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
+  const ssize_t got = TEMP_FAILURE_RETRY(::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC));
   if (got < 0) return errno == EAGAIN ? 0 : peer_closed;
   const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {

@@ -39,7 +39,6 @@ class Descriptor {
 
   explicit operator bool() const { return number_ >= 0; }
   int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }  ///< the caller closes it from now on
 
   void close() {
     if (number_ >= 0) ::close(number_);
@@ -123,6 +122,7 @@ class FrameReader {
   /// Throws CommError for a frame that is longer than most_frame_bytes.
   State read(int socket);
   bool complete() const { return state_ == State::complete; }
+  bool ended() const { return state_ == State::ended; }
   const Frame& peek() const { return frame_; }
   Frame take();
 

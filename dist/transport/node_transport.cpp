@@ -20,16 +20,13 @@ class NodeTransport final : public Transport {
   bool has_shared_memory() const override { return false; }
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
-    const std::size_t count = is_inside(peer) ? inside_->send(nodes_.place_of[index(peer)], bytes)
-                                              : between_->send(peer, bytes);
-    return note(peer, count);
+    if (!is_inside(peer)) return between_->send(peer, bytes);
+    return note(inside_->send(nodes_.place_of[index(peer)], bytes));
   }
 
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
-    const std::size_t count = is_inside(peer)
-                                  ? inside_->receive(nodes_.place_of[index(peer)], bytes)
-                                  : between_->receive(peer, bytes);
-    return note(peer, count);
+    if (!is_inside(peer)) return between_->receive(peer, bytes);
+    return note(inside_->receive(nodes_.place_of[index(peer)], bytes));
   }
 
   SharedRegion allocate(std::size_t bytes) override { return between_->allocate(bytes); }
@@ -52,8 +49,8 @@ class NodeTransport final : public Transport {
 
  private:
   bool is_inside(int peer) const { return inside_ && nodes_.node_of[index(peer)] == node_; }
-  std::size_t note(int peer, std::size_t count) {
-    if (count == 0 && is_inside(peer)) inside_waits_ = true;
+  std::size_t note(std::size_t count) {
+    if (count == 0) inside_waits_ = true;
     return count;
   }
 

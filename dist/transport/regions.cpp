@@ -16,11 +16,16 @@ SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t
   return region;
 }
 
-std::shared_ptr<void> allocate_pages(std::size_t bytes) {
-  void* const pages =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  check<CommError>(pages != MAP_FAILED, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor) {
+  void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (pages == MAP_FAILED) return nullptr;
   return {pages, [bytes](void* p) { ::munmap(p, bytes); }};
+}
+
+std::shared_ptr<void> allocate_pages(std::size_t bytes) {
+  std::shared_ptr<void> pages = map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  check<CommError>(pages != nullptr, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+  return pages;
 }
 
 std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t bytes) {
@@ -28,11 +33,9 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
   const int ranks = static_cast<int>(calls_.size());
   const std::size_t number = calls_[index(rank)]++;
   if (rounds_.size() == number) {
-    rounds_.push_back(std::make_shared<Round>());
-    rounds_[number]->bytes = bytes;
-    rounds_[number]->first_rank = rank;
-    rounds_[number]->missing.resize(index(ranks));
-    std::iota(rounds_[number]->missing.begin(), rounds_[number]->missing.end(), 0);
+    std::vector<int> all(index(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    rounds_.push_back(std::make_shared<Round>(Round{bytes, rank, std::move(all), {}}));
   }
   const std::shared_ptr<Round> round = rounds_[number];
   check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
@@ -49,21 +52,20 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
   return round;
 }
 
-std::vector<int> RegionTable::missing(const Round& round) {
-  const std::lock_guard lock(mutex_);
-  return round.missing;
-}
-
 SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds timeout,
                                    const std::function<bool(int)>& is_gone) {
   const std::shared_ptr<Round> round = arrive(self.rank(), bytes);
+  const auto missing = [&] {
+    const std::lock_guard lock(mutex_);
+    return round->missing;
+  };
   const Seconds start = self.now();
   std::vector<int> awaited;
-  for (unsigned k = 0; !(awaited = missing(*round)).empty(); ++k) {
+  for (unsigned k = 0; !(awaited = missing()).empty(); ++k) {
     for (const int peer : awaited) {
       if (!is_gone(peer)) continue;
-      self.relax(k);                                   // throws its reason, if it gave one
-      const std::vector<int> still = missing(*round);  // it may have called, and left
+      self.relax(k);                             // throws its reason, if it gave one
+      const std::vector<int> still = missing();  // it may have called, and left
       check<PeerError>(std::ranges::count(still, peer) == 0, "rank {} is gone", peer);
     }
     check<CommError>(self.now() - start < timeout,

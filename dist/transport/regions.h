@@ -17,6 +17,9 @@ constexpr std::size_t whole_pages(std::size_t bytes) {
 /// The region whose parts lie in `memory` one after the other, each in pages of its own.
 SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes);
 
+/// Maps pages to read and write, until the last owner is gone. Null, with errno, if that fails.
+std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor);
+
 /// Zeroed pages of this process. Throws CommError if there is no memory.
 std::shared_ptr<void> allocate_pages(std::size_t bytes);
 
@@ -40,7 +43,6 @@ class RegionTable {
     SharedRegion region;
   };
   std::shared_ptr<Round> arrive(int rank, std::size_t bytes);
-  std::vector<int> missing(const Round& round);
 
   std::mutex mutex_;
   std::vector<std::size_t> calls_;  // by rank

@@ -16,6 +16,11 @@ namespace {
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+/// Why there is no shared memory of so many bytes: the text of errno.
+std::string memory_problem(std::size_t bytes) {
+  return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+}
+
 /// What the kernel thinks can be used without swapping; everything if it does not say.
 std::size_t available_memory() {
   std::ifstream file("/proc/meminfo");
@@ -28,16 +33,17 @@ std::size_t available_memory() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-/// Memory without a name, of a fixed size. Too much is refused here, because a page that the
-/// machine cannot give would kill the process that touches it.
-Descriptor make_memory(std::size_t bytes) {
-  const std::size_t available = available_memory();
-  check<CommError>(bytes <= available, "{:.1f} MiB are needed, {:.1f} MiB are available",
-                   mib(bytes), mib(available));
+/// Memory without a name, of a fixed size. If there is a `problem`, it must not be used. Too much
+/// is refused here, because a page that the machine cannot give would kill the process that touches
+/// it.
+Descriptor make_memory(std::size_t bytes, std::string& problem) {
   Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
-  check<CommError>(made, "{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+  if (!made) problem = memory_problem(bytes);
+  if (const std::size_t available = available_memory(); bytes > available)
+    problem =
+        fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes), mib(available));
   return memory;
 }
 
@@ -45,14 +51,11 @@ Descriptor make_memory(std::size_t bytes) {
 /// page faults. Returns the problem if memory is short (a page fault would kill the process), else
 /// an empty text.
 std::string populate(std::byte* begin, std::size_t bytes) {
-#ifdef MADV_POPULATE_WRITE
-  constexpr int populate_write = MADV_POPULATE_WRITE;
-#else
-  constexpr int populate_write = 23;  // Linux 5.14; the C library's headers may be older
-#endif
+  // MADV_POPULATE_WRITE of Linux 5.14, by its number: the C library's headers may be older.
+  constexpr int populate_write = 23;
   ::madvise(begin, bytes, MADV_HUGEPAGE);  // where the system allows it
   if (::madvise(begin, bytes, populate_write) == 0 || errno == EINVAL) return "";
-  return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
+  return memory_problem(bytes);
 }
 
 /// Throws on every rank if any rank has a problem.
@@ -67,20 +70,13 @@ Descriptor share_memfd(Rendezvous& rendezvous, std::string_view what, std::size_
                        std::size_t bytes) {
   Descriptor memory;
   std::string problem;
-  if (rendezvous.rank() == 0) {
-    try {
-      memory = make_memory(bytes);
-    } catch (const CommError& error) {
-      problem = error.what();
-    }
-  }
+  if (rendezvous.rank() == 0) memory = make_memory(bytes, problem);
   const std::vector<std::string> sizes = rendezvous.all_gather(what, std::to_string(part_bytes));
   for (std::size_t r = 0; r < sizes.size(); ++r)
     check<CommError>(sizes[r] == sizes[0], "[{}] rank 0 asks for {} bytes, rank {} for {}", what,
                      sizes[0], r, sizes[r]);
   agree(rendezvous, what, problem);
-  const int shared = rendezvous.share_descriptor(what, memory.get());
-  if (shared != memory.get()) memory = Descriptor(shared);
+  memory = rendezvous.share_descriptor(what, std::move(memory));
   struct stat status {};
   check<CommError>(
       ::fstat(memory.get(), &status) == 0 && static_cast<std::size_t>(status.st_size) == bytes,
@@ -93,15 +89,11 @@ Descriptor share_memfd(Rendezvous& rendezvous, std::string_view what, std::size_
 SharedRegion share_memory(Rendezvous& rendezvous, std::string_view what, std::size_t part_bytes) {
   const std::size_t stride = whole_pages(part_bytes), total = stride * index(rendezvous.size());
   const Descriptor memory = share_memfd(rendezvous, what, part_bytes, total);
-  void* const address = ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  const bool mapped = address != MAP_FAILED;
-  const std::string problem = mapped ? "" : fmt::format("mapping: {}", system_message(errno));
-  const std::shared_ptr<void> keeper(mapped ? address : nullptr, [total](void* begin) {
-    if (begin) ::munmap(begin, total);
-  });
-  auto* const begin = static_cast<std::byte*>(address);
+  const std::shared_ptr<void> keeper = map_pages(total, MAP_SHARED, memory.get());
+  auto* const begin = static_cast<std::byte*>(keeper.get());
   agree(rendezvous, what,
-        mapped ? populate(begin + stride * index(rendezvous.rank()), stride) : problem);
+        keeper ? populate(begin + stride * index(rendezvous.rank()), stride)
+               : fmt::format("mapping: {}", system_message(errno)));
   populate(begin, total);  // the others' parts too: all are there now
   return cut_into_parts(keeper, rendezvous.size(), part_bytes);
 }

@@ -12,9 +12,6 @@ namespace lockstep::dist {
 
 namespace {
 
-/// How long the reason for a lost connection may take to arrive.
-constexpr Seconds reason_time{0.2};
-
 // ---- connecting ----
 
 /// Throws PeerError if any rank gave up, or if one of `ranks` is gone.
@@ -50,17 +47,14 @@ std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
                          .purpose = Purpose::mesh,
                          .caller = "tcp",
                          .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
-  Endpoint here{.path = {}, .host = rendezvous.address(), .port = 0};
+  Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);
   here.port = local_port(listener.get());
   std::vector<Endpoint> endpoints;
-  std::vector<std::string> hosts;
   for (const std::string& text :
-       exchange_addresses(rendezvous, here.text(), options.credentials.token)) {
+       exchange_addresses(rendezvous, here.text(), options.credentials.token))
     endpoints.push_back(Endpoint::parse(text));
-    hosts.push_back(endpoints.back().host);
-  }
-  check_reachable(hosts, rendezvous.rank());
+  check_reachable(endpoints, rendezvous.rank());
 
   std::vector<Descriptor> lower;
   for (int peer = 0; peer < rendezvous.rank(); ++peer)
@@ -85,7 +79,10 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(std::shared_ptr<Rendezvous> rendezvous, std::vector<Descriptor> sockets)
       : rendezvous_(std::move(rendezvous)) {
-    for (Descriptor& socket : sockets) links_.push_back({std::move(socket), 0});
+    for (Descriptor& socket : sockets) {
+      if (socket) send_without_delay(socket.get());
+      links_.push_back({std::move(socket), 0});
+    }
     entries_.reserve(links_.size());
   }
   ~TcpTransport() override;
@@ -95,9 +92,16 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return "tcp"; }
   bool has_shared_memory() const override { return false; }
 
-  std::size_t send(int peer, std::span<const std::byte> bytes) override;
-  std::size_t receive(int peer, std::span<std::byte> bytes) override;
-  SharedRegion allocate(std::size_t bytes) override;
+  std::size_t send(int peer, std::span<const std::byte> bytes) override {
+    return moved(peer, send_some(links_[index(peer)].socket.get(), bytes), bytes.empty(), POLLOUT);
+  }
+  std::size_t receive(int peer, std::span<std::byte> bytes) override {
+    return moved(peer, receive_some(links_[index(peer)].socket.get(), bytes), bytes.empty(),
+                 POLLIN);
+  }
+  SharedRegion allocate(std::size_t bytes) override {
+    fail<CommError>("[tcp] a region of {} bytes: ranks do not share memory", bytes);
+  }
   void relax(unsigned round) override;
   Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   void abort(std::string_view reason) noexcept override;
@@ -111,7 +115,7 @@ class TcpTransport final : public Transport {
     int peer;
     Deadline patience{reason_time};
   };
-  std::size_t moved(Link& link, int peer, std::ptrdiff_t count, short event, bool wanted);
+  std::size_t moved(int peer, std::ptrdiff_t count, bool nothing_wanted, short event);
 
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<Link> links_;      // by peer
@@ -133,29 +137,15 @@ TcpTransport::~TcpTransport() {
 }
 
 /// The result of a transfer. Notes what relax() has to wait for.
-std::size_t TcpTransport::moved(Link& link, int peer, std::ptrdiff_t count, short event,
-                                bool wanted) {
+std::size_t TcpTransport::moved(int peer, std::ptrdiff_t count, bool nothing_wanted, short event) {
   if (count == peer_closed) {
     if (!loss_) loss_ = Loss{.peer = peer};
     explain_loss(*rendezvous_, loss_->peer, loss_->patience);
     return 0;
   }
-  if (count == 0 && wanted) link.waits_for = static_cast<short>(link.waits_for | event);
+  short& waits_for = links_[index(peer)].waits_for;
+  if (count == 0 && !nothing_wanted) waits_for = static_cast<short>(waits_for | event);
   return static_cast<std::size_t>(count);
-}
-
-std::size_t TcpTransport::send(int peer, std::span<const std::byte> bytes) {
-  Link& link = links_[index(peer)];
-  return moved(link, peer, send_some(link.socket.get(), bytes), POLLOUT, !bytes.empty());
-}
-
-std::size_t TcpTransport::receive(int peer, std::span<std::byte> bytes) {
-  Link& link = links_[index(peer)];
-  return moved(link, peer, receive_some(link.socket.get(), bytes), POLLIN, !bytes.empty());
-}
-
-SharedRegion TcpTransport::allocate(std::size_t bytes) {
-  fail<CommError>("[tcp] a region of {} bytes: ranks do not share memory", bytes);
 }
 
 void TcpTransport::relax(unsigned round) {
@@ -198,8 +188,6 @@ std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous)
     rendezvous->abort(error.what());
     throw;
   }
-  for (const Descriptor& socket : sockets)
-    if (socket) send_without_delay(socket.get());
   return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
 }
 

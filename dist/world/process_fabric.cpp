@@ -90,8 +90,7 @@ std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(const std::vector<in
       options.address.path = fmt::format("{}/group-{:016x}-{}", private_folder(), job, ::getpid());
     else
       options.address.host = rendezvous_->address();
-    listener = listen_on(options.address, options.one_machine ? ListenScope::this_machine
-                                                              : ListenScope::other_machines);
+    listener = listen_on(options.address, options.one_machine);
     if (!options.one_machine) options.address.port = local_port(listener.get());
   }
   const std::string mine = listener ? options.address.text() : "";

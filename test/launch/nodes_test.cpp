@@ -143,9 +143,10 @@ TEST_CASE("nodes: interfaces, and which address a node is known by") {
 }
 
 TEST_CASE("nodes: loopback addresses are refused where there are several machines") {
-  check_reachable({"127.0.0.1", "127.0.1.1", "::1"}, 1);
-  check_reachable({"10.0.0.1", "10.0.0.1", "10.0.0.2"}, 2);
-  const std::vector<std::string> mixed{"10.0.0.1", "127.0.0.1", "10.0.0.2"};
+  const auto at = [](const char* host) { return Endpoint{.host = host}; };
+  check_reachable({at("127.0.0.1"), at("127.0.1.1"), at("::1")}, 1);
+  check_reachable({at("10.0.0.1"), at("10.0.0.1"), at("10.0.0.2")}, 2);
+  const std::vector<Endpoint> mixed{at("10.0.0.1"), at("127.0.0.1"), at("10.0.0.2")};
   const char* what =
       "[interface] rank 1 would be reached at 127.0.0.1, a loopback address, but rank 0 at "
       "10.0.0.1 is on another machine";

@@ -68,7 +68,9 @@ TEST_CASE("rendezvous: frames") {
 TEST_CASE("rendezvous: a world of 1 opens nothing") {
   const auto rendezvous = join_rendezvous(options_for("unix:/nonexistent/folder/x", 0, 1));
   CHECK(rendezvous->all_gather("x", "mine") == std::vector<std::string>{"mine"});
-  CHECK(rendezvous->share_descriptor("x", 42) == 42);
+  Descriptor own(::memfd_create("x", MFD_CLOEXEC));
+  const int number = own.get();
+  CHECK(rendezvous->share_descriptor("x", std::move(own)).get() == number);
   CHECK(rendezvous->gone().empty());
   CHECK_THROWS_AS(join_rendezvous(options_for("unix:/x", 1, 1)), UsageError);
 }
@@ -103,7 +105,7 @@ TEST_CASE("rendezvous: exchanges and a shared descriptor among processes") {
       mine = ::memfd_create("x", MFD_CLOEXEC);
       expect(::write(mine, "hello", 5) == 5, "write");
     }
-    const Descriptor shared(rendezvous->share_descriptor("file", mine));
+    const Descriptor shared = rendezvous->share_descriptor("file", Descriptor(mine));
     char text[6] = "";
     expect(::pread(shared.get(), text, 5, 0) == 5 && std::string(text) == "hello", "read '{}'",
            text);
@@ -117,7 +119,7 @@ TEST_CASE("rendezvous: descriptors do not travel over TCP") {
   const std::string address = test::free_address();
   const auto errors = run_ranks(2, [&](int rank) {
     const auto rendezvous = join_rendezvous(options_for(address, rank, 2));
-    rendezvous->share_descriptor("file", 0);
+    rendezvous->share_descriptor("file", {});
   });
   for (const std::string& error : errors) CHECK(contains(error, "does not travel"));
 }
