@@ -2,8 +2,8 @@
 /// Who is told about gradients. Observers are registered on parameters (Parameter::observe), not on
 /// a model: you cannot bypass them by calling the model in another way.
 ///
-///     Tape::backward      backward_begins   gradient_ready ... gradient_ready   backward_ends
-///     kernels                            |--------- one after another --------|
+///     observer   backward_begins         gradient_ready        gradient_ready   backward_ends
+///     kernels                   | k | k |              | k |
 
 #include <cstdint>
 #include <memory>
@@ -21,28 +21,31 @@ enum class GradientState : std::uint8_t {
 };
 
 /// What one backward adds to gradients: `weight` / `divisor` times the gradient of its loss.
+/// Example: a rank with 32 of all ranks' 128 rows contributes with weight 32 and divisor 128
+/// (given).
 struct Contribution {
-  /// Where the divisor comes from. It says what is left to do when the ranks' contributions have
-  /// been summed.
+  /// Where the divisor comes from. It decides what must be done after the sum over the ranks. (If
+  /// some ranks have no data, the sum is corrected whatever the divisor is.)
   enum class Divisor : std::uint8_t {
-    none,    ///< no gradient is contributed, at most a weight
-    given,   ///< the caller knew the total of the weights: nothing is left to do
-    ranks,   ///< the number of ranks, for the mean over ranks of their means: nothing is left to do
-    summed,  ///< 1: divide the sum by the sum of all weights
+    none,    ///< no gradient is contributed, perhaps a weight
+    given,   ///< the caller knew the total of the weights: nothing
+    ranks,   ///< the number of ranks, for the mean over ranks of their means: nothing
+    summed,  ///< the divisor is 1 for now: the sum is divided by the sum of all weights
   };
   double weight = 1;
   double divisor = 1;
   Divisor kind = Divisor::given;
-  bool sync = true;   ///< reducers sum over the ranks at the end of this backward
-  bool eager = true;  ///< this reducer may start collectives before the end. Only the first of
-                      ///< several may, so that all ranks call them in the same order
+  bool sync = true;   ///< when this backward ends, reducers have summed the gradients
+  bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
+                      ///< first of several reducers may, so that all ranks use the same order
 
-  /// True if the sum over the ranks is the mean, without a division at the end.
+  /// True if the sum over the ranks is the mean, where all ranks have data.
   bool total_known() const { return kind == Divisor::given || kind == Divisor::ranks; }
 };
 
-/// Watches backward. A reducer is an observer; a test can be one.
-/// If a call throws, backward ends with that exception, and every observer gets backward_failed.
+/// Watches backward. A reducer is an observer; a test can be one. Observers that are no reducers
+/// are told after the reducers: in backward_ends they see gradients that are summed. If a call
+/// throws, backward ends with that exception, and every observer gets backward_failed.
 class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
@@ -50,9 +53,11 @@ class GradientObserver {
   /// Parameter::pending() now tells how many contributions each parameter will get: 0 for a
   /// parameter that the loss does not reach.
   virtual void backward_begins(const Contribution&) {}
-  /// The last contribution to this parameter's gradient has been written.
+  /// The last contribution to this parameter's gradient has been written (on a GPU: its kernel is
+  /// in the current stream).
   virtual void gradient_ready(const Parameter& parameter) = 0;
-  /// After the last kernel. What the observer started must be finished when it returns.
+  /// After the last kernel. When it returns, what the observer started is finished (on a GPU: comes
+  /// before what follows in the current stream).
   virtual void backward_ends() {}
   /// Backward was left by an exception, perhaps before it began. Give up what was started.
   virtual void backward_failed() noexcept {}
@@ -60,7 +65,7 @@ class GradientObserver {
   virtual GradientReducer* as_reducer() { return nullptr; }
 };
 
-/// Ends the observation when its last copy is gone.
+/// The observation ends when its last copy is destroyed.
 using Observation = std::shared_ptr<const void>;
 
 }  // namespace lockstep

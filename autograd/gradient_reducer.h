@@ -23,7 +23,8 @@ class GradientReducer : public GradientObserver {
   virtual void step_begins(const Parameter& parameter, bool local) = 0;
   /// It has stepped; `options` is a digest of how. Replicas that step differently drift apart.
   virtual void stepped(std::uint64_t options) = 0;
-  /// True if optimizers step on gradients as soon as they are summed: it is too late to change them.
+  /// True if optimizers step on gradients as soon as they are summed: it is too late to change
+  /// them.
   virtual bool steps_early() const = 0;
   /// How many times gradients have been summed.
   virtual std::uint64_t synchronizations() const = 0;

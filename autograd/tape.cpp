@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/autograd/tape_pass.h"
 #include "lockstep/kernels/elementwise.h"
@@ -113,8 +114,8 @@ void Tape::mark(Pass& pass) {
     for (Node::Input& input : node->inputs) {
       if (input.node) input.node->reached = true;
       input.written = false;
-      if (!input.parameter || input.parameter->pending++ > 0) continue;
-      const Parameter parameter(input.parameter);
+      if (!input.parameter || ++input.parameter->pending > 1) continue;
+      const Parameter parameter(input.parameter);  // met for the first time
       check<StateError>(!pass.nested,
                         "[backward] the recomputation uses '{}', which the first run did not",
                         parameter.name());
@@ -123,13 +124,16 @@ void Tape::mark(Pass& pass) {
   }
 }
 
+// Puts each observer into the list once: first the reducers, by order(), which is the same on all
+// ranks, then those that only watch.
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
+  // One of each kind, for messages. A stray one is neither under a reducer nor kept local.
   (parameter.managed()      ? pass.managed
    : parameter.kept_local() ? pass.kept_local
                             : pass.stray) = parameter;
   const auto order = [](GradientObserver* observer) {
     const GradientReducer* const reducer = observer->as_reducer();
-    return reducer ? reducer->order() : -1;
+    return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
   };
   for (GradientObserver* observer : parameter.state_->observers) {
     Pass::Link** place = &pass.observers;
@@ -140,7 +144,8 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
   }
 }
 
-// Seeds the loss and tells the observers. The seed is the same for all parameters.
+// Seeds the loss and tells the observers. There is one seed, so all parameters that the loss
+// reaches have the same weight and divisor.
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
   if (pass.managed.defined() && pass.stray.defined())
     fail<StateError>(
@@ -158,6 +163,10 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
   }
 }
 
+//   weight 0                                     none: exact zeros
+//   no reducer, total unknown                    1 / 1
+//   a reducer, in a window or total unknown      weight / 1, divided at the end
+//   else                                         weight / total; without a weight, 1 / ranks
 Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, bool sync) {
   using Divisor = Contribution::Divisor;
   int ranks = 0;
@@ -187,7 +196,8 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
 
 void Tape::run(Pass& pass, bool retain) {
   for (Node* node = pass.loss; node; node = node->previous) {
-    if (!std::exchange(node->reached, false) || !node->closure) continue;
+    if (!std::exchange(node->reached, false)) continue;
+    if (!node->closure) continue;  // a watched value: it only keeps its gradient
     Gradients gradients(*node, pass.zero_weight);
     node->run(node->closure, gradients);
     for (const Node::Input& input : node->inputs)
@@ -236,8 +246,7 @@ Gradients::Destination Gradients::into(int i) {
       gradient = Tensor::empty(input.node->shape, input.node->dtype, input.node->device);
       return {gradient, false};
     }
-    // Another operation passed this memory on and still uses it: what is added must not be seen
-    // there.
+    // Another operation passed this memory on and still uses it: copy it before adding.
     if (!gradient.storage().unique()) gradient = gradient.clone();
     return {gradient, true};
   }
@@ -247,7 +256,8 @@ Gradients::Destination Gradients::into(int i) {
   if (first || input.parameter->state == GradientState::synchronized)
     input.parameter->state = GradientState::local;
   if (!zero_weight_) return {slot, !first};
-  if (first) slot.fill_zero();  // 0 x NaN is NaN: what is computed goes elsewhere
+  // 0 x NaN is NaN: the kernel writes to a scratch tensor.
+  if (first) slot.fill_zero();
   return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
 }
 

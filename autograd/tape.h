@@ -15,8 +15,8 @@
 /// While no tape lives, nothing is recorded: that is inference. Tapes nest; the innermost records.
 /// Saved tensors and gradients of intermediate results are freed as the loop passes them.
 ///
-/// Thread-safety: the current tape is per thread, so that ranks can be threads. The thread that made
-/// a tape uses it.
+/// Thread-safety: the current tape is per thread, so that ranks can be threads. Only the thread
+/// that made a tape may use it.
 
 #include <cstdint>
 #include <initializer_list>
@@ -37,7 +37,7 @@ class Tape;
 
 namespace detail {
 
-/// One recorded operation and, at once, the one value it produced.
+/// One recorded operation, and also the one value that it produced.
 struct Node {
   struct Input {
     Node* node = nullptr;                       // another recorded value, or
@@ -81,8 +81,8 @@ class Gradients {
   void pass(int i, const Tensor& gradient);
   /// Input i has been written by other means.
   void written(int i) { input(i).written = true; }
-  /// Whether this rank has weight 0: its contributions are exact zeros. An operation that gives
-  /// other ranks something to add to theirs needs to know.
+  /// Whether this rank has weight 0: its contributions are exact zeros. Operations that communicate
+  /// in their backward (SyncBatchNorm) need to know it.
   bool zero_weight() const { return zero_weight_; }
 
  private:
@@ -123,8 +123,8 @@ class Tape {
   ///
   /// Without a weight it is {1, ranks} where the loss reaches managed parameters (the mean over
   /// ranks of their means), and {1, 1} elsewhere. A rank of local weight 0 contributes exact zeros,
-  /// even if its values are NaN. If the total is not known, reducers divide when they know it; where
-  /// there is no reducer, the weight is {1, 1}.
+  /// even if its values are NaN. If the total is not known, reducers divide when they know it;
+  /// where there is no reducer, the weight is {1, 1}.
   ///
   /// Throws StateError for a loss of another or no tape; for one that an earlier backward has used
   /// up; and if the loss reaches both a managed parameter and one that is neither managed nor kept

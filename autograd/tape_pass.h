@@ -7,8 +7,8 @@
 namespace lockstep {
 
 struct Tape::Pass {
-  /// The observers of the parameters that the loss reaches, each once: observers that are no
-  /// reducers first, then reducers by their order. The list lies in the tape's memory.
+  /// The observers of the parameters that the loss reaches, each once: reducers by their order,
+  /// then the others. The list lies in the tape's memory.
   struct Link {
     GradientObserver* observer;
     Link* next;

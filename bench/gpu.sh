@@ -154,8 +154,8 @@ if wanted ranks; then
       NCCL_PROTO=Simple "$build/bin/lockstep-run" -n 2 \
       sh -c 'NCCL_HOSTID=r$RANK exec "$@"' rank "${train[@]}" --comm "$comm"
   done
-  stage "recorded steps, 2 ranks" 40 "$build/bin/bench_step" --device cuda --ranks 2 --transport ipc \
-    --graph --layers 784,512,256,10 --batch 128 --round 0.2
+  stage "recorded steps, 2 ranks" 40 "$build/bin/bench_step" --device cuda --ranks 2 \
+    --transport ipc --graph --layers 784,512,256,10 --batch 128 --round 0.2
   cat -- "$stage_output" >>"$scratch/steps"
   # When kernels and collectives ran: one file per rank, for Nsight Systems.
   if command -v nsys >/dev/null; then

@@ -25,8 +25,8 @@ target_compile_options(lockstep_flags INTERFACE
     -DFMT_USE_CONSTEXPR=1>)
 if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
-  # g++ 12 miscompiles copies of 32-byte constants with AVX-512 ({a, a, 0, 0} arrives as {a, a, a, a});
-  # not if it moves memory by 16 bytes at a time. Loops are vectorized as ever.
+  # g++ 12 miscompiles copies of 32-byte constants with AVX-512 ({a, a, 0, 0} arrives as {a, a, a,
+  # a}); not if it moves memory by 16 bytes at a time. Loops are vectorized as ever.
   include(CheckCXXCompilerFlag)
   check_cxx_compiler_flag("-mmove-max=128 -mstore-max=128" LOCKSTEP_HAVE_MOVE_MAX)
   if(LOCKSTEP_HAVE_MOVE_MAX)

@@ -1,6 +1,6 @@
 #pragma once
-/// Element types. Floating: f32 (the default), f64 (gradient checks), f16 and bf16 (storage: they are
-/// cast and multiplied, see half.h). Integer: i64 (labels), i32, u8 (pixels).
+/// Element types. Floating: f32 (the default), f64 (gradient checks), f16 and bf16 (storage: they
+/// are cast and multiplied, see half.h). Integer: i64 (labels), i32, u8 (pixels).
 
 #include <cstddef>
 #include <cstdint>

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -54,6 +55,19 @@ template <class E, class... Args>
 inline void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]]
     fail<E>(format, std::forward<Args>(args)...);
+}
+
+/// To be called in a catch block: what the exception says; never empty.
+inline std::string current_message() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory";
+  } catch (const std::exception& error) {
+    return *error.what() ? error.what() : "an error without a message";
+  } catch (...) {
+    return "an error of no known kind";
+  }
 }
 
 }  // namespace lockstep

@@ -14,11 +14,12 @@
 ///
 ///   fills (`uniform`, `normal`): a block of k = 4 numbers (f32; k = 2 for f64) goes to k elements
 ///   that lie `philox_threads` apart:  element i = j + threads * (output + k * round), j < threads
-///   dropout: a block of 4 decides over 4 neighbouring elements: i = output + 4 * (j + threads * round)
+///   dropout: a block of 4 decides over 4 neighbouring elements:
+///                                     i = output + 4 * (j + threads * round)
 ///
 /// So on every device f32 numbers are those of PyTorch there; on a GPU of S multiprocessors PyTorch
-/// has the same ones for fills of up to 2048 S elements. (Its dropout agrees for numbers of elements
-/// that 4 divides; for others it has other layouts.)
+/// has the same ones for fills of up to 2048 S elements. (Its dropout agrees for numbers of
+/// elements that 4 divides; for others it has other layouts.)
 
 #include <cstdint>
 

@@ -154,8 +154,8 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
   return result;
 }
 
-/// How often this thread has copied elements: Tensor::copy_from, clone() and to(), and gradients that
-/// backward could not write or share in place. A test that nothing is copied counts here.
+/// How often this thread has copied elements: Tensor::copy_from, clone() and to(), and gradients
+/// that backward could not write or share in place. A test that nothing is copied counts here.
 inline thread_local std::uint64_t copies_made = 0;
 
 }  // namespace lockstep

@@ -11,8 +11,8 @@ namespace lockstep::kernels {
 ///
 /// `saved` (N, C) receives softmax(logits) - onehot(labels), which is the gradient but for its
 /// factor dloss / N; it may be `logits` itself, or undefined where no gradient is wanted. A label
-/// outside 0..C-1 throws DataError: on the cpu before anything is written, on a GPU at the next wait
-/// (core/gpu/stream.h); until then the loss is NaN.
+/// outside 0..C-1 throws DataError: on the cpu before anything is written, on a GPU at the next
+/// wait (core/gpu/stream.h); until then the loss is NaN.
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
                    const Tensor& saved);
 

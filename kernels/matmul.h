@@ -1,8 +1,8 @@
 #pragma once
-/// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added up
-/// in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
-/// configuration, else to Eigen; f64 to Eigen. On a GPU `gemm_library` chooses. Empty dimensions are
-/// allowed: a product over K = 0 is all zeros.
+/// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
+/// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
+/// configuration, else to Eigen; f64 to Eigen. On a GPU `gemm_library` chooses. Empty dimensions
+/// are allowed: a product over K = 0 is all zeros.
 
 #include "lockstep/core/tensor.h"
 

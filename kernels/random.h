@@ -1,8 +1,9 @@
 #pragma once
-/// Random numbers from a counter-based generator (core/philox.h): number i of a stream is a function
-/// of (seed, offset, i) alone, so any thread can compute any of them, and every device has the same:
-/// uniform f32 and f64 numbers and dropout's masks bit for bit, normal ones within rounding of the
-/// logarithm, sine and cosine. In f32 they are PyTorch's CUDA numbers; core/philox.h says how far.
+/// Random numbers from a counter-based generator (core/philox.h): number i of a stream is a
+/// function of (seed, offset, i) alone, so any thread can compute any of them, and every device has
+/// the same: uniform f32 and f64 numbers and dropout's masks bit for bit, normal ones within
+/// rounding of the logarithm, sine and cosine. In f32 they are PyTorch's CUDA numbers;
+/// core/philox.h says how far.
 ///
 /// The number of Philox blocks that a call uses is what PhiloxGenerator::reserve counts.
 

@@ -24,8 +24,8 @@ namespace lockstep::kernels {
 
 /// Every destination := the tree sum of all sources, `count` elements each. A destination may be
 /// one of the sources (the same first element), otherwise it must not overlap any. At least one
-/// source. Integers wrap around. Throws DTypeError for u8. All pointers are readable by `device`; on
-/// a GPU there may be at most 16 sources and 16 destinations.
+/// source. Integers wrap around. Throws DTypeError for u8. All pointers are readable by `device`;
+/// on a GPU there may be at most 16 sources and 16 destinations.
 void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
 

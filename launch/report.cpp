@@ -117,10 +117,8 @@ int run_main(const std::function<int()>& body) {
     return fail_with(2, false, error.what());
   } catch (const PeerError& error) {
     return fail_with(1, true, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail_with(1, false, "out of memory");
-  } catch (const std::exception& error) {
-    return fail_with(1, false, error.what());
+  } catch (...) {
+    return fail_with(1, false, current_message());
   }
 }
 

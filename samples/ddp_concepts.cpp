@@ -76,11 +76,14 @@ State start() {
 }
 
 dist::Plan ring_plan(int rank) {
-  return dist::make_plan({.operation = dist::Operation::all_reduce,
-                          .algorithm = dist::Algorithm::ring,
-                          .rank = rank,
-                          .world = ranks,
-                          .count = ranks});
+  dist::Plan plan;
+  dist::make_plan({.operation = dist::Operation::all_reduce,
+                   .algorithm = dist::Algorithm::ring,
+                   .rank = rank,
+                   .world = ranks,
+                   .count = ranks},
+                  plan);
+  return plan;
 }
 
 /// The state after one step of the plan: all ranks send what they held before it.

@@ -6,8 +6,8 @@
 //
 // Here a rank is a thread, and everything that happens between ranks is written out. The library
 // only reads the data and computes: matrix products, the loss, the optimizer's formula. The trained
-// parameters have the same bits as those of `./lockstep train --comm ring`. Each part names the
-// files in which the real one lives.
+// parameters have the same bits as those of `./lockstep train --comm ring --bucket-cap-mb
+// 0.0390625`. Each part names the files in which the real one lives.
 //
 // One step of one rank: backward computes the last layer's gradients first. They travel while it
 // computes those of the earlier layers. Communication and computation overlap.
@@ -15,8 +15,9 @@
 //     computing thread       | forward | backward: 4.w 4.b 2.w | 2.b 0.w 0.b | wait | step |
 //     communication thread                                     |- bucket 0 -|- bucket 1 -|
 //
-// Not here: failures (an exception ends the program), parameters that a loss does not use, weights
-// whose total is unknown, processes, GPUs. docs/ddp.md says what the library does about them.
+// Not here: failures (an exception ends the program), parameters that a loss does not use, sample
+// weights whose total is unknown, processes, GPUs. docs/ddp.md says what the library does about
+// them.
 
 #include <fmt/format.h>
 
@@ -57,9 +58,9 @@ constexpr std::size_t bucket_cap = 40 << 10;  // bytes
 
 // ---- 1. Links: dist/transport/transport.h, threads.cpp, shm.cpp, tcp.cpp ----
 // A channel is a queue between two threads: `receive` waits until something is there. A message
-// between ranks is a vector of floats, which the sender copies into the channel as into a socket.
-// `send` never waits, because the queue has no limit. A real link has one: if every rank first sent
-// a large message, all would wait for ever. The library sends and receives at the same time.
+// between ranks is a vector of floats, which the sender copies, as a socket would. `send` never
+// waits, because the queue has no limit. A real link has one: if all ranks first sent and then
+// received, each would wait for room, for ever. The library sends and receives at the same time.
 
 template <class T>
 class Channel {
@@ -84,23 +85,24 @@ class Channel {
 };
 
 using Link = Channel<std::vector<float>>;
-using Ring = std::vector<Link>;  // link r leads from rank r to rank r + 1, the last one to rank 0
+using Ring = std::vector<Link>;  // link r leads from rank r to rank r + 1, link n - 1 to rank 0
 
 // ---- 2. The ring: dist/collectives/plan/ring.cpp, executor.cpp ----
 // An all-reduce replaces every rank's data by the sum over all ranks. In a ring each rank talks to
-// its two neighbours only. The data is cut into as many parts as there are ranks. Each part travels
-// around the ring twice: first every rank adds its own numbers, then every rank stores the sum.
+// its two neighbours only. The data is cut into as many parts as there are ranks. Each part makes
+// two rounds of n - 1 hops: first every rank adds its own numbers, then every rank stores the sum.
 //
 //     +--> rank 0 --> rank 1 --> rank 2 --+
 //     +-----------------------------------+
 //
-//     part 0 of a, b, c:   rank 1 sends b0 --> rank 2 sends b0 + c0 --> rank 0 has b0 + c0 + a0
-//                          rank 0 sends the sum --> rank 1 sends it on --> rank 2
+// Ranks 0, 1, 2 hold a, b, c; part 0 of b is b0:
+//     first round    rank 1 sends b0 --> rank 2 sends b0 + c0 --> rank 0 has b0 + c0 + a0
+//     second round   rank 0 sends the sum --> rank 1 sends it on --> rank 2
 //
 // At the same time part 1 starts at rank 2 and part 2 at rank 0, so all links are busy. Each rank
 // sends 2 (n - 1) messages of 1/n of the data: no algorithm can send fewer bytes per rank. Floats
 // are rounded after each addition. From three ranks on, an element's last bits therefore depend on
-// the rank where its sum begins: on the part in which it lies.
+// the order of the additions, and that order depends on the part in which it lies.
 
 void ring_all_reduce(std::span<float> data, std::size_t rank, Ring& ring) {
   const std::size_t n = ring.size();
@@ -133,7 +135,7 @@ void ring_all_reduce(std::span<float> data, std::size_t rank, Ring& ring) {
 struct Parameter {
   Tensor value, momentum;
   Tensor gradient{};       // a piece of a bucket's memory
-  std::size_t bucket = 0;  // its number
+  std::size_t bucket = 0;  // the number of that bucket: part 4
 };
 
 struct Model {
@@ -149,6 +151,7 @@ struct Model {
     for (std::size_t layer = 0; layer < layers; ++layer) {
       const std::int64_t in = widths[layer], out = widths[layer + 1];
       const double root = std::sqrt(static_cast<double>(in));
+      // As in PyTorch: kaiming_uniform with a = sqrt(5), and 1 / sqrt(inputs) for the bias.
       add({out, in}, std::sqrt(3.0) * (std::sqrt(2.0 / (1.0 + 5.0)) / root));
       add({out}, 1.0 / root);
     }
@@ -189,13 +192,14 @@ struct Model {
 // it, and the optimizer reads from it: nobody packs or unpacks gradients.
 
 struct Bucket {
-  std::vector<std::size_t> members{};  // parameters
-  Tensor memory{};                     // of their gradients; in the last bucket notes follow
-  std::size_t pending = 0;             // gradients that are not ready yet
+  std::vector<std::size_t> members{};  // the numbers of its parameters
+  Tensor memory{};                     // their gradients; in the last bucket notes follow (part 5)
+  std::size_t pending = 0;             // how many of the gradients are not ready yet
 };
 
-// Cuts `order` into buckets of at most `bucket_cap` bytes, which are filled from the end. (The
-// library fills only the last one from the end. With two buckets, as here, that is the same.)
+// Cuts `order` into buckets of at most `bucket_cap` bytes (a larger gradient has its own). They are
+// filled from the end of `order`, so bucket 0 takes the remainder. The library fills only its last
+// bucket in this way, and the others from the start: with two buckets that is the same.
 std::vector<Bucket> cut_into_buckets(const std::vector<std::size_t>& order,
                                      const std::vector<Parameter>& parameters) {
   std::vector<Bucket> buckets;
@@ -212,12 +216,12 @@ std::vector<Bucket> cut_into_buckets(const std::vector<std::size_t>& order,
   return buckets;
 }
 
-// ---- 5. The reducer: dist/ddp/reducer.h, ready_order.h, step_metadata.h ----
-// The reducer counts ready gradients. When a bucket waits for no more, the communication thread
-// sums it over the ranks. All ranks launch the buckets in the same order, even if a later bucket is
-// ready first, because a ring adds up whatever its neighbours send next.
+// ---- 5. The reducer: dist/ddp/reducer.h, ready_order.h, step_metadata.h ---- The reducer counts
+// ready gradients. When no gradient of a bucket is missing, the communication thread sums it over
+// the ranks. All ranks launch the buckets in the same order, even if a later bucket is ready first,
+// because a ring adds up whatever its neighbours send next.
 //
-// The communication thread keeps the ring simple: it waits for its neighbour, and backward goes on.
+// A communication thread keeps the ring simple: it waits for the neighbour, and backward goes on.
 // The library has no such thread, because it would compete with the computing threads for the
 // processor's cores. There the computing thread moves the ring on whenever a gradient is ready, and
 // waits only after backward. That turns the two loops of part 2 into a state machine.
@@ -269,7 +273,8 @@ class Reducer {
     // Behind the last bucket travels what ranks tell each other. A rank writes its own note and
     // zeros for the others, so the sum holds all notes. The library sends 32 numbers per rank, and
     // for each parameter how many ranks used it. Here a rank sends one number, its loss. The notes
-    // have the library's length, because another would cut the last bucket into other parts.
+    // are as long as the library's: with another length the ring would cut the last bucket into
+    // other parts, and bits would differ.
     const auto notes = static_cast<std::int64_t>(parameters_.size() + 32 * ring_.size());
     buckets_ = cut_into_buckets(ready_order_, parameters_);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -303,8 +308,8 @@ class Reducer {
 
 // ---- 6. Training: samples/train_mlp/train.cpp, data/sampler.h, launch/launch.h ----
 // The loader deals the rows of an epoch to the ranks like cards. A rank's loss is the mean over its
-// own rows. Backward begins with the factor rows / all ranks' rows: then the sum of all ranks'
-// gradients is the gradient of the mean over all rows, and nothing is left to divide.
+// own rows. Backward starts with rows / all ranks' rows in the place of 1. So the sum of all ranks'
+// gradients is already the gradient of the mean over all rows.
 
 double accuracy(Model& model, const data::Dataset& set) {
   const Tensor guess = Tensor::empty({set.size()}, DType::i64);
@@ -347,7 +352,7 @@ std::string train_rank(std::size_t rank, Ring& ring, const data::TrainTest& set,
         items.push_back({p.value, p.gradient, p.momentum, first});
       kernels::sgd_step(items, sgd);
       // Now the order in which gradients become ready is known. It is the same on all ranks here;
-      // in the library one rank tells the others its own.
+      // in the library one rank tells the others its own order.
       if (std::exchange(first, false)) reducer.lay_out_buckets();
     }
     if (rank == 0)

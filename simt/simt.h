@@ -2,8 +2,8 @@
 /// The simulator behind simt/include/: how a program (a test, above all) sets it up.
 ///
 /// A kernel runs block by block on the host thread that meets it, its threads as fibers that are
-/// switched where they meet (barriers, instructions of a warp). One lock guards the whole simulator:
-/// any host thread may call anything, and one kernel runs at a time in a process.
+/// switched where they meet (barriers, instructions of a warp). One lock guards the whole
+/// simulator: any host thread may call anything, and one kernel runs at a time in a process.
 ///
 /// What each mode finds, and what the simulator cannot: docs/simulator.md.
 
@@ -16,8 +16,8 @@ namespace simt {
 /// Which of the threads (and blocks) that can run goes first.
 enum class Order { ascending, descending, random };
 
-/// eager: an operation runs in the call that enqueues it. late: it waits in its stream's queue until
-/// it is waited for or a seeded generator lets the stream move on, as at any call it may.
+/// eager: an operation runs in the call that enqueues it. late: it waits in its stream's queue
+/// until it is waited for or a seeded generator lets the stream move on, as at any call it may.
 enum class Streams { eager, late };
 
 struct Config {
@@ -30,7 +30,8 @@ struct Config {
   /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
   int capability = 80;      ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
   bool peer_access = true;  ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
-  /// In each NCCL communicator the call of an operation with this number (from 1) fails on this rank.
+  /// In each NCCL communicator the call of an operation with this number (from 1) fails on this
+  /// rank.
   int nccl_fail_rank = -1;  ///< LOCKSTEP_SIM_NCCL_FAIL=RANK:CALL; -1: none fails
   std::uint64_t nccl_fail_call = 0;
 };
@@ -38,8 +39,8 @@ struct Config {
 /// What is in force: at first, defaults and the environment.
 Config config();
 
-/// Waits for all streams, then changes the settings. Throws std::invalid_argument for ones that make
-/// no sense.
+/// Waits for all streams, then changes the settings. Throws std::invalid_argument for ones that
+/// make no sense.
 void configure(const Config& config);
 
 /// Drops what still waits in streams and forgets errors, sticky ones too, and captures under way.

@@ -53,8 +53,8 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
   return result;
 }
 
-/// False after --help or --version, which it has answered. Throws UsageError, one line, for a command line that
-/// the app does not take.
+/// False after --help or --version, which it has answered. Throws UsageError, one line, for a
+/// command line that the app does not take.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   try {

@@ -28,8 +28,8 @@ ninja -C "$build" ring_step >/dev/null
 find "$build" -name '*.gcda' -delete
 "$build/bin/ring_step"
 
-# gcov prints COUNT:LINE:TEXT; '-' is no code, '#####' was not executed. A header's lines appear once
-# per source: the union counts.
+# gcov prints COUNT:LINE:TEXT; '-' is no code, '#####' was not executed. A header's lines appear
+# once per source: the union counts.
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch"
@@ -40,7 +40,9 @@ cat -- *.gcov | awk -F: -v root="$root/" -v list="${files[*]}" '
     source = $4; sub(".*/build/coverage/include/lockstep/", "", source); sub(root, "", source)
     counted = source ~ /^dist\// || source ~ /^autograd\/(tape|parameter|gradient_)/
   }
-  counted && $1 ~ /^ *[0-9]+\*?$/ && !seen[source, $2]++ { ++lines[source]; ++all; hit += inside[source] }
+  counted && $1 ~ /^ *[0-9]+\*?$/ && !seen[source, $2]++ {
+    ++lines[source]; ++all; hit += inside[source]
+  }
   END {
     for (source in lines)
       printf "%6d  %s%s\n", lines[source], source, inside[source] ? "" : "   (outside)" | "sort -k2"

@@ -1,6 +1,7 @@
-// One training step on two ranks that are threads, with the ring: what tools/first_reading.sh --gcov
-// measures. Build it with --coverage. Only the lines of the step are counted: not the joining, the
-// construction of DDP, and the first two steps, after which the buckets keep their layout.
+// One training step on two ranks that are threads, with the ring: what tools/first_reading.sh
+// --gcov measures. Build it with --coverage. Only the lines of the step are counted: not the
+// joining, the construction of DDP, and the first two steps, after which the buckets keep their
+// layout.
 
 #include <barrier>
 

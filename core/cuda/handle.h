@@ -7,8 +7,9 @@
 
 namespace lockstep::cuda {
 
-/// Owns a handle and gives it to `destroy` at the end. Empty after a move. What `destroy` returns is
-/// ignored: nothing can be done about it there, and an error that matters shows at the next call.
+/// Owns a handle and gives it to `destroy` at the end. Empty after a move. What `destroy` returns
+/// is ignored: nothing can be done about it there, and an error that matters shows at the next
+/// call.
 template <class T, auto destroy>
 class Handle {
  public:

@@ -1,6 +1,6 @@
 #pragma once
-/// The memory of GPUs as storage.cpp and tensor.cpp use it, without CUDA's headers. Defined in cuda/
-/// in builds with a GPU or the simulator, else in absent.cpp, where everything throws.
+/// The memory of GPUs as storage.cpp and tensor.cpp use it, without CUDA's headers. Defined in
+/// cuda/ in builds with a GPU or the simulator, else in absent.cpp, where everything throws.
 
 #include <cstddef>
 
@@ -13,9 +13,9 @@ namespace lockstep::gpu {
 void* allocate(std::size_t bytes, const Stream& stream);
 void release(void* data, const Stream& stream) noexcept;
 
-/// Copies between two places of which at least one is a GPU's memory, on the current streams. To the
-/// cpu: done when it returns. From the cpu: the source may change as soon as it returns, unless it
-/// is page-locked memory.
+/// Copies between two places of which at least one is a GPU's memory, on the current streams. To
+/// the cpu: done when it returns. From the cpu: the source may change as soon as it returns, unless
+/// it is page-locked memory.
 void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
 
 void fill_zero(void* data, std::size_t bytes, Device device);

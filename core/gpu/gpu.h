@@ -1,6 +1,6 @@
 #pragma once
-/// What a program may want to know of the GPUs, without CUDA's headers. In builds without any, there
-/// are none, and everything that needs one throws DeviceError.
+/// What a program may want to know of the GPUs, without CUDA's headers. In builds without any,
+/// there are none, and everything that needs one throws DeviceError.
 
 #include <cstdint>
 #include <map>
@@ -26,12 +26,13 @@ Device default_device(int local_rank = 0);
 /// "NVIDIA H200, 132 multiprocessors, compute capability 9.0".
 std::string describe(int index);
 
-/// How often each kernel was launched in this process, by name; kernels not launched are left out. A
-/// recorded step (graph.h) counts when it is recorded, not when it is replayed.
+/// How often each kernel was launched in this process, by name; kernels not launched are left out.
+/// A recorded step (graph.h) counts when it is recorded, not when it is replayed.
 std::map<std::string, std::uint64_t> kernel_launches();
 
-/// In the simulator, streams move only while somebody calls its runtime: lets them. Called by whoever
-/// waits on the host for other ranks, which may wait for this one's streams. Elsewhere, nothing.
+/// In the simulator, streams move only while somebody calls its runtime: lets them. Called by
+/// whoever waits on the host for other ranks, which may wait for this one's streams. Elsewhere,
+/// nothing.
 void nudge();
 
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:

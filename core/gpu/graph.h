@@ -8,16 +8,16 @@
 ///     tape.backward(loss);
 ///     optimizer.step();
 ///     optimizer.zero_grad();
-///     loss_sum.copy_from(loss);                         // results: copied to where they can be read
+///     loss_sum.copy_from(loss);                        // results: copied, to be read later
 ///   }, device);
 ///   for (...) { x.copy_from(batch.x); y.copy_from(batch.y); step(); }
 ///
 /// The first call runs the function as it is (state is made there: momentum, gradients). The second
-/// records it and launches what was recorded; from then on calls only launch. The function therefore
-/// runs on the host twice: what it does besides enqueueing work, it does twice. It may not wait for
-/// the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays unrecorded. Nor
-/// may it copy from the cpu, whose memory every replay would read again: StateError. A tensor that
-/// lives longer than the step is made before it, and copied into.
+/// records it and launches what was recorded; from then on calls only launch. The function
+/// therefore runs on the host twice: what it does besides enqueueing work, it does twice. It may
+/// not wait for the device (item, to_vector, copies to the cpu): DeviceError, and the graph stays
+/// unrecorded. Nor may it copy from the cpu, whose memory every replay would read again:
+/// StateError. A tensor that lives longer than the step is made before it, and copied into.
 ///
 /// A step with dropout cannot be recorded yet (StateError): what it draws would be part of the
 /// recording.
@@ -29,7 +29,8 @@
 ///
 /// What the function refers to (the model, the optimizer, its tensors) must outlive the graph.
 ///
-/// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads are.
+/// On the cpu every call runs the function. Not thread-safe; distinct graphs in distinct threads
+/// are.
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
-/// The order of work on a GPU (or in the simulator). Operations on a stream run one after the other,
-/// in the order in which they were given, while the host goes on; operations of different streams
-/// are ordered by events alone.
+/// The order of work on a GPU (or in the simulator). Operations on a stream run one after the
+/// other, in the order in which they were given, while the host goes on; operations of different
+/// streams are ordered by events alone.
 ///
 /// Every thread has a current stream per device, on which all its tensor operations on that device
 /// run. At first it is a stream of the thread's own, so that ranks that are threads do not wait for
@@ -12,9 +12,9 @@
 /// an event recorded after the tensor was written, and makes the first stream wait before the
 /// tensor goes away.
 ///
-/// What makes the host wait: reading (item, to_vector, copies to the cpu), Stream::synchronize. There
-/// the errors of earlier operations surface (a bad label as DataError, all else as DeviceError, with
-/// the kernels that were running).
+/// What makes the host wait: reading (item, to_vector, copies to the cpu), Stream::synchronize.
+/// There the errors of earlier operations surface (a bad label as DataError, all else as
+/// DeviceError, with the kernels that were running).
 ///
 /// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.
 

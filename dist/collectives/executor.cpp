@@ -31,7 +31,7 @@ void Executor::start(const Collective& collective) {
 
 void Executor::prepare(const PlanInput& input) {
   if (input != planned_) {  // calls repeat, and planning takes as long as a small call
-    planned_.world = 0;     // until the new plan is complete
+    planned_.world = 0;     // if make_plan throws, no input equals this one
     make_plan(input, plan_);
     needs_ = scratch_of(plan_);
     planned_ = input;
@@ -120,6 +120,7 @@ void Executor::unpack(std::size_t payload) {
     std::memcpy(place(), incoming_.data() + header_bytes, payload);
 }
 
+// A tree of two is one addition.
 void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
   const std::array<const std::byte*, 2> both{target, other};
   kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
@@ -138,6 +139,7 @@ bool Executor::pull_payload() {
         transport_.receive(step_.from, {sums ? block_ + in_block : target, most});
     if (count == 0) break;
     received_ += count;
+    // The block is full, or the message has ended: add it from its beginning.
     if (sums && count == most) add(target - in_block, block_, in_block + count);
   }
   bytes_moved_ += received_ - before;

@@ -2,9 +2,9 @@
 /// Carries out plans over a transport, one at a time, as a state machine that never waits:
 /// progress() moves the bytes that can be moved now and returns. Nothing is allocated per step.
 ///
-/// Within a step sending and receiving advance independently; the next step begins when both are
+/// Within a step, sending and receiving go on independently. The next step begins when both are
 /// done. Ranks that follow matching plans cannot block each other, however small the streams are:
-/// the ranks that are furthest behind wait only for each other, and all receive while they send.
+/// every rank receives while it sends, so the ranks that are furthest behind can always go on.
 
 #include <array>
 #include <cstddef>
@@ -33,7 +33,7 @@ class Executor {
   /// The transport and the recorder must outlive the executor.
   Executor(Transport& transport, FlightRecorder& recorder);
 
-  /// Begins a collective. The last one must be done.
+  /// Begins a collective. The previous one must be done.
   void start(const Collective& collective);
   /// Goes on as far as it can without waiting; true if anything moved. Throws CommError for a
   /// header that does not match, PeerError for a lost peer; the executor is then of no more use.
@@ -48,8 +48,8 @@ class Executor {
 
  private:
   static constexpr std::size_t header_bytes = sizeof(CallHeader);
-  // A message that is so small travels in one piece with its header: one call of the transport
-  // instead of two, and fewer cache lines between two cores.
+  // A message of at most this size, header included, travels in one piece: one call of the
+  // transport instead of two, and fewer cache lines between two cores.
   static constexpr std::size_t packed_bytes = 2048;
   // What is to be added arrives in blocks that are still in the cache when they are added.
   static constexpr std::size_t block_bytes = 32 * 1024;
@@ -59,17 +59,19 @@ class Executor {
   bool pull_head();     // receives the header, or a packed message
   bool pull_payload();  // receives the rest: straight into place, or in blocks that are added
 
-  // executor_memory.cpp
   void prepare(const PlanInput& input);  // the plan and its scratch memory
   void pack();                           // the head of the message that is sent
-  void unpack(std::size_t payload);      // a small message, behind its header
+  void unpack(std::size_t payload);      // a small message, after its header
   void add(std::byte* target, const std::byte* other, std::size_t bytes) const;
+
+  // --- second reading: executor_actions.cpp. The ring's steps have no action ---
   void act();
   void reduce_slots();
   void add_slots();
   void reduce_regions();
 
-  // What comes before a message's payload is sent from, or received into, its place.
+  // How many bytes of a message go through outgoing_ or incoming_: none, its header, or all of it
+  // if it is small. The rest is sent from, and received into, its place.
   std::size_t head(std::size_t message) const {
     return !step_.header ? 0 : message <= packed_bytes ? message : header_bytes;
   }

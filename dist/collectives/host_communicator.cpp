@@ -5,14 +5,6 @@
 #include "lockstep/core/gpu/gpu.h"
 
 namespace lockstep::dist {
-namespace {
-
-Choice choice_for(Choice choice, Operation operation, DType dtype) {
-  if (adds_16_bit(operation, dtype)) choice.requested = Algorithm::two_shot;
-  return choice;
-}
-
-}  // namespace
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    CommunicatorOptions options)
@@ -30,18 +22,20 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                     size());
 }
 
+// Communicator::all_reduce and the others check their arguments and call this (communicator.cpp).
 Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
   check_on_host(call, name);
   const RegionPlace place = place_in(regions_, rank(), call.buffer);
-  const Choice choice = choice_for(choice_, call.operation, call.buffer.dtype());
-  const Algorithm algorithm =
-      choose(choice, call.operation, call.buffer.bytes(), place.region != RegionPlace::none);
+  const Algorithm algorithm = chosen(call.operation, call.buffer.bytes(), call.buffer.dtype(),
+                                     place.region != RegionPlace::none);
   return append(call, name, algorithm, place);
 }
 
-std::string_view HostCommunicator::algorithm(std::size_t bytes, DType dtype) const {
-  return name_of(choose(choice_for(choice_, Operation::all_reduce, dtype), Operation::all_reduce,
-                        bytes, transport_->has_shared_memory()));
+Algorithm HostCommunicator::chosen(Operation operation, std::size_t bytes, DType dtype,
+                                   bool in_region) const {
+  Choice choice = choice_;
+  if (adds_16_bit(operation, dtype)) choice.requested = Algorithm::two_shot;
+  return choose(choice, operation, bytes, in_region);
 }
 
 // ---- the call at the front ----
@@ -64,14 +58,8 @@ HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
 }
 
 void HostCommunicator::relax(unsigned round, bool) {
-  gpu::nudge();
+  gpu::nudge();  // some drivers start work only when they are asked about it
   transport_->relax(round);
-}
-
-std::string HostCommunicator::awaited() const {
-  const int peer = executor_.awaited();
-  return fmt::format("waiting for rank {} ({}); {}", peer, executor_.position(),
-                     recorder_.last_seen(peer));
 }
 
 }  // namespace lockstep::dist

@@ -37,7 +37,9 @@ class HostCommunicator final : public QueuedCommunicator {
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
-  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override;
+  std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {
+    return name_of(chosen(Operation::all_reduce, bytes, dtype, transport_->has_shared_memory()));
+  }
   std::string choices() const override {
     return describe_choices(choice_, transport_->has_shared_memory());
   }
@@ -56,11 +58,15 @@ class HostCommunicator final : public QueuedCommunicator {
   Transport& transport() const { return *transport_; }
 
  private:
+  Algorithm chosen(Operation operation, std::size_t bytes, DType dtype, bool in_region) const;
   void begin(Call& call) override;
   Progress carry_on(Call& call) override;
   void relax(unsigned round, bool late) override;
   bool spins(unsigned round) const override { return transport_->spins(round); }
-  std::string awaited() const override;
+  std::string awaited() const override {
+    return fmt::format("waiting for rank {} ({}); {}", executor_.awaited(), executor_.position(),
+                       recorder_.last_seen(executor_.awaited()));
+  }
   void tell_failure(std::string_view reason, bool) noexcept override { transport_->abort(reason); }
 
   std::unique_ptr<Transport> transport_;

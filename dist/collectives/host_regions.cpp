@@ -24,10 +24,8 @@ Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
       static_cast<std::size_t>(std::max<std::int64_t>(1, numel)) * size_of(dtype);
   try {
     regions_.push_back(transport_->allocate(bytes));
-  } catch (const PeerError& error) {
-    give_up(true, "allocate", fmt::format("{} {}", numel, dtype), error.what());
   } catch (const CommError& error) {
-    give_up(false, "allocate", fmt::format("{} {}", numel, dtype), error.what());
+    give_up(error, "allocate", fmt::format("{} {}", numel, dtype));
   }
   const SharedRegion& region = regions_.back();
   return Tensor::over(

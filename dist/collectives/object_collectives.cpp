@@ -17,20 +17,20 @@ std::string next_line(std::istringstream& text) {
 
 }  // namespace
 
-std::vector<std::string> gather_text(Communicator& communicator, std::string_view text) {
-  const auto world = static_cast<std::size_t>(communicator.size());
+std::vector<std::string> gather_text(Communicator& communicator, std::string_view text,
+                                     std::string_view name, std::optional<Seconds> timeout) {
   const Tensor length = Tensor::scalar(static_cast<double>(text.size()), DType::i64).view({1});
   const Tensor lengths = Tensor::empty({communicator.size()}, DType::i64);
-  communicator.all_gather(length, lengths, "text lengths").wait();
+  communicator.all_gather(length, lengths, name).wait(timeout);
 
   const std::int64_t longest = *std::ranges::max_element(lengths.span<std::int64_t>());
   const Tensor mine = Tensor::zeros({longest}, DType::u8);
   std::ranges::copy(text, mine.data<std::uint8_t>());
   const Tensor all = Tensor::empty({communicator.size(), longest}, DType::u8);
-  communicator.all_gather(mine, all, "texts").wait();
+  communicator.all_gather(mine, all, name).wait();
 
   std::vector<std::string> texts;
-  for (std::size_t r = 0; r < world; ++r) {
+  for (std::size_t r = 0; r < index(communicator.size()); ++r) {
     const auto* begin =
         reinterpret_cast<const char*>(all.raw()) + r * static_cast<std::size_t>(longest);
     texts.emplace_back(begin, static_cast<std::size_t>(lengths.data<std::int64_t>()[r]));
@@ -39,7 +39,7 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
 }
 
 void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
-  const std::vector<std::string> texts = gather_text(communicator, text);
+  const std::vector<std::string> texts = gather_text(communicator, text, what);
   for (std::size_t r = 1; r < texts.size(); ++r) {
     if (texts[r] == texts[0]) continue;
     std::istringstream ours(texts[0]), theirs(texts[r]);
@@ -70,25 +70,15 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
   std::string message;
   if (communicator.rank() == 0) try {
       task();
-    } catch (const std::exception& e) {
-      error = std::current_exception();
-      message = std::string(e.what()).substr(0, 4096);
-      if (message.empty()) message = "an error without a message";
     } catch (...) {
       error = std::current_exception();
-      message = "an error of no known kind";
+      message = current_message().substr(0, 4096);
     }
-  // The length comes first, as a message of its own, when rank 0 is done.
-  const Tensor length = Tensor::scalar(static_cast<double>(message.size()), DType::i64);
-  communicator.broadcast(length, 0, "on_rank0").wait(timeout);
-  message.resize(static_cast<std::size_t>(length.item()));
-  if (message.empty()) return;
-  const Tensor bytes = Tensor::zeros({static_cast<std::int64_t>(message.size())}, DType::u8);
-  std::ranges::copy(message, bytes.data<std::uint8_t>());
-  communicator.broadcast(bytes, 0, "on_rank0 error").wait();
+  // Rank 0 comes when it is done. It waits for the others only as long as for any collective.
+  const auto patience = communicator.rank() == 0 ? std::nullopt : std::optional(timeout);
+  message = gather_text(communicator, message, "on_rank0", patience)[0];
   if (error) std::rethrow_exception(error);
-  fail<StateError>("[on_rank0] rank 0 failed: {}",
-                   std::string_view(reinterpret_cast<const char*>(bytes.raw()), message.size()));
+  check<StateError>(message.empty(), "[on_rank0] rank 0 failed: {}", message);
 }
 
 }  // namespace lockstep::dist

@@ -13,8 +13,11 @@
 
 namespace lockstep::dist {
 
-/// Every rank's text, by rank. Collective.
-std::vector<std::string> gather_text(Communicator& communicator, std::string_view text);
+/// Every rank's text, by rank. Collective. Errors call it `name`. `timeout`: how long a rank waits
+/// for the others to come, if not for the communicator's.
+std::vector<std::string> gather_text(Communicator& communicator, std::string_view text,
+                                     std::string_view name = "texts",
+                                     std::optional<Seconds> timeout = {});
 
 /// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
 /// text, which has one line per item. Collective.

@@ -4,13 +4,14 @@
 
 namespace lockstep::dist {
 
-QueuedCommunicator::QueuedCommunicator(int ranks, Seconds timeout)
-    : recorder_(ranks), timeout_(timeout), queue_(queue_length) {}
-
 Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_view name,
                                 Algorithm algorithm, RegionPlace place) {
-  if (failure_) return Work(this, next_);
-  if (next_ - front_ == queue_length) wait(front_, {});
+  try {
+    if (!failure_ && next_ - front_ == queue_length) wait(front_, {});
+  } catch (const CommError&) {
+    // Kept in failure_.
+  }
+  if (failure_) return Work(this, next_);  // which throws failure_ when it is waited for
   Call& call = queue_[next_ % queue_length];
   call.header = CallHeader{.operation = arguments.operation,
                            .algorithm = algorithm,
@@ -22,9 +23,7 @@ Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_vie
                            .offset = place.offset};
   call.header.set_name(name);
   call.arguments = arguments;
-  const std::size_t length = std::min(name.size(), call.name.size() - 1);
-  std::copy_n(name.begin(), length, call.name.begin());
-  call.name[length] = 0;
+  *std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin()) = 0;
   recorder_.called(call.header, now());
   const Work work(this, next_++);
   try {
@@ -35,6 +34,7 @@ Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_vie
   return work;
 }
 
+// The only place where calls begin and end, one after another.
 bool QueuedCommunicator::advance(bool timed) {
   if (failure_) std::rethrow_exception(failure_);
   bool moved = false;
@@ -51,10 +51,8 @@ bool QueuedCommunicator::advance(bool timed) {
       recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt);
       ++front_;
     }
-  } catch (const PeerError& error) {
-    give_up(true, error.what());
   } catch (const CommError& error) {
-    give_up(false, error.what());
+    give_up(error);  // tells the other ranks, and throws
   }
   return moved;
 }
@@ -65,9 +63,8 @@ bool QueuedCommunicator::progress(std::uint64_t sequence) {
 }
 
 void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
-  // Looking at the clock takes longer than looking at the streams: a wait of a microsecond or so
-  // does without.
-  constexpr unsigned untimed = 16;
+  constexpr unsigned untimed =
+      16;  // rounds: a short wait does not look at the clock, which is slow
   const Seconds limit = timeout.value_or(timeout_);
   std::optional<Seconds> start, idle_since;
   unsigned round = 0;
@@ -83,13 +80,13 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
       start = start.value_or(time);
       idle_since = idle_since.value_or(time);
       if (time - *idle_since > limit)
-        give_up(false, fmt::format("timed out after {:g} s, {}", limit.count(), awaited()));
+        give_up(CommError(fmt::format("timed out after {:g} s, {}", limit.count(), awaited())));
       late = time - *idle_since > limit / 2;
     }
     try {
       relax(round++, late);
     } catch (const PeerError& error) {
-      give_up(true, error.what());
+      give_up(error);
     }
   }
   if (start) waited_ += finished_ - *start;

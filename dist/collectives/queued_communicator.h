@@ -26,7 +26,8 @@ class QueuedCommunicator : public Communicator {
 
  protected:
   /// `ranks` of the world; `timeout`: how long a wait goes on without anything moving.
-  QueuedCommunicator(int ranks, Seconds timeout);
+  QueuedCommunicator(int ranks, Seconds timeout)
+      : recorder_(ranks), timeout_(timeout), queue_(queue_length) {}
 
   struct Call {
     CollectiveCall arguments;
@@ -56,12 +57,12 @@ class QueuedCommunicator : public Communicator {
 
   /// Tells the other ranks that this one is broken. `consequence`: by another rank's error.
   virtual void tell_failure(std::string_view reason, bool consequence) noexcept = 0;
-  /// Breaks the communicator and throws: this rank's own error (CommError), or the `consequence` of
-  /// another's (PeerError). `call` says in what: "#17 'bucket 0'".
-  [[noreturn]] void give_up(bool consequence, std::string_view operation, std::string_view call,
-                            std::string_view why);
+  /// Breaks the communicator and throws, a PeerError if `why` is one: it is then the consequence of
+  /// another rank's error. `call` says in what: "#17 'bucket 0'".
+  [[noreturn]] void give_up(const CommError& why, std::string_view operation,
+                            std::string_view call);
   /// The same for the call at the front.
-  [[noreturn]] void give_up(bool consequence, std::string_view why);
+  [[noreturn]] void give_up(const CommError& why);
 
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;

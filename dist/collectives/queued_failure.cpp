@@ -28,19 +28,21 @@ void QueuedCommunicator::abort(std::string_view reason) noexcept {
   if (linked_) linked_->abort(reason);
 }
 
-void QueuedCommunicator::give_up(bool consequence, std::string_view why) {
-  give_up(consequence, name_of(front().header.operation),
-          fmt::format("#{} '{}'", front_, front().name.data()), why);
+void QueuedCommunicator::give_up(const CommError& why) {
+  give_up(why, name_of(front().header.operation),
+          fmt::format("#{} '{}'", front_, front().name.data()));
 }
 
-void QueuedCommunicator::give_up(bool consequence, std::string_view operation,
-                                 std::string_view call, std::string_view why) {
+void QueuedCommunicator::give_up(const CommError& why, std::string_view operation,
+                                 std::string_view call) {
   if (failure_) std::rethrow_exception(failure_);
-  const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why);
+  const bool consequence = dynamic_cast<const PeerError*>(&why) != nullptr;
+  const std::string message =
+      fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why.what());
   failure_ = consequence ? std::make_exception_ptr(PeerError(message))
                          : std::make_exception_ptr(CommError(message));
   const std::string reason =
-      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why);
+      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why.what());
   tell_failure(reason, consequence);
   if (linked_) linked_->abort(reason);
   std::rethrow_exception(failure_);

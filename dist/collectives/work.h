@@ -21,7 +21,8 @@ class Work {
 
   /// Moves what can be moved without waiting. True once the collective has ended well.
   bool progress();
-  /// Waits until the host may use the tensors (for tensors on a GPU: until the current stream may).
+  /// On the host: returns when the tensors are ready to be used. On a GPU: lets the current stream
+  /// wait for them; the host goes on.
   /// Throws CommError if nothing moved for `timeout`; default: the communicator's.
   void wait(std::optional<Seconds> timeout = {});
   /// Waits until the collective has ended, for tensors on a GPU too.

@@ -14,10 +14,7 @@ bool AccumulationWindow::open() const {
 
 void AccumulationWindow::enter(const Contribution& contribution) {
   using enum Contribution::Divisor;
-  if (!open()) {
-    weight_ = 0;
-    contribution_ = {0, 1, none, true};
-  }
+  if (!open()) close();  // zero_grad may have given up the last one
   for (std::size_t i = 0; i < entries_.size() && weight_ > 0; ++i) check_unbroken(i);
   weight_ += contribution.weight;
   if (contribution_.kind == none) contribution_ = contribution;

@@ -2,8 +2,8 @@
 /// The backwards between two synchronizations: one *accumulation window*.
 ///
 /// A backward that does not synchronize (BackwardOptions::sync, or NoSync) opens a window. The next
-/// one that synchronizes closes it. All backwards of a window, on all ranks, are parts of one batch.
-/// The result is the mean over them by their weights w, with g the gradient of each part:
+/// one that synchronizes closes it. All backwards of a window, on all ranks, are parts of one
+/// batch. The result is the mean over them by their weights w, with g the gradient of each part:
 ///
 ///     sum over ranks and parts of w g  /  sum over ranks and parts of w
 ///

@@ -25,11 +25,9 @@ std::optional<std::string> news_for_others() {
     throw;
   } catch (const AgreedError&) {
     return {};
-  } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    return std::string(text.substr(0, std::min<std::size_t>(text.find('\n'), 300)));
   } catch (...) {
-    return "of no known kind";
+    const std::string text = current_message();
+    return text.substr(0, std::min<std::size_t>(text.find('\n'), 300));
   }
 }
 

@@ -94,8 +94,6 @@ bool DistributedDataParallel::join() {
   return more;
 }
 
-void DistributedDataParallel::zero_grad() { reducer_->zero_grad(); }
-
 void DistributedDataParallel::average_parameters() {
   reducer_->average_parameters();
   averaged_buffers_->synchronize(0);

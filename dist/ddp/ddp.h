@@ -44,11 +44,11 @@
 
 namespace lockstep::dist {
 
-/// The same on all ranks. The three sizes are in MiB (2^20 bytes) of gradients, and may be fractions.
-/// One that is not positive and finite throws UsageError; one below a byte counts as a byte.
+/// The same on all ranks. The three sizes are in MiB (2^20 bytes) of gradients, and may be
+/// fractions. One that is not positive and finite throws UsageError; one below a byte counts as a
+/// byte.
 struct DdpOptions {
-  /// MiB of gradients, positive; fractions are allowed. See BucketCaps for what the three do.
-  /// Construction throws UsageError for others.
+  /// See BucketCaps for what the three do.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
   double last_bucket_mb = 1;
@@ -61,8 +61,8 @@ struct DdpOptions {
   NonFinite nonfinite = NonFinite::ignore;
   /// On a GPU: the host does not wait for a backward's collectives. It reads what the ranks told
   /// each other when the next backward begins. last_step() is then of the step before, and an error
-  /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one step
-  /// late.
+  /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one
+  /// step late.
   bool deferred = false;
   /// What travels in the place of the gradients (communication_hook.h); one object per rank. Null:
   /// the gradients.
@@ -96,7 +96,7 @@ class DistributedDataParallel {
   void synchronize(double weight = 0) { reducer_->synchronize(weight); }
 
   /// As the optimizer's, for all parameters: also those that are in no optimizer.
-  void zero_grad();
+  void zero_grad() { reducer_->zero_grad(); }
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
   /// more step with them, on no rows (or with synchronize()), and asks again. It also takes the

@@ -29,8 +29,8 @@ class EarlySteps {
   /// `bucket` has been summed. Tells the steppers those of its parameters that this rank has used,
   /// if their sums are final: if the total weight was known when backward began.
   void step_on(const GradientBuckets::Bucket& bucket, const AccumulationWindow& window) const;
-  /// Throws StateError, on every rank, if the sums turn out to need a division (a rank without data,
-  /// one that has joined).
+  /// Throws StateError, on every rank, if the sums turn out to need a division (a rank without
+  /// data, one that has joined).
   static void check_final(const StepOutcome& outcome, std::span<const StepMetadata> metadata);
 
  private:

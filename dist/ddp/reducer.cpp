@@ -9,12 +9,12 @@ namespace lockstep::dist {
 // ---- one backward: begin, ready, ready, ..., end ----
 
 void Reducer::backward_begins(const Contribution& contribution) {
-  settle();
+  settle();  // after a deferred verdict, on GPUs: second reading
   synchronizing_ = contribution.sync && paused_ == 0;
   eager_ = contribution.eager;
   recording_ = StepGraph::recording();
   check_can_add(contribution);
-  window_.enter(contribution);
+  window_.enter(contribution);  // notes what this loss reaches as used
   if (!synchronizing_ || parameters().empty()) return;
 
   launched_ = 0;
@@ -22,6 +22,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   exchange_.mine.already_reduced = 0;
   ready_order_.begin();
   for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.pending = 0;
+  // It calls the lambda with a zero of the dtype's C++ type.
   visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
     auto* used = buckets_.used().data<decltype(zero)>();
     for (std::size_t i = 0; i < parameters().size(); ++i) {
@@ -32,8 +33,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   launch_ready();
 }
 
-// Brings a gradient's slot into the state in which the ranks' slots can be summed. Tells whether
-// this rank has something to contribute.
+// Makes a gradient's slot ready for the sum. Tells whether this rank contributes something.
 bool Reducer::prepare_slot(std::size_t i) {
   const Parameter& parameter = parameters()[i];
   const GradientState state = parameter.gradient_state();
@@ -42,8 +42,8 @@ bool Reducer::prepare_slot(std::size_t i) {
     exchange_.mine.already_reduced = 1;
     if (communicator_.rank() == 0) return true;  // it alone sends what all ranks have
   }
-  parameter.zero_grad();
-  if (parameter.pending() == 0) parameter.gradient_slot().fill_zero();
+  parameter.zero_grad();  // sets only the state: the first contribution overwrites
+  if (parameter.pending() == 0) parameter.gradient_slot().fill_zero();  // there will be none
   return window_.used(i);
 }
 
@@ -53,7 +53,8 @@ void Reducer::gradient_ready(const Parameter& parameter) {
   ready_order_.note(i);
   --buckets_.of(i).pending;
   launch_ready();
-  // The computing thread moves the collectives on. The last one launched ends after all others.
+  // The computing thread moves the collectives on. They end in the order of their launch, so this
+  // moves all of them.
   if (launched_ > 0) buckets_.all()[launched_ - 1].work.progress();
 }
 
@@ -68,7 +69,7 @@ void Reducer::launch_ready() {
 
 void Reducer::launch(GradientBuckets::Bucket& bucket) {
   const bool last = &bucket == &buckets_.all().back();
-  if (recording_) {
+  if (recording_) {  // a step for StepGraph (GPUs): nothing that the host would read travels
     bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
     return;
   }
@@ -92,14 +93,14 @@ void Reducer::backward_ends() {
   if (!synchronizing_ || parameters().empty()) return;
   eager_ = true;
   launch_ready();
-  if (recording_) return commit_unread();
-  if ((deferred_ = can_defer())) return commit_unread();
+  deferred_ = !recording_ && can_defer();
+  if (recording_ || deferred_) return commit_unread();  // on GPUs: second reading
   receive_sums();
   const StepOutcome outcome = exchange_.read(buckets_);
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
-  if (steps_early()) EarlySteps::check_final(outcome, exchange_.all());
-  if (outcome.verdict == StepVerdict::commit) apply_scale(outcome);
-  commit(outcome);
+  if (steps_early()) EarlySteps::check_final(outcome, exchange_.all());  // optim::Overlap
+  const bool finite = outcome.verdict == StepVerdict::commit && apply_scale(outcome.scale);
+  commit(finite ? outcome.verdict : StepVerdict::skip, outcome.source);
   if (!ready_order_.done() && outcome.weight > 0) rebuild_buckets(outcome.source);
   exchange_.end_step();
 }
@@ -107,7 +108,7 @@ void Reducer::backward_ends() {
 void Reducer::receive_sums() {
   for (GradientBuckets::Bucket& bucket : buckets_.all()) {
     if (options_.hook) {
-      bucket.work.finish();  // it may read on the host
+      bucket.work.finish();  // the hook may read on the host
       options_.hook->complete(bucket.view(), communicator_);
     } else {
       bucket.work.wait();
@@ -115,19 +116,20 @@ void Reducer::receive_sums() {
     }
     if (steps_early()) early_steps_.step_on(bucket, window_);
   }
-  buckets_.all().back().work.finish();
+  buckets_.all().back().work.finish();  // the host reads the trailer
 }
 
-// Makes the sums the mean.
-void Reducer::apply_scale(const StepOutcome& outcome) {
+// Makes the sums the mean. False if the step is to be skipped, because a sum is not finite.
+bool Reducer::apply_scale(double scale) {
   for (const GradientBuckets::Bucket& bucket : buckets_.all())
-    if (outcome.scale != 1) kernels::scale(outcome.scale, bucket.memory, bucket.memory, false);
-  if (options_.nonfinite != NonFinite::ignore) check_sums();
+    if (scale != 1) kernels::scale(scale, bucket.memory, bucket.memory, false);
+  return options_.nonfinite == NonFinite::ignore || sums_are_finite();
 }
 
-// The gradients are the mean, or are given up; then buffers follow.
-void Reducer::commit(const StepOutcome& outcome) {
-  const StepVerdict verdict = exchange_.report().verdict;
+// The gradients are the mean, or are given up. Then DDP brings the model's buffers up to date
+// (after_sync).
+void Reducer::commit(StepVerdict verdict, int source) {
+  exchange_.report().verdict = verdict;
   if (verdict == StepVerdict::commit) {
     visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
       const auto* used = buckets_.used().data<decltype(zero)>();
@@ -142,7 +144,7 @@ void Reducer::commit(const StepOutcome& outcome) {
   }
   window_.close();
   ++synchronizations_;
-  if (options_.after_sync) options_.after_sync(verdict, outcome.source);
+  if (options_.after_sync) options_.after_sync(verdict, source);
 }
 
 void Reducer::zero_grad() noexcept {

@@ -3,13 +3,14 @@
 ///
 /// The life of a gradient: the tape's loop writes it into its place in a bucket. Its last
 /// contribution makes it ready. The last ready gradient of a bucket makes the bucket ready. Buckets
-/// are launched in index order, the same on every rank. At every later ready point the computing
-/// thread moves the collectives on. At the end of backward the reducer waits for all of them, reads
-/// what the ranks told each other (step_metadata.h), and marks the gradients synchronized.
+/// are launched in index order, the same on every rank. Whenever a later gradient becomes ready,
+/// the computing thread moves the collectives on. At the end of backward the reducer waits for all
+/// of them, reads what the ranks told each other (step_metadata.h), and marks the gradients
+/// synchronized.
 ///
 ///     backward kernels   | 4.w 4.b | 2.w 2.b | 0.w 0.b |
 ///     bucket 0 (4., 2.)                      |--- all-reduce ---|
-///     bucket 1 (0.)                                    |--- all-reduce ---| verdict
+///     bucket 1 (0.)                                    |wait|-- all-reduce --| verdict
 ///
 /// Unused parameters. A parameter that the loss does not reach is ready before the first kernel and
 /// travels as zero. Behind the last bucket travels how many ranks used each parameter. One that no
@@ -19,16 +20,18 @@
 /// (accumulation_window.h). If the total of the weights is known when backward begins, the loss is
 /// seeded with w / total, and the sum over the ranks is the mean. If not, the seed is w: the sums
 /// are divided once, at the end. Several synchronized backwards before one step add up, if their
-/// totals are known: rank 0 alone sends what was reduced already, so that it is summed once.
+/// totals are known: all ranks hold the earlier sum, so rank 0 alone sends it again.
 ///
 /// A rank whose loss reaches none of the parameters must call synchronize(weight): the others wait
-/// for it. If it does not, its optimizer refuses to step, by name, and the other ranks learn of it.
+/// for it. If it does not, its optimizer refuses to step: the error names the parameter, and the
+/// rank then leaves, which the other ranks notice.
 ///
 /// Several reducers in one backward: the first one's buckets travel while it runs, those of the
 /// others at its end, in the order in which the reducers were made.
 ///
-/// Errors. If an exception leaves backward, the communicator breaks: the other ranks wait for
-/// buckets that will not come. An error that all ranks find together does not break it.
+/// Errors. If an exception leaves backward, the reducer breaks the communicator: else the other
+/// ranks would wait for buckets that never come. An error that all ranks read from the metadata
+/// does not break it.
 ///
 /// Thread-safety: as Communicator.
 
@@ -64,9 +67,9 @@ struct ReducerOptions {
 
 class Reducer final : public GradientReducer {
  public:
-  /// Collective: every rank passes the same parameters in the same order, and the same options. Takes
-  /// over the memory of their gradients; the destructor gives it back. `communicator` must outlive
-  /// the reducer.
+  /// Collective: every rank passes the same parameters in the same order, and the same options.
+  /// Takes over the memory of their gradients; the destructor gives it back. `communicator` must
+  /// outlive the reducer.
   Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
           ReducerOptions options = {});
 
@@ -118,9 +121,9 @@ class Reducer final : public GradientReducer {
   void launch_hook(GradientBuckets::Bucket& bucket, bool last);
   void write_metadata();
   void receive_sums();
-  void commit(const StepOutcome& outcome);
-  void apply_scale(const StepOutcome& outcome);
-  void check_sums();
+  void commit(StepVerdict verdict, int source);
+  bool apply_scale(double scale);
+  bool sums_are_finite();
   [[noreturn]] void stop(const StepOutcome& outcome);
   bool can_defer() const;
   void commit_unread();

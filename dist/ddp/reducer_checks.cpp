@@ -56,11 +56,10 @@ void Reducer::check_recordable(const Contribution& contribution) const {
 
 // Each rank's gradients may be finite and their sum not: it has the same bits everywhere, so all
 // ranks see it and come to the same verdict.
-void Reducer::check_sums() {
+bool Reducer::sums_are_finite() {
   for (const GradientBuckets::Bucket& bucket : buckets_.all()) bad_.look_in(bucket);
-  if (!bad_.found()) return;
-  exchange_.report().verdict = StepVerdict::skip;
-  if (options_.nonfinite == NonFinite::skip) return;
+  if (!bad_.found()) return true;
+  if (options_.nonfinite == NonFinite::skip) return false;
   exchange_.report().verdict = StepVerdict::stop;
   stop_all_ranks(
       communicator_,

@@ -66,7 +66,8 @@ void Reducer::rebuild_buckets(int source) {
   observe_all();
 }
 
-// The trailer behind the last bucket travels as it is, after the hook's part: it also arrives later.
+// The trailer behind the last bucket travels as it is, after the hook's part: it also arrives
+// later.
 void Reducer::launch_hook(GradientBuckets::Bucket& bucket, bool last) {
   bucket.work = options_.hook->reduce(bucket.view(), communicator_);
   if (!last) return;

@@ -17,15 +17,15 @@ StepExchange::StepExchange(Communicator& communicator, NonFinite policy)
 void StepExchange::write(const GradientBuckets& buckets) {
   const Seconds elapsed = communicator_.now() - computing_since_;
   mine.compute_seconds = (elapsed - (communicator_.waited() - waited_before_)).count();
-  mine.wait_seconds = last_wait_;
+  mine.wait_seconds = last_wait_;  // in the step before: this one's is not known yet
   const Tensor& metadata = buckets.metadata();
   metadata.fill_zero();
   const std::int64_t begin = communicator_.rank() * metadata_elements;
   visit_floating("reducer", metadata.dtype(), [&](auto zero) {
-    dist::write(mine, metadata.slice(begin, begin + metadata_elements).span<decltype(zero)>());
+    to_elements(mine, metadata.slice(begin, begin + metadata_elements).span<decltype(zero)>());
   });
   buckets.send_trailer();
-  mine.steps = 0;
+  mine.steps = 0;  // the digest of the optimizer's steps begins anew
 }
 
 StepOutcome StepExchange::read(const GradientBuckets& buckets) {
@@ -34,7 +34,7 @@ StepOutcome StepExchange::read(const GradientBuckets& buckets) {
   visit_floating("reducer", metadata.dtype(), [&](auto zero) {
     const auto all = std::span<const decltype(zero)>(metadata.span<decltype(zero)>());
     for (std::size_t r = 0; r < all_.size(); ++r)
-      all_[r] = dist::read(all.subspan(r * metadata_elements, metadata_elements));
+      all_[r] = from_elements(all.subspan(r * metadata_elements, metadata_elements));
   });
   const StepOutcome outcome = decide_step(all_, policy_);
   report_.verdict = outcome.verdict;

@@ -9,66 +9,66 @@
 namespace lockstep::dist {
 namespace {
 
+// A float holds every 16-bit number exactly, and adding zeros does not round it.
 using Pieces = std::array<std::uint16_t, sizeof(StepMetadata) / 2>;
 
 }  // namespace
 
 template <class T>
-void write(const StepMetadata& metadata, std::span<T> to) {
+void to_elements(const StepMetadata& metadata, std::span<T> to) {
   std::ranges::copy(std::bit_cast<Pieces>(metadata), to.begin());
 }
 
 template <class T>
-StepMetadata read(std::span<const T> from) {
+StepMetadata from_elements(std::span<const T> from) {
   Pieces pieces;
   std::ranges::transform(from.first(pieces.size()), pieces.begin(),
                          [](T value) { return static_cast<std::uint16_t>(value); });
   return std::bit_cast<StepMetadata>(pieces);
 }
 
-template void write(const StepMetadata&, std::span<float>);
-template void write(const StepMetadata&, std::span<double>);
-template StepMetadata read(std::span<const float>);
-template StepMetadata read(std::span<const double>);
+template void to_elements(const StepMetadata&, std::span<float>);
+template void to_elements(const StepMetadata&, std::span<double>);
+template StepMetadata from_elements(std::span<const float>);
+template StepMetadata from_elements(std::span<const double>);
 
 StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy) {
   using enum Contribution::Divisor;
-  StepOutcome a;
-  a.all_joined = std::ranges::all_of(metadata, [](const auto& m) { return m.joined == 1; });
-  bool carried = false, any_joined = false;
+  StepOutcome outcome;
+  outcome.all_joined = std::ranges::all_of(metadata, [](const auto& m) { return m.joined == 1; });
+  bool adds_to_sum = false, any_joined = false;
   const StepMetadata* first = nullptr;
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
-    a.weight += m.weight;
-    carried = carried || m.already_reduced == 1;
+    outcome.weight += m.weight;
+    adds_to_sum = adds_to_sum || m.already_reduced == 1;
     any_joined = any_joined || m.joined == 1;
     if (m.kind != none && !first) {
       first = &m;
-      a.source = static_cast<int>(r);
+      outcome.source = static_cast<int>(r);
     }
-    if (m.bad_parameter >= 0 && !a.nonfinite) {
-      a.nonfinite = true;
-      a.bad_rank = static_cast<int>(r);
+    if (m.bad_parameter >= 0 && !outcome.nonfinite) {
+      outcome.nonfinite = true;
+      outcome.bad_rank = static_cast<int>(r);
     }
   }
+  // In words, why the ranks do not fit together; empty if they do (step_text.cpp).
+  outcome.problem = contradiction(metadata, first ? *first : metadata[0], outcome.source);
   if (first) {
-    a.problem = contradiction(metadata, *first, a.source);
-    // A total that was given holds, unless a rank is gone whose share was counted in.
-    if (first->kind != given || (any_joined && a.weight < first->divisor))
-      a.scale = first->divisor / a.weight;
-    if (a.problem.empty() && carried && a.scale != 1)
-      a.problem = fmt::format(
+    // A given total is valid, unless a rank that it counted has no more data.
+    if (first->kind != given || (any_joined && outcome.weight < first->divisor))
+      outcome.scale = first->divisor / outcome.weight;
+    if (outcome.problem.empty() && adds_to_sum && outcome.scale != 1)
+      outcome.problem = fmt::format(
           "gradients that are synchronized already cannot be added to: of {:g} ranks those with "
           "data weigh {:g}. Give backward a Weight with a total",
-          first->divisor, a.weight);
-  } else {
-    a.problem = contradiction(metadata, metadata[0], 0);
+          first->divisor, outcome.weight);
   }
-  if (!a.problem.empty() || (a.nonfinite && policy == NonFinite::stop))
-    a.verdict = StepVerdict::stop;
-  else if (a.nonfinite && policy == NonFinite::skip)
-    a.verdict = StepVerdict::skip;
-  return a;
+  if (!outcome.problem.empty() || (outcome.nonfinite && policy == NonFinite::stop))
+    outcome.verdict = StepVerdict::stop;
+  else if (outcome.nonfinite && policy == NonFinite::skip)
+    outcome.verdict = StepVerdict::skip;
+  return outcome;
 }
 
 }  // namespace lockstep::dist

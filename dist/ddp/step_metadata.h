@@ -39,9 +39,9 @@ constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 
 /// `to` and `from` have `metadata_elements` elements.
 template <class T>
-void write(const StepMetadata& metadata, std::span<T> to);
+void to_elements(const StepMetadata& metadata, std::span<T> to);
 template <class T>
-StepMetadata read(std::span<const T> from);
+StepMetadata from_elements(std::span<const T> from);
 
 enum class StepVerdict : std::uint8_t {
   commit,  ///< the gradients hold the weighted mean

@@ -1,4 +1,5 @@
-// Second reading: in words, why the steps of the ranks do not fit together, and who waited for whom.
+// Second reading: in words, why the steps of the ranks do not fit together, and who waited for
+// whom.
 
 #include <fmt/format.h>
 

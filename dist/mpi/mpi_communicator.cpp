@@ -66,7 +66,17 @@ Tensor MpiCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
 
 // ---- carrying them out ----
 
+// What has ended may let something else begin at once.
 QueuedCommunicator::Progress MpiCommunicator::carry_on(Call& call) {
+  Progress progress = Progress::none, next;
+  while ((next = take_turn(call)) != Progress::none) {
+    progress = next;
+    if (next == Progress::ended) break;
+  }
+  return progress;
+}
+
+QueuedCommunicator::Progress MpiCommunicator::take_turn(Call& call) {
   if (phase_ != Phase::moving && !is_done(requests_[0])) return Progress::none;
   switch (phase_) {
     case Phase::agreeing:
@@ -80,7 +90,7 @@ QueuedCommunicator::Progress MpiCommunicator::carry_on(Call& call) {
   }
   const bool moved = move_pieces(call);
   if (ended_ < pieces_) return moved ? Progress::some : Progress::none;
-  finish(call);
+  complete(call);
   return Progress::ended;
 }
 
@@ -173,7 +183,7 @@ void MpiCommunicator::start_piece(const CallHeader& header, std::int64_t number)
   }
 }
 
-void MpiCommunicator::finish(Call& call) {
+void MpiCommunicator::complete(Call& call) {
   const Tensor &buffer = call.arguments.buffer, &part = call.arguments.part;
   const Operation operation = call.header.operation;
   if (adds_16_bit(operation, buffer.dtype())) kernels::cast(memory_->moving, buffer);
@@ -209,14 +219,14 @@ void MpiCommunicator::look_around(bool tell) {
         recorder_.heard(note->from, note->header);
         break;
       case MpiNote::Kind::leaves: peer.left = note->calls; break;
-      case MpiNote::Kind::gave_up: give_up(true, note->reason());
+      case MpiNote::Kind::gave_up: give_up(PeerError(note->reason()));
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
     const Peer& known = peers_[index(peer)];
     if (known.left && *known.left <= front_)
-      give_up(true, fmt::format("rank {} left after {} call{}", peer, *known.left,
-                                *known.left == 1 ? "" : "s"));
+      give_up(PeerError(fmt::format("rank {} left after {} call{}", peer, *known.left,
+                                    *known.left == 1 ? "" : "s")));
     tell = tell || known.begun > front_;
   }
   if (!tell || told_) return;

@@ -84,6 +84,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   Work enqueue(const CollectiveCall& call, std::string_view name) override;
   void begin(Call& call) override;  // agreeing
   Progress carry_on(Call& call) override;
+  Progress take_turn(Call& call);
   bool progress(std::uint64_t sequence) override;
   void relax(unsigned round, bool late) override;
   std::string awaited() const override;
@@ -97,8 +98,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   std::int64_t piece_elements() const {
     return piece_bytes / static_cast<std::int64_t>(size_of(memory_->moving.dtype()));
   }
-  using Communicator::finish;
-  void finish(Call& call);
+  void complete(Call& call);
 
   /// Reads the notes of the other ranks. Throws PeerError if one has given up, or has left before
   /// the call at the front; `tell` says to tell them where this rank is.

@@ -57,10 +57,9 @@ void take(std::vector<AcceptedPeer> peers, std::vector<Descriptor>& sockets,
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
 bool await_admission(int socket, const std::string& me, const Endpoint& where,
-                     const ConnectOptions& options) {
+                     const ConnectOptions& options, const Deadline& acceptor_waits) {
   // One second more than the acceptor waits: it knows who is missing, and will say it.
-  const Seconds patience = options.timeout + Seconds(1);
-  const Deadline deadline(patience);
+  const Deadline deadline(acceptor_waits.left() + Seconds(1));
   using enum Reply::Kind;
   Reply reply = authenticate(socket, options.credentials, options.purpose, deadline);
   if (reply.kind == accepted) reply = read_admission(socket, deadline);
@@ -68,17 +67,17 @@ bool await_admission(int socket, const std::string& me, const Endpoint& where,
   check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
   check<CommError>(reply.kind != not_authentic,
                    "{}: what answers at {} does not belong to this job", me, where.text());
-  check<CommError>(reply.kind != timed_out, "{}: no answer from {} for {:g} s", me, where.text(),
-                   patience.count());
+  check<CommError>(reply.kind != timed_out, "{}: no answer from {} within {:g} s", me, where.text(),
+                   options.timeout.count());
   return reply.kind == accepted;
 }
 
 }  // namespace
 
 std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
-                                            const ConnectOptions& options) {
+                                            const ConnectOptions& options,
+                                            const Deadline& deadline) {
   const auto& [token, job, own, size] = options.credentials;
-  const Deadline deadline(options.timeout);
   std::vector<Descriptor> sockets(index(size));
   Acceptor acceptor(std::move(listener), options.credentials, options.purpose);
   // Removes a socket's file, at the latest when this function ends. That is before the listener
@@ -112,13 +111,13 @@ std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint&
   return sockets;
 }
 
-Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options) {
+Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
+                           const Deadline& deadline) {
   const Credentials& own = options.credentials;
   const std::string me = fmt::format("[{}] {} {}", options.caller, options.members, own.rank);
   const auto watch = [&] {
     if (options.watch) options.watch({peer});
   };
-  const Deadline deadline(options.timeout);
   std::string why = "timed out";
   bool reached = false;
   for (int attempt = 0; !deadline.passed(); ++attempt) {
@@ -132,7 +131,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     }
     if (socket) {
       reached = true;
-      if (await_admission(socket.get(), me, where, options)) return socket;
+      if (await_admission(socket.get(), me, where, options, deadline)) return socket;
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }

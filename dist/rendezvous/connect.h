@@ -2,6 +2,9 @@
 /// How ranks connect: of two ranks the lower one accepts and the higher one initiates. Used for the
 /// star of a rendezvous (everybody with rank 0) and the mesh of the tcp transport (every pair).
 ///
+/// Several connections of one rank share a deadline, which ends ConnectOptions::timeout after the
+/// first began.
+///
 /// Thread-safety: functions may be called from any thread.
 
 #include <functional>
@@ -34,12 +37,14 @@ struct ConnectOptions {
 /// rank is gone before it was admitted. The waiting ranks are told. Connections without the token
 /// or for another job are closed and change nothing.
 std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
-                                            const ConnectOptions& options);
+                                            const ConnectOptions& options,
+                                            const Deadline& deadline);
 
 /// A connection with the lower rank `peer`, once it has admitted us. Tries again until the timeout
 /// while nobody listens at `where`. Throws what `peer` throws in accept_higher_ranks; CommError
 /// after the timeout or if the listener does not know the token; PeerError if `peer` stops
 /// listening after it was reached.
-Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options);
+Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
+                           const Deadline& deadline);
 
 }  // namespace lockstep::dist

@@ -198,10 +198,11 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, De
                     "[rendezvous] rank {} in a world of {}", own.rank, own.size);
   std::vector<Descriptor> sockets(index(own.size));
   if (own.rank > 0) {
-    sockets[0] = connect_to_rank(0, options.address, options);
+    sockets[0] = connect_to_rank(0, options.address, options, Deadline(options.timeout));
   } else if (own.size > 1) {
     if (!listener) listener = listen_on(options.address, options.one_machine);
-    sockets = accept_higher_ranks(std::move(listener), options.address, options);
+    sockets = accept_higher_ranks(std::move(listener), options.address, options,
+                                  Deadline(options.timeout));
   }
   return std::make_shared<Rendezvous>(options, std::move(sockets));
 }

@@ -6,10 +6,10 @@
 ///   [ . . . | b y t e s . . . . | . . . ]  read: bytes ever taken; only the consumer stores it
 ///     read ---^                            the byte with number i lies at i mod capacity
 ///
-/// Each side keeps a copy of the other side's counter and reads the real one only when the copy
-/// says that nothing can be moved: so a cache line travels once per batch, not once per call.
+/// Each side keeps a copy of the other side's counter. It reads the real one only when the ring
+/// looks full or empty, so the cache line seldom travels between the two cores.
 ///
-/// The peer writes the counters. They are not trusted: every number of bytes is limited by the
+/// A faulty peer may store anything in both counters. So every number of bytes is limited by the
 /// capacity, which is kept outside of the shared memory.
 ///
 /// Thread-safety: one thread writes through its handle, another reads through its own.
@@ -41,12 +41,11 @@ class ByteRing {
 
   /// Producer: puts in as many bytes as fit and returns their number.
   std::size_t write(std::span<const std::byte> from) {
-    std::size_t room = capacity_ - static_cast<std::size_t>(mine_ - seen_);
-    if (room < from.size()) {
-      seen_ = counters_->read.load(std::memory_order_acquire);
-      room = capacity_ - std::min(capacity_, static_cast<std::size_t>(mine_ - seen_));
-    }
-    const std::size_t count = std::min(room, from.size());
+    const auto room = [&] {
+      return capacity_ - std::min(capacity_, static_cast<std::size_t>(mine_ - seen_));
+    };
+    if (room() < from.size()) seen_ = counters_->read.load(std::memory_order_acquire);
+    const std::size_t count = std::min(room(), from.size());
     if (count == 0) return 0;
     const std::size_t at = static_cast<std::size_t>(mine_) & (capacity_ - 1);
     const std::size_t first = std::min(count, capacity_ - at);
@@ -83,8 +82,8 @@ class ByteRing {
   Counters* counters_ = nullptr;
   std::byte* bytes_ = nullptr;
   std::size_t capacity_ = 0;
-  std::uint64_t mine_ = 0;  // the counter that this side stores
-  std::uint64_t seen_ = 0;  // the last known value of the other side's
+  std::uint64_t mine_ = 0;  // the counter that this side stores: the producer's is `written`
+  std::uint64_t seen_ = 0;  // the last known value of the other side's counter
 };
 
 }  // namespace lockstep::dist

@@ -6,11 +6,14 @@
 ///
 /// Thread-safety: as Transport. What ranks share is atomic, or ordered by something atomic.
 
-#include <atomic>
-#include <cstdint>
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <vector>
 
 #include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/transport/byte_ring.h"
+#include "lockstep/dist/transport/presence.h"
 #include "lockstep/dist/transport/transport.h"
 
 namespace lockstep::dist {
@@ -19,7 +22,8 @@ class MemoryTransport : public Transport {
  public:
   /// `memory`: bytes_needed() zeroed bytes, aligned to a page, the same ones for every rank.
   MemoryTransport(std::shared_ptr<void> memory, int rank, int size, std::size_t stream_bytes);
-  ~MemoryTransport() override;  ///< this rank leaves: others notice when they need it
+  /// This rank leaves: others notice when they need it.
+  ~MemoryTransport() override { presence_.set(rank_, Presence::left); }
   static std::size_t bytes_needed(int size, std::size_t stream_bytes);
 
   int rank() const final { return rank_; }
@@ -30,18 +34,12 @@ class MemoryTransport : public Transport {
   void relax(unsigned round) final;
   bool spins(unsigned round) const final { return backoff_.spins(round); }
   Seconds now() const final { return std::chrono::steady_clock::now().time_since_epoch(); }
-  void abort(std::string_view reason) noexcept override;
+  void abort(std::string_view reason) noexcept override { presence_.abort(reason); }
 
  protected:
-  enum class Presence : std::uint32_t { here, left, gone };  // gone: it ended, but did not leave
-  Presence presence(int rank) const;
-  void set_presence(int rank, Presence state);  // unless it has left or is gone
-  void check_aborted() const;
-  [[noreturn]] void fail_without(int peer) const;
+  const PresenceBoard presence_;
 
  private:
-  struct Shared;
-  Shared& shared() const { return *static_cast<Shared*>(memory_.get()); }
   /// Called while this rank naps. Where ranks are processes: looks whether some have ended.
   virtual void look_for_gone_ranks() {}
 

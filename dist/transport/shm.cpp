@@ -104,10 +104,12 @@ class ShmTransport final : public MemoryTransport {
       : MemoryTransport(std::move(streams), rendezvous->rank(), rendezvous->size(),
                         stream_capacity(rendezvous->size())),
         rendezvous_(std::move(rendezvous)) {}
+  // Before the rendezvous ends: else the others might take this rank for one that was killed.
+  ~ShmTransport() override { presence_.set(rank(), Presence::left); }
 
   std::string_view name() const override { return "shm"; }
   SharedRegion allocate(std::size_t bytes) override {
-    check_aborted();
+    presence_.check_aborted();
     return share_memory(*rendezvous_, "allocate", bytes);
   }
   void abort(std::string_view reason) noexcept override {
@@ -120,8 +122,8 @@ class ShmTransport final : public MemoryTransport {
     if (now() < next_look_) return;
     next_look_ = now() + std::chrono::milliseconds(2);
     for (int peer = 0; peer < size(); ++peer)  // we could receive what it sent since the last look
-      if (presence(peer) == Presence::gone) fail_without(peer);
-    for (const int peer : rendezvous_->gone()) set_presence(peer, Presence::gone);
+      if (presence_.of(peer) == Presence::gone) presence_.fail_without(peer);
+    for (const int peer : rendezvous_->gone()) presence_.set(peer, Presence::gone);
   }
 
   std::shared_ptr<Rendezvous> rendezvous_;

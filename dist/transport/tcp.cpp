@@ -50,16 +50,18 @@ std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
   Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);
   here.port = local_port(listener.get());
+  const std::vector<std::string> addresses =
+      exchange_addresses(rendezvous, here.text(), options.credentials.token);
   std::vector<Endpoint> endpoints;
-  for (const std::string& text :
-       exchange_addresses(rendezvous, here.text(), options.credentials.token))
-    endpoints.push_back(Endpoint::parse(text));
+  for (const std::string& text : addresses) endpoints.push_back(Endpoint::parse(text));
   check_reachable(endpoints, rendezvous.rank());
 
+  const Deadline deadline(options.timeout);
   std::vector<Descriptor> lower;
   for (int peer = 0; peer < rendezvous.rank(); ++peer)
-    lower.push_back(connect_to_rank(peer, endpoints[index(peer)], options));
-  std::vector<Descriptor> sockets = accept_higher_ranks(std::move(listener), here, options);
+    lower.push_back(connect_to_rank(peer, endpoints[index(peer)], options, deadline));
+  std::vector<Descriptor> sockets =
+      accept_higher_ranks(std::move(listener), here, options, deadline);
   std::ranges::move(lower, sockets.begin());
   return sockets;
 }

@@ -16,7 +16,7 @@ class ThreadsTransport final : public MemoryTransport {
   std::string_view name() const override { return "threads"; }
   SharedRegion allocate(std::size_t bytes) override {
     return regions_->allocate(*this, bytes, join_timeout_,
-                              [&](int peer) { return presence(peer) != Presence::here; });
+                              [&](int peer) { return presence_.of(peer) != Presence::here; });
   }
 
  private:

@@ -85,25 +85,6 @@ std::shared_ptr<dist::Fabric> join_fabric(const dist::LaunchInfo& launch,
   return dist::mpi_fabric(options.timeout);
 }
 
-/// Remembers the error to report: the first one, but a cause rather than a consequence.
-class FirstError {
- public:
-  void add(std::exception_ptr error, bool consequence) {
-    const std::lock_guard lock(mutex_);
-    if (error_ && (consequence || !consequence_)) return;
-    error_ = std::move(error);
-    consequence_ = consequence;
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr error_;
-  bool consequence_ = false;
-};
-
 }  // namespace
 
 std::vector<std::string> communicator_names() {
@@ -164,11 +145,20 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   const std::string transport = host_transport(options);
   check<UsageError>(transport.empty() || transport == "threads",
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
-  FirstError first;
+  // The error to report: the first one, but a cause rather than a consequence.
+  std::mutex mutex;
+  std::exception_ptr first;
+  bool first_is_consequence = false;
+  const auto keep = [&](std::exception_ptr error, bool consequence) {
+    const std::lock_guard lock(mutex);
+    if (first && (consequence || !first_is_consequence)) return;
+    first = std::move(error);
+    first_is_consequence = consequence;
+  };
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left
     const auto give_up = [&](bool consequence, const std::string& reason) {
-      first.add(std::current_exception(), consequence);
+      keep(std::current_exception(), consequence);
       if (world) world->abort(reason);
     };
     try {
@@ -176,10 +166,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));
-    } catch (const std::exception& error) {
-      give_up(false, fmt::format("rank {} failed: {}", rank, error.what()));
     } catch (...) {
-      give_up(false, fmt::format("rank {} failed", rank));
+      give_up(false, fmt::format("rank {} failed: {}", rank, current_message()));
     }
   };
   std::vector<std::jthread> threads;
@@ -189,11 +177,11 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   } catch (const std::exception& error) {
     const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
                                            threads.size(), size, error.what());
-    first.add(std::make_exception_ptr(Error(reason)), false);
+    keep(std::make_exception_ptr(Error(reason)), false);
     fabrics.back()->connect()->abort(reason);  // as the last rank, which has not started
   }
   threads.clear();  // joins
-  first.rethrow();
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace lockstep

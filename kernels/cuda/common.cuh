@@ -21,8 +21,8 @@ namespace lockstep::kernels {
 template <class T>
 inline constexpr int pack_width = 16 / static_cast<int>(sizeof(T));
 
-/// `width` neighbouring elements, in registers. Loaded and stored as a whole, in accesses of at most
-/// 16 bytes each.
+/// `width` neighbouring elements, in registers. Loaded and stored as a whole, in accesses of at
+/// most 16 bytes each.
 template <class T, int width = pack_width<T>>
 struct alignas(std::min<std::size_t>(16, sizeof(T) * width)) Pack {
   T values[width];
@@ -71,8 +71,8 @@ template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* p) {
   return *reinterpret_cast<const Pack<T>*>(p);
 }
-/// As integers of up to 128 bits: a structure's store, unlike its load, the compiler takes apart into
-/// its elements, and does not always put together again.
+/// As integers of up to 128 bits: a structure's store, unlike its load, the compiler takes apart
+/// into its elements, and does not always put together again.
 template <class T, int width>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
   using Word = detail::Word<alignof(Pack<T, width>)>;
@@ -93,8 +93,8 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, width>& pack) {
 
 inline std::int64_t divide_up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
-/// Blocks for n items of which a block does `per_block`. Throws ShapeError beyond the 2^31 - 1 blocks
-/// that a grid has room for.
+/// Blocks for n items of which a block does `per_block`. Throws ShapeError beyond the 2^31 - 1
+/// blocks that a grid has room for.
 inline dim3 blocks_for(std::int64_t n, std::int64_t per_block) {
   const std::int64_t blocks = divide_up(n, per_block);
   check<ShapeError>(blocks < std::int64_t{1} << 31, "[kernel] {} elements need {} blocks", n,

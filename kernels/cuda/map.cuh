@@ -5,7 +5,8 @@
 ///   __global__ void add_kernel(std::int64_t n, T* out, const T* a, const T* b) {
 ///     map_elements<2>(n, [](T x, T y) { return x + y; }, out, a, b);
 ///   }
-///   launch<add_kernel<T>>({.grid = map_blocks<2, T>(n), .block = map_threads}, stream, n, out, a, b);
+///   launch<add_kernel<T>>({.grid = map_blocks<2, T>(n), .block = map_threads}, stream,
+///                         n, out, a, b);
 ///
 /// An input is an array like the output, or a `Repeated` one. An output may be one of its inputs.
 
@@ -18,14 +19,15 @@ namespace lockstep::kernels {
 
 inline constexpr int map_threads = 128;
 
-/// What a thread does in map_elements<packs>, where T is the widest type: this many 16-byte accesses
-/// to it, all under way at once. 4 do for one input, 2 for more.
+/// What a thread does in map_elements<packs>, where T is the widest type: this many 16-byte
+/// accesses to it, all under way at once. 4 do for one input, 2 for more.
 template <int packs, class T>
 inline dim3 map_blocks(std::int64_t n) {
   return blocks_for(n, map_threads * packs * pack_width<T>);
 }
 
-// An input is asked for `width` elements from i on, after it was asked whether it has them in packs.
+// An input is asked for `width` elements from i on, after it was asked whether it has them in
+// packs.
 
 template <int width, class T>
 __device__ __forceinline__ bool has_packs(const T* x) {

@@ -1,4 +1,5 @@
-// Random fills and dropout on a GPU. The numbers are those of draws.h; here they are only dealt out.
+// Random fills and dropout on a GPU. The numbers are those of draws.h; here they are only dealt
+// out.
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/formulas/draws.h"

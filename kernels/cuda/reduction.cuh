@@ -8,7 +8,7 @@
 ///   using Terms     what one access of a thread brings
 ///   width           how many neighbouring elements that is
 ///   using State     what a thread folds its terms into; start(), value(state)
-///   load(at)        the terms of the elements [at, at + width), counted from the matrix's beginning
+///   load(at)        the terms of the elements [at, at + width), from the matrix's beginning
 ///   load_first(at, count)   of the first `count` of them, where the others are not in the row and
 ///                           count as nothing; only for width > 1
 ///   absorb(state, terms, at)
@@ -237,8 +237,8 @@ inline int lanes_for(std::int64_t accesses) {
 template <class Source, class Sink>
 void reduce_rows(Device, const Source&, std::int64_t rows, std::int64_t columns, const Sink&);
 
-/// sink.put(row, the row's value) for each of `rows` rows; also where `columns` is 0. With a block or
-/// more for each row.
+/// sink.put(row, the row's value) for each of `rows` rows; also where `columns` is 0. With a block
+/// or more for each row.
 template <class Source, class Sink>
 void reduce_long_rows(Device device, const Source& source, std::int64_t rows, std::int64_t columns,
                       const Sink& sink) {
@@ -272,8 +272,8 @@ void reduce_rows(Device device, const Source& source, std::int64_t rows, std::in
       lockstep::cuda::queue_of(device).stream, source, rows, columns, team, sink);
 }
 
-/// Whether rows of so many elements are whole 16-byte accesses, so that each begins on a multiple of
-/// 16 if the first one does.
+/// Whether rows of so many elements are whole 16-byte accesses, so that each begins on a multiple
+/// of 16 if the first one does.
 template <class T>
 constexpr bool packs_fit(std::int64_t columns) {
   return columns % pack_width<T> == 0;
@@ -289,7 +289,8 @@ void with_width(bool packs, F&& f) {
     f(std::integral_constant<int, 1>{});
 }
 
-/// out_i (+)= factor * the sum of row i of x (rows, columns). A single row need not be whole accesses.
+/// out_i (+)= factor * the sum of row i of x (rows, columns). A single row need not be whole
+/// accesses.
 template <class T>
 void sum_of_rows(Device device, const T* x, std::int64_t rows, std::int64_t columns,
                  const Put<T>& out) {

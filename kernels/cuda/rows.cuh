@@ -2,8 +2,9 @@
 /// What softmax and cross-entropy do with the rows of a matrix (rows, columns).
 ///
 /// A row of up to 16384 f32 elements (8192 if it is no multiple of 16 bytes), or 4096 f64 elements,
-/// is read once, and stays in the registers of a team: some lanes of a warp, or a whole block. Longer
-/// rows are read twice: first chunk by chunk for their statistics (reduction.cuh), then to be mapped.
+/// is read once, and stays in the registers of a team: some lanes of a warp, or a whole block.
+/// Longer rows are read twice: first chunk by chunk for their statistics (reduction.cuh), then to
+/// be mapped.
 
 #include <cmath>
 #include <limits>
@@ -80,8 +81,8 @@ struct RowShare {
 };
 
 /// Threads of a block for one row. Registers are 4 bytes: of f64, a block's are enough for half as
-/// many. (Kernels say in their __launch_bounds__ that one block per multiprocessor will do: else the
-/// compiler may spill for the sake of more.)
+/// many. (Kernels say in their __launch_bounds__ that one block per multiprocessor will do: else
+/// the compiler may spill for the sake of more.)
 template <class T>
 inline constexpr int largest_team = 4096 / static_cast<int>(sizeof(T));
 
@@ -180,8 +181,8 @@ struct Exponentials {
 };
 
 /// out (rows, columns) = f, a block per chunk of a row: f.row(row) is what its elements have in
-/// common, f.template pack<width>(that, at) the elements of `out` from `at` on. Where f reads `out`,
-/// it is at the same elements. 16-byte loads, several under way at once.
+/// common, f.template pack<width>(that, at) the elements of `out` from `at` on. Where f reads
+/// `out`, it is at the same elements. 16-byte loads, several under way at once.
 template <class T, int width, class F>
 __global__ void __launch_bounds__(reduce_threads, 1)
     map_long_rows_kernel(std::int64_t columns, std::int64_t chunks, T* out, bool aligned,

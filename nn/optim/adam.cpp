@@ -45,8 +45,11 @@ std::uint64_t Adam::options_digest() const {
   return digest.value();
 }
 
+void Adam::check_options() const {
+  for (const auto& group : groups_) validate(group.options);
+}
+
 void Adam::update() {
-  for (const auto& group : groups_) validate(group.options);  // they may have changed
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];

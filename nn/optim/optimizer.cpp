@@ -15,6 +15,7 @@ Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
 }
 
 void Optimizer::take_step(bool own) {
+  check_options();
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
   const std::uint64_t synchronizations = ask_reducers(own);
   if (managed) check_unmanaged();
@@ -29,8 +30,9 @@ void Optimizer::take_step(bool own) {
   first->reducer()->stepped(options_digest());
 }
 
-// Each reducer refuses a gradient that is not synchronized. A step without any synchronization since
-// the last one is refused too: if the other ranks' losses reached something, they wait for this rank.
+// Each reducer refuses a gradient that is not synchronized. A step without any synchronization
+// since the last one is refused too: if the other ranks' losses reached something, they wait for
+// this rank.
 std::uint64_t Optimizer::ask_reducers(bool own) {
   bool managed = false;
   std::uint64_t synchronizations = 0;
@@ -63,6 +65,7 @@ void Optimizer::check_unmanaged() const {
 }
 
 void Optimizer::step_early(std::span<const Parameter> parameters) {
+  check_options();
   for (const Parameter& parameter : parameters) {
     if (!own_.contains(parameter.id())) continue;
     check<StateError>(!early_.contains(parameter.id()),

@@ -56,6 +56,8 @@ class Optimizer {
  protected:
   /// Checks that no parameter stands in two groups or is undefined.
   explicit Optimizer(std::vector<Parameter> all);
+  /// Throws UsageError for options that make no sense: they may have changed since the last step.
+  virtual void check_options() const {}
   /// Steps every parameter that takes part.
   virtual void update() = 0;
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
@@ -97,6 +99,7 @@ class SGD : public Optimizer {
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
 
  private:
+  void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
   struct State {
@@ -130,6 +133,7 @@ class Adam : public Optimizer {
   Adam(std::vector<Group<Options>> groups, bool decoupled);
 
  private:
+  void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
   struct State {

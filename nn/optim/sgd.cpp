@@ -40,8 +40,11 @@ std::uint64_t SGD::options_digest() const {
   return digest.value();
 }
 
+void SGD::check_options() const {
+  for (const auto& group : groups_) validate(group.options);
+}
+
 void SGD::update() {
-  for (const auto& group : groups_) validate(group.options);  // they may have changed
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, o] = groups_[k];

@@ -205,12 +205,14 @@ void Training::begin_progress() {
   result_.algorithm = world_.communicator().algorithm(elements * size_of(wire), wire);
   const std::size_t buckets = ddp_.buckets().all().size();
   const bool alone = world_.size() == 1;
+  std::int64_t elements_in_all = 0;
+  for (const Parameter& parameter : parameters_) elements_in_all += parameter.value().numel();
   progress_.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
       "{} rank{} with batches of {}{}{}\n"
       "{} training and {} test samples from {}",
-      fmt::join(layers_, "-"), ddp_.buckets().elements(), buckets, buckets == 1 ? "" : "s",
-      world_.size(), alone ? "" : "s", options_.batch,
+      fmt::join(layers_, "-"), elements_in_all, buckets, buckets == 1 ? "" : "s", world_.size(),
+      alone ? "" : "s", options_.batch,
       alone
           ? ""
           : fmt::format(", {} all-reduce{} over {}", result_.algorithm,

@@ -1,5 +1,5 @@
-/// Tensor maps, and copies by them: PTX ISA 9.0, sections 5.5 and 9.7.9.25.5.2; cuTensorMapEncodeTiled
-/// in the CUDA driver API. Of all that there is: matrices, 128-byte swizzle.
+/// Tensor maps, and copies by them: PTX ISA 9.0, sections 5.5 and 9.7.9.25.5.2;
+/// cuTensorMapEncodeTiled in the CUDA driver API. Of all that there is: matrices, 128-byte swizzle.
 
 #include "lockstep/simt/include/simt/copy_engine.h"
 
@@ -42,8 +42,8 @@ std::uint32_t bytes_of(CUtensorMapDataType type) {
   return 0;
 }
 
-/// Copies the box at (inner, outer) to `to`, which has the shared address `address`. What lies outside
-/// of the matrix is zero. The swizzle flips bits 4-6 of an address by its bits 7-9 (5.5.7).
+/// Copies the box at (inner, outer) to `to`, which has the shared address `address`. What lies
+/// outside of the matrix is zero. The swizzle flips bits 4-6 of an address by its bits 7-9 (5.5.7).
 void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byte* to,
           std::uint32_t address) {
   const std::uint32_t bytes = matrix.element_bytes;

@@ -25,8 +25,8 @@ std::string Executor::run(const GridRun& run) {
   prepare(run);
   const std::uint64_t clusters =
       std::uint64_t{run.grid.x} * run.grid.y * run.grid.z / blocks_.size();
-  // In random order: cluster (first + i * step) mod clusters, a permutation if step and clusters have
-  // no common divisor.
+  // In random order: cluster (first + i * step) mod clusters, a permutation if step and clusters
+  // have no common divisor.
   std::uint64_t first = 0, step = 1;
   if (run.order == Order::random) {
     first = random_.below(clusters);
@@ -66,8 +66,8 @@ void Executor::fill_shared_memory() {
     std::memset(variable.data(), 0xff, variable.size());
 }
 
-/// Which blocks of the grid those of cluster `index` are: x counts fastest, of clusters in the grid and
-/// of blocks in the cluster (%cluster_ctarank).
+/// Which blocks of the grid those of cluster `index` are: x counts fastest, of clusters in the grid
+/// and of blocks in the cluster (%cluster_ctarank).
 void Executor::place_blocks(std::uint64_t index) {
   const dim3 &grid = run_->grid, &size = run_->cluster;
   const std::uint64_t across = grid.x / size.x, down = grid.y / size.y;
@@ -113,8 +113,8 @@ void Executor::fiber_main() {
   std::abort();  // never continued
 }
 
-/// What every fiber does, for ever: runs the current thread, then the next one. Returns if a thread has
-/// done what no thread may do.
+/// What every fiber does, for ever: runs the current thread, then the next one. Returns if a thread
+/// has done what no thread may do.
 void Executor::run_threads() {
   for (;;) {
     const int thread = current_;

@@ -66,7 +66,8 @@ extern "C" void simt_switch_stack(void** save, void* load);
 namespace {
 
 void* prepare(std::byte* stack, void (*entry)()) {
-  // From the top: a return address of 0, where a debugger's backtrace ends; the entry; six registers.
+  // From the top: a return address of 0, where a debugger's backtrace ends; the entry; six
+  // registers.
   auto** top = reinterpret_cast<void**>(stack + stack_bytes);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(entry);

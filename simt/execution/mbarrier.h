@@ -7,8 +7,8 @@
 
 namespace simt::detail {
 
-/// The initialized barrier that lies in block `rank` where `barrier` lies in the running one; fails the
-/// thread, which executes the instruction `name`, if there is none.
+/// The initialized barrier that lies in block `rank` where `barrier` lies in the running one; fails
+/// the thread, which executes the instruction `name`, if there is none.
 std::byte* mbarrier_in(unsigned rank, const void* barrier, const char* name);
 
 /// Counts copied bytes. Returns what is wrong, or nothing.

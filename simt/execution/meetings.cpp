@@ -1,4 +1,5 @@
-/// Where threads wait: for all of a block or cluster, for lanes of their warp, for something in memory.
+/// Where threads wait: for all of a block or cluster, for lanes of their warp, for something in
+/// memory.
 
 #include <bit>
 #include <cstring>
@@ -78,8 +79,8 @@ void Executor::rendezvous(const char* name, unsigned mask, const void* mine, voi
   block_this_thread();
 }
 
-/// If all lanes of the mask wait at the same instruction or have ended: gives them their results and
-/// makes them ready.
+/// If all lanes of the mask wait at the same instruction or have ended: gives them their results
+/// and makes them ready.
 void Executor::complete_rendezvous(int warp, unsigned mask) {
   Warp& lanes = warps_[warp];
   if (mask & ~(lanes.waiting | lanes.absent)) return;

@@ -1,6 +1,6 @@
 #pragma once
-/// The state of the blocks that run, for executor.cpp, which chooses the threads and switches between
-/// them, and meetings.cpp, where they wait for each other.
+/// The state of the blocks that run, for executor.cpp, which chooses the threads and switches
+/// between them, and meetings.cpp, where they wait for each other.
 
 #include <cstdlib>
 #include <functional>
@@ -37,12 +37,12 @@ struct Block {
   Meeting barrier;
 };
 
-/// The blocks that run: one, or those of a cluster; and everything that is kept from block to block.
-/// There is one, under the simulator's lock. Threads are numbered through the blocks of a cluster, so
-/// that warps are too.
+/// The blocks that run: one, or those of a cluster; and everything that is kept from block to
+/// block. There is one, under the simulator's lock. Threads are numbered through the blocks of a
+/// cluster, so that warps are too.
 ///
-/// A fiber runs threads one after another: where one ends, the next that has not begun goes on on the
-/// same stack. So a kernel whose threads never meet needs one fiber and no switch.
+/// A fiber runs threads one after another: where one ends, the next that has not begun goes on on
+/// the same stack. So a kernel whose threads never meet needs one fiber and no switch.
 class Executor {
  public:
   std::string run(const GridRun& run);

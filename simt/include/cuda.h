@@ -1,7 +1,7 @@
 #pragma once
-/// What this project uses of CUDA's driver API: tensor maps, which describe a matrix in global memory
-/// to the copy engine of Hopper GPUs, and operations of a stream that write a value in memory or wait
-/// for one. Names and values are CUDA's. The functions are found through
+/// What this project uses of CUDA's driver API: tensor maps, which describe a matrix in global
+/// memory to the copy engine of Hopper GPUs, and operations of a stream that write a value in
+/// memory or wait for one. Names and values are CUDA's. The functions are found through
 /// cudaGetDriverEntryPointByVersion, as types of <cudaTypedefs.h>.
 
 #include <cstdint>

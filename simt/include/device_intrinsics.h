@@ -15,8 +15,8 @@ namespace simt::detail {
 void* dynamic_shared_memory();
 }
 
-/// The block's dynamic shared memory, aligned to 128 bytes. An exactly sized heap block here, filled
-/// with NaN patterns before each block, so that AddressSanitizer sees both ends of it.
+/// The block's dynamic shared memory, aligned to 128 bytes. An exactly sized heap block here,
+/// filled with NaN patterns before each block, so that AddressSanitizer sees both ends of it.
 template <class T>
 __device__ inline T* dynamic_shared() {
   return static_cast<T*>(simt::detail::dynamic_shared_memory());

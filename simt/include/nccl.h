@@ -1,7 +1,7 @@
 #pragma once
 /// NCCL, as far as this project uses it: the functions, types and values of nccl.h 2.28. Ranks are
-/// processes of this machine, or threads of one. The meaning is NCCL's; what is simpler here stands in
-/// docs/simulator.md.
+/// processes of this machine, or threads of one. The meaning is NCCL's; what is simpler here stands
+/// in docs/simulator.md.
 
 #include <climits>
 #include <cstddef>

@@ -1,9 +1,9 @@
 /// How an operation of simulated NCCL runs: as a list of stages, each of which moves chunks through
 /// channels as long as there are some. Nothing here waits: what lacks a chunk is called again.
 ///
-/// Each collective begins with a signature from every rank to every other one; so does each send. Ranks
-/// whose signatures differ (other sizes, another root, a send where a sum is wanted) go no further: on
-/// GPUs they hang, or use each other's data for what they are not.
+/// Each collective begins with a signature from every rank to every other one; so does each send.
+/// Ranks whose signatures differ (other sizes, another root, a send where a sum is wanted) go no
+/// further: on GPUs they hang, or use each other's data for what they are not.
 
 #include <algorithm>
 #include <cstring>
@@ -159,8 +159,9 @@ class CopyOwn : public Stage {
   std::size_t bytes_;
 };
 
-/// Sums chunk by chunk: each rank sends every other one what that needs of its own, and adds all ranks'
-/// chunks in the order of ranks. So all have the same bits, and a result may overwrite what it is of.
+/// Sums chunk by chunk: each rank sends every other one what that needs of its own, and adds all
+/// ranks' chunks in the order of ranks. So all have the same bits, and a result may overwrite what
+/// it is of.
 class Sum : public Stage {
  public:
   Sum(const Communicator& comm, const NcclCall& call)
@@ -244,8 +245,8 @@ class CallsRun {
   CallsRun& operator=(const CallsRun&) = delete;
   ~CallsRun() { comm_->running.remove(this); }
 
-  /// Operations of a communicator run one by one, whatever their streams. After an abort they end as
-  /// they are.
+  /// Operations of a communicator run one by one, whatever their streams. After an abort they end
+  /// as they are.
   bool go_on() {
     const bool stopped = comm_->aborted || comm_->destroyed;
     if (!stopped && (comm_->running.front() != this || !stages_.go_on())) return false;

@@ -2,8 +2,8 @@
 /// What the ranks of a simulated NCCL communicator have in common, in shared memory: a table of who
 /// they are, and a channel from each rank to each other one and to itself.
 ///
-/// A channel is a queue of at most two chunks with one sender and one receiver. There are no locks in
-/// shared memory: a rank that is killed holds up those that need its chunks, and nobody else.
+/// A channel is a queue of at most two chunks with one sender and one receiver. There are no locks
+/// in shared memory: a rank that is killed holds up those that need its chunks, and nobody else.
 
 #include <atomic>
 #include <cstdint>

@@ -26,8 +26,8 @@ inline cudaError_t remember(cudaError_t error) {
 enum class Context { needed, not_needed };
 
 /// Runs `body`, which returns nothing or an error, under the lock; in late mode streams may move
-/// before. A Refusal becomes the error returned. A call that needs the current device's context does
-/// nothing if that is broken.
+/// before. A Refusal becomes the error returned. A call that needs the current device's context
+/// does nothing if that is broken.
 template <Context context = Context::needed, class Body>
 cudaError_t call_runtime(Body&& body) {
   if (this_thread.in_host_function) return remember(cudaErrorNotPermitted);

@@ -1,8 +1,8 @@
 #pragma once
-/// Stream capture and graphs. A captured operation becomes a node that knows the nodes it comes after:
-/// those that its stream has done or, through events, waited for. A launch replays the nodes as one
-/// operation of a stream: in the order of capture, or in late mode in any order that `after` allows,
-/// so that an event missing between captured streams shows.
+/// Stream capture and graphs. A captured operation becomes a node that knows the nodes it comes
+/// after: those that its stream has done or, through events, waited for. A launch replays the nodes
+/// as one operation of a stream: in the order of capture, or in late mode in any order that `after`
+/// allows, so that an event missing between captured streams shows.
 
 #include <functional>
 #include <map>
@@ -13,8 +13,8 @@
 #include "lockstep/simt/runtime/runtime.h"
 
 namespace simt::detail {
-/// Called when the host enqueues an operation, or launches a graph that it is a node of: what is to be
-/// called when the stream is there. Each run has a state of its own.
+/// Called when the host enqueues an operation, or launches a graph that it is a node of: what is to
+/// be called when the stream is there. Each run has a state of its own.
 using Begin = std::function<Run()>;
 }  // namespace simt::detail
 

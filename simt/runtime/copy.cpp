@@ -1,5 +1,6 @@
 /// Copies and fills. As on a GPU, what happens before the call returns depends on the host memory:
-/// pageable memory has been read, or written, by then; pinned memory is used when the stream is there.
+/// pageable memory has been read, or written, by then; pinned memory is used when the stream is
+/// there.
 
 #include <cstring>
 #include <memory>

@@ -24,8 +24,8 @@ CUgraphExec_st& find(Runtime& runtime, cudaGraphExec_t exec) {
   throw Refusal{cudaErrorInvalidValue};
 }
 
-/// One launch: runs nodes in the order of capture, or in any that `after` allows. A node that waits for
-/// memory holds up those after it only.
+/// One launch: runs nodes in the order of capture, or in any that `after` allows. A node that waits
+/// for memory holds up those after it only.
 class Replay {
  public:
   Replay(std::shared_ptr<GraphContent> content, int device, std::optional<Random> any_order)

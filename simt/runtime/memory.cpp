@@ -12,8 +12,9 @@
 
 namespace simt::detail {
 
-// One malloc each, so that AddressSanitizer guards both ends; the end of pages is poisoned, for that.
-// 256 bytes is what cudaMalloc promises (Programming Guide, "Size and Alignment Requirement").
+// One malloc each, so that AddressSanitizer guards both ends; the end of pages is poisoned, for
+// that. 256 bytes is what cudaMalloc promises (Programming Guide, "Size and Alignment
+// Requirement").
 Allocation::Allocation(Kind kind_, Source source_, int device_, std::size_t bytes_)
     : kind(kind_), source(source_), device(device_), bytes(bytes_) {
   const bool pages = source == Source::pages;
@@ -184,7 +185,8 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t handle)
     if (stream.capture) return allocate_in_capture(runtime, stream, bytes, data);
     const auto made = runtime.allocate(Kind::device, stream.device, bytes);
     if (runtime.config.streams == simt::Streams::late) made->fill_with_nan();
-    // In stream order: what another stream wrote before this was due is lost, as it may be on a GPU.
+    // In stream order: what another stream wrote before this was due is lost, as it may be on a
+    // GPU.
     submit(runtime, stream, cudaGraphNodeTypeMemAlloc, [made] { made->fill_with_nan(); });
     *data = made->data;
   });
@@ -195,7 +197,8 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t handle) {
     Stream& stream = runtime.stream(handle);
     if (!data) return;
     if (stream.capture) return free_in_capture(runtime, stream, data);
-    // Calls from now on do not know it; kernels enqueued before may use it until the stream is here.
+    // Calls from now on do not know it; kernels enqueued before may use it until the stream is
+    // here.
     AllocationPointer taken = take_of_kind(runtime, data, Kind::device);
     submit(runtime, stream, cudaGraphNodeTypeMemFree, [taken] {
       if (taken->of_graph) poison(taken->data, taken->bytes);

@@ -1,5 +1,5 @@
-/// Stream memory operations: a stream writes a value in memory, or waits for one that another stream,
-/// or another process, writes (CUDA driver API, "Stream Memory Operations").
+/// Stream memory operations: a stream writes a value in memory, or waits for one that another
+/// stream, or another process, writes (CUDA driver API, "Stream Memory Operations").
 
 #include <cuda.h>
 
@@ -70,8 +70,8 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
   });
 }
 
-/// What the driver's functions return where the runtime's return an error of the same number; they do
-/// not touch what cudaGetLastError returns.
+/// What the driver's functions return where the runtime's return an error of the same number; they
+/// do not touch what cudaGetLastError returns.
 template <class Body>
 CUresult call_driver(Body&& body) {
   const cudaError_t before = this_thread.last_error;

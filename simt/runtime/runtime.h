@@ -1,6 +1,6 @@
 #pragma once
-/// The state behind the runtime API: devices, memory, streams, events. Everything in it is guarded by
-/// one lock, which `call_runtime` (call.h) takes; kernels run with it held.
+/// The state behind the runtime API: devices, memory, streams, events. Everything in it is guarded
+/// by one lock, which `call_runtime` (call.h) takes; kernels run with it held.
 
 #include <chrono>
 #include <condition_variable>
@@ -40,8 +40,8 @@ struct Mark {
 };
 using MarkPointer = std::shared_ptr<Mark>;
 
-/// One run of an operation: each call does what can be done now and tells whether that was all. If it
-/// was not, the rest waits for something that no stream of this process knows of, as a value in
+/// One run of an operation: each call does what can be done now and tells whether that was all. If
+/// it was not, the rest waits for something that no stream of this process knows of, as a value in
 /// memory that another process writes, and the call is repeated until it is there.
 using Run = std::function<bool()>;
 
@@ -51,16 +51,16 @@ struct Operation {
   Run run = nullptr;  ///< null: nothing to do but wait
   std::vector<MarkPointer> after = {};
   MarkPointer mark = nullptr;
-  /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it only
-  /// if they wait for it.
+  /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it
+  /// only if they wait for it.
   std::thread::id host_function_of = {};
 };
 
 /// A piece of memory that the runtime knows: it made it, or was told of it.
 struct Allocation {
   enum class Kind { device, pinned, registered };
-  /// Where it comes from: a malloc of the exact size; pages of its own, which can be shared; another
-  /// process, whose pages they are; the user, who registered it.
+  /// Where it comes from: a malloc of the exact size; pages of its own, which can be shared;
+  /// another process, whose pages they are; the user, who registered it.
   enum class Source { heap, pages, opened, user };
 
   Allocation(Kind kind, Source heap_or_pages, int device, std::size_t bytes);

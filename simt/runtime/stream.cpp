@@ -80,8 +80,8 @@ bool Runtime::run_first(Stream& stream) {
   return ended;
 }
 
-/// A host function of another host thread may wait for this one: that thread shall run it, or one that
-/// waits for it.
+/// A host function of another host thread may wait for this one: that thread shall run it, or one
+/// that waits for it.
 bool Runtime::for_this_thread(const Stream& stream) {
   const std::thread::id host = stream.queue.front().host_function_of;
   return host == std::thread::id() || host == std::this_thread::get_id();
@@ -124,8 +124,8 @@ void Runtime::open_lock_for(std::chrono::microseconds time) {
   lock.release();
 }
 
-/// Nobody tells when memory changes: it is looked at again and again, less and less often while nothing
-/// moves.
+/// Nobody tells when memory changes: it is looked at again and again, less and less often while
+/// nothing moves.
 class Patience {
  public:
   std::chrono::microseconds next(std::uint64_t moves) {

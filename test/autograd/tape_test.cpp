@@ -114,6 +114,36 @@ TEST_CASE("the weight seeds backward, and observers that sum ranks give the defa
   CHECK_THROWS_AS(run(Weight{infinity, infinity}), StateError);
 }
 
+TEST_CASE("who only watches is told after the reducers, whoever was registered first") {
+  struct Summing : FakeReducer {
+    explicit Summing(std::vector<std::string>& told) : FakeReducer(2), events(told) {}
+    void backward_begins(const Contribution&) override { events.push_back("reducer begins"); }
+    void backward_ends() override { events.push_back("reducer ends"); }
+    std::vector<std::string>& events;
+  };
+  struct Watching : GradientObserver {
+    explicit Watching(std::vector<std::string>& told) : events(told) {}
+    void backward_begins(const Contribution&) override { events.push_back("watcher begins"); }
+    void gradient_ready(const Parameter&) override {}
+    void backward_ends() override { events.push_back("watcher ends"); }
+    std::vector<std::string>& events;
+  };
+  const std::vector<std::string> expected = {"reducer begins", "watcher begins", "reducer ends",
+                                             "watcher ends"};
+  for (const bool watcher_first : {true, false}) {
+    const Parameter w = parameter("w", {1});
+    std::vector<std::string> events;
+    Summing reducer(events);
+    Watching watcher(events);
+    GradientObserver &first = watcher_first ? static_cast<GradientObserver&>(watcher) : reducer,
+                     &second = watcher_first ? static_cast<GradientObserver&>(reducer) : watcher;
+    const Observation one = w.observe(first), two = w.observe(second);
+    Tape tape;
+    tape.backward(sum(w));
+    CHECK(events == expected);
+  }
+}
+
 TEST_CASE("a total to be summed, and windows, are the reducer's to divide") {
   const Parameter w = parameter("w", {1});
   const auto run = [&](std::optional<Weight> weight, bool sync) {

@@ -41,7 +41,8 @@ bench::Case add_one(const std::function<void(const Tensor& out)>& spoil) {
 
 void verify(const bench::Case& work) { bench::verify(work, {"a kernel", work.run}); }
 
-/// Rank 1 of 2, with an all-reduce that adds what rank 0 would have, and `error` to element 700,000.
+/// Rank 1 of 2, with an all-reduce that adds what rank 0 would have, and `error` to element
+/// 700,000.
 class SecondOfTwo final : public bench::Engine {
  public:
   explicit SecondOfTwo(float error) : error_(error) {}

@@ -8,7 +8,8 @@
 
 namespace lockstep::test {
 
-/// Prints the part of the test set that is classified rightly, and the parameters' digest, in one write.
+/// Prints the part of the test set that is classified rightly, and the parameters' digest, in one
+/// write.
 inline void print_learned(nn::Module& model, const data::Dataset& set) {
   const Tensor guess = Tensor::empty({set.size()}, DType::i64);
   kernels::argmax(model(set.images), guess);

@@ -92,10 +92,10 @@ TEST_CASE("namespaces: training on two machines is training on one" * doctest::t
     std::vector<std::string> options, options_of_one;
   };
   const std::vector<std::string> direct{"--comm", "direct"};
-  for (const auto& [options, options_of_one] :
-       {Case{{"--transport", "tcp"}, {}}, Case{{"--comm", "hierarchical"}, {}},
-        Case{direct, direct}}) {
-    CAPTURE(fmt::format("{}", fmt::join(options, " ")));
+  for (const Case& one : {Case{{"--transport", "tcp"}, {}}, Case{{"--comm", "hierarchical"}, {}},
+                          Case{direct, direct}}) {
+    const auto& [options, options_of_one] = one;
+    CAPTURE(fmt::to_string(fmt::join(one.options, " ")));
     const TemporaryFolder folder;
     check_good(launch(machines, training(folder / "summary.json", options)));
     check_same_training(folder / "summary.json", 4, options_of_one);

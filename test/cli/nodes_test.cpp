@@ -93,11 +93,13 @@ TEST_CASE("nodes: training on two of them is training on one" * doctest::test_su
   };
   const std::vector<std::string> direct{"--comm", "direct"},
       direct_tcp{"--comm", "direct", "--transport", "tcp"};
-  for (const auto& [ranks, options, options_of_one] :
+  for (const Case& one :
        {Case{{2, 2}, {"--transport", "tcp"}, {}}, Case{{2, 1}, {"--transport", "tcp"}, {}},
         Case{{2, 2}, {}, {}}, Case{{1, 2}, direct, direct}, Case{{2, 2}, direct_tcp, direct},
         Case{{2, 2}, {"--comm", "hierarchical"}, {}}}) {
-    CAPTURE(fmt::format("{} + {}, {}", ranks[0], ranks[1], fmt::join(options, " ")));
+    const auto& [ranks, options, options_of_one] = one;
+    CAPTURE(fmt::to_string(fmt::join(one.ranks, " + ")));
+    CAPTURE(fmt::to_string(fmt::join(one.options, " ")));
     const TemporaryFolder folder;
     Launchers job(ranks, training(folder / "summary.json", options));
     for (const Ended& ended : job.wait()) {

@@ -1,5 +1,5 @@
-// Collectives between GPUs: the engines of dist/gpu/device_engine.h among ranks that are threads and
-// processes, with what can go wrong. (In the simulator: simt has CUDA IPC and NCCL, too.)
+// Collectives between GPUs: the engines of dist/gpu/device_engine.h among ranks that are threads
+// and processes, with what can go wrong. (In the simulator: simt has CUDA IPC and NCCL, too.)
 
 #include <doctest/doctest.h>
 

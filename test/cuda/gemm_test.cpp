@@ -179,8 +179,8 @@ TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloa
   }
 }
 
-// Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x 128:
-// a column or a row of tiles is enough for that.
+// Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x
+// 128: a column or a row of tiles is enough for that.
 
 TEST_CASE("medium and large tiles") {
   for (const bool ta : flags)

@@ -137,7 +137,8 @@ TEST_CASE("hopper: one tile and its tails") {
 TEST_CASE("hopper: several tiles, several rounds of the ring") {
   if (!ladder::hopper_available()) return;  // nothing new for the twins
   check_everywhere(136, 72, 344);           // the ring goes round more than once
-  // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per cluster.
+  // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per
+  // cluster.
   check_exact<BFloat16>({264, 520, 72, false, false}, Then::bias, ladder::gemm_hopper_bf16);
   check_exact<float>({264, 520, 36, true, false}, Then::accumulate, ladder::gemm_hopper_tf32);
 }

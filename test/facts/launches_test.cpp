@@ -1,6 +1,7 @@
-// facts_launches: every kernel on the list was launched by its test. Where there is a simulator, ctest
-// runs this after the tests of kernels. LOCKSTEP_LAUNCH_RECORDS names the folder of their records
-// (test/support/launch_record.cpp), which has a folder for each run: kernels, cuda, cuda_hopper.
+// facts_launches: every kernel on the list was launched by its test. Where there is a simulator,
+// ctest runs this after the tests of kernels. LOCKSTEP_LAUNCH_RECORDS names the folder of their
+// records (test/support/launch_record.cpp), which has a folder for each run: kernels, cuda,
+// cuda_hopper.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

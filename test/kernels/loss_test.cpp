@@ -137,8 +137,8 @@ TEST_CASE_TEMPLATE("softmax of equal, extreme and broken rows", T, float, double
 }
 
 TEST_CASE_TEMPLATE("rows of every length, wherever they begin", T, float, double) {
-  // Where a GPU goes other ways: one thread, some lanes, a warp, a block per row; single elements or
-  // several at once; more rows than a block takes; rows that one block does not hold.
+  // Where a GPU goes other ways: one thread, some lanes, a warp, a block per row; single elements
+  // or several at once; more rows than a block takes; rows that one block does not hold.
   for (const auto& [rows, columns] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{300, 1},
                                                           {150, 7},

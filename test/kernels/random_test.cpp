@@ -101,7 +101,8 @@ TEST_CASE_TEMPLATE("normal has the moments and tails of the distribution", T, fl
     const double z = (value - 3) / 2;
     sum += z, squares += z * z, cubes += z * z * z, beyond += std::abs(z) > 1.959964;
   }
-  // Within 4 standard errors: of z 1, of z^2 sqrt 2, of z^3 sqrt 15, of a fraction of 5 % sqrt 0.0475.
+  // Within 4 standard errors: of z 1, of z^2 sqrt 2, of z^3 sqrt 15, of a fraction of 5 % sqrt
+  // 0.0475.
   const double error = 4 / std::sqrt(static_cast<double>(n));
   CHECK(std::abs(sum / n) < error);
   CHECK(std::abs(squares / n - 1) < std::sqrt(2) * error);

@@ -55,7 +55,8 @@ TEST_CASE_TEMPLATE("sum", T, float, double) {
 }
 
 TEST_CASE("a long sum stays accurate") {
-  // One after the other, ten million times 0.1f would end at 1087937, and a million times at 100958.
+  // One after the other, ten million times 0.1f would end at 1087937, and a million times at
+  // 100958.
   const std::int64_t n = on_cpu() ? 10'000'000 : 1'000'000;
   const double expected = static_cast<double>(n) * static_cast<double>(0.1f);
   const Tensor x = Tensor::full({n}, 0.1, DType::f32, test_device()), out = nan<float>({});
@@ -116,8 +117,8 @@ TEST_CASE_TEMPLATE("the order of a sum on a processor is the documented one", T,
 
 TEST_CASE_TEMPLATE("the order of a sum on a GPU is the documented one", T, float, double) {
   if (on_cpu()) return;  // see cuda/reduction.cuh
-  // A thread adds every 256th access of 16 bytes, place by place, then its places; threads are added
-  // by halves within 32 neighbours, then so are those 8 sums.
+  // A thread adds every 256th access of 16 bytes, place by place, then its places; threads are
+  // added by halves within 32 neighbours, then so are those 8 sums.
   constexpr std::size_t n = 7001, threads = 256, width = 16 / sizeof(T);
   std::vector<T> terms(n), sums(threads);
   for (std::size_t i = 0; i < n; ++i)

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <limits>
 
 #include "support/small_models.h"
@@ -125,6 +126,42 @@ TEST_CASE("steps are taken during backward, each parameter once") {
     expect(parameter_digest(model.parameters()) == early, "after the end of the overlap");
     optimizer.step();
     expect(parameter_digest(model.parameters()) != early, "step() alone");
+  }));
+}
+
+TEST_CASE("options that make no sense change nothing: corrected, the step is taken") {
+  check_all_well(test::messages_simulated({.seed = 3, .size = 1}, [&](HostCommunicator& c) {
+    Net model;
+    optim::SGD optimizer(model.parameters(), {.lr = 1});
+    DistributedDataParallel ddp(model.parameters(), {}, c, small_buckets());
+    const auto backward = [&] {
+      Tape tape;
+      tape.backward(loss_of(model, 0, 2));
+    };
+    const auto refused = [](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const UsageError&) {
+        return true;
+      }
+      return false;
+    };
+    const std::string start = parameter_digest(model.parameters());
+    backward();
+    optimizer.groups()[0].options.lr = -1;
+    expect(refused([&] { optimizer.step(); }), "a negative lr is taken");
+    optimizer.groups()[0].options.lr = 1;
+    optimizer.step();
+    const std::string stepped = parameter_digest(model.parameters());
+    expect(stepped != start, "the corrected step is not taken");
+    optimizer.zero_grad();
+    {
+      const optim::Overlap overlap(optimizer, ddp);
+      optimizer.groups()[0].options.lr = -1;
+      expect(refused(backward), "a negative lr is taken during backward");
+    }
+    optimizer.groups()[0].options.lr = 1;
+    expect(parameter_digest(model.parameters()) == stepped, "a refused step has changed something");
   }));
 }
 

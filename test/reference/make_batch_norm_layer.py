@@ -1,5 +1,5 @@
-"""Writes batch_norm_layer.json: what PyTorch's BatchNorm1d computes over three training steps and in
-evaluation, for test/nn/batch_norm_test.cpp.
+"""Writes batch_norm_layer.json: what PyTorch's BatchNorm1d computes over three training steps and
+in evaluation, for test/nn/batch_norm_test.cpp.
 
 The batches are of different sizes. Inputs are multiples of 1/64, exact in f32; results are computed
 in f64.

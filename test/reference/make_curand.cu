@@ -1,8 +1,9 @@
-// Writes curand.json: elements of long tensors as PyTorch draws them on a GPU of 132 multiprocessors,
-// for test/kernels/random_test.cpp. Computed by cuRAND's own functions, on the processor, in the
-// layouts of PyTorch's kernels (aten/src/ATen/native/cuda, DistributionTemplates.h and Dropout.cu):
-// what each thread draws, and to which elements it gives it. "uniform" is on (0, 1], as cuRAND has
-// it; "dropout" is the number by which an element is kept, if it is below 1 - p.
+// Writes curand.json: elements of long tensors as PyTorch draws them on a GPU of 132
+// multiprocessors, for test/kernels/random_test.cpp. Computed by cuRAND's own functions, on the
+// processor, in the layouts of PyTorch's kernels (aten/src/ATen/native/cuda,
+// DistributionTemplates.h and Dropout.cu): what each thread draws, and to which elements it gives
+// it. "uniform" is on (0, 1], as cuRAND has it; "dropout" is the number by which an element is
+// kept, if it is below 1 - p.
 //
 // Usage: nvcc -O2 -o make_curand make_curand.cu && ./make_curand > curand.json    (needs no GPU)
 

@@ -1,11 +1,12 @@
 """Writes generator.json: what PyTorch's CPU generator draws, for test/core/generator_test.cpp.
 
-Each stream is one generator that is seeded once and then called in order, so that a call that leaves
-another state behind spoils all that follows. A "probe" (a few small integers) follows each call to
-show that state at once. Long results are kept as a hash: h = h * 1000003 + value, modulo 2^64.
+Each stream is one generator that is seeded once and then called in order, so that a call that
+leaves another state behind spoils all that follows. A "probe" (a few small integers) follows each
+call to show that state at once. Long results are kept as a hash: h = h * 1000003 + value, modulo
+2^64.
 
-PyTorch's uniform is fused (one rounding) only in its AVX2 and AVX-512 kernels: run this where it has
-them.
+PyTorch's uniform is fused (one rounding) only in its AVX2 and AVX-512 kernels: run this where it
+has them.
 
 Usage: python3 make_generator.py    (needs PyTorch and NumPy; writes beside itself)
 """
@@ -76,7 +77,7 @@ def small_stream(seed):
         stream.uniform(dtype, 5, -0.125, 0.3)
         stream.uniform(dtype, 33, -(128**-0.5), 128**-0.5)  # the initial bias of Linear(128, ...)
         stream.uniform(dtype, 3, 2.5, 2.5)
-        stream.uniform(dtype, 12, 1.0, 1.0 + torch.finfo(DTYPES[dtype]).eps)  # most round up to `to`
+        stream.uniform(dtype, 12, 1.0, 1.0 + torch.finfo(DTYPES[dtype]).eps)  # most become `to`
     for high in [1, 2, 10, (1 << 28) - 1, 1 << 28, 1 << 32, (1 << 32) + 1, 1 << 62]:
         stream.randint(0, high, 3)
         stream.probe()

@@ -1,6 +1,7 @@
 """Writes sampler.json: the indices of PyTorch's DistributedSampler, for test/data/sampler_test.cpp.
 
-Of long lists only the number, the first five and a hash are kept: h = h * 1000003 + index, modulo 2^64.
+Of long lists only the number, the first five and a hash are kept:
+h = h * 1000003 + index, modulo 2^64.
 
 Usage: python3 make_sampler.py    (needs PyTorch; writes beside itself)
 """
@@ -33,7 +34,8 @@ for n, world in itertools.product([0, 1, 2, 3, 5, 10, 13, 97, 1497], [1, 2, 3, 4
             sampler.set_epoch(epoch)
             ranks.append(summary(list(sampler)))
         cases.append(
-            dict(n=n, world=world, drop_last=drop_last, shuffle=shuffle, seed=seed, epoch=epoch, ranks=ranks)
+            dict(n=n, world=world, drop_last=drop_last, shuffle=shuffle, seed=seed, epoch=epoch,
+                 ranks=ranks)
         )
 
 reference = {"made_with": f"PyTorch {torch.__version__}", "cases": cases}

@@ -1,9 +1,10 @@
-"""Writes training.json: what PyTorch's losses are, step by step, for `lockstep train` on the digits.
+"""Writes training.json: PyTorch's losses, step by step, for `lockstep train` on the digits.
 
 Usage: python make_training.py    (needs torch and numpy; the tests need neither)
 
-One process, 64-128-64-10, batch 32, seed 0, the epoch's order from torch.randperm with a generator seeded
-seed + epoch, as in DistributedSampler. Every sixth image (index % 6 == 5) is left out for testing.
+One process, 64-128-64-10, batch 32, seed 0, the epoch's order from torch.randperm with a generator
+seeded seed + epoch, as in DistributedSampler. Every sixth image (index % 6 == 5) is left out for
+testing.
 """
 
 import json

@@ -63,8 +63,8 @@ inline void expect_ok(cudaError_t error) {
   expect(error == cudaSuccess, "{}: {}", cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-/// Runs body(rank) on as many threads; throws what one of them threw. As the others may wait for that
-/// one, it is printed at once.
+/// Runs body(rank) on as many threads; throws what one of them threw. As the others may wait for
+/// that one, it is printed at once.
 template <class F>
 void run_threads(int size, F body) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));

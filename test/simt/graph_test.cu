@@ -73,7 +73,8 @@ TEST_CASE("a capture does nothing; each launch does it all") {
   }
 }
 
-/// Forks into a second stream and comes back; without `join_event` the copy does not wait for the sum.
+/// Forks into a second stream and comes back; without `join_event` the copy does not wait for the
+/// sum.
 bool forked(bool fork_event) {
   const Device<int> data(std::vector<int>(8, 1)), twice(std::vector<int>(8, 0));
   Stream a, b;

@@ -1,5 +1,6 @@
 #pragma once
-/// What the tests of simulated NCCL share: ranks as threads or processes, and a communicator for them.
+/// What the tests of simulated NCCL share: ranks as threads or processes, and a communicator for
+/// them.
 
 #include <nccl.h>
 
@@ -73,7 +74,8 @@ inline const ncclUniqueId& unique_id(Common& common, int rank) {
   return common.id;
 }
 
-/// Device `rank`, a stream of it, and a communicator that is aborted at the end if it is still there.
+/// Device `rank`, a stream of it, and a communicator that is aborted at the end if it is still
+/// there.
 class Rank {
  public:
   Rank(Common& common, int rank, int world, bool blocking = true) : rank_(rank), world_(world) {

@@ -1,5 +1,6 @@
-// GPUs that do not reach each other's memory: what was left to choose takes the host's way, what was
-// asked for is refused on every rank. (With "auto", ranks that have a GPU each would take NCCL.)
+// GPUs that do not reach each other's memory: what was left to choose takes the host's way, what
+// was asked for is refused on every rank. (With "auto", ranks that have a GPU each would take
+// NCCL.)
 
 #include <doctest/doctest.h>
 

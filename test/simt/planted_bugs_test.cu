@@ -1,5 +1,5 @@
-/// The bugs that the simulator is there to find, planted. Each is found, and its repaired twin is not
-/// accused.
+/// The bugs that the simulator is there to find, planted. Each is found, and its repaired twin is
+/// not accused.
 
 #include <device_intrinsics.h>
 

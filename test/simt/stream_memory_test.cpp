@@ -1,5 +1,5 @@
-/// Streams that write values in memory and wait for them: between streams, threads and processes, and
-/// as nodes of graphs.
+/// Streams that write values in memory and wait for them: between streams, threads and processes,
+/// and as nodes of graphs.
 
 #include <cuda.h>
 #include <cudaTypedefs.h>

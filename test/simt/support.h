@@ -1,6 +1,6 @@
 #pragma once
-/// What the simulator's tests share: launches, memory, settings for one test, and a run of this very
-/// program as a child.
+/// What the simulator's tests share: launches, memory, settings for one test, and a run of this
+/// very program as a child.
 
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>

@@ -1,6 +1,7 @@
 #pragma once
-/// A drill is a randomized test: a test case named "drill NAME: ...", which calls drill(). The suite
-/// runs a few seeds; `./lockstep drill NAME --runs N` runs many, `--seed S` begins at another one.
+/// A drill is a randomized test: a test case named "drill NAME: ...", which calls drill(). The
+/// suite runs a few seeds; `./lockstep drill NAME --runs N` runs many, `--seed S` begins at another
+/// one.
 
 #include <doctest/doctest.h>
 
@@ -10,8 +11,8 @@
 namespace lockstep::test {
 
 /// Calls run(seed) for `few` seeds from 0 on, and fails the test with the seed if it throws. The
-/// variables LOCKSTEP_RUNS and LOCKSTEP_SEED change how many there are, and the first. Returns how many
-/// it ran.
+/// variables LOCKSTEP_RUNS and LOCKSTEP_SEED change how many there are, and the first. Returns how
+/// many it ran.
 template <class Run>
 std::uint64_t drill(std::uint64_t few, Run&& run) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

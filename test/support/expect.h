@@ -1,6 +1,6 @@
 #pragma once
-/// Checks that a test may make on any thread and in a child process, where doctest's macros may not be
-/// used: each throws, and what a rank throws fails the test.
+/// Checks that a test may make on any thread and in a child process, where doctest's macros may not
+/// be used: each throws, and what a rank throws fails the test.
 
 #include <string>
 #include <string_view>

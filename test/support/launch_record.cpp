@@ -1,5 +1,6 @@
-// Which test case launches which kernels. If the environment has LOCKSTEP_LAUNCHES=FOLDER, each test
-// case writes a file there: lines `test case <tab> kernel`. The test facts_launches reads the folders.
+// Which test case launches which kernels. If the environment has LOCKSTEP_LAUNCHES=FOLDER, each
+// test case writes a file there: lines `test case <tab> kernel`. The test facts_launches reads the
+// folders.
 #include <doctest/doctest.h>
 
 #include <cstdint>

@@ -15,9 +15,9 @@ struct OpCase {
   double low = -2, high = 2;                         ///< operands' values lie between
 };
 
-/// How far the same operation may differ between devices in f32, relative to the larger of 1 and the
-/// largest magnitude in the result: products and sums of n terms differ by their order, the others
-/// by their functions' last places. In f64: this times 1e-8.
+/// How far the same operation may differ between devices in f32, relative to the larger of 1 and
+/// the largest magnitude in the result: products and sums of n terms differ by their order, the
+/// others by their functions' last places. In f64: this times 1e-8.
 double device_tolerance(const OpCase& op);
 
 /// Shapes with more elements than one pass of a grid of the simulator covers, odd ones.

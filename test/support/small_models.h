@@ -33,7 +33,8 @@ struct Net : nn::Module {
   }
 };
 
-/// Net with a batch normalization between its layers, which takes the place of the first one's bias.
+/// Net with a batch normalization between its layers, which takes the place of the first one's
+/// bias.
 struct NormalizedNet : nn::Module {
   nn::Linear first{3, 4, false, DType::f64}, second{4, 2, true, DType::f64};
   nn::BatchNorm norm{4, {.dtype = DType::f64}};

@@ -1,6 +1,6 @@
 #pragma once
-/// Ranks on threads and in simulated worlds, and what their errors say. They run where they are called:
-/// an error of a rank reaches the test.
+/// Ranks on threads and in simulated worlds, and what their errors say. They run where they are
+/// called: an error of a rank reaches the test.
 
 #include <doctest/doctest.h>
 
@@ -28,8 +28,8 @@ inline std::string message_of(const std::exception_ptr& error) {
 
 using SimulatedRank = std::function<void(dist::HostCommunicator&)>;
 
-/// Runs `program` on every rank of a simulated world, where time is virtual, and throws the error of
-/// the first rank that has one.
+/// Runs `program` on every rank of a simulated world, where time is virtual, and throws the error
+/// of the first rank that has one.
 inline void run_simulated(const dist::SimOptions& options, const SimulatedRank& program,
                           const dist::CommunicatorOptions& communicator_options = {}) {
   const dist::SimReport report =

@@ -33,8 +33,8 @@ void expect_in(const std::string& text, std::string_view part) {
   check<Error>(text.find(part) != std::string::npos, "'{}' says nothing of '{}'", text, part);
 }
 
-/// Every rank of a world of two refuses with this text: with its own error, or, if the other one was
-/// faster, with the echo of that, which may reach it in whatever it is doing.
+/// Every rank of a world of two refuses with this text: with its own error, or, if the other one
+/// was faster, with the echo of that, which may reach it in whatever it is doing.
 void refuse(std::string_view part, const std::function<void(World&)>& body) {
   run_threads(2, {}, [&](World& world) { expect_in(thrown([&] { body(world); }), part); });
 }

@@ -1,11 +1,11 @@
 #pragma once
-/// What the CUDA build says about every kernel. cmake/nvcc_facts.sh keeps, next to each object file, a
-/// folder `*.facts` with
+/// What the CUDA build says about every kernel. cmake/nvcc_facts.sh keeps, next to each object
+/// file, a folder `*.facts` with
 ///   source.txt   the .cu file
 ///   ptxas.txt    what `ptxas -v` reports, kernel by kernel and architecture by architecture
 ///   *.ptx        the PTX of each architecture
-/// A kernel is counted once per instantiation of its template, per .cu file that instantiates it, and
-/// per architecture.
+/// A kernel is counted once per instantiation of its template, per .cu file that instantiates it,
+/// and per architecture.
 
 #include <filesystem>
 #include <map>
@@ -49,8 +49,8 @@ struct Build {
   std::vector<Kernel> kernels;             ///< by source, name, architecture
 };
 
-/// Everything that the build in `folder` knows of the library's sources under `root`, as far as they
-/// still exist. Throws DataError if a kernel's report or PTX is missing, or cannot be read.
+/// Everything that the build in `folder` knows of the library's sources under `root`, as far as
+/// they still exist. Throws DataError if a kernel's report or PTX is missing, or cannot be read.
 Build read_build(const std::filesystem::path& folder, const std::filesystem::path& root);
 
 // Its parts.

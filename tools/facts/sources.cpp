@@ -15,8 +15,8 @@ bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c =
 
 bool is_comment(std::string_view line) { return trimmed(line).starts_with("//"); }
 
-/// The name of the function declared by `text`, which follows `__global__`: the first word before an
-/// opening parenthesis that is no attribute (they begin with two underscores).
+/// The name of the function declared by `text`, which follows `__global__`: the first word before
+/// an opening parenthesis that is no attribute (they begin with two underscores).
 std::string declared_name(std::string_view text) {
   std::size_t at = 0;
   while (true) {

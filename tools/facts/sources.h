@@ -41,7 +41,8 @@ struct ListedKernel {
   std::string test_folder() const;
 };
 
-/// Empty lines and those that begin with # are comments. Throws DataError for one with other fields.
+/// Empty lines and those that begin with # are comments. Throws DataError for one with other
+/// fields.
 std::vector<ListedKernel> parse_list(std::string_view text);
 std::vector<ListedKernel> read_list(const std::filesystem::path& root);
 

@@ -37,6 +37,7 @@ void plan_all_reduce(const PlanInput& input, Plan& plan) {
 
 void make_plan(const PlanInput& input, Plan& plan) {
   plan.clear();
+  // The data travel between GPUs: here the ranks only compare headers, and wait for all.
   if (input.algorithm == Algorithm::device) return dissemination_barrier(input, plan);
   switch (input.operation) {
     case Operation::all_reduce: return plan_all_reduce(input, plan);
@@ -50,12 +51,6 @@ void make_plan(const PlanInput& input, Plan& plan) {
     case Operation::broadcast: return tree_broadcast(input, plan);
     case Operation::barrier: return dissemination_barrier(input, plan);
   }
-}
-
-Plan make_plan(const PlanInput& input) {
-  Plan plan;
-  make_plan(input, plan);
-  return plan;
 }
 
 Scratch scratch_of(const Plan& plan) {

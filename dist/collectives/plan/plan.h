@@ -10,10 +10,11 @@
 /// Each algorithm has a file, which draws it and says what it costs: ring.cpp, two_shot.cpp,
 /// one_shot.cpp, halving.cpp, hierarchical.cpp, tree.cpp (broadcast and barrier).
 ///
-/// Headers: the first message between two ranks begins with a header that says which collective
-/// this is. In every plan rank r begins by sending one to r + 1 and receiving one from r - 1. If
-/// the ranks call different collectives, then somewhere two neighbours differ, and both notice it
-/// instead of waiting for each other.
+/// Headers: the first message between two ranks begins with a header of 64 bytes that says which
+/// collective this is: operation, algorithm, dtype, count, number, name (call_header.h). In every
+/// plan rank r's first message goes to r + 1, and the first that it takes comes from r - 1. If the
+/// ranks call different collectives, then some rank receives a header that is not its own. It
+/// breaks its communicator, which tells all others why: nobody waits for ever.
 
 #include <vector>
 
@@ -22,7 +23,7 @@
 
 namespace lockstep::dist {
 
-/// First sends and receives, both at once; then acts.
+/// A step sends and receives at the same time. Then it acts.
 struct Step {
   enum class Into : std::uint8_t {
     buffer,  ///< received elements are stored in the buffer
@@ -33,10 +34,10 @@ struct Step {
     none,
     copy_in,         ///< own part of the buffer := the input (all_gather)
     copy_out,        ///< the output := own part of the buffer (reduce_scatter)
-    reduce_slots,    ///< `reduced` := tree sum of `sources` contributions: itself as number `mine`,
-                     ///< and the slots, in order, as the others
+    reduce_slots,    ///< `reduced` := tree sum of `sources` ranges. Number `mine` is `reduced`
+                     ///< itself; the others are the slots, in order
     add_slots,       ///< `reduced` += tree sum of the first `sources` slots
-    reduce_regions,  ///< own part on every rank := tree sum of that part of every rank
+    reduce_regions,  ///< in shared memory: own part, on every rank := tree sum over all ranks
   };
 
   int to = -1;      ///< the rank to send to, or -1
@@ -45,7 +46,7 @@ struct Step {
   Range receive{};  ///< the elements of the buffer that arriving ones belong to
   Into into = Into::buffer;
   int slot = 0;
-  bool header = false;  ///< a header goes first, both ways
+  bool header = false;  ///< the message sent and the one received both begin with a header
   Action action = Action::none;
   Range reduced{};
   int sources = 0, mine = 0;
@@ -68,7 +69,6 @@ using Plan = std::vector<Step>;
 
 /// Overwrites `plan`, whose memory is reused: repeated calls allocate nothing.
 void make_plan(const PlanInput& input, Plan& plan);
-Plan make_plan(const PlanInput& input);
 
 /// The scratch memory that a plan needs.
 struct Scratch {

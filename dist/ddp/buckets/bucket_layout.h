@@ -1,20 +1,20 @@
 #pragma once
 /// Which gradient lies where: the plan of the buckets, as pure functions.
 ///
-/// Gradients become ready in about the reverse order of registration. Buckets are filled and launched
-/// in that order: while the first layers' gradients are still being computed, the last layers'
-/// travel. The *layout* says in which order gradients are taken and where that order is cut into
-/// buckets. The *plan* gives each gradient its place in memory.
+/// Gradients become ready in about the reverse order of registration. Buckets are filled and
+/// launched in that order: while the first layers' gradients are still being computed, the last
+/// layers' travel. The *layout* says in which order gradients are taken and where that order is cut
+/// into buckets. The *plan* gives each gradient its place in memory.
 ///
 ///     registered:   0.weight  0.bias  2.weight  2.bias  4.weight  4.bias
 ///     bucket 1:    [0.weight  0.bias | step metadata]
 ///     bucket 0:                      [2.weight  2.bias  4.weight  4.bias]
 ///
-/// Within a bucket gradients lie in registration order. Each is aligned to 64 bytes, so that kernels
-/// write whole vectors and no two gradients share a cache line. A bucket has one dtype and one
-/// device. A parameter is never split; one larger than the cap has a bucket of its own. All buckets
-/// of a dtype and device lie one after another in one piece of memory. Its size does not depend on
-/// the layout: another layout is another cut of the same memory.
+/// Within a bucket gradients lie in registration order. Each is aligned to 64 bytes, so that
+/// kernels write whole vectors and no two gradients share a cache line. A bucket has one dtype and
+/// one device. A parameter is never split; one larger than the cap has a bucket of its own. All
+/// buckets of a dtype and device lie one after another in one piece of memory. Its size does not
+/// depend on the layout: another layout is another cut of the same memory.
 
 #include <cstddef>
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <sstream>
 
 #include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
@@ -15,17 +16,16 @@ std::string to_text(const BucketLayout& layout) {
 BucketLayout layout_from_text(std::string_view text, std::size_t parameters) {
   BucketLayout layout;
   std::vector<int>* numbers = &layout.order;
-  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
-    if (*at == ' ') {
-      ++at;
-    } else if (*at == '/' && numbers == &layout.order) {
+  std::istringstream words{std::string(text)};
+  for (std::string word; words >> word;) {
+    if (word == "/" && numbers == &layout.order) {
       numbers = &layout.cuts;
-      ++at;
-    } else {
-      const auto [stop, error] = std::from_chars(at, end, numbers->emplace_back());
-      check<UsageError>(error == std::errc(), "[bucket layout] '{}' is not 'order / cuts'", text);
-      at = stop;
+      continue;
     }
+    const char* const end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, numbers->emplace_back());
+    check<UsageError>(stop == end && error == std::errc(),
+                      "[bucket layout] '{}' is not 'order / cuts'", text);
   }
   check_layout(layout, parameters);
   return layout;

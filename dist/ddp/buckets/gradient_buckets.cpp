@@ -111,12 +111,6 @@ void GradientBuckets::fetch_trailer() const {
   if (trailer_.device() != Device{}) trailer_on_host_.copy_from(trailer_);
 }
 
-std::int64_t GradientBuckets::elements() const {
-  std::int64_t elements = 0;
-  for (const GradientSize& size : sizes_) elements += size.numel;
-  return elements;
-}
-
 std::size_t GradientBuckets::bytes() const {
   std::size_t bytes = 0;
   for (const Arena& arena : arenas_) bytes += arena.wire.bytes();

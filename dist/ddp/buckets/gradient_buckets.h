@@ -1,16 +1,16 @@
 #pragma once
-/// The memory of the gradients: one copy, in buckets, and nothing else. Backward kernels write
-/// straight into it, collectives reduce it in place, optimizers read it.
+/// The memory of the gradients, in buckets. There is one copy: backward kernels write straight into
+/// it, collectives reduce it in place, optimizers read it.
 ///
-/// All buckets of a dtype and device are cut from one piece of memory, an *arena*. It comes from the
-/// communicator, so that the transport reaches it. Behind the last bucket lies the *trailer*: a count
-/// per parameter of how many ranks used it, and every rank's metadata (step_metadata.h). The last
-/// bucket's collective takes it along.
+/// All buckets of a dtype and device are cut from one piece of memory, an *arena*. It comes from
+/// the communicator, so that the transport reaches it. Behind the last bucket lies the *trailer*: a
+/// count per parameter of how many ranks used it, and every rank's metadata (step_metadata.h). It
+/// travels with the last bucket (with a communication hook, in a collective of its own).
 ///
 ///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | used | metadata |
 ///
-/// Gradients on a GPU lie there. If the communicator only reaches the host, a bucket is copied there
-/// when it is ready, and back when it has arrived.
+/// A GPU parameter's gradient lies on its GPU. If the communicator only reaches host memory, a
+/// bucket that is ready is copied to the host, and back when it has arrived.
 ///
 /// Ownership: the buckets own the gradients' memory from construction to destruction.
 /// Thread-safety: as Parameter.
@@ -41,8 +41,9 @@ class GradientBuckets {
     BucketView view() const { return {index, name, memory, parameters}; }
   };
 
-  /// Collective. Takes over the memory of the parameters' gradients; what they held is lost.
-  /// `suffix` is appended to the buckets' names. The communicator must outlive this.
+  /// Collective: every rank must call it. Takes over the memory of the parameters' gradients; what
+  /// they held is lost. `suffix` is appended to the buckets' names. The communicator must outlive
+  /// this.
   GradientBuckets(const std::vector<Parameter>& parameters, Communicator& communicator,
                   BucketLayout layout, std::string suffix);
   /// Gives the gradients memory of their own again. No reducer may observe them.
@@ -66,13 +67,13 @@ class GradientBuckets {
   /// metadata_elements,). Undefined without parameters.
   const Tensor& used() const { return used_; }
   const Tensor& metadata() const { return metadata_; }
-  /// Where the last bucket travels between GPUs, the trailer is copied behind it, and back.
+  /// Nothing on the host. Where the last bucket travels between GPUs: copies the trailer from the
+  /// host to its place after the bucket, and back.
   void send_trailer() const;
   void fetch_trailer() const;  ///< waits for the GPU
 
-  std::int64_t elements() const;  ///< of all gradients
-  std::size_t bytes() const;      ///< of gradients, padding and trailer
-  std::size_t largest() const;    ///< bytes of the largest bucket
+  std::size_t bytes() const;    ///< of gradients, padding and trailer
+  std::size_t largest() const;  ///< bytes of the largest bucket
 
  private:
   struct Arena {
@@ -93,9 +94,10 @@ class GradientBuckets {
   std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;
-  Storage pinned_;                    // of trailer_on_host_, where buckets travel between GPUs
-  Tensor trailer_, trailer_on_host_;  // the same tensor on the host
-  Tensor used_, metadata_;            // in trailer_on_host_
+  Storage pinned_;
+  Tensor trailer_;          // what travels
+  Tensor trailer_on_host_;  // the same memory, or its copy in `pinned_`
+  Tensor used_, metadata_;  // its two parts
 };
 
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters);

@@ -1,6 +1,7 @@
 #include "lockstep/dist/ddp/hooks/communication_hook.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "lockstep/kernels/elementwise.h"
@@ -20,14 +21,13 @@ class Compress final : public CommunicationHook {
   std::string name() const override { return fmt::format("compress {}", dtype_); }
 
   void prepare(std::span<const BucketView> buckets, Communicator& communicator) override {
-    if (wire_.empty()) allocate(buckets, communicator);
+    if (wires_.empty()) allocate(buckets, communicator);
+    for (Wire& wire : wires_) wire.used = 0;
     places_.clear();
-    std::vector<std::int64_t> used(wire_.size());
     for (const BucketView& bucket : buckets) {
-      const std::size_t k = arena_of(bucket.memory.device());
-      const std::int64_t begin = used[k];
-      used[k] += bucket.memory.numel();
-      places_.push_back(wire_[k].slice(begin, used[k]));
+      Wire& wire = wire_on(bucket.memory.device());
+      const std::int64_t begin = std::exchange(wire.used, wire.used + bucket.memory.numel());
+      places_.push_back(wire.memory.slice(begin, wire.used));
     }
   }
 
@@ -46,28 +46,27 @@ class Compress final : public CommunicationHook {
     return places_[static_cast<std::size_t>(bucket.index)];
   }
 
-  std::size_t arena_of(Device device) const {
-    return static_cast<std::size_t>(std::ranges::find(devices_, device) - devices_.begin());
+  /// The memory of all buckets on one device: as large in every layout.
+  struct Wire {
+    Device device;
+    std::int64_t used = 0;  // elements
+    Tensor memory{};
+  };
+  Wire& wire_on(Device device) {
+    const auto found = std::ranges::find(wires_, device, &Wire::device);
+    return found != wires_.end() ? *found : wires_.emplace_back(Wire{device});
   }
 
-  // One piece of memory per device: all buckets together are as large in every layout.
   void allocate(std::span<const BucketView> buckets, Communicator& communicator) {
-    std::vector<std::int64_t> numel;
     for (const BucketView& bucket : buckets) {
       check<DTypeError>(bucket.memory.dtype() == DType::f32,
                         "[compress] the gradients of {} ('{}', ...) are {}; only f32 can travel "
                         "as {}",
                         bucket.name, bucket.parameters.front().name(), bucket.memory.dtype(),
                         dtype_);
-      const std::size_t k = arena_of(bucket.memory.device());
-      if (k == devices_.size()) {
-        devices_.push_back(bucket.memory.device());
-        numel.push_back(0);
-      }
-      numel[k] += bucket.memory.numel();
+      wire_on(bucket.memory.device()).used += bucket.memory.numel();
     }
-    for (std::size_t k = 0; k < devices_.size(); ++k)
-      wire_.push_back(communicator.allocate(numel[k], dtype_, devices_[k]));
+    for (Wire& wire : wires_) wire.memory = communicator.allocate(wire.used, dtype_, wire.device);
   }
 
   // Between two devices half the bytes are copied, too.
@@ -80,9 +79,8 @@ class Compress final : public CommunicationHook {
   }
 
   DType dtype_;
-  std::vector<Device> devices_;
-  std::vector<Tensor> wire_;    // by device
-  std::vector<Tensor> places_;  // by bucket, in wire_
+  std::vector<Wire> wires_;
+  std::vector<Tensor> places_;  // by bucket, in the wires
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 ///
 /// Without a hook a bucket is all-reduced where it lies. A hook gets the bucket and must leave the
 /// sum over the ranks in it, or its approximation of the sum, with the same bits on all ranks.
-/// Nothing else of the reducer changes. Losses are weighted before backward, so a hook only sums. It
-/// sees an accumulation window once, as the sum of its parts. A parameter that this rank has not
+/// Nothing else of the reducer changes. Losses are weighted before backward, so a hook only sums.
+/// It sees an accumulation window once, as the sum of its parts. A parameter that this rank has not
 /// used is there as zeros. What an earlier backward has reduced is there on rank 0 alone. The step
 /// metadata travels beside the hook, uncompressed.
 ///
@@ -57,8 +57,8 @@ class CommunicationHook {
   /// running. Called in index order.
   virtual Work reduce(const BucketView& bucket, Communicator& communicator) = 0;
 
-  /// The Work of `reduce` has ended: `memory` := the sum over the ranks. Called in index order, after
-  /// the last kernel of backward. May call collectives.
+  /// The Work of `reduce` has ended: `memory` := the sum over the ranks. Called in index order,
+  /// after the last kernel of backward. May call collectives.
   virtual void complete(const BucketView& /*bucket*/, Communicator&) {}
 
   /// The ranks have agreed to give up the step (NonFinite::skip), after `complete`. What the hook

@@ -42,7 +42,8 @@ void copy_columns(const std::vector<std::int64_t>& columns, const Tensor& from, 
   if (to.device() != Device{}) to.copy_from(target);
 }
 
-/// Where kernels write (`here`), and what the communicator sums (`wire`): the same memory if possible.
+/// Where kernels write (`here`), and what the communicator sums (`wire`): the same memory if
+/// possible.
 struct Wire {
   Wire(Communicator& communicator, std::int64_t numel, DType dtype, Device device)
       : wire(communicator.allocate(numel, dtype, device)),

@@ -5,8 +5,8 @@
 ///
 ///   dist::DistributedDataParallel ddp(parameters, buffers, world, {.hook = dist::power_sgd()});
 ///
-/// A gradient of shape (m, n) with r (m + n) < m n is approximated by the product of an (m, r) and an
-/// (r, n) matrix: one step of the power iteration for its largest singular vectors, which begins
+/// A gradient of shape (m, n) with r (m + n) < m n is approximated by the product of an (m, r) and
+/// an (r, n) matrix: one step of the power iteration for its largest singular vectors, which begins
 /// where the last step ended. Rank k has its gradient M_k, what it kept E_k, and a matrix Q (n, r)
 /// that is the same on all ranks:
 ///
@@ -18,19 +18,20 @@
 ///     Q    = sum over ranks of Q_k            all-reduced: n r elements
 ///     sum := P Q^T                            = sum over ranks of P P^T A_k
 ///
-/// On every rank, what is sent and what is kept add up to the gradient, except for rounding. What is
-/// left out in one step is sent in a later one. Other gradients (vectors; matrices that would not
-/// become smaller; the steps before `start_after`) travel as they are: those of a bucket in one
+/// On every rank, what is sent and what is kept add up to the gradient, except for rounding. What
+/// is left out in one step is sent in a later one. Other gradients (vectors; matrices that would
+/// not become smaller; the steps before `start_after`) travel as they are: those of a bucket in one
 /// all-reduce with its P.
 ///
 /// The first Q is random, from a fixed seed and the parameter's place. It is the same on all ranks
 /// and in every run. No generator of the program is used.
 ///
-/// State. E_k and Q need memory of the size of the gradients, per rank. Checkpoints do not store them
-/// yet: a resumed run begins with E_k = 0, and is another run from there on. A skipped step
-/// (NonFinite::skip) resets both, on all ranks. If no rank uses a parameter in a step, what was kept
-/// of it is sent in this step, and dropped with it. The E_k have the unit in which gradients are
-/// summed: accumulation windows, whose sums are divided at their end, should have equal weights.
+/// State. E_k and Q need memory of the size of the gradients, per rank. Checkpoints do not store
+/// them yet: a resumed run begins with E_k = 0, and is another run from there on. A skipped step
+/// (NonFinite::skip) resets both, on all ranks. If no rank uses a parameter in a step, what was
+/// kept of it is sent in this step, and dropped with it. The E_k have the unit in which gradients
+/// are summed: accumulation windows, whose sums are divided at their end, should have equal
+/// weights.
 ///
 /// It helps where the link is slow and the matrices are large. It needs two collectives per bucket
 /// in the place of one (nothing hides the second) and 6 m n r floating-point operations per matrix.

@@ -88,8 +88,8 @@ __device__ __forceinline__ void multiply(const float* a, const float* b,
   }
 }
 
-/// blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the y-th matrix in p.c. 16-byte
-/// loads where rows are aligned.
+/// blockIdx.x: the tile; blockIdx.y: the slice of K, whose sums go to the y-th matrix in p.c.
+/// 16-byte loads where rows are aligned.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::THREADS, Tile::BLOCKS)
     gemm_double_buffered_kernel(GemmProblem<float> p, const Access access) {

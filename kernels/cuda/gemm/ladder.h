@@ -53,8 +53,8 @@ void gemm_double_buffered(const GemmProblem<float>& problem, cudaStream_t stream
 void gemm_tensor_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_tensor_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm_tensor_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
-/// On other GPUs than Hopper's (the simulated one is one if it is asked to be: docs/simulator.md), and
-/// for rows that the copy engine cannot take, these call their portable twins, gemm_tensor_*.
+/// On other GPUs than Hopper's (the simulated one is one if it is asked to be: docs/simulator.md),
+/// and for rows that the copy engine cannot take, these call their portable twins, gemm_tensor_*.
 void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);

@@ -1,6 +1,6 @@
 #pragma once
-/// Atomics and fences. One thread of one block runs at a time, and switches only where threads meet:
-/// plain accesses are atomic, and every fence holds.
+/// Atomics and fences. One thread of one block runs at a time, and switches only where threads
+/// meet: plain accesses are atomic, and every fence holds.
 
 #include <type_traits>
 

@@ -1,7 +1,7 @@
 #pragma once
-/// What a block knows of its cluster (of itself alone, if it was launched without one), and two means
-/// for what Hopper GPUs do: threads that wait for something in memory, and work that hardware does by
-/// itself.
+/// What a block knows of its cluster (of itself alone, if it was launched without one), and two
+/// means for what Hopper GPUs do: threads that wait for something in memory, and work that hardware
+/// does by itself.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,12 +33,13 @@ void wake(const void* what);
 /// words, or nothing, and throws nothing.
 void defer(std::function<std::string()> work);
 
-/// Shared memory begins at this address, as instructions count them. It could be any multiple of 128
-/// (some of it may be the system's); this one is no multiple of 256, so that nobody relies on more.
+/// Shared memory begins at this address, as instructions count them. It could be any multiple of
+/// 128 (some of it may be the system's); this one is no multiple of 256, so that nobody relies on
+/// more.
 constexpr std::uint32_t shared_base = 0x480;
 
-/// Of a place in the running block's dynamic shared memory, or of its end; fails the thread if it is
-/// elsewhere.
+/// Of a place in the running block's dynamic shared memory, or of its end; fails the thread if it
+/// is elsewhere.
 std::uint32_t shared_address(const void* shared);
 
 /// Where `address` of block `rank` is; null if [address, address + bytes) is not inside.

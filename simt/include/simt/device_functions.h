@@ -1,7 +1,7 @@
 #pragma once
-/// CUDA's device functions on numbers, bits and memory, as far as this project uses them. Functions of
-/// <cmath> are there under their C names. Fast approximations (__expf) are exact ones here: a result
-/// may differ from a GPU's within the errors that the Programming Guide gives for them.
+/// CUDA's device functions on numbers, bits and memory, as far as this project uses them. Functions
+/// of <cmath> are there under their C names. Fast approximations (__expf) are exact ones here: a
+/// result may differ from a GPU's within the errors that the Programming Guide gives for them.
 
 #include <math.h>
 

@@ -19,9 +19,10 @@
 #define __global__ __attribute__((noinline, noclone))
 #endif
 
-// One block runs at a time, so a block's shared memory is a static variable of its kernel (blocks of a
-// cluster run together, and are refused if their kernel has any: only dynamic is theirs alone). `used`,
-// because the simulator writes to it (a pattern of NaN before each block) unseen by the compiler.
+// One block runs at a time, so a block's shared memory is a static variable of its kernel (blocks
+// of a cluster run together, and are refused if their kernel has any: only dynamic is theirs
+// alone). `used`, because the simulator writes to it (a pattern of NaN before each block) unseen by
+// the compiler.
 #define __shared__ static __attribute__((used))
 
 /// Set at every switch to a thread: the values of the one that runs. A debugger prints them.

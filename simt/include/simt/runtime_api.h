@@ -1,13 +1,13 @@
 #pragma once
-/// CUDA's runtime API on the host: the functions, types and values of nvcc's header that this project
-/// uses. The meaning is CUDA's; what is simpler here stands in docs/simulator.md.
+/// CUDA's runtime API on the host: the functions, types and values of nvcc's header that this
+/// project uses. The meaning is CUDA's; what is simpler here stands in docs/simulator.md.
 
 #include <cstddef>
 
 #include "vector_types.h"
 
-/// Values and names are CUDA's; those that the simulator never returns are absent. (Enumerations here
-/// may hold any int: what a caller passes wrongly must be an error, not undefined.)
+/// Values and names are CUDA's; those that the simulator never returns are absent. (Enumerations
+/// here may hold any int: what a caller passes wrongly must be an error, not undefined.)
 enum cudaError_t : int {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,

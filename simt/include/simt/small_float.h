@@ -5,9 +5,9 @@
 ///   __half            1       5        10      IEEE 754 binary16
 ///   __nv_bfloat16     1       8         7      the upper half of a float
 ///
-/// Conversions round to the nearest, ties to even, once; subnormals are kept; NaN becomes 0x7fff, as
-/// in CUDA. Arithmetic is done in float and rounded: for + - * / that is the correctly rounded result,
-/// since 24 bits are at least twice 11 and two more (Figueroa 1995).
+/// Conversions round to the nearest, ties to even, once; subnormals are kept; NaN becomes 0x7fff,
+/// as in CUDA. Arithmetic is done in float and rounded: for + - * / that is the correctly rounded
+/// result, since 24 bits are at least twice 11 and two more (Figueroa 1995).
 
 #include <bit>
 #include <concepts>
@@ -92,7 +92,8 @@ struct [[gnu::may_alias]] SmallFloat {
     const int biased = static_cast<int>(wide >> 52 & 0x7ff);
     const std::uint64_t fraction = wide & ((std::uint64_t{1} << 52) - 1);
     if (biased == 0x7ff) return static_cast<std::uint16_t>(fraction ? 0x7fffu : sign | infinity);
-    // value = significand * 2^(exponent - 52); the result counts units of 2^(scale - mantissa_bits).
+    // value = significand * 2^(exponent - 52); the result counts units of 2^(scale -
+    // mantissa_bits).
     const std::uint64_t significand = fraction | (biased ? std::uint64_t{1} << 52 : 0);
     const int exponent = biased ? biased - 1023 : -1022;
     const int scale = exponent > min_exponent ? exponent : min_exponent;

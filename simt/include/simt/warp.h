@@ -2,10 +2,10 @@
 /// Where threads meet: the block's barriers, and the instructions of a warp, on one rendezvous.
 ///
 /// As on a GPU a rendezvous of a warp waits for all lanes of its mask that have not ended, each at
-/// the same instruction with the same mask. Lanes that have ended take no part; a value that is read
-/// from one is a NaN pattern (CUDA leaves it undefined). The block's barriers wait for every thread
-/// of the block: one that has ended without them is an error (the Programming Guide leaves it
-/// undefined; many chips let it pass).
+/// the same instruction with the same mask. Lanes that have ended take no part; a value that is
+/// read from one is a NaN pattern (CUDA leaves it undefined). The block's barriers wait for every
+/// thread of the block: one that has ended without them is an error (the Programming Guide leaves
+/// it undefined; many chips let it pass).
 
 #include <array>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
-/// PTX's wgmma (PTX ISA 9.0, section 9.7.15): products by the four warps of a warpgroup, whose operands
-/// are found in shared memory by the very bits of their descriptors.
+/// PTX's wgmma (PTX ISA 9.0, section 9.7.15): products by the four warps of a warpgroup, whose
+/// operands are found in shared memory by the very bits of their descriptors.
 ///
-/// A product is computed as late as it may be: when its thread waits for its group. So a kernel whose
-/// operands are overwritten, or whose sums are used, before that gets a wrong result here. Each warp
-/// computes its own 16 of the 64 rows. Sums are made as in tensor_core.h.
+/// A product is computed as late as it may be: when its thread waits for its group. So a kernel
+/// whose operands are overwritten, or whose sums are used, before that gets a wrong result here.
+/// Each warp computes its own 16 of the 64 rows. Sums are made as in tensor_core.h.
 
 #include <array>
 #include <bit>

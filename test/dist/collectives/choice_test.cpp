@@ -1,4 +1,5 @@
-// The choice of algorithms is a pure function: what it must come to, and what it must not depend on.
+// The choice of algorithms is a pure function: what it must come to, and what it must not depend
+// on.
 
 #include "lockstep/dist/collectives/choice.h"
 

@@ -49,7 +49,7 @@ class SymbolicWorld {
       input.rank = r;
       RankState& rank = ranks_.emplace_back();
       rank.input = input;
-      rank.plan = make_plan(input);
+      make_plan(input, rank.plan);
       rank.scratch = scratch_of(rank.plan);
       rank.buffer.assign(static_cast<std::size_t>(input.count), garbage);
       rank.part.assign(static_cast<std::size_t>(input.part(r).size()), garbage);

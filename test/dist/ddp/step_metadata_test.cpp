@@ -31,9 +31,10 @@ TEST_CASE_TEMPLATE("a message survives being summed with zeros, to the last bit"
     for (auto& piece : raw) piece = static_cast<std::uint16_t>(random());
     const auto message = std::bit_cast<StepMetadata>(raw);
     std::array<T, metadata_elements> sum{}, zeros{};
-    write<T>(message, sum);
+    to_elements<T>(message, sum);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = zeros[i] + sum[i] + zeros[i];
-    CHECK(std::bit_cast<std::array<std::uint16_t, metadata_elements>>(read<T>(sum)) == raw);
+    CHECK(std::bit_cast<std::array<std::uint16_t, metadata_elements>>(from_elements<T>(sum)) ==
+          raw);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-/// Random trainings with everything that DistributedDataParallel can be asked for, compared after each
-/// step with one process that trains on the union of the ranks' rows, on the cpu and without it.
+/// Random trainings with everything that DistributedDataParallel can be asked for, compared after
+/// each step with one process that trains on the union of the ranks' rows, on the cpu and without
+/// it.
 
 #include <algorithm>
 #include <cmath>

@@ -176,8 +176,8 @@ TEST_CASE("rendezvous: no descriptor is left for another connection") {
   const std::string address = "unix:" + folder / "rendezvous";
   const auto outcomes = test::run_processes(2, [&](int rank) {
     if (rank == 0) {
-      // The first error of a process costs descriptors: UndefinedBehaviorSanitizer opens a pipe when
-      // it looks a class up for the first time.
+      // The first error of a process costs descriptors: UndefinedBehaviorSanitizer opens a pipe
+      // when it looks a class up for the first time.
       CHECK_THROWS_AS(fail<CommError>("an error before the limit, number {}", rank), CommError);
       // One descriptor more, for the listener.
       const int next = Descriptor(::open("/dev/null", O_RDONLY)).get();

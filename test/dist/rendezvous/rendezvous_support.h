@@ -1,6 +1,6 @@
 #pragma once
-/// What the tests of the rendezvous share: options of a job's ranks, ranks on threads, an exchange that
-/// checks itself, and strangers.
+/// What the tests of the rendezvous share: options of a job's ranks, ranks on threads, an exchange
+/// that checks itself, and strangers.
 
 #include <algorithm>
 #include <functional>

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -39,6 +40,30 @@ TEST_CASE("a byte ring takes what fits, gives what is there, and wraps") {
   CHECK(out == numbers(0, 74));
   CHECK(producer.write({}) == 0);
   CHECK(consumer.read({}) == 0);
+}
+
+TEST_CASE("a faulty peer's counters never let a byte ring touch what lies outside") {
+  // The peer may store anything at any time: before and between calls, in both counters.
+  constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  for (const std::uint64_t wrong : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{64},
+                                    std::uint64_t{65}, std::uint64_t{1} << 40, most - 5, most}) {
+    CAPTURE(wrong);
+    struct {
+      Memory memory;
+      std::byte behind[4096]{};
+    } place;
+    auto* const counters = reinterpret_cast<std::uint64_t*>(&place.memory);
+    ByteRing producer(&place.memory, 64), consumer(&place.memory, 64);
+    const std::vector<std::byte> much = numbers(1, 1000);
+    std::vector<std::byte> taken(1000);
+    for (int k = 0; k < 4; ++k) {
+      counters[0] = counters[8] = wrong;  // written, and a cache line further on: read
+      CHECK(producer.write(much) <= 64);
+      counters[0] = counters[8] = wrong;
+      CHECK(consumer.read(taken) <= 64);
+    }
+    for (const std::byte byte : place.behind) REQUIRE(byte == std::byte{0});
+  }
 }
 
 TEST_CASE("a byte ring between two threads keeps every byte in order") {

@@ -41,7 +41,8 @@ std::vector<std::string> run_ranks(int size, double timeout,
   return errors;
 }
 
-/// Takes part in the exchange of addresses without listening; rank 0's address and the nonce before.
+/// Takes part in the exchange of addresses without listening; rank 0's address and the nonce
+/// before.
 std::string exchange_only(Rendezvous& rendezvous, const std::string& address) {
   const std::string nonce = rendezvous.rank() == 0 ? std::string(32, 't') : "";
   return rendezvous.all_gather("tcp addresses", nonce + address)[0];
