@@ -41,12 +41,8 @@ class ByteRing {
 
   /// Producer: puts in as many bytes as fit and returns their number.
   std::size_t write(std::span<const std::byte> from) {
-    std::size_t room = capacity_ - static_cast<std::size_t>(mine_ - seen_);
-    if (room < from.size()) {
-      seen_ = counters_->read.load(std::memory_order_acquire);
-      room = capacity_ - std::min(capacity_, static_cast<std::size_t>(mine_ - seen_));
-    }
-    const std::size_t count = std::min(room, from.size());
+    if (room() < from.size()) seen_ = counters_->read.load(std::memory_order_acquire);
+    const std::size_t count = std::min(room(), from.size());
     if (count == 0) return 0;
     const std::size_t at = static_cast<std::size_t>(mine_) & (capacity_ - 1);
     const std::size_t first = std::min(count, capacity_ - at);
@@ -79,6 +75,11 @@ class ByteRing {
     alignas(64) std::atomic<std::uint64_t> read{0};
   };
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+  /// Producer: how many bytes fit, as far as it knows. None, if the peer's counter makes no sense.
+  std::size_t room() const {
+    return capacity_ - std::min(capacity_, static_cast<std::size_t>(mine_ - seen_));
+  }
 
   Counters* counters_ = nullptr;
   std::byte* bytes_ = nullptr;
