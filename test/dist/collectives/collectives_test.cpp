@@ -214,6 +214,17 @@ TEST_CASE("threads: the memory of all streams together is bounded") {
   }
 }
 
+TEST_CASE("threads: memory can be allocated while calls are under way on some ranks") {
+  run(3, {.timeout = Seconds(5)}, [](Communicator& comm) {
+    const Tensor data = Tensor::full({300'000}, 1);  // more than the streams hold
+    Work work = comm.all_reduce(data, "under way");
+    if (comm.rank() != 1) work.wait();
+    const Tensor more = comm.allocate(10, DType::f32);
+    work.wait();
+    check<DataError>(data.data<float>()[299'999] == 3, "sum");
+  });
+}
+
 TEST_CASE("threads: a rank that gives up breaks its communicator and the others'") {
   std::vector<std::string> own;
   std::atomic<bool> aborted{false};  // until then the others do not join in: nothing can end well

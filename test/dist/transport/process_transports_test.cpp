@@ -325,6 +325,7 @@ TEST_CASE("process transports: kill -9 in the middle of collectives" *
             CHECK(outcome.signal == SIGKILL);
           } else {
             CHECK(outcome.kind == "peer");
+            CHECK(outcome.message.starts_with(fmt::format("[all_reduce] rank {}, #", r)));
             CHECK(contains(outcome.message, "rank " + std::to_string(victim) + " is gone"));
           }
           CHECK(outcome.seconds < 10);

@@ -149,6 +149,31 @@ TEST_CASE("world: a thread that has ended is not waited for in a communicator ma
   }
 }
 
+TEST_CASE("world: what breaks the communicator ends those who wait in a layer's") {
+  for (const bool aborts : {false, true}) {
+    CAPTURE(aborts);
+    std::atomic<int> told{0};
+    std::array<std::string, 3> seen;
+    run_threads(3, {.timeout = dist::Seconds(20)}, [&](World& world) {
+      std::string& mine = seen[dist::index(world.rank())];
+      try {
+        dist::Communicator& layers = world.layer_communicator();
+        layers.barrier("first").wait();
+        if (world.rank() != 1) layers.barrier("statistics").wait();
+        if (aborts) world.communicator().abort("rank 1 found a NaN");
+        world.communicator().barrier("alone").wait(dist::Seconds(0.1));
+      } catch (const CommError& error) {
+        mine = error.what();
+      }
+      ++told;
+      while (told < 3) std::this_thread::yield();  // the world does not end before
+    });
+    for (const std::size_t r : {0, 2})
+      CHECK(contains(seen[r],
+                     aborts ? "rank 1 found a NaN" : "rank 1 gave up in barrier #0 'alone'"));
+  }
+}
+
 TEST_CASE("world: ranks as processes") {
   for (const std::string transport : {"", "shm", "tcp"}) {
     for (const int size : {1, 2, 4}) {
