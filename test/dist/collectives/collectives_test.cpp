@@ -286,6 +286,36 @@ TEST_CASE("threads: a rank that leaves early is named by all who need it") {
   }
 }
 
+TEST_CASE("threads: a root notices that a rank has left while it sends, not by a timeout") {
+  const auto errors = on_threads(threads_transports(3), [&](int rank,
+                                                            std::unique_ptr<Transport> t) {
+    HostCommunicator comm(std::move(t));
+    if (rank == 1) return;
+    comm.broadcast(Tensor::zeros({300'000}), 0, "weights").wait();  // more than the stream holds
+  });
+  CHECK(message_of(errors[0]) == "[broadcast] rank 0, #0 'weights': rank 1 left");
+}
+
+TEST_CASE("threads: a call that has ended keeps no memory") {
+  run(2, {}, [](Communicator& comm) {
+    const Tensor data = Tensor::zeros({10}), part = Tensor::zeros({5});
+    comm.all_reduce(data, "whole").wait();
+    comm.all_gather(part, data, "parts").wait();
+    check<Error>(data.storage().unique() && part.storage().unique(), "somebody holds them");
+  });
+}
+
+TEST_CASE("threads: allocate waits no longer than the join timeout") {
+  const auto errors = on_threads(threads_transports(2, {.join_timeout = Seconds(0.1)}),
+                                 [&](int rank, std::unique_ptr<Transport> t) {
+                                   HostCommunicator comm(std::move(t));
+                                   if (rank == 0) comm.allocate(8, DType::f32);
+                                   if (rank == 1) comm.barrier("end").wait();
+                                 });
+  CHECK(message_of(errors[0]).find("timed out after 0.1 s: rank 1 is missing") !=
+        std::string::npos);
+}
+
 TEST_CASE("threads: ranks that finish at different times do not disturb each other") {
   for (int repeat = 0; repeat < 20; ++repeat) {
     run(4, {}, [](Communicator& comm) {
