@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/core/digest.h"
 
 namespace lockstep {
 
@@ -74,6 +75,15 @@ void Parameter::place_gradient(Tensor slot) const {
   }
   state_->slot = std::move(slot);
   zero_grad();
+}
+
+std::string parameter_digest(const std::vector<Parameter>& parameters) {
+  Digest digest;
+  for (const Parameter& parameter : parameters) {
+    const Tensor value = parameter.value().to(Device{});
+    digest.add({value.raw(), value.bytes()});
+  }
+  return Digest::hex(digest.value());
 }
 
 }  // namespace lockstep

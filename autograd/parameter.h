@@ -105,6 +105,9 @@ class Parameter {
   std::shared_ptr<detail::ParameterState> state_;
 };
 
+/// The SHA-256 of all values, in order, as raw little-endian bytes: replicas have the same.
+std::string parameter_digest(const std::vector<Parameter>& parameters);
+
 /// A tensor of a model that is not trained (running statistics), with its name.
 struct Buffer {
   std::string name;

@@ -165,8 +165,8 @@ std::vector<Moment> train(const std::vector<Indices>& shards, const cli::DeviceO
     model.to(device);
     optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
     const auto note = [&](std::string name) {  // collective
-      Moment moment{std::move(name), dist::gather_text(world.communicator(),
-                                                       dist::parameter_digest(model.parameters()))};
+      Moment moment{std::move(name),
+                    dist::gather_text(world.communicator(), parameter_digest(model.parameters()))};
       if (world.rank() == 0) moments.push_back(std::move(moment));
     };
     note("as each rank made it");

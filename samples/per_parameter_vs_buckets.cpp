@@ -67,7 +67,7 @@ class Training {
 
   /// Collective: every replica's, on every rank.
   std::vector<std::string> digests(const World& world) const {
-    return dist::gather_text(world.communicator(), dist::parameter_digest(parameters_));
+    return dist::gather_text(world.communicator(), parameter_digest(parameters_));
   }
   const std::string& cap() const { return cap_; }
   const dist::GradientBuckets& buckets() const { return ddp_.buckets(); }

@@ -152,7 +152,7 @@ Outcome train(const Setup& setup, std::int64_t every, const Schedule& slow, cons
   for (const double seconds : ddp.statistics().wait_seconds)
     outcome.wait_ms.push_back(per_step * seconds);
   if (look) evaluate(model, setup, outcome);
-  outcome.digests = dist::gather_text(communicator, dist::parameter_digest(model.parameters()));
+  outcome.digests = dist::gather_text(communicator, parameter_digest(model.parameters()));
   return outcome;
 }
 

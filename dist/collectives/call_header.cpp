@@ -28,9 +28,8 @@ std::string describe(const CallHeader& header) {
     return text + fmt::format(" from root {}", header.root);
   if (header.algorithm != Algorithm::automatic)  // MPI's choice is not known
     text += fmt::format(" ({})", name_of(header.algorithm));
-  if (header.region != RegionPlace::none) {
+  if (header.region != RegionPlace::none)
     text += fmt::format(" at byte {} of region {}", header.offset, header.region);
-  }
   return text;
 }
 

@@ -4,8 +4,6 @@
 #include <exception>
 #include <sstream>
 
-#include "lockstep/core/digest.h"
-
 namespace lockstep::dist {
 namespace {
 
@@ -54,15 +52,6 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
     fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
                      what, r, item, mine, other, r);
   }
-}
-
-std::string parameter_digest(const std::vector<Parameter>& parameters) {
-  Digest digest;
-  for (const Parameter& parameter : parameters) {
-    const Tensor value = parameter.value().to(Device{});
-    digest.add({value.raw(), value.bytes()});
-  }
-  return Digest::hex(digest.value());
 }
 
 void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {

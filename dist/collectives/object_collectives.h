@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/autograd/parameter.h"
 #include "lockstep/dist/collectives/communicator.h"
 
 namespace lockstep::dist {
@@ -22,9 +21,6 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
 /// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
 /// text, which has one line per item. Collective.
 void check_same(Communicator& communicator, std::string_view what, std::string_view text);
-
-/// The SHA-256 of all values, in order, as raw little-endian bytes.
-std::string parameter_digest(const std::vector<Parameter>& parameters);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
 /// throws, every rank throws: rank 0 the same exception, the others a StateError with its message.

@@ -39,16 +39,14 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
     if (m.already_reduced != metadata[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "
-          "zeroed: "
-          "zero_grad() on all ranks or on none",
+          "zeroed: zero_grad() on all ranks or on none",
           m.already_reduced ? r : 0, m.already_reduced ? 0 : r);
     if (m.kind != Contribution::Divisor::none &&
         (m.kind != first.kind || m.divisor != first.divisor))
       return fmt::format(
           "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
           "batch ahead? (A window of several backwards sums its weights: there, ranks with a "
-          "single "
-          "backward must give Weight{{n}}, without a total.)",
+          "single backward must give Weight{{n}}, without a total.)",
           source, describe(first), r, describe(m));
   }
   return "";

@@ -77,9 +77,8 @@ std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, 
   if (shared && !std::getenv("NCCL_HOSTID"))
     fail<UsageError>(
         "[nccl] ranks {} and {} share a GPU, and NCCL needs one for each rank: use --transport "
-        "ipc. "
-        "(For experiments only: a different NCCL_HOSTID for each process, with NCCL_NET=Socket "
-        "NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1.)",
+        "ipc. (For experiments only: a different NCCL_HOSTID for each process, with "
+        "NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1.)",
         (*shared)[0], (*shared)[1]);
   return nccl_engine(kind, device, host);
 }

@@ -163,15 +163,13 @@ std::string meeting_point(const Getenv& get, const LaunchInfo& launch) {
   const char* address = get("MASTER_ADDR");
   check<UsageError>(
       address && get("MASTER_PORT"),
-      "[environment] {} started {} ranks on several machines, but MASTER_ADDR and "
-      "MASTER_PORT are not set: set LOCKSTEP_RENDEZVOUS=host:port, a free port of rank 0's "
-      "machine",
+      "[environment] {} started {} ranks on several machines, but MASTER_ADDR and MASTER_PORT are "
+      "not set: set LOCKSTEP_RENDEZVOUS=host:port, a free port of rank 0's machine",
       launch.launcher, launch.size);
   const int port = number(get, "MASTER_PORT", "MASTER_ADDR");
   check<UsageError>(
       port > 0 && port < std::numeric_limits<std::uint16_t>::max(),
-      "[environment] MASTER_PORT must be from 1 to 65534 (the port after it is used), "
-      "got {}",
+      "[environment] MASTER_PORT must be from 1 to 65534 (the port after it is used), got {}",
       port);
   return fmt::format("{}:{}", address, port + 1);
 }

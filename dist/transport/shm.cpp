@@ -110,7 +110,12 @@ class ShmTransport final : public MemoryTransport {
   std::string_view name() const override { return "shm"; }
   SharedRegion allocate(std::size_t bytes) override {
     presence_.check_aborted();
-    return share_memory(*rendezvous_, "allocate", bytes);
+    try {
+      return share_memory(*rendezvous_, "allocate", bytes);
+    } catch (const PeerError&) {
+      presence_.check_aborted();  // who is missed may have left because it read the reason here
+      throw;
+    }
   }
   void abort(std::string_view reason) noexcept override {
     MemoryTransport::abort(reason);

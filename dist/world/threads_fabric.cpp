@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "lockstep/core/gpu/gpu.h"
@@ -15,7 +16,8 @@ using Transports = std::vector<std::unique_ptr<Transport>>;
 /// What the ranks of one group share. The rank that comes first makes what all of them take.
 class Meeting {
  public:
-  Meeting(int size_, const FabricOptions& options_) : size(size_), options(options_) {}
+  Meeting(int size_, const FabricOptions& options_)
+      : size(size_), options(options_), left_(index(size_)) {}
 
   const int size;
   const FabricOptions options;
@@ -24,9 +26,26 @@ class Meeting {
   std::unique_ptr<Transport> take(int number, int rank) {
     const std::lock_guard lock(mutex_);
     Transports& transports = connections_[number];
-    if (transports.empty())
+    if (transports.empty()) {
       transports = threads_transports(size, {.join_timeout = options.communicator.timeout});
+      for (std::size_t r = 0; r < left_.size(); ++r)
+        if (left_[r]) transports[r].reset();
+      if (!aborted_.empty()) transports[index(rank)]->abort(aborted_);
+    }
     return std::move(transports[index(rank)]);
+  }
+
+  // Connections that a rank will not come to. The others must not wait for it there.
+  void leave(int rank) {
+    const std::lock_guard lock(mutex_);
+    left_[index(rank)] = true;
+    for (auto& [number, transports] : connections_) transports[index(rank)].reset();
+  }
+  void abort(int rank, std::string_view reason) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [number, transports] : connections_)
+      if (transports[index(rank)]) transports[index(rank)]->abort(reason);
+    if (aborted_.empty()) aborted_ = reason;
   }
 
   /// The meeting of the group with these members in the `number`-th split.
@@ -40,6 +59,8 @@ class Meeting {
  private:
   std::mutex mutex_;
   std::map<int, Transports> connections_;
+  std::vector<bool> left_;  // by rank
+  std::string aborted_;     // why a rank gave up; empty: none did
   std::map<std::pair<int, int>, std::shared_ptr<Meeting>> groups_;
 };
 
@@ -47,6 +68,7 @@ class ThreadsFabric final : public Fabric {
  public:
   ThreadsFabric(std::shared_ptr<Meeting> meeting, int rank)
       : meeting_(std::move(meeting)), rank_(rank) {}
+  ~ThreadsFabric() override { meeting_->leave(rank_); }
 
   int rank() const override { return rank_; }
   int size() const override { return meeting_->size; }
@@ -64,7 +86,12 @@ class ThreadsFabric final : public Fabric {
                                            static_cast<int>(place));
   }
 
-  void abort(std::string_view) noexcept override {}  // no rank waits in connect() or split()
+  void abort(std::string_view reason) noexcept override {
+    try {
+      meeting_->abort(rank_, reason);
+    } catch (const std::exception&) {  // no memory: the others see that this rank left
+    }
+  }
 
  private:
   std::shared_ptr<Meeting> meeting_;

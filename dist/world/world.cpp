@@ -141,7 +141,7 @@ void World::abort(std::string_view reason) const noexcept { membership_->abort(r
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
   check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
-  const auto fabrics = dist::threads_fabrics(size, fabric_options(options));
+  auto fabrics = dist::threads_fabrics(size, fabric_options(options));
   const std::string transport = host_transport(options);
   check<UsageError>(transport.empty() || transport == "threads",
                     "[world] ranks as threads use transport threads, got '{}'", options.transport);
@@ -162,7 +162,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       if (world) world->abort(reason);
     };
     try {
-      world = World(std::make_shared<World::Membership>(fabrics[dist::index(rank)], rank, size));
+      world = World(
+          std::make_shared<World::Membership>(std::move(fabrics[dist::index(rank)]), rank, size));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));

@@ -16,8 +16,7 @@ std::vector<Tensor> gradients_of(std::string_view operation,
   for (const Parameter& parameter : parameters) {
     check<StateError>(
         parameter.managed() == parameters[0].managed(),
-        "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them "
-        "apart",
+        "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them apart",
         operation, parameters[0].name(), parameter.name());
     check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
                       "[{}] an optimizer may have stepped on '{}' during backward "

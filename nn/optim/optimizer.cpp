@@ -45,9 +45,8 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
   }
   check<StateError>(
       own || !managed || synchronizations != synchronizations_,
-      "[step] nothing was synchronized since the last step: no loss has reached '{}' "
-      "or another parameter on this rank. If that is right, call synchronize() in the "
-      "place of backward",
+      "[step] nothing was synchronized since the last step: no loss has reached '{}' or another "
+      "parameter on this rank. If that is right, call synchronize() in the place of backward",
       all_.empty() ? "" : all_.front().name());
   return synchronizations;
 }

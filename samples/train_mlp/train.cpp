@@ -124,7 +124,7 @@ class LossLog {
 };
 
 std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const World& world) {
-  const std::string mine = fmt::format("{} {}", ::getpid(), dist::parameter_digest(parameters));
+  const std::string mine = fmt::format("{} {}", ::getpid(), parameter_digest(parameters));
   std::vector<Replica> all;
   for (const std::string& text : dist::gather_text(world.communicator(), mine)) {
     const std::size_t space = text.find(' ');

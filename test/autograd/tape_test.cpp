@@ -387,4 +387,6 @@ TEST_CASE("gradients are written straight into memory placed by others") {
   CHECK(bucket.data<float>()[17] == 4);
   CHECK(w.gradient().raw() == bucket.raw() + 64);
   CHECK_THROWS_AS(w.place_gradient(bucket.slice(0, 3)), ShapeError);
+  w.place_gradient(bucket.slice(0, 2));  // what the old place held is lost, not added to this one
+  CHECK(w.gradient_state() == GradientState::nothing);
 }

@@ -19,7 +19,7 @@ inline void print_learned(nn::Module& model, const data::Dataset& set) {
   for (std::size_t i = 0; i < labels.size(); ++i) right += guesses[i] == labels[i];
   fmt::print("{}\n",
              fmt::format("accuracy={:.4f} digest={}", right / static_cast<double>(set.size()),
-                         dist::parameter_digest(model.parameters())));
+                         parameter_digest(model.parameters())));
 }
 
 }  // namespace lockstep::test

@@ -65,7 +65,7 @@ Result train(int ranks, const How& how) {
         graph();
       else
         step();
-    const std::string digest = dist::parameter_digest(model.parameters());
+    const std::string digest = parameter_digest(model.parameters());
     for (const std::string& other : dist::gather_text(world.communicator(), digest))
       check<Error>(other == digest, "replicas differ: {} and {}", other, digest);
     const Tensor loss = last.to(Device{}).clone();

@@ -101,8 +101,7 @@ TEST_CASE("under DDP the clipped gradients have the same bits on every rank, for
           optimizer.step();
           optimizer.zero_grad();
         }
-        const auto all =
-            dist::gather_text(world.communicator(), dist::parameter_digest(parameters));
+        const auto all = dist::gather_text(world.communicator(), parameter_digest(parameters));
         for (const std::string& other : all) check<Error>(other == all[0], "replicas differ");
         if (world.rank() == 0) digest = all[0];
       });

@@ -88,7 +88,7 @@ inline void expect_same_values(nn::Module& model, nn::Module& expected, double t
 
 /// Bit for bit. Collective.
 inline bool replicas_agree(Communicator& communicator, const std::vector<Parameter>& parameters) {
-  const auto digests = dist::gather_text(communicator, dist::parameter_digest(parameters));
+  const auto digests = dist::gather_text(communicator, parameter_digest(parameters));
   return std::ranges::count(digests, digests[0]) == communicator.size();
 }
 

@@ -82,7 +82,7 @@ std::string trained(Communicator& communicator, double cap_mb) {
     optimizer.step();
   }
   expect(replicas_agree(communicator, model.parameters()), "replicas differ");
-  return dist::parameter_digest(model.parameters());
+  return parameter_digest(model.parameters());
 }
 
 std::string trained_on_threads(const char* comm, double cap_mb) {

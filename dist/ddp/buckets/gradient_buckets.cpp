@@ -118,9 +118,8 @@ std::size_t GradientBuckets::bytes() const {
 }
 
 std::size_t GradientBuckets::largest() const {
-  std::size_t largest = 0;
-  for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.wire.bytes());
-  return largest;
+  const auto bytes = [](const Bucket& bucket) { return bucket.wire.bytes(); };
+  return buckets_.empty() ? 0 : bytes(*std::ranges::max_element(buckets_, {}, bytes));
 }
 
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {

@@ -32,20 +32,16 @@ class Compress final : public CommunicationHook {
   }
 
   Work reduce(const BucketView& bucket, Communicator& communicator) override {
-    const Tensor& wire = place(bucket);
+    const Tensor& wire = places_[index(bucket.index)];
     cast(bucket.memory, wire);
     return communicator.all_reduce(wire, bucket.name);
   }
 
   void complete(const BucketView& bucket, Communicator&) override {
-    cast(place(bucket), bucket.memory);
+    cast(places_[index(bucket.index)], bucket.memory);
   }
 
  private:
-  const Tensor& place(const BucketView& bucket) const {
-    return places_[static_cast<std::size_t>(bucket.index)];
-  }
-
   /// The memory of all buckets on one device: as large in every layout.
   struct Wire {
     Device device;

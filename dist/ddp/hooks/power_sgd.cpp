@@ -149,7 +149,7 @@ void PowerSgd::prepare(std::span<const BucketView> views, Communicator& communic
 
 Work PowerSgd::reduce(const BucketView& view, Communicator& communicator) {
   if (view.index == 0) ++step_;
-  Bucket& bucket = buckets_[static_cast<std::size_t>(view.index)];
+  Bucket& bucket = buckets_[index(view.index)];
   if (!compresses()) return send_whole(bucket, view, communicator);
   for (const Bucket::Plain& plain : bucket.plain) plain.copy.copy_from(plain.gradient);
   for (const Bucket::Low& low : bucket.low) {
@@ -161,7 +161,7 @@ Work PowerSgd::reduce(const BucketView& view, Communicator& communicator) {
 }
 
 void PowerSgd::complete(const BucketView& view, Communicator& communicator) {
-  Bucket& bucket = buckets_[static_cast<std::size_t>(view.index)];
+  Bucket& bucket = buckets_[index(view.index)];
   if (!compresses()) return receive_whole(bucket, view);
   bucket.first.copy_back();
   for (const Bucket::Plain& plain : bucket.plain) plain.gradient.copy_from(plain.copy);
@@ -206,37 +206,31 @@ void PowerSgd::skipped() {
 }
 
 std::vector<std::int64_t> orthonormalize(const Tensor& p) {
-  const std::int64_t m = p.size(0), r = p.size(1);
+  const auto m = static_cast<std::size_t>(p.size(0)), r = static_cast<std::size_t>(p.size(1));
   const Tensor host = p.to(Device{});
   std::vector<std::int64_t> empty;
   visit_floating("orthonormalize", p.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    // Columns one after another, in f64.
-    std::vector<double> columns(static_cast<std::size_t>(m * r));
-    const auto column = [&](std::int64_t c) {
-      return std::span(columns).subspan(static_cast<std::size_t>(c * m),
-                                        static_cast<std::size_t>(m));
-    };
-    const auto dot = [](std::span<const double> a, std::span<const double> b) {
+    std::vector<std::vector<double>> columns(r, std::vector<double>(m));
+    const auto at = [&](std::size_t k) -> double& { return columns[k % r][k / r]; };
+    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
       return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
     };
-    for (std::int64_t k = 0; k < m * r; ++k)
-      column(k % r)[static_cast<std::size_t>(k / r)] = static_cast<double>(host.data<T>()[k]);
-    for (std::int64_t c = 0; c < r; ++c) {
-      const std::span<double> now = column(c);
+    for (std::size_t k = 0; k < m * r; ++k) at(k) = static_cast<double>(host.data<T>()[k]);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      std::vector<double>& now = columns[c];
       const double before = std::sqrt(dot(now, now));
       for (int pass = 0; pass < 2; ++pass)  // the second removes what rounding left
-        for (std::int64_t other = 0; other < c; ++other) {
-          const double along = dot(now, column(other));
-          for (std::size_t i = 0; i < now.size(); ++i) now[i] -= along * column(other)[i];
+        for (std::size_t other = 0; other < c; ++other) {
+          const double along = dot(now, columns[other]);
+          for (std::size_t i = 0; i < now.size(); ++i) now[i] -= along * columns[other][i];
         }
       const double length = std::sqrt(dot(now, now));
       const bool is_empty = length <= 16 * std::numeric_limits<T>::epsilon() * before;
       for (double& x : now) x = is_empty ? 0 : x / length;
-      if (is_empty) empty.push_back(c);
+      if (is_empty) empty.push_back(static_cast<std::int64_t>(c));
     }
-    for (std::int64_t k = 0; k < m * r; ++k)
-      host.data<T>()[k] = static_cast<T>(column(k % r)[static_cast<std::size_t>(k / r)]);
+    for (std::size_t k = 0; k < m * r; ++k) host.data<T>()[k] = static_cast<T>(at(k));
   });
   if (p.device() != Device{}) p.copy_from(host);
   return empty;

@@ -214,6 +214,17 @@ TEST_CASE("threads: the memory of all streams together is bounded") {
   }
 }
 
+TEST_CASE("threads: memory can be allocated while calls are under way on some ranks") {
+  run(3, {.timeout = Seconds(5)}, [](Communicator& comm) {
+    const Tensor data = Tensor::full({300'000}, 1);  // more than the streams hold
+    Work work = comm.all_reduce(data, "under way");
+    if (comm.rank() != 1) work.wait();
+    const Tensor more = comm.allocate(10, DType::f32);
+    work.wait();
+    check<DataError>(data.data<float>()[299'999] == 3, "sum");
+  });
+}
+
 TEST_CASE("threads: a rank that gives up breaks its communicator and the others'") {
   std::vector<std::string> own;
   std::atomic<bool> aborted{false};  // until then the others do not join in: nothing can end well
@@ -273,6 +284,36 @@ TEST_CASE("threads: a rank that leaves early is named by all who need it") {
       }
     }
   }
+}
+
+TEST_CASE("threads: who only sends notices that the receiver has left") {
+  const auto errors =
+      on_threads(threads_transports(2), [&](int rank, std::unique_ptr<Transport> transport) {
+        const std::vector<std::byte> bytes(1000);
+        const Seconds end = transport->now() + Seconds(10);
+        while (rank == 0 && transport->now() < end) transport->send(1, bytes);
+      });
+  CHECK(message_of(errors[0]) == "rank 1 left");
+}
+
+TEST_CASE("threads: a call that has ended keeps no memory") {
+  run(2, {}, [](Communicator& comm) {
+    const Tensor data = Tensor::zeros({10}), part = Tensor::zeros({5});
+    comm.all_reduce(data, "whole").wait();
+    comm.all_gather(part, data, "parts").wait();
+    check<Error>(data.storage().unique() && part.storage().unique(), "somebody holds them");
+  });
+}
+
+TEST_CASE("threads: allocate waits no longer than the join timeout") {
+  const auto errors = on_threads(threads_transports(2, {.join_timeout = Seconds(0.1)}),
+                                 [&](int rank, std::unique_ptr<Transport> t) {
+                                   HostCommunicator comm(std::move(t));
+                                   if (rank == 0) comm.allocate(8, DType::f32);
+                                   if (rank == 1) comm.barrier("end").wait();
+                                 });
+  CHECK(message_of(errors[0]).find("timed out after 0.1 s: rank 1 is missing") !=
+        std::string::npos);
 }
 
 TEST_CASE("threads: ranks that finish at different times do not disturb each other") {

@@ -44,6 +44,17 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
                      "2000000.0 us\n"));
 }
 
+TEST_CASE("the end of a call that is forgotten is not taken for that of a later one") {
+  FlightRecorder recorder(2);
+  for (std::uint64_t k = 0; k < FlightRecorder::remembered + 4; ++k) {
+    CallHeader header{.operation = Operation::all_reduce, .sequence = k, .count = 10};
+    recorder.called(header, Seconds(0));
+  }
+  recorder.finished(3, Seconds(1));  // its entry is now that of call 67
+  CHECK(recorder.text(Seconds(2)).find("done") == std::string::npos);
+  CHECK(recorder.last_seen(1) == "this rank last finished #3; rank 1 was never heard from");
+}
+
 TEST_CASE("a rank that does not come to allocate is named") {
   const SimReport report =
       simulate({.size = 3, .faults = {{1, 1, SimFault::Kind::stall, Seconds(1000)}}},

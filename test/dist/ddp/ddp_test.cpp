@@ -31,8 +31,8 @@ TEST_CASE("rank 0's parameters and buffers start every replica") {
       const dist::DistributedDataParallel ddp({w}, {buffer}, world);
       check<Error>(w.value().to_vector<float>() == std::vector<float>{10, 10, 10}, "parameters");
       check<Error>(buffer.value.to_vector<float>() == std::vector<float>{20, 20}, "buffers");
-      check<Error>(dist::parameter_digest({w}) ==
-                       dist::gather_text(world.communicator(), dist::parameter_digest({w}))[0],
+      check<Error>(parameter_digest({w}) ==
+                       dist::gather_text(world.communicator(), parameter_digest({w}))[0],
                    "digests");
     });
 }

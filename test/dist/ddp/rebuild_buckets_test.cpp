@@ -138,7 +138,11 @@ TEST_CASE(
   run_threads(3, {}, [](World& world) {
     const FourLayers net, alone;
     optim::SGD local(net.all, {.lr = 0.5}), reference(alone.all, {.lr = 0.5});
-    DistributedDataParallel ddp(net.all, {}, world);
+    const Buffer floating{"mean", Tensor::zeros({2})},
+        count{"count", Tensor::zeros({1}, DType::i64)};
+    DistributedDataParallel ddp(net.all, {floating, count}, world);
+    floating.value.copy_from(Tensor::full({2}, 3 * world.rank()));
+    count.value.copy_from(Tensor::full({1}, 5 + world.rank(), DType::i64));
     for (int step = 0; step < 3; ++step) {
       {
         const NoSync scope = ddp.no_sync();
@@ -172,6 +176,9 @@ TEST_CASE(
     check<Error>(gather_text(world.communicator(), parameter_digest(net.all))[0] ==
                      parameter_digest(net.all),
                  "the replicas differ");
+    check<Error>(floating.value.to_vector<float>() == std::vector<float>{3, 3},
+                 "the buffers' mean");
+    check<Error>(count.value.item() == 5, "a count is rank 0's, not {}", count.value.item());
     // Training goes on as ever.
     Tape tape;
     tape.backward(net.loss(world.rank(), 9));

@@ -223,6 +223,16 @@ TEST_CASE("simulated: a stall shorter than the timeout is survived, a longer one
   }
 }
 
+TEST_CASE("simulated: a call may take longer than the timeout while bytes move") {
+  const SimOptions sim{.size = 3, .max_delay = Seconds(2)};
+  const SimReport report = simulate(sim, [](int, std::unique_ptr<Transport> transport) {
+    HostCommunicator comm(std::move(transport), {.timeout = Seconds(10)});
+    exercise_all_reduce<float>(comm, Tensor::zeros({50'000}));
+  });
+  for (const auto& error : report.errors) CHECK(message_of(error) == "");
+  CHECK(report.end > Seconds(20));
+}
+
 TEST_CASE("simulated: allocate names a rank that is gone, and differing sizes") {
   const SimOptions sim{.size = 3, .faults = {{2, 1, SimFault::Kind::lost, {}}}};
   const SimReport lost = simulate(sim, [](int, std::unique_ptr<Transport> transport) {

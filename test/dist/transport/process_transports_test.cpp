@@ -300,6 +300,21 @@ TEST_CASE("process transports: the reason for giving up reaches everybody") {
   }
 }
 
+TEST_CASE("process transports: the reason reaches who waits in allocate, though nobody leaves") {
+  const auto outcomes = run("shm", 3, [&](std::unique_ptr<Transport> transport) {
+    if (transport->rank() != 1) {
+      transport->allocate(100);
+      return;
+    }
+    transport->abort("rank 1 found a NaN");
+    ::usleep(500'000);
+  });
+  for (const std::size_t r : {0, 2}) {
+    CHECK(outcomes[r].message == "rank 1 found a NaN");
+    CHECK(outcomes[r].seconds < 5);
+  }
+}
+
 TEST_CASE("process transports: kill -9 in the middle of collectives" *
           doctest::test_suite("slow")) {
   for (const std::string name : {"shm", "tcp"}) {
@@ -325,6 +340,7 @@ TEST_CASE("process transports: kill -9 in the middle of collectives" *
             CHECK(outcome.signal == SIGKILL);
           } else {
             CHECK(outcome.kind == "peer");
+            CHECK(outcome.message.starts_with(fmt::format("[all_reduce] rank {}, #", r)));
             CHECK(contains(outcome.message, "rank " + std::to_string(victim) + " is gone"));
           }
           CHECK(outcome.seconds < 10);

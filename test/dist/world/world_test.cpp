@@ -5,8 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <optional>
+#include <thread>
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/dist/rendezvous/socket.h"
@@ -100,6 +103,75 @@ TEST_CASE("world: one that ends by an exception takes the others along") {
   };
   CHECK_THROWS_AS(run_threads(2, {}, body), int);
   CHECK(contains(seen, "rank 0 failed"));
+}
+
+// A layer's communicator is made when the first layer needs it: a rank that has ended before that
+// has no part in it.
+TEST_CASE("world: a thread that has ended is not waited for in a communicator made later") {
+  const JoinOptions options{.timeout = dist::Seconds(20)};
+  for (const std::string end : {"throws", "aborts", "leaves"}) {
+    CAPTURE(end);
+    std::atomic<int> split{0}, told{0};
+    std::array<std::string, 3> seen;
+    const auto await = [](const std::atomic<int>& count, int ranks) {
+      while (count < ranks) std::this_thread::yield();
+    };
+    const auto body = [&](World& world) {
+      const std::optional<World> group = world.split(0);
+      ++split;
+      await(split, 3);
+      if (world.rank() == 1) {
+        if (end == "leaves") return;
+        if (end == "throws") fail<DataError>("a label out of range");
+        world.abort("rank 1 had enough");
+        group->abort("rank 1 had enough");
+        await(told, 2);
+        return;
+      }
+      for (const bool of_group : {false, true}) try {
+          (of_group ? *group : world).layer_communicator().barrier("statistics").wait();
+        } catch (const CommError& error) {
+          seen[dist::index(world.rank())] += error.what();
+        }
+      ++told;
+    };
+    const auto start = std::chrono::steady_clock::now();
+    if (end == "throws")
+      CHECK_THROWS_WITH_AS(run_threads(3, options, body), "a label out of range", DataError);
+    else
+      run_threads(3, options, body);
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+    const std::string why = end == "aborts"   ? "rank 1 had enough"
+                            : end == "leaves" ? "rank 1 left"
+                                              : "rank 1";
+    CHECK(contains(seen[0], why));
+    CHECK(contains(seen[2], why));
+  }
+}
+
+TEST_CASE("world: what breaks the communicator ends those who wait in a layer's") {
+  for (const bool aborts : {false, true}) {
+    CAPTURE(aborts);
+    std::atomic<int> told{0};
+    std::array<std::string, 3> seen;
+    run_threads(3, {.timeout = dist::Seconds(20)}, [&](World& world) {
+      std::string& mine = seen[dist::index(world.rank())];
+      try {
+        dist::Communicator& layers = world.layer_communicator();
+        layers.barrier("first").wait();
+        if (world.rank() != 1) layers.barrier("statistics").wait();
+        if (aborts) world.communicator().abort("rank 1 found a NaN");
+        world.communicator().barrier("alone").wait(dist::Seconds(0.1));
+      } catch (const CommError& error) {
+        mine = error.what();
+      }
+      ++told;
+      while (told < 3) std::this_thread::yield();  // the world does not end before
+    });
+    for (const std::size_t r : {0, 2})
+      CHECK(contains(seen[r],
+                     aborts ? "rank 1 found a NaN" : "rank 1 gave up in barrier #0 'alone'"));
+  }
 }
 
 TEST_CASE("world: ranks as processes") {
