@@ -58,7 +58,7 @@ HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
 }
 
 void HostCommunicator::relax(unsigned round, bool) {
-  gpu::nudge();  // some drivers start work only when they are asked about it
+  gpu::nudge();  // in the simulator: lets this rank's streams move on meanwhile
   transport_->relax(round);
 }
 

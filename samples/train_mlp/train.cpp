@@ -17,13 +17,17 @@ namespace {
 
 using namespace lockstep;
 
-std::vector<std::int64_t> widths(const Options& options, const data::Dataset& train) {
-  const std::int64_t pixels = train.images.size(1);
-  if (options.layers.empty()) return {pixels, 128, 64, 10};
-  check<DataError>(options.layers.front() == pixels,
+/// The widths of the layers. Checks the data against them, before anything is built.
+std::vector<std::int64_t> widths(const Options& options, const data::TrainTest& set) {
+  const std::int64_t pixels = set.train.images.size(1);
+  std::vector<std::int64_t> layers = options.layers;
+  if (layers.empty()) layers = {pixels, 128, 64, 10};
+  check<DataError>(layers.front() == pixels,
                    "--layers: the first layer has {} inputs, but the images in '{}' have {} pixels",
-                   options.layers.front(), options.data, pixels);
-  return options.layers;
+                   layers.front(), options.data, pixels);
+  data::check_labels(set.train, layers.back());
+  data::check_labels(set.test, layers.back());
+  return layers;
 }
 
 nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
@@ -180,7 +184,7 @@ Training::Training(const Options& options, const World& world)
     : options_(options),
       world_(world),
       set_(load(options)),
-      layers_(widths(options, set_.train)),
+      layers_(widths(options, set_)),
       device_(options.device.choose(world.local_rank())),
       model_(seeded_model(options, layers_, device_)),
       parameters_(model_.parameters()),
@@ -190,8 +194,6 @@ Training::Training(const Options& options, const World& world)
             .rebuild_buckets = options.plan == "ready",
             .hook = make_hook(options.hook)}),
       progress_(world.rank() == 0, options.epochs) {
-  data::check_labels(set_.train, layers_.back());
-  data::check_labels(set_.test, layers_.back());
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
   begin_progress();

@@ -79,6 +79,11 @@ TEST_CASE("run_main: exit codes and one line on stderr") {
 
   CHECK(run_child([]() -> int { throw std::bad_alloc(); }).err == "error: out of memory\n");
   CHECK(run_child([]() -> int { throw std::out_of_range("that"); }).err == "error: that\n");
+  CHECK(run_child([]() -> int { throw std::out_of_range(""); }).err ==
+        "error: an error without a message\n");
+  const Outcome number = run_child([]() -> int { throw 42; });
+  CHECK(number.code == 1);
+  CHECK(number.err == "error: an error of no known kind\n");
 }
 
 TEST_CASE("run_main: a message with newlines or escape codes stays one line") {
