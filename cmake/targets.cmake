@@ -7,6 +7,9 @@ file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOL
 
 # Warnings, and what the sanitizers need, for C++ and for the host side of CUDA alike.
 set(warnings -Wall -Wextra -Wshadow)
+if(CMAKE_UNITY_BUILD)  # several sources are then one: a name of one hides another's, lawfully
+  list(APPEND warnings -Wno-shadow -Wno-subobject-linkage)
+endif()
 if(LOCKSTEP_WERROR)
   list(APPEND warnings -Werror)
 endif()

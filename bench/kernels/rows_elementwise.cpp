@@ -13,7 +13,7 @@ using kernels::Binary;
 using kernels::Unary;
 
 using Inputs = const std::vector<Values>&;
-constexpr double tolerance = 1e-5;  // a few roundings of f32, and those of exp and log
+constexpr double elementwise_tolerance = 1e-5;  // a few roundings of f32, and those of exp and log
 
 double apply(Unary op, double x) {
   switch (op) {
@@ -65,7 +65,7 @@ Row unary(Unary op, Scale scale) {
             const auto expected = [op](Inputs in, std::int64_t i) { return apply(op, in[0][i]); };
             return {.run = [=] { kernels::unary(op, x, y); },
                     .inputs = {x},
-                    .outputs = {{y, expected, 1, tolerance}}};
+                    .outputs = {{y, expected, 1, elementwise_tolerance}}};
           }};
 }
 
@@ -84,7 +84,7 @@ Row unary_backward(Unary op, Scale scale) {
             };
             return {.run = [=] { kernels::unary_backward(op, dy, saved, dx, false); },
                     .inputs = {dy, saved},
-                    .outputs = {{dx, expected, 1, tolerance}}};
+                    .outputs = {{dx, expected, 1, elementwise_tolerance}}};
           }};
 }
 
@@ -102,7 +102,7 @@ Row binary(Binary op, Scale scale) {
             };
             return {.run = [=] { kernels::binary(op, a, b, out); },
                     .inputs = {a, b},
-                    .outputs = {{out, expected, 1, tolerance}}};
+                    .outputs = {{out, expected, 1, elementwise_tolerance}}};
           }};
 }
 
@@ -121,7 +121,7 @@ Row broadcast(bool row, Scale scale) {
             };
             return {.run = [=] { kernels::binary(Binary::add, a, b, out); },
                     .inputs = {a, b},
-                    .outputs = {{out, expected, 1, tolerance}}};
+                    .outputs = {{out, expected, 1, elementwise_tolerance}}};
           }};
 }
 
@@ -138,7 +138,7 @@ Row scale_row(bool accumulate, Scale scale) {
             };
             return {.run = [=] { kernels::scale(0.75, x, out, accumulate); },
                     .inputs = accumulate ? std::vector{x, out} : std::vector{x},
-                    .outputs = {{out, expected, 1, tolerance}}};
+                    .outputs = {{out, expected, 1, elementwise_tolerance}}};
           }};
 }
 
@@ -172,7 +172,9 @@ Row bias_relu(Scale scale) {
             const auto run = [=] {
               kernels::bias_activation(x, bias, kernels::Activation::relu, out);
             };
-            return {.run = run, .inputs = {x, bias}, .outputs = {{out, expected, 1, tolerance}}};
+            return {.run = run,
+                    .inputs = {x, bias},
+                    .outputs = {{out, expected, 1, elementwise_tolerance}}};
           }};
 }
 

@@ -14,7 +14,7 @@ using namespace lockstep;
 using Inputs = const std::vector<Values>&;
 using Prepare = std::function<Case(const Size&, Source&)>;
 
-constexpr double tolerance = 1e-5;
+constexpr double reduce_tolerance = 1e-5;
 
 Row row(std::string name, std::vector<Size> sizes, double bytes, Prepare prepare) {
   return {std::move(name), std::move(sizes), bytes, {}, std::move(prepare)};
@@ -122,7 +122,7 @@ Case softmax(bool logarithm, const Size& size, Source& source) {
   };
   return {.run = [=] { logarithm ? kernels::log_softmax(x, y) : kernels::softmax(x, y); },
           .inputs = {x},
-          .outputs = {{y, expected, c, tolerance}}};
+          .outputs = {{y, expected, c, reduce_tolerance}}};
 }
 
 Case log_softmax_backward(const Size& size, Source& source) {
@@ -137,7 +137,7 @@ Case log_softmax_backward(const Size& size, Source& source) {
   };
   return {.run = [=] { kernels::log_softmax_backward(dy, y, dx, false); },
           .inputs = {dy, y},
-          .outputs = {{dx, expected, c, tolerance}}};
+          .outputs = {{dx, expected, c, reduce_tolerance}}};
 }
 
 double mean_loss(Inputs in, std::int64_t n, std::int64_t c) {
@@ -164,13 +164,13 @@ Case cross_entropy(bool whole, const Size& size, Source& source) {
     kernels::cross_entropy(logits, labels, loss, saved);
     if (whole) kernels::cross_entropy_backward(one, saved, saved, false);
   };
-  return {
-      .run = run,
-      .inputs = {logits, labels},
-      .outputs = {
-          {loss, [=](Inputs in, std::int64_t) { return mean_loss(in, n, c); }, n * c, tolerance},
-          {saved, [=](Inputs in, std::int64_t i) { return scale * loss_gradient(in, i, c); }, c,
-           tolerance}}};
+  return {.run = run,
+          .inputs = {logits, labels},
+          .outputs = {
+              {loss, [=](Inputs in, std::int64_t) { return mean_loss(in, n, c); }, n * c,
+               reduce_tolerance},
+              {saved, [=](Inputs in, std::int64_t i) { return scale * loss_gradient(in, i, c); }, c,
+               reduce_tolerance}}};
 }
 
 Case cross_entropy_backward(const Size& size, Source& source) {
@@ -182,7 +182,7 @@ Case cross_entropy_backward(const Size& size, Source& source) {
   };
   return {.run = [=] { kernels::cross_entropy_backward(dloss, saved, dlogits, false); },
           .inputs = {dloss, saved},
-          .outputs = {{dlogits, expected, 1, tolerance}}};
+          .outputs = {{dlogits, expected, 1, reduce_tolerance}}};
 }
 
 Case mse(const Size& size, Source& source) {
@@ -207,7 +207,7 @@ Case mse_backward(const Size& size, Source& source) {
   };
   return {.run = [=] { kernels::mse_backward(dloss, x, y, dx, false); },
           .inputs = {dloss, x, y},
-          .outputs = {{dx, expected, 1, tolerance}}};
+          .outputs = {{dx, expected, 1, reduce_tolerance}}};
 }
 
 }  // namespace

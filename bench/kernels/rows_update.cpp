@@ -15,7 +15,7 @@ namespace {
 using namespace lockstep;
 using Inputs = const std::vector<Values>&;
 
-constexpr double tolerance = 1e-5;
+constexpr double update_tolerance = 1e-5;
 constexpr PhiloxState stream{.seed = 7, .offset = 0};
 
 // --- Random numbers ------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ Case uniform(const Size& size, Source& source) {
   };
   return {.run = [=] { kernels::uniform(stream, out, -1, 2); },
           .inputs = {},
-          .outputs = {{out, expected, 1, tolerance}}};
+          .outputs = {{out, expected, 1, update_tolerance}}};
 }
 
 Case normal(const Size& size, Source& source) {
@@ -57,7 +57,7 @@ Case normal(const Size& size, Source& source) {
   };
   return {.run = [=] { kernels::normal(stream, out, 1, 2); },
           .inputs = {},
-          .outputs = {{out, expected, 1, tolerance}}};
+          .outputs = {{out, expected, 1, update_tolerance}}};
 }
 
 constexpr double p = 0.25;
@@ -76,7 +76,7 @@ Case dropout(const Size& size, Source& source) {
           .inputs = {x},
           .outputs = {{mask, [](Inputs, std::int64_t i) { return kept(i); }, 1, 0},
                       {out, [](Inputs in, std::int64_t i) { return in[0][i] * kept(i) / (1 - p); },
-                       1, tolerance}}};
+                       1, update_tolerance}}};
 }
 
 Case dropout_backward(const Size& size, Source& source) {
@@ -87,7 +87,7 @@ Case dropout_backward(const Size& size, Source& source) {
   const auto expected = [](Inputs in, std::int64_t i) { return in[0][i] * in[1][i] / (1 - p); };
   return {.run = [=] { kernels::dropout_backward(dy, mask, p, dx, false); },
           .inputs = {dy, mask},
-          .outputs = {{dx, expected, 1, tolerance}}};
+          .outputs = {{dx, expected, 1, update_tolerance}}};
 }
 
 // --- Optimizers: one call for a model of 8 parameters in flat memory -----------------------------
@@ -109,9 +109,10 @@ Case sgd(const Size& size, Source& source) {
   const kernels::SgdConfig config{.lr = 0.01, .momentum = 0.9};
   const auto buffer = [](Inputs in, std::int64_t i) { return 0.9 * in[2][i] + in[1][i]; };
   const auto stepped = [=](Inputs in, std::int64_t i) { return in[0][i] - 0.01 * buffer(in, i); };
-  return {.run = [=] { kernels::sgd_step(items, config); },
-          .inputs = {value, gradient, momentum},
-          .outputs = {{value, stepped, 1, tolerance}, {momentum, buffer, 1, tolerance}}};
+  return {
+      .run = [=] { kernels::sgd_step(items, config); },
+      .inputs = {value, gradient, momentum},
+      .outputs = {{value, stepped, 1, update_tolerance}, {momentum, buffer, 1, update_tolerance}}};
 }
 
 Case adam(const Size& size, Source& source) {
@@ -137,9 +138,9 @@ Case adam(const Size& size, Source& source) {
   const auto counted = [](Inputs in, std::int64_t i) { return in[4][i] + 1; };
   return {.run = [=] { kernels::adam_step(items, {.lr = 0.01}); },
           .inputs = {value, gradient, mean, variance, steps},
-          .outputs = {{value, stepped, 1, tolerance},
-                      {mean, next_mean, 1, tolerance},
-                      {variance, next_variance, 1, tolerance},
+          .outputs = {{value, stepped, 1, update_tolerance},
+                      {mean, next_mean, 1, update_tolerance},
+                      {variance, next_variance, 1, update_tolerance},
                       {steps, counted, 1, 0}}};
 }
 
@@ -164,7 +165,7 @@ Case tree_reduce(const Size& size, Source& source) {
     for (const Values& values : in) total += values[i];
     return total;
   };
-  return {.run = run, .inputs = inputs, .outputs = {{out, expected, sources, tolerance}}};
+  return {.run = run, .inputs = inputs, .outputs = {{out, expected, sources, update_tolerance}}};
 }
 
 }  // namespace

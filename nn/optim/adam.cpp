@@ -1,11 +1,7 @@
-#include <limits>
-
 #include "lockstep/nn/optim/groups.h"
 
 namespace lockstep::optim {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 void validate(const AdamOptions& o) {
   check_range("Adam", "lr", o.lr, 0, infinity);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,6 +36,8 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
 inline void add(Fnv1a& hash, std::initializer_list<double> numbers) {
   for (const double number : numbers) hash.add(std::bit_cast<std::uint64_t>(number));
 }
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Throws UsageError unless low <= value < high (and value is a number).
 inline void check_range(std::string_view optimizer, std::string_view name, double value, double low,

@@ -1,11 +1,7 @@
-#include <limits>
-
 #include "lockstep/nn/optim/groups.h"
 
 namespace lockstep::optim {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 void validate(const SGD::Options& o) {
   check_range("SGD", "lr", o.lr, 0, infinity);

@@ -135,7 +135,7 @@ struct UniqueId {
   std::uint64_t mark;
   SharedName name;
 };
-constexpr std::uint64_t made_here = 0x64692d6c63636e00;
+constexpr std::uint64_t nccl_mark = 0x64692d6c63636e00;
 static_assert(sizeof(UniqueId) <= sizeof(ncclUniqueId));
 
 }  // namespace
@@ -232,7 +232,7 @@ const char* ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return call_nccl([&](Runtime&) {
     require(id != nullptr, ncclInvalidArgument, "no place for the id");
-    const UniqueId made{made_here, offer()};
+    const UniqueId made{nccl_mark, offer()};
     *id = {};
     std::memcpy(id->internal, &made, sizeof made);
     return ncclSuccess;
@@ -246,7 +246,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
     *handle = nullptr;
     UniqueId wanted;
     std::memcpy(&wanted, id.internal, sizeof wanted);
-    require(wanted.mark == made_here, ncclInvalidArgument, "not an id of ncclGetUniqueId");
+    require(wanted.mark == nccl_mark, ncclInvalidArgument, "not an id of ncclGetUniqueId");
     require(1 <= size && size <= Table::most_ranks && 0 <= rank && rank < size, ncclInvalidArgument,
             "a rank or a number of ranks that cannot be");
     comm->name = wanted.name;
@@ -276,7 +276,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* ma
     // An operation of the parent like others, in a stream of its own.
     Run gather = begin_calls(
         parent,
-        {{NcclCall::Kind::all_gather, reinterpret_cast<const std::byte*>(&split->mine),
+        {{NcclKind::all_gather, reinterpret_cast<const std::byte*>(&split->mine),
           reinterpret_cast<std::byte*>(split->all.data()), sizeof(Split::Wish), ncclUint8, -1}});
     Stream& stream = *runtime.make_stream(parent->device, cudaStreamNonBlocking);
     runtime.enqueue(stream, {.run = [split, gather = std::move(gather)] { return gather(); },

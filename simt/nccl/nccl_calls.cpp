@@ -9,8 +9,6 @@
 namespace simt::detail {
 namespace {
 
-using Kind = NcclCall::Kind;
-
 /// Between ncclGroupStart and ncclGroupEnd of this host thread.
 struct Group {
   struct Part {
@@ -42,11 +40,11 @@ void check_buffers(const Runtime& runtime, const Communicator& comm, const NcclC
   require(call.count <= std::numeric_limits<std::size_t>::max() / element / comm.size,
           ncclInvalidArgument, "more elements than there can be");
   const std::size_t bytes = call.count * element, all = bytes * comm.size;
-  const bool sends =
-      call.kind != Kind::receive && (call.kind != Kind::broadcast || call.peer == comm.rank);
-  if (sends) check_buffer(runtime, call.from, call.kind == Kind::reduce_scatter ? all : bytes);
-  if (call.kind != Kind::send)
-    check_buffer(runtime, call.to, call.kind == Kind::all_gather ? all : bytes);
+  const bool sends = call.kind != NcclKind::receive &&
+                     (call.kind != NcclKind::broadcast || call.peer == comm.rank);
+  if (sends) check_buffer(runtime, call.from, call.kind == NcclKind::reduce_scatter ? all : bytes);
+  if (call.kind != NcclKind::send)
+    check_buffer(runtime, call.to, call.kind == NcclKind::all_gather ? all : bytes);
 }
 
 /// Counts the call and fails if its number is up (Config::nccl_fail_rank).
@@ -69,7 +67,7 @@ void add_to_group(Runtime& runtime, ncclComm_t handle, cudaStream_t stream_handl
   require(stream.device == comm->device, ncclInvalidUsage,
           "the stream and the communicator are of different devices");
   count_call(runtime, *comm);
-  const bool collective = call.kind != Kind::send && call.kind != Kind::receive;
+  const bool collective = call.kind != NcclKind::send && call.kind != NcclKind::receive;
   if (collective && call.count == 0) return;  // as NCCL does: ranks do not meet for nothing
   auto part = std::find_if(group.parts.begin(), group.parts.end(),
                            [&comm](const Group::Part& one) { return one.comm == comm; });
@@ -125,7 +123,7 @@ ncclResult_t call_operation(ncclComm_t comm, cudaStream_t stream, const NcclCall
   });
 }
 
-ncclResult_t call_operation(Kind kind, const void* from, void* to, std::size_t count,
+ncclResult_t call_operation(NcclKind kind, const void* from, void* to, std::size_t count,
                             ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   return call_operation(
       comm, stream,
@@ -158,34 +156,34 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) return ncclInvalidArgument;
-  return call_operation(Kind::all_reduce, from, to, count, type, 0, comm, stream);
+  return call_operation(NcclKind::all_reduce, from, to, count, type, 0, comm, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t received_count,
                                ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
   if (op != ncclSum) return ncclInvalidArgument;
-  return call_operation(Kind::reduce_scatter, from, to, received_count, type, 0, comm, stream);
+  return call_operation(NcclKind::reduce_scatter, from, to, received_count, type, 0, comm, stream);
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, std::size_t sent_count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-  return call_operation(Kind::all_gather, from, to, sent_count, type, 0, comm, stream);
+  return call_operation(NcclKind::all_gather, from, to, sent_count, type, 0, comm, stream);
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
-  return call_operation(Kind::broadcast, from, to, count, type, root, comm, stream);
+  return call_operation(NcclKind::broadcast, from, to, count, type, root, comm, stream);
 }
 
 ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return call_operation(Kind::send, from, nullptr, count, type, peer, comm, stream);
+  return call_operation(NcclKind::send, from, nullptr, count, type, peer, comm, stream);
 }
 
 ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return call_operation(Kind::receive, nullptr, to, count, type, peer, comm, stream);
+  return call_operation(NcclKind::receive, nullptr, to, count, type, peer, comm, stream);
 }
 
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {

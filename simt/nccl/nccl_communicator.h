@@ -30,10 +30,11 @@ inline void require(bool condition, ncclResult_t result, const char* text) {
 struct Communicator;
 using CommunicatorPointer = std::shared_ptr<Communicator>;
 
+enum class NcclKind : int { all_reduce, reduce_scatter, all_gather, broadcast, send, receive };
+
 /// One call of an operation.
 struct NcclCall {
-  enum class Kind : int { all_reduce, reduce_scatter, all_gather, broadcast, send, receive };
-  Kind kind;
+  NcclKind kind;
   const std::byte* from;  ///< null for a receive
   std::byte* to;          ///< null for a send
   std::size_t count;      ///< of elements: all; each rank's part of them in a scatter or gather

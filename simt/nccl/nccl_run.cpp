@@ -14,10 +14,8 @@
 namespace simt::detail {
 namespace {
 
-using Kind = NcclCall::Kind;
-
 struct Signature {
-  Kind kind;
+  NcclKind kind;
   ncclDataType_t type;
   std::uint64_t count;
   int root;
@@ -26,8 +24,8 @@ struct Signature {
 };
 
 Signature signature_of(const NcclCall& call) {
-  const bool paired = call.kind == Kind::send || call.kind == Kind::receive;
-  return {paired ? Kind::send : call.kind, call.type, call.count, paired ? 0 : call.peer};
+  const bool paired = call.kind == NcclKind::send || call.kind == NcclKind::receive;
+  return {paired ? NcclKind::send : call.kind, call.type, call.count, paired ? 0 : call.peer};
 }
 
 /// A part of an operation: each call moves what can be moved and tells whether that was all.
@@ -181,7 +179,7 @@ class Sum : public Stage {
  private:
   /// The present chunk of what `rank` is to have.
   const std::byte* own_for(int rank) const {
-    const std::size_t part = call_.kind == Kind::reduce_scatter ? rank * call_.count : 0;
+    const std::size_t part = call_.kind == NcclKind::reduce_scatter ? rank * call_.count : 0;
     return call_.from + (part + done_) * element_;
   }
 
@@ -226,13 +224,13 @@ class CallsRun {
  public:
   CallsRun(CommunicatorPointer comm, const std::vector<NcclCall>& calls) : comm_(std::move(comm)) {
     const auto paired = [](const NcclCall& call) {
-      return call.kind == Kind::send || call.kind == Kind::receive;
+      return call.kind == NcclKind::send || call.kind == NcclKind::receive;
     };
     for (const NcclCall& call : calls)
       if (!paired(call)) add_collective(call);
     auto transfers = std::make_unique<AtOnce>();
     for (int peer = 0; peer < comm_->size; ++peer)
-      for (const Kind kind : {Kind::send, Kind::receive}) {
+      for (const NcclKind kind : {NcclKind::send, NcclKind::receive}) {
         auto queue = std::make_unique<InOrder>();
         for (const NcclCall& call : calls)
           if (call.kind == kind && call.peer == peer) add_transfer(*queue, call);
@@ -260,7 +258,7 @@ class CallsRun {
 
   void add_transfer(InOrder& queue, const NcclCall& call) {
     const std::size_t bytes = call.count * size_of(call.type);
-    if (call.kind == Kind::send) {
+    if (call.kind == NcclKind::send) {
       queue.add<SendSignature>(to(call.peer), signature_of(call));
       queue.add<Send>(to(call.peer), call.from, bytes);
     } else {
@@ -278,12 +276,12 @@ class CallsRun {
       greeting->add<ExpectSignature>(from(peer), signature_of(call));
     }
     stages_.add(std::move(greeting));
-    if (call.kind == Kind::all_reduce || call.kind == Kind::reduce_scatter) {
+    if (call.kind == NcclKind::all_reduce || call.kind == NcclKind::reduce_scatter) {
       stages_.add<Sum>(*comm_, call);
       return;
     }
     const std::size_t bytes = call.count * size_of(call.type);
-    const bool gather = call.kind == Kind::all_gather;
+    const bool gather = call.kind == NcclKind::all_gather;
     const auto place_of = [&](int peer) { return call.to + (gather ? peer * bytes : 0); };
     auto transfers = std::make_unique<AtOnce>();
     for (int peer = 0; peer < size; ++peer) {

@@ -19,7 +19,7 @@ struct Handle {
   std::uint64_t bytes;
   int device;
 };
-constexpr std::uint64_t made_here = 0x6d656d2d63706900;
+constexpr std::uint64_t ipc_mark = 0x6d656d2d63706900;
 static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 }  // namespace
@@ -30,7 +30,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
     const AllocationPointer known = runtime.find(data);
     require(known && known->data == data && known->source == Allocation::Source::pages,
             cudaErrorInvalidValue);
-    const Handle made{made_here, known->share(), known->bytes, known->device};
+    const Handle made{ipc_mark, known->share(), known->bytes, known->device};
     *handle = {};
     std::memcpy(handle->reserved, &made, sizeof made);
   });
@@ -43,7 +43,7 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     *data = nullptr;
     Handle wanted;
     std::memcpy(&wanted, handle.reserved, sizeof wanted);
-    require(wanted.mark == made_here, cudaErrorInvalidResourceHandle);
+    require(wanted.mark == ipc_mark, cudaErrorInvalidResourceHandle);
     require(wanted.name.process != getpid(), cudaErrorDeviceUninitialized);
     runtime.device(wanted.device);
     require(wanted.device == Runtime::current_device() || runtime.config.peer_access,

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "cuda/engines.h"
 #include "dist/collectives/exercise.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
@@ -18,31 +19,18 @@ namespace {
 using dist::testing::exercise;
 using dist::testing::exercise_tree_order;
 using test::contains;
+using test::enough_gpus;
 using test::expect;
-
-// Ways for GPUs to reach each other.
-struct Engine {
-  std::string comm, transport;
-  bool tree;  // folds in tree order
-};
-const std::vector<Engine> engines{
-    {"auto", "ipc", true}, {"ring", "ipc", false}, {"nccl", "", false}, {"nccl-direct", "", true}};
-
-JoinOptions options_of(const Engine& engine, double timeout = 30) {
-  return {.comm = engine.comm, .transport = engine.transport, .timeout = dist::Seconds(timeout)};
-}
+using test::gpu_engines;
+using test::GpuEngine;
 
 // With NCCL each rank has a GPU of its own; under ipc neighbours share one.
-Device device_of(const World& world, const Engine& engine) {
+Device device_of(const World& world, const GpuEngine& engine) {
   const bool shared = engine.transport == "ipc";
   return {*gpu::kind(), (shared ? world.rank() / 2 : world.rank()) % gpu::count()};
 }
 
-bool enough_gpus(int ranks, const Engine& engine) {
-  return engine.transport == "ipc" || ranks <= gpu::count();
-}
-
-void exercise_all(const World& world, const Engine& engine) {
+void exercise_all(const World& world, const GpuEngine& engine) {
   dist::Communicator& comm = world.communicator();
   const Device device = device_of(world, engine);
   for (const std::int64_t count : {0, 1, 7, 1001}) exercise<float>(comm, count, device);
@@ -60,7 +48,7 @@ void exercise_all(const World& world, const Engine& engine) {
 }
 
 // Three at once, in one piece of allocated memory, waited for in another order.
-void several_in_flight(const World& world, const Engine& engine) {
+void several_in_flight(const World& world, const GpuEngine& engine) {
   const Device device = device_of(world, engine);
   const Tensor memory = world.communicator().allocate(300, DType::f32, device);
   std::array<dist::Work, 3> works;
@@ -77,13 +65,13 @@ void several_in_flight(const World& world, const Engine& engine) {
 }
 
 TEST_CASE("GPU communicators: all operations among threads") {
-  for (const Engine& engine : engines)
+  for (const GpuEngine& engine : gpu_engines)
     for (int size = 1; size <= 8; ++size) {
       if (!enough_gpus(size, engine)) continue;
       CAPTURE(engine.comm);
       CAPTURE(engine.transport);
       CAPTURE(size);
-      run_threads(size, options_of(engine), [&](World& world) {
+      run_threads(size, options_of(engine, 30), [&](World& world) {
         exercise_all(world, engine);
         several_in_flight(world, engine);
       });
@@ -91,7 +79,7 @@ TEST_CASE("GPU communicators: all operations among threads") {
 }
 
 TEST_CASE("GPU communicators: all operations among processes") {
-  for (const Engine& engine : engines)
+  for (const GpuEngine& engine : gpu_engines)
     for (const int size : {2, 3, 5}) {
       if (!enough_gpus(size, engine)) continue;
       CAPTURE(engine.comm);
@@ -100,7 +88,7 @@ TEST_CASE("GPU communicators: all operations among processes") {
       const test::TemporaryFolder folder;
       test::check_all_well(test::run_processes(size, [&](int rank) {
         test::set_rank_environment(rank, size, "unix:" + folder / "store");
-        const World world = World::join(options_of(engine));
+        const World world = World::join(options_of(engine, 30));
         exercise_all(world, engine);
         several_in_flight(world, engine);
       }));
@@ -108,10 +96,10 @@ TEST_CASE("GPU communicators: all operations among processes") {
 }
 
 TEST_CASE("GPU communicators: groups") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(4, engine)) continue;
     CAPTURE(engine.comm);
-    run_threads(4, options_of(engine), [&](World& world) {
+    run_threads(4, options_of(engine, 30), [&](World& world) {
       const auto pair = world.split(world.rank() % 2);
       exercise<float>(pair->communicator(), 501, device_of(world, engine));
       exercise<float>(world.communicator(), 501, device_of(world, engine));
@@ -120,10 +108,10 @@ TEST_CASE("GPU communicators: groups") {
 }
 
 TEST_CASE("GPU communicators: a step that is recorded replays its collectives") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(3, engine)) continue;
     CAPTURE(engine.comm);
-    run_threads(3, options_of(engine), [&](World& world) {
+    run_threads(3, options_of(engine, 30), [&](World& world) {
       const Device device = device_of(world, engine);
       const Tensor x = Tensor::full({1000}, world.rank() + 1, DType::f32, device);
       const Tensor sum = world.communicator().allocate(1000, DType::f32, device);
@@ -145,10 +133,10 @@ TEST_CASE("GPU communicators: a step that is recorded replays its collectives") 
 }
 
 TEST_CASE("GPU communicators: replays go on among other calls, however many and large") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(2, engine)) continue;
     CAPTURE(engine.comm);
-    run_threads(2, options_of(engine), [&](World& world) {
+    run_threads(2, options_of(engine, 30), [&](World& world) {
       const Device device = device_of(world, engine);
       dist::Communicator& communicator = world.communicator();
       const Tensor x = Tensor::full({100}, world.rank() + 1, DType::f32, device);
@@ -170,7 +158,7 @@ TEST_CASE("GPU communicators: replays go on among other calls, however many and 
 }
 
 TEST_CASE("GPU communicators: an abort releases a replay that waits for a peer") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(2, engine)) continue;
     CAPTURE(engine.comm);
     CHECK_THROWS_WITH_AS(
@@ -190,7 +178,7 @@ TEST_CASE("GPU communicators: an abort releases a replay that waits for a peer")
 }
 
 TEST_CASE("GPU communicators: a group allocates while others are in a call of the world") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(4, engine)) continue;
     CAPTURE(engine.comm);
     run_threads(4, options_of(engine, 10), [&](World& world) {
@@ -208,7 +196,7 @@ TEST_CASE("GPU communicators: a group allocates while others are in a call of th
 }
 
 // What each rank's thread threw, where they all should fail.
-std::vector<std::string> messages(int size, const Engine& engine, double timeout,
+std::vector<std::string> messages(int size, const GpuEngine& engine, double timeout,
                                   const std::function<void(World&)>& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(size));
   try {
@@ -226,7 +214,7 @@ std::vector<std::string> messages(int size, const Engine& engine, double timeout
 }
 
 TEST_CASE("GPU communicators: ranks that call different things are told so") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     CAPTURE(engine.comm);
     if (!enough_gpus(2, engine)) continue;
     const auto texts = messages(2, engine, 20, [&](World& world) {
@@ -244,7 +232,7 @@ TEST_CASE("GPU communicators: ranks that call different things are told so") {
 }
 
 TEST_CASE("GPU communicators: a rank that never comes is named, and streams are released") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     CAPTURE(engine.comm);
     if (!enough_gpus(3, engine)) continue;
     const auto texts = messages(3, engine, 0.5, [&](World& world) {
@@ -263,7 +251,7 @@ TEST_CASE("GPU communicators: a rank that never comes is named, and streams are 
 }
 
 TEST_CASE("GPU communicators: what cannot be is refused in one line") {
-  if (!enough_gpus(2, engines[2])) return;
+  if (!enough_gpus(2, gpu_engines[2])) return;
   const auto on_one_gpu = [](World& world) {
     world.communicator().all_reduce(Tensor::zeros({4}, DType::f32, {*gpu::kind(), 0}), "x").wait();
   };

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "cuda/engines.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/world/world.h"
 
@@ -11,17 +12,13 @@ namespace lockstep {
 namespace {
 
 TEST_CASE("GPU communicators: conformance") {
-  struct Engine {
-    std::string comm, transport;
-  };
-  for (const Engine& engine : {Engine{"auto", "ipc"}, Engine{"ring", "ipc"}, Engine{"nccl", ""},
-                               Engine{"nccl-direct", ""}})
+  for (const test::GpuEngine& engine : test::gpu_engines)
     for (const int size : {1, 2, 3, 5, 8}) {
-      if (engine.transport.empty() && size > gpu::count()) continue;
+      if (!test::enough_gpus(size, engine)) continue;
       CAPTURE(engine.comm);
       CAPTURE(engine.transport);
       CAPTURE(size);
-      run_threads(size, {.comm = engine.comm, .transport = engine.transport}, [](World& world) {
+      run_threads(size, test::options_of(engine, 60), [](World& world) {
         const Device device{*gpu::kind(), world.rank() % gpu::count()};
         dist::testing::exercise_everything(world.communicator(), device);
         dist::testing::exercise_everything(world.communicator());  // on the host

@@ -72,17 +72,17 @@ struct Reference {
   }
 };
 
-enum class Then { nothing, accumulate, bias };
+enum class After { nothing, accumulate, bias };
 
 template <class T>
-void check_exact(const Reference& r, Then then,
+void check_exact(const Reference& r, After after,
                  void (*product)(const GemmProblem<T>&, cudaStream_t)) {
   CAPTURE(r.m);
   CAPTURE(r.n);
   CAPTURE(r.k);
   CAPTURE(r.transpose_a);
   CAPTURE(r.transpose_b);
-  CAPTURE(static_cast<int>(then));
+  CAPTURE(static_cast<int>(after));
   const Integers<T> a(r.m * r.k, 1), b(r.k * r.n, 2), bias(r.n, 3), c(r.m * r.n, 4);
   const GemmProblem<T> problem{.m = r.m,
                                .n = r.n,
@@ -92,8 +92,8 @@ void check_exact(const Reference& r, Then then,
                                .b = b.data(),
                                .transpose_b = r.transpose_b,
                                .c = c.data(),
-                               .accumulate = then == Then::accumulate,
-                               .bias = then == Then::bias ? bias.data() : nullptr};
+                               .accumulate = after == After::accumulate,
+                               .bias = after == After::bias ? bias.data() : nullptr};
   CHECK(ladder::hopper_can(problem));
   product(problem, nullptr);
   const std::vector<T> results = c.read();
@@ -103,8 +103,8 @@ void check_exact(const Reference& r, Then then,
     for (std::int64_t j = 0; j < r.n; ++j) {
       const auto at = static_cast<std::size_t>(i * r.n + j);
       int sum = sums[static_cast<std::size_t>(j)];
-      if (then == Then::accumulate) sum += c.values[at];
-      if (then == Then::bias) sum += bias.values[static_cast<std::size_t>(j)];
+      if (after == After::accumulate) sum += c.values[at];
+      if (after == After::bias) sum += bias.values[static_cast<std::size_t>(j)];
       const auto expected = static_cast<float>(T(static_cast<float>(sum)));
       const auto result = static_cast<float>(results[at]);
       if (result != expected && ++wrong <= 3)
@@ -116,14 +116,14 @@ void check_exact(const Reference& r, Then then,
 
 /// All four transposes, each with another end.
 void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias};
+  constexpr After afters[] = {After::nothing, After::accumulate, After::bias};
   int turn = 0;
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
       const Reference r{m, n, k, ta, tb};
-      check_exact<BFloat16>(r, thens[turn++ % 3], ladder::gemm_hopper_bf16);
-      check_exact<Half>(r, thens[turn++ % 3], ladder::gemm_hopper_f16);
-      check_exact<float>(r, thens[turn++ % 3], ladder::gemm_hopper_tf32);
+      check_exact<BFloat16>(r, afters[turn++ % 3], ladder::gemm_hopper_bf16);
+      check_exact<Half>(r, afters[turn++ % 3], ladder::gemm_hopper_f16);
+      check_exact<float>(r, afters[turn++ % 3], ladder::gemm_hopper_tf32);
     }
 }
 
@@ -139,8 +139,8 @@ TEST_CASE("hopper: several tiles, several rounds of the ring") {
   check_everywhere(136, 72, 344);           // the ring goes round more than once
   // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per
   // cluster.
-  check_exact<BFloat16>({264, 520, 72, false, false}, Then::bias, ladder::gemm_hopper_bf16);
-  check_exact<float>({264, 520, 36, true, false}, Then::accumulate, ladder::gemm_hopper_tf32);
+  check_exact<BFloat16>({264, 520, 72, false, false}, After::bias, ladder::gemm_hopper_bf16);
+  check_exact<float>({264, 520, 36, true, false}, After::accumulate, ladder::gemm_hopper_tf32);
 }
 
 TEST_CASE("hopper: many tiles, many rounds of the ring") {

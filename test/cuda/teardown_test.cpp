@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include "cuda/engines.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 
@@ -12,32 +13,21 @@ namespace lockstep {
 namespace {
 
 using test::contains;
+using test::enough_gpus;
+using test::gpu_engines;
+using test::GpuEngine;
 using test::Outcome;
 
-struct Engine {
-  std::string comm, transport;
-};
-const std::vector<Engine> engines{
-    {"auto", "ipc"}, {"ring", "ipc"}, {"nccl", ""}, {"nccl-direct", ""}};
-
-// What has begun on a GPU is waited for, until the timeout.
-JoinOptions options_of(const Engine& engine, double timeout = 2) {
-  return {.comm = engine.comm, .transport = engine.transport, .timeout = dist::Seconds(timeout)};
-}
-
-bool enough_gpus(int ranks, const Engine& engine) {
-  return engine.transport == "ipc" || ranks <= gpu::count();
-}
-
 // With NCCL each rank has a GPU of its own.
-Device device_of(const World& world) { return {*gpu::kind(), world.rank() % gpu::count()}; }
+Device own_device(const World& world) { return {*gpu::kind(), world.rank() % gpu::count()}; }
 
 TEST_CASE("GPU teardown: the matrix" * doctest::test_suite("slow")) {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(test::teardown_ranks, engine)) continue;
     CAPTURE(engine.comm);
     CAPTURE(engine.transport);
-    test::tear_down_processes(options_of(engine), dist::max_ranks, 10, device_of);
+    // What has begun on a GPU is waited for, until the timeout.
+    test::tear_down_processes(options_of(engine, 2), dist::max_ranks, 10, own_device);
   }
 }
 
@@ -48,7 +38,7 @@ void begin_to_use(const World& world, int steps) {
 }
 
 TEST_CASE("GPU teardown: a rank killed before the first use of its engine, or in it") {
-  for (const Engine& engine : engines)
+  for (const GpuEngine& engine : gpu_engines)
     for (const int steps : {0, 1, 2}) {
       if (!enough_gpus(3, engine)) continue;
       if (engine.transport == "ipc" && steps == 2) continue;  // then it is connected
@@ -65,7 +55,7 @@ TEST_CASE("GPU teardown: a rank killed before the first use of its engine, or in
               begin_to_use(world, steps);
               ::raise(SIGKILL);
             }
-            const Tensor data = Tensor::zeros({100}, DType::f32, device_of(world));
+            const Tensor data = Tensor::zeros({100}, DType::f32, own_device(world));
             world.communicator().all_reduce(data, "first").finish();
           },
           30);
@@ -81,7 +71,7 @@ TEST_CASE("GPU teardown: a rank killed before the first use of its engine, or in
 }
 
 TEST_CASE("GPU teardown: a rank killed after it has called, before its GPU has done it") {
-  for (const Engine& engine : engines) {
+  for (const GpuEngine& engine : gpu_engines) {
     if (!enough_gpus(3, engine)) continue;
     CAPTURE(engine.comm);
     CAPTURE(engine.transport);
@@ -91,7 +81,7 @@ TEST_CASE("GPU teardown: a rank killed after it has called, before its GPU has d
         [&](int rank) {
           test::set_rank_environment(rank, 3, "unix:" + folder / "store");
           const World world = World::join(options_of(engine, 60));
-          const Device device = device_of(world);
+          const Device device = own_device(world);
           dist::testing::exercise<float>(world.communicator(), 10, device);
           const Tensor data = Tensor::zeros({100}, DType::f32, device);
           dist::Work work = world.communicator().all_reduce(data, "last");

@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-std::string message_of(const std::filesystem::path& file) {
+std::string error_of(const std::filesystem::path& file) {
   try {
     read_idx(file);
   } catch (const DataError& error) {
@@ -19,7 +19,7 @@ std::string message_of(const std::filesystem::path& file) {
 
 #define CHECK_MESSAGE_HAS(file, part)               \
   do {                                              \
-    const std::string message = message_of(file);   \
+    const std::string message = error_of(file);     \
     CAPTURE(message);                               \
     CHECK(message.find(part) != std::string::npos); \
   } while (false)
@@ -88,8 +88,8 @@ TEST_CASE("idx: what is wrong is named") {
   CHECK_MESSAGE_HAS(file(gzip(idx_bytes(8, {2, 3}, ramp(5)))), "truncated: 5 of 6");
   Bytes trailing = gzip(idx_bytes(8, {5}, ramp(5)));
   trailing.push_back(0);
-  CHECK(message_of(file(trailing)) != "no error");
-  CHECK(message_of(file(trailing)).find("file") != std::string::npos);
+  CHECK(error_of(file(trailing)) != "no error");
+  CHECK(error_of(file(trailing)).find("file") != std::string::npos);
 }
 
 TEST_CASE("idx: sizes are checked against the file before memory is asked for") {
@@ -100,8 +100,8 @@ TEST_CASE("idx: sizes are checked against the file before memory is asked for") 
        {idx_bytes(8, {most}, ramp(9)), idx_bytes(8, {most, most}, ramp(9)),
         idx_bytes(8, {most, most, most, most}, ramp(9)), idx_bytes(0x0E, {0x80000000u, 1}, ramp(9)),
         idx_bytes(8, {most, most, most, 0}, ramp(9)), idx_bytes(0x0E, {1u << 30, 1u << 29}, {})}) {
-    CHECK(message_of(write(folder, "plain", bytes)) != "no error");
-    CHECK(message_of(write(folder, "packed", gzip(bytes))) != "no error");
+    CHECK(error_of(write(folder, "plain", bytes)) != "no error");
+    CHECK(error_of(write(folder, "packed", gzip(bytes))) != "no error");
   }
   CHECK(memory::statistics().system_allocations == before);
 }
@@ -116,7 +116,7 @@ TEST_CASE("idx: truncation at every byte") {
       const auto end = whole->begin() + static_cast<std::ptrdiff_t>(length);
       CHECK_MESSAGE_HAS(write(folder, "file", Bytes(whole->begin(), end)), "truncated");
     }
-    CHECK(message_of(write(folder, "file", *whole)) == "no error");
+    CHECK(error_of(write(folder, "file", *whole)) == "no error");
   }
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("idx: every bit of the header flipped") {
     Bytes bytes = whole;
     bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     // One element more or less in any size, another type or rank: nothing fits the file's length.
-    CHECK(message_of(write(folder, "file", bytes)) != "no error");
+    CHECK(error_of(write(folder, "file", bytes)) != "no error");
   }
 }
 

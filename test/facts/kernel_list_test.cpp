@@ -13,18 +13,18 @@ using namespace lockstep::facts;
 
 namespace {
 
-const std::filesystem::path root = LOCKSTEP_SOURCE_DIR;
+const std::filesystem::path source_root = LOCKSTEP_SOURCE_DIR;
 
 }  // namespace
 
 TEST_CASE("every kernel is on the list, under a name of its own") {
   std::map<std::string, std::string> listed;
-  for (const ListedKernel& kernel : read_list(root)) {
+  for (const ListedKernel& kernel : read_list(source_root)) {
     INFO(kernel.name, " is listed twice");
     CHECK(listed.emplace(kernel.name, kernel.source).second);
   }
   std::set<std::string> found;
-  for (const SourceKernel& kernel : find_kernels(root)) {
+  for (const SourceKernel& kernel : find_kernels(source_root)) {
     CAPTURE(kernel.name);
     CAPTURE(kernel.source);
     CHECK(kernel.name.ends_with("_kernel"));
@@ -40,10 +40,10 @@ TEST_CASE("every kernel is on the list, under a name of its own") {
 }
 
 TEST_CASE("every listed test exists") {
-  for (const ListedKernel& kernel : read_list(root)) {
+  for (const ListedKernel& kernel : read_list(source_root)) {
     CAPTURE(kernel.name);
     CAPTURE(kernel.test_case);
-    const std::string text = read_file(root / kernel.test_file);
+    const std::string text = read_file(source_root / kernel.test_file);
     const auto at = text.find('"' + kernel.test_case + '"');
     REQUIRE(at != std::string::npos);
     const std::string before = text.substr(0, at);

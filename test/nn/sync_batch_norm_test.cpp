@@ -23,8 +23,8 @@ void run(int size, const std::function<void(dist::Communicator&)>& program) {
 }
 
 /// Rows [begin, begin + rows) of a data set of rows of shape `row`, around a mean per channel.
-Tensor data(std::int64_t begin, std::int64_t rows, const Batches& row, DType dtype, double mean = 2,
-            double phase = 0) {
+Tensor rows_of(std::int64_t begin, std::int64_t rows, const Batches& row, DType dtype,
+               double mean = 2, double phase = 0) {
   std::vector<std::int64_t> sizes = {rows};
   sizes.insert(sizes.end(), row.begin(), row.end());
   const Shape shape(sizes);
@@ -97,8 +97,8 @@ std::vector<Outcome> steps_of_ranks(const Batches& batches, const Batches& row, 
     for (std::size_t k = 0; k < outcomes.size(); ++k) {
       const std::int64_t begin =
           100 * static_cast<std::int64_t>(k) + begin_of(batches, communicator.rank());
-      outcomes[k][me] = step(layer, data(begin, batches[me], row, dtype, mean),
-                             data(begin, batches[me], row, dtype, 0.5, 1));
+      outcomes[k][me] = step(layer, rows_of(begin, batches[me], row, dtype, mean),
+                             rows_of(begin, batches[me], row, dtype, 0.5, 1));
     }
   });
   std::vector<Outcome> result;
@@ -146,8 +146,8 @@ TEST_CASE("means of 1e4 in f32, against f64; naive sums fail") {
   constexpr std::int64_t total = 9;
   const double mean = 1e4;
   const Outcome actual = steps_of_ranks(batches, {channels}, DType::f32, true, 1, mean)[0];
-  const Values x = values_of(data(0, total, {channels}, DType::f32, mean));
-  const Values dy = values_of(data(0, total, {channels}, DType::f32, 0.5, 1));
+  const Values x = values_of(rows_of(0, total, {channels}, DType::f32, mean));
+  const Values dy = values_of(rows_of(0, total, {channels}, DType::f32, 0.5, 1));
 
   Outcome expected{Values(x.size()), Values(x.size()), Values(channels),
                    Values(channels), Values(channels), Values(channels)};
@@ -189,7 +189,7 @@ TEST_CASE("ranks are merged in the order of the tree, whatever arrives first") {
     Tensor mean, m2;
   };
   const auto part = [&](std::int64_t begin, std::int64_t rows) {
-    const Tensor x = data(begin, rows, {channels}, DType::f64, 1.7).to({});
+    const Tensor x = rows_of(begin, rows, {channels}, DType::f64, 1.7).to({});
     Part result{static_cast<double>(rows), Tensor::zeros({channels}, DType::f64),
                 Tensor::zeros({channels}, DType::f64)};
     kernels::batch_statistics(x, result.mean, result.m2);
@@ -213,7 +213,7 @@ TEST_CASE("ranks are merged in the order of the tree, whatever arrives first") {
     const auto me = static_cast<std::size_t>(communicator.rank());
     const std::int64_t begin = begin_of(batches, communicator.rank());
     nn::SyncBatchNorm layer(channels, communicator, {.momentum = 1, .dtype = DType::f64});
-    layer(data(begin, batches[me], {channels}, DType::f64, 1.7).to({}));
+    layer(rows_of(begin, batches[me], {channels}, DType::f64, 1.7).to({}));
     check<Error>(values_of(layer.running_mean) == values_of(tree[0].mean), "not the tree's mean");
     for (std::int64_t c = 0; c < channels; ++c)
       check<Error>(layer.running_var.data<double>()[c] == tree[0].m2.data<double>()[c] * (1 / 11.0),
@@ -230,7 +230,7 @@ TEST_CASE("one value per channel on all ranks together: the same error on all, a
       layer.to(test_device());
       std::string message;
       try {
-        layer(data(0, batches[me], {channels}, DType::f32));
+        layer(rows_of(0, batches[me], {channels}, DType::f32));
       } catch (const ShapeError& error) {
         message = error.what();
       }
@@ -240,7 +240,7 @@ TEST_CASE("one value per channel on all ranks together: the same error on all, a
           batches[me]);
       check<Error>(message == expected, "rank {} says '{}'", me, message);
       check<Error>(layer.num_batches_tracked.item() == 0, "counted");
-      layer(data(0, 2, {channels}, DType::f32));
+      layer(rows_of(0, 2, {channels}, DType::f32));
       check<Error>(layer.num_batches_tracked.item() == 1, "not counted");
     });
 }
@@ -288,7 +288,7 @@ TEST_CASE("evaluation and a world of 1 need nobody") {
          {static_cast<nn::BatchNorm*>(&tracked), static_cast<nn::BatchNorm*>(&stateless)}) {
       layer->to(test_device());
       layer->eval();
-      if (communicator.rank() == 0) (*layer)(data(0, 4, {channels}, DType::f32));
+      if (communicator.rank() == 0) (*layer)(rows_of(0, 4, {channels}, DType::f32));
     }
     communicator.barrier("the same number of calls on both").wait();
   });
@@ -296,7 +296,7 @@ TEST_CASE("evaluation and a world of 1 need nobody") {
     nn::SyncBatchNorm layer(channels, communicator);
     layer.to(test_device());
     communicator.abort("whoever communicates now fails");
-    step(layer, data(0, 4, {channels}, DType::f32), data(0, 4, {channels}, DType::f32));
+    step(layer, rows_of(0, 4, {channels}, DType::f32), rows_of(0, 4, {channels}, DType::f32));
   });
 }
 
@@ -307,7 +307,7 @@ TEST_CASE("rows that count for nothing in the loss are refused: they are in the 
     nn::SyncBatchNorm layer(channels, communicator, {.dtype = DType::f64});
     layer.to(test_device());
     Tape tape;
-    const Tensor x = tape.watch(data(4 * communicator.rank(), 4, {channels}, DType::f64));
+    const Tensor x = tape.watch(rows_of(4 * communicator.rank(), 4, {channels}, DType::f64));
     try {
       tape.backward(sum(layer(x)), counts ? Weight{1, 1} : Weight{0, 1});
     } catch (const Error& error) {

@@ -10,8 +10,8 @@ using namespace lockstep::dist;
 namespace {
 
 using enum Algorithm;
-constexpr auto reduce = Operation::all_reduce;
-constexpr std::size_t tiny = 64, large = 10 << 20;
+constexpr auto operation = Operation::all_reduce;
+constexpr std::size_t tiny_bytes = 64, large_bytes = 10 << 20;
 
 Choice on(std::string_view transport, int world, Algorithm requested = automatic) {
   return {.requested = requested,
@@ -23,27 +23,28 @@ Choice on(std::string_view transport, int world, Algorithm requested = automatic
 }  // namespace
 
 TEST_CASE("auto: few bytes take the fewest hops, many bytes the fewest bytes") {
-  CHECK(choose(on("shm", 4), reduce, tiny, true) == one_shot);
-  CHECK(choose(on("shm", 4), reduce, large, true) == two_shot_shared);
-  CHECK(choose(on("shm", 4), reduce, large, false) == two_shot);
-  CHECK(choose(on("tcp", 2), reduce, tiny, false) == one_shot);
-  CHECK(choose(on("tcp", 2), reduce, large, false) == two_shot);
-  CHECK(choose(on("tcp", 3), reduce, large, false) == ring);
-  CHECK(choose(on("tcp", 4), reduce, large, false) == halving);  // the same bytes in fewer hops
-  CHECK(choose(on("tcp", 16), reduce, 256 << 10, false) == halving);
-  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, large, false) == ring);
-  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, tiny, false) == two_shot);
+  CHECK(choose(on("shm", 4), operation, tiny_bytes, true) == one_shot);
+  CHECK(choose(on("shm", 4), operation, large_bytes, true) == two_shot_shared);
+  CHECK(choose(on("shm", 4), operation, large_bytes, false) == two_shot);
+  CHECK(choose(on("tcp", 2), operation, tiny_bytes, false) == one_shot);
+  CHECK(choose(on("tcp", 2), operation, large_bytes, false) == two_shot);
+  CHECK(choose(on("tcp", 3), operation, large_bytes, false) == ring);
+  CHECK(choose(on("tcp", 4), operation, large_bytes, false) ==
+        halving);  // the same bytes in fewer hops
+  CHECK(choose(on("tcp", 16), operation, 256 << 10, false) == halving);
+  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, large_bytes, false) == ring);
+  CHECK(choose(on("tcp", 4), Operation::reduce_scatter, tiny_bytes, false) == two_shot);
 }
 
 TEST_CASE("what is asked for is what is taken") {
   for (const Algorithm algorithm : {ring, halving, one_shot})
-    for (const std::size_t bytes : {tiny, large})
+    for (const std::size_t bytes : {tiny_bytes, large_bytes})
       for (const bool region : {false, true})
-        CHECK(choose(on("shm", 3, algorithm), reduce, bytes, region) == algorithm);
-  CHECK(choose(on("tcp", 9, two_shot), reduce, large, false) == two_shot);
-  CHECK(choose(on("shm", 9, two_shot), reduce, large, true) == two_shot_shared);
-  CHECK(choose(on("shm", 4, two_shot), Operation::reduce_scatter, large, true) == two_shot);
-  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large, true) == two_shot);
+        CHECK(choose(on("shm", 3, algorithm), operation, bytes, region) == algorithm);
+  CHECK(choose(on("tcp", 9, two_shot), operation, large_bytes, false) == two_shot);
+  CHECK(choose(on("shm", 9, two_shot), operation, large_bytes, true) == two_shot_shared);
+  CHECK(choose(on("shm", 4, two_shot), Operation::reduce_scatter, large_bytes, true) == two_shot);
+  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large_bytes, true) == two_shot);
 }
 
 TEST_CASE("levels are used where several ranks share each of several machines") {
@@ -51,23 +52,23 @@ TEST_CASE("levels are used where several ranks share each of several machines") 
                 four = node_map({"a", "b", "c", "d"});
   Choice choice = on("tcp", 4);
   choice.nodes = &two;
-  CHECK(choose(choice, reduce, large, false) == hierarchical);
-  CHECK(choose(choice, reduce, tiny, false) == one_shot);
+  CHECK(choose(choice, operation, large_bytes, false) == hierarchical);
+  CHECK(choose(choice, operation, tiny_bytes, false) == one_shot);
   for (const NodeMap* flat : {&one, &four}) {
     choice.nodes = flat;
-    CHECK(choose(choice, reduce, large, false) == halving);
+    CHECK(choose(choice, operation, large_bytes, false) == halving);
   }
   choice.requested = hierarchical;  // nothing to gain: two-shot
-  CHECK(choose(choice, reduce, large, false) == two_shot);
+  CHECK(choose(choice, operation, large_bytes, false) == two_shot);
 }
 
 TEST_CASE("other costs move the thresholds") {
   Choice choice = on("tcp", 4);
   choice.costs.crowd = 0;
-  CHECK(choose(choice, reduce, large, false) == two_shot);
+  CHECK(choose(choice, operation, large_bytes, false) == two_shot);
   choice = on("shm", 2);
   choice.costs.region = 1;  // a memory that is very slow
-  CHECK(choose(choice, reduce, large, true) == one_shot);
+  CHECK(choose(choice, operation, large_bytes, true) == one_shot);
 }
 
 TEST_CASE("which algorithms add up in tree order") {

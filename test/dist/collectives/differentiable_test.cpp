@@ -26,7 +26,7 @@ void run(int size, const std::function<void(Communicator&)>& program) {
 const std::vector<int> worlds = {1, 2, 3, 4, 7};
 
 /// Rank r's element i.
-double value(int r, std::int64_t i) { return 1 + 0.5 * r + 0.25 * static_cast<double>(i); }
+double input_value(int r, std::int64_t i) { return 1 + 0.5 * r + 0.25 * static_cast<double>(i); }
 /// The factor of rank r's loss.
 double factor(int r) { return 1.0 / (1 + r); }
 
@@ -34,7 +34,7 @@ Tensor operand(int r, const Shape& shape, DType dtype) {
   const Tensor x = Tensor::empty(shape, dtype);
   visit_floating("operand", dtype, [&](auto zero) {
     for (std::int64_t i = 0; i < x.numel(); ++i)
-      x.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(value(r, i));
+      x.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(input_value(r, i));
   });
   return here(x);
 }
@@ -46,8 +46,8 @@ std::vector<double> values_of(const Tensor& x) {
 }
 
 /// Element i of x must be expected(i).
-void expect_elements(const char* what, const Tensor& x,
-                     const std::function<double(std::int64_t)>& expected) {
+void expect_all(const char* what, const Tensor& x,
+                const std::function<double(std::int64_t)>& expected) {
   const double tolerance = x.dtype() == DType::f32 ? 1e-6 : 1e-14;
   const std::vector<double> values = values_of(x);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -70,7 +70,7 @@ TEST_CASE("varying: what the other ranks do with the sum comes back") {
           const int me = communicator.rank();
           const auto sum_of_x = [&](std::int64_t i) {
             double total = 0;
-            for (int r = 0; r < size; ++r) total += value(r, i);
+            for (int r = 0; r < size; ++r) total += input_value(r, i);
             return total;
           };
           double factors = 0;
@@ -80,10 +80,10 @@ TEST_CASE("varying: what the other ranks do with the sum comes back") {
           const Tensor x = tape.watch(operand(me, shape, dtype));
           const Tensor y = all_reduce_varying(x, communicator, "y");
           tape.backward(scale(sum(y * y), factor(me)));
-          expect_elements("y", y, sum_of_x);
-          expect_elements("x", x, [&](std::int64_t i) { return value(me, i); });
-          expect_elements("dx", tape.gradient(x),
-                          [&](std::int64_t i) { return 2 * factors * sum_of_x(i); });
+          expect_all("y", y, sum_of_x);
+          expect_all("x", x, [&](std::int64_t i) { return input_value(me, i); });
+          expect_all("dx", tape.gradient(x),
+                     [&](std::int64_t i) { return 2 * factors * sum_of_x(i); });
         });
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("invariant: one loss, whose gradient every rank holds already") {
         run(size, [&](Communicator& communicator) {
           const auto sum_of_x = [&](std::int64_t i) {
             double total = 0;
-            for (int r = 0; r < size; ++r) total += value(r, i);
+            for (int r = 0; r < size; ++r) total += input_value(r, i);
             return total;
           };
           for (const bool mixed_up : {false, true}) {
@@ -104,10 +104,9 @@ TEST_CASE("invariant: one loss, whose gradient every rank holds already") {
             const Tensor y = mixed_up ? all_reduce_varying(x, communicator, "y")
                                       : all_reduce_invariant(x, communicator, "y");
             tape.backward(sum(y * y));
-            expect_elements("y", y, sum_of_x);
-            expect_elements("dx", tape.gradient(x), [&](std::int64_t i) {
-              return 2 * sum_of_x(i) * (mixed_up ? size : 1);
-            });
+            expect_all("y", y, sum_of_x);
+            expect_all("dx", tape.gradient(x),
+                       [&](std::int64_t i) { return 2 * sum_of_x(i) * (mixed_up ? size : 1); });
           }
         });
 }
@@ -122,9 +121,10 @@ TEST_CASE("under DDP: a loss that is summed already is given to backward with {1
       Tape tape;
       const Tensor part = w * operand(communicator.rank(), {4}, DType::f64);
       tape.backward(all_reduce_invariant(sum(part * part), communicator, "loss"), Weight{1, 1});
-      expect_elements("dw", w.gradient(), [&](std::int64_t i) {
+      expect_all("dw", w.gradient(), [&](std::int64_t i) {
         double total = 0;
-        for (int r = 0; r < size; ++r) total += 2 * value(5, i) * value(r, i) * value(r, i);
+        for (int r = 0; r < size; ++r)
+          total += 2 * input_value(5, i) * input_value(r, i) * input_value(r, i);
         return total;
       });
     });
@@ -141,11 +141,11 @@ TEST_CASE("under DDP: losses of their own over a shared sum are averaged like an
       Tape tape;
       const Tensor y = all_reduce_varying(w * operand(me, {4}, DType::f64), communicator, "y");
       tape.backward(scale(sum(y), factor(me)));
-      expect_elements("dw", w.gradient(), [&](std::int64_t i) {
+      expect_all("dw", w.gradient(), [&](std::int64_t i) {
         double factors = 0, data = 0;
         for (int r = 0; r < size; ++r) {
           factors += factor(r) / size;
-          data += value(r, i);
+          data += input_value(r, i);
         }
         return factors * data;
       });
@@ -155,7 +155,7 @@ TEST_CASE("under DDP: losses of their own over a shared sum are averaged like an
 TEST_CASE("a parameter is an operand like any other, twice, too, and no tape is needed") {
   run(2, [](Communicator& communicator) {
     const Parameter w(operand(communicator.rank(), {3}, DType::f64), "w");
-    const double both = 2 * value(0, 0) + 2 * value(1, 0);
+    const double both = 2 * input_value(0, 0) + 2 * input_value(1, 0);
     const auto doubled = [&] {
       const Tensor a = all_reduce_varying(w, communicator, "a");
       const Tensor b = all_reduce_invariant(w, communicator, "b");
@@ -165,7 +165,7 @@ TEST_CASE("a parameter is an operand like any other, twice, too, and no tape is 
     check<Error>(silent == both, "without a tape: {}", silent);
     Tape tape;
     tape.backward(sum(doubled()));
-    expect_elements("dw", w.gradient(), [](std::int64_t) { return 2 + 1; });
+    expect_all("dw", w.gradient(), [](std::int64_t) { return 2 + 1; });
   });
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("a rank of weight 0 adds exact zeros to the others' gradients") {
     const Tensor y = all_reduce_varying(x, communicator, "y");
     const Tensor f = Tensor::full({3}, counts ? 2 : std::nan(""), DType::f64, test_device());
     tape.backward(sum(y * f), counts ? Weight{1, 1} : Weight{0, 1});
-    expect_elements("dx", tape.gradient(x), [](std::int64_t) { return 2; });
+    expect_all("dx", tape.gradient(x), [](std::int64_t) { return 2; });
   });
 }
 

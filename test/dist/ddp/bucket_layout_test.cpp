@@ -11,8 +11,11 @@
 #include <random>
 #include <set>
 
+#include "dist/ddp/members.h"
+
 using namespace lockstep;
 using namespace lockstep::dist;
+using lockstep::dist::testing::members;
 
 namespace {
 // The layers of 64-128-64-10.
@@ -22,14 +25,6 @@ BucketPlan capped(const std::vector<GradientSize>& sizes, const BucketCaps& caps
   return bucket_plan(sizes, capped_layout(sizes, reverse_order(sizes.size()), caps));
 }
 
-std::vector<std::vector<int>> members(const BucketPlan& plan) {
-  std::vector<std::vector<int>> result;
-  for (const auto& bucket : plan.buckets) {
-    result.emplace_back();
-    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
-  }
-  return result;
-}
 using Members = std::vector<std::vector<int>>;
 }  // namespace
 

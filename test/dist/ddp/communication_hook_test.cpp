@@ -21,14 +21,14 @@ using lockstep::test::expect_error;
 namespace {
 
 /// Different for every rank and index; sums of them round in 16 bits.
-float value(int rank, std::int64_t i) {
+float gradient_value(int rank, std::int64_t i) {
   return std::sin(static_cast<float>(i * 13 + rank * 5 + 1)) *
          std::exp2(static_cast<float>(rank % 3));
 }
 
 Tensor values(int rank, std::int64_t numel, DType dtype = DType::f32) {
   const Tensor result = Tensor::empty({numel}, DType::f32);
-  for (std::int64_t i = 0; i < numel; ++i) result.data<float>()[i] = value(rank, i);
+  for (std::int64_t i = 0; i < numel; ++i) result.data<float>()[i] = gradient_value(rank, i);
   if (dtype == DType::f32) return result;
   const Tensor narrow = Tensor::empty({numel}, dtype);
   kernels::cast(result, narrow);
@@ -182,7 +182,7 @@ TEST_CASE("compressed gradients: every contribution rounded once, and the sum") 
             for (std::int64_t i = 0; i < gradient.numel(); ++i) {
               double right = 0, sizes = 0;
               for (int r = 0; r < size; ++r) {
-                const double x = value(r + step + static_cast<int>(k), i);
+                const double x = gradient_value(r + step + static_cast<int>(k), i);
                 right += x;
                 sizes += std::abs(x);
               }
@@ -267,8 +267,8 @@ TEST_CASE("the hook follows the buckets to another layout") {
       tape.backward(total, Weight{1, 1});
       for (const Parameter& p : model.parameters) {
         for (std::int64_t i = 0; i < p.value().numel(); ++i)
-          expect(p.gradient().data<float>()[i] == value(0, i) + value(1, i), "{} step {}", p.name(),
-                 step);
+          expect(p.gradient().data<float>()[i] == gradient_value(0, i) + gradient_value(1, i),
+                 "{} step {}", p.name(), step);
         p.zero_grad();
       }
     }
@@ -313,12 +313,13 @@ TEST_CASE("hooks take gradients from a GPU and bring them back") {
       // Of rank 1, which power_sgd sends whole; in 16 bits it is off by 1 in 256.
       const Tensor g = Tensor::empty({8, 24});
       for (std::int64_t i = 0; i < g.numel(); ++i)
-        g.data<float>()[i] = value(0, i / 24) * value(0, 50 + i % 24) * (1.0f + c.rank());
+        g.data<float>()[i] =
+            gradient_value(0, i / 24) * gradient_value(0, 50 + i % 24) * (1.0f + c.rank());
       Tape tape;
       tape.backward(sum(Tensor(p) * g.to(test::test_device())), Weight{1, 1});
       const auto result = p.gradient().to_vector<float>();
       for (std::int64_t i = 0; i < g.numel(); ++i) {
-        const float right = 3 * value(0, i / 24) * value(0, 50 + i % 24);
+        const float right = 3 * gradient_value(0, i / 24) * gradient_value(0, 50 + i % 24);
         const float off = std::abs(result[static_cast<std::size_t>(i)] - right);
         expect(off <= 0.01f * std::abs(right) + 1e-6f, "hook {}, {}: {} is off by {}", kind, i,
                right, off);
@@ -339,7 +340,7 @@ TEST_CASE("several models, each with its hook, and one without") {
       for (const WeightedSum* m : {&a, &b, &d}) {
         const Parameter& p = m->parameters[0];
         for (std::int64_t i = 0; i < p.value().numel(); ++i) {
-          const float right = value(0, i) + value(1, i);
+          const float right = gradient_value(0, i) + gradient_value(1, i);
           expect(std::abs(p.gradient().data<float>()[i] - right) < 0.02, "{}", i);
         }
         p.zero_grad();

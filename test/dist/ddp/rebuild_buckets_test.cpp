@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "dist/ddp/members.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -11,6 +12,7 @@
 
 using namespace lockstep;
 using namespace lockstep::dist;
+using lockstep::dist::testing::members;
 using test::here;
 
 namespace {
@@ -41,15 +43,6 @@ struct FourLayers {
     return result;
   }
 };
-
-std::vector<std::vector<int>> members(const BucketPlan& plan) {
-  std::vector<std::vector<int>> result;
-  for (const auto& bucket : plan.buckets) {
-    result.emplace_back();
-    for (const auto& slot : bucket.slots) result.back().push_back(slot.parameter);
-  }
-  return result;
-}
 
 constexpr double two_gradients = 150.0 / (1 << 20);  // MiB; a gradient has 72 bytes
 

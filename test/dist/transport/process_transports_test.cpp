@@ -22,9 +22,9 @@ using test::Outcome;
 using test::TemporaryFolder;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t large = 1'000'000;
+constexpr std::int64_t large_numel = 1'000'000;
 #else
-constexpr std::int64_t large = 10'000'000;
+constexpr std::int64_t large_numel = 10'000'000;
 #endif
 
 std::unique_ptr<Transport> make(const std::string& name, std::shared_ptr<Rendezvous> rendezvous) {
@@ -238,8 +238,8 @@ TEST_CASE("process transports: ten million elements" * doctest::test_suite("slow
       CAPTURE(name_of(algorithm));
       test::check_all_well(run(name, 2, [&](std::unique_ptr<Transport> transport) {
         HostCommunicator comm(std::move(transport), {algorithm, Seconds(30)});
-        testing::exercise_all_reduce<float>(comm, comm.allocate(large + 1, DType::f32));
-        testing::exercise_all_reduce<float>(comm, Tensor::empty({large + 1}));
+        testing::exercise_all_reduce<float>(comm, comm.allocate(large_numel + 1, DType::f32));
+        testing::exercise_all_reduce<float>(comm, Tensor::empty({large_numel + 1}));
       }));
     }
   }
