@@ -1,9 +1,29 @@
 #pragma once
 /// What the tape and optimizers ask of an observer that sums gradients over ranks.
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "lockstep/autograd/gradient_observer.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/kernels/fingerprint.h"
 
 namespace lockstep {
+
+/// What an optimizer keeps of a parameter: "momentum", "mean", "step".
+struct StateTensor {
+  std::string name;
+  Tensor value;
+};
+
+/// An optimizer, as reducers see it.
+class Stepper {
+ public:
+  virtual ~Stepper() = default;
+  /// What it keeps of `parameter` from step to step; nothing for one that is not its own.
+  virtual std::vector<StateTensor> state_of(const Parameter& parameter) const = 0;
+};
 
 /// An observer that sums gradients over ranks. A parameter has at most one: it *manages* the
 /// parameter. The tape asks it how to seed a backward, optimizers ask it whether they may step.
@@ -21,8 +41,13 @@ class GradientReducer : public GradientObserver {
   /// An optimizer is about to step on this parameter's gradient; with `local`, on this rank's own.
   /// Throws StateError if that would let replicas drift apart.
   virtual void step_begins(const Parameter& parameter, bool local) = 0;
-  /// It has stepped; `options` is a digest of how. Replicas that step differently drift apart.
-  virtual void stepped(std::uint64_t options) = 0;
+  /// Where the step on this parameter adds the fingerprint of what it leaves in the parameter and
+  /// in the optimizer's state: the ranks compare the sum of all. Undefined if nobody compares it.
+  virtual kernels::Fingerprint fingerprint(const Parameter& parameter) = 0;
+  /// An optimizer has stepped on some of the parameters; with `local`, on this rank's own
+  /// gradients. `options` is a digest of how.
+  virtual void stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
+                       bool local) = 0;
   /// True if optimizers step on gradients as soon as they are summed: it is too late to change
   /// them.
   virtual bool steps_early() const = 0;

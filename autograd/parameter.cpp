@@ -12,6 +12,7 @@ Observation Parameter::observe(GradientObserver& observer) const {
   if (GradientReducer* const reducer = observer.as_reducer()) {
     check<StateError>(!it.reducer, "[observe] '{}' already has a reducer", it.name);
     it.reducer = reducer;
+    it.replicated = it.replicated || reducer->ranks() > 1;
   }
   it.observers.push_back(&observer);
   return {&observer, [state = state_, gone = &observer](const void*) {

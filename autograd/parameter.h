@@ -25,6 +25,7 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   GradientState state = GradientState::nothing;
   bool requires_grad = true;
   bool kept_local = false;
+  bool replicated = false;
   int pending = 0;
   std::vector<GradientObserver*> observers{};
   GradientReducer* reducer = nullptr;  // one of the observers
@@ -90,6 +91,11 @@ class Parameter {
   /// throws StateError.
   void keep_local() const { state("keep_local").kept_local = true; }
   bool kept_local() const { return state("kept_local").kept_local; }
+
+  /// All ranks have this parameter, with the same value: said by reducers, and by DDP of those that
+  /// are frozen. Optimizers then refuse it while no reducer manages it.
+  void set_replicated() const { state("set_replicated").replicated = true; }
+  bool replicated() const { return state("replicated").replicated; }
 
  private:
   friend class Tape;

@@ -6,6 +6,14 @@
 namespace lockstep::kernels {
 namespace {
 
+void check_fingerprint(std::string_view operation, const Fingerprint& fingerprint,
+                       const Tensor& value) {
+  if (!fingerprint.sum.defined()) return;
+  check_beside(operation, "fingerprint", fingerprint.sum, DType::i64, value);
+  check<ShapeError>(fingerprint.sum.numel() == 1, "[{}] fingerprint: expected one element, got {}",
+                    operation, fingerprint.sum.shape());
+}
+
 /// Calls step(run) for every run of neighbouring items on one device.
 template <class Item, class F>
 void for_each_device(std::span<const Item> items, F&& step) {
@@ -26,6 +34,7 @@ void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
     check_differentiable("sgd_step", item.value);
     check_alike("sgd_step", "gradient", item.gradient, item.value);
     if (config.momentum != 0) check_alike("sgd_step", "momentum", item.momentum, item.value);
+    check_fingerprint("sgd_step", item.fingerprint, item.value);
   }
   for_each_device(items, [&](Backend& backend, auto run) { backend.sgd_step(run, config); });
 }
@@ -40,8 +49,20 @@ void adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
     check_beside("adam_step", "step", item.step, DType::i64, item.value);
     check<ShapeError>(item.step.numel() == 1, "[adam_step] step: expected one element, got {}",
                       item.step.shape());
+    check_fingerprint("adam_step", item.fingerprint, item.value);
   }
   for_each_device(items, [&](Backend& backend, auto run) { backend.adam_step(run, config); });
+}
+
+void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
+  if (!fingerprint.sum.defined()) return;
+  check<UsageError>(tensors.size() >= 1 && tensors.size() <= 3,
+                    "[add_fingerprint] takes one to three tensors, got {}", tensors.size());
+  check_defined("add_fingerprint", "tensor", tensors[0]);
+  check_differentiable("add_fingerprint", tensors[0]);
+  for (const Tensor& tensor : tensors) check_alike("add_fingerprint", "tensor", tensor, tensors[0]);
+  check_fingerprint("add_fingerprint", fingerprint, tensors[0]);
+  backend_of(tensors[0].device()).add_fingerprint(tensors, fingerprint);
 }
 
 }  // namespace lockstep::kernels

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/kernels/fingerprint.h"
 
 namespace lockstep::kernels {
 
@@ -20,6 +21,8 @@ struct SgdItem {
   Tensor gradient;
   Tensor momentum;     ///< undefined if SgdConfig::momentum is 0
   bool first = false;  ///< `momentum` holds nothing yet: it becomes the gradient, not dampened
+  /// Gets the fingerprint of what the step leaves in value and momentum, in the same pass.
+  Fingerprint fingerprint{};
 };
 
 struct SgdConfig {
@@ -47,6 +50,9 @@ struct AdamItem {
   /// than 2^32. The call adds 1 and uses the sum as t. It lies on the device so that a step which
   /// is captured once and replayed counts too.
   Tensor step;
+  /// Gets the fingerprint of what the step leaves in value, mean, variance and, as one more word,
+  /// `step`, in the same pass.
+  Fingerprint fingerprint{};
 };
 
 struct AdamConfig {

@@ -24,12 +24,13 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
   return text + fmt::format(
                     "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nrebuild_buckets {}\n"
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
-                    "deferred {}\n",
+                    "deferred {}\ncheck_replicas {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
                     options.rebuild_buckets, options.bucket_layout,
                     buffer_modes[static_cast<std::size_t>(options.buffers)],
                     nonfinite_policies[static_cast<std::size_t>(options.nonfinite)],
-                    options.hook ? options.hook->name() : "none", options.deferred);
+                    options.hook ? options.hook->name() : "none", options.deferred,
+                    options.check_replicas);
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {
@@ -49,6 +50,11 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers,
                                                  Communicator& communicator, DdpOptions options) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    check<UsageError>(!parameters[i].name().empty(),
+                      "[DistributedDataParallel] parameter {} has no name: ask the module for its "
+                      "parameters(), or give Parameter a name",
+                      i);
   const BucketCaps caps = {bytes_of("bucket_cap_mb", options.bucket_cap_mb),
                            bytes_of("first_bucket_mb", options.first_bucket_mb),
                            bytes_of("last_bucket_mb", options.last_bucket_mb)};
@@ -58,7 +64,11 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
     broadcast(communicator, parameter.value(), 0, parameter.name());
   for (const Buffer& buffer : buffers) broadcast(communicator, buffer.value, 0, buffer.name);
 
+  std::vector<Parameter> frozen = parameters;
   std::erase_if(parameters, [](const Parameter& p) { return !p.requires_grad(); });
+  std::erase_if(frozen, [](const Parameter& p) { return p.requires_grad(); });
+  if (communicator.size() > 1)
+    for (const Parameter& parameter : frozen) parameter.set_replicated();
   std::optional<BucketLayout> layout;
   if (!options.bucket_layout.empty())
     layout = layout_from_text(options.bucket_layout, parameters.size());
@@ -75,6 +85,8 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                      .nonfinite = options.nonfinite,
                      .hook = options.hook,
                      .deferred = options.deferred,
+                     .check_replicas = options.check_replicas,
+                     .frozen = std::move(frozen),
                      .after_sync = [sync = buffers_.get(), skips](StepVerdict verdict, int source) {
                        if (verdict == StepVerdict::skip) return sync->restore();
                        sync->synchronize(source);

@@ -64,6 +64,9 @@ struct DdpOptions {
   /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one
   /// step late.
   bool deferred = false;
+  /// At every step, compare the replicas by a fingerprint (replica_check.h). False: only
+  /// DistributedDataParallel::check_replicas() compares.
+  bool check_replicas = true;
   /// What travels in the place of the gradients (communication_hook.h); one object per rank. Null:
   /// the gradients.
   std::shared_ptr<CommunicationHook> hook = {};
@@ -81,13 +84,20 @@ class [[nodiscard]] NoSync {
   Reducer& reducer_;
 };
 
-class DistributedDataParallel {
+class [[nodiscard]] DistributedDataParallel {
  public:
-  DistributedDataParallel(std::vector<Parameter> parameters, std::vector<Buffer> buffers,
-                          const World& world, DdpOptions options = {});
+  /// Every parameter needs a name (Module::parameters() gives them theirs): names are how the ranks
+  /// know that they mean the same parameter. Throws UsageError for one without.
+  [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
+                                        std::vector<Buffer> buffers, const World& world,
+                                        DdpOptions options = {});
+  /// A world that ends at once cannot train.
+  DistributedDataParallel(std::vector<Parameter>, std::vector<Buffer>, const World&&,
+                          DdpOptions = {}) = delete;
   /// The same over any communicator, which must outlive it.
-  DistributedDataParallel(std::vector<Parameter> parameters, std::vector<Buffer> buffers,
-                          Communicator& communicator, DdpOptions options = {});
+  [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
+                                        std::vector<Buffer> buffers, Communicator& communicator,
+                                        DdpOptions options = {});
 
   /// A scope in which backwards only accumulate, whatever they ask for.
   NoSync no_sync() { return NoSync(*reducer_); }
@@ -105,8 +115,15 @@ class DistributedDataParallel {
   bool join();
 
   /// Collective. Makes the replicas equal after steps on local gradients (`step(optim::local)`):
-  /// parameters and floating buffers := their means over the ranks.
+  /// parameters, floating buffers and what optimizers keep (momentum) := their means over the
+  /// ranks.
   void average_parameters();
+
+  /// Collective. Compares all parameters, and what optimizers keep of them, bit by bit. Throws
+  /// StateError on all ranks if something differs: the error names the first tensor and index, and
+  /// what each rank has there. Every step compares fingerprints of the same; call this before what
+  /// must not go wrong, such as replacing a checkpoint.
+  void check_replicas() { reducer_->check_replicas(); }
 
   /// optim::Overlap calls these: see early_steps.h.
   void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }

@@ -18,6 +18,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   if (!synchronizing_ || parameters().empty()) return;
 
   launched_ = 0;
+  if (!recording_) replicas_.begin_step();  // second reading: proves that the replicas are equal
   bad_ = {};
   exchange_.mine.already_reduced = 0;
   ready_order_.begin();
@@ -84,6 +85,7 @@ void Reducer::write_metadata() {
   exchange_.mine.weight = window_.weight();
   exchange_.mine.divisor = window_.first().divisor;
   exchange_.mine.kind = window_.first().kind;
+  exchange_.mine.replicas = replicas_.sum();
   exchange_.mine.bad_parameter = bad_.parameter;
   exchange_.mine.bad_element = bad_.element;
   exchange_.write(buckets_);

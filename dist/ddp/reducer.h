@@ -35,7 +35,6 @@
 ///
 /// Thread-safety: as Communicator.
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,22 +47,11 @@
 #include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 #include "lockstep/dist/ddp/buckets/ready_order.h"
 #include "lockstep/dist/ddp/early_steps.h"
-#include "lockstep/dist/ddp/hooks/communication_hook.h"
-#include "lockstep/dist/ddp/nonfinite.h"
+#include "lockstep/dist/ddp/reducer_options.h"
+#include "lockstep/dist/ddp/replica_check.h"
 #include "lockstep/dist/ddp/step_exchange.h"
 
 namespace lockstep::dist {
-
-struct ReducerOptions {
-  BucketCaps caps;
-  bool rebuild_buckets = true;              ///< once, in the order of the first backward
-  std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
-  NonFinite nonfinite = NonFinite::ignore;
-  std::shared_ptr<CommunicationHook> hook = {};  ///< null: buckets are summed where they lie
-  bool deferred = false;                         ///< see reducer_deferred.cpp
-  /// Called on every rank after each synchronization, with the first rank that had data.
-  std::function<void(StepVerdict verdict, int source)> after_sync = {};
-};
 
 class Reducer final : public GradientReducer {
  public:
@@ -84,7 +72,9 @@ class Reducer final : public GradientReducer {
   std::int64_t order() const override { return number_; }
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_.open(); }
   void step_begins(const Parameter& parameter, bool local) override;
-  void stepped(std::uint64_t options) override;
+  kernels::Fingerprint fingerprint(const Parameter& parameter) override;
+  void stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
+               bool local) override;
   bool steps_early() const override { return early_steps_.any(); }
   std::uint64_t synchronizations() const override { return synchronizations_; }
 
@@ -95,9 +85,11 @@ class Reducer final : public GradientReducer {
 
   // --- second reading: reducer_*.cpp ---
 
-  /// Collective. Every parameter := its mean over the ranks. Throws StateError if a gradient is
-  /// local, since its memory is needed on the way. What the gradients held is lost.
+  /// Collective. Every parameter := its mean over the ranks, and so what optimizers keep of it.
+  /// Throws StateError if a gradient is local, since its memory is needed on the way. What the
+  /// gradients held is lost.
   void average_parameters();
+  void check_replicas();  ///< DistributedDataParallel::check_replicas
   void overlap(EarlyStepper& stepper) { early_steps_.add(stepper, options_.nonfinite); }
   void end_overlap(EarlyStepper& stepper) noexcept { early_steps_.remove(stepper); }
   /// Reads the metadata of a backward whose verdict was deferred, as the next backward does. Throws
@@ -125,6 +117,7 @@ class Reducer final : public GradientReducer {
   bool apply_scale(double scale);
   bool sums_are_finite();
   [[noreturn]] void stop(const StepOutcome& outcome);
+  std::string difference_now();
   bool can_defer() const;
   void commit_unread();
   void observe_all();
@@ -139,9 +132,11 @@ class Reducer final : public GradientReducer {
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
   AccumulationWindow window_;
   StepExchange exchange_;
+  ReplicaCheck replicas_;
   ReadyOrder ready_order_;
   EarlySteps early_steps_;
   int paused_ = 0;
+  bool drifted_ = false;  // by steps on local gradients, since the parameters were averaged
   std::uint64_t synchronizations_ = 0;
 
   // Of the backward that is running.

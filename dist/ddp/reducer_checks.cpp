@@ -10,6 +10,9 @@
 namespace lockstep::dist {
 
 void Reducer::check_can_add(const Contribution& contribution) const {
+  check<StateError>(!synchronizing_ || !drifted_,
+                    "[backward] an optimizer has stepped on this rank's own gradients "
+                    "(optim::local): the replicas differ until average_parameters()");
   const bool adds_only_to_local =
       contribution.kind == Contribution::Divisor::summed || !synchronizing_ || steps_early();
   for (const Parameter& parameter : parameters())
@@ -70,7 +73,9 @@ bool Reducer::sums_are_finite() {
 
 void Reducer::stop(const StepOutcome& outcome) {
   std::string problem = outcome.problem;
-  if (problem.empty()) {
+  if (problem.empty() && outcome.replicas_differ) {
+    problem = difference_now();
+  } else if (problem.empty()) {
     const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
     problem = fmt::format(
         "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
@@ -112,8 +117,31 @@ void Reducer::step_begins(const Parameter& parameter, bool local) {
   window_.make_local_mean(index_.at(parameter.id()));
 }
 
-void Reducer::stepped(std::uint64_t options) {
-  exchange_.mine.steps = Fnv1a().add(exchange_.mine.steps).add(options).value();
+kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter) {
+  return replicas_.step_on(index_.at(parameter.id()));
+}
+
+// Two optimizers may step in another order on another rank: a sum of their digests.
+void Reducer::stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
+                      bool local) {
+  replicas_.note(stepper);
+  drifted_ = drifted_ || (local && ranks() > 1);
+  if (!local) exchange_.mine.steps += Fnv1a().add(options).value();
+}
+
+// All ranks have read the same metadata, in which the sums of their steps differ.
+std::string Reducer::difference_now() {
+  const std::string found = replicas_.find_difference();
+  if (!found.empty()) return "the replicas differ: " + found;
+  return "the replicas have differed since the last step, and are equal now: was a parameter or "
+         "what an optimizer keeps written to between step and backward?";
+}
+
+void Reducer::check_replicas() {
+  settle();
+  const std::string found = replicas_.find_difference();
+  if (!found.empty())
+    stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found);
 }
 
 }  // namespace lockstep::dist

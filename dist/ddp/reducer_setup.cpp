@@ -29,6 +29,11 @@ BucketLayout first_layout(const std::vector<Parameter>& parameters, const Reduce
   return capped_layout(sizes_of(parameters), reverse_order(parameters.size()), options.caps);
 }
 
+std::vector<Parameter> joined(std::vector<Parameter> a, const std::vector<Parameter>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 }  // namespace
 
 Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
@@ -40,6 +45,7 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
                number_ == 0 ? "" : fmt::format(", model {}", number_)),
       window_(buckets_.parameters()),
       exchange_(communicator, options_.nonfinite),
+      replicas_(joined(parameters, options_.frozen), communicator, options_.check_replicas),
       ready_order_(options_.rebuild_buckets && !options_.layout ? parameters.size() : 0) {
   for (std::size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].id()] = i;
   observe_all();
@@ -94,6 +100,8 @@ void Reducer::average_parameters() {
   }
   for (const Parameter& parameter : parameters())
     parameter.value().copy_from(parameter.gradient_slot());
+  replicas_.average_state();
+  drifted_ = false;
 }
 
 }  // namespace lockstep::dist

@@ -43,6 +43,7 @@ StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy
     outcome.weight += m.weight;
     adds_to_sum = adds_to_sum || m.already_reduced == 1;
     any_joined = any_joined || m.joined == 1;
+    outcome.replicas_differ = outcome.replicas_differ || m.replicas != metadata[0].replicas;
     if (m.kind != none && !first) {
       first = &m;
       outcome.source = static_cast<int>(r);
@@ -64,7 +65,8 @@ StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy
           "data weigh {:g}. Give backward a Weight with a total",
           first->divisor, outcome.weight);
   }
-  if (!outcome.problem.empty() || (outcome.nonfinite && policy == NonFinite::stop))
+  if (!outcome.problem.empty() || outcome.replicas_differ ||
+      (outcome.nonfinite && policy == NonFinite::stop))
     outcome.verdict = StepVerdict::stop;
   else if (outcome.nonfinite && policy == NonFinite::skip)
     outcome.verdict = StepVerdict::skip;

@@ -25,7 +25,8 @@ struct StepMetadata {
                                ///< without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
   std::uint64_t plan = 0;      ///< digest of its bucket layout
-  std::uint64_t steps = 0;     ///< digest of the optimizer's steps since the last metadata
+  std::uint64_t steps = 0;     ///< digest of the optimizers' options in the steps since the last
+  std::uint64_t replicas = 0;  ///< fingerprint of what all steps so far have left (replica_check.h)
   std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
@@ -33,7 +34,7 @@ struct StepMetadata {
   std::uint8_t joined = 0;           ///< 1: it has no more data (DistributedDataParallel::join)
   std::uint8_t padding = 0;
 };
-static_assert(sizeof(StepMetadata) == 64, "no padding: every byte is sent");
+static_assert(sizeof(StepMetadata) == 72, "no padding: every byte is sent");
 
 constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 
@@ -64,7 +65,8 @@ struct StepOutcome {
   int source = 0;           ///< the first rank that contributed; 0 if none did
   bool nonfinite = false;   ///< `bad_rank` found a gradient that is infinite or NaN
   int bad_rank = 0;
-  std::string problem;  ///< why the verdict is `stop`, unless it is a bad gradient
+  bool replicas_differ = false;
+  std::string problem;  ///< why the verdict is `stop`, unless it is one of the two above
 };
 
 /// What forbids summing the ranks' contributions, or "". They can be scaled to the mean only if all

@@ -86,6 +86,9 @@ class Backend {
   virtual void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) = 0;
   virtual void adam_step(std::span<const AdamItem> items, const AdamConfig& config) = 0;
 
+  // fingerprint.h: `fingerprint.sum` is defined.
+  virtual void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) = 0;
+
   // clip.h: clip_by_value gets at least one tensor.
   virtual void global_norm(std::span<const Tensor> tensors, const Tensor& out) = 0;
   virtual void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm,

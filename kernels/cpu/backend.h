@@ -54,6 +54,7 @@ class CpuBackend final : public Backend {
                         bool accumulate) override;
   void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) override;
   void adam_step(std::span<const AdamItem> items, const AdamConfig& config) override;
+  void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) override;
   void global_norm(std::span<const Tensor> tensors, const Tensor& out) override;
   void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm, double max_norm) override;
   void clip_by_value(std::span<const Tensor> tensors, double limit) override;

@@ -2,7 +2,9 @@
 // parameters, each element once.
 
 #include "lockstep/kernels/cuda/backend.h"
+#include "lockstep/kernels/cuda/reduction.cuh"
 #include "lockstep/kernels/cuda/tensor_table.cuh"
+#include "lockstep/kernels/formulas/fingerprint_formulas.h"
 #include "lockstep/kernels/formulas/optimizer_formulas.h"
 
 namespace lockstep::kernels {
@@ -12,6 +14,25 @@ using cuda::launch;
 using cuda::Queue;
 using cuda::queue_of;
 
+/// Where a kernel adds the fingerprint of what it leaves.
+struct Print {
+  unsigned long long* sum;  // null: nowhere
+  std::uint32_t salt;
+
+  explicit Print(const Fingerprint& fingerprint)
+      : sum(fingerprint.sum.defined()
+                ? reinterpret_cast<unsigned long long*>(fingerprint.sum.data<std::int64_t>())
+                : nullptr),
+        salt(fingerprint.salt) {}
+
+  /// The terms of `own` of all threads of the block. An integer sum: the order does not matter.
+  __device__ void add(unsigned long long own, unsigned long long (&shared)[warp_size]) const {
+    const unsigned long long total =
+        team_fold(own, Adding<unsigned long long>(), table_threads, shared);
+    if (threadIdx.x == 0) atomicAdd(sum, total);
+  }
+};
+
 template <class T>
 struct SgdEntry {
   TablePart part;
@@ -19,6 +40,7 @@ struct SgdEntry {
   const T* gradient;
   T* momentum;  // null without momentum
   bool first;
+  Print print;
 };
 
 template <class T>
@@ -28,6 +50,14 @@ struct AdamEntry {
   const T* gradient;
   T *mean, *variance;
   std::int64_t* step;
+  Print print;
+};
+
+template <class T>
+struct PrintEntry {
+  TablePart part;
+  const T *a, *b, *c;  // b and c may be null
+  Print print;
 };
 
 /// 16-byte loads of value, gradient and buffer, where the entry is aligned.
@@ -35,18 +65,20 @@ template <class T>
 __global__ void __launch_bounds__(table_threads)
     sgd_step_kernel(const __grid_constant__ TensorTable<SgdEntry<T>> table,
                     const SgdConfig config) {
+  __shared__ unsigned long long shared[warp_size];
   const SgdEntry<T>& entry = entry_of_block(table);
+  unsigned long long own = 0;
   const SgdScalars<T> scalars = SgdScalars<T>::of(config, entry.first);
   const bool decay = config.weight_decay != 0;
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
     Pack<T, width> value = load_pack<width>(entry.value + i);
     const Pack<T, width> gradient = load_pack<width>(entry.gradient + i);
+    Pack<T, width> buffer{};
     if (entry.momentum == nullptr) {
 #pragma unroll
       for (int k = 0; k < width; ++k) sgd_plain(value[k], gradient[k], scalars, decay);
     } else {
-      Pack<T, width> buffer{};
       if (!entry.first) buffer = load_pack<width>(entry.momentum + i);
 #pragma unroll
       for (int k = 0; k < width; ++k)
@@ -54,7 +86,12 @@ __global__ void __launch_bounds__(table_threads)
       store_pack(entry.momentum + i, buffer);
     }
     store_pack(entry.value + i, value);
+    if (entry.print.sum == nullptr) return;
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      own += fingerprint_term(entry.print.salt, i + k, value[k], buffer[k]);
   });
+  if (entry.print.sum != nullptr) entry.print.add(own, shared);
 }
 
 /// The number of this step, the same for all blocks of a tensor; the counter ends one higher. While
@@ -73,12 +110,17 @@ template <class T>
 __global__ void __launch_bounds__(table_threads)
     adam_step_kernel(const __grid_constant__ TensorTable<AdamEntry<T>> table,
                      const AdamConfig config) {
-  __shared__ AdamScalars<T> shared;
+  __shared__ AdamScalars<T> shared_scalars;
+  __shared__ unsigned long long shared[warp_size];
   const AdamEntry<T>& entry = entry_of_block(table);
-  if (threadIdx.x == 0)
-    shared = AdamScalars<T>::of(config, next_step(entry.step, entry.part.blocks));
+  unsigned long long own = 0;
+  if (threadIdx.x == 0) {
+    const std::int64_t step = next_step(entry.step, entry.part.blocks);
+    shared_scalars = AdamScalars<T>::of(config, step);
+    if (blockIdx.x == entry.part.first_block) own = count_term(entry.print.salt, step);
+  }
   __syncthreads();
-  const AdamScalars<T> scalars = shared;
+  const AdamScalars<T> scalars = shared_scalars;
   const bool decay = adam_decays_gradient(config), from_end = adam_lerps_from_end(config);
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
@@ -92,7 +134,32 @@ __global__ void __launch_bounds__(table_threads)
     store_pack(entry.value + i, value);
     store_pack(entry.mean + i, mean);
     store_pack(entry.variance + i, variance);
+    if (entry.print.sum == nullptr) return;
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      own += fingerprint_term(entry.print.salt, i + k, value[k], mean[k], variance[k]);
   });
+  if (entry.print.sum != nullptr) entry.print.add(own, shared);
+}
+
+/// 16-byte loads of all tensors, where the entry is aligned.
+template <class T>
+__global__ void __launch_bounds__(table_threads)
+    fingerprint_kernel(const __grid_constant__ TensorTable<PrintEntry<T>> table) {
+  __shared__ unsigned long long shared[warp_size];
+  const PrintEntry<T>& entry = entry_of_block(table);
+  unsigned long long own = 0;
+  for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
+    constexpr int width = decltype(constant)::value;
+    const Pack<T, width> a = load_pack<width>(entry.a + i);
+    Pack<T, width> b{}, c{};
+    if (entry.b != nullptr) b = load_pack<width>(entry.b + i);
+    if (entry.c != nullptr) c = load_pack<width>(entry.c + i);
+#pragma unroll
+    for (int k = 0; k < width; ++k)
+      own += fingerprint_term(entry.print.salt, i + k, a[k], b[k], c[k]);
+  });
+  entry.print.add(own, shared);
 }
 
 template <class T>
@@ -106,7 +173,8 @@ void sgd_items(std::span<const SgdItem> items, const SgdConfig& config, const Qu
                           item.value.data<T>(),
                           item.gradient.data<T>(),
                           config.momentum != 0 ? item.momentum.data<T>() : nullptr,
-                          item.first};
+                          item.first,
+                          Print(item.fingerprint)};
         table.template add<T>(
             entry, item.value,
             is_aligned(entry.value) && is_aligned(entry.gradient) && is_aligned(entry.momentum));
@@ -130,7 +198,8 @@ void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const
                           item.gradient.data<T>(),
                           item.mean.data<T>(),
                           item.variance.data<T>(),
-                          item.step.data<std::int64_t>()};
+                          item.step.data<std::int64_t>(),
+                          Print(item.fingerprint)};
         table.template add<T>(entry, item.value,
                               is_aligned(entry.value) && is_aligned(entry.gradient) &&
                                   is_aligned(entry.mean) && is_aligned(entry.variance));
@@ -139,6 +208,20 @@ void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const
         launch<adam_step_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
                                     table, config);
       });
+}
+
+template <class T>
+void add_print(std::span<const Tensor> tensors, const Fingerprint& fingerprint,
+               const Queue& queue) {
+  const auto data = [&](std::size_t k) {
+    return k < tensors.size() ? tensors[k].data<T>() : nullptr;
+  };
+  const PrintEntry<T> entry{{}, data(0), data(1), data(2), Print(fingerprint)};
+  TensorTable<PrintEntry<T>> table;
+  table.template add<T>(entry, tensors[0],
+                        is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c));
+  launch<fingerprint_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
+                                table);
 }
 
 }  // namespace
@@ -155,6 +238,13 @@ void CudaBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& c
   const Queue queue = queue_of(items[0].value);
   adam_items<float>(items, config, queue);
   adam_items<double>(items, config, queue);
+}
+
+void CudaBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
+  if (tensors[0].numel() == 0) return;
+  visit_floating("add_fingerprint", tensors[0].dtype(), [&](auto zero) {
+    add_print<decltype(zero)>(tensors, fingerprint, queue_of(tensors[0]));
+  });
 }
 
 }  // namespace lockstep::kernels

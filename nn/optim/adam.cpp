@@ -54,8 +54,8 @@ void Adam::update() {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
       if (!takes_part(parameter)) continue;
-      items.push_back(
-          {parameter.value(), parameter.gradient_slot(), first[i], second[i], steps[i]});
+      items.push_back({parameter.value(), parameter.gradient_slot(), first[i], second[i], steps[i],
+                       fingerprint(parameter)});
     }
     kernels::adam_step(items, {.lr = o.lr,
                                .beta1 = o.beta1,
@@ -64,6 +64,13 @@ void Adam::update() {
                                .weight_decay = o.weight_decay,
                                .decoupled = decoupled_});
   }
+}
+
+std::vector<StateTensor> Adam::state_of(const Parameter& parameter) const {
+  const auto [k, i] = find(groups_, parameter);
+  if (k == groups_.size()) return {};
+  const State& state = states_[k];
+  return {{"mean", state.first[i]}, {"variance", state.second[i]}, {"step", state.steps[i]}};
 }
 
 }  // namespace lockstep::optim

@@ -1,6 +1,7 @@
 #pragma once
 /// What the optimizers share in handling their groups.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -22,6 +23,18 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   for (const auto& group : groups)
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
   return all;
+}
+
+/// The group of a parameter and its index there; {groups.size(), 0} if it is in none.
+template <class Options>
+std::pair<std::size_t, std::size_t> find(const std::vector<Group<Options>>& groups,
+                                         const Parameter& parameter) {
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    const auto& all = groups[k].parameters;
+    const auto at = std::ranges::find(all, parameter);
+    if (at != all.end()) return {k, static_cast<std::size_t>(at - all.begin())};
+  }
+  return {groups.size(), 0};
 }
 
 /// A step that is being recorded (core/gpu/graph.h) holds while the options are as they are now.

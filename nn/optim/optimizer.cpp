@@ -16,51 +16,74 @@ Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
 
 void Optimizer::take_step(bool own) {
   check_options();
+  local_ = own;
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
   const std::uint64_t synchronizations = ask_reducers(own);
-  if (managed) check_unmanaged();
+  check_unmanaged(managed);
   check<StateError>(early_.empty() || early_options_ == options_digest(),
                     "[step] the options have changed since backward, which has stepped on some "
                     "parameters already (optim::Overlap): change them before backward");
   synchronizations_ = synchronizations;
-  update();
+  update_and_print();
   early_.clear();
-  if (!managed || own) return;
-  const auto first = std::ranges::find_if(all_, &Parameter::managed);
-  first->reducer()->stepped(options_digest());
+  for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
+}
+
+void Optimizer::update_and_print() {
+  printed_ = false;
+  update();
+  if (printed_) return;
+  for (const Parameter& parameter : all_)
+    if (takes_part(parameter))
+      kernels::add_fingerprint({&parameter.value(), 1}, fingerprint(parameter));
+}
+
+kernels::Fingerprint Optimizer::fingerprint(const Parameter& parameter) {
+  printed_ = true;
+  GradientReducer* const reducer = local_ ? nullptr : parameter.reducer();
+  return reducer ? reducer->fingerprint(parameter) : kernels::Fingerprint{};
 }
 
 // Each reducer refuses a gradient that is not synchronized. A step without any synchronization
 // since the last one is refused too: if the other ranks' losses reached something, they wait for
 // this rank.
 std::uint64_t Optimizer::ask_reducers(bool own) {
-  bool managed = false;
   std::uint64_t synchronizations = 0;
+  reducers_.clear();
   for (const Parameter& parameter : all_) {
     GradientReducer* const reducer = parameter.reducer();
     if (!reducer) continue;
-    managed = true;
     reducer->step_begins(parameter, own);
     synchronizations += reducer->synchronizations();
+    if (std::ranges::find(reducers_, reducer) == reducers_.end()) reducers_.push_back(reducer);
   }
   check<StateError>(
-      own || !managed || synchronizations != synchronizations_,
+      own || reducers_.empty() || synchronizations != synchronizations_,
       "[step] nothing was synchronized since the last step: no loss has reached '{}' or another "
       "parameter on this rank. If that is right, call synchronize() in the place of backward",
       all_.empty() ? "" : all_.front().name());
   return synchronizations;
 }
 
-// Beside managed parameters, one without a reducer would differ between ranks.
-void Optimizer::check_unmanaged() const {
-  for (const Parameter& parameter : all_)
+// Beside managed parameters, one without a reducer would differ between ranks; so would one that a
+// DistributedDataParallel has made equal, and then left.
+void Optimizer::check_unmanaged(bool beside_managed) const {
+  for (const Parameter& parameter : all_) {
     check<StateError>(
-        parameter.managed() || parameter.kept_local() ||
+        parameter.managed() || !parameter.replicated() || parameter.kept_local() || local_ ||
+            parameter.gradient_state() == GradientState::nothing,
+        "[step] '{}' is equal on all ranks, and this step would change that: its "
+        "DistributedDataParallel has ended, or was made while it was frozen. Make one that manages "
+        "it and lives as long as training (or, if it is meant to differ from now on: keep_local())",
+        parameter.name());
+    check<StateError>(
+        !beside_managed || parameter.managed() || parameter.kept_local() ||
             parameter.gradient_state() == GradientState::nothing,
         "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
         "it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
         parameter.name());
+  }
 }
 
 void Optimizer::step_early(std::span<const Parameter> parameters) {
@@ -75,7 +98,8 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   }
   if (now_.empty()) return;
   early_options_ = options_digest();
-  update();
+  local_ = false;
+  update_and_print();
   early_.merge(now_);
   now_.clear();
 }

@@ -7,16 +7,18 @@
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are.
 /// A parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
 /// let the replicas drift apart. So is a step without any gradient if nothing was synchronized
-/// since the last one; and ranks that take different steps (another learning rate on one of them)
-/// learn of it in the next backward. Divergence on purpose (local SGD) is `step(optim::local)`: it
-/// takes this rank's own gradients; DistributedDataParallel::average_parameters() makes the
-/// replicas equal again.
+/// since the last one. Ranks that take different steps (another learning rate, another subset)
+/// learn of it in the next backward: each step leaves a fingerprint of the parameters and of the
+/// optimizer's state, which the ranks compare. Divergence on purpose (local SGD) is
+/// `step(optim::local)`: it takes this rank's own gradients;
+/// DistributedDataParallel::average_parameters() makes the replicas equal again.
 
 #include <cstdint>
 #include <span>
 #include <unordered_set>
 #include <vector>
 
+#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/kernels/optimizer.h"
 
@@ -37,9 +39,11 @@ struct Group {
 struct Local {};
 inline constexpr Local local;
 
-class Optimizer {
+/// To write an optimizer: derive from this, and define update(), state_of() and options_digest().
+class Optimizer : public Stepper {
  public:
-  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;  // two of them would share their state
+  Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update of every parameter that has a gradient. Throws StateError as said above.
   void step() { take_step(false); }
@@ -63,21 +67,29 @@ class Optimizer {
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
   bool takes_part(const Parameter& parameter) const;
   /// A digest of the options, the same for the same options: ranks compare them.
-  virtual std::uint64_t options_digest() const { return 0; }
+  virtual std::uint64_t options_digest() const = 0;
+  /// Where update() may add the fingerprint of what it leaves in `parameter` and its state, in the
+  /// same pass. If update() does not ask, the values are read once more after it.
+  kernels::Fingerprint fingerprint(const Parameter& parameter);
 
  private:
   void take_step(bool own);
+  void update_and_print();
   std::uint64_t ask_reducers(bool own);  // how often they have synchronized
-  void check_unmanaged() const;
+  void check_unmanaged(bool beside_managed) const;
 
   using Set = std::unordered_set<const void*>;  // of Parameter::id()
 
   std::vector<Parameter> all_;
   Set own_;
-  Set now_;                             // what step_early() is stepping
-  Set early_;                           // what it has stepped since the last step()
-  std::uint64_t early_options_ = 0;     // their digest
-  std::uint64_t synchronizations_ = 0;  // of the parameters' reducers, as of the last step
+  Set now_;                                 // what step_early() is stepping
+  Set early_;                               // what it has stepped since the last step()
+  std::uint64_t early_options_ = 0;         // their digest
+  std::uint64_t synchronizations_ = 0;      // of the parameters' reducers, as of the last step
+  std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
+  bool local_ = false;                      // this step is on this rank's own gradients
+  bool printed_ = false;                    // update() has asked for a fingerprint
+  std::shared_ptr<const Stepper> self_{this, [](const Stepper*) {}};  // for weak references
 };
 
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
@@ -97,6 +109,7 @@ class SGD : public Optimizer {
   explicit SGD(std::vector<Group<Options>> groups);
 
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
+  std::vector<StateTensor> state_of(const Parameter& parameter) const override;
 
  private:
   void check_options() const override;
@@ -128,6 +141,7 @@ class Adam : public Optimizer {
   explicit Adam(std::vector<Group<Options>> groups) : Adam(std::move(groups), false) {}
 
   std::vector<Group<Options>>& groups() { return groups_; }
+  std::vector<StateTensor> state_of(const Parameter& parameter) const override;
 
  protected:
   Adam(std::vector<Group<Options>> groups, bool decoupled);

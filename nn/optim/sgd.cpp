@@ -52,7 +52,8 @@ void SGD::update() {
       const Tensor& value = parameter.value();
       const bool first = o.momentum != 0 && !momentum[i].defined();
       if (first) momentum[i] = Tensor::empty(value.shape(), value.dtype(), value.device());
-      items.push_back({value, parameter.gradient_slot(), momentum[i], first});
+      items.push_back(
+          {value, parameter.gradient_slot(), momentum[i], first, fingerprint(parameter)});
     }
     kernels::sgd_step(items, {.lr = o.lr,
                               .momentum = o.momentum,
@@ -60,6 +61,12 @@ void SGD::update() {
                               .weight_decay = o.weight_decay,
                               .nesterov = o.nesterov});
   }
+}
+
+std::vector<StateTensor> SGD::state_of(const Parameter& parameter) const {
+  const auto [k, i] = find(groups_, parameter);
+  if (k == groups_.size() || !states_[k].momentum[i].defined()) return {};
+  return {{"momentum", states_[k].momentum[i]}};
 }
 
 }  // namespace lockstep::optim

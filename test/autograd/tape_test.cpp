@@ -40,7 +40,8 @@ struct FakeReducer : GradientReducer {
   std::int64_t order() const override { return 0; }
   bool in_window(bool) override { return window; }
   void step_begins(const Parameter&, bool) override {}
-  void stepped(std::uint64_t) override {}
+  kernels::Fingerprint fingerprint(const Parameter&) override { return {}; }
+  void stepped(const std::weak_ptr<const Stepper>&, std::uint64_t, bool) override {}
   bool steps_early() const override { return false; }
   std::uint64_t synchronizations() const override { return 0; }
 

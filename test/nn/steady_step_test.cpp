@@ -116,7 +116,7 @@ TEST_CASE("nothing is copied between the backward kernels and the buckets") {
       } else {
         tape.backward(loss);
       }
-      optimizer.step(optim::local);
+      if (step != 2) optimizer.step();
       if (step > 0)  // in the first one the buckets may be laid out anew
         check<Error>(copies_made == before, "{} copies in step {}", copies_made - before, step);
       for (std::size_t i = 0; i < parameters.size(); ++i) {

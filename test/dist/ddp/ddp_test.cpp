@@ -44,7 +44,7 @@ TEST_CASE("models that differ: processes say so too, though the first to know en
       const auto outcomes = test::run_processes(3, [&](int rank) {
         test::set_rank_environment(rank, 3, "unix:" + folder / "store");
         const World world = World::join({.transport = transport});
-        dist::DistributedDataParallel({parameter("w", {10 + rank}, 0)}, {}, world);
+        const dist::DistributedDataParallel ddp({parameter("w", {10 + rank}, 0)}, {}, world);
       });
       for (const test::Outcome& outcome : outcomes) {
         INFO(transport, ": ", outcome.message);
@@ -106,8 +106,8 @@ TEST_CASE("ranks that step differently are told by the next backward, on every r
 TEST_CASE("a bucket cap that makes no sense is refused with its value") {
   CHECK_THROWS_WITH_AS(run_threads(1, {},
                                    [](World& world) {
-                                     dist::DistributedDataParallel({}, {}, world,
-                                                                   {.bucket_cap_mb = -1});
+                                     const dist::DistributedDataParallel ddp({}, {}, world,
+                                                                             {.bucket_cap_mb = -1});
                                    }),
                        doctest::Contains("-1"), UsageError);
 }

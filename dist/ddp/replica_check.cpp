@@ -1,0 +1,233 @@
+#include "lockstep/dist/ddp/replica_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <sstream>
+
+#include "lockstep/core/hash.h"
+#include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Said = std::vector<std::pair<std::string, std::vector<int>>>;
+
+/// Odd multiples tell the parameters apart.
+std::uint32_t salt_of(std::size_t parameter) {
+  return static_cast<std::uint32_t>(parameter) * 2246822519u + 1;
+}
+
+void say(Said& said, std::string_view what, int rank) {
+  auto at = std::ranges::find(said, what, &Said::value_type::first);
+  if (at == said.end()) at = said.insert(at, {std::string(what), {}});
+  at->second.push_back(rank);
+}
+
+std::string print_of(const Tensor& tensor) {
+  if (!is_differentiable(tensor.dtype()))  // a count of steps
+    return fmt::format("{}", fmt::join(tensor.to_vector<std::int64_t>(), " "));
+  const Tensor sum = Tensor::zeros({}, DType::i64, tensor.device());
+  kernels::add_fingerprint({&tensor, 1}, {sum, 0});
+  return fmt::format("{:016x}", std::bit_cast<std::uint64_t>(sum.to_vector<std::int64_t>()[0]));
+}
+
+/// Element i of a tensor on the host, so that different bits are different texts.
+std::string element_text(const Tensor& host, std::size_t i) {
+  if (host.dtype() == DType::i64) return fmt::format("{}", host.data<std::int64_t>()[i]);
+  return visit_floating("replicas", host.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    const T value = host.data<T>()[i];
+    return fmt::format("{} ({:#x})", value, std::bit_cast<Word>(value));
+  });
+}
+
+std::string index_text(const Shape& shape, std::int64_t i) {
+  std::vector<std::int64_t> places(static_cast<std::size_t>(shape.rank()));
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    places[static_cast<std::size_t>(d)] = i % shape[d];
+    i /= shape[d];
+  }
+  return fmt::format("({})", fmt::join(places, ", "));
+}
+
+/// Collective. Where the ranks' tensors first differ, and what they have there: first the block,
+/// by a hash of each, then the element.
+std::string locate(Communicator& communicator, const Tensor& tensor) {
+  const Tensor host = tensor.to({});
+  const auto numel = static_cast<std::size_t>(host.numel());
+  const auto* bytes = reinterpret_cast<const char*>(host.raw());
+  const std::size_t width = host.bytes() / std::max<std::size_t>(numel, 1), block = 4096;
+  std::string text;
+  for (std::size_t begin = 0; begin < numel; begin += block)
+    text += fmt::format("{:x}\n",
+                        fnv1a({bytes + begin * width, std::min(block, numel - begin) * width}));
+  const std::optional<Difference> found =
+      first_difference(gather_text(communicator, text, "replicas"));
+  if (!found) return "";
+  text.clear();
+  const std::size_t begin = found->line * block, end = std::min(numel, begin + block);
+  for (std::size_t i = begin; i < end; ++i) text += element_text(host, i) + "\n";
+  const std::optional<Difference> element =
+      first_difference(gather_text(communicator, text, "replicas"));
+  if (!element) return "";
+  return fmt::format(" at {}: {}",
+                     index_text(host.shape(), static_cast<std::int64_t>(begin + element->line)),
+                     describe(element->said));
+}
+
+}  // namespace
+
+ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator,
+                           bool enabled)
+    : parameters_(std::move(parameters)),
+      communicator_(communicator),
+      stepped_(parameters_.size()) {
+  if (!enabled || communicator.size() == 1) return;
+  for (const Parameter& parameter : parameters_) {
+    const Device device = parameter.value().device();
+    if (std::ranges::find(sums_, device, &Sum::device) == sums_.end())
+      sums_.push_back({device, Tensor::zeros({}, DType::i64, device)});
+  }
+  for (const Parameter& parameter : parameters_)
+    sum_of_.push_back(&sum_on(parameter.value().device()));
+}
+
+Tensor& ReplicaCheck::sum_on(Device device) {
+  return std::ranges::find(sums_, device, &Sum::device)->value;
+}
+
+kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
+  if (sum_of_.empty()) return {};
+  stepped_[i] = true;
+  return {*sum_of_[i], salt_of(i)};
+}
+
+void ReplicaCheck::note(const std::weak_ptr<const Stepper>& stepper) {
+  std::erase_if(steppers_, [](const auto& known) { return known.expired(); });
+  const auto same = [&](const auto& known) {
+    return !known.owner_before(stepper) && !stepper.owner_before(known);
+  };
+  if (std::ranges::none_of(steppers_, same)) steppers_.push_back(stepper);
+}
+
+void ReplicaCheck::begin_step() {
+  if (sum_of_.empty()) return;
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    const std::size_t i = (next_ + k) % parameters_.size();
+    if (stepped_[i]) continue;
+    kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
+    next_ = i + 1;
+    break;
+  }
+  stepped_.assign(stepped_.size(), false);
+  for (Sum& sum : sums_) {
+    if (sum.device == Device{}) continue;
+    if (!sum.ready) sum.ready.emplace(sum.device), sum.side = Stream::create(sum.device);
+    sum.ready->record(Stream::current(sum.device));
+  }
+}
+
+std::uint64_t ReplicaCheck::sum() {
+  std::uint64_t total = 0;
+  for (Sum& sum : sums_) {
+    std::optional<StreamGuard> guard;
+    if (sum.side) {  // what the current stream was given since then is not waited for
+      sum.side->wait(*sum.ready);
+      guard.emplace(*sum.side);
+    }
+    if (sum.side) sum.on_host.copy_from(sum.value);
+    const Tensor& readable = sum.side ? sum.on_host : sum.value;
+    total += std::bit_cast<std::uint64_t>(*readable.data<std::int64_t>());
+  }
+  return total;
+}
+
+std::vector<StateTensor> ReplicaCheck::tensors() const {
+  std::vector<StateTensor> all;
+  for (const Parameter& parameter : parameters_) {
+    const std::string name = fmt::format("'{}'", parameter.name());
+    all.push_back({name, parameter.value()});
+    for (const auto& known : steppers_)
+      if (const auto stepper = known.lock())
+        for (const StateTensor& state : stepper->state_of(parameter))
+          all.push_back({fmt::format("{} of {}", state.name, name), state.value});
+  }
+  return all;
+}
+
+std::string ReplicaCheck::find_difference() const {
+  if (communicator_.size() == 1) return "";
+  const std::vector<StateTensor> all = tensors();
+  std::string names, prints;
+  for (const StateTensor& tensor : all) {
+    names += tensor.name + "\n";
+    prints += print_of(tensor.value) + "\n";
+  }
+  if (const auto found = first_difference(gather_text(communicator_, names, "replicas")))
+    return "one keeps what another does not: " + describe(found->said);
+  const auto found = first_difference(gather_text(communicator_, prints, "replicas"));
+  return found ? all[found->line].name + locate(communicator_, all[found->line].value) : "";
+}
+
+void ReplicaCheck::average_state() const {
+  std::vector<StateTensor> states = tensors();
+  std::erase_if(states, [](const StateTensor& tensor) { return tensor.name.front() == '\''; });
+  std::string names;
+  for (const StateTensor& state : states) names += state.name + "\n";
+  check_same(communicator_, "average_parameters", names);
+  for (const StateTensor& state : states) {
+    // Collectives take memory of any kind on the host.
+    const Tensor host = state.value.to({});
+    if (!is_differentiable(host.dtype())) {
+      communicator_.broadcast(host, 0, "average " + state.name).wait();
+    } else {
+      communicator_.all_reduce(host, "average " + state.name).wait();
+      kernels::scale(1.0 / communicator_.size(), host, host, false);
+    }
+    state.value.copy_from(host);
+  }
+}
+
+std::optional<Difference> first_difference(std::span<const std::string> texts) {
+  std::vector<std::istringstream> streams;
+  for (const std::string& text : texts) streams.emplace_back(text);
+  std::vector<std::string> lines(texts.size());
+  for (std::size_t line = 0;; ++line) {
+    bool any = false;
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+      const bool has = static_cast<bool>(std::getline(streams[r], lines[r]));
+      if (!has) lines[r] = "nothing";
+      any = any || has;
+    }
+    if (!any) return {};
+    if (std::ranges::count(lines, lines[0]) == std::ssize(lines)) continue;
+    Difference found{line, {}};
+    for (std::size_t r = 0; r < lines.size(); ++r) say(found.said, lines[r], static_cast<int>(r));
+    return found;
+  }
+}
+
+std::string describe(const Said& said) {
+  Said sorted = said;
+  std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
+  std::string text;
+  std::size_t ranks = 0;
+  for (const auto& [what, by] : sorted) {
+    text += fmt::format("{}{} on {} {}", text.empty() ? "" : ", ", what,
+                        by.size() == 1 ? "rank" : "ranks", fmt::join(by, ", "));
+    ranks += by.size();
+  }
+  if (2 * sorted.back().second.size() <= ranks) return text;
+  std::vector<int> wrong;
+  for (std::size_t k = 0; k + 1 < sorted.size(); ++k)
+    wrong.insert(wrong.end(), sorted[k].second.begin(), sorted[k].second.end());
+  std::ranges::sort(wrong);
+  return fmt::format("{}: {}", text, describe_ranks(wrong, "in the minority"));
+}
+
+}  // namespace lockstep::dist

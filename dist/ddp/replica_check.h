@@ -1,0 +1,96 @@
+#pragma once
+/// Proves at every step that the replicas are equal: second reading.
+///
+/// Every step of an optimizer adds the fingerprint of what it leaves (kernels/fingerprint.h), in
+/// its own pass over memory: of each parameter and of what the optimizer keeps of it. The sum of
+/// all steps so far travels with the next step metadata, and all ranks compare it:
+///
+///     backward 1 | step 1: sum += f(values, state) | backward 2: metadata {sum} | step 2 ...
+///                                                               `-- ranks compare
+///
+/// The sum only grows: ranks that once stepped differently never have equal sums again. So whatever
+/// one rank does between two steps (writes to a parameter, loses its momentum, clips by another
+/// norm, zeroes a gradient) is found by the second synchronizing backward after it. A parameter
+/// that no optimizer has stepped on is read instead: one of them per step, in turn.
+///
+/// Not compared: what the ranks are meant to have of their own (Parameter::keep_local, the memory
+/// of communication hooks), and what lies between step(optim::local) and average_parameters().
+/// Recorded steps (core/gpu/graph.h) add to the sum; the next backward that is not recorded
+/// compares it.
+///
+/// Cost: one multiplication and some additions per element that is in a register anyway, and 8 bytes
+/// of metadata. A world of 1 computes nothing.
+///
+/// Thread-safety: as Communicator.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/core/gpu/stream.h"
+#include "lockstep/dist/collectives/communicator.h"
+
+namespace lockstep::dist {
+
+class ReplicaCheck {
+ public:
+  /// `communicator` must outlive this.
+  ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
+
+  /// Where a step on parameter i adds its fingerprint; undefined if nothing is compared.
+  kernels::Fingerprint step_on(std::size_t i);
+  /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
+  void note(const std::weak_ptr<const Stepper>& stepper);
+
+  /// A synchronizing backward begins: reads the next parameter that was not stepped on.
+  void begin_step();
+  /// The sum as of begin_step(). Waits for what a GPU was given until then, not for later work.
+  std::uint64_t sum();
+
+  /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
+  /// the first that differs, at which index, on which ranks. Empty if none does.
+  std::string find_difference() const;
+  /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
+  /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
+  /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. Throws StateError if
+  /// ranks keep different things.
+  void average_state() const;
+
+ private:
+  /// Tensors of one device have one sum.
+  struct Sum {
+    Device device;
+    Tensor value;  // i64, one element
+    Tensor on_host = Tensor::zeros({}, DType::i64);
+    std::optional<Event> ready{};
+    std::optional<Stream> side{};
+  };
+  std::vector<StateTensor> tensors() const;
+  Tensor& sum_on(Device device);
+
+  std::vector<Parameter> parameters_;
+  Communicator& communicator_;
+  std::vector<Sum> sums_;
+  std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
+  std::vector<bool> stepped_;    // by parameter, since the last begin_step()
+  std::size_t next_ = 0;         // to be read, if it is not stepped on
+  std::vector<std::weak_ptr<const Stepper>> steppers_;
+};
+
+/// The first line that is not the same in all ranks' texts, and which ranks have what there. A pure
+/// function.
+struct Difference {
+  std::size_t line;
+  std::vector<std::pair<std::string, std::vector<int>>> said;
+};
+std::optional<Difference> first_difference(std::span<const std::string> texts);
+
+/// "0.25 on rank 1, 0.5 on ranks 0, 2: rank 1 is in the minority". Without a majority it blames
+/// nobody.
+std::string describe(const std::vector<std::pair<std::string, std::vector<int>>>& said);
+
+}  // namespace lockstep::dist
