@@ -18,8 +18,8 @@
 /// Recorded steps (core/gpu/graph.h) add to the sum; the next backward that is not recorded
 /// compares it.
 ///
-/// Cost: one multiplication and some additions per element that is in a register anyway, and 8 bytes
-/// of metadata. A world of 1 computes nothing.
+/// Cost: one multiplication and some additions per element that is in a register anyway, and 8
+/// bytes of metadata. A world of 1 computes nothing.
 ///
 /// Thread-safety: as Communicator.
 
