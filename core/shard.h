@@ -1,6 +1,8 @@
 #pragma once
 /// Two small values that the loader and the reducer share without knowing each other.
 
+#include <cstdint>
+
 namespace lockstep {
 
 /// Which part of the data is ours: part `rank` of `size`.
@@ -18,6 +20,9 @@ struct Weight {
   static constexpr double summed = -1;  ///< a total that this rank does not know
   double local = 1;
   double total = summed;
+  /// A digest of how the samples are dealt to the ranks (data::Loader): reducers compare it. 0: not
+  /// said, as for data that was split beforehand.
+  std::uint64_t plan = 0;
 };
 
 }  // namespace lockstep

@@ -2,19 +2,43 @@
 
 #include <cstring>
 
+#include "lockstep/core/hash.h"
+
 namespace lockstep::data {
+namespace {
+
+/// The same on ranks that take the same epoch apart. Never 0.
+std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Shard shard,
+                        int epoch) {
+  std::uint64_t labels = 0, place = 0;
+  for (const std::int64_t label : dataset.labels.span<std::int64_t>()) {
+    const std::uint64_t keyed = static_cast<std::uint64_t>(label) + ++place * 0x9e3779b97f4a7c15u;
+    labels += keyed * (keyed | 1);
+  }
+  Fnv1a digest;
+  digest.add(static_cast<std::uint64_t>(dataset.size())).add(labels);
+  digest.add(static_cast<std::uint64_t>(options.batch)).add(static_cast<std::uint64_t>(shard.size));
+  digest.add(options.shuffle ? options.seed + static_cast<std::uint64_t>(epoch) : 0);
+  for (const bool flag : {options.shuffle, options.padded, options.drop_last})
+    digest.add(std::uint64_t{flag});
+  return digest.value() | 1;
+}
+
+}  // namespace
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard, int epoch)
     : dataset_(dataset),
       plan_(dataset.size(), {options.batch, options.padded, options.drop_last}, shard),
       order_(epoch_permutation(dataset.size(), options.shuffle, options.seed, epoch)),
-      device_(options.device) {}
+      device_(options.device),
+      digest_(shard.size == 1 ? 0 : digest_of(dataset, options, shard, epoch)) {}
 
 Batch Loader::batch(std::int64_t step) const {
   const std::int64_t rows = plan_.rows(step);
   const std::int64_t pixels = dataset_.images.size(1);
   Batch result{Tensor::empty({rows, pixels}), Tensor::empty({rows}, DType::i64),
                plan_.weight(step)};
+  result.weight.plan = digest_;
   const std::int64_t* order = order_.data<std::int64_t>();
   const float* images = dataset_.images.data<float>();
   const std::int64_t* labels = dataset_.labels.data<std::int64_t>();

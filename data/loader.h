@@ -14,9 +14,11 @@
 namespace lockstep::data {
 
 struct Batch {
-  Tensor x;       ///< f32 (rows, pixels)
-  Tensor y;       ///< i64 (rows,)
-  Weight weight;  ///< {this rank's samples, all ranks' samples} of the step
+  Tensor x;  ///< f32 (rows, pixels)
+  Tensor y;  ///< i64 (rows,)
+  /// {this rank's samples, all ranks' samples} of the step, and a digest of how this epoch is dealt
+  /// to the ranks: backward() refuses ranks whose loaders differ.
+  Weight weight;
 };
 
 struct LoaderOptions {
@@ -73,6 +75,7 @@ class Loader {
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;
+  std::uint64_t digest_;  // Weight::plan
 };
 
 }  // namespace lockstep::data

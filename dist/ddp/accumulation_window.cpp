@@ -17,6 +17,7 @@ void AccumulationWindow::enter(const Contribution& contribution) {
   if (!open()) close();  // zero_grad may have given up the last one
   for (std::size_t i = 0; i < entries_.size() && weight_ > 0; ++i) check_unbroken(i);
   weight_ += contribution.weight;
+  if (contribution.plan != 0) plan_ = contribution.plan;
   if (contribution_.kind == none) contribution_ = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (parameters_[i].gradient_state() == GradientState::nothing) entries_[i] = {};
@@ -38,8 +39,16 @@ void AccumulationWindow::check_unbroken(std::size_t i) const {
                     parameter.name());
 }
 
+void AccumulationWindow::write(StepMetadata& metadata) const {
+  metadata.weight = weight_;
+  metadata.divisor = contribution_.divisor;
+  metadata.kind = contribution_.kind;
+  metadata.data = plan_;
+}
+
 void AccumulationWindow::close() {
   weight_ = 0;
+  plan_ = 0;
   contribution_ = {0, 1, Contribution::Divisor::none, true};
   for (Entry& entry : entries_) entry.used = false;
 }

@@ -82,9 +82,7 @@ void Reducer::launch(GradientBuckets::Bucket& bucket) {
 }
 
 void Reducer::write_metadata() {
-  exchange_.mine.weight = window_.weight();
-  exchange_.mine.divisor = window_.first().divisor;
-  exchange_.mine.kind = window_.first().kind;
+  window_.write(exchange_.mine);  // weight and divisor
   exchange_.mine.replicas = replicas_.sum();
   exchange_.mine.bad_parameter = bad_.parameter;
   exchange_.mine.bad_element = bad_.element;

@@ -66,18 +66,16 @@ std::string locate(Communicator& communicator, const Tensor& tensor) {
   for (std::size_t begin = 0; begin < numel; begin += block)
     text += fmt::format("{:x}\n",
                         fnv1a({bytes + begin * width, std::min(block, numel - begin) * width}));
-  const std::optional<Difference> found =
-      first_difference(gather_text(communicator, text, "replicas"));
-  if (!found) return "";
+  const auto blocks = differences(gather_text(communicator, text, "replicas"));
+  if (blocks.empty()) return "";
   text.clear();
-  const std::size_t begin = found->line * block, end = std::min(numel, begin + block);
+  const std::size_t begin = blocks[0].line * block, end = std::min(numel, begin + block);
   for (std::size_t i = begin; i < end; ++i) text += element_text(host, i) + "\n";
-  const std::optional<Difference> element =
-      first_difference(gather_text(communicator, text, "replicas"));
-  if (!element) return "";
+  const auto elements = differences(gather_text(communicator, text, "replicas"));
+  if (elements.empty()) return "";
   return fmt::format(" at {}: {}",
-                     index_text(host.shape(), static_cast<std::int64_t>(begin + element->line)),
-                     describe(element->said));
+                     index_text(host.shape(), static_cast<std::int64_t>(begin + elements[0].line)),
+                     describe(elements[0].said));
 }
 
 }  // namespace
@@ -168,10 +166,15 @@ std::string ReplicaCheck::find_difference() const {
     names += tensor.name + "\n";
     prints += print_of(tensor.value) + "\n";
   }
-  if (const auto found = first_difference(gather_text(communicator_, names, "replicas")))
-    return "one keeps what another does not: " + describe(found->said);
-  const auto found = first_difference(gather_text(communicator_, prints, "replicas"));
-  return found ? all[found->line].name + locate(communicator_, all[found->line].value) : "";
+  auto found = differences(gather_text(communicator_, names, "replicas"));
+  if (!found.empty()) return "one keeps what another does not: " + describe(found[0].said);
+  found = differences(gather_text(communicator_, prints, "replicas"));
+  if (found.empty()) return "";
+  const StateTensor& first = all[found[0].line];
+  std::string text = first.name + locate(communicator_, first.value);
+  for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
+    text += (k == 1 ? "; so do " : ", ") + all[found[k].line].name;
+  return text + (found.size() > 4 ? fmt::format(" and {} more", found.size() - 4) : "");
 }
 
 void ReplicaCheck::average_state() const {
@@ -193,10 +196,11 @@ void ReplicaCheck::average_state() const {
   }
 }
 
-std::optional<Difference> first_difference(std::span<const std::string> texts) {
+std::vector<Difference> differences(std::span<const std::string> texts) {
   std::vector<std::istringstream> streams;
   for (const std::string& text : texts) streams.emplace_back(text);
   std::vector<std::string> lines(texts.size());
+  std::vector<Difference> found;
   for (std::size_t line = 0;; ++line) {
     bool any = false;
     for (std::size_t r = 0; r < texts.size(); ++r) {
@@ -204,11 +208,11 @@ std::optional<Difference> first_difference(std::span<const std::string> texts) {
       if (!has) lines[r] = "nothing";
       any = any || has;
     }
-    if (!any) return {};
+    if (!any) return found;
     if (std::ranges::count(lines, lines[0]) == std::ssize(lines)) continue;
-    Difference found{line, {}};
-    for (std::size_t r = 0; r < lines.size(); ++r) say(found.said, lines[r], static_cast<int>(r));
-    return found;
+    found.push_back({line, {}});
+    for (std::size_t r = 0; r < lines.size(); ++r)
+      say(found.back().said, lines[r], static_cast<int>(r));
   }
 }
 

@@ -52,7 +52,8 @@ class ReplicaCheck {
   std::uint64_t sum();
 
   /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
-  /// the first that differs, at which index, on which ranks. Empty if none does.
+  /// the first that differs, at which index, on which ranks, and which others do. Empty if none
+  /// does.
   std::string find_difference() const;
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
@@ -81,13 +82,13 @@ class ReplicaCheck {
   std::vector<std::weak_ptr<const Stepper>> steppers_;
 };
 
-/// The first line that is not the same in all ranks' texts, and which ranks have what there. A pure
-/// function.
+/// A line that is not the same in all ranks' texts, and which ranks have what there.
 struct Difference {
   std::size_t line;
   std::vector<std::pair<std::string, std::vector<int>>> said;
 };
-std::optional<Difference> first_difference(std::span<const std::string> texts);
+/// In order; a text that is shorter has "nothing" there. A pure function.
+std::vector<Difference> differences(std::span<const std::string> texts);
 
 /// "0.25 on rank 1, 0.5 on ranks 0, 2: rank 1 is in the minority". Without a majority it blames
 /// nobody.

@@ -27,6 +27,7 @@ std::string describe(const StepMetadata& m) {
 
 std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
                           int source) {
+  const StepMetadata* named = nullptr;  // the first with a digest of its data
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
     if (m.plan != metadata[0].plan)
@@ -36,6 +37,13 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
           "options differ, or one has stepped more often",
           r);
+    if (m.data != 0 && named && m.data != named->data)
+      return fmt::format(
+          "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
+          "padded, drop_last, samples or labels differ. (Data that was split beforehand takes a "
+          "Loader without a Shard.)",
+          named - metadata.data(), r);
+    if (m.data != 0 && !named) named = &m;
     if (m.already_reduced != metadata[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "
