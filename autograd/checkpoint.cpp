@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/generator.h"
 
 namespace lockstep {
@@ -73,11 +74,14 @@ Tensor checkpoint(Block block, std::vector<Tensor> inputs) {
   operands.insert(operands.end(), used.begin(), used.end());
   std::vector<const Tensor*> pointers;
   for (const Tensor& operand : operands) pointers.push_back(&operand);
+  std::vector<SavedTensor> read;  // by the second run, too
+  for (const Tensor& operand : operands) read.emplace_back(operand);
   for (Tensor& input : inputs) input = input.detach();
 
   return outer->record(
       "checkpoint", result, pointers,
-      [block = std::move(block), inputs, watched, used, start](Gradients& g) {
+      [block = std::move(block), inputs, watched, used, start, read](Gradients& g) {
+        for (const SavedTensor& tensor : read) *tensor;
         const Rerun scope(start);
         Tape tape;
         const std::vector<Tensor> again = on_tape(tape, inputs, watched);

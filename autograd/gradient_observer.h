@@ -39,6 +39,7 @@ struct Contribution {
   bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
                       ///< first of several reducers may, so that all ranks use the same order
   std::uint64_t plan = 0;  ///< Weight::plan
+  double window = -1;  ///< of the weights in the windows of earlier reducers; -1: there are none
 
   /// True if the sum over the ranks is the mean, where all ranks have data.
   bool total_known() const { return kind == Divisor::given || kind == Divisor::ranks; }

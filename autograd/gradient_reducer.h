@@ -37,6 +37,8 @@ class GradientReducer : public GradientObserver {
   /// True if a backward (that asks to synchronize, if `sync`) is one of several whose total weight
   /// is not known before the last of them: Contribution::Divisor::summed.
   virtual bool in_window(bool sync) = 0;
+  /// The sum of the weights of this window's backwards so far.
+  virtual double window_weight() const = 0;
 
   /// An optimizer is about to step on this parameter's gradient; with `local`, on this rank's own.
   /// Throws StateError if that would let replicas drift apart.

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -45,11 +46,11 @@ Tensor binary(const char* name, Binary op, const Tensor& a, const Tensor& b) {
 Tensor unary(const char* name, Unary op, const Tensor& x) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::unary(op, x, y);
-  const Tensor saved = kernels::saves_output(op) ? y : x.detach();
-  return record(name, y, {&x}, [=](Gradients& g) {
-    const auto dx = g.into(0);
-    kernels::unary_backward(op, g.output(), saved, dx.tensor, dx.accumulate);
-  });
+  return record(name, y, {&x},
+                [op, saved = SavedTensor(kernels::saves_output(op) ? y : x)](Gradients& g) {
+                  const auto dx = g.into(0);
+                  kernels::unary_backward(op, g.output(), *saved, dx.tensor, dx.accumulate);
+                });
 }
 
 }  // namespace
@@ -75,22 +76,23 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 // y = a b: da = dy b, db = dy a
 Tensor mul(const Tensor& a, const Tensor& b) {
   return record("mul", binary("mul", Binary::mul, a, b), {&a, &b},
-                [a = a.detach(), b = b.detach()](Gradients& g) {
-                  contribute(g, 0, Binary::mul, g.output(), b, a.shape());
-                  contribute(g, 1, Binary::mul, g.output(), a, b.shape());
+                [a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
+                  if (g.needed(0)) contribute(g, 0, Binary::mul, g.output(), *b, a.shape());
+                  if (g.needed(1)) contribute(g, 1, Binary::mul, g.output(), *a, b.shape());
                 });
 }
 
 // y = a / b: da = dy / b, db = -dy y / b
 Tensor div(const Tensor& a, const Tensor& b) {
   const Tensor y = binary("div", Binary::div, a, b);
-  return record("div", y, {&a, &b}, [y, sa = a.shape(), b = b.detach()](Gradients& g) {
-    contribute(g, 0, Binary::div, g.output(), b, sa);
-    if (!g.needed(1)) return;
-    const Tensor dy_y = Tensor::empty(y.shape(), y.dtype(), y.device());
-    kernels::binary(Binary::mul, g.output(), y, dy_y);
-    contribute(g, 1, Binary::div, dy_y, b, b.shape(), -1);
-  });
+  return record("div", y, {&a, &b},
+                [y = SavedTensor(y), sa = a.shape(), b = SavedTensor(b)](Gradients& g) {
+                  contribute(g, 0, Binary::div, g.output(), *b, sa);
+                  if (!g.needed(1)) return;
+                  const Tensor dy_y = Tensor::empty(y.shape(), y->dtype(), y->device());
+                  kernels::binary(Binary::mul, g.output(), *y, dy_y);
+                  contribute(g, 1, Binary::div, dy_y, *b, b.shape(), -1);
+                });
 }
 
 Tensor neg(const Tensor& x) { return unary("neg", Unary::neg, x); }

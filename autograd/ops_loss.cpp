@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/loss.h"
 #include "lockstep/kernels/softmax.h"
 
@@ -28,11 +29,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
 Tensor mse(const Tensor& x, const Tensor& y) {
   const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
   kernels::mse(x, y, loss);
-  return record("mse", loss, {&x, &y}, [x = x.detach(), y = y.detach()](Gradients& g) {
+  return record("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
     if (const auto dx = g.into(0))
-      kernels::mse_backward(g.output(), x, y, dx.tensor, dx.accumulate);
+      kernels::mse_backward(g.output(), *x, *y, dx.tensor, dx.accumulate);
     if (const auto dy = g.into(1))
-      kernels::mse_backward(g.output(), y, x, dy.tensor, dy.accumulate);
+      kernels::mse_backward(g.output(), *y, *x, dy.tensor, dy.accumulate);
   });
 }
 

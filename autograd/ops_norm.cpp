@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -54,8 +55,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   kernels::batch_normalize(x, statistics.mean, inverse_std, weight, bias, y);
   return record(
       "batch_norm", y, {&x, &weight, &bias},
-      [x = x.detach(), weight = weight.detach(), statistics, inverse_std](Gradients& g) {
-        const Tensor& dy = g.output();
+      [saved_x = SavedTensor(x), saved_weight = SavedTensor(weight), statistics,
+       inverse_std](Gradients& g) {
+        const Tensor &dy = g.output(), &x = *saved_x, &weight = *saved_weight;
         const std::int64_t c = x.size(1);
         const Tensor sums = Tensor::empty({2 * c}, DType::f64, x.device());
         const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);

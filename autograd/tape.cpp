@@ -150,8 +150,8 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
   if (pass.managed.defined() && pass.stray.defined())
     fail<StateError>(
         "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
-        "none: was it made or replaced after DistributedDataParallel? (If it is meant to differ "
-        "between ranks: keep_local())",
+        "none: was it made or replaced after DistributedDataParallel? (If it may differ: "
+        "keep_local())",
         pass.managed.name(), pass.stray.name());
   Contribution told = contribution(pass, weight, options.sync);
   told.plan = weight ? weight->plan : 0;
@@ -160,7 +160,10 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
                                      pass.loss->device);
   for (Pass::Link* link = pass.observers; link; link = link->next) {
     link->observer->backward_begins(told);
-    if (link->observer->as_reducer()) told.eager = false;
+    if (const GradientReducer* const reducer = link->observer->as_reducer()) {
+      told.eager = false;
+      told.window = reducer->window_weight();
+    }
   }
 }
 
@@ -187,8 +190,8 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
   if (ranks > 0 && (in_window || unknown)) {
     if (pass.kept_local.defined())
       fail<StateError>(
-          "[backward] the gradient of '{}', which is kept local, would not be divided by the total "
-          "of the weights, which is not known before the window closes",
+          "[backward] the gradient of '{}' (kept local) would not be divided by the total of the "
+          "weights, which is not known before the window closes",
           pass.kept_local.name());
     return {w.local, 1, Divisor::summed, sync};
   }

@@ -144,7 +144,8 @@ class Tape {
 
   /// A handle to the same elements. This tape computes and keeps its gradient: see gradient().
   Tensor watch(const Tensor& tensor);
-  /// The gradient of a watched tensor after backward; undefined if the loss did not reach it.
+  /// The gradient of a watched tensor after backward, times the seed (w / total, as for parameters:
+  /// with R ranks and no Weight 1 / R); undefined if the loss did not reach it.
   Tensor gradient(const Tensor& watched) const;
   /// The parameters that a result of this tape depends on, each once.
   std::vector<Parameter> parameters_of(const Tensor& result);

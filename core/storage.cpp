@@ -15,17 +15,17 @@ Storage Storage::allocate(std::size_t bytes, Device device) {
   if (device.kind == Device::Kind::cpu) {
     if (bytes > memory::largest) throw std::bad_alloc();  // header + bytes might overflow
     auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
-    return Storage(new (memory) Block{1, memory + header, bytes, device, nullptr, {}});
+    return Storage(new (memory) Block{1, 0, memory + header, bytes, device, nullptr, {}});
   }
   const Stream stream = Stream::current(device);
   auto* data = static_cast<std::byte*>(gpu::allocate(bytes, stream));
-  return Storage(new (memory::allocate(header)) Block{1, data, bytes, device, nullptr, stream});
+  return Storage(new (memory::allocate(header)) Block{1, 0, data, bytes, device, nullptr, stream});
 }
 
 Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> release,
                        Device device) {
   auto* owner = new std::function<void()>(std::move(release));
-  return Storage(new Block{1, static_cast<std::byte*>(data), bytes, device, owner, {}});
+  return Storage(new Block{1, 0, static_cast<std::byte*>(data), bytes, device, owner, {}});
 }
 
 void Storage::destroy(Block* block) noexcept {

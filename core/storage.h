@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -48,12 +49,17 @@ class Storage {
   std::byte* data() const { return block().data; }  ///< in the device's memory
   std::size_t bytes() const { return block().bytes; }
   Device device() const { return block().device; }
+  /// How often the bytes were changed in place, as far as Tensor's functions and the optimizers
+  /// know (changed()). Wraps around.
+  std::uint32_t version() const { return block().version.load(std::memory_order_relaxed); }
+  void changed() const { block_->version.fetch_add(1, std::memory_order_relaxed); }
   /// True if this is the only reference: nobody else can see a write.
   bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
 
  private:
   struct Block {
     std::atomic<int> references;
+    std::atomic<std::uint32_t> version;
     std::byte* data;
     std::size_t bytes;
     Device device;

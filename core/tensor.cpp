@@ -124,6 +124,7 @@ void Tensor::copy_from(const Tensor& source) const {
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
                     source.dtype_);
   if (bytes() == 0) return;
+  storage_.changed();
   const Device to = device(), from = source.device();
   if (to.kind == Device::Kind::cpu && from.kind == Device::Kind::cpu)
     std::memmove(raw(), source.raw(), bytes());
@@ -132,6 +133,7 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
+  if (defined()) storage_.changed();
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
     const T element = element_of<T>(value);
@@ -144,6 +146,7 @@ void Tensor::fill(double value) const {
 
 void Tensor::fill_zero() const {
   if (bytes() == 0) return;
+  storage_.changed();
   if (device().kind == Device::Kind::cpu)
     std::memset(raw(), 0, bytes());
   else

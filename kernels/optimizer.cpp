@@ -35,6 +35,7 @@ void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
     check_alike("sgd_step", "gradient", item.gradient, item.value);
     if (config.momentum != 0) check_alike("sgd_step", "momentum", item.momentum, item.value);
     check_fingerprint("sgd_step", item.fingerprint, item.value);
+    item.value.storage().changed();
   }
   for_each_device(items, [&](Backend& backend, auto run) { backend.sgd_step(run, config); });
 }
@@ -50,6 +51,7 @@ void adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
     check<ShapeError>(item.step.numel() == 1, "[adam_step] step: expected one element, got {}",
                       item.step.shape());
     check_fingerprint("adam_step", item.fingerprint, item.value);
+    item.value.storage().changed();
   }
   for_each_device(items, [&](Backend& backend, auto run) { backend.adam_step(run, config); });
 }

@@ -32,7 +32,8 @@ void merge_tree(std::span<Part> parts) {
 /// The peers by way of a communicator, whose messages lie on the host.
 class Ranks final : public BatchReducer {
  public:
-  explicit Ranks(dist::Communicator& communicator) : communicator_(communicator) {}
+  Ranks(dist::Communicator& communicator, Parameter weight)
+      : communicator_(communicator), weight_(std::move(weight)) {}
 
   double merge(double count, const Tensor& mean, const Tensor& m2) override {
     const std::int64_t ranks = communicator_.size(), c = mean.numel();
@@ -40,7 +41,7 @@ class Ranks final : public BatchReducer {
     mine.slice(1, 1 + c).copy_from(mean);
     mine.slice(1 + c, 1 + 2 * c).copy_from(m2);
     const Tensor all = Tensor::empty({ranks, 1 + 2 * c}, DType::f64);
-    communicator_.all_gather(mine, all, fmt::format("batch_norm {} forward", c)).wait();
+    communicator_.all_gather(mine, all, name_of("forward", c)).wait();
 
     std::vector<Part> parts;
     for (std::int64_t r = 0; r < ranks; ++r) {
@@ -55,12 +56,22 @@ class Ranks final : public BatchReducer {
 
   void add(const Tensor& sums) override {
     const Tensor host = sums.to(Device{});  // the same memory if it lies there
-    communicator_.all_reduce(host, fmt::format("batch_norm {} backward", sums.numel() / 2)).wait();
+    communicator_.all_reduce(host, name_of("backward", sums.numel() / 2)).wait();
     if (sums.device() != host.device()) sums.copy_from(host);
   }
 
  private:
+  // "1: batch_norm 64 channels, forward". The layer comes first: errors show the beginning of the
+  // other rank's name.
+  std::string name_of(std::string_view direction, std::int64_t channels) const {
+    std::string layer = weight_.defined() ? weight_.name() : "";
+    layer.resize(layer.size() - (layer.ends_with(".weight") ? 7 : 0));
+    return fmt::format("{}{}batch_norm {} channels, {}", layer, layer.empty() ? "" : ": ", channels,
+                       direction);
+  }
+
   dist::Communicator& communicator_;
+  Parameter weight_;  // for its name
 };
 
 Tensor as_f64(const Tensor& x) {
@@ -114,7 +125,7 @@ void BatchNorm::visit(Visitor& p) {
 }
 
 void BatchNorm::synchronize(dist::Communicator& communicator) {
-  peers_ = communicator.size() > 1 ? std::make_shared<Ranks>(communicator) : nullptr;
+  peers_ = communicator.size() > 1 ? std::make_shared<Ranks>(communicator, weight) : nullptr;
 }
 
 // The kernels take rows of channels: (N, C, L) is brought to (N * L, C), and back.

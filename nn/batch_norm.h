@@ -51,7 +51,8 @@ class BatchNorm : public Module {
   void visit(Visitor& p) override;
 
   /// From now on, the batch in training is that of all ranks. `communicator` must outlive the layer
-  /// and all tapes on which it has recorded.
+  /// and all tapes on which it has recorded. The ranks compare the name of `weight` before they
+  /// merge statistics: ranks that run other layers stop, by name.
   void synchronize(dist::Communicator& communicator);
 
   Parameter weight, bias;            ///< (C,), at first 1 and 0; or undefined

@@ -43,13 +43,11 @@ class Executor {
   std::uint64_t bytes_moved() const { return bytes_moved_; }  ///< see Communicator::bytes_moved
   /// The rank that has to move before this one can.
   int awaited() const { return received_ < to_receive_ ? step_.from : step_.to; }
-  /// "step 2 of 5"
   std::string position() const { return fmt::format("step {} of {}", index_ + 1, plan_.size()); }
 
  private:
   static constexpr std::size_t header_bytes = sizeof(CallHeader);
-  // A message of at most this size, header included, travels in one piece: one call of the
-  // transport instead of two, and fewer cache lines between two cores.
+  // A message of at most this size, header included, travels in one piece: in one call.
   static constexpr std::size_t packed_bytes = 2048;
   // What is to be added arrives in blocks that are still in the cache when they are added.
   static constexpr std::size_t block_bytes = 32 * 1024;

@@ -17,6 +17,13 @@ void AccumulationWindow::enter(const Contribution& contribution) {
   if (!open()) close();  // zero_grad may have given up the last one
   for (std::size_t i = 0; i < entries_.size() && weight_ > 0; ++i) check_unbroken(i);
   weight_ += contribution.weight;
+  check<StateError>(
+      contribution.window < 0 || contribution.window == weight_,
+      "[backward] the loss reaches parameters of several DistributedDataParallel, and "
+      "their windows differ: with this backward the weights add up to {:g} in one and "
+      "{:g} in the other. Let every backward of a window reach all of them, or "
+      "synchronize each",
+      contribution.window, weight_);
   if (contribution.plan != 0) plan_ = contribution.plan;
   if (contribution_.kind == none) contribution_ = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {

@@ -71,6 +71,7 @@ class Reducer final : public GradientReducer {
   int ranks() const override { return communicator_.size(); }
   std::int64_t order() const override { return number_; }
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_.open(); }
+  double window_weight() const override { return window_.weight(); }
   void step_begins(const Parameter& parameter, bool local) override;
   kernels::Fingerprint fingerprint(const Parameter& parameter) override;
   void stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
@@ -128,7 +129,7 @@ class Reducer final : public GradientReducer {
   std::int64_t number_;  // of this reducer, the same on all ranks
   ReducerOptions options_;
   GradientBuckets buckets_;
-  std::vector<Observation> observations_;  // of all parameters; gone before the buckets
+  std::vector<Observation> observations_;  // of all parameters and the hook; gone before buckets
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
   AccumulationWindow window_;
   StepExchange exchange_;

@@ -54,6 +54,7 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
 void Reducer::observe_all() {
   exchange_.mine.plan = fnv1a(to_text(buckets_.layout()));
   if (options_.hook) {
+    observations_.push_back(options_.hook->bind());
     std::vector<BucketView> views;
     for (const GradientBuckets::Bucket& bucket : buckets_.all()) views.push_back(bucket.view());
     options_.hook->prepare(views, communicator_);

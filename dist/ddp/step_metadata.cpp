@@ -7,12 +7,8 @@
 #include <bit>
 
 namespace lockstep::dist {
-namespace {
 
-// A float holds every 16-bit number exactly, and adding zeros does not round it.
 using Pieces = std::array<std::uint16_t, sizeof(StepMetadata) / 2>;
-
-}  // namespace
 
 template <class T>
 void to_elements(const StepMetadata& metadata, std::span<T> to) {

@@ -51,6 +51,12 @@ constexpr Names mpirun_names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 constexpr Names srun_names{"SLURM_PROCID", "the number of tasks", "SLURM_LOCALID",
                            "the number of tasks on this node", "SLURM_NODEID"};
 
+// MVAPICH2's mpirun; MPICH's and Intel MPI's (Hydra). They do not name the node: gethostname does.
+constexpr Names mvapich_names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                              "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", ""};
+constexpr Names hydra_names{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+                            ""};
+
 void check_ranks(const LaunchInfo& launch, const Names& names) {
   const auto below = [](int value, int limit, const char* name, const char* limit_name) {
     check<UsageError>(value < limit, "[environment] {}={} must be less than {}={}", name, value,
@@ -103,6 +109,22 @@ LaunchInfo from_mpirun(const Getenv& get) {
   LaunchInfo launch = read_ranks(get, mpirun_names);
   launch.launcher = "mpirun";
   launch.job = required(get, "PMIX_NAMESPACE", mpirun_names.rank);
+  return launch;
+}
+
+// These launchers tell ranks no name of their job: the ranks need a place to meet.
+LaunchInfo from_other_mpirun(const Getenv& get, const Names& names) {
+  LaunchInfo launch = read_ranks(get, names);
+  launch.launcher = "mpirun";
+  const char* place = get("LOCKSTEP_RENDEZVOUS");
+  check<UsageError>(place || get("MASTER_PORT") || launch.size == 1,
+                    "[environment] {} says that there are {} ranks, but their mpirun does not say "
+                    "where they meet: set LOCKSTEP_RENDEZVOUS=host:port, a free port of rank 0's "
+                    "machine, or MASTER_ADDR and MASTER_PORT",
+                    names.size, launch.size);
+  launch.job = place ? place
+                     : fmt::format("{}:{}", text_or(get, "MASTER_ADDR", ""),
+                                   text_or(get, "MASTER_PORT", ""));
   return launch;
 }
 
@@ -185,6 +207,10 @@ std::optional<LaunchInfo> read_environment(const Getenv& get) {
     launch = from_mpirun(get);
   } else if (is_srun_step(get)) {
     launch = from_srun(get);
+  } else if (any(mvapich_names)) {
+    launch = from_other_mpirun(get, mvapich_names);
+  } else if (any(hydra_names)) {
+    launch = from_other_mpirun(get, hydra_names);
   } else {
     return std::nullopt;
   }

@@ -44,7 +44,10 @@ void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
     visit(op, [&](auto functor) {
       using F = decltype(functor);
       if constexpr (F::transcendental) {
-        map_lanes(from, to, x.numel(), [](const auto& block) { return F::forward(block); });
+        map_lanes(from, to, x.numel(), [](const Lanes<T>& block) -> Lanes<T> {
+          if constexpr (std::is_same_v<F, Exp>) return exponential<T, lanes>(block);
+          return F::forward(block);
+        });
       } else {
         for (std::int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = F::forward(from[i]);
       }

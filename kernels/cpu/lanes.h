@@ -55,6 +55,16 @@ T fold(const Lanes<T, size>& values) {
   return fold<T, size>(values, [](const auto& a, const auto& b) { return (a + b).eval(); });
 }
 
+/// exp, down to 0. (Eigen's of f64 ends at exp(-709.8), also for -infinity; below -708 the results
+/// have fewer bits than others anyway.)
+template <class T, int size>
+Lanes<T, size> exponential(const Lanes<T, size>& x) {
+  Lanes<T, size> y = x.exp();
+  if constexpr (sizeof(T) == 8)
+    if ((x < -708).any()) y = (x < -708).select((x * 0.5).exp().square(), y);
+  return y;
+}
+
 /// out_i = f(x_i), 16 at a time.
 template <class T, class F>
 void map_lanes(const T* x, T* out, std::int64_t n, F&& f) {

@@ -28,12 +28,12 @@ T row_exp_sum(const T* x, std::int64_t n, T shift, T* out) {
   Lanes<T> total = Lanes<T>::Zero();
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    const Lanes<T> terms = (load(x + i) - shift).exp();
+    const Lanes<T> terms = exponential<T, lanes>(load(x + i) - shift);
     if (out) store<T, lanes>(out + i, terms);
     total += terms;
   }
   if (i < n) {
-    Lanes<T> terms = (load_first(x + i, n - i, shift) - shift).exp();
+    Lanes<T> terms = exponential<T, lanes>(load_first(x + i, n - i, shift) - shift);
     std::fill(terms.data() + (n - i), terms.data() + lanes, T(0));
     if (out) store_first<T, lanes>(out + i, n - i, terms);
     total += terms;

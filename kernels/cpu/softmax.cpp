@@ -53,7 +53,7 @@ void CpuBackend::log_softmax_backward(const Tensor& dy, const Tensor& y, const T
       T* to = dx.data<T>() + offset;
       const T total = sum_run(from, n);
       const auto gradient = [&](const Lanes<T>& d, const Lanes<T>& l) -> Lanes<T> {
-        return d - l.exp() * total;
+        return d - exponential<T, lanes>(l) * total;
       };
       std::int64_t i = 0;
       for (; i + lanes <= n; i += lanes) {

@@ -42,6 +42,7 @@ std::uint64_t Adam::options_digest() const {
 }
 
 void Adam::check_options() const {
+  check_members("Adam", groups_, all());
   for (const auto& group : groups_) validate(group.options);
 }
 

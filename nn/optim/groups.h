@@ -25,6 +25,24 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   return all;
 }
 
+/// Throws StateError unless the groups hold the parameters that they held at construction: what is
+/// kept of each lies at its place.
+template <class Options>
+void check_members(std::string_view optimizer, const std::vector<Group<Options>>& groups,
+                   const std::vector<Parameter>& all) {
+  std::size_t at = 0;
+  bool same = true;
+  for (const auto& group : groups)
+    for (const Parameter& parameter : group.parameters) {
+      same = same && at < all.size() && parameter == all[at];
+      ++at;
+    }
+  check<StateError>(same && at == all.size(),
+                    "[{}] the parameters of its groups were changed, from {} to {}: make a new "
+                    "optimizer (only the options may change)",
+                    optimizer, all.size(), at);
+}
+
 /// The group of a parameter and its index there; {groups.size(), 0} if it is in none.
 template <class Options>
 std::pair<std::size_t, std::size_t> find(const std::vector<Group<Options>>& groups,

@@ -64,6 +64,7 @@ class Optimizer : public Stepper {
   virtual void check_options() const {}
   /// Steps every parameter that takes part.
   virtual void update() = 0;
+  const std::vector<Parameter>& all() const { return all_; }
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
   bool takes_part(const Parameter& parameter) const;
   /// A digest of the options, the same for the same options: ranks compare them.

@@ -37,6 +37,7 @@ std::uint64_t SGD::options_digest() const {
 }
 
 void SGD::check_options() const {
+  check_members("SGD", groups_, all());
   for (const auto& group : groups_) validate(group.options);
 }
 

@@ -39,6 +39,7 @@ struct FakeReducer : GradientReducer {
   int ranks() const override { return ranks_; }
   std::int64_t order() const override { return 0; }
   bool in_window(bool) override { return window; }
+  double window_weight() const override { return -1; }
   void step_begins(const Parameter&, bool) override {}
   kernels::Fingerprint fingerprint(const Parameter&) override { return {}; }
   void stepped(const std::weak_ptr<const Stepper>&, std::uint64_t, bool) override {}

@@ -97,7 +97,7 @@ TEST_CASE("local steps are clipped by their own norm") {
 }
 
 TEST_CASE("a parameter that is kept local has no gradient where the total is unknown") {
-  refuse("'own', which is kept local", [](World& world) {
+  refuse("'own' (kept local)", [](World& world) {
     const Parameter w = one("w"), own = one("own");
     own.keep_local();
     dist::DistributedDataParallel ddp({w}, {}, world);

@@ -85,4 +85,14 @@ std::shared_ptr<CommunicationHook> compress(DType dtype) {
   return std::make_shared<Compress>(dtype);
 }
 
+Observation CommunicationHook::bind() {
+  check<StateError>(bound_.expired(),
+                    "[communication_hook] '{}' already serves another DistributedDataParallel: "
+                    "make a hook for each",
+                    name());
+  const Observation token = std::make_shared<char>();
+  bound_ = token;
+  return token;
+}
+
 }  // namespace lockstep::dist

@@ -64,6 +64,13 @@ class CommunicationHook {
   /// The ranks have agreed to give up the step (NonFinite::skip), after `complete`. What the hook
   /// learned from its gradients may be infinite or NaN.
   virtual void skipped() {}
+
+  /// A reducer takes the hook until the result is gone. Throws StateError while another one has it:
+  /// what a hook keeps belongs to the buckets of one reducer.
+  Observation bind();
+
+ private:
+  std::weak_ptr<const void> bound_;
 };
 
 /// f32 gradients travel as f16 or bf16. It needs half their memory in addition. Throws DTypeError

@@ -121,6 +121,33 @@ TEST_CASE("environment: mpirun") {
         "node1:7000");
 }
 
+TEST_CASE("environment: other mpiruns are known, and need a place to meet") {
+  const Variables hydra{
+      {"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}};
+  const Variables mvapich{{"MV2_COMM_WORLD_RANK", "2"},
+                          {"MV2_COMM_WORLD_SIZE", "3"},
+                          {"MV2_COMM_WORLD_LOCAL_RANK", "2"},
+                          {"MV2_COMM_WORLD_LOCAL_SIZE", "3"}};
+  for (const Variables& variables : {hydra, mvapich}) {
+    // Without a place to meet, each rank would train alone.
+    CHECK(contains(error_of(variables), "LOCKSTEP_RENDEZVOUS=host:port"));
+    const LaunchInfo launch =
+        read(with(variables, {{"LOCKSTEP_RENDEZVOUS", "n1:7000"}, {"HOSTNAME", "n1"}})).value();
+    CHECK(launch.rank == 2);
+    CHECK(launch.size == 3);
+    CHECK(launch.local_rank == 2);
+    CHECK(launch.local_size == 3);
+    CHECK(launch.rendezvous == "n1:7000");
+    CHECK(launch.node.empty());  // HOSTNAME may be another node's
+    CHECK(read(with(variables, {{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "7000"}}))->job ==
+          "n1:7000");
+  }
+  CHECK(contains(error_of(without(hydra, "PMI_SIZE")), "PMI_SIZE is not set"));
+  CHECK(contains(
+      error_of(without(with(hydra, {{"LOCKSTEP_RENDEZVOUS", "n1:7000"}}), "MPI_LOCALNRANKS")),
+      "MPI_LOCALNRANKS is not set"));
+}
+
 TEST_CASE("environment: srun") {
   const LaunchInfo launch = read(srun).value();
   CHECK(launch.rank == 5);
