@@ -32,8 +32,8 @@ void merge_tree(std::span<Part> parts) {
 /// The peers by way of a communicator, whose messages lie on the host.
 class Ranks final : public BatchReducer {
  public:
-  Ranks(dist::Communicator& communicator, Parameter weight)
-      : communicator_(communicator), weight_(std::move(weight)) {}
+  Ranks(dist::Communicator& communicator, std::string layer)
+      : communicator_(communicator), layer_(std::move(layer)) {}
 
   double merge(double count, const Tensor& mean, const Tensor& m2) override {
     const std::int64_t ranks = communicator_.size(), c = mean.numel();
@@ -64,14 +64,12 @@ class Ranks final : public BatchReducer {
   // "1: batch_norm 64 channels, forward". The layer comes first: errors show the beginning of the
   // other rank's name.
   std::string name_of(std::string_view direction, std::int64_t channels) const {
-    std::string layer = weight_.defined() ? weight_.name() : "";
-    layer.resize(layer.size() - (layer.ends_with(".weight") ? 7 : 0));
-    return fmt::format("{}{}batch_norm {} channels, {}", layer, layer.empty() ? "" : ": ", channels,
-                       direction);
+    return fmt::format("{}{}batch_norm {} channels, {}", layer_, layer_.empty() ? "" : ": ",
+                       channels, direction);
   }
 
   dist::Communicator& communicator_;
-  Parameter weight_;  // for its name
+  std::string layer_;
 };
 
 Tensor as_f64(const Tensor& x) {
@@ -124,8 +122,9 @@ void BatchNorm::visit(Visitor& p) {
   p("num_batches_tracked", num_batches_tracked);
 }
 
-void BatchNorm::synchronize(dist::Communicator& communicator) {
-  peers_ = communicator.size() > 1 ? std::make_shared<Ranks>(communicator, weight) : nullptr;
+void BatchNorm::synchronize(dist::Communicator& communicator, std::string layer) {
+  peers_ =
+      communicator.size() > 1 ? std::make_shared<Ranks>(communicator, std::move(layer)) : nullptr;
 }
 
 // The kernels take rows of channels: (N, C, L) is brought to (N * L, C), and back.
@@ -164,8 +163,8 @@ void BatchNorm::track(const BatchStatistics& batch) {
 }
 
 void convert_sync_batchnorm(Module& model, dist::Communicator& communicator) {
-  model.for_each_module([&](Module& module) {
-    if (auto* layer = dynamic_cast<BatchNorm*>(&module)) layer->synchronize(communicator);
+  model.for_each_module([&](const std::string& path, Module& module) {
+    if (auto* layer = dynamic_cast<BatchNorm*>(&module)) layer->synchronize(communicator, path);
   });
 }
 

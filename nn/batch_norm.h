@@ -51,9 +51,9 @@ class BatchNorm : public Module {
   void visit(Visitor& p) override;
 
   /// From now on, the batch in training is that of all ranks. `communicator` must outlive the layer
-  /// and all tapes on which it has recorded. The ranks compare the name of `weight` before they
-  /// merge statistics: ranks that run other layers stop, by name.
-  void synchronize(dist::Communicator& communicator);
+  /// and all tapes on which it has recorded. The ranks compare `layer` before they merge
+  /// statistics: ranks that run other layers stop, by name. convert_sync_batchnorm gives its path.
+  void synchronize(dist::Communicator& communicator, std::string layer = "");
 
   Parameter weight, bias;            ///< (C,), at first 1 and 0; or undefined
   Tensor running_mean, running_var;  ///< (C,), at first 0 and 1; or undefined
@@ -72,12 +72,13 @@ class BatchNorm : public Module {
 class SyncBatchNorm : public BatchNorm {
  public:
   SyncBatchNorm(std::int64_t channels, dist::Communicator& communicator,
-                const BatchNormOptions& options = {})
+                const BatchNormOptions& options = {}, std::string layer = "")
       : BatchNorm(channels, options) {
-    synchronize(communicator);
+    synchronize(communicator, std::move(layer));
   }
-  SyncBatchNorm(std::int64_t channels, const World& world, const BatchNormOptions& options = {})
-      : SyncBatchNorm(channels, world.layer_communicator(), options) {}
+  SyncBatchNorm(std::int64_t channels, const World& world, const BatchNormOptions& options = {},
+                std::string layer = "")
+      : SyncBatchNorm(channels, world.layer_communicator(), options, std::move(layer)) {}
 };
 
 /// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive

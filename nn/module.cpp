@@ -10,10 +10,10 @@ class Walk : public Visitor {
  public:
   std::function<void(const std::string& path, Parameter&)> on_parameter = [](auto&&, auto&&) {};
   std::function<void(const std::string& path, Tensor&)> on_buffer = [](auto&&, auto&&) {};
-  std::function<void(Module&)> on_module = [](auto&&) {};
+  std::function<void(const std::string& path, Module&)> on_module = [](auto&&, auto&&) {};
 
   void visit(Module& module) {
-    on_module(module);
+    on_module(path_.substr(0, path_.empty() ? 0 : path_.size() - 1), module);
     module.visit(*this);
   }
   void operator()(std::string_view name, Parameter& parameter) override {
@@ -88,14 +88,14 @@ void Module::to(Device device) {
   walk.visit(*this);
 }
 
-void Module::for_each_module(const std::function<void(Module&)>& visit) {
+void Module::for_each_module(const std::function<void(const std::string& path, Module&)>& visit) {
   Walk walk;
   walk.on_module = visit;
   walk.visit(*this);
 }
 
 void Module::train(bool on) {
-  for_each_module([on](Module& module) { module.training_ = on; });
+  for_each_module([on](const std::string&, Module& module) { module.training_ = on; });
 }
 
 }  // namespace lockstep::nn

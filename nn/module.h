@@ -56,8 +56,8 @@ class Module {
   /// made: their state lies where the parameters are. Throws StateError under DDP.
   void to(Device device);
 
-  /// Calls visit(module) for this module and then, depth first, for all those within.
-  void for_each_module(const std::function<void(Module&)>& visit);
+  /// Calls visit(path, module) for this module (its path is "") and then, depth first, for all those within.
+  void for_each_module(const std::function<void(const std::string& path, Module&)>& visit);
 
   void train(bool on = true);
   void eval() { train(false); }

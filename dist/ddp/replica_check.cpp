@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
+#include <random>
 #include <sstream>
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/world/left_replicas.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -93,6 +96,23 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
   }
   for (const Parameter& parameter : parameters_)
     sum_of_.push_back(&sum_on(parameter.value().device()));
+  const Tensor number = Tensor::empty({}, DType::i64);
+  std::random_device random;
+  *number.data<std::int64_t>() =
+      static_cast<std::int64_t>(std::uint64_t{random()} << 32 | std::uint64_t{random()});
+  communicator.broadcast(number, 0, "replicas").wait();
+  model_ = static_cast<std::uint64_t>(*number.data<std::int64_t>());
+}
+
+ReplicaCheck::~ReplicaCheck() {
+  if (sum_of_.empty() || std::uncaught_exceptions() > 0) return;
+  try {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
+    record_events();
+    leave_replica(model_, sum());
+  } catch (...) {  // a device that has failed: whoever used it has been told
+  }
 }
 
 Tensor& ReplicaCheck::sum_on(Device device) {
@@ -123,6 +143,10 @@ void ReplicaCheck::begin_step() {
     break;
   }
   stepped_.assign(stepped_.size(), false);
+  record_events();
+}
+
+void ReplicaCheck::record_events() {
   for (Sum& sum : sums_) {
     if (sum.device == Device{}) continue;
     if (!sum.ready) sum.ready.emplace(sum.device), sum.side = Stream::create(sum.device);

@@ -40,6 +40,11 @@ class ReplicaCheck {
  public:
   /// `communicator` must outlive this.
   ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
+  /// Leaves the fingerprint of all parameters and of all steps for a last comparison
+  /// (dist/world/left_replicas.h), unless an exception is being thrown. Does not wait for others.
+  ~ReplicaCheck();
+  ReplicaCheck(const ReplicaCheck&) = delete;
+  ReplicaCheck& operator=(const ReplicaCheck&) = delete;
 
   /// Where a step on parameter i adds its fingerprint; undefined if nothing is compared.
   kernels::Fingerprint step_on(std::size_t i);
@@ -72,9 +77,11 @@ class ReplicaCheck {
   };
   std::vector<StateTensor> tensors() const;
   Tensor& sum_on(Device device);
+  void record_events();
 
   std::vector<Parameter> parameters_;
   Communicator& communicator_;
+  std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
   std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
   std::vector<bool> stepped_;    // by parameter, since the last begin_step()

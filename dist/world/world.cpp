@@ -13,6 +13,7 @@
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/world/fabrics.h"
+#include "lockstep/dist/world/left_replicas.h"
 
 namespace lockstep {
 
@@ -155,12 +156,14 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     first = std::move(error);
     first_is_consequence = consequence;
   };
+  dist::LeftReplicas left;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left
     const auto give_up = [&](bool consequence, const std::string& reason) {
       keep(std::current_exception(), consequence);
       if (world) world->abort(reason);
     };
+    dist::thread_rank() = {&left, rank};
     try {
       world = World(
           std::make_shared<World::Membership>(std::move(fabrics[dist::index(rank)]), rank, size));
@@ -183,6 +186,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   }
   threads.clear();  // joins
   if (first) std::rethrow_exception(first);
+  const std::string difference = left.difference();
+  check<StateError>(difference.empty(), "[run_threads] {}", difference);
 }
 
 }  // namespace lockstep

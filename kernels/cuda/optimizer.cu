@@ -19,11 +19,11 @@ struct Print {
   unsigned long long* sum;  // null: nowhere
   std::uint32_t salt;
 
-  explicit Print(const Fingerprint& fingerprint)
-      : sum(fingerprint.sum.defined()
-                ? reinterpret_cast<unsigned long long*>(fingerprint.sum.data<std::int64_t>())
-                : nullptr),
-        salt(fingerprint.salt) {}
+  static Print of(const Fingerprint& fingerprint) {
+    if (!fingerprint.sum.defined()) return {nullptr, 0};
+    return {reinterpret_cast<unsigned long long*>(fingerprint.sum.data<std::int64_t>()),
+            fingerprint.salt};
+  }
 
   /// The terms of `own` of all threads of the block. An integer sum: the order does not matter.
   __device__ void add(unsigned long long own, unsigned long long (&shared)[warp_size]) const {
@@ -174,7 +174,7 @@ void sgd_items(std::span<const SgdItem> items, const SgdConfig& config, const Qu
                           item.gradient.data<T>(),
                           config.momentum != 0 ? item.momentum.data<T>() : nullptr,
                           item.first,
-                          Print(item.fingerprint)};
+                          Print::of(item.fingerprint)};
         table.template add<T>(
             entry, item.value,
             is_aligned(entry.value) && is_aligned(entry.gradient) && is_aligned(entry.momentum));
@@ -199,7 +199,7 @@ void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const
                           item.mean.data<T>(),
                           item.variance.data<T>(),
                           item.step.data<std::int64_t>(),
-                          Print(item.fingerprint)};
+                          Print::of(item.fingerprint)};
         table.template add<T>(entry, item.value,
                               is_aligned(entry.value) && is_aligned(entry.gradient) &&
                                   is_aligned(entry.mean) && is_aligned(entry.variance));
@@ -216,7 +216,7 @@ void add_print(std::span<const Tensor> tensors, const Fingerprint& fingerprint,
   const auto data = [&](std::size_t k) {
     return k < tensors.size() ? tensors[k].data<T>() : nullptr;
   };
-  const PrintEntry<T> entry{{}, data(0), data(1), data(2), Print(fingerprint)};
+  const PrintEntry<T> entry{{}, data(0), data(1), data(2), Print::of(fingerprint)};
   TensorTable<PrintEntry<T>> table;
   table.template add<T>(entry, tensors[0],
                         is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c));

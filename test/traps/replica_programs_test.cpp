@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "lockstep/data/loader.h"
+#include "lockstep/dist/world/left_replicas.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 #include "traps/replicas.h"
@@ -280,4 +281,84 @@ TEST_CASE("two independent optimizers may step in another order on every rank") 
     }
     ddp.check_replicas();
   }));
+}
+
+TEST_CASE("trap: what happens after the last backward is found at the end") {
+  struct End {
+    const char* name;
+    std::function<void(Net&, optim::SGD&, bool odd)> act;  // in the place of the last step
+    bool found = true;
+  };
+  const std::vector<End> ends = {
+      {"as usual", [](Net&, optim::SGD& o, bool) { o.step(); }, false},
+      {"the last step missing",
+       [](Net&, optim::SGD& o, bool odd) {
+         if (!odd) o.step();
+       }},
+      {"another lr",
+       [](Net&, optim::SGD& o, bool odd) {
+         if (odd) o.groups()[0].options.lr = 0.3;
+         o.step();
+       }},
+      {"a write after it",
+       [](Net& model, optim::SGD& o, bool odd) {
+         o.step();
+         if (odd) model.parameters()[3].value().fill(1);
+       }},
+      {"a state that was loaded",
+       [](Net& model, optim::SGD& o, bool odd) {
+         o.step();
+         Net other;
+         if (odd) model.load_state_dict(other.state_dict());
+       }},
+      {"local steps without averaging",
+       [](Net& model, optim::SGD& o, bool odd) {
+         o.zero_grad();
+         Tape tape;
+         tape.backward(loss_of(model, odd, odd + 1), {}, {.sync = false});
+         o.step(optim::local);
+       }},
+  };
+  for (const End& end : ends)
+    for (const int size : {2, 3, 5}) {
+      CAPTURE(end.name);
+      CAPTURE(size);
+      const auto run = [&] {
+        run_threads(size, {}, [&](World& world) {
+          Net model;
+          DistributedDataParallel ddp(model.parameters(), {}, world);
+          optim::SGD optimizer(model.parameters(), usual);
+          for (int step = 0; step < 3; ++step) {
+            optimizer.zero_grad();
+            Tape tape;
+            tape.backward(loss_of(model, 5 * step + world.rank(), 5 * step + world.rank() + 1));
+            if (step < 2)
+              optimizer.step();
+            else
+              end.act(model, optimizer, world.rank() == 1);
+          }
+        });
+      };
+      if (end.found)
+        CHECK_THROWS_WITH_AS(run(), doctest::Contains("ended with another replica"), StateError);
+      else
+        CHECK_NOTHROW(run());
+    }
+}
+
+TEST_CASE("left replicas: who differs from most, and only within a model") {
+  dist::LeftReplicas left;
+  CHECK(left.difference() == "");
+  for (const int rank : {0, 1, 2, 3}) left.add(7, rank, 100);
+  left.add(8, 0, 5);  // another model, which one rank has
+  CHECK(left.difference() == "");
+  for (const int rank : {0, 1, 2, 3}) left.add(9, rank, rank % 2 == 1 ? 6 : rank);
+  CHECK(left.difference().find("ranks 0, 2 ended with another replica than ranks 1, 3:") == 0);
+  CHECK(dist::read_replica("replica 00000000000000ff 8000000000000001")->model == 255);
+  CHECK(dist::read_replica("replica 00000000000000ff 8000000000000001")->fingerprint ==
+        (1ull << 63) + 1);
+  for (const char* line :
+       {"", "replica", "replica 1 2", "cause replica", "replica 00000000000000fg 8000000000000001",
+        "replica 00000000000000ff-8000000000000001"})
+    CHECK_FALSE(dist::read_replica(line).has_value());
 }

@@ -1,0 +1,93 @@
+#include "lockstep/dist/world/left_replicas.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include "lockstep/dist/rendezvous/ranks.h"
+
+namespace lockstep::dist {
+namespace {
+
+std::string name_of(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+void LeftReplicas::add(std::uint64_t model, int rank, std::uint64_t fingerprint) {
+  const std::lock_guard lock(mutex_);
+  models_[model][rank] = fingerprint;
+}
+
+std::string LeftReplicas::difference() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [model, fingerprints] : models_) {
+    std::map<std::uint64_t, std::vector<int>> groups;
+    for (const auto& [rank, fingerprint] : fingerprints) groups[fingerprint].push_back(rank);
+    if (groups.size() < 2) continue;
+    const auto most =
+        std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
+    std::vector<int> others;
+    for (const auto& [fingerprint, ranks] : groups)
+      if (fingerprint != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
+    std::ranges::sort(others);
+    return fmt::format(
+        "{} ended with another replica than {}: parameters, or what optimizers keep, differ "
+        "(DistributedDataParallel::check_replicas() says which)",
+        name_of(others), name_of(most->second));
+  }
+  return "";
+}
+
+ThreadRank& thread_rank() {
+  thread_local ThreadRank rank;
+  return rank;
+}
+
+void leave_replica(std::uint64_t model, std::uint64_t fingerprint) noexcept {
+  try {
+    if (thread_rank().left) return thread_rank().left->add(model, thread_rank().rank, fingerprint);
+    const std::optional<int> pipe = launcher_pipe();
+    if (!pipe) return;
+    const std::string line = write_replica({model, fingerprint});
+    // Shorter than PIPE_BUF, so it is written whole. If it cannot be, nobody could be told.
+    [[maybe_unused]] const auto written = ::write(*pipe, line.data(), line.size());
+  } catch (...) {  // out of memory: the comparison is one rank short
+  }
+}
+
+std::optional<int> launcher_pipe() {
+  const char* text = std::getenv("LOCKSTEP_ERROR_FD");
+  if (!text) return std::nullopt;
+  const auto number = parse_number<int>(text);
+  struct stat status {};
+  if (!number || ::fstat(*number, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
+  return number;
+}
+
+std::string write_replica(const ReplicaRecord& record) {
+  return fmt::format("replica {:016x} {:016x}\n", record.model, record.fingerprint);
+}
+
+std::optional<ReplicaRecord> read_replica(std::string_view line) {
+  constexpr std::string_view word = "replica ";
+  if (!line.starts_with(word) || line.size() != word.size() + 33) return std::nullopt;
+  line.remove_prefix(word.size());
+  ReplicaRecord record{};
+  const auto read = [](std::string_view text, std::uint64_t& number) {
+    const char* const end = text.data() + text.size();
+    return std::from_chars(text.data(), end, number, 16).ptr == end;
+  };
+  if (line[16] != ' ' || !read(line.substr(0, 16), record.model) ||
+      !read(line.substr(17), record.fingerprint))
+    return std::nullopt;
+  return record;
+}
+
+}  // namespace lockstep::dist

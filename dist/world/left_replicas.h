@@ -1,0 +1,53 @@
+#pragma once
+/// The last comparison of replicas: what each was when its DistributedDataParallel ended. Nobody
+/// waits at an end, so a replica leaves its fingerprint to somebody who outlives the ranks:
+///
+///   ranks that are threads          to run_threads, which throws if replicas differ
+///   ranks of a launcher of ours     to the launcher (a line in the pipe LOCKSTEP_ERROR_FD), which
+///                                   reports them and exits with 1
+///   ranks of another launcher       to nobody: call DistributedDataParallel::check_replicas()
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep::dist {
+
+/// Thread-safe.
+class LeftReplicas {
+ public:
+  /// `model` is a number that the replicas of a model share, and no other model has.
+  void add(std::uint64_t model, int rank, std::uint64_t fingerprint);
+  /// Of the models that several ranks have left: which ranks' replicas differ; empty if none do.
+  std::string difference() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, std::map<int, std::uint64_t>> models_;  // fingerprints by rank
+};
+
+/// A rank that is a thread leaves its replicas here, under its rank in the job; null elsewhere.
+struct ThreadRank {
+  LeftReplicas* left = nullptr;
+  int rank = 0;
+};
+ThreadRank& thread_rank();
+
+/// Tells whoever outlives this rank.
+void leave_replica(std::uint64_t model, std::uint64_t fingerprint) noexcept;
+
+/// The launcher's pipe LOCKSTEP_ERROR_FD, if there is one and the descriptor still is a pipe.
+std::optional<int> launcher_pipe();
+
+/// One line in the launcher's pipe: "replica <model> <fingerprint>", both hexadecimal.
+struct ReplicaRecord {
+  std::uint64_t model, fingerprint;
+};
+std::string write_replica(const ReplicaRecord& record);
+/// Nothing for a line (without its newline) that is no such record.
+std::optional<ReplicaRecord> read_replica(std::string_view line);
+
+}  // namespace lockstep::dist
