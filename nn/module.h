@@ -56,7 +56,8 @@ class Module {
   /// made: their state lies where the parameters are. Throws StateError under DDP.
   void to(Device device);
 
-  /// Calls visit(path, module) for this module (its path is "") and then, depth first, for all those within.
+  /// Calls visit(path, module) for this module (its path is "") and then, depth first, for all
+  /// those within.
   void for_each_module(const std::function<void(const std::string& path, Module&)>& visit);
 
   void train(bool on = true);

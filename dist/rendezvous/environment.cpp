@@ -54,8 +54,7 @@ constexpr Names srun_names{"SLURM_PROCID", "the number of tasks", "SLURM_LOCALID
 // MVAPICH2's mpirun; MPICH's and Intel MPI's (Hydra). They do not name the node: gethostname does.
 constexpr Names mvapich_names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
                               "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", ""};
-constexpr Names hydra_names{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-                            ""};
+constexpr Names hydra_names{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""};
 
 void check_ranks(const LaunchInfo& launch, const Names& names) {
   const auto below = [](int value, int limit, const char* name, const char* limit_name) {

@@ -83,8 +83,8 @@ class World {
 /// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If one of
 /// them threw, the others are made to fail, and the first error is thrown that is not a consequence
 /// of another rank's (PeerError). Throws StateError if replicas of a model differed when their
-/// DistributedDataParallel ended (left_replicas.h). Throws Error if a thread cannot be started, UsageError if
-/// `options.transport` is neither empty nor "threads".
+/// DistributedDataParallel ended (left_replicas.h), Error if a thread cannot be started, UsageError
+/// if `options.transport` is neither empty nor "threads".
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
 
 namespace dist {
