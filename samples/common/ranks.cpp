@@ -58,10 +58,13 @@ bool writes_results() {
 void check_writable(std::string_view option, const std::string& path) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
-  check<UsageError>(!fs::exists(path) || ::access(path.c_str(), W_OK) == 0,
+  std::error_code error;
+  const fs::file_status there = fs::status(path, error);
+  check<UsageError>(!fs::exists(there) || ::access(path.c_str(), W_OK) == 0,
                     "{} '{}' is there and not writable", option, path);
-  const fs::path parent = fs::absolute(path).parent_path();
-  check<UsageError>(!fs::is_directory(path), "{} '{}' is a folder", option, path);
+  check<UsageError>(!fs::is_directory(there), "{} '{}' is a folder", option, path);
+  if (fs::exists(there) && !fs::is_regular_file(there)) return;  // a pipe, which is not replaced
+  const fs::path parent = fs::weakly_canonical(fs::absolute(path)).parent_path();
   check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", option, path,
                     parent.string());
   check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable",

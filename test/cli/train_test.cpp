@@ -170,6 +170,35 @@ TEST_CASE("train: the checkpoint has the names and shapes of PyTorch's Sequentia
   CHECK(json.at("2.weight").at("dtype") == "F32");
 }
 
+TEST_CASE("train: the summary and the checkpoint replace older files whole, and keep their modes") {
+  const Folder folder;
+  for (const char* name : {"summary.json", "model.safetensors"}) {
+    std::ofstream(folder / name) << std::string(100000, 'x');
+    fs::permissions(folder / name, fs::perms(0600));
+  }
+  const Ended ended = train({"--epochs", "1", "--checkpoint", folder / "model.safetensors",
+                             "--json", folder / "summary.json"});
+  CHECK(ended.code == 0);
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "summary.json")).at("ranks") == 2);
+  for (const char* name : {"summary.json", "model.safetensors"})
+    CHECK(fs::status(folder / name).permissions() == fs::perms(0600));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 2);
+}
+
+TEST_CASE("train: a summary on stdout, wherever that leads") {
+  const Folder folder;
+  const std::string command = program + " --epochs 1 --json /dev/stdout ";
+  const Ended piped = test::run({"sh", "-c", command + "| cat"});
+  const Ended redirected = test::run({"sh", "-c", command + "> " + (folder / "out")});
+  CHECK(redirected.code == 0);
+  std::ifstream file(folder / "out");
+  for (const std::string& out :
+       {piped.out, std::string(std::istreambuf_iterator<char>(file), {})}) {
+    CHECK(nlohmann::json::parse(out.substr(0, out.find("final"))).at("ranks") == 2);
+    CHECK(test::count(out, "final test_accuracy") == 1);
+  }
+}
+
 TEST_CASE("train: buckets that keep the order of registration train as well") {
   const Folder folder;
   const auto run = train({"--epochs", "2", "--plan", "registration", "--bucket-cap-mb", "0.001",
