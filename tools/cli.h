@@ -16,6 +16,7 @@
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/version.h"
 #include "lockstep/tools/device_options.h"
+#include "lockstep/tools/option_values.h"
 
 namespace lockstep::cli {
 
@@ -60,6 +61,7 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
 /// command line that the app does not take.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
+  refuse_empty_values(app, argc, argv);
   try {
     app.parse(argc, argv);
     return true;

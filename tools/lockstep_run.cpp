@@ -13,6 +13,7 @@
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
+#include "lockstep/tools/option_values.h"
 
 namespace {
 
@@ -63,6 +64,7 @@ int run(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
+  cli::refuse_empty_values(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

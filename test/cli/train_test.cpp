@@ -299,9 +299,34 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--hook", "int8"}, 2, "int8");
   expect_error({"--device", "tpu"}, 2, "tpu");
   expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
+  for (const char* option : {"--json", "--checkpoint", "--data", "--layers", "--seed", "--lr"}) {
+    expect_error({option, ""}, 2, option);
+    expect_error({std::string(option) + "=", "--epochs", "1"}, 2, option);
+    expect_error({std::string(option) + "=", "1"}, 2, option);
+  }
   expect_error({"--layers", "63,10"}, 1, "63 inputs");
   expect_error({"--layers", "64,5"}, 1, "the 5 classes");
   expect_error({"--data", "/nowhere"}, 1, "/nowhere");
+}
+
+TEST_CASE("train: the checkpoint and the summary cannot be the same file, however it is spelled") {
+  const Folder folder;
+  fs::create_directory(folder / "there");
+  fs::create_directory_symlink("there", folder / "link");
+  for (const bool exists : {false, true}) {
+    CAPTURE(exists);
+    if (exists) {
+      std::ofstream(folder / "there/out") << "old";
+      fs::create_symlink("there/out", folder / "file");
+      expect_error({"--checkpoint", folder / "there/out", "--json", folder / "file"}, 2, "same");
+    }
+    for (const char* other : {"there/out", "there//out", "./there/out", "there/../there/out",
+                              "link/out", "link/../link/out"})
+      expect_error({"--checkpoint", folder / "there/out", "--json", folder / other}, 2,
+                   "are the same file");
+  }
+  std::ifstream file(folder / "there/out");
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "old");
 }
 
 TEST_CASE("train: a training that diverges says so") {
