@@ -24,6 +24,9 @@ void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
       ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
   app.add_option("--timeout", options.timeout,
                  "Seconds without progress until a collective fails (60)");
+  app.add_option("--grace", options.grace,
+                 "Seconds that ranks have to end after SIGTERM before SIGKILL (2)")
+      ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.add_option("--json", options.json, "Write a machine-readable summary");
 }
 
@@ -90,7 +93,8 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)
-    return launch::run_this_program({.ranks = ranks}, argc, argv);
+    return launch::run_this_program({.ranks = ranks, .grace = dist::Seconds(options.grace)}, argc,
+                                    argv);
   else
     body(World::join(join));
   return 0;

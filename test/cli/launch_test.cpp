@@ -171,7 +171,8 @@ TEST_CASE("launch: a killed rank ends the run and is named" * doctest::test_suit
     kill(std::stoi(out.substr(out.find(name + " is ") + name.size() + 4)), SIGKILL);
     const Ended ended = job.wait();
     CHECK(ended.code == 1);
-    CHECK(ended.err == "error: " + name + " was killed by signal 9 (Killed)\n");
+    CHECK(ended.err ==
+          "error: " + name + " was killed by signal 9 (Killed): perhaps out of memory\n");
     CHECK(job.family().empty());
   }
 }
@@ -217,7 +218,7 @@ TEST_CASE("launch: the cause is reported, not a consequence that came first") {
     const Ended ended =
         run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + consequence));
     CHECK(ended.code == 1);
-    CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
+    CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed): perhaps out of memory\n");
   }
 }
 
