@@ -52,12 +52,12 @@ struct LaunchOptions {
 /// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after the
 /// same time. When this returns or throws, no process of any rank's group is left.
 ///
-/// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher lets
-/// all continue. A stop counts as waiting time of what the ranks wait for. SIGHUP and SIGTSTP are
-/// left alone if they were ignored when the launcher was started (nohup).
+/// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
+/// lets all continue. A stop counts as waiting time of what the ranks wait for. SIGHUP and SIGTSTP
+/// are left alone if they were ignored when the launcher was started (nohup).
 ///
-/// Throws UsageError for no ranks, no command or a `grace` out of its range, Error if a rank cannot be started, and what Nodes
-/// throws if the nodes do not meet.
+/// Throws UsageError for no ranks, no command or a `grace` out of its range, Error if a rank cannot
+/// be started, and what Nodes throws if the nodes do not meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.

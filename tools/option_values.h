@@ -10,9 +10,9 @@
 namespace lockstep::cli {
 
 /// Before app.parse: throws UsageError for an option with an empty value, which is what a shell
-/// makes of a variable that is not set (--json "$FILE", --json="$FILE"). CLI11 itself takes the next
-/// argument for the value of `--json=`. Where the app has a command as its prefix, the command's own
-/// arguments may be empty.
+/// makes of a variable that is not set (--json "$FILE", --json="$FILE"). CLI11 itself takes the
+/// next argument for the value of `--json=`. Where the app has a command as its prefix, the
+/// command's own arguments may be empty.
 inline void refuse_empty_values(const CLI::App& app, int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view text = argv[i];

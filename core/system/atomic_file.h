@@ -46,8 +46,8 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-/// The same for a text that is in memory. But where a pipe, a terminal or a device is there, the text
-/// goes into it: nothing is replaced.
+/// The same for a text that is in memory. But where a pipe, a terminal or a device is there, the
+/// text goes into it: nothing is replaced.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

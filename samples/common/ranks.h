@@ -30,8 +30,8 @@ struct RunOptions {
   std::string json;                      ///< where to write a summary; empty: nowhere
 };
 
-/// --device, --gemm, --ranks, --comm, --transport, --timeout, --grace, --json. `ranks` describes the
-/// default.
+/// --device, --gemm, --ranks, --comm, --transport, --timeout, --grace, --json. `ranks` describes
+/// the default.
 void add_options(CLI::App& app, RunOptions& options, const std::string& ranks);
 
 /// False after --help, which it has printed. Throws UsageError with one line for anything that
