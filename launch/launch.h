@@ -53,8 +53,9 @@ struct LaunchOptions {
 /// same time. When this returns or throws, no process of any rank's group is left.
 ///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
-/// lets all continue. A stop counts as waiting time of what the ranks wait for. SIGHUP and SIGTSTP
-/// are left alone if they were ignored when the launcher was started (nohup).
+/// lets all continue. A collective does not count the stop as a time without progress; the ranks of
+/// other nodes do. SIGHUP and SIGTSTP are left alone if they were ignored when the launcher was
+/// started (nohup).
 ///
 /// Throws UsageError for no ranks, no command or a `grace` out of its range, Error if a rank cannot
 /// be started, and what Nodes throws if the nodes do not meet.
