@@ -7,12 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/system/memory_limits.h"
 #include "lockstep/data/idx.h"
 
 namespace lockstep::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t max_pixels = std::int64_t{1} << 59;  // as f32 their bytes still fit an i64
 
 struct Pair {
   fs::path images, labels;  // empty while not found
@@ -97,7 +100,13 @@ Raw read_pair(const Pair& pair) {
   check<DataError>(images.size(0) == labels.size(0), "[data] {} holds {} images, but {} {} labels",
                    pair.images.string(), images.size(0), pair.labels.string(), labels.size(0));
   std::int64_t pixels = 1;
-  for (int i = 1; i < images.rank(); ++i) pixels *= images.size(i);
+  for (int i = 1; i < images.rank(); ++i) {  // of no images there may be any number of pixels
+    const std::int64_t size = images.size(i);
+    check<DataError>(size == 0 || pixels <= max_pixels / size,
+                     "[data] {}: {} pixels times a size of {} are too many for an image",
+                     pair.images.string(), pixels, size);
+    pixels *= size;
+  }
   return {images.view({images.size(0), pixels}), to_i64(labels), pair.labels.string()};
 }
 
@@ -110,6 +119,12 @@ std::uint8_t brightest(const Raw& raw) {
 Dataset select(const Raw& raw, const std::vector<std::int64_t>& records, float scale) {
   const auto n = static_cast<std::int64_t>(records.size());
   const std::int64_t pixels = raw.images.size(1);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(n * pixels) * sizeof(float);
+  const std::uint64_t available = available_memory().value_or(bytes);
+  check<DataError>(bytes <= available,
+                   "[data] {}: {} of its images take {} bytes as f32, but {} bytes of memory are "
+                   "free",
+                   raw.source, n, bytes, available);
   Dataset result{Tensor::empty({n, pixels}), Tensor::empty({n}, DType::i64),
                  Tensor::of<std::int64_t>({n}, records), raw.source};
   float* out = result.images.data<float>();

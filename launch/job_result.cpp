@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -32,16 +33,25 @@ std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
                          : fmt::format("rank {} on node {}", rank, plan.node);
 }
 
+// Who may have sent SIGKILL: not the launcher, where the failure counts.
+std::string_view killer(const RankOutcome& outcome) {
+  if (!outcome.killed()) return "";
+  return outcome.out_of_memory ? " by the kernel's OOM killer: out of memory"
+                               : ": perhaps out of memory";
+}
+
 std::string describe(const std::string& name, const RankOutcome& outcome) {
-  const std::string text =
-      outcome.signal != 0 ? fmt::format("{} was killed by signal {} ({})", name, outcome.signal,
-                                        strsignal(outcome.signal))
-                          : fmt::format("{} failed with exit code {}", name, outcome.exit_code);
+  const bool by_code = outcome.signal == 0 && outcome.killed();
+  const std::string text = outcome.signal != 0
+                               ? fmt::format("{} was killed by signal {} ({})", name,
+                                             outcome.signal, strsignal(outcome.signal))
+                               : fmt::format("{} failed with exit code {}{}", name,
+                                             outcome.exit_code, by_code ? " (SIGKILL)" : "");
   if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
   if (outcome.record && !outcome.record->message.empty())
     return fmt::format("error: {}: {}\n", text, outcome.record->message);
-  if (outcome.last_lines.empty()) return fmt::format("error: {}\n", text);
-  return fmt::format("error: {}; the end of its stderr:\n  {}\n", text,
+  if (outcome.last_lines.empty()) return fmt::format("error: {}{}\n", text, killer(outcome));
+  return fmt::format("error: {}{}; the end of its stderr:\n  {}\n", text, killer(outcome),
                      fmt::join(outcome.last_lines, "\n  "));
 }
 
@@ -56,6 +66,8 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
 }
 
 }  // namespace
+
+bool RankOutcome::killed() const { return signal == SIGKILL || exit_code == 128 + SIGKILL; }
 
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);

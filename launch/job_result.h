@@ -16,12 +16,15 @@ namespace lockstep::launch {
 struct RankOutcome {
   int order = 0;  ///< 0 for the rank that ended first
   int exit_code = 0;
-  int signal = 0;        ///< the signal that killed it, 0 if none did
-  bool stopped = false;  ///< it ended after the launcher had told the ranks to stop
+  int signal = 0;              ///< the signal that killed it, 0 if none did
+  bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
+  bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
   std::optional<FailureRecord> record{};  ///< what it reported about its failure
   std::deque<std::string> last_lines{};   ///< of its stderr, unless the user has seen them
 
   bool failed() const { return exit_code != 0 || signal != 0; }
+  /// By SIGKILL, itself or (as shells say it, 128 + 9) what it had started.
+  bool killed() const;
 };
 
 /// Why a job ended, the most likely first cause of a failure first.

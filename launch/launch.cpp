@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/memory_limits.h"
 #include "lockstep/launch/process.h"
 
 namespace lockstep::launch {
@@ -27,8 +28,7 @@ using dist::Seconds;
 namespace {
 
 constexpr std::size_t tail_lines = 20;  // of a failed rank's stderr
-constexpr Seconds grace{1};             // between a rank's failure and SIGTERM for the others
-constexpr Seconds patience{2};          // between SIGTERM, or a signal passed on, and SIGKILL
+constexpr Seconds notice{1};            // between a rank's failure and SIGTERM for the others
 
 enum class StreamKind { record, output, error };
 
@@ -55,7 +55,7 @@ class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options)
       : options_(options),
-        nodes_(options.nodes, options.ranks),
+        nodes_(options.nodes, options.ranks, options.grace),
         job_(nodes_.plan()),
         guardian_(job_.folder()),
         outcomes_(dist::index(options.ranks)) {}
@@ -72,6 +72,7 @@ class Launcher {
   void take_line(const Stream& stream, std::string_view line);
   void collect_ended();
   void take_signal();
+  void suspend();
   void send_due_signals();
   // To whole groups, also to those whose rank has ended: it may have left children.
   void signal_all(int number) {
@@ -91,6 +92,7 @@ class Launcher {
   std::deque<TimedSignal> schedule_;
   std::optional<Deadline> closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
+  const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
   int interrupted_by_ = 0;     // the signal that the launcher got
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
@@ -223,20 +225,22 @@ void Launcher::collect_ended() {
     outcome.order = static_cast<int>(ended_++);
     outcome.stopped = told_to_stop_;
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
+    outcome.out_of_memory = outcome.killed() && out_of_memory_kills() > kills_before_;
     if (outcome.failed()) plan_to_stop();
   }
-  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(grace);
+  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
 }
 
 // A rank has failed, here or on another node.
 void Launcher::plan_to_stop() {
   nodes_.stop();
   if (!schedule_.empty() || told_to_stop_) return;
-  schedule_ = {{Deadline(grace), SIGTERM}, {Deadline(grace + patience), SIGKILL}};
+  schedule_ = {{Deadline(notice), SIGTERM}, {Deadline(notice + options_.grace), SIGKILL}};
 }
 
 void Launcher::take_signal() {
-  const std::optional<int> number = signals_.take();
+  const auto [number, stop] = signals_.take();
+  if (stop) suspend();
   if (!number || interrupted_by_) return;
   if (ended_ == ranks_.size()) {
     if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));
@@ -244,7 +248,14 @@ void Launcher::take_signal() {
   }
   interrupted_by_ = *number;
   nodes_.stop();
-  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(patience), SIGKILL}};
+  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(options_.grace), SIGKILL}};
+}
+
+// The terminal's Ctrl-Z reaches the launcher alone, because every rank has a group of its own.
+void Launcher::suspend() {
+  signal_all(SIGSTOP);  // not SIGTSTP, which a group without a shell ignores
+  kill(getpid(), SIGSTOP);
+  signal_all(SIGCONT);  // somebody has let us continue
 }
 
 void Launcher::send_due_signals() {
@@ -269,6 +280,9 @@ int run_ranks(const LaunchOptions& options, const std::vector<std::string>& comm
   check<UsageError>(options.ranks >= 1, "[launch] the number of ranks must be at least 1, not {}",
                     options.ranks);
   check<UsageError>(!command.empty(), "[launch] no program to start");
+  check<UsageError>(options.grace >= Seconds(0) && options.grace <= longest_grace,
+                    "[launch] the grace period must be in 0..{} s, not {} s", longest_grace.count(),
+                    options.grace.count());
   Launcher launcher(options);
   launcher.start(command);
   return launcher.run();

@@ -36,21 +36,29 @@
 
 namespace lockstep::launch {
 
+constexpr dist::Seconds longest_grace{86400};
+
 struct LaunchOptions {
-  int ranks = 1;         ///< on this machine
-  bool prefix = false;   ///< put `[rank] ` in front of every line that any rank writes
-  NodesOptions nodes{};  ///< with a `count` of 1, this machine is the only one
+  int ranks = 1;           ///< on this machine
+  bool prefix = false;     ///< put `[rank] ` in front of every line that any rank writes
+  NodesOptions nodes{};    ///< with a `count` of 1, this machine is the only one
+  dist::Seconds grace{2};  ///< between SIGTERM, or a signal passed on, and SIGKILL; at most a day
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
 /// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
 /// reported on stderr (job_result.h). After a failure the other ranks have one second to notice it
-/// and to report what they saw. Then they get SIGTERM, and SIGKILL two seconds later. SIGINT,
-/// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after two
-/// seconds. When this returns or throws, no process of any rank's group is left.
+/// and to report what they saw. Then they get SIGTERM, and SIGKILL when `grace` is over. SIGINT,
+/// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after the
+/// same time. When this returns or throws, no process of any rank's group is left.
 ///
-/// Throws UsageError for no ranks or no command, Error if a rank cannot be started, and what Nodes
-/// throws if the nodes do not meet.
+/// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
+/// lets all continue. A collective does not count the stop as a time without progress; the ranks of
+/// other nodes do. SIGHUP and SIGTSTP are left alone if they were ignored when the launcher was
+/// started (nohup).
+///
+/// Throws UsageError for no ranks, no command or a `grace` out of its range, Error if a rank cannot
+/// be started, and what Nodes throws if the nodes do not meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.

@@ -17,8 +17,9 @@ namespace {
 
 /// For a small message to a launcher, which reads as soon as it can.
 constexpr Seconds sending_time{5};
-/// For the ranks of other nodes to end, once these nodes have been told to stop their ranks.
-constexpr Seconds ending_time{10};
+/// For the ranks of other nodes to end, once these nodes have been told to stop their ranks: beside
+/// the grace period.
+constexpr Seconds ending_time{8};
 
 int number(std::string_view text) {
   const auto value = dist::parse_number<int>(text);
@@ -118,7 +119,7 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
   return host;
 }
 
-Nodes::Nodes(const NodesOptions& options, int ranks) {
+Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : grace_(grace) {
   if (options.count <= 1) {
     plan_ = local_job(ranks);
     return;
@@ -166,7 +167,7 @@ void Nodes::add_sources(std::vector<pollfd>& sources) const {
 void Nodes::receive() {
   for (Peer& peer : peers_)
     if (peer.socket) receive_from(peer);
-  if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time);
+  if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time + grace_);
   if (patience_ && patience_->passed())
     for (Peer& peer : peers_)
       if (peer.socket && !peer.result) lose(peer, "its launcher was told to stop, but has not");

@@ -66,7 +66,8 @@ class Nodes {
   /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the
   /// timeout, with the nodes that did not come, and for nodes that do not fit together (the same
   /// node twice, another number of nodes); UsageError for options that make no sense.
-  Nodes(const NodesOptions& options, int ranks);
+  /// `grace`: how long the ranks of a node may take to end (LaunchOptions::grace).
+  Nodes(const NodesOptions& options, int ranks, dist::Seconds grace = dist::Seconds(2));
 
   const JobPlan& plan() const { return plan_; }
   void add_sources(std::vector<pollfd>& sources) const;  ///< when one is readable, call receive()
@@ -98,6 +99,7 @@ class Nodes {
   void send_result(int node, JobResult result);
   void conclude();
 
+  dist::Seconds grace_;
   JobPlan plan_;
   std::vector<Peer> peers_;                         // node 0: all others; the others: node 0
   dist::Descriptor rendezvous_port_, master_port_;  // node 0 reserves them for its rank 0

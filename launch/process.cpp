@@ -119,9 +119,11 @@ SignalPipe::SignalPipe() {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&wanted, number);
-  struct sigaction hangup;
-  sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&wanted, SIGHUP);
+  for (int number : {SIGHUP, SIGTSTP}) {
+    struct sigaction action;
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&wanted, number);
+  }
   descriptor_ = Descriptor(
       checked(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK), "take signals from a descriptor"));
   child_action_ = signal(SIGCHLD, SIG_DFL);  // if it is ignored, the kernel reaps children unseen
@@ -136,12 +138,17 @@ SignalPipe::~SignalPipe() {
   signal(SIGPIPE, pipe_action_);
 }
 
-std::optional<int> SignalPipe::take() {
-  std::optional<int> first;
+SignalPipe::Taken SignalPipe::take() {
+  Taken taken;
   signalfd_siginfo info;
-  while (read(descriptor_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info))
-    if (!first && info.ssi_signo != SIGCHLD) first = static_cast<int>(info.ssi_signo);
-  return first;
+  while (read(descriptor_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGTSTP)
+      taken.suspend = true;
+    else if (!taken.end && number != SIGCHLD)
+      taken.end = number;
+  }
+  return taken;
 }
 
 void remove_job_folder(const char* folder, const char* socket) noexcept {

@@ -65,8 +65,9 @@ class LineSplitter {
 /// Signals as readable bytes: a launcher waits for them in the same poll() as for everything else.
 /// There is no handler, and no race between a check and a wait.
 ///
-/// While this exists, SIGINT, SIGTERM, SIGHUP (unless it is ignored: nohup) and SIGCHLD do not act
-/// on the calling thread but make descriptor() readable, and SIGPIPE is ignored. The destructor
+/// While this exists, SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP (these two unless they are
+/// ignored: nohup) do not act on the calling thread but make descriptor() readable, and SIGPIPE is
+/// ignored. The destructor
 /// restores the state before.
 class SignalPipe {
  public:
@@ -78,9 +79,12 @@ class SignalPipe {
   /// The signals that were blocked before, for the programs that are started meanwhile.
   const sigset_t& mask_before() const { return mask_before_; }
 
-  /// Takes all signals that have come. Returns the first that is not SIGCHLD, which only has to
-  /// wake up poll().
-  std::optional<int> take();
+  struct Taken {
+    std::optional<int> end{};  ///< the first of SIGINT, SIGTERM and SIGHUP
+    bool suspend = false;      ///< SIGTSTP
+  };
+  /// Takes all signals that have come. SIGCHLD only has to wake up poll().
+  Taken take();
 
  private:
   dist::Descriptor descriptor_;

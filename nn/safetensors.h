@@ -16,9 +16,8 @@
 
 namespace lockstep::nn {
 
-/// Atomic and durable: writes a temporary file beside `path`, syncs it, and renames it. On failure
-/// throws DataError with the reason, and an older file of that name is intact. A link is followed;
-/// what is there and is no regular file is refused.
+/// Atomic and durable, with the mode of an older file (core/system/atomic_file.h). On failure
+/// throws DataError with the reason, and an older file of that name is intact.
 void save_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 

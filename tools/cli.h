@@ -1,18 +1,22 @@
 #pragma once
 /// What the programs share in reading their command lines and writing their summaries.
 
+#include <sys/stat.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <fstream>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/version.h"
 #include "lockstep/tools/device_options.h"
+#include "lockstep/tools/option_values.h"
 
 namespace lockstep::cli {
 
@@ -57,6 +61,7 @@ inline std::vector<std::int64_t> widths(std::string_view option, const std::stri
 /// command line that the app does not take.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
+  refuse_empty_values(app, argc, argv);
   try {
     app.parse(argc, argv);
     return true;
@@ -76,12 +81,18 @@ inline void add_options(CLI::App& app, DeviceOptions& options) {
       ->check(CLI::IsMember({"handwritten", "cublas", "auto"}));
 }
 
-/// Numbers are written so that they read back as the same bits.
+/// Numbers are written so that they read back as the same bits. A file is written whole or not at
+/// all (core/system/atomic_file.h); /dev/stdout is not a file of that name, but where stdout leads.
 inline void write_json(const std::string& path, const nlohmann::ordered_json& json) {
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  check<DataError>(file.good(), "--json '{}': cannot be written", path);
+  const std::string text = json.dump(1) + '\n';
+  struct stat there {
+  }, out{};
+  const bool is_stdout = ::stat(path.c_str(), &there) == 0 && ::fstat(1, &out) == 0 &&
+                         there.st_dev == out.st_dev && there.st_ino == out.st_ino;
+  if (is_stdout)
+    std::fwrite(text.data(), 1, text.size(), stdout);  // run_main sees to errors
+  else
+    write_file(path, text);
 }
 
 }  // namespace lockstep::cli

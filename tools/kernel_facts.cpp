@@ -3,10 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
+#include <filesystem>
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/atomic_file.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/facts/document.h"
 
@@ -23,9 +24,7 @@ int run(int argc, char** argv) {
     fmt::print("{}", text);
     return 0;
   }
-  std::ofstream file(root / "docs/kernels.md", std::ios::binary);
-  file << text;
-  check<DataError>(file.flush().good(), "kernel_facts: cannot write docs/kernels.md");
+  write_file(root / "docs/kernels.md", text);
   return 0;
 }
 

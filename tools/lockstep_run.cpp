@@ -13,6 +13,7 @@
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
+#include "lockstep/tools/option_values.h"
 
 namespace {
 
@@ -40,7 +41,7 @@ int run(int argc, char** argv) {
       "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
   launch::LaunchOptions options;
   launch::NodesOptions& nodes = options.nodes;
-  double timeout = nodes.timeout.count();
+  double timeout = nodes.timeout.count(), grace = options.grace.count();
   app.name("lockstep-run");
   app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
       ->required()
@@ -61,8 +62,13 @@ int run(int argc, char** argv) {
       ->envname("LOCKSTEP_SECRET_FILE");
   app.add_option("--timeout", timeout, "Seconds until all machines must have joined (60)")
       ->check(CLI::PositiveNumber);
+  app.add_option("--grace", grace,
+                 "Seconds that ranks have to end after SIGTERM, or a signal passed on, before "
+                 "SIGKILL (2); the same on all machines")
+      ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
+  cli::refuse_empty_values(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -80,6 +86,7 @@ int run(int argc, char** argv) {
                     "lockstep-run: --node-rank {} of --nnodes {}: they are numbered from 0",
                     nodes.node, nodes.count);
   nodes.timeout = dist::Seconds(timeout);
+  options.grace = dist::Seconds(grace);
   return launch::run_ranks(options, command);
 }
 

@@ -63,10 +63,9 @@ bool QueuedCommunicator::progress(std::uint64_t sequence) {
 }
 
 void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
-  constexpr unsigned untimed =
-      16;  // rounds: a short wait does not look at the clock, which is slow
+  constexpr unsigned untimed = 16;  // rounds: a short wait does not look at the slow clock
   const Seconds limit = timeout.value_or(timeout_);
-  std::optional<Seconds> start, idle_since;
+  std::optional<Seconds> start, idle_since, looked;
   unsigned round = 0;
   while (sequence >= front_) {
     if (advance(start.has_value())) {
@@ -78,7 +77,8 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
     if (round >= untimed || !spins(round)) {
       const Seconds time = now();
       start = start.value_or(time);
-      idle_since = idle_since.value_or(time);
+      const bool stopped = time - std::exchange(looked, time).value_or(time) > limit / 2;  // Ctrl-Z
+      if (!idle_since || stopped) idle_since = time;
       if (time - *idle_since > limit)
         give_up(CommError(fmt::format("timed out after {:g} s, {}", limit.count(), awaited())));
       late = time - *idle_since > limit / 2;

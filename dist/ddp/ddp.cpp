@@ -49,7 +49,8 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers,
-                                                 Communicator& communicator, DdpOptions options) {
+                                                 Communicator& communicator, DdpOptions options)
+    : communicator_(communicator) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
                       "[DistributedDataParallel] parameter {} has no name: ask the module for its "
@@ -104,6 +105,11 @@ bool DistributedDataParallel::join() {
   joined_ = more;
   reducer_->set_joined(more);
   return more;
+}
+
+void DistributedDataParallel::save_on_rank0(const std::function<void()>& save) {
+  check_replicas();
+  on_rank0(communicator_, save);
 }
 
 void DistributedDataParallel::average_parameters() {

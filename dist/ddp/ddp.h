@@ -32,6 +32,7 @@
 /// Thread-safety: one DistributedDataParallel belongs to one rank; one thread uses it at a time.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -125,6 +126,12 @@ class [[nodiscard]] DistributedDataParallel {
   /// must not go wrong, such as replacing a checkpoint.
   void check_replicas() { reducer_->check_replicas(); }
 
+  /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: replicas that differ do
+  /// not replace a good checkpoint. If they do, or if `save` throws, every rank throws.
+  ///
+  ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
+  void save_on_rank0(const std::function<void()>& save);
+
   /// optim::Overlap calls these: see early_steps.h.
   void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }
   void end_overlap(EarlyStepper& stepper) noexcept { reducer_->end_overlap(stepper); }
@@ -144,6 +151,7 @@ class [[nodiscard]] DistributedDataParallel {
   const GradientBuckets& buckets() const { return reducer_->buckets(); }
 
  private:
+  Communicator& communicator_;
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;
   bool joined_ = false;

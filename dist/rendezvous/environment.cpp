@@ -1,8 +1,10 @@
 #include "lockstep/dist/rendezvous/environment.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
@@ -227,6 +229,20 @@ std::optional<LaunchInfo> read_environment() {
   if (launch && launch->node.empty() && ::gethostname(host.data(), host.size() - 1) == 0)
     launch->node = host.data();
   return launch;
+}
+
+void die_with_parent_if_asked(const Getenv& get) {
+  const std::string value = text_or(get, "LOCKSTEP_DIE_WITH_PARENT", "0");
+  check<UsageError>(value == "0" || value == "1",
+                    "[environment] LOCKSTEP_DIE_WITH_PARENT must be 0 or 1, got '{}'", value);
+  if (value == "0") return;
+  const pid_t parent = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::raise(SIGKILL);  // it ended between these lines
+}
+
+void die_with_parent_if_asked() {
+  die_with_parent_if_asked([](const char* name) { return std::getenv(name); });
 }
 
 }  // namespace lockstep::dist

@@ -17,6 +17,8 @@
 /// The launchers are looked for in this order. Each may run inside one further down (mpirun starts
 /// its daemons by srun), and the innermost one counts.
 ///
+/// LOCKSTEP_DIE_WITH_PARENT=1, with any launcher: the rank ends with the process that started it.
+///
 /// Thread-safety: may be called by any thread while nobody changes the environment.
 
 #include <functional>
@@ -57,5 +59,13 @@ using Getenv = std::function<const char*(const char*)>;
 /// a number, contradicts another, or asks for more than max_ranks ranks.
 std::optional<LaunchInfo> read_environment(const Getenv& get);
 std::optional<LaunchInfo> read_environment();  ///< of this process; `node` is never empty
+
+/// With LOCKSTEP_DIE_WITH_PARENT=1 the kernel kills this process (SIGKILL) as soon as the thread
+/// that has started it ends: no rank survives a launcher that was killed. lockstep-run does so by
+/// itself; it is for other launchers and for ranks started by hand. Without it, or with 0, nothing
+/// changes. It holds from now on, as long as the calling thread lives; if the parent ends while
+/// this runs, so does this process. Throws UsageError for another value.
+void die_with_parent_if_asked(const Getenv& get);
+void die_with_parent_if_asked();
 
 }  // namespace lockstep::dist

@@ -94,6 +94,7 @@ std::vector<std::string> communicator_names() {
 }
 
 World World::join(const JoinOptions& options) {
+  dist::die_with_parent_if_asked();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
   return World(std::make_shared<Membership>(join_fabric(launch, options), launch.local_rank,
                                             launch.local_size));

@@ -41,9 +41,10 @@ std::vector<std::string> communicator_names();
 /// Thread-safety: one World belongs to one rank and is used by one thread at a time.
 class World {
  public:
-  /// Joins the world that the environment describes (dist/rendezvous/environment.h). A process that
-  /// was started alone is a world of 1. Blocks until all ranks have joined. Throws UsageError for
-  /// options or an environment that make no sense; CommError and PeerError as join_rendezvous.
+  /// Joins the world that the environment describes (dist/rendezvous/environment.h), which may also
+  /// ask that the rank ends with its parent. A process that was started alone is a world of 1.
+  /// Blocks until all ranks have joined. Throws UsageError for options or an environment that make
+  /// no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
 
   int rank() const;

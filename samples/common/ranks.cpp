@@ -24,6 +24,9 @@ void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
       ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
   app.add_option("--timeout", options.timeout,
                  "Seconds without progress until a collective fails (60)");
+  app.add_option("--grace", options.grace,
+                 "Seconds that ranks have to end after SIGTERM before SIGKILL (2)")
+      ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.add_option("--json", options.json, "Write a machine-readable summary");
 }
 
@@ -58,10 +61,13 @@ bool writes_results() {
 void check_writable(std::string_view option, const std::string& path) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
-  check<UsageError>(!fs::exists(path) || ::access(path.c_str(), W_OK) == 0,
+  std::error_code error;
+  const fs::file_status there = fs::status(path, error);
+  check<UsageError>(!fs::exists(there) || ::access(path.c_str(), W_OK) == 0,
                     "{} '{}' is there and not writable", option, path);
-  const fs::path parent = fs::absolute(path).parent_path();
-  check<UsageError>(!fs::is_directory(path), "{} '{}' is a folder", option, path);
+  check<UsageError>(!fs::is_directory(there), "{} '{}' is a folder", option, path);
+  if (fs::exists(there) && !fs::is_regular_file(there)) return;  // a pipe, which is not replaced
+  const fs::path parent = fs::weakly_canonical(fs::absolute(path)).parent_path();
   check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", option, path,
                     parent.string());
   check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable",
@@ -87,7 +93,8 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)
-    return launch::run_this_program({.ranks = ranks}, argc, argv);
+    return launch::run_this_program({.ranks = ranks, .grace = dist::Seconds(options.grace)}, argc,
+                                    argv);
   else
     body(World::join(join));
   return 0;

@@ -26,11 +26,12 @@ struct RunOptions {
   std::string comm = "auto";
   std::optional<std::string> transport;  ///< shm; tcp on several machines
   double timeout = 60;                   ///< seconds without progress
+  double grace = 2;                      ///< seconds from SIGTERM for the ranks to SIGKILL
   std::string json;                      ///< where to write a summary; empty: nowhere
 };
 
-/// --device, --gemm, --ranks, --comm, --transport, --timeout, --json. `ranks` describes the
-/// default.
+/// --device, --gemm, --ranks, --comm, --transport, --timeout, --grace, --json. `ranks` describes
+/// the default.
 void add_options(CLI::App& app, RunOptions& options, const std::string& ranks);
 
 /// False after --help, which it has printed. Throws UsageError with one line for anything that

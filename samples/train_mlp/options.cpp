@@ -34,13 +34,26 @@ void validate(const Options& o) {
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
 }
 
+// Where a path leads: its folder, which may have several names, and the file's name.
+bool same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a));
+  const fs::path second = fs::weakly_canonical(fs::absolute(b));
+  std::error_code error;
+  return first.filename() == second.filename() &&
+         fs::equivalent(first.parent_path(), second.parent_path(), error);
+}
+
 }  // namespace
 
 void check_checkpoint(const Options& o) {
+  if (o.checkpoint.empty()) return;
   lockstep::samples::check_writable("--checkpoint", o.checkpoint);
   check<UsageError>(
       !std::filesystem::exists(o.checkpoint) || std::filesystem::is_regular_file(o.checkpoint),
       "--checkpoint '{}' is there and is no regular file", o.checkpoint);
+  check<UsageError>(o.json.empty() || !same_file(o.checkpoint, o.json),
+                    "--checkpoint '{}' and --json '{}' are the same file", o.checkpoint, o.json);
 }
 
 std::optional<Options> parse(int argc, const char* const* argv) {

@@ -270,9 +270,11 @@ Result Training::finish() {
   result_.replicas_identical = std::ranges::all_of(result_.replicas, [&](const Replica& replica) {
     return replica.digest == result_.replicas[0].digest;
   });
-  if (!options_.checkpoint.empty() && world_.rank() == 0)
-    nn::save_safetensors(options_.checkpoint, model_.state_dict(),
-                         {{"bucket_layout", result_.bucket_layout}});
+  if (!options_.checkpoint.empty())
+    ddp_.save_on_rank0([&] {
+      nn::save_safetensors(options_.checkpoint, model_.state_dict(),
+                           {{"bucket_layout", result_.bucket_layout}});
+    });
   return std::move(result_);
 }
 

@@ -137,6 +137,23 @@ TEST_CASE("launch: bad usage is one line and code 2") {
   }
 }
 
+TEST_CASE("launch: an option with an empty value is refused by name, the program's own are not") {
+  for (const char* option : {"--rendezvous", "--interface", "--secret-file", "--nnodes"}) {
+    const std::string joined = std::string(option) + "=";
+    for (const std::vector<std::string>& arguments :
+         {std::vector<std::string>{option, "", "true"}, {joined, "true"}, {joined, "true", "x"}}) {
+      std::vector<std::string> command{program, "-n", "1"};
+      command.insert(command.end(), arguments.begin(), arguments.end());
+      const Ended ended = run(command);
+      CAPTURE(ended.err);
+      CHECK(ended.code == 2);
+      CHECK(lines_of(ended.err).size() == 1);
+      CHECK(contains(ended.err, option));
+    }
+  }
+  CHECK(run({program, "-n", "1", "printf", "<%s>", "--json=", ""}).out == "<--json=><>");
+}
+
 TEST_CASE("launch: a program that cannot be started") {
   const Ended missing = run({program, "-n", "3", "no-such-program", "x"});
   CHECK(missing.code == 1);
@@ -154,7 +171,8 @@ TEST_CASE("launch: a killed rank ends the run and is named" * doctest::test_suit
     kill(std::stoi(out.substr(out.find(name + " is ") + name.size() + 4)), SIGKILL);
     const Ended ended = job.wait();
     CHECK(ended.code == 1);
-    CHECK(ended.err == "error: " + name + " was killed by signal 9 (Killed)\n");
+    CHECK(ended.err ==
+          "error: " + name + " was killed by signal 9 (Killed): perhaps out of memory\n");
     CHECK(job.family().empty());
   }
 }
@@ -200,7 +218,7 @@ TEST_CASE("launch: the cause is reported, not a consequence that came first") {
     const Ended ended =
         run(launched(2, "[ $RANK = 1 ] && { " + wait + " kill -9 $$; }; " + consequence));
     CHECK(ended.code == 1);
-    CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed)\n");
+    CHECK(ended.err == "error: rank 1 was killed by signal 9 (Killed): perhaps out of memory\n");
   }
 }
 

@@ -170,6 +170,35 @@ TEST_CASE("train: the checkpoint has the names and shapes of PyTorch's Sequentia
   CHECK(json.at("2.weight").at("dtype") == "F32");
 }
 
+TEST_CASE("train: the summary and the checkpoint replace older files whole, and keep their modes") {
+  const Folder folder;
+  for (const char* name : {"summary.json", "model.safetensors"}) {
+    std::ofstream(folder / name) << std::string(100000, 'x');
+    fs::permissions(folder / name, fs::perms(0600));
+  }
+  const Ended ended = train({"--epochs", "1", "--checkpoint", folder / "model.safetensors",
+                             "--json", folder / "summary.json"});
+  CHECK(ended.code == 0);
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "summary.json")).at("ranks") == 2);
+  for (const char* name : {"summary.json", "model.safetensors"})
+    CHECK(fs::status(folder / name).permissions() == fs::perms(0600));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 2);
+}
+
+TEST_CASE("train: a summary on stdout, wherever that leads") {
+  const Folder folder;
+  const std::string command = program + " --epochs 1 --json /dev/stdout ";
+  const Ended piped = test::run({"sh", "-c", command + "| cat"});
+  const Ended redirected = test::run({"sh", "-c", command + "> " + (folder / "out")});
+  CHECK(redirected.code == 0);
+  std::ifstream file(folder / "out");
+  for (const std::string& out :
+       {piped.out, std::string(std::istreambuf_iterator<char>(file), {})}) {
+    CHECK(nlohmann::json::parse(out.substr(0, out.find("final"))).at("ranks") == 2);
+    CHECK(test::count(out, "final test_accuracy") == 1);
+  }
+}
+
 TEST_CASE("train: buckets that keep the order of registration train as well") {
   const Folder folder;
   const auto run = train({"--epochs", "2", "--plan", "registration", "--bucket-cap-mb", "0.001",
@@ -270,9 +299,34 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--hook", "int8"}, 2, "int8");
   expect_error({"--device", "tpu"}, 2, "tpu");
   expect_error({"--json", "/nowhere/x.json"}, 2, "/nowhere");
+  for (const char* option : {"--json", "--checkpoint", "--data", "--layers", "--seed", "--lr"}) {
+    expect_error({option, ""}, 2, option);
+    expect_error({std::string(option) + "=", "--epochs", "1"}, 2, option);
+    expect_error({std::string(option) + "=", "1"}, 2, option);
+  }
   expect_error({"--layers", "63,10"}, 1, "63 inputs");
   expect_error({"--layers", "64,5"}, 1, "the 5 classes");
   expect_error({"--data", "/nowhere"}, 1, "/nowhere");
+}
+
+TEST_CASE("train: the checkpoint and the summary cannot be the same file, however it is spelled") {
+  const Folder folder;
+  fs::create_directory(folder / "there");
+  fs::create_directory_symlink("there", folder / "link");
+  for (const bool exists : {false, true}) {
+    CAPTURE(exists);
+    if (exists) {
+      std::ofstream(folder / "there/out") << "old";
+      fs::create_symlink("there/out", folder / "file");
+      expect_error({"--checkpoint", folder / "there/out", "--json", folder / "file"}, 2, "same");
+    }
+    for (const char* other : {"there/out", "there//out", "./there/out", "there/../there/out",
+                              "link/out", "link/../link/out"})
+      expect_error({"--checkpoint", folder / "there/out", "--json", folder / other}, 2,
+                   "are the same file");
+  }
+  std::ifstream file(folder / "there/out");
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "old");
 }
 
 TEST_CASE("train: a training that diverges says so") {

@@ -165,5 +165,19 @@ TEST_CASE("dataset: the digits that come with Lockstep") {
     CHECK(train.images.data<float>()[8 + i] == row[i] / 16);
 }
 
+TEST_CASE("dataset: sizes whose product is no number of pixels are refused by name") {
+  // Of no images: the file is as long as its header says.
+  for (const std::uint32_t side : {0x80000000u, 0xffffffffu, 1u << 20}) {
+    CAPTURE(side);
+    const TemporaryFolder folder;
+    write(folder, "some-images-idx3-ubyte", idx_bytes(8, {0, side, side, side}, {}));
+    write(folder, "some-labels-idx1-ubyte", labels(0));
+    const std::string message = message_of(folder.path());
+    CAPTURE(message);
+    CHECK(has(message, "some-images-idx3-ubyte"));
+    CHECK(has(message, std::to_string(side) + " are too many for an image"));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -106,6 +106,22 @@ TEST_CASE("idx: sizes are checked against the file before memory is asked for") 
   CHECK(memory::statistics().system_allocations == before);
 }
 
+TEST_CASE("idx: elements that do not fit into the free memory are refused before it is asked for") {
+  const TemporaryFolder folder;
+  const auto before = memory::statistics().system_allocations;
+  constexpr std::uint32_t side = 1u << 21;  // 4 TiB in all
+  const Bytes header = idx_bytes(8, {side, side}, {});
+  for (const bool packed : {false, true}) {
+    // The rest of the file is a hole, and takes no room.
+    const auto file = write(folder, packed ? "packed" : "plain", packed ? gzip(header) : header);
+    std::filesystem::resize_file(file, (std::uintmax_t{1} << 42) / (packed ? 1000 : 1) + 12);
+    CHECK_MESSAGE_HAS(file, packed ? "packed: u8 elements" : "plain: u8 elements");
+    CHECK_MESSAGE_HAS(file, "take 4398046511104 bytes, but ");
+    CHECK_MESSAGE_HAS(file, " bytes of memory are free");
+  }
+  CHECK(memory::statistics().system_allocations == before);
+}
+
 TEST_CASE("idx: truncation at every byte") {
   const TemporaryFolder folder;
   const Bytes plain = idx_bytes(0x0D, {3, 2}, ramp(24));

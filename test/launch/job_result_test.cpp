@@ -39,12 +39,34 @@ TEST_CASE("result: success says nothing") {
 
 TEST_CASE("result: a signal, a code, a record") {
   CHECK(judge_all({fine(0), killed(1, SIGKILL)}).report ==
-        "error: rank 1 was killed by signal 9 (Killed)\n");
+        "error: rank 1 was killed by signal 9 (Killed): perhaps out of memory\n");
   CHECK(judge_all({fine(0), killed(1, SIGKILL)}).exit_code == 1);
   CHECK(judge_all({fine(0), code(1, 7)}).report == "error: rank 1 failed with exit code 7\n");
   CHECK(judge_all({fine(0), code(1, 7)}).exit_code == 7);
   CHECK(judge_all({cause(0, 2, "--lr: 'x' is not a number"), fine(1)}).report ==
         "error: rank 0 failed with exit code 2: --lr: 'x' is not a number\n");
+}
+
+TEST_CASE("result: who may have killed a rank") {
+  // A shell says 137 for a child that was killed.
+  CHECK(judge_all({fine(0), code(1, 137)}).report ==
+        "error: rank 1 failed with exit code 137 (SIGKILL): perhaps out of memory\n");
+  RankOutcome by_signal = killed(1, SIGKILL), by_code = code(1, 137);
+  by_signal.out_of_memory = by_code.out_of_memory = true;
+  CHECK(
+      judge_all({fine(0), by_signal}).report ==
+      "error: rank 1 was killed by signal 9 (Killed) by the kernel's OOM killer: out of memory\n");
+  CHECK(judge_all({fine(0), by_code}).report ==
+        "error: rank 1 failed with exit code 137 (SIGKILL) by the kernel's OOM killer: out of "
+        "memory\n");
+  by_code.last_lines = {"one", "two"};
+  CHECK(contains(judge_all({by_code}).report,
+                 "out of memory; the end of its stderr:\n  one\n  two\n"));
+  // It has said itself why it ended; and other signals have other reasons.
+  CHECK(judge_all({cause(0, 137, "[x] bad")}).report ==
+        "error: rank 0 failed with exit code 137 (SIGKILL): [x] bad\n");
+  for (const RankOutcome& outcome : {killed(0, SIGSEGV), killed(0, SIGTERM), code(0, 139)})
+    CHECK_FALSE(contains(judge_all({outcome}).report, "memory"));
 }
 
 TEST_CASE("result: codes that shells and timeout(1) use for themselves become 1") {
@@ -70,7 +92,8 @@ TEST_CASE("result: a cause beats consequences that were seen before it") {
 TEST_CASE("result: a rank killed by a signal beats what others said before") {
   const std::vector<RankOutcome> outcomes{cause(0, 3, "[rendezvous] timed out"), code(1, 4),
                                           killed(2, SIGKILL)};
-  CHECK(judge_all(outcomes).report == "error: rank 2 was killed by signal 9 (Killed)\n");
+  CHECK(judge_all(outcomes).report ==
+        "error: rank 2 was killed by signal 9 (Killed): perhaps out of memory\n");
   CHECK(judge_all(outcomes).exit_code == 1);
   // Not so if it was the launcher that ended it.
   std::vector<RankOutcome> stopped = outcomes;
@@ -84,7 +107,7 @@ TEST_CASE("result: nothing is added to what a rank has said itself") {
   RankOutcome and_killed = cause(0, 0, "");
   and_killed.signal = SIGKILL;
   CHECK(judge_all({and_killed, fine(1)}).report ==
-        "error: rank 0 was killed by signal 9 (Killed)\n");
+        "error: rank 0 was killed by signal 9 (Killed): perhaps out of memory\n");
 }
 
 TEST_CASE("result: a rank that was about to report a consequence and then got killed is a cause") {

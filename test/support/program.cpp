@@ -62,8 +62,16 @@ Process::Process(const std::vector<std::string>& command, const std::vector<std:
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out_.get(), 1);
   posix_spawn_file_actions_adddup2(&actions, err_.get(), 2);
-  const int error = posix_spawnp(&id_, command[0].c_str(), &actions, nullptr,
+  // Signals that whoever runs the tests ignores (nohup) are not ignored in the program.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t usual;
+  sigfillset(&usual);
+  posix_spawnattr_setsigdefault(&attributes, &usual);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+  const int error = posix_spawnp(&id_, command[0].c_str(), &actions, &attributes,
                                  pointers(command).data(), pointers(environment).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   REQUIRE_MESSAGE(error == 0, "cannot start ", command[0]);
 }

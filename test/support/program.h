@@ -18,8 +18,8 @@ struct Ended {
   std::string out, err;
 };
 
-/// A running program with stdin from /dev/null. It and everything it starts carry a mark of their
-/// own in their environment. Whatever is left is killed at the end.
+/// A running program with stdin from /dev/null and no signal ignored. It and everything it starts
+/// carry a mark of their own in their environment. Whatever is left is killed at the end.
 class Process {
  public:
   /// `command[0]` is searched in PATH.

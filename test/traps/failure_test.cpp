@@ -106,7 +106,7 @@ TEST_CASE("trap 13: a rank dies, the others end and name it, and nothing is left
     Process process(job(3, "rank of trap 13"), {std::string("TRAP_TRANSPORT=") + transport});
     const Ended ended = process.wait();
     CHECK(ended.code == 1);
-    CHECK(ended.err == "error: rank 2 was killed by signal 9 (Killed)\n");
+    CHECK(ended.err == "error: rank 2 was killed by signal 9 (Killed): perhaps out of memory\n");
     for (const char* rank : {"rank 0", "rank 1"}) {
       INFO(ended.out);
       CHECK(count(ended.out, std::string(rank) + " saw: ") == 1);

@@ -1,0 +1,171 @@
+#include "lockstep/core/system/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Renaming onto a link, a pipe or a device would replace it.
+std::string target_of(const std::string& path) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  const fs::file_status status = fs::status(path, error);
+  check<DataError>(!fs::exists(status) || fs::is_regular_file(status),
+                   "[save] '{}' is there and is no regular file", path);
+  return fs::exists(status) ? target.string() : path;
+}
+
+// "PID.N.tmp", or "PID.tmp" of earlier versions.
+bool is_temporary_suffix(std::string_view text) {
+  if (!text.ends_with(".tmp")) return false;
+  text.remove_suffix(4);
+  const auto is_number = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+  };
+  const std::size_t dot = text.find('.');
+  return is_number(text.substr(0, dot)) && (dot == text.npos || is_number(text.substr(dot + 1)));
+}
+
+// A writer that lives holds its lock. Where the file system has no locks, nothing is removed.
+void remove_if_left(const fs::path& temporary) {
+  const int descriptor = ::open(temporary.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return;
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(temporary.c_str());
+  ::close(descriptor);
+}
+
+// What processes that are gone have left of this file.
+void remove_leftovers(const fs::path& path) {
+  const std::string prefix = path.filename().string() + ".";
+  std::error_code error;
+  fs::directory_iterator entry(path.has_parent_path() ? path.parent_path() : ".", error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (name.starts_with(prefix) && is_temporary_suffix(name.substr(prefix.size())) &&
+        fs::is_regular_file(entry->symlink_status(ignored)))
+      remove_if_left(entry->path());
+  }
+}
+
+// False with errno set.
+bool write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+// Through the other constructor, so that the destructor runs if this one throws.
+AtomicFile::AtomicFile(const std::string& path) : AtomicFile() {
+  path_ = target_of(path);
+  remove_leftovers(path_);
+  static std::atomic<unsigned> calls{0};
+  struct stat old {};
+  const unsigned mode = ::stat(path_.c_str(), &old) == 0 ? old.st_mode & 0777 : 0666;
+  // A name that is taken, perhaps by a link that somebody has planted, is passed by.
+  for (int attempt = 0; attempt < 1000; ++attempt)
+    if (create(fmt::format("{}.{}.{}.tmp", path_, ::getpid(), calls++), mode)) {
+      take_over_owner_and_mode();
+      return;
+    }
+  errno = EEXIST;
+  give_up("create a temporary file for");
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!committed_ && !temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+// False if something of that name is there, or was taken for a leftover before we had the lock.
+bool AtomicFile::create(const std::string& temporary, unsigned mode) {
+  descriptor_ =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+  if (descriptor_ < 0 && errno == EEXIST) return false;
+  if (descriptor_ < 0) give_up("create");
+  temporary_ = temporary;
+  while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return true;
+  ::close(std::exchange(descriptor_, -1));
+  temporary_.clear();
+  return false;
+}
+
+// Where the group cannot be the old one's, it gets none of the old group's rights.
+void AtomicFile::take_over_owner_and_mode() {
+  struct stat old {
+  }, mine{};
+  if (::stat(path_.c_str(), &old) != 0 || ::fstat(descriptor_, &mine) != 0) return;
+  mode_t mode = old.st_mode & 0777;
+  const bool same = old.st_uid == mine.st_uid && old.st_gid == mine.st_gid;
+  if (!same && ::fchown(descriptor_, old.st_uid, old.st_gid) != 0 &&
+      ::fchown(descriptor_, static_cast<uid_t>(-1), old.st_gid) != 0)
+    mode &= ~mode_t{070};
+  if (::fchmod(descriptor_, mode) != 0) give_up("set the mode of");
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  if (!write_all(descriptor_, {static_cast<const char*>(data), bytes})) give_up("write");
+}
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0) give_up("sync");
+  // Renamed before it is closed, which drops the lock: nobody takes it for a leftover.
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("rename");
+  committed_ = true;
+  if (::close(std::exchange(descriptor_, -1)) != 0) give_up("close");
+  // The name is durable only once the folder is.
+  const std::string folder = fs::path(path_).parent_path().string();
+  const int directory =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) give_up("open the folder of");
+  const int result = ::fsync(directory);
+  const int error = errno;
+  ::close(directory);
+  errno = error;
+  if (result != 0) give_up("sync the folder of");
+}
+
+void AtomicFile::give_up(std::string_view what) const {
+  const int error = errno;
+  fail<DataError>("[save] cannot {} '{}': {}", what, path_, std::strerror(error));
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  std::error_code error;
+  const fs::file_status there = fs::status(path, error);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {
+    const int stream = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    const bool well = stream >= 0 && write_all(stream, text);
+    const int reason = errno;
+    if (stream >= 0) ::close(stream);
+    check<DataError>(well, "[save] cannot write '{}': {}", path, std::strerror(reason));
+    return;
+  }
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+}  // namespace lockstep

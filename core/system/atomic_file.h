@@ -1,0 +1,53 @@
+#pragma once
+/// A file that is written whole or not at all.
+///
+///   AtomicFile file("model.safetensors");    // model.safetensors.PID.N.tmp, beside it
+///   file.write(bytes, count);
+///   file.commit();                           // is now model.safetensors
+///
+/// Until commit() an older file of that name is intact; without commit() the temporary file goes
+/// away. What a killed process has left of this one file is removed by the next AtomicFile of the
+/// same name: a writer holds a lock (flock(2)) on its temporary file, and the system drops the lock
+/// with the process.
+///
+/// A link is followed; what is there and is no regular file is refused. The new file has the old
+/// one's mode, and its owner and group where the system lets us; a file that is new has mode 0666
+/// less the umask.
+///
+/// All throw DataError `[save] ...` with the path and the system's reason.
+/// Thread-safety: one thread uses an AtomicFile at a time. Several of the same name, in threads or
+/// processes, do not disturb each other; the last commit() stands.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  /// Durable when it returns: the file is synced before it gets its name, its folder after that.
+  void commit();
+
+ private:
+  AtomicFile() = default;
+  bool create(const std::string& temporary, unsigned mode);
+  void take_over_owner_and_mode();
+  [[noreturn]] void give_up(std::string_view what) const;
+
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+  bool committed_ = false;
+};
+
+/// The same for a text that is in memory. But where a pipe, a terminal or a device is there, the
+/// text goes into it: nothing is replaced.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace lockstep

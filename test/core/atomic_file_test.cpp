@@ -1,0 +1,232 @@
+#include "lockstep/core/system/atomic_file.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "support/temporary_folder.h"
+
+using namespace lockstep;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void put(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> names_in(const TemporaryFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+unsigned mode_of(const std::string& path) {
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  return status.st_mode & 07777;
+}
+
+/// A child that has written half of `path`: it then waits to be told to go on.
+class Writer {
+ public:
+  explicit Writer(const std::string& path) {
+    int written[2], proceed[2];
+    REQUIRE(::pipe2(written, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(proceed, O_CLOEXEC) == 0);
+    id_ = ::fork();
+    if (id_ == 0) {
+      ::close(proceed[1]);
+      char byte = 0;
+      AtomicFile file(path);
+      file.write("child", 5);
+      bool well = ::write(written[1], &byte, 1) == 1 && ::read(proceed[0], &byte, 1) == 1;
+      try {
+        file.commit();
+      } catch (const DataError&) {
+        well = false;
+      }
+      ::_exit(well ? 0 : 1);
+    }
+    ::close(written[1]);
+    ::close(proceed[0]);
+    proceed_ = proceed[1];
+    char byte = 0;
+    REQUIRE(::read(written[0], &byte, 1) == 1);
+    ::close(written[0]);
+  }
+  ~Writer() { ::close(proceed_); }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  void kill() { ::kill(id_, SIGKILL), wait(); }
+  int finish() {
+    REQUIRE(::write(proceed_, "x", 1) == 1);
+    return wait();
+  }
+
+ private:
+  int wait() {
+    int status = -1;
+    ::waitpid(id_, &status, 0);
+    return status;
+  }
+  pid_t id_ = -1;
+  int proceed_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("atomic file: the old file is intact until commit, and without it") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  write_file(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("new", 3);
+    CHECK(contents_of(path) == "old");
+    CHECK(names_in(folder).size() == 2);
+  }
+  CHECK(contents_of(path) == "old");
+  {
+    AtomicFile file(path);
+    file.write("new", 3);
+    file.commit();
+  }
+  CHECK(contents_of(path) == "new");
+  CHECK(names_in(folder) == std::vector<std::string>{"file"});
+}
+
+TEST_CASE("atomic file: the mode of the file that it replaces; a new one's is the umask's") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  const mode_t before = ::umask(027);
+  write_file(path, "new");
+  CHECK(mode_of(path) == 0640);
+  for (const unsigned mode : {0600u, 0644u, 0666u, 0755u, 0400u}) {
+    CAPTURE(mode);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    {
+      AtomicFile file(path);  // nobody else may read it while it is written
+      for (const std::string& name : names_in(folder)) CHECK((mode_of(folder / name) & ~mode) == 0);
+      file.commit();
+    }
+    CHECK(mode_of(path) == mode);
+  }
+  ::umask(before);
+}
+
+TEST_CASE("atomic file: links at the temporary names are not followed") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file", victim = folder / "victim";
+  put(victim, "untouched");
+  for (int k = 0; k < 200; ++k)
+    fs::create_symlink(victim, fmt::format("{}.{}.{}.tmp", path, ::getpid(), k));
+  fs::create_symlink(victim, fmt::format("{}.{}.tmp", path, ::getpid()));
+  write_file(path, "new");
+  CHECK(contents_of(path) == "new");
+  CHECK_FALSE(fs::is_symlink(path));
+  CHECK(contents_of(victim) == "untouched");
+}
+
+TEST_CASE("atomic file: a link to a file stays, and its target is replaced") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path() / "there");
+  put(folder / "there/target", "old");
+  fs::create_symlink("there/target", folder / "link");
+  write_file(folder / "link", "new");
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(contents_of(folder / "there/target") == "new");
+}
+
+TEST_CASE("atomic file: threads that write the same file do not disturb each other") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  constexpr int writers = 7, times = 20;
+  std::vector<std::string> errors(writers);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < writers; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        for (int k = 0; k < times; ++k)
+          write_file(path, std::string(10000, static_cast<char>('a' + r)));
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(r)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) CHECK(error == "");
+  const std::string text = contents_of(path);
+  CHECK(text == std::string(10000, text.at(0)));
+  CHECK(names_in(folder) == std::vector<std::string>{"file"});
+}
+
+TEST_CASE("atomic file: what a killed process has left goes with the next write, nothing else") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  Writer killed(path), alive(path);
+  killed.kill();
+  REQUIRE(names_in(folder).size() == 2);
+  put(folder / "file.123.tmp", "of an earlier version");
+  const std::vector<std::string> others = {"file.1.2.3.tmp",    "file.1.tmp.bak", "file.a.0.tmp",
+                                           "file.safetensors",  "file.tmp",       "file..1.tmp",
+                                           "another.123.0.tmp", "file123.0.tmp"};
+  for (const std::string& name : others) put(folder / name, "not ours");
+  fs::create_directory(folder.path() / "file.7.7.tmp");
+
+  write_file(path, "parent");
+  CHECK(contents_of(path) == "parent");
+  for (const std::string& name : others) CHECK_MESSAGE(fs::exists(folder / name), name);
+  CHECK(fs::exists(folder / "file.7.7.tmp"));
+  CHECK_FALSE(fs::exists(folder / "file.123.tmp"));
+  CHECK(names_in(folder).size() == others.size() + 3);  // with the file, and alive's
+
+  CHECK(alive.finish() == 0);
+  CHECK(contents_of(path) == "child");
+  CHECK(names_in(folder).size() == others.size() + 2);
+}
+
+TEST_CASE("atomic file: a text goes into a pipe that is there") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "pipe";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  write_file(path, "text");
+  char buffer[16];
+  CHECK(::read(reader, buffer, sizeof buffer) == 4);
+  ::close(reader);
+  CHECK(fs::is_fifo(path));
+}
+
+TEST_CASE("atomic file: what cannot be written is named") {
+  const TemporaryFolder folder;
+  CHECK_THROWS_WITH_AS(AtomicFile("/dev/null"),
+                       "[save] '/dev/null' is there and is no regular file", DataError);
+  CHECK_THROWS_WITH_AS(write_file("/dev/full", "x"),
+                       "[save] cannot write '/dev/full': No space left on device", DataError);
+  CHECK_THROWS_WITH_AS(write_file(folder.path(), "x"), doctest::Contains("is no regular file"),
+                       DataError);
+  CHECK_THROWS_WITH_AS(write_file("/nowhere/x", "x"),
+                       "[save] cannot create '/nowhere/x': No such file or directory", DataError);
+  CHECK(folder.empty());
+}

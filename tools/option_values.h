@@ -1,0 +1,30 @@
+#pragma once
+/// What the programs ask of the values of all their options.
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::cli {
+
+/// Before app.parse: throws UsageError for an option with an empty value, which is what a shell
+/// makes of a variable that is not set (--json "$FILE", --json="$FILE"). CLI11 itself takes the
+/// next argument for the value of `--json=`. Where the app has a command as its prefix, the
+/// command's own arguments may be empty.
+inline void refuse_empty_values(const CLI::App& app, int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view text = argv[i];
+    if (app.get_prefix_command() && (!text.starts_with('-') || text == "--")) return;
+    const std::size_t equals = text.find('=');
+    const std::string name(text.substr(0, equals));
+    const CLI::Option* option = name.empty() ? nullptr : app.get_option_no_throw(name);
+    if (!option || option->get_items_expected_max() == 0) continue;  // a flag has no value
+    const bool empty = equals != text.npos ? equals + 1 == text.size()
+                                           : ++i < argc && std::string_view(argv[i]).empty();
+    check<UsageError>(!empty, "{} has an empty value", name);
+  }
+}
+
+}  // namespace lockstep::cli
