@@ -65,13 +65,25 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
                      name_of(leaver - outcomes.begin(), plan));
 }
 
+// All ranks have succeeded. If replicas differ, they did so without an error.
+JobResult compare_replicas(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  dist::LeftReplicas left;
+  for (std::size_t r = 0; r < outcomes.size(); ++r)
+    for (const dist::ReplicaRecord& replica : outcomes[r].replicas)
+      left.add(replica.model, plan.first_rank + static_cast<int>(r), replica.fingerprint);
+  const std::string difference = left.difference();
+  if (difference.empty()) return {};
+  return {1, fmt::format("error: {}\n", difference), Cause::failed};
+}
+
 }  // namespace
 
 bool RankOutcome::killed() const { return signal == SIGKILL || exit_code == 128 + SIGKILL; }
 
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
-  if (first == outcomes.end() || !first->failed()) return {};
+  if (first == outcomes.end()) return {};
+  if (!first->failed()) return compare_replicas(outcomes, plan);
   const bool own_code = first->signal == 0 && first->exit_code < 124;
   std::string report = describe(name_of(first - outcomes.begin(), plan), *first);
   if (is_consequence(*first)) report += early_leaver(outcomes, *first, plan);

@@ -6,7 +6,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/report.h"
 
@@ -19,8 +21,9 @@ struct RankOutcome {
   int signal = 0;              ///< the signal that killed it, 0 if none did
   bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
   bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
-  std::optional<FailureRecord> record{};  ///< what it reported about its failure
-  std::deque<std::string> last_lines{};   ///< of its stderr, unless the user has seen them
+  std::optional<FailureRecord> record{};        ///< what it reported about its failure
+  std::vector<dist::ReplicaRecord> replicas{};  ///< those that it left when they ended
+  std::deque<std::string> last_lines{};         ///< of its stderr, unless the user has seen them
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   /// By SIGKILL, itself or (as shells say it, 128 + 9) what it had started.
@@ -49,6 +52,7 @@ struct JobResult {
 /// job has several. Nothing is reported for a rank whose record is empty, because it has reported
 /// the failure itself. The exit code is that rank's, but 1 for a signal and for codes of 124 and
 /// above (shells and `timeout` use those for themselves).
+/// If all have succeeded but left replicas of a model that differ, it is 1.
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
 
 /// The result of a job that a signal to the launcher ended.

@@ -200,7 +200,10 @@ void Launcher::read_stream(Stream& stream) {
 void Launcher::take_line(const Stream& stream, std::string_view line) {
   RankOutcome& outcome = outcomes_[stream.rank];
   if (stream.kind == StreamKind::record) {
-    if (!outcome.record) outcome.record = read_record(line);
+    if (const auto replica = dist::read_replica(line))
+      outcome.replicas.push_back(*replica);
+    else if (!outcome.record)
+      outcome.record = read_record(line);
   } else if (options_.prefix) {
     write_all(
         stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +14,7 @@
 #include <new>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/ranks.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 
 namespace lockstep {
 namespace launch {
@@ -64,20 +63,10 @@ void write_all(int descriptor, std::string_view text) {
 
 namespace {
 
-// The launcher's pipe, if there is one and the descriptor is still what the launcher made it.
-std::optional<int> launcher_pipe() {
-  const char* text = std::getenv("LOCKSTEP_ERROR_FD");
-  if (!text) return std::nullopt;
-  const auto number = dist::parse_number<int>(text);
-  struct stat status {};
-  if (!number || fstat(*number, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
-  return number;
-}
-
 int fail_with(int code, bool consequence, std::string_view message) {
   std::fflush(stdout);  // what was printed before the error comes before it
   const std::string line = launch::write_record({consequence, std::string(message)});
-  if (const std::optional<int> pipe = launcher_pipe())
+  if (const std::optional<int> pipe = dist::launcher_pipe())
     if (write(*pipe, line.data(), line.size()) == std::ssize(line)) return code;
   if (!message.empty())  // not by fmt::print, which throws where stderr cannot be written
     launch::write_all(STDERR_FILENO, fmt::format("error: {}\n", launch::one_line(message)));

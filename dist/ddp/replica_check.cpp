@@ -11,7 +11,7 @@
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/world/left_replicas.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -105,7 +105,7 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
 }
 
 ReplicaCheck::~ReplicaCheck() {
-  if (sum_of_.empty() || std::uncaught_exceptions() > 0) return;
+  if (sum_of_.empty() || told_ || std::uncaught_exceptions() > 0) return;
   try {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
@@ -182,7 +182,7 @@ std::vector<StateTensor> ReplicaCheck::tensors() const {
   return all;
 }
 
-std::string ReplicaCheck::find_difference() const {
+std::string ReplicaCheck::find_difference() {
   if (communicator_.size() == 1) return "";
   const std::vector<StateTensor> all = tensors();
   std::string names, prints;
@@ -191,9 +191,11 @@ std::string ReplicaCheck::find_difference() const {
     prints += print_of(tensor.value) + "\n";
   }
   auto found = differences(gather_text(communicator_, names, "replicas"));
-  if (!found.empty()) return "one keeps what another does not: " + describe(found[0].said);
+  told_ = !found.empty();
+  if (told_) return "one keeps what another does not: " + describe(found[0].said);
   found = differences(gather_text(communicator_, prints, "replicas"));
-  if (found.empty()) return "";
+  told_ = !found.empty();
+  if (!told_) return "";
   const StateTensor& first = all[found[0].line];
   std::string text = first.name + locate(communicator_, first.value);
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)

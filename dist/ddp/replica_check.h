@@ -41,7 +41,8 @@ class ReplicaCheck {
   /// `communicator` must outlive this.
   ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
   /// Leaves the fingerprint of all parameters and of all steps for a last comparison
-  /// (dist/world/left_replicas.h), unless an exception is being thrown. Does not wait for others.
+  /// (dist/rendezvous/left_replicas.h), unless an exception is being thrown, or find_difference() has
+  /// found one. Does not wait for others.
   ~ReplicaCheck();
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
@@ -59,7 +60,7 @@ class ReplicaCheck {
   /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
   /// does.
-  std::string find_difference() const;
+  std::string find_difference();
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
   /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. Throws StateError if
@@ -85,6 +86,7 @@ class ReplicaCheck {
   std::vector<Sum> sums_;
   std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
   std::vector<bool> stepped_;    // by parameter, since the last begin_step()
+  bool told_ = false;            // all ranks know that replicas differ
   std::size_t next_ = 0;         // to be read, if it is not stepped on
   std::vector<std::weak_ptr<const Stepper>> steppers_;
 };

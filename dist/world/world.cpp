@@ -12,8 +12,8 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
-#include "lockstep/dist/world/left_replicas.h"
 
 namespace lockstep {
 

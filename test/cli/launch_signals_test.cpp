@@ -33,7 +33,9 @@ bool wait_until_stopped(const Process& job, bool stopped) {
     bool all = true;
     for (const pid_t process : job.family()) {
       const State state = state_of(process);
-      all &= state.name == "guardian" || (state.letter == 'T') == stopped;
+      // A child that ended just before its parent was stopped stays a zombie until fg.
+      const bool counts = state.name != "guardian" && state.letter != 'Z';
+      all &= !counts || (state.letter == 'T') == stopped;
     }
     if (all) return true;
     ::usleep(5000);

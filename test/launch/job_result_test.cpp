@@ -37,6 +37,22 @@ TEST_CASE("result: success says nothing") {
   CHECK(result.report.empty());
 }
 
+TEST_CASE("result: ranks that succeed, and leave replicas that differ") {
+  const auto leaves = [](int order, std::vector<lockstep::dist::ReplicaRecord> replicas) {
+    RankOutcome outcome = fine(order);
+    outcome.replicas = std::move(replicas);
+    return outcome;
+  };
+  CHECK(judge_all({leaves(0, {{1, 5}, {2, 6}}), leaves(1, {{2, 6}, {1, 5}})}).exit_code == 0);
+  CHECK(judge_all({leaves(0, {{1, 5}}), leaves(1, {{3, 6}})}).exit_code == 0);  // groups
+  const JobResult result =
+      judge_all({leaves(0, {{1, 5}}), leaves(1, {{1, 6}}), leaves(2, {{1, 5}})});
+  CHECK(result.exit_code == 1);
+  CHECK(result.report.find("error: rank 1 ended with another replica than ranks 0, 2: ") == 0);
+  // A failure comes first: the others were stopped in the middle.
+  CHECK(judge_all({leaves(1, {{1, 5}}), leaves(2, {{1, 6}}), code(0, 7)}).exit_code == 7);
+}
+
 TEST_CASE("result: a signal, a code, a record") {
   CHECK(judge_all({fine(0), killed(1, SIGKILL)}).report ==
         "error: rank 1 was killed by signal 9 (Killed): perhaps out of memory\n");

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "lockstep/data/loader.h"
-#include "lockstep/dist/world/left_replicas.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 #include "traps/replicas.h"

@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/left_replicas.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
