@@ -58,6 +58,9 @@ class Transport {
   /// Whether relax(round) spins: it then returns sooner than a look at the clock would take.
   virtual bool spins(unsigned /*round*/) const { return false; }
 
+  /// How long relax() takes at most. A process that took longer did not run meanwhile.
+  virtual Seconds longest_nap() const { return Seconds(0.1); }
+
   /// Time since some fixed point; virtual in the simulated world.
   virtual Seconds now() const = 0;
 
