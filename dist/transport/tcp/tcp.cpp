@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/dist/transport/tcp/checked_stream.h"
 #include "lockstep/dist/transport/tcp/mesh.h"
 #include "lockstep/dist/transport/transports.h"
 
@@ -28,7 +29,7 @@ class TcpTransport final : public Transport {
       : rendezvous_(std::move(rendezvous)) {
     for (Descriptor& socket : sockets) {
       if (socket) send_without_delay(socket.get());
-      links_.push_back({std::move(socket), 0});
+      links_.push_back({CheckedStream(std::move(socket)), 0});
     }
     entries_.reserve(links_.size());
   }
@@ -40,11 +41,16 @@ class TcpTransport final : public Transport {
   bool has_shared_memory() const override { return false; }
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
-    return moved(peer, send_some(links_[index(peer)].socket.get(), bytes), bytes.empty(), POLLOUT);
+    return moved(peer, links_[index(peer)].stream.send(bytes), bytes.empty(), POLLOUT);
   }
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
-    return moved(peer, receive_some(links_[index(peer)].socket.get(), bytes), bytes.empty(),
-                 POLLIN);
+    try {
+      return moved(peer, links_[index(peer)].stream.receive(bytes), bytes.empty(), POLLIN);
+    } catch (const PeerError&) {
+      throw;
+    } catch (const CommError& error) {
+      fail<CommError>("from rank {}: {}", peer, error.what());
+    }
   }
   SharedRegion allocate(std::size_t bytes) override {
     fail<CommError>("[tcp] a region of {} bytes: ranks do not share memory", bytes);
@@ -55,7 +61,8 @@ class TcpTransport final : public Transport {
 
  private:
   struct Link {
-    Descriptor socket;
+    CheckedStream stream;
+    int socket() const { return stream.socket().get(); }
     short waits_for = 0;  // POLLIN, POLLOUT: what could not be done last time
   };
   struct Loss {
@@ -76,9 +83,9 @@ class TcpTransport final : public Transport {
 TcpTransport::~TcpTransport() {
   std::array<std::byte, 4096> rest;
   for (const Link& link : links_) {
-    if (!link.socket) continue;
-    ::shutdown(link.socket.get(), SHUT_WR);
-    while (receive_some(link.socket.get(), rest) > 0) {
+    if (!link.stream.socket()) continue;
+    ::shutdown(link.socket(), SHUT_WR);
+    while (receive_some(link.socket(), rest) > 0) {
     }
   }
 }
@@ -108,7 +115,7 @@ void TcpTransport::relax(unsigned round) {
   }
   entries_.clear();
   for (const Link& link : links_)
-    if (link.waits_for != 0) entries_.push_back({link.socket.get(), link.waits_for, 0});
+    if (link.waits_for != 0) entries_.push_back({link.socket(), link.waits_for, 0});
   if (entries_.empty())  // it waits for no bytes, but perhaps for a GPU
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   else
@@ -122,13 +129,18 @@ void TcpTransport::relax(unsigned round) {
 void TcpTransport::abort(std::string_view reason) noexcept {
   rendezvous_->abort(reason);
   for (const Link& link : links_)
-    if (link.socket) ::shutdown(link.socket.get(), SHUT_RDWR);
+    if (link.stream.socket()) ::shutdown(link.socket(), SHUT_RDWR);
 }
 
 }  // namespace
 
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous) {
   std::vector<Descriptor> sockets = connect_mesh(*rendezvous);
+  return tcp_transport(std::move(rendezvous), std::move(sockets));
+}
+
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous,
+                                         std::vector<Descriptor> sockets) {
   return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
 }
 
