@@ -1,26 +1,28 @@
 #include "lockstep/dist/transport/wait_watch.h"
 
+#include <algorithm>
+
 namespace lockstep::dist {
 
 WaitWatch::WaitWatch(Seconds timeout, Seconds longest_nap, std::shared_ptr<WaitBoard> board,
                      std::vector<int> members)
     : timeout_(timeout),
-      longest_nap_(longest_nap),
       board_(std::move(board)),
       members_(std::move(members)),
+      idle_(longest_nap),
       seen_(board_ ? index(board_->size()) : 0) {}
 
 void WaitWatch::exchange(int awaited, std::string_view call) {
   const bool first = next_look_ == interval_;
-  next_look_ = idle_ + interval_ / 8;
-  if (idle_ >= next_note_) {
-    next_note_ = idle_ + interval_;
+  next_look_ = idle_.time() + interval_ / 8;
+  if (idle_.time() >= next_note_) {
+    next_note_ = idle_.time() + interval_;
     board_->tell(WaitNote::Kind::waits, in_job(awaited), call);
   }
   for (int rank = 0; rank < board_->size(); ++rank) {
     const WaitNote note = board_->of(rank);
     Seen& seen = seen_[index(rank)];
-    if (first || note.beat != seen.note.beat) seen = {note, idle_};
+    if (first || note.beat != seen.note.beat) seen = {note, idle_.time()};
   }
 }
 
@@ -28,7 +30,7 @@ const WaitNote* WaitWatch::current(int rank) const {
   const auto& [note, at] = seen_[index(rank)];
   const bool told = note.kind != WaitNote::Kind::none && note.rank >= 0 &&
                     note.rank < board_->size() && rank != board_->rank();
-  const bool repeated = idle_ - at <= 3 * interval_;  // it may be late with one note
+  const bool repeated = idle_.time() - at <= 3 * interval_;  // it may be late with one note
   return told && (repeated || note.kind == WaitNote::Kind::timed_out) ? &note : nullptr;
 }
 
@@ -58,7 +60,7 @@ std::string WaitWatch::blame(int awaited, std::string_view position) const {
 }
 
 std::string WaitWatch::verdict() const {
-  if (!board_ || idle_ < interval_) return "";
+  if (!board_ || idle_.time() < interval_) return "";
   for (int rank = 0; rank < board_->size(); ++rank) {
     const WaitNote note = board_->of(rank);
     if (note.kind == WaitNote::Kind::timed_out)

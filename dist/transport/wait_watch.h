@@ -9,9 +9,7 @@
 ///
 /// Thread-safety: none; it belongs to its communicator.
 
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +20,8 @@ namespace lockstep::dist {
 
 class WaitWatch {
  public:
-  /// A process that does not look at the clock for longer than `longest_nap` did not run: it was
-  /// stopped, or its container was frozen. Such time does not count. `members`: the communicator's
-  /// ranks in the numbers of the job; empty: these are the same. Without a board it knows the time
-  /// alone.
+  /// `longest_nap`: as RunningTime. `members`: the communicator's ranks in the numbers of the job;
+  /// empty: these are the same. Without a board it knows the time alone.
   WaitWatch(Seconds timeout, Seconds longest_nap, std::shared_ptr<WaitBoard> board = {},
             std::vector<int> members = {});
 
@@ -33,20 +29,15 @@ class WaitWatch {
 
   /// Something moved: the wait begins anew, or has ended.
   void moved() {
-    idle_ = Seconds(0);
-    looked_.reset();
+    idle_.restart();
     next_look_ = next_note_ = interval_;
     if (board_) board_->withdraw();
   }
   /// Nothing moved, and it is `now`. For how long?
-  Seconds look(Seconds now) {
-    if (looked_) idle_ += std::min(now - *looked_, longest_nap_);
-    looked_ = now;
-    return idle_;
-  }
+  Seconds look(Seconds now) { return idle_.look(now); }
 
   /// Whether it is time to exchange notes.
-  bool due() const { return board_ && idle_ >= next_look_; }
+  bool due() const { return board_ && idle_.time() >= next_look_; }
   /// `awaited`: a rank of the communicator. `call`: in what.
   void exchange(int awaited, std::string_view call);
 
@@ -68,13 +59,12 @@ class WaitWatch {
   int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
   std::string name(int rank_in_job) const;
 
-  Seconds timeout_, longest_nap_;
+  Seconds timeout_;
   Seconds interval_ = timeout_ / 8;
   std::shared_ptr<WaitBoard> board_;
   std::vector<int> members_;
 
-  Seconds idle_{0};
-  std::optional<Seconds> looked_;
+  RunningTime idle_;
   Seconds next_look_ = interval_, next_note_ = interval_;
   std::vector<Seen> seen_;  // by rank of the job
 };

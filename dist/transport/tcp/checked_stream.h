@@ -21,7 +21,7 @@ namespace lockstep::dist {
 
 class CheckedStream {
  public:
-  static constexpr std::size_t most_bytes = 256 * 1024;  ///< of a frame: stays in the cache
+  static constexpr std::size_t most_bytes = 512 * 1024;  ///< of a frame: it stays in the cache
 
   explicit CheckedStream(Descriptor socket) : socket_(std::move(socket)) {}
 
