@@ -8,7 +8,7 @@ namespace lockstep::dist {
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    CommunicatorOptions options)
-    : QueuedCommunicator(transport->size(), options.timeout),
+    : QueuedCommunicator(transport->size(), make_watch(*transport, options)),
       transport_(std::move(transport)),
       nodes_(std::move(options.nodes)),
       choice_{.requested = options.algorithm,
@@ -59,6 +59,7 @@ HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
 
 void HostCommunicator::relax(unsigned round, bool) {
   gpu::nudge();  // in the simulator: lets this rank's streams move on meanwhile
+  if (watch_.due()) tell_wait();
   transport_->relax(round);
 }
 

@@ -21,9 +21,11 @@ namespace lockstep::dist {
 
 struct CommunicatorOptions {
   Algorithm algorithm =
-      Algorithm::automatic;  ///< what all-reduces ask for (dist/collectives/choice.h)
-  Seconds timeout{60};       ///< without any byte moving
-  NodeMap nodes = {};        ///< empty: all ranks on one machine
+      Algorithm::automatic;               ///< what all-reduces ask for (dist/collectives/choice.h)
+  Seconds timeout{60};                    ///< without any byte moving
+  NodeMap nodes = {};                     ///< empty: all ranks on one machine
+  std::shared_ptr<WaitBoard> board = {};  ///< of this rank; null: a timeout names whom it awaits
+  std::vector<int> members = {};  ///< the ranks in the board's numbers; empty: the same numbers
 };
 
 /// Where `buffer` lies in regions that all ranks have allocated alike, if it does. `rank` is this
@@ -63,10 +65,9 @@ class HostCommunicator final : public QueuedCommunicator {
   Progress carry_on(Call& call) override;
   void relax(unsigned round, bool late) override;
   bool spins(unsigned round) const override { return transport_->spins(round); }
-  std::string awaited() const override {
-    return fmt::format("waiting for rank {} ({}); {}", executor_.awaited(), executor_.position(),
-                       recorder_.last_seen(executor_.awaited()));
-  }
+  static WaitWatch make_watch(const Transport& transport, const CommunicatorOptions& options);
+  void tell_wait();  // whom this rank waits for, to all
+  std::string awaited() const override;
   void tell_failure(std::string_view reason, bool) noexcept override { transport_->abort(reason); }
 
   std::unique_ptr<Transport> transport_;

@@ -64,24 +64,23 @@ bool QueuedCommunicator::progress(std::uint64_t sequence) {
 
 void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> timeout) {
   constexpr unsigned untimed = 16;  // rounds: a short wait does not look at the slow clock
-  const Seconds limit = timeout.value_or(timeout_);
-  std::optional<Seconds> start, idle_since, looked;
+  const Seconds limit = timeout.value_or(watch_.timeout());
+  std::optional<Seconds> start;
   unsigned round = 0;
   while (sequence >= front_) {
     if (advance(start.has_value())) {
       round = 0;
-      idle_since.reset();
+      watch_.moved();
       continue;
     }
     bool late = false;
     if (round >= untimed || !spins(round)) {
       const Seconds time = now();
       start = start.value_or(time);
-      const bool stopped = time - std::exchange(looked, time).value_or(time) > limit / 2;  // Ctrl-Z
-      if (!idle_since || stopped) idle_since = time;
-      if (time - *idle_since > limit)
+      const Seconds idle = watch_.look(time);
+      if (idle > limit)
         give_up(CommError(fmt::format("timed out after {:g} s, {}", limit.count(), awaited())));
-      late = time - *idle_since > limit / 2;
+      late = idle > limit / 2;
     }
     try {
       relax(round++, late);

@@ -12,6 +12,7 @@
 
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/flight_recorder.h"
+#include "lockstep/dist/transport/wait_watch.h"
 
 namespace lockstep::dist {
 
@@ -22,12 +23,12 @@ class QueuedCommunicator : public Communicator {
   void abort(std::string_view reason) noexcept override;
   Seconds waited() const override { return linked_ ? waited_ + linked_->waited() : waited_; }
   std::string flight_record() const override { return recorder_.text(now()); }
-  Seconds timeout() const { return timeout_; }
+  Seconds timeout() const { return watch_.timeout(); }
 
  protected:
-  /// `ranks` of the world; `timeout`: how long a wait goes on without anything moving.
-  QueuedCommunicator(int ranks, Seconds timeout)
-      : recorder_(ranks), timeout_(timeout), queue_(queue_length) {}
+  /// `ranks` of the world. The watch says how long a wait goes on without anything moving.
+  QueuedCommunicator(int ranks, WaitWatch watch)
+      : recorder_(ranks), watch_(std::move(watch)), queue_(queue_length) {}
 
   struct Call {
     CollectiveCall arguments;
@@ -52,7 +53,7 @@ class QueuedCommunicator : public Communicator {
   virtual void relax(unsigned round, bool late) = 0;
   /// Whether relax(round) returns sooner than a look at the clock would.
   virtual bool spins(unsigned /*round*/) const { return false; }
-  /// Whom it waits for, for a timeout's message: "waiting for rank 2 (step 1 of 5)".
+  /// Whom it waits for, for a timeout's message: "waiting for rank 2 (step 1 of 5)". Called once.
   virtual std::string awaited() const = 0;
 
   /// Tells the other ranks that this one is broken. `consequence`: by another rank's error.
@@ -73,12 +74,12 @@ class QueuedCommunicator : public Communicator {
   Call& front() { return queue_[front_ % queue_length]; }
 
   FlightRecorder recorder_;
+  WaitWatch watch_;
   std::uint64_t front_ = 0;  // the call being carried out: all before it are done
   std::uint64_t next_ = 0;   // the number of the next call
   std::exception_ptr failure_;
 
  private:
-  Seconds timeout_;
   std::vector<Call> queue_;
   bool begun_ = false;   // the call at the front
   Seconds finished_{0};  // when the last call ended

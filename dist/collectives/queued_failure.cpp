@@ -37,12 +37,15 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
                                  std::string_view call) {
   if (failure_) std::rethrow_exception(failure_);
   const bool consequence = dynamic_cast<const PeerError*>(&why) != nullptr;
-  const std::string message =
-      fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, why.what());
+  std::string cause = why.what();
+  if (const std::string verdict = consequence ? watch_.verdict() : ""; !verdict.empty())
+    if (cause.find("timed out") == std::string::npos)  // it ended before its reason was heard
+      cause = fmt::format("{} ({})", verdict, cause);
+  const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, cause);
   failure_ = consequence ? std::make_exception_ptr(PeerError(message))
                          : std::make_exception_ptr(CommError(message));
   const std::string reason =
-      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, why.what());
+      fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, cause);
   tell_failure(reason, consequence);
   if (linked_) linked_->abort(reason);
   std::rethrow_exception(failure_);

@@ -166,10 +166,10 @@ void DeviceCommunicator::give_up(const std::string& reason) {
 
 void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::string_view what,
                                       Seconds limit) {
-  const Seconds start = now();
+  RunningTime waited;
   for (unsigned round = 0; !done(); ++round) {
     check_health();
-    if (now() - start > limit)
+    if (waited.look(now()) > limit)
       give_up<CommError>(fmt::format("[{}] rank {}: timed out after {:g} s on the GPU; {}", what,
                                      rank(), limit.count(), missing_rank()));
     try {

@@ -28,7 +28,7 @@ bool by_parts(Operation operation) {
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout)
-    : QueuedCommunicator(ranks_of(comm), timeout),
+    : QueuedCommunicator(ranks_of(comm), WaitWatch(timeout, Seconds(0.1))),
       comm_(comm),
       size_(ranks_of(comm)),
       backoff_(MpiProcess::get().ranks_here()),

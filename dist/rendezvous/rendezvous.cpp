@@ -37,7 +37,9 @@ void Rendezvous::read_frames() {
 /// Waits until a frame of every connected peer is there.
 void Rendezvous::await_frames(std::string_view what) {
   // Rank 0 must be the first whose time is up: it alone knows who is missing.
-  const Deadline deadline(options_.timeout + (rank() == 0 ? Seconds(0) : Seconds(1)));
+  const Seconds limit = options_.timeout + (rank() == 0 ? Seconds(0) : Seconds(1));
+  constexpr int longest_sleep = 50;  // milliseconds: it looks at the clock so often
+  RunningTime waited;
   while (true) {
     read_frames();
     if (!aborted_.empty()) throw PeerError(aborted_);
@@ -53,10 +55,10 @@ void Rendezvous::await_frames(std::string_view what) {
       give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
                          what);
     if (missing.empty()) return;
-    if (deadline.passed())
+    if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
       give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
                          describe_ranks(missing, "missing", options_.members));
-    ::poll(entries.data(), entries.size(), deadline.milliseconds());
+    ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
 

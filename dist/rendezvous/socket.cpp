@@ -99,6 +99,21 @@ std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes) {
   return errno == EAGAIN ? 0 : peer_closed;
 }
 
+std::ptrdiff_t send_both(int socket, std::span<const std::byte> first,
+                         std::span<const std::byte> second) {
+  if (first.empty()) return send_some(socket, second);
+  const auto piece = [](std::span<const std::byte> bytes) {
+    return iovec{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  };
+  std::array<iovec, 2> pieces{piece(first), piece(second)};
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  const ssize_t sent = TEMP_FAILURE_RETRY(::sendmsg(socket, &message, MSG_NOSIGNAL));
+  if (sent >= 0) return sent;
+  return errno == EAGAIN ? 0 : peer_closed;
+}
+
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes) {
   if (bytes.empty()) return 0;
   const ssize_t got = TEMP_FAILURE_RETRY(::recv(socket, bytes.data(), bytes.size(), 0));

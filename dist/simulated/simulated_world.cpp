@@ -218,6 +218,7 @@ class SimTransport final : public Transport {
   std::size_t receive(int peer, std::span<std::byte> bytes) override;
   SharedRegion allocate(std::size_t bytes) override;
   void relax(unsigned) override;
+  Seconds longest_nap() const override { return Seconds(1e9); }  // all of its time is time to run
   Seconds now() const override { return world_.clock(); }
   void abort(std::string_view reason) noexcept override {
     if (!world_.state(rank_).lost) world_.abort(reason);  // a lost rank says nothing

@@ -59,7 +59,7 @@ SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds t
     const std::lock_guard lock(mutex_);
     return round->missing;
   };
-  const Seconds start = self.now();
+  RunningTime waited(self.longest_nap());
   std::vector<int> awaited;
   for (unsigned k = 0; !(awaited = missing()).empty(); ++k) {
     for (const int peer : awaited) {
@@ -68,7 +68,7 @@ SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds t
       const std::vector<int> still = missing();  // it may have called, and left
       check<PeerError>(std::ranges::count(still, peer) == 0, "rank {} is gone", peer);
     }
-    check<CommError>(self.now() - start < timeout,
+    check<CommError>(waited.look(self.now()) < timeout,
                      "timed out after {:g} s: {} where {} bytes are to be allocated",
                      timeout.count(), describe_ranks(awaited, "missing"), bytes);
     self.relax(k);

@@ -10,6 +10,7 @@
 #include "lockstep/dist/transport/memory_transport.h"
 #include "lockstep/dist/transport/regions.h"
 #include "lockstep/dist/transport/transports.h"
+#include "lockstep/dist/transport/wait_board.h"
 
 namespace lockstep::dist {
 namespace {
@@ -143,6 +144,11 @@ std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous)
   const std::size_t part = (bytes + index(size) - 1) / index(size);
   const SharedRegion streams = share_memory(*rendezvous, "shared memory", part);
   return std::make_unique<ShmTransport>(streams.keeper, std::move(rendezvous));
+}
+
+std::shared_ptr<WaitBoard> shm_wait_board(Rendezvous& rendezvous) {
+  return memory_wait_board(share_memory(rendezvous, "wait board", wait_board_bytes),
+                           rendezvous.rank());
 }
 
 }  // namespace lockstep::dist

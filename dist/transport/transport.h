@@ -6,7 +6,8 @@
 ///   transport   stream                              regions
 ///   threads     ring buffer in the process          anonymous pages of the process
 ///   shm         ring buffer in shared memory        a memfd that every rank maps
-///   tcp         one non-blocking socket per pair    none
+///   tcp         one non-blocking socket per pair,   none
+///               bytes with checksums
 ///   simulated   bounded queue with virtual delays   pages of the process, on request
 ///
 /// Thread-safety: one Transport belongs to one rank and is used by one thread at a time.
@@ -39,12 +40,14 @@ class Transport {
   virtual bool has_shared_memory() const = 0;  ///< whether allocate() works
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.
+  /// The others must be given again, unchanged, by the next call: their checksum may be under way.
   /// Throws PeerError if the peer is gone or any rank has given up.
   virtual std::size_t send(int peer, std::span<const std::byte> bytes) = 0;
 
   /// Takes as many bytes as have arrived from `peer`, at most bytes.size(), perhaps 0. What a peer
   /// sent before it left is delivered. After that PeerError is thrown, perhaps not at once, because
-  /// the reason may need a moment to arrive.
+  /// the reason may need a moment to arrive. Throws CommError for bytes that were changed on the
+  /// way, before the last of them is handed out (tcp).
   virtual std::size_t receive(int peer, std::span<std::byte> bytes) = 0;
 
   /// A region of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
@@ -57,6 +60,9 @@ class Transport {
   virtual void relax(unsigned round) = 0;
   /// Whether relax(round) spins: it then returns sooner than a look at the clock would take.
   virtual bool spins(unsigned /*round*/) const { return false; }
+
+  /// How long relax() takes at most. A process that took longer did not run meanwhile.
+  virtual Seconds longest_nap() const { return Seconds(0.1); }
 
   /// Time since some fixed point; virtual in the simulated world.
   virtual Seconds now() const = 0;

@@ -25,6 +25,10 @@ struct FabricOptions {
 std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> transport,
                                                 const FabricOptions& options);
 
+/// The members of a group in the numbers of the job, from those in its parent's;
+/// `of_parent`: CommunicatorOptions::members of the parent.
+std::vector<int> members_in_job(std::vector<int> members, const std::vector<int>& of_parent);
+
 /// Between ranks that are threads of one process: one fabric per rank, to be moved into that rank's
 /// thread. Throws UsageError for a size below 1. May be called by any thread.
 std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options);

@@ -29,6 +29,13 @@ class ProcessFabric final : public Fabric {
   std::shared_ptr<Fabric> split(const std::vector<int>& members) override;
   void abort(std::string_view reason) noexcept override { rendezvous_->abort(reason); }
 
+  /// The first fabric of a job opens the board for all groups. Collective.
+  void open_wait_board() {
+    if (transport_ == "threads") return;  // alone
+    options_.communicator.board =
+        transport_ == "shm" ? shm_wait_board(*rendezvous_) : tcp_wait_board(*rendezvous_);
+  }
+
  private:
   std::string_view choose_transport() const;
   std::unique_ptr<Transport> make_transport();
@@ -105,7 +112,9 @@ std::shared_ptr<Fabric> ProcessFabric::split(const std::vector<int>& members) {
   if (!rendezvous) return nullptr;
   std::vector<std::string> names;  // of the nodes: their numbers here
   for (const int r : members) names.push_back(std::to_string(nodes_.node_of[index(r)]));
-  return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options_);
+  FabricOptions options = options_;
+  options.communicator.members = members_in_job(members, options.communicator.members);
+  return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options);
 }
 
 }  // namespace
@@ -132,7 +141,10 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
   const std::vector<std::string> nodes = rendezvous->all_gather("nodes", node);
   // Memory cannot be shared through a rendezvous that is reached by TCP, even on one machine.
   const bool by_tcp = launch.size > 1 && !memory && node_map(nodes).ranks.size() == 1;
-  return std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, options);
+  const auto fabric =
+      std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, options);
+  fabric->open_wait_board();
+  return fabric;
 }
 
 }  // namespace lockstep::dist

@@ -66,8 +66,13 @@ class Meeting {
 
 class ThreadsFabric final : public Fabric {
  public:
-  ThreadsFabric(std::shared_ptr<Meeting> meeting, int rank)
-      : meeting_(std::move(meeting)), rank_(rank) {}
+  /// `board` of this rank in the job, `members` as in CommunicatorOptions.
+  ThreadsFabric(std::shared_ptr<Meeting> meeting, int rank, std::shared_ptr<WaitBoard> board,
+                const std::vector<int>& members = {})
+      : meeting_(std::move(meeting)), rank_(rank), options_(meeting_->options) {
+    options_.communicator.board = std::move(board);
+    options_.communicator.members = members;
+  }
   ~ThreadsFabric() override { meeting_->leave(rank_); }
 
   int rank() const override { return rank_; }
@@ -75,15 +80,17 @@ class ThreadsFabric final : public Fabric {
   std::string_view transport() const override { return "threads"; }
 
   std::unique_ptr<Communicator> connect() override {
-    return make_communicator(meeting_->take(connections_++, rank_), meeting_->options);
+    return make_communicator(meeting_->take(connections_++, rank_), options_);
   }
 
   std::shared_ptr<Fabric> split(const std::vector<int>& members) override {
     const int number = splits_++;
     if (members.empty()) return nullptr;
     const auto place = std::ranges::find(members, rank_) - members.begin();
+    const CommunicatorOptions& options = options_.communicator;
     return std::make_shared<ThreadsFabric>(meeting_->group(number, members),
-                                           static_cast<int>(place));
+                                           static_cast<int>(place), options.board,
+                                           members_in_job(members, options.members));
   }
 
   void abort(std::string_view reason) noexcept override {
@@ -96,10 +103,17 @@ class ThreadsFabric final : public Fabric {
  private:
   std::shared_ptr<Meeting> meeting_;
   int rank_;
+  FabricOptions options_;
   int connections_ = 0, splits_ = 0;
 };
 
 }  // namespace
+
+std::vector<int> members_in_job(std::vector<int> members, const std::vector<int>& of_parent) {
+  if (!of_parent.empty())
+    for (int& rank : members) rank = of_parent[index(rank)];
+  return members;
+}
 
 std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> transport,
                                                 const FabricOptions& options) {
@@ -111,9 +125,10 @@ std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Transport> trans
 std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options) {
   check<UsageError>(size >= 1, "[world] a world has at least 1 rank, got {}", size);
   const auto meeting = std::make_shared<Meeting>(size, options);
+  const auto boards = threads_wait_boards(size);
   std::vector<std::shared_ptr<Fabric>> fabrics;
   for (int rank = 0; rank < size; ++rank)
-    fabrics.push_back(std::make_shared<ThreadsFabric>(meeting, rank));
+    fabrics.push_back(std::make_shared<ThreadsFabric>(meeting, rank, boards[index(rank)]));
   return fabrics;
 }
 

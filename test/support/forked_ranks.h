@@ -92,8 +92,8 @@ template <class F>
 }
 
 /// Runs body(rank) in `size` forked processes. Those that have not ended after `limit` seconds are
-/// killed: their signal is 9 and their message says so. Call it only while this process has one
-/// thread.
+/// killed: their signal is 9 and their message says so; those that are stopped, once all others
+/// have ended. Call it only while this process has one thread.
 template <class F>
 std::vector<Outcome> run_processes(int size, F body, double limit = 60) {
 #ifndef __SANITIZE_THREAD__
@@ -116,12 +116,16 @@ std::vector<Outcome> run_processes(int size, F body, double limit = 60) {
     reports.push_back(ends[0]);
   }
   std::vector<Outcome> outcomes(pids.size());
+  std::vector<bool> stopped(pids.size());
   std::size_t left = pids.size();
   bool killed = false;
   while (left > 0) {
     for (std::size_t r = 0; r < pids.size(); ++r) {
       int status = 0;
-      if (pids[r] == 0 || waitpid(pids[r], &status, WNOHANG) != pids[r]) continue;
+      constexpr int changes = WNOHANG | WUNTRACED | WCONTINUED;
+      if (pids[r] == 0 || waitpid(pids[r], &status, changes) != pids[r]) continue;
+      stopped[r] = WIFSTOPPED(status);
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       Outcome& outcome = outcomes[r];
       outcome.seconds = elapsed();
       if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
@@ -136,7 +140,9 @@ std::vector<Outcome> run_processes(int size, F body, double limit = 60) {
       pids[r] = 0;
       --left;
     }
-    if (left > 0 && !killed && elapsed() > limit) {
+    const auto asleep = static_cast<std::size_t>(std::ranges::count(stopped, true));
+    const bool rest_is_stopped = left < pids.size() && left == asleep;
+    if (left > 0 && !killed && (elapsed() > limit || rest_is_stopped)) {
       killed = true;
       for (const pid_t pid : pids)
         if (pid > 0) ::kill(pid, SIGKILL);

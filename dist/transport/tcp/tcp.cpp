@@ -6,67 +6,13 @@
 #include <optional>
 #include <thread>
 
+#include "lockstep/dist/transport/tcp/checked_stream.h"
+#include "lockstep/dist/transport/tcp/mesh.h"
 #include "lockstep/dist/transport/transports.h"
 
 namespace lockstep::dist {
 
 namespace {
-
-// ---- connecting ----
-
-/// Throws PeerError if any rank gave up, or if one of `ranks` is gone.
-void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
-  const std::vector<int> gone = rendezvous.gone();
-  if (const std::string reason = rendezvous.aborted(); !reason.empty()) throw PeerError(reason);
-  for (const int rank : gone)
-    check<PeerError>(std::ranges::count(ranks, rank) == 0, "rank {} is gone", rank);
-}
-
-/// Every rank's address. Sets the token of the mesh: rank 0 adds a nonce to the job's token,
-/// because any user of a machine can reach a port, and not every launcher hands over a token. Where
-/// one does, it counts too: it has never been on the network.
-std::vector<std::string> exchange_addresses(Rendezvous& rendezvous, const std::string& mine,
-                                            Token& token) {
-  std::string nonce;
-  if (rendezvous.rank() == 0) {
-    const Token random = random_token();
-    nonce.assign(reinterpret_cast<const char*>(random.data()), random.size());
-  }
-  std::vector<std::string> addresses = rendezvous.all_gather("tcp addresses", nonce + mine);
-  check<CommError>(addresses[0].size() > sizeof(Token), "[tcp] rank 0 gave no address");
-  token = hmac(token, "mesh", {std::as_bytes(std::span(addresses[0]).first(sizeof(Token)))});
-  addresses[0].erase(0, sizeof(Token));
-  return addresses;
-}
-
-/// A connection with every other rank, by rank. A rank first connects to all lower ranks, in order,
-/// and then accepts all higher ones: so the ranks are admitted one after the other.
-std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
-  ConnectOptions options{.credentials = rendezvous.credentials(),
-                         .timeout = rendezvous.timeout(),
-                         .purpose = Purpose::mesh,
-                         .caller = "tcp",
-                         .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
-  Endpoint here{.host = rendezvous.address()};
-  Descriptor listener = listen_on(here);
-  here.port = local_port(listener.get());
-  const std::vector<std::string> addresses =
-      exchange_addresses(rendezvous, here.text(), options.credentials.token);
-  std::vector<Endpoint> endpoints;
-  for (const std::string& text : addresses) endpoints.push_back(Endpoint::parse(text));
-  check_reachable(endpoints, rendezvous.rank());
-
-  const Deadline deadline(options.timeout);
-  std::vector<Descriptor> lower;
-  for (int peer = 0; peer < rendezvous.rank(); ++peer)
-    lower.push_back(connect_to_rank(peer, endpoints[index(peer)], options, deadline));
-  std::vector<Descriptor> sockets =
-      accept_higher_ranks(std::move(listener), here, options, deadline);
-  std::ranges::move(lower, sockets.begin());
-  return sockets;
-}
-
-// ---- moving bytes ----
 
 /// The connection to `peer` has ended. Was it killed, or did it give up because of another? Then it
 /// told rank 0 why before it closed its sockets, and the reason needs a moment to arrive. Without
@@ -83,7 +29,7 @@ class TcpTransport final : public Transport {
       : rendezvous_(std::move(rendezvous)) {
     for (Descriptor& socket : sockets) {
       if (socket) send_without_delay(socket.get());
-      links_.push_back({std::move(socket), 0});
+      links_.push_back({CheckedStream(std::move(socket)), 0});
     }
     entries_.reserve(links_.size());
   }
@@ -95,11 +41,16 @@ class TcpTransport final : public Transport {
   bool has_shared_memory() const override { return false; }
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
-    return moved(peer, send_some(links_[index(peer)].socket.get(), bytes), bytes.empty(), POLLOUT);
+    return moved(peer, links_[index(peer)].stream.send(bytes), bytes.empty(), POLLOUT);
   }
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
-    return moved(peer, receive_some(links_[index(peer)].socket.get(), bytes), bytes.empty(),
-                 POLLIN);
+    try {
+      return moved(peer, links_[index(peer)].stream.receive(bytes), bytes.empty(), POLLIN);
+    } catch (const PeerError&) {
+      throw;
+    } catch (const CommError& error) {
+      fail<CommError>("from rank {}: {}", peer, error.what());
+    }
   }
   SharedRegion allocate(std::size_t bytes) override {
     fail<CommError>("[tcp] a region of {} bytes: ranks do not share memory", bytes);
@@ -110,7 +61,8 @@ class TcpTransport final : public Transport {
 
  private:
   struct Link {
-    Descriptor socket;
+    CheckedStream stream;
+    int socket() const { return stream.socket().get(); }
     short waits_for = 0;  // POLLIN, POLLOUT: what could not be done last time
   };
   struct Loss {
@@ -131,9 +83,9 @@ class TcpTransport final : public Transport {
 TcpTransport::~TcpTransport() {
   std::array<std::byte, 4096> rest;
   for (const Link& link : links_) {
-    if (!link.socket) continue;
-    ::shutdown(link.socket.get(), SHUT_WR);
-    while (receive_some(link.socket.get(), rest) > 0) {
+    if (!link.stream.socket()) continue;
+    ::shutdown(link.socket(), SHUT_WR);
+    while (receive_some(link.socket(), rest) > 0) {
     }
   }
 }
@@ -163,7 +115,7 @@ void TcpTransport::relax(unsigned round) {
   }
   entries_.clear();
   for (const Link& link : links_)
-    if (link.waits_for != 0) entries_.push_back({link.socket.get(), link.waits_for, 0});
+    if (link.waits_for != 0) entries_.push_back({link.socket(), link.waits_for, 0});
   if (entries_.empty())  // it waits for no bytes, but perhaps for a GPU
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   else
@@ -177,19 +129,18 @@ void TcpTransport::relax(unsigned round) {
 void TcpTransport::abort(std::string_view reason) noexcept {
   rendezvous_->abort(reason);
   for (const Link& link : links_)
-    if (link.socket) ::shutdown(link.socket.get(), SHUT_RDWR);
+    if (link.stream.socket()) ::shutdown(link.socket(), SHUT_RDWR);
 }
 
 }  // namespace
 
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous) {
-  std::vector<Descriptor> sockets(1);
-  try {
-    if (rendezvous->size() > 1) sockets = connect_mesh(*rendezvous);
-  } catch (const Error& error) {
-    rendezvous->abort(error.what());
-    throw;
-  }
+  std::vector<Descriptor> sockets = connect_mesh(*rendezvous);
+  return tcp_transport(std::move(rendezvous), std::move(sockets));
+}
+
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous,
+                                         std::vector<Descriptor> sockets) {
   return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
 }
 

@@ -1,0 +1,72 @@
+#pragma once
+/// What a waiting rank knows: for how long nothing has moved and, from the wait board, whom the
+/// others wait for. A rank that has waited for an eighth of the timeout tells it on the board, and
+/// tells it again after each further eighth: a note that is not repeated is that of a rank that has
+/// stopped.
+///
+///   |--- nothing moves --|- tells ----|- tells ----| ... |- times out: follows the notes
+///   0                   1/8          2/8                8/8
+///
+/// Thread-safety: none; it belongs to its communicator.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/dist/transport/wait_board.h"
+
+namespace lockstep::dist {
+
+class WaitWatch {
+ public:
+  /// `longest_nap`: as RunningTime. `members`: the communicator's ranks in the numbers of the job;
+  /// empty: these are the same. Without a board it knows the time alone.
+  WaitWatch(Seconds timeout, Seconds longest_nap, std::shared_ptr<WaitBoard> board = {},
+            std::vector<int> members = {});
+
+  Seconds timeout() const { return timeout_; }
+
+  /// Something moved: the wait begins anew, or has ended.
+  void moved() {
+    idle_.restart();
+    next_look_ = next_note_ = interval_;
+    if (board_) board_->withdraw();
+  }
+  /// Nothing moved, and it is `now`. For how long?
+  Seconds look(Seconds now) { return idle_.look(now); }
+
+  /// Whether it is time to exchange notes.
+  bool due() const { return board_ && idle_.time() >= next_look_; }
+  /// `awaited`: a rank of the communicator. `call`: in what.
+  void exchange(int awaited, std::string_view call);
+
+  /// For the message of a timeout, which the others are told too: who is to blame. "waiting for
+  /// rank 2, which has not moved: rank 0 waits for rank 3 (`position`), which waits for rank 2 in
+  /// all_reduce #5 'bucket 0'".
+  std::string blame(int awaited, std::string_view position) const;
+  /// "rank 0 timed out, waiting for rank 2" if a rank has told so while this one waited for long;
+  /// else empty.
+  std::string verdict() const;
+
+ private:
+  struct Seen {
+    WaitNote note{};
+    Seconds at{0};  // in the time of this wait
+  };
+  /// The note of a rank that still repeats it, or has timed out; else null.
+  const WaitNote* current(int rank) const;
+  int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
+  std::string name(int rank_in_job) const;
+
+  Seconds timeout_;
+  Seconds interval_ = timeout_ / 8;
+  std::shared_ptr<WaitBoard> board_;
+  std::vector<int> members_;
+
+  RunningTime idle_;
+  Seconds next_look_ = interval_, next_note_ = interval_;
+  std::vector<Seen> seen_;  // by rank of the job
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,143 @@
+#include "lockstep/dist/transport/wait_board.h"
+
+#include <doctest/doctest.h>
+
+#include "lockstep/core/hash.h"
+#include "lockstep/dist/transport/wait_watch.h"
+#include "support/forked_ranks.h"
+
+namespace lockstep::dist {
+namespace {
+
+using test::expect;
+
+/// Runs body(board) on `size` processes.
+std::vector<test::Outcome> run_on_boards(const std::string& kind, int size,
+                                         const std::function<void(WaitBoard&, Rendezvous&)>& body) {
+  const test::TemporaryFolder folder;
+  return test::run_processes(size, [&](int rank) {
+    RendezvousOptions options;
+    options.address = Endpoint::parse("unix:" + folder / "rendezvous");
+    options.credentials = {{}, fnv1a("job"), rank, size};
+    options.timeout = Seconds(20);
+    const auto rendezvous = join_rendezvous(options);
+    body(*(kind == "shm" ? shm_wait_board(*rendezvous) : tcp_wait_board(*rendezvous)), *rendezvous);
+  });
+}
+
+void await_note(WaitBoard& board, int rank, std::uint64_t beat) {
+  const Deadline deadline(Seconds(10));
+  while (board.of(rank).beat < beat) {
+    expect(!deadline.passed(), "note {} of rank {} does not come", beat, rank);
+    ::usleep(1000);
+  }
+}
+
+TEST_CASE("wait board: every rank reads every note") {
+  for (const std::string kind : {"shm", "tcp"}) {
+    for (const int size : {1, 2, 3, 4, 7}) {
+      CAPTURE(kind);
+      CAPTURE(size);
+      test::check_all_well(run_on_boards(kind, size, [&](WaitBoard& board, Rendezvous& all) {
+        const int rank = board.rank();
+        board.tell(WaitNote::Kind::waits, rank + 1, fmt::format("call {}\n", rank * 10));
+        for (int peer = 0; peer < size; ++peer) {
+          if (peer == rank) continue;
+          await_note(board, peer, 1);
+          const WaitNote note = board.of(peer);
+          expect(note.kind == WaitNote::Kind::waits && note.rank == peer + 1, "{}", note.rank);
+          expect(note.call_text() == fmt::format("call {}?", peer * 10), "{}", note.call_text());
+        }
+        all.all_gather("read", "");
+        board.withdraw();
+        board.withdraw();  // nothing to withdraw
+        for (int peer = 0; peer < size; ++peer) {
+          if (peer == rank) continue;
+          await_note(board, peer, 2);
+          expect(board.of(peer).kind == WaitNote::Kind::none && board.of(peer).beat == 2, "{}",
+                 board.of(peer).beat);
+        }
+        all.all_gather("read again", "");
+      }));
+    }
+  }
+}
+
+TEST_CASE("wait board: a rank that reads nothing hinders nobody, and reads on later") {
+  for (const std::string kind : {"shm", "tcp"}) {
+    CAPTURE(kind);
+    test::check_all_well(run_on_boards(kind, 2, [](WaitBoard& board, Rendezvous& all) {
+      constexpr std::uint64_t many = 200'000;  // more than the kernel's buffers take
+      if (board.rank() == 0)
+        for (std::uint64_t k = 0; k < many; ++k) board.tell(WaitNote::Kind::waits, 1, "a call");
+      all.all_gather("told", "");
+      if (board.rank() == 1) await_note(board, 0, 1000);
+      all.all_gather("read", "");
+      board.tell(WaitNote::Kind::timed_out, 1, "");
+      board.tell(WaitNote::Kind::timed_out, 1, "");  // one may only push out a part that was left
+      all.all_gather("told again", "");
+      if (board.rank() == 1) await_note(board, 0, many + 1);
+      const WaitNote newest = board.of(0);
+      expect(board.rank() == 0 || newest.kind == WaitNote::Kind::timed_out, "an old note");
+      all.all_gather("end", "");
+    }));
+  }
+}
+
+/// Rank 0 of 3 waits for rank 1 for 8 s, while the others' notes are as `tell` makes them every
+/// second; whom it blames.
+std::string blame_of(const std::function<void(int second, WaitBoard& one, WaitBoard& two)>& tell) {
+  const auto boards = threads_wait_boards(3);
+  WaitWatch watch(Seconds(8), Seconds(1), boards[0]);
+  for (int second = 0; second <= 8; ++second) {
+    tell(second, *boards[1], *boards[2]);
+    watch.look(Seconds(100 + second));
+    if (watch.due()) watch.exchange(1, "all_reduce #3 'a'");
+  }
+  return watch.blame(1, "step 1 of 2");
+}
+
+TEST_CASE("wait watch: only notes that are repeated lead on") {
+  const auto waits = WaitNote::Kind::waits;
+  CHECK(blame_of([](int, WaitBoard&, WaitBoard&) {}) == "waiting for rank 1 (step 1 of 2)");
+  CHECK(blame_of([&](int, WaitBoard& one, WaitBoard&) { one.tell(waits, 2, "barrier #3 'b'"); }) ==
+        "waiting for rank 2, which has not moved: rank 0 waits for rank 1 (step 1 of 2), which "
+        "waits for rank 2 in barrier #3 'b'");
+  // Rank 1 was stopped after 4 s, while it waited.
+  CHECK(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
+          if (second <= 4) one.tell(waits, 2, "barrier #3 'b'");
+        }) == "waiting for rank 1 (step 1 of 2)");
+  // Rank 1 had what it waited for after 7 s.
+  CHECK(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
+          if (second < 7)
+            one.tell(waits, 2, "barrier #3 'b'");
+          else
+            one.withdraw();
+        }) == "waiting for rank 1 (step 1 of 2)");
+  CHECK(test::contains(blame_of([&](int, WaitBoard& one, WaitBoard& two) {
+                         one.tell(waits, 2, "barrier #3 'b'");
+                         two.tell(waits, 1, "barrier #4 'c'");
+                       }),
+                       "ranks wait for each other"));
+  // A rank that has timed out says no more, but it has said whom it found.
+  CHECK(test::contains(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
+                         if (second == 4) one.tell(WaitNote::Kind::timed_out, 2, "");
+                       }),
+                       "waiting for rank 2, which has not moved"));
+  // What a faulty rank says is not followed out of the world.
+  CHECK(blame_of([&](int, WaitBoard& one, WaitBoard&) { one.tell(waits, 3, "?"); }) ==
+        "waiting for rank 1 (step 1 of 2)");
+}
+
+TEST_CASE("wait watch: time in which the process did not run does not count") {
+  WaitWatch watch(Seconds(8), Seconds(0.1));
+  CHECK(watch.look(Seconds(100)) == Seconds(0));
+  CHECK(watch.look(Seconds(100.05)).count() == doctest::Approx(0.05));
+  CHECK(watch.look(Seconds(130)).count() == doctest::Approx(0.15));  // it was stopped
+  CHECK(watch.look(Seconds(130.1)).count() == doctest::Approx(0.25));
+  watch.moved();
+  CHECK(watch.look(Seconds(140)) == Seconds(0));
+}
+
+}  // namespace
+}  // namespace lockstep::dist
