@@ -41,8 +41,8 @@ class ReplicaCheck {
   /// `communicator` must outlive this.
   ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
   /// Leaves the fingerprint of all parameters and of all steps for a last comparison
-  /// (dist/rendezvous/left_replicas.h), unless an exception is being thrown, or find_difference() has
-  /// found one. Does not wait for others.
+  /// (dist/rendezvous/left_replicas.h), unless an exception is being thrown, or find_difference()
+  /// has found a difference. Does not wait for others.
   ~ReplicaCheck();
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
