@@ -6,11 +6,13 @@
 #include <doctest/doctest.h>
 
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 
+#include "lockstep/kernels/elementwise.h"
 #include "support/drill.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
@@ -37,7 +39,7 @@ struct Training {
   mutable Net model;  // "first.weight", "first.bias", "second.weight", "second.bias"
   std::optional<DistributedDataParallel> ddp;
   std::unique_ptr<optim::SGD> optimizer;
-  bool steps = true;
+  bool steps = true, sync = true;
 };
 
 enum class When { before_backward, before_step, after_step };
@@ -86,6 +88,39 @@ const std::vector<Move> moves = {
        t.model.load_state_dict(other.state_dict());
      },
      differ},
+    {"loads one tensor", after_step,
+     [](Training& t) {
+       auto state = t.model.state_dict();
+       state.at("second.bias") = Tensor::full({2}, 0.5, DType::f64);
+       t.model.load_state_dict(state);
+     },
+     "'second.bias' at (0)"},
+    {"swaps two elements", after_step,
+     [](Training& t) { std::swap(t.element(2, 0), t.element(2, 7)); }, "'second.weight' at (0, 0)"},
+    {"exchanges two parameters", after_step,
+     [](Training& t) {
+       for (std::int64_t i = 0; i < 2; ++i) std::swap(t.element(1, i), t.element(3, i));
+     },
+     "'second.bias'"},
+    {"loses an element", after_step, [](Training& t) { t.element(3, 0) = 0; }, differ},
+    {"rounds a parameter to f32", before_backward,
+     [](Training& t) { t.element(0, 5) = static_cast<float>(t.element(0, 5)); },
+     "'first.weight' at (1, 2)"},
+    {"rounds a gradient to f32", before_step,
+     [](Training& t) {
+       double& first = t.parameter(0).gradient().data<double>()[0];
+       first = static_cast<float>(first);
+     },
+     differ},
+    {"scales its gradients", before_step,
+     [](Training& t) {
+       for (const Parameter& p : t.model.parameters())
+         kernels::scale(1.5, p.gradient(), p.gradient(), false);
+     },
+     differ},
+    {"negates its momentum", after_step,
+     [](Training& t) { kernels::scale(-1, t.momentum(1), t.momentum(1), false); },
+     "momentum of 'first.bias'"},
     {"zeroes one gradient", before_step, [](Training& t) { t.parameter(1).zero_grad(); }, differ},
     {"zeroes all gradients", before_step, [](Training& t) { t.optimizer->zero_grad(); }, differ},
     {"clips", before_step, [](Training& t) { clip(t, 1e-3); }, differ},
@@ -96,6 +131,9 @@ const std::vector<Move> moves = {
      [](Training& t) { t.optimizer = std::make_unique<optim::SGD>(t.model.parameters(), usual); },
      differ},
     {"changes lr", before_step, [](Training& t) { t.optimizer->groups()[0].options.lr = 0.2; },
+     other_steps},
+    {"changes lr by a rounding", before_step,
+     [](Training& t) { t.optimizer->groups()[0].options.lr = std::nextafter(0.1, 1); },
      other_steps},
     {"changes momentum", before_step,
      [](Training& t) { t.optimizer->groups()[0].options.momentum = 0.8; }, other_steps},
@@ -118,6 +156,21 @@ const std::vector<Move> moves = {
      "nothing was synchronized since the last step", true},
     {"steps by another optimizer too", before_step,
      [](Training& t) { optim::SGD(t.model.parameters(), {.lr = 1e-3}).step(); }, other_steps},
+    {"runs a backward more", after_step,
+     [](Training& t) {
+       t.optimizer->zero_grad();
+       Tape tape;
+       tape.backward(loss_of(t.model, 3, 4));
+     },
+     other_steps},
+    {"only accumulates", before_backward, [](Training& t) { t.sync = false; },
+     "is not synchronized", true},
+    {"steps by Adam", before_step,
+     [](Training& t) {
+       optim::Adam(t.model.parameters(), {}).step();
+       t.steps = false;
+     },
+     other_steps},
     {"takes a local step", after_step,
      [](Training& t) {
        t.optimizer->zero_grad();
@@ -155,7 +208,7 @@ Report play(const Move& move, int size, int odd_rank, int at_step, int steps = 6
         t.optimizer->zero_grad();
         Tape tape;
         const int begin = 10 * step + world.rank();
-        tape.backward(loss_of(t.model, begin, begin + 1));
+        tape.backward(loss_of(t.model, begin, begin + 1), {}, {.sync = t.sync});
         report.backwards[me] += made;
         moment(before_step, step);
         if (std::exchange(t.steps, true)) t.optimizer->step();
@@ -212,4 +265,38 @@ TEST_CASE("trap: a difference names the tensor, the index, the ranks, and who is
   }
   for (const std::string& message : three.messages)
     CHECK(message.find("on rank 1, ") < message.find("on ranks 0, 2: rank 1 is in the minority"));
+}
+
+TEST_CASE("drill flipped-bit: any bit of a parameter, of momentum, of a reduced gradient") {
+  drill(40, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
+    const int size = 2 + below(5), victim = below(static_cast<std::size_t>(size));
+    const int tensor = below(3), parameter = below(4);
+    // The lowest bits of a gradient may be rounded away: then nothing differs.
+    const int bit = tensor == 2 ? 20 + below(44) : below(64);
+    const std::uint64_t place = random();
+    const Move move{"a bit flips", tensor == 2 ? before_step : after_step,
+                    [=](Training& t) {
+                      const auto i = static_cast<std::size_t>(parameter);
+                      const Tensor memory = tensor == 0   ? t.parameter(i).value()
+                                            : tensor == 1 ? t.momentum(i)
+                                                          : t.parameter(i).gradient();
+                      const std::uint64_t at = place % static_cast<std::uint64_t>(memory.numel());
+                      flip(memory.data<double>()[at], bit);
+                    },
+                    differ};
+    const Report report = play(move, size, victim, 2);
+    const std::string names[] = {"'first.weight'", "'first.bias'", "'second.weight'",
+                                 "'second.bias'"};
+    for (std::size_t r = 0; r < dist::index(size); ++r) {
+      const std::string& message = report.messages[r];
+      expect(report.backwards[r] <= 1, "rank {} went on", r);
+      // The tensor, and who: of two ranks both.
+      for (const std::string& part :
+           {std::string(differ), names[parameter], fmt::format("on rank {}", victim),
+            size > 2 ? fmt::format("rank {} is in the minority", victim) : "on rank"})
+        expect(message.find(part) != std::string::npos, "no {} in: {}", part, message);
+    }
+  });
 }
