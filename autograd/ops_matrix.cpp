@@ -32,24 +32,21 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
   kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});
   return record(
-      "matmul", y, {&a, &b},
-      [saved_a = SavedTensor(a), saved_b = SavedTensor(b), ta, tb](Gradients& g) {
+      "matmul", y, {&a, &b}, [a = SavedTensor(a), b = SavedTensor(b), ta, tb](Gradients& g) {
         const Tensor& dy = g.output();  // (n, m)
         if (const auto da = g.into(0)) {
-          const Tensor& b = *saved_b;
           if (ta)  // a (k, n): da = B dy^T
-            kernels::matmul(b, dy, da.tensor,
+            kernels::matmul(*b, dy, da.tensor,
                             {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
           else  // a (n, k): da = dy B^T
-            kernels::matmul(dy, b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
+            kernels::matmul(dy, *b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
         }
         if (const auto db = g.into(1)) {
-          const Tensor& a = *saved_a;
           if (tb)  // b (m, k): db = dy^T A
-            kernels::matmul(dy, a, db.tensor,
+            kernels::matmul(dy, *a, db.tensor,
                             {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
           else  // b (k, m): db = A^T dy
-            kernels::matmul(a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
+            kernels::matmul(*a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
         }
       });
 }

@@ -55,22 +55,21 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   kernels::batch_normalize(x, statistics.mean, inverse_std, weight, bias, y);
   return record(
       "batch_norm", y, {&x, &weight, &bias},
-      [saved_x = SavedTensor(x), saved_weight = SavedTensor(weight), statistics,
-       inverse_std](Gradients& g) {
-        const Tensor &dy = g.output(), &x = *saved_x, &weight = *saved_weight;
-        const std::int64_t c = x.size(1);
-        const Tensor sums = Tensor::empty({2 * c}, DType::f64, x.device());
+      [x = SavedTensor(x), weight = SavedTensor(weight), statistics, inverse_std](Gradients& g) {
+        const Tensor& dy = g.output();
+        const std::int64_t c = x->size(1);
+        const Tensor sums = Tensor::empty({2 * c}, DType::f64, x->device());
         const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);
-        check<StateError>(!g.zero_weight() || !statistics.peers || x.size(0) == 0,
+        check<StateError>(!g.zero_weight() || !statistics.peers || x->size(0) == 0,
                           "[batch_norm] {} rows went into the statistics of all ranks, but "
                           "the loss has weight 0: leave them out of the batch",
-                          x.size(0));
-        kernels::batch_norm_sums(dy, x, statistics.mean, inverse_std, sum_dy, sum_dy_xhat);
+                          x->size(0));
+        kernels::batch_norm_sums(dy, *x, statistics.mean, inverse_std, sum_dy, sum_dy_xhat);
         if (const auto dweight = g.into(1)) contribute(dweight, sum_dy_xhat);
         if (const auto dbias = g.into(2)) contribute(dbias, sum_dy);
         if (const auto dx = g.into(0)) {
           means_of(sums, statistics, g.zero_weight());
-          kernels::batch_norm_dx(dy, x, statistics.mean, inverse_std, weight, sum_dy, sum_dy_xhat,
+          kernels::batch_norm_dx(dy, *x, statistics.mean, inverse_std, *weight, sum_dy, sum_dy_xhat,
                                  dx.tensor, dx.accumulate);
         }
       });
