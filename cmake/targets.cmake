@@ -8,7 +8,10 @@ file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOL
 # Warnings, and what the sanitizers need, for C++ and for the host side of CUDA alike.
 set(warnings -Wall -Wextra -Wshadow)
 if(CMAKE_UNITY_BUILD)  # several sources are then one: a name of one hides another's, lawfully
-  list(APPEND warnings -Wno-shadow -Wno-subobject-linkage)
+  list(APPEND warnings -Wno-shadow)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND warnings -Wno-subobject-linkage)
+  endif()
 endif()
 if(LOCKSTEP_WERROR)
   list(APPEND warnings -Werror)
