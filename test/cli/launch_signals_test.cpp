@@ -33,9 +33,11 @@ bool wait_until_stopped(const Process& job, bool stopped) {
     bool all = true;
     for (const pid_t process : job.family()) {
       const State state = state_of(process);
-      // A child that ended just before its parent was stopped stays a zombie until fg.
+      // A child that ended just before its parent was stopped stays a zombie until fg. A shell
+      // whose child was stopped between vfork and exec waits for it, in D.
       const bool counts = state.name != "guardian" && state.letter != 'Z';
-      all &= !counts || (state.letter == 'T') == stopped;
+      const bool halts = state.letter == 'T' || (stopped && state.letter == 'D');
+      all &= !counts || halts == stopped;
     }
     if (all) return true;
     ::usleep(5000);
