@@ -20,8 +20,7 @@ struct State {
   std::string name;
 };
 State state_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  const std::string line = text_in_proc("/proc/" + std::to_string(process) + "/stat");
   const std::size_t open = line.find('('), close = line.rfind(')');
   if (close == std::string::npos || close + 2 >= line.size()) return {};
   return {line[close + 2], line.substr(open + 1, close - open - 1)};

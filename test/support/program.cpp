@@ -96,13 +96,18 @@ Ended Process::wait() {
   return {exited ? WEXITSTATUS(status) : -1, exited ? 0 : WTERMSIG(status), out(), err()};
 }
 
+std::string text_in_proc(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();  // unlike an iterator, it does not throw if the read fails
+  return text.str();
+}
+
 std::vector<pid_t> Process::family() const {
   std::vector<pid_t> result;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "environ");  // empty for a process that has ended
-    const std::string environment{std::istreambuf_iterator<char>(file), {}};
+    const std::string environment = text_in_proc(entry.path() / "environ");
     // The variable ends with a zero byte: mark 1 is not mark 10.
     if (environment.find(mark_ + '\0') != std::string::npos) result.push_back(std::stoi(name));
   }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct Ended {
   int signal = 0;
   std::string out, err;
 };
+
+/// What a file of /proc says; empty for a process that has ended, or ends meanwhile.
+std::string text_in_proc(const std::filesystem::path& file);
 
 /// A running program with stdin from /dev/null and no signal ignored. It and everything it starts
 /// carry a mark of their own in their environment. Whatever is left is killed at the end.
