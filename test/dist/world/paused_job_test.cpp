@@ -75,7 +75,9 @@ TEST_CASE("paused job: the pause does not count, wherever the ranks wait" *
     std::string transport;
     int size, ranks_per_node;
   } cases[] = {{"shm", 4, 9}, {"tcp", 2, 9}, {"", 3, 2}};
-  for (const auto& [transport, size, ranks_per_node] : cases) {
+  for (const auto& of : cases) {
+    const std::string transport = of.transport;
+    const int size = of.size, ranks_per_node = of.ranks_per_node;
     CAPTURE(transport);
     CAPTURE(size);
     const test::TemporaryFolder folder;
