@@ -88,6 +88,8 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
     : parameters_(std::move(parameters)),
       communicator_(communicator),
       stepped_(parameters_.size()) {
+  for (const Parameter& parameter : parameters_)
+    names_.push_back(fmt::format("'{}'", parameter.name()));
   if (!enabled || communicator.size() == 1) return;
   for (const Parameter& parameter : parameters_) {
     const Device device = parameter.value().device();
@@ -120,7 +122,7 @@ Tensor& ReplicaCheck::sum_on(Device device) {
 }
 
 kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
-  if (sum_of_.empty()) return {};
+  if (sum_of_.empty() || parameters_[i].kept_local()) return {};
   stepped_[i] = true;
   return {*sum_of_[i], salt_of(i)};
 }
@@ -137,7 +139,7 @@ void ReplicaCheck::begin_step() {
   if (sum_of_.empty()) return;
   for (std::size_t k = 0; k < parameters_.size(); ++k) {
     const std::size_t i = (next_ + k) % parameters_.size();
-    if (stepped_[i]) continue;
+    if (stepped_[i] || parameters_[i].kept_local()) continue;
     kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
     next_ = i + 1;
     break;
@@ -171,8 +173,10 @@ std::uint64_t ReplicaCheck::sum() {
 
 std::vector<StateTensor> ReplicaCheck::tensors() const {
   std::vector<StateTensor> all;
-  for (const Parameter& parameter : parameters_) {
-    const std::string name = fmt::format("'{}'", parameter.name());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    const std::string& name = names_[i];
+    if (parameter.kept_local()) continue;
     all.push_back({name, parameter.value()});
     for (const auto& known : steppers_)
       if (const auto stepper = known.lock())

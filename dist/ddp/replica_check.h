@@ -81,6 +81,7 @@ class ReplicaCheck {
   void record_events();
 
   std::vector<Parameter> parameters_;
+  std::vector<std::string> names_;  // at construction, when the ranks compared them
   Communicator& communicator_;
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;

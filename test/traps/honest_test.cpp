@@ -168,3 +168,25 @@ TEST_CASE("drill honest-replicas: programs without a mistake raise no alarm") {
     });
   });
 }
+
+TEST_CASE("names that one rank changes, and parameters that are kept local, are no difference") {
+  run_threads(3, {}, [](World& world) {
+    Net model;
+    const auto all = model.parameters();
+    all[0].set_requires_grad(false);
+    DistributedDataParallel ddp(all, {}, world);
+    all[0].keep_local();
+    all[0].value().fill(world.rank());
+    optim::SGD optimizer({all[1], all[2], all[3]}, {.lr = 0.1, .momentum = 0.9});
+    for (int step = 0; step < 6; ++step) {
+      if (world.rank() == 1) model.second.parameters();  // "second.weight" is now "weight"
+      optimizer.zero_grad();
+      Tape tape;
+      tape.backward(loss_of(model, step, step + 1));
+      optimizer.step();
+      ddp.check_replicas();
+    }
+    optimizer.zero_grad();
+    ddp.average_parameters();
+  });
+}
