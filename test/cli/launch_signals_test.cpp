@@ -74,6 +74,18 @@ TEST_CASE("launch: Ctrl-Z stops all ranks and their children, and fg lets them c
   CHECK(ended.err.empty());
 }
 
+TEST_CASE("launch: ranks that succeed, but leave replicas that differ, fail the job") {
+  const auto leave = [](const std::string& fingerprint) {
+    return run(launched(3, "printf 'replica 0000000000000007 %016x\\n' " + fingerprint +
+                               " > /proc/self/fd/$LOCKSTEP_ERROR_FD"));
+  };
+  const Ended equal = leave("5"), different = leave("$((RANK / 2))");
+  CHECK(equal.code == 0);
+  CHECK(equal.err.empty());
+  CHECK(different.code == 1);
+  CHECK(contains(different.err, "error: rank 2 ended with another replica than ranks 0, 1"));
+}
+
 TEST_CASE("launch: a stopped job can be ended") {
   for (const int number : {SIGTERM, SIGKILL}) {
     CAPTURE(number);

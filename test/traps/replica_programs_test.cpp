@@ -1,7 +1,9 @@
 // Programs whose replicas would differ: mistakes of all ranks, or before the training begins.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <type_traits>
 
@@ -344,6 +346,19 @@ TEST_CASE("trap: what happens after the last backward is found at the end") {
       else
         CHECK_NOTHROW(run());
     }
+}
+
+TEST_CASE("left replicas: the line that a rank leaves for its launcher") {
+  int pipe[2];  // as the launcher's
+  REQUIRE(::pipe(pipe) == 0);
+  ::setenv("LOCKSTEP_ERROR_FD", std::to_string(pipe[1]).c_str(), 1);
+  dist::leave_replica(255, 1);
+  ::unsetenv("LOCKSTEP_ERROR_FD");
+  ::close(pipe[1]);
+  char line[64] = {};
+  CHECK(::read(pipe[0], line, sizeof line) == 42);
+  CHECK(std::string(line) == "replica 00000000000000ff 0000000000000001\n");
+  ::close(pipe[0]);
 }
 
 TEST_CASE("left replicas: who differs from most, and only within a model") {
