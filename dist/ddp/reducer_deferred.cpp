@@ -10,6 +10,7 @@
 // parameter, nobody looks for infinite gradients. Whether this holds on all ranks is seen one step
 // late. If not, the error stops training after one step too many.
 
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
 
@@ -22,8 +23,15 @@ bool Reducer::can_defer() const {
          window_.all_used();
 }
 
-// In a recorded step too, where no metadata travels.
+// In a recorded step too, where no metadata travels: there the host compares what the steps have
+// added, before every 64th replay.
 void Reducer::commit_unread() {
+  if (recording_)
+    StepGraph::depends_on([this] {
+      if (replicas_.differ_before_replay())
+        stop_all_ranks(communicator_, "[step graph] " + difference_now());
+      return true;
+    });
   for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.work.wait();
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(GradientState::synchronized);

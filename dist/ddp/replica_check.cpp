@@ -171,6 +171,12 @@ std::uint64_t ReplicaCheck::sum() {
   return total;
 }
 
+bool ReplicaCheck::differ_before_replay() {
+  if (sum_of_.empty() || ++replays_ % 64 != 0) return false;
+  record_events();
+  return !differences(gather_text(communicator_, fmt::format("{:x}", sum()), "replicas")).empty();
+}
+
 std::vector<StateTensor> ReplicaCheck::tensors() const {
   std::vector<StateTensor> all;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -15,8 +15,8 @@
 ///
 /// Not compared: what the ranks are meant to have of their own (Parameter::keep_local, the memory
 /// of communication hooks), and what lies between step(optim::local) and average_parameters().
-/// Recorded steps (core/gpu/graph.h) add to the sum; the next backward that is not recorded
-/// compares it.
+/// Recorded steps (core/gpu/graph.h) add to the sum, too; it is compared before every 64th replay,
+/// and in the next backward that is not recorded.
 ///
 /// Cost: one multiplication and some additions per element that is in a register anyway, and 8
 /// bytes of metadata. A world of 1 computes nothing.
@@ -56,6 +56,9 @@ class ReplicaCheck {
   void begin_step();
   /// The sum as of begin_step(). Waits for what a GPU was given until then, not for later work.
   std::uint64_t sum();
+  /// Before each replay of a recorded step. Collective at every 64th, which waits for the GPU: true
+  /// if the ranks' sums differ.
+  bool differ_before_replay();
 
   /// Collective: compares all parameters and all state now, bit by bit, and says which tensor is
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
@@ -89,6 +92,7 @@ class ReplicaCheck {
   std::vector<bool> stepped_;    // by parameter, since the last begin_step()
   bool told_ = false;            // all ranks know that replicas differ
   std::size_t next_ = 0;         // to be read, if it is not stepped on
+  std::uint64_t replays_ = 0;
   std::vector<std::weak_ptr<const Stepper>> steppers_;
 };
 

@@ -136,6 +136,43 @@ TEST_CASE("GPU DDP: a recorded step refuses what the host would have to read") {
       doctest::Contains("NonFinite::ignore"), StateError);
 }
 
+TEST_CASE("GPU DDP: what one rank does between two replays is found within 64 of them") {
+  const auto run = [](int rounds, bool write) {
+    int replays = 0;
+    const auto train = [&](World& world) {
+      const Device device{*gpu::kind(), 0};
+      const Parameter w(Tensor::full({4}, 1, DType::f32, device), "w");
+      optim::SGD optimizer({w}, {.lr = 0.01});
+      const dist::DistributedDataParallel ddp({w}, {}, world);
+      StepGraph step(
+          [&] {
+            Tape tape;
+            tape.backward(sum(mul(w, w)));
+            optimizer.step();
+            optimizer.zero_grad();
+          },
+          device);
+      for (int i = 0; i < rounds; ++i) {
+        if (write && i == 10 && world.rank() == 1) w.value().slice(2, 3).fill(0.5);
+        step();
+        if (world.rank() == 0) ++replays;
+      }
+    };
+    std::string message;
+    try {
+      run_threads(2, {.transport = "ipc"}, train);
+    } catch (const StateError& error) {
+      message = error.what();
+    }
+    return std::pair{replays, message};
+  };
+  CHECK(run(200, false) == std::pair{200, std::string()});
+  const auto [replays, message] = run(200, true);
+  CHECK(replays < 2 + 64);
+  CHECK(message.find("[step graph] the replicas differ: 'w' at (2):") != std::string::npos);
+  CHECK(message.find("on rank 1") != std::string::npos);
+}
+
 TEST_CASE("GPU DDP: a deferred verdict is told when the next backward begins") {
   run_threads(2, {.transport = "ipc"}, [](World& world) {
     const Device device{*gpu::kind(), 0};
