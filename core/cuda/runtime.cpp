@@ -1,4 +1,5 @@
 // Devices, streams and events.
+#include <cstdlib>
 #include <vector>
 
 #include "lockstep/core/cuda/state.h"
@@ -15,13 +16,18 @@ constexpr Device::Kind this_kind = Device::Kind::LOCKSTEP_GPU_KIND;
 
 void make_current(Device device) { call("device", "cudaSetDevice", cudaSetDevice(device.index)); }
 
-/// Freed memory stays in the pool: giving it back to the system would cost every step anew.
+/// Freed memory stays in the pool: giving it back to the system would cost every step anew. It is
+/// never reused before its stream is there, by a dependency that nobody sees: that stream may be
+/// waiting for another rank.
 void keep_freed_memory(Device device) {
   cudaMemPool_t pool{};
   call("stream", "cudaDeviceGetDefaultMemPool", cudaDeviceGetDefaultMemPool(&pool, device.index));
   std::uint64_t threshold = ~std::uint64_t{0};
   call("stream", "cudaMemPoolSetAttribute",
        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  int allowed = 0;
+  call("stream", "cudaMemPoolSetAttribute",
+       cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &allowed));
 }
 
 std::shared_ptr<Stream::State> make_stream(Device device) {
@@ -154,6 +160,8 @@ Device default_device(int local_rank) {
 void nudge() {
   if constexpr (this_kind == Device::Kind::sim) (void)count();
 }
+
+void load_kernels_early() { (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 std::string describe(int index) {
   cudaDeviceProp properties{};

@@ -35,6 +35,11 @@ std::map<std::string, std::uint64_t> kernel_launches();
 /// nothing.
 void nudge();
 
+/// Ranks of this process are going to be threads: kernels are to be loaded when CUDA is first used,
+/// not when they are first launched, which would wait for other ranks' streams. It sets
+/// CUDA_MODULE_LOADING if that is not set; too late if CUDA is in use. Elsewhere, nothing.
+void load_kernels_early();
+
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:
 /// meant to be kept. In builds without a GPU, ordinary memory.
 Storage allocate_pinned(std::size_t bytes);

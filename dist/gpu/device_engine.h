@@ -67,6 +67,10 @@ class DeviceEngine {
 std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, Device device,
                                           HostCommunicator& host);
 
+/// Throws StateError in a step that is being recorded: the memory that a call needs besides its
+/// tensors, `bytes`, would be the recording's.
+void check_not_recording(std::size_t bytes);
+
 /// What make_engine chooses from. Collective; block until all ranks have called, or throw CommError
 /// after host.timeout(). `kind`: nccl or nccl_direct; UsageError in builds without NCCL.
 std::unique_ptr<DeviceEngine> ipc_engine(Algorithm algorithm, Device device,

@@ -1,33 +1,21 @@
 #include "lockstep/dist/gpu/flags.h"
 
-#include <cudaTypedefs.h>
-
 #include <thread>
 
-#include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/handle.h"
+#include "lockstep/dist/gpu/driver.h"
 
 namespace lockstep::dist {
 namespace {
 
 using cuda::call;
 
-// A function of the driver, without linking with it: a program must start where there is none.
 PFN_cuStreamBatchMemOp_v11070 batch_mem_op() {
-  static const auto function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    call("ipc", "cudaGetDriverEntryPointByVersion",
-         cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 11070, cudaEnableDefault,
-                                          &result));
-    check<DeviceError>(result == cudaDriverEntryPointSuccess,
-                       "[ipc] the driver has no cuStreamBatchMemOp");
-    return reinterpret_cast<PFN_cuStreamBatchMemOp_v11070>(found);
-  }();
+  static const auto function = driver_function<PFN_cuStreamBatchMemOp_v11070>("cuStreamBatchMemOp");
   return function;
 }
 
-constexpr std::size_t most_operations = 256;  // of one call
+constexpr std::size_t most_operations = 255;  // of one call: "must be less than 256" (cuda.h)
 
 CUstreamBatchMemOpParams write_of(CUdeviceptr address, cuuint32_t value) {
   CUstreamBatchMemOpParams write{};
@@ -38,12 +26,23 @@ CUstreamBatchMemOpParams write_of(CUdeviceptr address, cuuint32_t value) {
   return write;
 }
 
+// What a peer wrote before it set a flag must be seen by all work after the wait. Its writes may
+// still be on their way within this GPU, which a wait can flush if the GPU can.
+unsigned wait_flags(Device device) {
+  int can_flush = 0;
+  call("ipc", "cudaDeviceGetAttribute",
+       cudaDeviceGetAttribute(&can_flush, cudaDevAttrCanFlushRemoteWrites, device.index));
+  return CU_STREAM_WAIT_VALUE_EQ |
+         (can_flush ? static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH) : 0u);
+}
+
 }  // namespace
 
 Flags::Flags(int purposes, Device device, HostCommunicator& host)
     : rank_(host.rank()),
       size_(host.size()),
       purposes_(purposes),
+      wait_flags_(wait_flags(device)),
       memory_(share_device_memory(index(size_ * purposes) * sizeof(std::uint32_t), device, host)) {}
 
 CUdeviceptr Flags::flag(int at, int of, int purpose) const {
@@ -60,7 +59,7 @@ void Flags::await(int peer, int purpose) {
   wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
   wait.waitValue.address = flag(rank_, peer, purpose);
   wait.waitValue.value = 1;
-  wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  wait.waitValue.flags = wait_flags_;
   row_.push_back(wait);
   row_.push_back(write_of(wait.waitValue.address, 0));
 }

@@ -34,6 +34,7 @@ class Flags {
   CUdeviceptr flag(int at, int of, int purpose) const;
 
   int rank_, size_, purposes_;
+  unsigned wait_flags_;
   SharedRegion memory_;
   std::vector<CUstreamBatchMemOpParams> row_;
 };

@@ -108,9 +108,11 @@ IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   const RegionPlace place = place_of(buffer);
   if (place.region != RegionPlace::none)
     return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
-  if (staging_.empty() || staging_.back().bytes < buffer.bytes())
+  if (staging_.empty() || staging_.back().bytes < buffer.bytes()) {
+    check_not_recording(buffer.bytes());
     staging_.push_back(
         share_device_memory(std::max<std::size_t>(buffer.bytes(), 1), device_, host_));
+  }
   return {&staging_.back(), 0};
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/gpu/device_engine.h"
 #include "lockstep/dist/gpu/peer_memory.h"
@@ -51,6 +52,14 @@ std::unique_ptr<DeviceEngine> ipc_if_possible(Algorithm algorithm, Device device
 }
 
 }  // namespace
+
+void check_not_recording(std::size_t bytes) {
+  check<StateError>(
+      !StepGraph::recording(),
+      "[communicator] a step that is being recorded needs {} bytes of staging memory, "
+      "more than any call before: run it once as it is, then record it",
+      bytes);
+}
 
 std::unique_ptr<DeviceEngine> make_engine(EngineKind kind, Algorithm algorithm, Device device,
                                           HostCommunicator& host) {

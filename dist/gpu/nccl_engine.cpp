@@ -189,8 +189,10 @@ void NcclEngine::exchange(const PeerBytes& to_peer, const PeerBytes& from_peer,
 void NcclEngine::reduce_parts(const Tensor& buffer, std::byte* target, cudaStream_t stream) {
   const std::span<std::byte> own = part_of(buffer, size_, rank_);
   const std::int64_t needed = static_cast<std::int64_t>(own.size()) * (size_ - 1);
-  if (slots_.empty() || slots_.back().numel() < needed)
+  if (slots_.empty() || slots_.back().numel() < needed) {
+    check_not_recording(static_cast<std::size_t>(needed));
     slots_.push_back(Tensor::empty({needed}, DType::u8, device_));
+  }
   const auto slot = [&](int peer) {
     const std::size_t number = index(peer < rank_ ? peer : peer - 1);
     return std::span(slots_.back().raw() + number * own.size(), own.size());

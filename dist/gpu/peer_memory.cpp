@@ -2,13 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <random>
+#include <utility>
 
-#include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/handle.h"
 #include "lockstep/dist/collectives/object_collectives.h"
+#include "lockstep/dist/gpu/driver.h"
 
 namespace lockstep::dist {
 namespace {
@@ -48,16 +52,77 @@ std::uint64_t this_process() {
          static_cast<std::uint32_t>(::getpid());  // a child that was forked is another
 }
 
-std::shared_ptr<void> allocate_zeroed(std::size_t bytes, Device device) {
+/// A rank's own memory in a region.
+struct OwnMemory {
+  void* data;
+  std::size_t bytes;
+  int device;
+  bool given = false;  // to another process
+};
+
+// CUDA leaves open what happens if memory is freed while another process has it mapped, and no
+// process says when it unmaps: what was given to others is kept for the next region. The end of the
+// process frees it.
+class KeptMemory {
+ public:
+  /// The smallest that has enough bytes, but not twice as many.
+  std::optional<OwnMemory> take(std::size_t bytes, int device) {
+    const std::lock_guard lock(mutex_);
+    auto best = kept_.end();
+    if (process_ != this_process()) kept_.clear();  // of the process that forked this one
+    for (auto it = kept_.begin(); it != kept_.end(); ++it)
+      if (it->device == device && it->bytes >= bytes && it->bytes / 2 < bytes &&
+          (best == kept_.end() || it->bytes < best->bytes))
+        best = it;
+    if (best == kept_.end()) return {};
+    const OwnMemory found = *best;
+    kept_.erase(best);
+    return found;
+  }
+  void keep(const OwnMemory& memory) {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(process_, this_process()) != this_process()) kept_.clear();
+    kept_.push_back(memory);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::uint64_t process_ = 0;  // whose memory it is
+  std::vector<OwnMemory> kept_;
+};
+
+KeptMemory& kept_memory() {
+  static auto* const kept = new KeptMemory;  // also for regions that end after main()
+  return *kept;
+}
+
+std::shared_ptr<OwnMemory> allocate_zeroed(std::size_t bytes, Device device) {
   call("ipc", "cudaSetDevice", cudaSetDevice(device.index));
-  void* data = nullptr;
-  call("ipc", "cudaMalloc", cudaMalloc(&data, bytes));
-  std::shared_ptr<void> memory(data, [index = device.index](void* m) {
-    (void)cudaSetDevice(index);
-    (void)cudaFree(m);
+  std::optional<OwnMemory> own = kept_memory().take(bytes, device.index);
+  if (!own) {
+    own = {nullptr, bytes, device.index};
+    call("ipc", "cudaMalloc", cudaMalloc(&own->data, bytes));
+  }
+  const std::shared_ptr<OwnMemory> memory(new OwnMemory(*own), [](OwnMemory* ended) {
+    const std::unique_ptr<OwnMemory> keeper(ended);
+    if (ended->given) return kept_memory().keep(*ended);
+    (void)cudaSetDevice(ended->device);
+    (void)cudaFree(ended->data);
   });
-  zero_memory(data, bytes);
+  zero_memory(memory->data, bytes);
   return memory;
+}
+
+// A kernel that is loaded at its first launch may wait for all streams of its context; here these
+// wait for other ranks, which may need the very thread that launches.
+void check_loading() {
+  CUmoduleLoadingMode mode{};
+  static const auto loading_mode =
+      driver_function<PFN_cuModuleGetLoadingMode_v11070>("cuModuleGetLoadingMode");
+  check<DeviceError>(loading_mode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING,
+                     "ranks that are threads and share a GPU need CUDA_MODULE_LOADING=EAGER in the "
+                     "environment, before CUDA is first used: set it, or start the ranks as "
+                     "processes");
 }
 
 void allow_access(int own, int peer) {
@@ -100,6 +165,7 @@ std::vector<Card> gather_cards(const Card& mine, HostCommunicator& host) {
 
 std::byte* address(const Card& card, Mapping& mapping) {
   if (card.process == this_process()) {
+    if (card.device == mapping.device) check_loading();
     allow_access(mapping.device, static_cast<int>(card.device));
     mapping.owned.push_back(*card.owner);
     return card.data;
@@ -123,19 +189,22 @@ void zero_memory(void* data, std::size_t bytes) {
 }
 
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {
-  std::shared_ptr<void> own;
+  std::shared_ptr<OwnMemory> own;
   take_together<DeviceError>(host, [&] { own = allocate_zeroed(bytes, device); });
+  const std::shared_ptr<void> owner = own;
   Card mine{.process = this_process(),
             .bytes = bytes,
             .device = device.index,
-            .data = static_cast<std::byte*>(own.get()),
-            .owner = &own};
+            .data = static_cast<std::byte*>(own->data),
+            .owner = &owner};
   take_together<ReachError>(host, [&] {
     if (host.size() > 1)
-      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own.get()));
+      call("ipc", "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&mine.handle, own->data));
   });
 
   const std::vector<Card> cards = gather_cards(mine, host);
+  own->given = std::ranges::any_of(
+      cards, [&](std::uint64_t process) { return process != mine.process; }, &Card::process);
   const auto mapping = std::make_shared<Mapping>(device.index);
   mapping->owned.push_back(own);
   SharedRegion memory{bytes, {}, mapping};

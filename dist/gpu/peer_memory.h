@@ -14,12 +14,12 @@ struct ReachError : DeviceError {
 };
 
 /// `bytes` zeroed bytes on every rank's device. With the last copy of the region the peers' memory
-/// is unmapped and the own memory freed (among threads: with the last copy of all). Between
-/// processes CUDA wants memory unmapped before it is freed: ranks should drop a region at about the
-/// same time.
+/// is unmapped, and the own memory is kept for the next region of this process (among threads: with
+/// the last copy of all): it is never freed, since others may still have it mapped.
 ///
 /// Collective; blocks. If it fails on one rank, it throws on all and names the first rank that
-/// fails: DeviceError if that has no memory, else ReachError.
+/// fails: DeviceError if that has no memory, else ReachError; so, too, where ranks are threads that
+/// share a GPU, and kernels are loaded when they are first launched.
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
 /// Zeroes memory of the current device, and waits for that alone: on a stream of its own, because

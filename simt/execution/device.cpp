@@ -203,6 +203,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrCooperativeLaunch: return 0;
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: return limits::shared_opt_in;
         case cudaDevAttrMaxBlocksPerMultiprocessor: return limits::multiprocessor_blocks;
+        case cudaDevAttrCanFlushRemoteWrites:
         case cudaDevAttrMemoryPoolsSupported:
         case cudaDevAttrIpcEventSupport: return 1;
       }

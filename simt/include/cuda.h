@@ -46,6 +46,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
 
+// ---- loading of kernels -------------------------------------------------------------------------
+
+enum CUmoduleLoadingMode : int { CU_MODULE_EAGER_LOADING = 1, CU_MODULE_LAZY_LOADING = 2 };
+
+/// Eager if CUDA_MODULE_LOADING says EAGER. (Here kernels are always loaded.)
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode);
+
 // ---- stream memory operations -------------------------------------------------------------------
 
 using CUstream = struct CUstream_st*;  ///< the runtime API's cudaStream_t
@@ -54,8 +61,9 @@ using CUdeviceptr = unsigned long long;
 enum CUstreamWaitValue_flags : int {
   CU_STREAM_WAIT_VALUE_GEQ = 0,  ///< until value at address - value >= 0, as signed integers
   CU_STREAM_WAIT_VALUE_EQ = 1,
-  CU_STREAM_WAIT_VALUE_AND = 2,  ///< until (value at address & value) != 0
-  CU_STREAM_WAIT_VALUE_NOR = 3,  ///< until ~(value at address | value) != 0
+  CU_STREAM_WAIT_VALUE_AND = 2,          ///< until (value at address & value) != 0
+  CU_STREAM_WAIT_VALUE_NOR = 3,          ///< until ~(value at address | value) != 0
+  CU_STREAM_WAIT_VALUE_FLUSH = 1 << 30,  ///< then flush the writes of others that have arrived
 };
 enum CUstreamWriteValue_flags : int { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 

@@ -2,6 +2,7 @@
 
 #include <cudaTypedefs.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "lockstep/simt/runtime/call.h"
@@ -18,6 +19,7 @@ struct EntryPoint {
 
 const EntryPoint entry_points[] = {
     {"cuTensorMapEncodeTiled", 12000, reinterpret_cast<void*>(cuTensorMapEncodeTiled)},
+    {"cuModuleGetLoadingMode", 11070, reinterpret_cast<void*>(cuModuleGetLoadingMode)},
     {"cuStreamWriteValue32", 11070, reinterpret_cast<void*>(cuStreamWriteValue32)},
     {"cuStreamWriteValue64", 11070, reinterpret_cast<void*>(cuStreamWriteValue64)},
     {"cuStreamWaitValue32", 11070, reinterpret_cast<void*>(cuStreamWaitValue32)},
@@ -26,6 +28,14 @@ const EntryPoint entry_points[] = {
 };
 
 }  // namespace
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
+  const char* wanted = std::getenv("CUDA_MODULE_LOADING");
+  const bool eager = wanted && std::strcmp(wanted, "EAGER") == 0;
+  *mode = eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long flags,

@@ -49,6 +49,10 @@ bool with_value(const CUstreamBatchMemOpParams& operation, F function) {
   return function(Value<cuuint32_t>{reinterpret_cast<cuuint32_t*>(p.address), p.value});
 }
 
+unsigned condition_of(unsigned flags) {
+  return flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH);
+}
+
 bool is_wait(const CUstreamBatchMemOpParams& operation) {
   return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
          operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
@@ -60,12 +64,16 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
               is_wait(operation),
           cudaErrorInvalidValue);
   const unsigned flags = operation.waitValue.flags;
-  require(is_wait(operation) ? flags <= CU_STREAM_WAIT_VALUE_NOR
+  require(is_wait(operation) ? condition_of(flags) <= CU_STREAM_WAIT_VALUE_NOR
                              : flags == CU_STREAM_WRITE_VALUE_DEFAULT,
           cudaErrorInvalidValue);
-  with_value(operation, [&runtime]<class T>(const Value<T>& one) {
+  with_value(operation, [&]<class T>(const Value<T>& one) {
     require(reinterpret_cast<std::uintptr_t>(one.address) % sizeof(T) == 0, cudaErrorInvalidValue);
-    require(runtime.find(one.address, sizeof(T)) != nullptr, cudaErrorInvalidValue);
+    const AllocationPointer memory = runtime.find(one.address, sizeof(T));
+    require(memory != nullptr, cudaErrorInvalidValue);
+    // Stricter than CUDA: without the flush, a wait for another process would not be enough.
+    require(!is_wait(operation) || !memory->shared || flags != condition_of(flags),
+            cudaErrorInvalidValue);
     return true;
   });
 }
@@ -89,7 +97,7 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
         for (; next < batch.size(); ++next) {
           const CUstreamBatchMemOpParams& one = batch[next];
           const bool done = with_value(one, [&one](const auto& value) {
-            if (is_wait(one)) return value.there(one.waitValue.flags);
+            if (is_wait(one)) return value.there(condition_of(one.waitValue.flags));
             value.write();
             return true;
           });

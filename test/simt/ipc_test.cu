@@ -56,8 +56,10 @@ void set(cudaStream_t stream, int* flag) {
 
 void wait(cudaStream_t stream, int* flag) {
   const auto at = reinterpret_cast<CUdeviceptr>(flag);
-  expect(cuStreamWaitValue32(stream, at, 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS,
-         "a wait for a flag");
+  expect(cuStreamWaitValue32(stream, at, 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_ERROR_INVALID_VALUE,
+         "a wait for another process without a flush");
+  constexpr unsigned flags = CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_FLUSH;
+  expect(cuStreamWaitValue32(stream, at, 1, flags) == CUDA_SUCCESS, "a wait for a flag");
 }
 
 /// Each rank adds its left neighbour's numbers to its own. All of it is ordered by flags behind the

@@ -2,6 +2,7 @@
 // was asked for is refused on every rank. (With "auto", ranks that have a GPU each would take
 // NCCL.)
 
+#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -63,6 +64,52 @@ TEST_CASE("GPUs that do not reach each other: left to choose, the host's way is 
 TEST_CASE("GPUs that do not reach each other: ipc is refused on every rank") {
   const WithoutPeerAccess without;
   run_threads(3, {.transport = "ipc"}, [](World& world) { expect_a_refusal(world, 0); });
+}
+
+TEST_CASE("ranks that are threads of one GPU: ipc wants kernels that are loaded early") {
+  run_threads(2, {.transport = "ipc"}, [](World& world) {  // which sees to it
+    (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
+  });
+  const char* const before = std::getenv("CUDA_MODULE_LOADING");
+  REQUIRE(before);
+  const std::string kept = before;
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  run_threads(2, {.transport = "ipc"}, [](World& world) {  // a GPU each
+    (void)world.communicator().allocate(10, DType::f32, own_gpu(world));
+  });
+  CHECK_THROWS_WITH_AS(
+      run_threads(2, {.transport = "ipc"},
+                  [](World& world) {
+                    (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
+                  }),
+      doctest::Contains("need CUDA_MODULE_LOADING=EAGER in the environment"), DeviceError);
+  ::setenv("CUDA_MODULE_LOADING", kept.c_str(), 1);
+}
+
+TEST_CASE("peer memory: what others may have mapped is kept for the next region, not freed") {
+  const test::TemporaryFolder folder;
+  test::check_all_well(test::run_processes(2, [&](int rank) {
+    const auto in_use = [] {
+      std::size_t available = 0, total = 0;
+      expect(cudaMemGetInfo(&available, &total) == cudaSuccess, "no figures");
+      return total - available;
+    };
+    const auto use_region_of = [&](std::int64_t count, int number) {
+      test::set_rank_environment(rank, 2, fmt::format("unix:{}{}", folder / "store", number));
+      const World world = World::join({.transport = "ipc"});
+      const Tensor memory =
+          world.communicator().allocate(count, DType::f32, Device{*gpu::kind(), 0});
+      for (const float value : memory.to_vector<float>()) expect(value == 0, "it has {}", value);
+      memory.fill(7);
+    };
+    use_region_of(30'000, 0);
+    const std::size_t kept = in_use();
+    expect(kept >= 120'000, "{} bytes are in use", kept);
+    for (const int number : {1, 2}) use_region_of(30'000 - 4'000 * number, number);
+    expect(in_use() == kept, "{} bytes are in use, {} before", in_use(), kept);
+    use_region_of(13'000, 3);  // twice as much would be wasted
+    expect(in_use() >= kept + 52'000, "{} bytes are in use, {} before", in_use(), kept);
+  }));
 }
 
 TEST_CASE("GPUs that do not reach each other: if one of three processes finds it so, all do") {
