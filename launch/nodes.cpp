@@ -139,11 +139,11 @@ Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : grace_(gra
   plan_ = plan_job(cards, options.node, meeting.credentials.token);
   plan_.interface = options.interface;
 
-  std::vector<dist::Descriptor> sockets = std::move(*rendezvous).take_sockets();
+  std::vector<dist::Connection> connections = std::move(*rendezvous).take_connections();
   for (int node = 0; node < options.count; ++node) {
-    if (!sockets[index(node)]) continue;
-    dist::notice_silence(sockets[index(node)].get());
-    peers_.push_back({.node = node, .socket = std::move(sockets[index(node)])});
+    if (!connections[index(node)]) continue;
+    dist::notice_silence(connections[index(node)].get());
+    peers_.push_back({.node = node, .connection = std::move(connections[index(node)])});
   }
 }
 
@@ -161,23 +161,23 @@ NodeCard Nodes::make_card(const NodesOptions& options, int ranks,
 
 void Nodes::add_sources(std::vector<pollfd>& sources) const {
   for (const Peer& peer : peers_)
-    if (peer.socket) sources.push_back({peer.socket.get(), POLLIN, 0});
+    if (peer.connection) sources.push_back({peer.connection.get(), POLLIN, 0});
 }
 
 void Nodes::receive() {
   for (Peer& peer : peers_)
-    if (peer.socket) receive_from(peer);
+    if (peer.connection) receive_from(peer);
   if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time + grace_);
   if (patience_ && patience_->passed())
     for (Peer& peer : peers_)
-      if (peer.socket && !peer.result) lose(peer, "its launcher was told to stop, but has not");
+      if (peer.connection && !peer.result) lose(peer, "its launcher was told to stop, but has not");
   if (!result_) conclude();
 }
 
 void Nodes::receive_from(Peer& peer) {
   try {
     using enum dist::FrameReader::State;
-    while (peer.socket && peer.reader.read(peer.socket.get()) == complete)
+    while (peer.connection && peer.reader.read(peer.connection) == complete)
       handle(peer, peer.reader.take());
     if (peer.reader.ended()) lose(peer, "the connection with its launcher has ended");
   } catch (const CommError& error) {
@@ -200,7 +200,7 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
 
 /// A launcher that leaves before it has the job's result is lost.
 void Nodes::lose(Peer& peer, std::string_view how) {
-  peer.socket.close();
+  peer.connection.socket.close();
   if (result_) return;
   const JobResult lost{1, fmt::format("error: node {} is lost: {}\n", peer.node, how), Cause::lost};
   if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
@@ -213,8 +213,9 @@ void Nodes::stop() {
 
 /// A launcher that cannot be reached is found to be lost when it is read from.
 void Nodes::send_to_all(FrameKind kind, const std::string& body) {
-  for (const Peer& peer : peers_)
-    if (peer.socket) dist::send_frame(peer.socket.get(), kind, body, dist::Deadline(sending_time));
+  for (Peer& peer : peers_)
+    if (peer.connection)
+      dist::send_frame(peer.connection, kind, body, dist::Deadline(sending_time));
 }
 
 void Nodes::send_result(int node, JobResult result) {

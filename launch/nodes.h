@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/frames.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/job_result.h"
 
@@ -85,7 +86,7 @@ class Nodes {
  private:
   struct Peer {
     int node;
-    dist::Descriptor socket;  // empty: lost
+    dist::Connection connection;  // empty: lost
     dist::FrameReader reader{};
     std::optional<JobResult> result{};
   };
