@@ -24,6 +24,7 @@ enum class FrameKind : std::uint8_t {
   abort = 'x',       ///< the sender gives up: its reason
   stop = 's',        ///< between launchers: a rank has failed, end yours. No bytes
   result = 'v',      ///< between launchers: how ranks have ended
+  beat = 'b',        ///< between launchers: the sender runs. No bytes
 };
 
 struct Frame {
