@@ -65,25 +65,49 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
                      name_of(leaver - outcomes.begin(), plan));
 }
 
-// All ranks have succeeded. If replicas differ, they did so without an error.
-JobResult compare_replicas(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
-  dist::LeftReplicas left;
+// Of ranks that have succeeded. If replicas differ, they did so without an error.
+JobResult success_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  JobResult result;
   for (std::size_t r = 0; r < outcomes.size(); ++r)
-    for (const dist::ReplicaRecord& replica : outcomes[r].replicas)
-      left.add(replica.model, plan.first_rank + static_cast<int>(r), replica.fingerprint);
+    for (const dist::ReplicaRecord& record : outcomes[r].replicas)
+      result.replicas.push_back({plan.first_rank + static_cast<int>(r), record});
+  JobResult compared = compare_replicas(std::span(&result, 1));
+  return compared.cause == Cause::none ? result : compared;
+}
+
+}  // namespace
+
+std::string RankReplica::text() const {
+  return fmt::format("{} {}", rank, dist::write_replica(record));
+}
+
+std::optional<RankReplica> RankReplica::parse(std::string_view text) {
+  const std::size_t space = text.find(' ');
+  if (space == text.npos || !text.ends_with('\n')) return std::nullopt;
+  const auto rank = dist::parse_number<int>(text.substr(0, space));
+  const auto record = dist::read_replica(text.substr(space + 1, text.size() - space - 2));
+  if (!rank || !record) return std::nullopt;
+  return RankReplica{*rank, *record};
+}
+
+JobResult compare_replicas(std::span<const JobResult> results) {
+  dist::LeftReplicas left;
+  for (const JobResult& result : results) {
+    if (result.cause != Cause::none) return {};
+    for (const auto& [rank, record] : result.replicas)
+      left.add(record.model, rank, record.fingerprint);
+  }
   const std::string difference = left.difference();
   if (difference.empty()) return {};
   return {1, fmt::format("error: {}\n", difference), Cause::failed};
 }
-
-}  // namespace
 
 bool RankOutcome::killed() const { return signal == SIGKILL || exit_code == 128 + SIGKILL; }
 
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
   if (first == outcomes.end()) return {};
-  if (!first->failed()) return compare_replicas(outcomes, plan);
+  if (!first->failed()) return success_of(outcomes, plan);
   const bool own_code = first->signal == 0 && first->exit_code < 124;
   std::string report = describe(name_of(first - outcomes.begin(), plan), *first);
   if (is_consequence(*first)) report += early_leaver(outcomes, *first, plan);

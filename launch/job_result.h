@@ -30,6 +30,15 @@ struct RankOutcome {
   bool killed() const;
 };
 
+/// A replica that a rank has left.
+struct RankReplica {
+  int rank;
+  dist::ReplicaRecord record;
+
+  std::string text() const;
+  static std::optional<RankReplica> parse(std::string_view text);  ///< nothing if it is none
+};
+
 /// Why a job ended, the most likely first cause of a failure first.
 enum class Cause {
   killed,       ///< a rank was killed by a signal: what other ranks report may follow from that
@@ -45,6 +54,7 @@ struct JobResult {
   int exit_code = 0;
   std::string report{};  ///< lines for stderr, each ended by a newline; empty after success
   Cause cause = Cause::none;
+  std::vector<RankReplica> replicas{};  ///< after success: those that the ranks left
 };
 
 /// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
@@ -54,6 +64,10 @@ struct JobResult {
 /// above (shells and `timeout` use those for themselves).
 /// If all have succeeded but left replicas of a model that differ, it is 1.
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
+
+/// The result of a job whose nodes have these results: success, with no replicas, unless they have
+/// succeeded and left replicas of a model that differ.
+JobResult compare_replicas(std::span<const JobResult> results);
 
 /// The result of a job that a signal to the launcher ended.
 JobResult interrupted_by(int signal, const JobPlan& plan = {});

@@ -55,9 +55,35 @@ dist::RendezvousOptions meeting_of(const NodesOptions& options) {
 
 std::pair<int, JobResult> result_from(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
-  check<CommError>(parts.size() == 4, "[nodes] a result of {} parts", parts.size());
+  check<CommError>(parts.size() >= 4, "[nodes] a result of {} parts", parts.size());
   const int cause = std::min(number(parts[2]), static_cast<int>(Cause::none));
-  return {number(parts[0]), {number(parts[1]), parts[3], static_cast<Cause>(cause)}};
+  JobResult result{number(parts[1]), parts[3], static_cast<Cause>(cause)};
+  for (std::size_t i = 4; i < parts.size(); ++i) {
+    const auto replica = RankReplica::parse(parts[i]);
+    check<CommError>(replica.has_value(), "[nodes] '{}' is no replica", parts[i]);
+    result.replicas.push_back(*replica);
+  }
+  return {number(parts[0]), std::move(result)};
+}
+
+std::string text_of(int node, const JobResult& result) {
+  std::vector<std::string> parts{std::to_string(node), std::to_string(result.exit_code),
+                                 std::to_string(static_cast<int>(result.cause)), result.report};
+  for (const RankReplica& replica : result.replicas) parts.push_back(replica.text());
+  return dist::pack(parts);
+}
+
+/// By node: "rank 0", "ranks 1 to 3".
+std::vector<std::string> ranks_of(const std::vector<NodeCard>& cards) {
+  std::vector<std::string> names;
+  int first = 0;
+  for (const NodeCard& card : cards) {
+    const int last = first + card.ranks - 1;
+    names.push_back(card.ranks == 1 ? fmt::format("rank {}", first)
+                                    : fmt::format("ranks {} to {}", first, last));
+    first = last + 1;
+  }
+  return names;
 }
 
 }  // namespace
@@ -119,7 +145,8 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
   return host;
 }
 
-Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : grace_(grace) {
+Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace)
+    : timeout_(options.timeout), grace_(grace) {
   if (options.count <= 1) {
     plan_ = local_job(ranks);
     return;
@@ -139,11 +166,14 @@ Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : grace_(gra
   plan_ = plan_job(cards, options.node, meeting.credentials.token);
   plan_.interface = options.interface;
 
-  std::vector<dist::Descriptor> sockets = std::move(*rendezvous).take_sockets();
+  std::vector<dist::Connection> connections = std::move(*rendezvous).take_connections();
+  const std::vector<std::string> names = ranks_of(cards);
   for (int node = 0; node < options.count; ++node) {
-    if (!sockets[index(node)]) continue;
-    dist::notice_silence(sockets[index(node)].get());
-    peers_.push_back({.node = node, .socket = std::move(sockets[index(node)])});
+    if (!connections[index(node)]) continue;
+    dist::notice_silence(connections[index(node)].get());
+    peers_.push_back({.node = node,
+                      .ranks = names[index(node)],
+                      .connection = std::move(connections[index(node)])});
   }
 }
 
@@ -161,24 +191,37 @@ NodeCard Nodes::make_card(const NodesOptions& options, int ranks,
 
 void Nodes::add_sources(std::vector<pollfd>& sources) const {
   for (const Peer& peer : peers_)
-    if (peer.socket) sources.push_back({peer.socket.get(), POLLIN, 0});
+    if (peer.connection) sources.push_back({peer.connection.get(), POLLIN, 0});
 }
 
 void Nodes::receive() {
   for (Peer& peer : peers_)
-    if (peer.socket) receive_from(peer);
+    if (peer.connection) receive_from(peer);
+  listen_for_beats();
   if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time + grace_);
   if (patience_ && patience_->passed())
     for (Peer& peer : peers_)
-      if (peer.socket && !peer.result) lose(peer, "its launcher was told to stop, but has not");
+      if (peer.connection && !peer.result) lose(peer, "its launcher was told to stop, but has not");
   if (!result_) conclude();
+}
+
+void Nodes::listen_for_beats() {
+  const Seconds now = std::chrono::steady_clock::now().time_since_epoch();
+  for (Peer& peer : peers_)
+    if (peer.connection && peer.silence.look(now) > timeout_)
+      lose(peer, fmt::format("its launcher has told nothing for {:g} s", timeout_.count()));
+  if (!next_beat_.passed()) return;
+  next_beat_ = dist::Deadline(beat_time);
+  send_to_all(FrameKind::beat);
 }
 
 void Nodes::receive_from(Peer& peer) {
   try {
     using enum dist::FrameReader::State;
-    while (peer.socket && peer.reader.read(peer.socket.get()) == complete)
+    while (peer.connection && peer.reader.read(peer.connection) == complete) {
+      peer.silence.restart();
       handle(peer, peer.reader.take());
+    }
     if (peer.reader.ended()) lose(peer, "the connection with its launcher has ended");
   } catch (const CommError& error) {
     lose(peer, error.what());
@@ -186,6 +229,7 @@ void Nodes::receive_from(Peer& peer) {
 }
 
 void Nodes::handle(Peer& peer, const dist::Frame& frame) {
+  if (frame.kind == FrameKind::beat) return;
   if (frame.kind == FrameKind::stop) return stop();
   check<CommError>(frame.kind == FrameKind::result, "its launcher sent a frame of kind '{}'",
                    static_cast<char>(frame.kind));
@@ -200,9 +244,10 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
 
 /// A launcher that leaves before it has the job's result is lost.
 void Nodes::lose(Peer& peer, std::string_view how) {
-  peer.socket.close();
+  peer.connection.socket.close();
   if (result_) return;
-  const JobResult lost{1, fmt::format("error: node {} is lost: {}\n", peer.node, how), Cause::lost};
+  const JobResult lost{
+      1, fmt::format("error: node {} ({}) is lost: {}\n", peer.node, peer.ranks, how), Cause::lost};
   if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
   stop();
 }
@@ -213,8 +258,9 @@ void Nodes::stop() {
 
 /// A launcher that cannot be reached is found to be lost when it is read from.
 void Nodes::send_to_all(FrameKind kind, const std::string& body) {
-  for (const Peer& peer : peers_)
-    if (peer.socket) dist::send_frame(peer.socket.get(), kind, body, dist::Deadline(sending_time));
+  for (Peer& peer : peers_)
+    if (peer.connection)
+      dist::send_frame(peer.connection, kind, body, dist::Deadline(sending_time));
 }
 
 void Nodes::send_result(int node, JobResult result) {
@@ -222,9 +268,7 @@ void Nodes::send_result(int node, JobResult result) {
   if (result.report.empty() && result.exit_code != 0)
     result.report = fmt::format("error: a rank on node {} failed with exit code {} and said why\n",
                                 node, result.exit_code);
-  send_to_all(FrameKind::result,
-              dist::pack({std::to_string(node), std::to_string(result.exit_code),
-                          std::to_string(static_cast<int>(result.cause)), result.report}));
+  send_to_all(FrameKind::result, text_of(node, result));
 }
 
 void Nodes::report(const JobResult& own) {
@@ -247,6 +291,7 @@ void Nodes::conclude() {
   if (!own_ || !std::ranges::all_of(peers_, known)) return;
   std::vector<JobResult> results{*own_};
   for (const Peer& peer : peers_) results.push_back(*peer.result);
+  results.push_back(compare_replicas(results));
   const auto first = std::ranges::min_element(results, {}, &JobResult::cause);
   result_ = *first;
   if (plan_.node == 0) send_result(static_cast<int>(first - results.begin()), *first);

@@ -6,9 +6,13 @@
 ///     | <-- NodeCard {ranks, nonce} -------------------- |  (a rendezvous of launchers)
 ///     | --- all cards ---------------------------------> |  every launcher makes the same plan
 ///     :              the ranks meet and run              :
+///     | <-- beat, each second: I run ------------------> |
 ///     | <-- stop: a rank has failed -------------------> |  node 0 passes it on
-///     | <-- result of the node's ranks, once ended ----- |
+///     | <-- result of the node's ranks, once ended ----- |  with the replicas that they left
 ///     | --- the job's result --------------------------> |  all report it and exit with its code
+///
+/// A launcher that is silent for longer than the timeout is lost: it was stopped, or its machine is
+/// gone. Time in which the waiting launcher itself did not run does not count.
 ///
 /// They prove to each other that they have the same secret file (dist/rendezvous/handshake.h). The
 /// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without
@@ -21,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/frames.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/job_result.h"
 
@@ -32,7 +37,7 @@ struct NodesOptions {
   std::string rendezvous{};   ///< HOST:PORT, where node 0's launcher listens
   std::string interface {};   ///< by name or address: where others reach the ranks of this node
   std::string secret_file{};  ///< the same on all nodes; empty: none
-  dist::Seconds timeout{60};  ///< until all nodes have come
+  dist::Seconds timeout{60};  ///< until all nodes have come, and for the silence of one
 };
 
 /// What a node tells all others.
@@ -83,11 +88,14 @@ class Nodes {
   const std::optional<JobResult>& result() const { return result_; }
 
  private:
+  static constexpr dist::Seconds beat_time{1}, longest_nap{2};  // a launcher wakes up each second
   struct Peer {
     int node;
-    dist::Descriptor socket;  // empty: lost
+    std::string ranks;            // "ranks 2 to 3"
+    dist::Connection connection;  // empty: lost
     dist::FrameReader reader{};
     std::optional<JobResult> result{};
+    dist::RunningTime silence{longest_nap};
   };
 
   NodeCard make_card(const NodesOptions& options, int ranks,
@@ -95,11 +103,13 @@ class Nodes {
   void receive_from(Peer& peer);
   void handle(Peer& peer, const dist::Frame& frame);
   void lose(Peer& peer, std::string_view how);
+  void listen_for_beats();
   void send_to_all(dist::FrameKind kind, const std::string& body = "");
   void send_result(int node, JobResult result);
   void conclude();
 
-  dist::Seconds grace_;
+  dist::Seconds timeout_, grace_;
+  dist::Deadline next_beat_{beat_time};
   JobPlan plan_;
   std::vector<Peer> peers_;                         // node 0: all others; the others: node 0
   dist::Descriptor rendezvous_port_, master_port_;  // node 0 reserves them for its rank 0

@@ -60,7 +60,10 @@ int run(int argc, char** argv) {
   app.add_option("--secret-file", nodes.secret_file,
                  "File of mode 0600 with 32 random bytes or more, the same on all machines")
       ->envname("LOCKSTEP_SECRET_FILE");
-  app.add_option("--timeout", timeout, "Seconds until all machines must have joined (60)")
+  app.add_option(
+         "--timeout", timeout,
+         "Seconds until all machines must have joined, and after which a silent one is lost "
+         "(60)")
       ->check(CLI::PositiveNumber);
   app.add_option("--grace", grace,
                  "Seconds that ranks have to end after SIGTERM, or a signal passed on, before "

@@ -29,21 +29,47 @@ Number number_after(const fs::path& file, std::string_view word) {
   return std::nullopt;
 }
 
-// The folder of this process's cgroup (v2), below that of all cgroups.
-std::optional<fs::path> own_cgroup(const fs::path& root) {
+// Where a version of cgroups says what about memory.
+struct Version {
+  std::string_view controller;  // in /proc/self/cgroup: "4:memory:/job"; v2 has none: "0::/job"
+  const char *tree, *most, *now, *active_file, *inactive_file, *kills;
+};
+constexpr Version versions[] = {
+    {"memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_active_file", "total_inactive_file", "memory.oom_control"},
+    {"", "sys/fs/cgroup", "memory.max", "memory.current", "active_file", "inactive_file",
+     "memory.events"},
+};
+
+// Whether one of the names in "cpu,memory" is this one.
+bool lists(std::string_view names, std::string_view name) {
+  while (names != name) {
+    const std::size_t comma = names.find(',');
+    if (comma == names.npos) return false;
+    if (names.substr(0, comma) == name) return true;
+    names.remove_prefix(comma + 1);
+  }
+  return true;
+}
+
+// The folder of this process's cgroup, below that of all cgroups.
+std::optional<fs::path> own_cgroup(const fs::path& root, const Version& version) {
   std::ifstream lines(root / "proc/self/cgroup");
-  constexpr std::string_view unified = "0::/";
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(unified)) return fs::path(line.substr(unified.size()));
+  for (std::string line; std::getline(lines, line);) {  // number:controllers:/path
+    const std::size_t first = line.find(':'), second = line.find(":/", first + 1);
+    if (first == line.npos || second == line.npos) continue;
+    if (lists(std::string_view(line).substr(first + 1, second - first - 1), version.controller))
+      return fs::path(line.substr(second + 2));
+  }
   return std::nullopt;
 }
 
-Number left_in(const fs::path& cgroup) {
-  const Number most = number_in(cgroup / "memory.max"), now = number_in(cgroup / "memory.current");
+Number left_in(const fs::path& cgroup, const Version& version) {
+  const Number most = number_in(cgroup / version.most), now = number_in(cgroup / version.now);
   if (!most || !now) return std::nullopt;
   const fs::path statistics = cgroup / "memory.stat";
-  const std::uint64_t file_pages = number_after(statistics, "active_file").value_or(0) +
-                                   number_after(statistics, "inactive_file").value_or(0);
+  const std::uint64_t file_pages = number_after(statistics, version.active_file).value_or(0) +
+                                   number_after(statistics, version.inactive_file).value_or(0);
   const std::uint64_t used = *now - std::min(*now, file_pages);
   return *most - std::min(*most, used);
 }
@@ -56,18 +82,23 @@ std::optional<std::uint64_t> available_memory(const fs::path& root) {
   const auto limit = [&](Number bytes) {
     if (bytes) least = std::min(least.value_or(*bytes), *bytes);
   };
-  const fs::path groups = root / "sys/fs/cgroup";
-  if (std::optional<fs::path> group = own_cgroup(root)) {
-    limit(left_in(groups));
-    for (; !group->empty(); group = group->parent_path()) limit(left_in(groups / *group));
+  for (const Version& version : versions) {
+    const fs::path groups = root / version.tree;
+    std::optional<fs::path> group = own_cgroup(root, version);
+    if (!group) continue;
+    limit(left_in(groups, version));
+    for (; !group->empty(); group = group->parent_path()) limit(left_in(groups / *group, version));
   }
   return least;
 }
 
 std::optional<std::uint64_t> out_of_memory_kills(const fs::path& root) {
-  const std::optional<fs::path> group = own_cgroup(root);
-  if (!group) return std::nullopt;
-  return number_after(root / "sys/fs/cgroup" / *group / "memory.events", "oom_kill");
+  for (const Version& version : versions)
+    if (const std::optional<fs::path> group = own_cgroup(root, version))
+      if (const Number kills =
+              number_after(root / version.tree / *group / version.kills, "oom_kill"))
+        return kills;
+  return std::nullopt;
 }
 
 }  // namespace lockstep

@@ -12,12 +12,14 @@ namespace lockstep {
 
 /// Bytes that this process can still take, nothing if unknown: the least of
 /// - MemAvailable of /proc/meminfo (without swap), and
-/// - for its cgroup (v2) and each above it, memory.max - memory.current + the file pages that the
-///   kernel would give up first (active_file and inactive_file of memory.stat).
+/// - for its cgroup and each above it, memory.max - memory.current + the file pages that the
+///   kernel would give up first (active_file and inactive_file of memory.stat); with cgroups v1
+///   memory.limit_in_bytes, memory.usage_in_bytes, total_active_file and total_inactive_file.
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& root = "/");
 
-/// How many processes of this process's cgroup (v2), and of those below it, the kernel has killed
-/// because memory had run out: oom_kill of memory.events. Nothing if unknown.
+/// How many processes of this process's cgroup, and (v2) of those below it, the kernel has killed
+/// because memory had run out: oom_kill of memory.events (v1: memory.oom_control). Nothing if
+/// unknown.
 std::optional<std::uint64_t> out_of_memory_kills(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ bool has_closed(int socket) {
 }
 
 /// Why this peer cannot be admitted; empty if it can. `sockets`: of the ranks that wait, by rank.
-std::string objection(const AcceptedPeer& peer, const std::vector<Descriptor>& sockets,
+std::string objection(const AcceptedPeer& peer, const std::vector<Connection>& sockets,
                       const ConnectOptions& options) {
   const auto& [token, job, own, size] = options.credentials;
   const std::string_view who = options.members;
@@ -35,34 +35,36 @@ std::string objection(const AcceptedPeer& peer, const std::vector<Descriptor>& s
 }
 
 /// Tells all ranks that wait. Throws `reason` unless they are accepted.
-void decide(const std::vector<Descriptor>& sockets, Decision decision, std::string_view reason) {
-  for (const Descriptor& socket : sockets)
-    if (socket) send_admission(socket.get(), decision, reason);
+void decide(std::vector<Connection>& sockets, Decision decision, std::string_view reason) {
+  for (Connection& socket : sockets)
+    if (socket) send_admission(socket, decision, reason);
   check<PeerError>(decision != Decision::peer_gone, "{}", reason);
   check<CommError>(decision != Decision::refused, "{}", reason);
 }
 
 /// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
-void take(std::vector<AcceptedPeer> peers, std::vector<Descriptor>& sockets,
+void take(std::vector<AcceptedPeer> peers, std::vector<Connection>& sockets,
           const ConnectOptions& options) {
   for (AcceptedPeer& peer : peers) {
     if (const std::string problem = objection(peer, sockets, options); !problem.empty()) {
       const std::string reason = fmt::format("[{}] {}", options.caller, problem);
-      send_admission(peer.socket.get(), Decision::refused, reason);
+      send_admission(peer.connection, Decision::refused, reason);
       decide(sockets, Decision::refused, reason);
     }
-    sockets[index(peer.rank)] = std::move(peer.socket);
+    sockets[index(peer.rank)] = std::move(peer.connection);
   }
 }
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
-bool await_admission(int socket, const std::string& me, const Endpoint& where,
+bool await_admission(Connection& connection, const std::string& me, const Endpoint& where,
                      const ConnectOptions& options, const Deadline& acceptor_waits) {
   // One second more than the acceptor waits: it knows who is missing, and will say it.
   const Deadline deadline(acceptor_waits.left() + Seconds(1));
   using enum Reply::Kind;
-  Reply reply = authenticate(socket, options.credentials, options.purpose, deadline);
-  if (reply.kind == accepted) reply = read_admission(socket, deadline);
+  Reply reply = authenticate(connection, options.credentials, options.purpose, deadline);
+  check<CommError>(reply.kind != refused, "{}: what listens at {} {}", me, where.text(),
+                   reply.refusal);
+  if (reply.kind == accepted) reply = read_admission(connection, deadline);
   check<CommError>(reply.kind != refused, "{}", reply.refusal);
   check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
   check<CommError>(reply.kind != not_authentic,
@@ -74,11 +76,11 @@ bool await_admission(int socket, const std::string& me, const Endpoint& where,
 
 }  // namespace
 
-std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
+std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint& where,
                                             const ConnectOptions& options,
                                             const Deadline& deadline) {
   const auto& [token, job, own, size] = options.credentials;
-  std::vector<Descriptor> sockets(index(size));
+  std::vector<Connection> sockets(index(size));
   Acceptor acceptor(std::move(listener), options.credentials, options.purpose);
   // Removes a socket's file, at the latest when this function ends. That is before the listener
   // closes: afterwards the file could already be that of another process.
@@ -87,7 +89,7 @@ std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint&
   while (true) {
     std::vector<int> missing, gone;
     for (int rank = own + 1; rank < size; ++rank) {
-      const Descriptor& socket = sockets[index(rank)];
+      const Connection& socket = sockets[index(rank)];
       if (!socket) missing.push_back(rank);
       if (socket && has_closed(socket.get())) gone.push_back(rank);
     }
@@ -111,7 +113,7 @@ std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint&
   return sockets;
 }
 
-Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
+Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
                            const Deadline& deadline) {
   const Credentials& own = options.credentials;
   const std::string me = fmt::format("[{}] {} {}", options.caller, options.members, own.rank);
@@ -122,7 +124,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
   bool reached = false;
   for (int attempt = 0; !deadline.passed(); ++attempt) {
     watch();
-    Descriptor socket = send_hello(where, own, options.purpose, deadline, why);
+    Connection socket{send_hello(where, own, options.purpose, deadline, why)};
     if (!socket && reached) {
       for (const Deadline patience(reason_time); options.watch && !patience.passed(); watch())
         std::this_thread::sleep_for(Seconds(0.001));
@@ -131,7 +133,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     }
     if (socket) {
       reached = true;
-      if (await_admission(socket.get(), me, where, options, deadline)) return socket;
+      if (await_admission(socket, me, where, options, deadline)) return socket;
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }

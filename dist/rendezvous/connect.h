@@ -36,7 +36,7 @@ struct ConnectOptions {
 /// connects twice, does not fit into the world, or speaks another protocol version; PeerError if a
 /// rank is gone before it was admitted. The waiting ranks are told. Connections without the token
 /// or for another job are closed and change nothing.
-std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint& where,
+std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint& where,
                                             const ConnectOptions& options,
                                             const Deadline& deadline);
 
@@ -44,7 +44,7 @@ std::vector<Descriptor> accept_higher_ranks(Descriptor listener, const Endpoint&
 /// while nobody listens at `where`. Throws what `peer` throws in accept_higher_ranks; CommError
 /// after the timeout or if the listener does not know the token; PeerError if `peer` stops
 /// listening after it was reached.
-Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
+Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,
                            const Deadline& deadline);
 
 }  // namespace lockstep::dist

@@ -1,7 +1,6 @@
 #include "lockstep/dist/rendezvous/handshake.h"
 
 #include <fcntl.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <poll.h>
@@ -21,11 +20,6 @@ static_assert(std::endian::native == std::endian::little, "messages travel as th
 namespace {
 
 constexpr std::size_t least_file = 32, most_file = 4096;
-
-/// Compares in a time that does not tell where they differ.
-bool same(const Token& a, const Token& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
 
 constexpr Seconds handshake_time{5};
 constexpr Seconds least_time{0.05};  // before a newer connection may end a handshake
@@ -54,9 +48,13 @@ struct Proof {
 struct Admission {
   Decision decision;
   std::array<char, 508> reason;
+  Tag tag;
+  Tag right_tag(KeyStream& keys) const {
+    return seal(keys.next(), std::as_bytes(std::span(this, 1)).first(offsetof(Admission, tag)));
+  }
 };
 static_assert(sizeof(Hello) == 32 && sizeof(Challenge) == 48 && sizeof(Proof) == 64 &&
-              sizeof(Admission) == 512);
+              sizeof(Admission) == 528);
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
@@ -68,11 +66,16 @@ Hello hello_of(const Credentials& own, Purpose purpose) {
   return {magic, protocol_version, purpose, own.job, own.rank, own.size};
 }
 
-/// The proof of `side` ("initiator" or "acceptor"): it knows the token, and both nonces are fresh.
-Token code_of(const Token& token, std::string_view side, const Hello& hello,
+/// What only they can make who know the token, for these messages: both nonces are fresh.
+///
+///   "initiator", "acceptor"                             the proof of this side
+///   "frames of the initiator", "frames of the acceptor" the key of what this side sends
+Token code_of(const Token& token, std::string_view what, const Hello& hello,
               const Challenge& challenge, const Token& nonce) {
-  return hmac(token, side, {bytes_of(hello), bytes_of(challenge), nonce});
+  return hmac(token, what, {bytes_of(hello), bytes_of(challenge), nonce});
 }
+constexpr std::string_view initiators_frames = "frames of the initiator",
+                           acceptors_frames = "frames of the acceptor";
 
 template <class T>
 Transfer receive_into(T& value, int socket, const Deadline& deadline) {
@@ -199,18 +202,20 @@ bool Acceptor::advance(Handshake& handshake, std::vector<AcceptedPeer>& peers) {
     return code_of(own_.token, side, hello, *handshake.challenge, handshake.proof.nonce);
   };
   if (!same(handshake.proof.code, code("initiator"))) return false;
-  const bool same_version = hello.version == protocol_version;
-  if (same_version && (hello.purpose != purpose_ || hello.job != own_.job)) return false;
+  if (hello.purpose != purpose_ || hello.job != own_.job) return false;  // whatever its version
   send_some(handshake.socket.get(), bytes_of(code("acceptor")));
-  peers.push_back({std::move(handshake.socket), hello.version, hello.rank, hello.size});
+  Connection connection{std::move(handshake.socket), KeyStream(code(acceptors_frames)),
+                        KeyStream(code(initiators_frames))};
+  peers.push_back({std::move(connection), hello.version, hello.rank, hello.size});
   return false;
 }
 
-void send_admission(int socket, Decision decision, std::string_view reason) noexcept {
-  Admission message{decision, {}};
+void send_admission(Connection& to, Decision decision, std::string_view reason) noexcept {
+  Admission message{decision, {}, {}};
   std::copy_n(reason.begin(), std::min(reason.size(), message.reason.size()),
               message.reason.begin());
-  send_some(socket, bytes_of(message));  // fits the buffer of a new connection
+  message.tag = message.right_tag(to.sending);
+  send_some(to.get(), bytes_of(message));  // fits the buffer of a new connection
 }
 
 Descriptor send_hello(const Endpoint& where, const Credentials& own, Purpose purpose,
@@ -223,7 +228,9 @@ Descriptor send_hello(const Endpoint& where, const Credentials& own, Purpose pur
   return {};
 }
 
-Reply authenticate(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline) {
+Reply authenticate(Connection& connection, const Credentials& own, Purpose purpose,
+                   const Deadline& deadline) {
+  const int socket = connection.get();
   Challenge challenge{};
   Transfer transfer = receive_into(challenge, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
@@ -238,13 +245,20 @@ Reply authenticate(int socket, const Credentials& own, Purpose purpose, const De
   Token welcome{};
   transfer = receive_into(welcome, socket, deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
-  return {same(welcome, code("acceptor")) ? Reply::Kind::accepted : Reply::Kind::not_authentic};
+  if (!same(welcome, code("acceptor"))) return {Reply::Kind::not_authentic};
+  connection.sending = KeyStream(code(initiators_frames));
+  connection.receiving = KeyStream(code(acceptors_frames));
+  if (challenge.version == protocol_version) return {Reply::Kind::accepted};
+  return {Reply::Kind::refused, fmt::format("speaks protocol version {}, not version {}",
+                                            challenge.version, protocol_version)};
 }
 
-Reply read_admission(int socket, const Deadline& deadline) {
+Reply read_admission(Connection& connection, const Deadline& deadline) {
   Admission message{};
-  const Transfer transfer = receive_into(message, socket, deadline);
+  const Transfer transfer = receive_into(message, connection.get(), deadline);
   if (transfer != Transfer::done) return {kind_of(transfer)};
+  if (!same(message.tag, message.right_tag(connection.receiving)))
+    return {Reply::Kind::not_authentic};
   if (message.decision == Decision::accepted) return {Reply::Kind::accepted};
   const auto end = std::find(message.reason.begin(), message.reason.end(), '\0');
   const bool gone = message.decision == Decision::peer_gone;

@@ -13,8 +13,12 @@
 /// The token is 32 random bytes that `lockstep-run` hands to its ranks, or it is made from the
 /// secret file of several launchers. Other launchers hand over none; then it is zero. On one
 /// machine the socket's mode 0600 and the peer's user id protect the job instead. On several
-/// machines without a token, the network has to be trusted. Nothing is encrypted: whoever can read
-/// the network's traffic can read what is sent after the handshake.
+/// machines without a token, the network has to be trusted.
+///
+/// Both sides make two keys from the token and all messages, one for each direction. From Admission
+/// on, all that is sent over the connection is sealed with them (seal.h). Without a token these
+/// keys can be made by whoever reads the handshake. Nothing is encrypted: whoever can read the
+/// network's traffic can read what is sent.
 ///
 /// Thread-safety: functions may be called from any thread, an Acceptor from one thread at a time.
 
@@ -28,10 +32,9 @@
 #include <vector>
 
 #include "lockstep/dist/rendezvous/endpoint.h"
+#include "lockstep/dist/rendezvous/seal.h"
 
 namespace lockstep::dist {
-
-using Token = std::array<std::byte, 32>;
 
 /// 32 fresh random bytes: a secret, or a number used once (nonce).
 Token random_token();
@@ -50,7 +53,7 @@ Token token_of_file(const std::string& path);
 Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts);
 
-constexpr std::uint32_t protocol_version = 3;
+constexpr std::uint32_t protocol_version = 4;
 
 /// What a connection is for. A Hello for another purpose is garbage.
 enum class Purpose : std::uint32_t { rendezvous = 1, mesh = 2, nodes = 3 };
@@ -63,9 +66,10 @@ struct Credentials {
   int size = 1;
 };
 
-/// A peer that has proved to know the token. If `version` is not our own, trust nothing else.
+/// A peer that has proved to know the token, and belongs to this job. If `version` is not our own,
+/// it sends and understands no message after the handshake but an Admission's reason.
 struct AcceptedPeer {
-  Descriptor socket;
+  Connection connection;
   std::uint32_t version = 0;
   int rank = 0;
   int size = 0;
@@ -97,7 +101,7 @@ class Acceptor {
 enum class Decision : std::uint32_t { refused = 0, accepted = 1, peer_gone = 2 };
 
 /// The acceptor's last message, with the `reason` for a refusal. Best effort.
-void send_admission(int socket, Decision decision, std::string_view reason = {}) noexcept;
+void send_admission(Connection& to, Decision decision, std::string_view reason = {}) noexcept;
 
 /// The initiator: connects and sends its Hello. Returns an empty Descriptor, and the reason in
 /// `why`, if that is not possible (yet).
@@ -105,14 +109,17 @@ Descriptor send_hello(const Endpoint& where, const Credentials& own, Purpose pur
                       const Deadline& deadline, std::string& why);
 
 /// What the initiator learns. `closed`: the acceptor ended the connection, for example because it
-/// belongs to another job. `not_authentic`: the acceptor does not know the token.
+/// belongs to another job. `not_authentic`: the acceptor does not know the token. `refused`, in
+/// authenticate: it speaks another version of the protocol.
 struct Reply {
   enum class Kind { accepted, refused, peer_gone, closed, timed_out, not_authentic } kind;
   std::string refusal{};
 };
-/// The initiator, after send_hello: exchanges the proofs. Never returns `refused` or `peer_gone`.
-Reply authenticate(int socket, const Credentials& own, Purpose purpose, const Deadline& deadline);
+/// The initiator, after send_hello: exchanges the proofs. Never returns `peer_gone`. Sets the keys
+/// of the connection.
+Reply authenticate(Connection& connection, const Credentials& own, Purpose purpose,
+                   const Deadline& deadline);
 /// The initiator, after authenticate: the decision, or `closed` or `timed_out` without one.
-Reply read_admission(int socket, const Deadline& deadline);
+Reply read_admission(Connection& connection, const Deadline& deadline);
 
 }  // namespace lockstep::dist

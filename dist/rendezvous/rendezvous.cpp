@@ -16,16 +16,26 @@ namespace lockstep::dist {
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
 
-Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Descriptor> sockets)
+Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Connection> connections)
     : options_(options) {
-  for (Descriptor& socket : sockets) peers_.push_back({.socket = std::move(socket)});
+  for (Connection& connection : connections)
+    peers_.push_back({.connection = std::move(connection)});
+}
+
+/// True if a whole frame is there.
+bool Rendezvous::read_frame(Peer& peer) {
+  try {
+    return peer.reader.read(peer.connection) == FrameReader::State::complete;
+  } catch (const CommError& error) {
+    give_up<CommError>("[rendezvous] from {} {}: {}", options_.members, &peer - peers_.data(),
+                       error.what());
+  }
 }
 
 /// Takes only `abort` frames. Any other one waits for its exchange.
 void Rendezvous::read_frames() {
   for (Peer& peer : peers_) {
-    while (peer.socket && peer.reader.read(peer.socket.get()) == FrameReader::State::complete &&
-           peer.reader.peek().kind == FrameKind::abort) {
+    while (peer.connection && read_frame(peer) && peer.reader.peek().kind == FrameKind::abort) {
       const std::string reason = peer.reader.take().body;
       if (!aborted_.empty()) continue;
       aborted_ = reason.empty() ? no_reason : reason;
@@ -47,9 +57,9 @@ void Rendezvous::await_frames(std::string_view what) {
     std::vector<pollfd> entries;
     for (int r = 0; r < size(); ++r) {
       const Peer& peer = peers_[index(r)];
-      if (!peer.socket || peer.reader.complete()) continue;
+      if (!peer.connection || peer.reader.complete()) continue;
       (peer.reader.ended() ? gone : missing).push_back(r);
-      entries.push_back({peer.socket.get(), POLLIN, 0});
+      entries.push_back({peer.connection.get(), POLLIN, 0});
     }
     if (!gone.empty())
       give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
@@ -75,7 +85,7 @@ Frame Rendezvous::take_frame(int peer, FrameKind kind, std::string_view what) {
 
 void Rendezvous::send(int peer, FrameKind kind, std::string_view body, std::string_view what,
                       int descriptor) {
-  const Transfer transfer = send_frame(peers_[index(peer)].socket.get(), kind, body,
+  const Transfer transfer = send_frame(peers_[index(peer)].connection, kind, body,
                                        Deadline(options_.timeout), descriptor);
   if (transfer == Transfer::done) return;
   read_frames();  // the peer may have said why
@@ -143,7 +153,7 @@ std::string Rendezvous::address() const {
 std::vector<std::string> Rendezvous::local_addresses() const {
   std::vector<std::string> addresses;
   for (const Peer& peer : peers_)
-    if (peer.socket) addresses.push_back(local_address(peer.socket.get()));
+    if (peer.connection) addresses.push_back(local_address(peer.connection.get()));
   return addresses;
 }
 
@@ -157,9 +167,9 @@ std::vector<int> Rendezvous::gone() {
 
 void Rendezvous::pass_on_reason() noexcept {
   try {
-    for (const Peer& peer : peers_)
-      if (peer.socket && !peer.reader.ended())
-        send_frame(peer.socket.get(), FrameKind::abort, std::string_view(aborted_).substr(0, 4096),
+    for (Peer& peer : peers_)
+      if (peer.connection && !peer.reader.ended())
+        send_frame(peer.connection, FrameKind::abort, std::string_view(aborted_).substr(0, 4096),
                    Deadline(Seconds(0)));
   } catch (const std::exception&) {
     // Nothing more can be done: the others will notice that we are gone.
@@ -181,10 +191,10 @@ std::string Rendezvous::aborted() {
   return aborted_;
 }
 
-std::vector<Descriptor> Rendezvous::take_sockets() && {
-  std::vector<Descriptor> sockets;
-  for (Peer& peer : peers_) sockets.push_back(std::move(peer.socket));
-  return sockets;
+std::vector<Connection> Rendezvous::take_connections() && {
+  std::vector<Connection> connections;
+  for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
+  return connections;
 }
 
 template <class E, class... Args>
@@ -198,7 +208,7 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, De
   const Credentials& own = options.credentials;
   check<UsageError>(own.size >= 1 && own.rank >= 0 && own.rank < own.size,
                     "[rendezvous] rank {} in a world of {}", own.rank, own.size);
-  std::vector<Descriptor> sockets(index(own.size));
+  std::vector<Connection> sockets(index(own.size));
   if (own.rank > 0) {
     sockets[0] = connect_to_rank(0, options.address, options, Deadline(options.timeout));
   } else if (own.size > 1) {

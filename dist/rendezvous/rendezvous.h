@@ -4,7 +4,7 @@
 /// the end of a process is noticed at once.
 ///
 ///     1   2   3
-///      \  |  /      how connections begin: handshake.h; what is sent over them: frames (socket.h)
+///      \  |  /      how connections begin: handshake.h; what is sent over them: frames.h
 ///        [ 0 ]
 ///
 /// Thread-safety: one Rendezvous belongs to one rank and is used by one thread at a time.
@@ -16,6 +16,7 @@
 
 #include "lockstep/dist/rendezvous/connect.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/frames.h"
 
 namespace lockstep::dist {
 
@@ -28,8 +29,8 @@ struct RendezvousOptions : ConnectOptions {
 
 class Rendezvous {
  public:
-  /// See join_rendezvous(). `sockets`: rank 0's with all others, by rank; the others' with rank 0.
-  Rendezvous(const RendezvousOptions& options, std::vector<Descriptor> sockets);
+  /// See join_rendezvous(). `connections`: rank 0's with all others, by rank; the others' with rank 0.
+  Rendezvous(const RendezvousOptions& options, std::vector<Connection> connections);
 
   int rank() const { return options_.credentials.rank; }
   int size() const { return options_.credentials.size; }
@@ -66,14 +67,15 @@ class Rendezvous {
 
   /// Ends the rendezvous and hands over its connections, for another protocol of the caller. Only
   /// directly after an exchange: no frame is left in them that was read in part.
-  std::vector<Descriptor> take_sockets() &&;
+  std::vector<Connection> take_connections() &&;
 
  private:
   struct Peer {
-    Descriptor socket;  // empty: not connected
+    Connection connection;  // empty: not connected
     FrameReader reader{};
   };
 
+  bool read_frame(Peer& peer);
   void read_frames();
   void await_frames(std::string_view what);
   Frame take_frame(int peer, FrameKind kind, std::string_view what);

@@ -1,6 +1,6 @@
 #pragma once
-/// File descriptors, deadlines, and bytes and frames over sockets: as little as the rendezvous and
-/// the tcp transport need.
+/// File descriptors, deadlines, and bytes over sockets: as little as the rendezvous and the tcp
+/// transport need.
 ///
 /// Every socket here is non-blocking and closed on exec. Interrupted system calls are repeated. A
 /// peer that has vanished is a return value, never a signal.
@@ -96,54 +96,5 @@ bool wait_for(int socket, short events, const Deadline& deadline);
 enum class Transfer { done, timed_out, closed };
 Transfer send_all(int socket, std::span<const std::byte> bytes, const Deadline& deadline);
 Transfer receive_all(int socket, std::span<std::byte> bytes, const Deadline& deadline);
-
-/// A frame is length (u32, little-endian), kind (one byte), that many bytes; over a Unix socket it
-/// can carry a file descriptor. A length is checked before memory is allocated for it.
-enum class FrameKind : std::uint8_t {
-  gather = 'g',      ///< to rank 0: the name of the exchange, one rank's bytes
-  everything = 'e',  ///< from rank 0: all ranks' bytes
-  descriptor = 'd',  ///< from rank 0: the name of the exchange, with a file descriptor
-  abort = 'x',       ///< the sender gives up: its reason
-  stop = 's',        ///< between launchers: a rank has failed, end yours. No bytes
-  result = 'v',      ///< between launchers: how ranks have ended
-};
-
-struct Frame {
-  FrameKind kind{};
-  std::string body;
-  Descriptor descriptor;
-};
-
-constexpr std::size_t most_frame_bytes = std::size_t{16} << 20;
-
-/// Puts frames together from a non-blocking socket.
-class FrameReader {
- public:
-  enum class State { incomplete, complete, ended };
-
-  /// Takes what has arrived, up to the end of one frame. A complete frame stays until take().
-  /// Throws CommError for a frame that is longer than most_frame_bytes.
-  State read(int socket);
-  bool complete() const { return state_ == State::complete; }
-  bool ended() const { return state_ == State::ended; }
-  const Frame& peek() const { return frame_; }
-  Frame take();
-
- private:
-  std::ptrdiff_t receive(int socket, std::span<std::byte> bytes);
-
-  std::array<std::byte, 5> head_{};
-  std::size_t got_ = 0;  // bytes of head and body
-  State state_ = State::incomplete;
-  Frame frame_;
-};
-
-/// Sends one frame, and `descriptor` with it unless that is -1. Throws CommError if it is too long.
-Transfer send_frame(int socket, FrameKind kind, std::string_view body, const Deadline& deadline,
-                    int descriptor = -1);
-
-/// Several strings as one, and back. `unpack` throws CommError if `packed` is not what `pack` made.
-std::string pack(const std::vector<std::string>& parts);
-std::vector<std::string> unpack(std::string_view packed);
 
 }  // namespace lockstep::dist

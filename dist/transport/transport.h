@@ -7,7 +7,7 @@
 ///   threads     ring buffer in the process          anonymous pages of the process
 ///   shm         ring buffer in shared memory        a memfd that every rank maps
 ///   tcp         one non-blocking socket per pair,   none
-///               bytes with checksums
+///               bytes in sealed frames
 ///   simulated   bounded queue with virtual delays   pages of the process, on request
 ///
 /// Thread-safety: one Transport belongs to one rank and is used by one thread at a time.
@@ -40,7 +40,7 @@ class Transport {
   virtual bool has_shared_memory() const = 0;  ///< whether allocate() works
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.
-  /// The others must be given again, unchanged, by the next call: their checksum may be under way.
+  /// The others must be given again, unchanged, by the next call: their tag may be under way.
   /// Throws PeerError if the peer is gone or any rank has given up.
   virtual std::size_t send(int peer, std::span<const std::byte> bytes) = 0;
 

@@ -38,14 +38,14 @@ std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous)
 /// a free port, the rendezvous tells everybody the addresses, and the higher rank of a pair
 /// connects to the lower one. A stream ends only after all bytes sent through it have been
 /// received. The reason of a rank that gives up travels by the rendezvous. Bytes travel in frames
-/// with checksums (tcp/checked_stream.h).
+/// with tags (tcp/checked_stream.h).
 ///
 /// Throws CommError, with both ranks and the address, if a connection cannot be made within the
 /// rendezvous's timeout; PeerError if a rank is gone or gave up before.
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous);
 /// The same over connections that have been made, by rank; this rank's own is empty.
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous,
-                                         std::vector<Descriptor> sockets);
+                                         std::vector<Connection> connections);
 
 /// For a world over several machines ("shm+tcp"): streams to ranks of the same machine go through
 /// `inside`, all others through `between`. `between` reaches all ranks. `inside` reaches those of

@@ -167,8 +167,49 @@ TEST_CASE("nodes: a launcher is killed while they train") {
     CHECK(ended[1 - victim].code == 1);
     CHECK(contains(
         ended[1 - victim].err,
-        fmt::format("error: node {} is lost: the connection with its launcher has ended", victim)));
+        fmt::format("error: node {} (ranks {} to {}) is lost: the connection with its launcher has "
+                    "ended",
+                    victim, 2 * victim, 2 * victim + 1)));
     for (const auto& node : job.nodes) node->wait_for_empty_family();
+  }
+}
+
+TEST_CASE("nodes: a launcher is stopped while ranks work" * doctest::test_suite("slow")) {
+  for (const std::size_t victim : {0, 1}) {
+    CAPTURE(victim);
+    Launchers job({1, 2}, shell("echo ready; exec sleep 1000"), {"--timeout", "3"});
+    for (const auto& node : job.nodes) node->wait_for_output("ready");
+    kill(job.nodes[victim]->id(), SIGSTOP);
+    const std::string line =
+        fmt::format("error: node {} ({}) is lost: its launcher has told nothing for 3 s\n", victim,
+                    victim == 0 ? "rank 0" : "ranks 1 to 2");
+    const Ended other = job.nodes[1 - victim]->wait();
+    CHECK(other.code == 1);
+    CHECK(other.err == line);
+    CHECK(job.nodes[1 - victim]->family().empty());
+    kill(job.nodes[victim]->id(), SIGCONT);
+    CHECK(job.nodes[victim]->wait().code == 1);  // it finds the other gone, or its message
+    job.nodes[victim]->wait_for_empty_family();
+  }
+}
+
+TEST_CASE("nodes: launchers that are stopped together go on" * doctest::test_suite("slow")) {
+  Launchers job({1, 1}, shell("echo ready; sleep 9"), {"--timeout", "4"});
+  for (const auto& node : job.nodes) node->wait_for_output("ready");
+  for (const auto& node : job.nodes) kill(node->id(), SIGSTOP);
+  sleep(6);
+  for (const auto& node : job.nodes) kill(node->id(), SIGCONT);
+  job.expect(0, "");
+}
+
+TEST_CASE("nodes: replicas that differ between nodes alone fail the job") {
+  const std::string leave =
+      "printf 'replica 0000000000000001 %016x\\n' $GROUP_RANK > "
+      "/proc/self/fd/$LOCKSTEP_ERROR_FD";
+  Launchers job({2, 1}, shell(leave));
+  for (const Ended& ended : job.wait()) {
+    CHECK(ended.code == 1);
+    CHECK(ended.err.starts_with("error: rank 2 ended with another replica than ranks 0, 1: "));
   }
 }
 

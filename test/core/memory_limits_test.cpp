@@ -52,6 +52,37 @@ TEST_CASE("memory limits: the least of the machine's and of all cgroups' above t
   CHECK(available_memory(system.path()) == 600);
 }
 
+TEST_CASE("memory limits: cgroups v1, as a machine of 2019 and one with both versions show them") {
+  const std::string first =
+      "11:cpuset:/docker/ab\n10:memory:/docker/ab\n9:cpu,cpuacct:/docker/ab\n"
+      "1:name=systemd:/docker/ab\n";
+  const std::string joint = "3:cpu,memory:/docker/ab\n2:memory_not:/elsewhere\n";
+  for (const std::string& groups : {first, joint, first + "0::/system.slice/docker\n"}) {
+    CAPTURE(groups);
+    const System system;
+    const auto put = [&](const std::string& file, const std::string& text) {
+      system.put("sys/fs/cgroup/memory/" + file, text);
+    };
+    system.put("proc/meminfo", "MemAvailable:   7000 kB\n");
+    system.put("proc/self/cgroup", groups);
+    CHECK_FALSE(out_of_memory_kills(system.path()));
+    put("memory.limit_in_bytes", "9223372036854771712\n");  // none
+    put("memory.usage_in_bytes", "123456\n");
+    CHECK(available_memory(system.path()) == 7000 * 1024);
+    put("docker/memory.limit_in_bytes", "6000\n");
+    put("docker/memory.usage_in_bytes", "4000\n");
+    CHECK(available_memory(system.path()) == 2000);
+    put("docker/ab/memory.limit_in_bytes", "4000\n");
+    put("docker/ab/memory.usage_in_bytes", "3500\n");
+    put("docker/ab/memory.stat",
+        "cache 9\nactive_file 5\ninactive_file 6\ntotal_cache 9\n"
+        "total_active_file 30\ntotal_inactive_file 700\n");
+    CHECK(available_memory(system.path()) == 1230);
+    put("docker/ab/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+    CHECK(out_of_memory_kills(system.path()) == 2);
+  }
+}
+
 TEST_CASE("memory limits: this machine's") { CHECK(available_memory().value() > 0); }
 
 TEST_CASE("memory limits: what the kernel has killed") {

@@ -1,19 +1,14 @@
 // How the launchers of several machines come together, with threads in their place; what follows
 // when ranks have ended is in cli/nodes_test.cpp, with the real launchers.
 
-#include "lockstep/launch/nodes.h"
-
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <atomic>
-#include <functional>
 #include <set>
-#include <thread>
 
+#include "launch/nodes_support.h"
 #include "lockstep/dist/rendezvous/environment.h"
-#include "support/forked_ranks.h"
 
 namespace lockstep::launch {
 
@@ -24,38 +19,7 @@ namespace {
 using test::contains;
 using test::expect;
 
-NodesOptions options_for(const std::string& address, int node, int count, double timeout = 20) {
-  return {.count = count, .node = node, .rendezvous = address, .timeout = Seconds(timeout)};
-}
-
-/// Runs body(node) in threads and returns what each threw ("" if nothing).
-std::vector<std::string> run_nodes(int count, const std::function<void(int)>& body) {
-  std::vector<std::string> errors(index(count));
-  std::vector<std::jthread> threads;
-  for (int n = 0; n < count; ++n)
-    threads.emplace_back([&, n] {
-      try {
-        body(n);
-      } catch (const std::exception& error) {
-        errors[index(n)] = error.what();
-      }
-    });
-  threads.clear();  // joins
-  return errors;
-}
-
-/// Receives until this node has the job's result.
-JobResult await_result(Nodes& nodes) {
-  const Deadline deadline(Seconds(20));
-  while (!nodes.result()) {
-    expect(!deadline.passed(), "no result");
-    std::vector<pollfd> sources;
-    nodes.add_sources(sources);
-    ::poll(sources.data(), sources.size(), 10);
-    nodes.receive();
-  }
-  return *nodes.result();
-}
+using namespace testing;
 
 NodeCard card(int ranks, unsigned char nonce) {
   NodeCard result{.ranks = ranks, .host = "10.0.0.1", .rendezvous_port = 4000, .master_port = 5000};
@@ -200,79 +164,6 @@ TEST_CASE("nodes: the meeting, with and without a secret, and the end of a good 
       }
       CHECK(plans[0].token != Token{});
     }
-  }
-}
-
-TEST_CASE("nodes: the failure nearest to the cause is everybody's") {
-  const std::string address = test::free_address();
-  const JobResult consequence{1, "error: rank 0 lost its peer\n", Cause::consequence};
-  const JobResult killed{1, "error: rank 2 was killed\n", Cause::killed};
-  const JobResult quiet{3, "", Cause::failed};  // has said why itself
-  for (const int culprit : {0, 1, 2}) {
-    for (const JobResult& cause : {killed, quiet}) {
-      CAPTURE(culprit);
-      std::vector<JobResult> seen(3);
-      const auto errors = run_nodes(3, [&](int node) {
-        Nodes nodes(options_for(address, node, 3), 1);
-        nodes.report(node == culprit ? cause : consequence);
-        seen[index(node)] = await_result(nodes);
-        expect(nodes.stopping(), "node {} would not stop its ranks", node);
-      });
-      for (const std::string& error : errors) CHECK(error == "");
-      for (int n = 0; n < 3; ++n) {
-        CHECK(seen[index(n)].exit_code == cause.exit_code);
-        if (n == culprit || !cause.report.empty())
-          CHECK(seen[index(n)].report == cause.report);
-        else
-          CHECK(seen[index(n)].report ==
-                fmt::format("error: a rank on node {} failed with exit code 3 and said why\n",
-                            culprit));
-      }
-    }
-  }
-}
-
-TEST_CASE("nodes: a launcher that is gone") {
-  for (const int victim : {0, 1, 2}) {
-    CAPTURE(victim);
-    const std::string address = test::free_address();
-    std::vector<JobResult> seen(3);
-    const auto errors = run_nodes(3, [&](int node) {
-      Nodes nodes(options_for(address, node, 3), 1);
-      if (node == victim) return;
-      const Deadline deadline(Seconds(10));
-      while (!nodes.stopping()) {
-        expect(!deadline.passed(), "node {} does not notice", node);
-        nodes.receive();
-      }
-      nodes.report({1, "error: a consequence\n", Cause::consequence});
-      seen[index(node)] = await_result(nodes);
-    });
-    for (const std::string& error : errors) CHECK(error == "");
-    for (int n = 0; n < 3; ++n)
-      if (n != victim)
-        CHECK(seen[index(n)].report ==
-              fmt::format("error: node {} is lost: the connection with its launcher has ended\n",
-                          victim));
-  }
-}
-
-TEST_CASE("nodes: a launcher that leaves early says why") {
-  for (const int leaver : {0, 1}) {
-    CAPTURE(leaver);
-    const std::string address = test::free_address();
-    const JobResult reason{1, "error: no such program\n", Cause::failed};
-    JobResult seen;
-    const auto errors = run_nodes(2, [&](int node) {
-      Nodes nodes(options_for(address, node, 2), 1);
-      if (node == leaver) return nodes.leave(reason);
-      const Deadline deadline(Seconds(10));
-      while (!nodes.stopping() && !deadline.passed()) nodes.receive();
-      nodes.report({1, "error: told to stop\n", Cause::stopped});
-      seen = await_result(nodes);
-    });
-    for (const std::string& error : errors) CHECK(error == "");
-    CHECK(seen.report == reason.report);
   }
 }
 

@@ -24,7 +24,7 @@ std::vector<std::string> exchange_addresses(Rendezvous& rendezvous, const std::s
 
 /// A connection with every other rank, by rank. A rank first connects to all lower ranks, in order,
 /// and then accepts all higher ones: so the ranks are admitted one after the other.
-std::vector<Descriptor> connect_all(Rendezvous& rendezvous) {
+std::vector<Connection> connect_all(Rendezvous& rendezvous) {
   ConnectOptions options{.credentials = rendezvous.credentials(),
                          .timeout = rendezvous.timeout(),
                          .purpose = Purpose::mesh,
@@ -40,10 +40,10 @@ std::vector<Descriptor> connect_all(Rendezvous& rendezvous) {
   check_reachable(endpoints, rendezvous.rank());
 
   const Deadline deadline(options.timeout);
-  std::vector<Descriptor> lower;
+  std::vector<Connection> lower;
   for (int peer = 0; peer < rendezvous.rank(); ++peer)
     lower.push_back(connect_to_rank(peer, endpoints[index(peer)], options, deadline));
-  std::vector<Descriptor> sockets =
+  std::vector<Connection> sockets =
       accept_higher_ranks(std::move(listener), here, options, deadline);
   std::ranges::move(lower, sockets.begin());
   return sockets;
@@ -58,8 +58,8 @@ void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
     check<PeerError>(std::ranges::count(ranks, rank) == 0, "rank {} is gone", rank);
 }
 
-std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous) {
-  if (rendezvous.size() == 1) return std::vector<Descriptor>(1);
+std::vector<Connection> connect_mesh(Rendezvous& rendezvous) {
+  if (rendezvous.size() == 1) return std::vector<Connection>(1);
   try {
     return connect_all(rendezvous);
   } catch (const Error& error) {

@@ -12,7 +12,7 @@ namespace lockstep::dist {
 
 /// This rank's connections, by rank; its own stays empty. Collective. Throws what tcp_transport()
 /// throws. A failure is told to all ranks.
-std::vector<Descriptor> connect_mesh(Rendezvous& rendezvous);
+std::vector<Connection> connect_mesh(Rendezvous& rendezvous);
 
 /// Throws PeerError if any rank gave up, or if one of `ranks` is gone.
 void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks);

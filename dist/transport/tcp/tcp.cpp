@@ -25,11 +25,11 @@ void explain_loss(Rendezvous& rendezvous, int peer, const Deadline& patience) {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(std::shared_ptr<Rendezvous> rendezvous, std::vector<Descriptor> sockets)
+  TcpTransport(std::shared_ptr<Rendezvous> rendezvous, std::vector<Connection> connections)
       : rendezvous_(std::move(rendezvous)) {
-    for (Descriptor& socket : sockets) {
-      if (socket) send_without_delay(socket.get());
-      links_.push_back({CheckedStream(std::move(socket)), 0});
+    for (Connection& connection : connections) {
+      if (connection) send_without_delay(connection.get());
+      links_.push_back({CheckedStream(std::move(connection)), 0});
     }
     entries_.reserve(links_.size());
   }
@@ -135,13 +135,13 @@ void TcpTransport::abort(std::string_view reason) noexcept {
 }  // namespace
 
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous) {
-  std::vector<Descriptor> sockets = connect_mesh(*rendezvous);
-  return tcp_transport(std::move(rendezvous), std::move(sockets));
+  std::vector<Connection> connections = connect_mesh(*rendezvous);
+  return tcp_transport(std::move(rendezvous), std::move(connections));
 }
 
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> rendezvous,
-                                         std::vector<Descriptor> sockets) {
-  return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(sockets));
+                                         std::vector<Connection> connections) {
+  return std::make_unique<TcpTransport>(std::move(rendezvous), std::move(connections));
 }
 
 }  // namespace lockstep::dist

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "lockstep/dist/transport/tcp/checked_stream.h"
 #include "lockstep/dist/transport/tcp/mesh.h"
 #include "lockstep/dist/transport/wait_board.h"
 
@@ -8,25 +9,25 @@ namespace {
 
 /// Notes as they lie in memory: the ranks of a world share a byte order. They are few, so that they
 /// fit into the buffers of the kernel while a rank does not read them. If they do not, a note is
-/// left out; a later one says the same.
+/// left out; a later one says the same. A peer whose notes were changed on the way tells no more.
 class TcpWaitBoard final : public WaitBoard {
  public:
-  TcpWaitBoard(int rank, std::vector<Descriptor> sockets)
-      : WaitBoard(rank, static_cast<int>(sockets.size())) {
-    for (Descriptor& socket : sockets) {
-      if (socket) send_without_delay(socket.get());
-      links_.push_back({.socket = std::move(socket)});
+  TcpWaitBoard(int rank, std::vector<Connection> connections)
+      : WaitBoard(rank, static_cast<int>(connections.size())) {
+    for (Connection& connection : connections) {
+      if (connection) send_without_delay(connection.get());
+      links_.push_back({.stream = CheckedStream(std::move(connection))});
     }
   }
 
   WaitNote of(int rank) noexcept override {
     Link& link = links_[index(rank)];
-    while (link.socket) {
+    while (link.stream.socket()) {
       const auto bytes = std::as_writable_bytes(std::span(&link.arriving, 1));
-      const std::ptrdiff_t count = receive_some(link.socket.get(), bytes.subspan(link.arrived));
-      if (count == peer_closed) link.socket.close();
-      if (count <= 0) break;
-      link.arrived += static_cast<std::size_t>(count);
+      const std::size_t count =
+          moved(link, [&] { return link.stream.receive(bytes.subspan(link.arrived)); });
+      if (count == 0) break;
+      link.arrived += count;
       if (link.arrived < bytes.size()) continue;
       link.newest = link.arriving;
       link.arrived = 0;
@@ -36,7 +37,7 @@ class TcpWaitBoard final : public WaitBoard {
 
  private:
   struct Link {
-    Descriptor socket{};
+    CheckedStream stream;
     WaitNote newest{}, arriving{}, leaving{};
     std::size_t arrived = 0, left = sizeof(WaitNote);  // bytes of these two
   };
@@ -45,7 +46,7 @@ class TcpWaitBoard final : public WaitBoard {
     for (int peer = 0; peer < size(); ++peer) {
       of(peer);  // makes room for theirs
       Link& link = links_[index(peer)];
-      if (!link.socket || !push(link)) continue;
+      if (!link.stream.socket() || !push(link)) continue;
       link.leaving = note;
       link.left = 0;
       push(link);
@@ -55,10 +56,19 @@ class TcpWaitBoard final : public WaitBoard {
   /// Sends the rest of the note that is leaving. True if nothing of it remains.
   static bool push(Link& link) noexcept {
     const auto bytes = std::as_bytes(std::span(&link.leaving, 1)).subspan(link.left);
-    const std::ptrdiff_t count = send_some(link.socket.get(), bytes);
-    if (count == peer_closed) link.socket.close();
-    if (count > 0) link.left += static_cast<std::size_t>(count);
+    link.left += moved(link, [&] { return link.stream.send(bytes); });
     return link.left == sizeof(WaitNote);
+  }
+
+  /// What `move` returns. The link is closed if the peer is gone, or what it sent was changed.
+  static std::size_t moved(Link& link, const auto& move) noexcept {
+    try {
+      const std::ptrdiff_t count = move();
+      if (count != peer_closed) return static_cast<std::size_t>(count);
+    } catch (const Error&) {
+    }
+    link.stream.close();
+    return 0;
   }
 
   std::vector<Link> links_;  // by rank
@@ -67,8 +77,7 @@ class TcpWaitBoard final : public WaitBoard {
 }  // namespace
 
 std::shared_ptr<WaitBoard> tcp_wait_board(Rendezvous& rendezvous) {
-  std::vector<Descriptor> sockets = connect_mesh(rendezvous);
-  return std::make_shared<TcpWaitBoard>(rendezvous.rank(), std::move(sockets));
+  return std::make_shared<TcpWaitBoard>(rendezvous.rank(), connect_mesh(rendezvous));
 }
 
 }  // namespace lockstep::dist

@@ -77,8 +77,8 @@ TEST_CASE("handshake: a proof is good for one connection, and gives the token aw
   std::thread initiator([&] {
     const Endpoint here{{}, "127.0.0.1", local_port(between.get())};
     std::string why;
-    const Descriptor socket = send_hello(here, own, Purpose::rendezvous, soon(), why);
-    reply = authenticate(socket.get(), own, Purpose::rendezvous, soon()).kind;
+    Connection connection{send_hello(here, own, Purpose::rendezvous, soon(), why)};
+    reply = authenticate(connection, own, Purpose::rendezvous, soon()).kind;
   });
   Descriptor inner;
   while (!(inner = accept_from(between.get()))) std::this_thread::yield();
@@ -100,25 +100,25 @@ TEST_CASE("handshake: many connections at once, more than handshakes run at a ti
   Descriptor listener = listen_on(Endpoint::parse("127.0.0.1:0"));
   const Endpoint there{{}, "127.0.0.1", local_port(listener.get())};
   constexpr int initiators = 150;
-  std::vector<Descriptor> sockets;
+  std::vector<Connection> connections;
   for (int i = 0; i < initiators; ++i) {
     std::string why;
-    sockets.push_back(send_hello(there, own, Purpose::rendezvous, soon(), why));
+    connections.push_back({send_hello(there, own, Purpose::rendezvous, soon(), why)});
   }
   // On a slow machine a handshake may end because a newer one came: its initiator then tries again.
   const Deadline deadline(Seconds(60));
   std::atomic<int> accepted{0}, other_replies{0};
   std::vector<std::jthread> threads;
-  for (Descriptor& socket : sockets)
+  for (Connection& connection : connections)
     threads.emplace_back([&] {
       while (!deadline.passed()) {
-        switch (authenticate(socket.get(), own, Purpose::rendezvous, deadline).kind) {
+        switch (authenticate(connection, own, Purpose::rendezvous, deadline).kind) {
           case Reply::Kind::accepted: ++accepted; return;
           case Reply::Kind::closed: break;
           default: ++other_replies; return;
         }
         std::string why;
-        socket = send_hello(there, own, Purpose::rendezvous, deadline, why);
+        connection.socket = send_hello(there, own, Purpose::rendezvous, deadline, why);
       }
     });
   Acceptor acceptor(std::move(listener), own, Purpose::rendezvous);

@@ -168,7 +168,7 @@ TEST_CASE("rendezvous: another protocol version") {
     std::string hello = "Lockstep" + std::string("\x63\0\0\0\x01\0\0\0", 8) +
                         std::string(reinterpret_cast<const char*>(&job), 8) +
                         std::string("\x01\0\0\0\x02\0\0\0", 8);
-    const Descriptor socket = stranger(address);
+    Descriptor socket = stranger(address);
     write_text(socket, hello);
     std::array<std::byte, 48> challenge;
     const Deadline deadline(Seconds(10));
@@ -180,11 +180,77 @@ TEST_CASE("rendezvous: another protocol version") {
     send_all(socket.get(), code, deadline);
     Token welcome;
     expect(receive_all(socket.get(), welcome, deadline) == Transfer::done, "not welcome");
-    throw Error(read_admission(socket.get(), deadline).refusal);
+    Connection connection{std::move(socket)};
+    connection.receiving = KeyStream(hmac(token_of(7), "frames of the acceptor",
+                                          {std::as_bytes(std::span(hello)), challenge, nonce}));
+    throw Error(read_admission(connection, deadline).refusal);
   });
   for (const std::string& error : errors) {
     CHECK(contains(error, "version 99"));
     CHECK(contains(error, fmt::format("version {}", protocol_version)));
+  }
+}
+
+TEST_CASE("rendezvous: rank 0 speaks another protocol version") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  const Descriptor listener = listen_on(Endpoint::parse(address));
+  const auto errors = run_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      join_rendezvous(options_for(address, 1, 2));
+      return;
+    }
+    Descriptor socket;
+    while (!(socket = accept_from(listener.get()))) std::this_thread::yield();
+    const Deadline deadline(Seconds(10));
+    std::array<std::byte, 32> hello;
+    std::array<std::byte, 64> proof;
+    receive_all(socket.get(), hello, deadline);
+    const std::string challenge =
+        "Lockstep" + std::string("\x63\0\0\0\0\0\0\0", 8) + std::string(32, 'n');
+    write_text(socket, challenge);
+    receive_all(socket.get(), proof, deadline);
+    const Token welcome =
+        hmac(token_of(7), "acceptor",
+             {hello, std::as_bytes(std::span(challenge)), std::span(proof).first(32)});
+    send_all(socket.get(), welcome, deadline);
+  });
+  CHECK(contains(errors[1],
+                 "speaks protocol version 99, not version " + std::to_string(protocol_version)));
+}
+
+TEST_CASE("rendezvous: another job's rank is turned away, whatever its version") {
+  // Both jobs have no secret, as under mpirun: their proofs are right.
+  for (const char version : {1, 3, 4, 99}) {
+    CAPTURE(static_cast<int>(version));
+    const std::string address = test::free_address();
+    bool closed = false;
+    const auto errors = run_ranks(3, [&](int rank) {
+      RendezvousOptions options = options_for(address, rank, 2);
+      options.credentials.token = {};
+      if (rank == 0) return exchange(*join_rendezvous(options));
+      if (rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        return exchange(*join_rendezvous(options));
+      }
+      const std::uint64_t job = fnv1a("other job");
+      const std::string hello = "Lockstep" + std::string({version, 0, 0, 0, 1, 0, 0, 0}) +
+                                std::string(reinterpret_cast<const char*>(&job), 8) +
+                                std::string("\x01\0\0\0\x02\0\0\0", 8);
+      const Descriptor socket = stranger(address);
+      const Deadline deadline(Seconds(10));
+      write_text(socket, hello);
+      std::array<std::byte, 48> challenge;
+      receive_all(socket.get(), challenge, deadline);
+      const Token nonce = token_of(3);
+      send_all(socket.get(), nonce, deadline);
+      send_all(socket.get(),
+               hmac(Token{}, "initiator", {std::as_bytes(std::span(hello)), challenge, nonce}),
+               deadline);
+      closed = gets_closed(socket, 4);
+    });
+    for (const std::string& error : errors) CHECK(error == "");
+    CHECK(closed);
   }
 }
 

@@ -16,16 +16,16 @@ namespace {
 using namespace testing;
 
 /// A rank that has authenticated itself and waits to be admitted.
-Descriptor wait_for_admission(const std::string& address, const Credentials& own) {
+Connection wait_for_admission(const std::string& address, const Credentials& own) {
   std::string why;
   const Deadline deadline(Seconds(10));
-  Descriptor socket;
-  while (!socket)
-    socket = send_hello(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
-  expect(
-      authenticate(socket.get(), own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
-      "rank {} is not accepted", own.rank);
-  return socket;
+  Connection connection;
+  while (!connection)
+    connection.socket =
+        send_hello(Endpoint::parse(address), own, Purpose::rendezvous, deadline, why);
+  expect(authenticate(connection, own, Purpose::rendezvous, deadline).kind == Reply::Kind::accepted,
+         "rank {} is not accepted", own.rank);
+  return connection;
 }
 
 /// Rank `victim` was killed; the others must say so, or at least rank 0 must.
@@ -142,7 +142,7 @@ TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("sl
     for (const int victim : {1, 2}) {
       const auto outcomes = test::run_processes(3, [&](int rank) {
         if (rank == victim) {
-          const Descriptor socket =
+          const Connection connection =
               wait_for_admission(address, options_for(address, rank, 3).credentials);
           ::usleep(50'000);
           ::raise(SIGKILL);
@@ -157,7 +157,7 @@ TEST_CASE("rendezvous: a rank is killed while joining" * doctest::test_suite("sl
   SUBCASE("another, while one waits to be admitted: the others fail in consequence") {
     const auto outcomes = test::run_processes(3, [&](int rank) {  // nobody is rank 3
       if (rank == 1) {
-        const Descriptor socket =
+        const Connection connection =
             wait_for_admission(address, options_for(address, 1, 4).credentials);
         ::usleep(500'000);
         ::raise(SIGKILL);

@@ -26,6 +26,8 @@ TEST_CASE("rendezvous: endpoints") {
   CHECK_THROWS_AS(listen_on(Endpoint::parse("unix:/tmp/" + std::string(200, 'x'))), CommError);
 }
 
+Deadline in_a_second() { return Deadline(Seconds(1)); }
+
 TEST_CASE("rendezvous: frames") {
   CHECK(unpack(pack({"", "a", "bcd"})) == std::vector<std::string>{"", "a", "bcd"});
   CHECK(unpack("").empty());
@@ -35,33 +37,63 @@ TEST_CASE("rendezvous: frames") {
 
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-  const Descriptor a(ends[0]);
-  Descriptor b(ends[1]);
+  Connection a{Descriptor(ends[0])}, b{Descriptor(ends[1])}, sent{};  // sent: to look at bytes
   FrameReader reader;
-  CHECK(reader.read(a.get()) == FrameReader::State::incomplete);
-  const std::string whole("\x03\0\0\0gxyz", 8);
+  CHECK(reader.read(a) == FrameReader::State::incomplete);
+  int others[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, others) == 0);
+  sent.socket = Descriptor(others[0]);
+  const Descriptor out(others[1]);
+  send_frame(sent, FrameKind::gather, "xyz", in_a_second());
+  std::string whole(100, '\0');
+  whole.resize(static_cast<std::size_t>(::read(out.get(), whole.data(), whole.size())));
+  REQUIRE(whole.size() == 5 + 16 + 3 + 16);
+  CHECK(whole.starts_with(std::string("\x03\0\0\0g", 5)));
   for (std::size_t i = 0; i < whole.size(); ++i) {  // byte by byte
     REQUIRE(::write(b.get(), &whole[i], 1) == 1);
-    CHECK(reader.read(a.get()) ==
+    CHECK(reader.read(a) ==
           (i + 1 == whole.size() ? FrameReader::State::complete : FrameReader::State::incomplete));
   }
   CHECK(reader.take().body == "xyz");
-  send_frame(b.get(), FrameKind::abort, "", Deadline(Seconds(1)));  // an empty body
-  CHECK(reader.read(a.get()) == FrameReader::State::complete);
-  CHECK(reader.take().kind == FrameKind::abort);
+  b.sending.next(), b.sending.next();  // those of the frame that was written by hand
+  SUBCASE("an empty body") {
+    send_frame(b, FrameKind::abort, "", in_a_second());
+    CHECK(reader.read(a) == FrameReader::State::complete);
+    CHECK(reader.take().kind == FrameKind::abort);
+  }
   SUBCASE("a length beyond the limit is refused before anything is allocated") {
-    for (const char* head : {"\xff\xff\xff\xffg", "\x01\0\0\x01g"}) {
+    for (const char* told : {"\xff\xff\xff\xffg", "\x01\0\0\x01g"}) {
       FrameReader other;
-      REQUIRE(::write(b.get(), head, 5) == 5);
-      CHECK_THROWS_AS(other.read(a.get()), CommError);
+      const Tag tag = seal(b.sending.next(), std::as_bytes(std::span(told, 5)));
+      REQUIRE(::write(b.get(), told, 5) == 5);
+      REQUIRE(::write(b.get(), tag.data(), tag.size()) == 16);
+      CHECK_THROWS_WITH_AS(other.read(a), doctest::Contains("at most 16777216"), CommError);
     }
-    CHECK_THROWS_AS(send_frame(b.get(), FrameKind::gather, std::string(most_frame_bytes + 1, 'x'),
-                               Deadline(Seconds(1))),
-                    CommError);
+    CHECK_THROWS_AS(
+        send_frame(b, FrameKind::gather, std::string(most_frame_bytes + 1, 'x'), in_a_second()),
+        CommError);
+  }
+  SUBCASE("a flipped bit anywhere") {
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      std::string bad = whole;
+      bad[at] = static_cast<char>(bad[at] ^ 1);
+      Connection from{Descriptor(::dup(a.get()))};
+      FrameReader other;
+      REQUIRE(::write(b.get(), bad.data(), bad.size()) == std::ssize(bad));
+      CHECK_THROWS_WITH_AS(other.read(from), doctest::Contains("changed on the way"), CommError);
+      CHECK(other.ended());
+      std::array<std::byte, 100> rest;
+      while (receive_some(a.get(), rest) > 0) {
+      }
+    }
+  }
+  SUBCASE("a frame that is sent once more") {
+    REQUIRE(::write(b.get(), whole.data(), whole.size()) == std::ssize(whole));
+    CHECK_THROWS_WITH_AS(reader.read(a), doctest::Contains("changed on the way"), CommError);
   }
   SUBCASE("the end") {
-    b.close();
-    CHECK(reader.read(a.get()) == FrameReader::State::ended);
+    b.socket.close();
+    CHECK(reader.read(a) == FrameReader::State::ended);
   }
 }
 

@@ -53,13 +53,13 @@ Token token_from(const std::string& given) {
   return hmac(Token{}, "mesh", {std::as_bytes(std::span(given)).first(32)});
 }
 
-std::pair<Descriptor, Reply::Kind> try_handshake(const Endpoint& address, const Credentials& own,
+std::pair<Connection, Reply::Kind> try_handshake(const Endpoint& address, const Credentials& own,
                                                  Purpose purpose) {
   const Deadline deadline(Seconds(5));
   std::string why;
-  Descriptor socket = send_hello(address, own, purpose, deadline, why);
-  const Reply reply = authenticate(socket.get(), own, purpose, deadline);
-  return {std::move(socket), reply.kind};
+  Connection connection{send_hello(address, own, purpose, deadline, why)};
+  const Reply reply = authenticate(connection, own, purpose, deadline);
+  return {std::move(connection), reply.kind};
 }
 
 TEST_CASE("tcp: nobody listens") {
@@ -117,7 +117,7 @@ TEST_CASE("tcp: nobody connects, strangers do") {
 
 TEST_CASE("tcp: who has the token is accepted") {  // the control of the case above
   const auto errors = run_ranks(2, 5, [](const std::shared_ptr<Rendezvous>& rendezvous) {
-    Descriptor peer;
+    Connection peer;
     if (rendezvous->rank() == 0) {
       const auto transport = tcp_transport(rendezvous);
       std::byte byte{};

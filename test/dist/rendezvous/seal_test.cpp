@@ -1,0 +1,60 @@
+#include "lockstep/dist/rendezvous/seal.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+namespace lockstep::dist {
+namespace {
+
+std::span<const std::byte> bytes_in(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+TEST_CASE("seal: Poly1305, the example of RFC 8439, section 2.5.2") {
+  constexpr std::array<unsigned char, 32> numbers{0x85, 0xd6, 0xbe, 0x78, 0x57, 0x55, 0x6d, 0x33,
+                                                  0x7f, 0x44, 0x52, 0xfe, 0x42, 0xd5, 0x06, 0xa8,
+                                                  0x01, 0x03, 0x80, 0x8a, 0xfb, 0x0d, 0xb2, 0xfd,
+                                                  0x4a, 0xbf, 0xf6, 0xaf, 0x41, 0x49, 0xf5, 0x1b};
+  Token key;
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = std::byte{numbers[i]};
+  const std::string_view text = "Cryptographic Forum Research Group";
+  CHECK(hex(seal(key, bytes_in(text))) == "a8061dc1305136c6c22b8baf0c0127a9");
+  Sealer sealer;
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {  // in pieces
+    sealer.begin(key);
+    sealer.add(bytes_in(text.substr(0, cut)));
+    sealer.add(bytes_in(text.substr(cut)));
+    CHECK(hex(sealer.tag()) == "a8061dc1305136c6c22b8baf0c0127a9");
+  }
+}
+
+TEST_CASE("seal: keys are ChaCha20's, the first two of RFC 8439, appendix A.1 (key 0)") {
+  KeyStream keys;  // block 0 of the nonce 0 has 64 bytes
+  const Token first = keys.next(), second = keys.next();
+  const auto half = [](const Token& key, std::size_t at) {
+    Tag tag;
+    std::copy_n(key.begin() + static_cast<std::ptrdiff_t>(at), tag.size(), tag.begin());
+    return hex(tag);
+  };
+  CHECK(half(first, 0) == "76b8e0ada0f13d90405d6ae55386bd28");
+  CHECK(half(first, 16) == "bdd219b8a08ded1aa836efcc8b770dc7");
+  CHECK(half(second, 0) == "da41597c5157488d7724e03fb8d84a37");
+  CHECK(half(second, 16) == "6a43b8f41518a11cc387b669b2ee6586");
+}
+
+TEST_CASE("seal: no key comes twice, and another key gives others") {
+  Token other{};
+  other[31] = std::byte{1};
+  KeyStream one, same_as_one, two(other);
+  std::set<Token> seen;
+  for (int i = 0; i < 1000; ++i) {
+    const Token key = one.next();
+    CHECK(key == same_as_one.next());
+    CHECK(seen.insert(key).second);
+    CHECK(seen.insert(two.next()).second);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::dist

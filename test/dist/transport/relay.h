@@ -1,0 +1,69 @@
+#pragma once
+/// Somebody between two ranks who passes their bytes on, and changes some.
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/dist/rendezvous/seal.h"
+
+namespace lockstep::dist::testing {
+
+struct SocketPair {
+  Descriptor one, two;
+};
+inline SocketPair connected_pair() {
+  int ends[2];
+  checked(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), "connect");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// Passes on all bytes from one socket to the other until the first ends, with one bit flipped: the
+/// lowest of byte number `at`.
+inline void pass_on(int from, int to, std::size_t at = ~std::size_t{0}) {
+  std::array<std::byte, 8192> bytes;
+  std::size_t before = 0;
+  const Deadline deadline(Seconds(20));
+  while (wait_for(from, POLLIN, deadline)) {
+    const std::ptrdiff_t got = receive_some(from, bytes);
+    if (got == peer_closed) break;
+    const auto count = static_cast<std::size_t>(got);
+    if (at >= before && at < before + count) bytes[at - before] ^= std::byte{1};
+    before += count;
+    if (send_all(to, std::span(bytes).first(count), deadline) != Transfer::done) break;
+  }
+  ::shutdown(to, SHUT_WR);
+}
+
+using Bytes = std::vector<std::byte>;
+constexpr std::size_t frame_head = 36;  // of a CheckedStream: length, tag of the bytes, own tag
+
+/// Passes on whole frames of a CheckedStream: `change` makes of frame number n what is sent in its
+/// place.
+inline void pass_on_frames(int from, int to,
+                           const std::function<Bytes(std::size_t n, const Bytes& frame)>& change) {
+  const Deadline deadline(Seconds(20));
+  for (std::size_t n = 0;; ++n) {
+    Bytes frame(frame_head);
+    if (receive_all(from, frame, deadline) != Transfer::done) break;
+    std::uint32_t length = 0;
+    std::memcpy(&length, frame.data(), sizeof length);
+    frame.resize(frame_head + length);
+    if (receive_all(from, std::span(frame).subspan(frame_head), deadline) != Transfer::done) break;
+    if (send_all(to, change(n, frame), deadline) != Transfer::done) break;
+  }
+  ::shutdown(to, SHUT_WR);
+}
+
+/// Makes both tags of a frame anew, with the next two keys.
+inline void seal_again(Bytes& frame, KeyStream& keys) {
+  const Token head_key = keys.next();
+  const Tag tag = seal(keys.next(), std::span(frame).subspan(frame_head));
+  std::memcpy(frame.data() + 4, tag.data(), tag.size());
+  const Tag own = seal(head_key, std::span(frame).first(4 + sizeof tag));
+  std::memcpy(frame.data() + 4 + sizeof tag, own.data(), own.size());
+}
+
+}  // namespace lockstep::dist::testing
