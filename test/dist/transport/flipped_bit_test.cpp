@@ -1,58 +1,31 @@
 // A bit that changes on the way is noticed by the rank that receives it.
 
 #include <doctest/doctest.h>
-#include <poll.h>
-#include <sys/socket.h>
 
-#include <thread>
+#include <array>
 
 #include "dist/collectives/exercise.h"
 #include "dist/rendezvous/rendezvous_support.h"
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/transport/tcp/checked_stream.h"
 #include "lockstep/dist/transport/transports.h"
+#include "support/bad_cable.h"
 
 namespace lockstep::dist {
 namespace {
 
-struct Pair {
-  Descriptor one, two;
-};
-Pair connected_pair() {
-  int ends[2];
-  checked(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), "connect");
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-/// Passes on all bytes from one socket to the other until the first ends, with one bit flipped: the
-/// lowest of byte number `at`.
-void pass_on(int from, int to, std::size_t at) {
-  std::array<std::byte, 8192> bytes;
-  std::size_t before = 0;
-  const Deadline deadline(Seconds(20));
-  while (wait_for(from, POLLIN, deadline)) {
-    const std::ptrdiff_t got = receive_some(from, bytes);
-    if (got == peer_closed) break;
-    const auto count = static_cast<std::size_t>(got);
-    if (at >= before && at < before + count) bytes[at - before] ^= std::byte{1};
-    before += count;
-    if (send_all(to, std::span(bytes).first(count), deadline) != Transfer::done) break;
-  }
-  ::shutdown(to, SHUT_WR);
-}
+using test::connected_pair;
 
 /// What the two ranks throw that add up `count` elements over a connection on which the byte number
 /// `at` from rank 0 to rank 1 is changed.
 std::vector<std::string> add_over_bad_cable(std::int64_t count, std::size_t at) {
-  Pair near = connected_pair(), far = connected_pair();  // rank 0 - cable - rank 1
-  std::jthread there([&] { pass_on(near.two.get(), far.one.get(), at); });
-  std::jthread back([&] { pass_on(far.one.get(), near.two.get(), ~std::size_t{0}); });
+  test::BadCable cable(at);  // rank 0 - cable - rank 1
   const test::TemporaryFolder folder;
   const std::string address = "unix:" + folder / "rendezvous";
-  std::array<Descriptor*, 2> ends{&near.one, &far.two};
+  std::array<Descriptor, 2> ends{cable.take_near(), cable.take_far()};
   return testing::run_ranks(2, [&](int rank) {
     std::vector<Descriptor> sockets(2);
-    sockets[index(1 - rank)] = std::move(*ends[index(rank)]);
+    sockets[index(1 - rank)] = std::move(ends[index(rank)]);
     auto transport =
         tcp_transport(join_rendezvous(testing::options_for(address, rank, 2)), std::move(sockets));
     HostCommunicator comm(std::move(transport), {Algorithm::ring, Seconds(20)});
@@ -81,7 +54,7 @@ TEST_CASE("flipped bit: the receiver names the sender and the call, wherever it 
 }
 
 TEST_CASE("checked stream: any sizes on both sides") {
-  Pair sockets = connected_pair();
+  test::SocketPair sockets = connected_pair();
   CheckedStream writer(std::move(sockets.one)), reader(std::move(sockets.two));
   std::vector<std::byte> sent(3'000'000), got(sent.size());
   for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 31 + i / 251);
