@@ -56,7 +56,7 @@ void take(std::vector<AcceptedPeer> peers, std::vector<Descriptor>& sockets,
 }
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
-bool await_admission(int socket, const std::string& me, const Endpoint& where,
+bool await_admission(int socket, int peer, const std::string& me, const Endpoint& where,
                      const ConnectOptions& options, const Deadline& acceptor_waits) {
   // One second more than the acceptor waits: it knows who is missing, and will say it.
   const Deadline deadline(acceptor_waits.left() + Seconds(1));
@@ -67,8 +67,8 @@ bool await_admission(int socket, const std::string& me, const Endpoint& where,
   check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
   check<CommError>(reply.kind != not_authentic,
                    "{}: what answers at {} does not belong to this job", me, where.text());
-  check<CommError>(reply.kind != timed_out, "{}: no answer from {} within {:g} s", me, where.text(),
-                   options.timeout.count());
+  check<CommError>(reply.kind != timed_out, "{}: no answer from {} {} at {} within {:g} s", me,
+                   options.members, peer, where.text(), options.timeout.count());
   return reply.kind == accepted;
 }
 
@@ -131,7 +131,7 @@ Descriptor connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     }
     if (socket) {
       reached = true;
-      if (await_admission(socket.get(), me, where, options, deadline)) return socket;
+      if (await_admission(socket.get(), peer, me, where, options, deadline)) return socket;
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }
