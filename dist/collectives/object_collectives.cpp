@@ -13,8 +13,8 @@ std::string next_line(std::istringstream& text) {
   return std::getline(text, line) ? line : "nothing";
 }
 
-/// All ranks are about to throw the same. None ends before all have come here: else a slow one would
-/// report that the others have ended.
+/// All ranks are about to throw the same. None ends before all have come here: else a slow one
+/// would report that another has ended.
 void meet_before_error(Communicator& communicator, std::string_view what) {
   try {
     communicator.barrier(what).wait();
