@@ -13,6 +13,15 @@ std::string next_line(std::istringstream& text) {
   return std::getline(text, line) ? line : "nothing";
 }
 
+/// All ranks are about to throw the same. None ends before all have come here: else a slow one
+/// would report that another has ended.
+void meet_before_error(Communicator& communicator, std::string_view what) {
+  try {
+    communicator.barrier(what).wait();
+  } catch (const PeerError&) {
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> gather_text(Communicator& communicator, std::string_view text,
@@ -44,11 +53,7 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
     std::string mine = next_line(ours), other = next_line(theirs);
     std::size_t item = 0;
     for (; mine == other && ours; ++item) mine = next_line(ours), other = next_line(theirs);
-    // Every rank reports the difference: none ends before all have come here.
-    try {
-      communicator.barrier("difference found").wait();
-    } catch (const PeerError&) {
-    }
+    meet_before_error(communicator, "difference found");
     fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
                      what, r, item, mine, other, r);
   }
@@ -66,6 +71,7 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
   // Rank 0 comes when it is done. It waits for the others only as long as for any collective.
   const auto patience = communicator.rank() == 0 ? std::nullopt : std::optional(timeout);
   message = gather_text(communicator, message, "on_rank0", patience)[0];
+  if (!message.empty()) meet_before_error(communicator, "rank 0 failed");
   if (error) std::rethrow_exception(error);
   check<StateError>(message.empty(), "[on_rank0] rank 0 failed: {}", message);
 }

@@ -77,7 +77,7 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
     if (round >= untimed || !spins(round)) {
       const Seconds time = now();
       start = start.value_or(time);
-      const Seconds idle = watch_.look(time);
+      const Seconds idle = watch_.look(time, limit);
       if (idle > limit)
         give_up(CommError(fmt::format("timed out after {:g} s, {}", limit.count(), awaited())));
       late = idle > limit / 2;

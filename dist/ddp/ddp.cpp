@@ -107,9 +107,9 @@ bool DistributedDataParallel::join() {
   return more;
 }
 
-void DistributedDataParallel::save_on_rank0(const std::function<void()>& save) {
+void DistributedDataParallel::save_on_rank0(const std::function<void()>& save, Seconds timeout) {
   check_replicas();
-  on_rank0(communicator_, save);
+  on_rank0(communicator_, save, timeout);
 }
 
 void DistributedDataParallel::average_parameters() {

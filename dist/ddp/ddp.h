@@ -127,10 +127,11 @@ class [[nodiscard]] DistributedDataParallel {
   void check_replicas() { reducer_->check_replicas(); }
 
   /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: replicas that differ do
-  /// not replace a good checkpoint. If they do, or if `save` throws, every rank throws.
+  /// not replace a good checkpoint. If they do, or if `save` throws, every rank throws. The others
+  /// wait for rank 0 for `timeout`, then throw CommError, which names it.
   ///
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
-  void save_on_rank0(const std::function<void()>& save);
+  void save_on_rank0(const std::function<void()>& save, Seconds timeout = Seconds(3600));
 
   /// optim::Overlap calls these: see early_steps.h.
   void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }

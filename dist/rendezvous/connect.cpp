@@ -56,7 +56,7 @@ void take(std::vector<AcceptedPeer> peers, std::vector<Connection>& sockets,
 }
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
-bool await_admission(Connection& connection, const std::string& me, const Endpoint& where,
+bool await_admission(Connection& connection, int peer, const std::string& me, const Endpoint& where,
                      const ConnectOptions& options, const Deadline& acceptor_waits) {
   // One second more than the acceptor waits: it knows who is missing, and will say it.
   const Deadline deadline(acceptor_waits.left() + Seconds(1));
@@ -69,8 +69,8 @@ bool await_admission(Connection& connection, const std::string& me, const Endpoi
   check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
   check<CommError>(reply.kind != not_authentic,
                    "{}: what answers at {} does not belong to this job", me, where.text());
-  check<CommError>(reply.kind != timed_out, "{}: no answer from {} within {:g} s", me, where.text(),
-                   options.timeout.count());
+  check<CommError>(reply.kind != timed_out, "{}: no answer from {} {} at {} within {:g} s", me,
+                   options.members, peer, where.text(), options.timeout.count());
   return reply.kind == accepted;
 }
 
@@ -133,7 +133,7 @@ Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     }
     if (socket) {
       reached = true;
-      if (await_admission(socket, me, where, options, deadline)) return socket;
+      if (await_admission(socket, peer, me, where, options, deadline)) return socket;
       why = fmt::format("closed without an answer: another job, or another {}?",
                         options.purpose == Purpose::nodes ? "secret" : "token");
     }

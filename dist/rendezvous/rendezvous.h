@@ -29,7 +29,8 @@ struct RendezvousOptions : ConnectOptions {
 
 class Rendezvous {
  public:
-  /// See join_rendezvous(). `connections`: rank 0's with all others, by rank; the others' with rank 0.
+  /// See join_rendezvous(). `connections`: rank 0's with all others, by rank; the others' with rank
+  /// 0.
   Rendezvous(const RendezvousOptions& options, std::vector<Connection> connections);
 
   int rank() const { return options_.credentials.rank; }

@@ -9,9 +9,11 @@
 ///
 /// Thread-safety: none; it belongs to its communicator.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/dist/transport/wait_board.h"
@@ -33,8 +35,13 @@ class WaitWatch {
     next_look_ = next_note_ = interval_;
     if (board_) board_->withdraw();
   }
-  /// Nothing moved, and it is `now`. For how long?
-  Seconds look(Seconds now) { return idle_.look(now); }
+  /// Nothing moved, and it is `now`. For how long? A wait that has a `limit` below the timeout is
+  /// cut into eighths of that.
+  Seconds look(Seconds now, Seconds limit) {
+    const Seconds interval = std::min(limit, timeout_) / 8;
+    if (interval != std::exchange(interval_, interval)) next_look_ = next_note_ = interval;
+    return idle_.look(now);
+  }
 
   /// Whether it is time to exchange notes.
   bool due() const { return board_ && idle_.time() >= next_look_; }

@@ -2,9 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "lockstep/lockstep.h"
 #include "support/temporary_folder.h"
@@ -81,5 +83,29 @@ TEST_CASE(
     CHECK(saved_text(path).find("0.weight") != std::string::npos);
     for (const std::string& message : save_after(size, "/nowhere/x", nothing))
       CHECK_MESSAGE(message.find("/nowhere/x") != message.npos, message);
+  }
+}
+
+TEST_CASE("save_on_rank0: the others name rank 0 if its save takes longer than they may wait") {
+  for (const int size : {2, 3, 4}) {
+    std::vector<std::string> messages(static_cast<std::size_t>(size));
+    std::atomic<int> failed{0};
+    CHECK_THROWS(run_threads(size, {}, [&](World& world) {
+      nn::Linear model(3, 2);
+      dist::DistributedDataParallel ddp(model.parameters(), {}, world);
+      try {
+        ddp.save_on_rank0(
+            [&] {
+              while (failed < size - 1) std::this_thread::yield();
+            },
+            dist::Seconds(0.3));
+      } catch (const CommError& error) {
+        messages[static_cast<std::size_t>(world.rank())] = error.what();
+        ++failed;
+        throw;
+      }
+    }));
+    for (std::size_t r = 1; r < messages.size(); ++r)
+      CHECK_MESSAGE(messages[r].find("waiting for rank 0") != std::string::npos, messages[r]);
   }
 }

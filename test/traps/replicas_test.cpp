@@ -16,6 +16,7 @@
 #include "support/drill.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
+#include "traps/flip_over_tcp.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -267,37 +268,50 @@ TEST_CASE("trap: a difference names the tensor, the index, the ranks, and who is
     CHECK(message.find("on rank 1, ") < message.find("on ranks 0, 2: rank 1 is in the minority"));
 }
 
-TEST_CASE("drill flipped-bit: any bit of a parameter, of momentum, of a reduced gradient") {
+namespace {
+
+/// A bit of a parameter (0), of momentum (1) or of a reduced gradient (2).
+void flip_in_memory(int tensor, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
+  const int size = 2 + below(5), victim = below(static_cast<std::size_t>(size));
+  const int parameter = below(4), bit = below(64);
+  const std::uint64_t place = random();
+  const Move move{"a bit flips", tensor == 2 ? before_step : after_step,
+                  [=](Training& t) {
+                    const auto i = static_cast<std::size_t>(parameter);
+                    const Tensor memory = tensor == 0   ? t.parameter(i).value()
+                                          : tensor == 1 ? t.momentum(i)
+                                                        : t.parameter(i).gradient();
+                    const std::uint64_t at = place % static_cast<std::uint64_t>(memory.numel());
+                    flip(memory.data<double>()[at], bit);
+                  },
+                  differ};
+  const Report report = play(move, size, victim, 2);
+  // The lowest bits may be rounded away by the next step. Then the replicas are equal, or
+  // run_threads would have said so.
+  if (std::ranges::all_of(report.messages, &std::string::empty)) return;
+  const std::string names[] = {"'first.weight'", "'first.bias'", "'second.weight'",
+                               "'second.bias'"};
+  for (std::size_t r = 0; r < dist::index(size); ++r) {
+    const std::string& message = report.messages[r];
+    expect(report.backwards[r] <= 1, "rank {} went on", r);
+    // The tensor, and who: of two ranks both.
+    for (const std::string& part :
+         {std::string(differ), names[parameter], fmt::format("on rank {}", victim),
+          size > 2 ? fmt::format("rank {} is in the minority", victim) : "on rank"})
+      expect(message.find(part) != std::string::npos, "no {} in: {}", part, message);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("drill flipped-bit: of a parameter, of momentum, of a reduced gradient, over TCP") {
   drill(40, [](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    const auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
-    const int size = 2 + below(5), victim = below(static_cast<std::size_t>(size));
-    const int tensor = below(3), parameter = below(4), bit = below(64);
-    const std::uint64_t place = random();
-    const Move move{"a bit flips", tensor == 2 ? before_step : after_step,
-                    [=](Training& t) {
-                      const auto i = static_cast<std::size_t>(parameter);
-                      const Tensor memory = tensor == 0   ? t.parameter(i).value()
-                                            : tensor == 1 ? t.momentum(i)
-                                                          : t.parameter(i).gradient();
-                      const std::uint64_t at = place % static_cast<std::uint64_t>(memory.numel());
-                      flip(memory.data<double>()[at], bit);
-                    },
-                    differ};
-    const Report report = play(move, size, victim, 2);
-    // The lowest bits may be rounded away by the next step. Then the replicas are equal, or
-    // run_threads would have said so.
-    if (std::ranges::all_of(report.messages, &std::string::empty)) return;
-    const std::string names[] = {"'first.weight'", "'first.bias'", "'second.weight'",
-                                 "'second.bias'"};
-    for (std::size_t r = 0; r < dist::index(size); ++r) {
-      const std::string& message = report.messages[r];
-      expect(report.backwards[r] <= 1, "rank {} went on", r);
-      // The tensor, and who: of two ranks both.
-      for (const std::string& part :
-           {std::string(differ), names[parameter], fmt::format("on rank {}", victim),
-            size > 2 ? fmt::format("rank {} is in the minority", victim) : "on rank"})
-        expect(message.find(part) != std::string::npos, "no {} in: {}", part, message);
-    }
+    const int kind = static_cast<int>(seed % 4);
+    if (kind == 3)
+      flip_over_tcp(seed);
+    else
+      flip_in_memory(kind, seed);
   });
 }

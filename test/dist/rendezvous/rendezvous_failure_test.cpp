@@ -57,6 +57,15 @@ TEST_CASE("rendezvous: a rank that never arrives") {
                        doctest::Contains("did not find rank 0"), CommError);
 }
 
+TEST_CASE("rendezvous: rank 0 has stopped, and listens") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  const Descriptor listener = listen_on(Endpoint::parse(address));
+  const auto errors =
+      run_ranks(3, [&](int rank) { join_rendezvous(options_for(address, rank + 1, 4, 0.2)); });
+  for (const std::string& error : errors) CHECK(contains(error, "no answer from rank 0 at unix:"));
+}
+
 TEST_CASE("rendezvous: missing or different at an exchange") {
   const TemporaryFolder folder;
   const std::string address = "unix:" + folder / "rendezvous";

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include <thread>
+#include <array>
 
 #include "dist/collectives/exercise.h"
 #include "dist/rendezvous/rendezvous_support.h"

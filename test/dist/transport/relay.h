@@ -1,41 +1,17 @@
 #pragma once
 /// Somebody between two ranks who passes their bytes on, and changes some.
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <functional>
 #include <vector>
 
 #include "lockstep/dist/rendezvous/seal.h"
+#include "support/bad_cable.h"
 
 namespace lockstep::dist::testing {
 
-struct SocketPair {
-  Descriptor one, two;
-};
-inline SocketPair connected_pair() {
-  int ends[2];
-  checked(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), "connect");
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-/// Passes on all bytes from one socket to the other until the first ends, with one bit flipped: the
-/// lowest of byte number `at`.
-inline void pass_on(int from, int to, std::size_t at = ~std::size_t{0}) {
-  std::array<std::byte, 8192> bytes;
-  std::size_t before = 0;
-  const Deadline deadline(Seconds(20));
-  while (wait_for(from, POLLIN, deadline)) {
-    const std::ptrdiff_t got = receive_some(from, bytes);
-    if (got == peer_closed) break;
-    const auto count = static_cast<std::size_t>(got);
-    if (at >= before && at < before + count) bytes[at - before] ^= std::byte{1};
-    before += count;
-    if (send_all(to, std::span(bytes).first(count), deadline) != Transfer::done) break;
-  }
-  ::shutdown(to, SHUT_WR);
-}
+using test::connected_pair;
+using test::pass_on;
+using test::SocketPair;
 
 using Bytes = std::vector<std::byte>;
 constexpr std::size_t frame_head = 36;  // of a CheckedStream: length, tag of the bytes, own tag

@@ -85,16 +85,22 @@ TEST_CASE("wait board: a rank that reads nothing hinders nobody, and reads on la
 }
 
 /// Rank 0 of 3 waits for rank 1 for 8 s, while the others' notes are as `tell` makes them every
-/// second; whom it blames.
-std::string blame_of(const std::function<void(int second, WaitBoard& one, WaitBoard& two)>& tell) {
+/// second; whom it blames. The 8 s are those of the communicator, or of this wait.
+using Tell = std::function<void(int second, WaitBoard& one, WaitBoard& two)>;
+std::string blame_of(const Tell& tell, Seconds timeout) {
   const auto boards = threads_wait_boards(3);
-  WaitWatch watch(Seconds(8), Seconds(1), boards[0]);
+  WaitWatch watch(timeout, Seconds(1), boards[0]);
   for (int second = 0; second <= 8; ++second) {
     tell(second, *boards[1], *boards[2]);
-    watch.look(Seconds(100 + second));
+    watch.look(Seconds(100 + second), Seconds(8));
     if (watch.due()) watch.exchange(1, "all_reduce #3 'a'");
   }
   return watch.blame(1, "step 1 of 2");
+}
+std::string blame_of(const Tell& tell) {
+  const std::string usual = blame_of(tell, Seconds(8));
+  CHECK(usual == blame_of(tell, Seconds(8000)));
+  return usual;
 }
 
 TEST_CASE("wait watch: only notes that are repeated lead on") {
@@ -131,12 +137,12 @@ TEST_CASE("wait watch: only notes that are repeated lead on") {
 
 TEST_CASE("wait watch: time in which the process did not run does not count") {
   WaitWatch watch(Seconds(8), Seconds(0.1));
-  CHECK(watch.look(Seconds(100)) == Seconds(0));
-  CHECK(watch.look(Seconds(100.05)).count() == doctest::Approx(0.05));
-  CHECK(watch.look(Seconds(130)).count() == doctest::Approx(0.15));  // it was stopped
-  CHECK(watch.look(Seconds(130.1)).count() == doctest::Approx(0.25));
+  CHECK(watch.look(Seconds(100), Seconds(8)) == Seconds(0));
+  CHECK(watch.look(Seconds(100.05), Seconds(8)).count() == doctest::Approx(0.05));
+  CHECK(watch.look(Seconds(130), Seconds(8)).count() == doctest::Approx(0.15));  // it was stopped
+  CHECK(watch.look(Seconds(130.1), Seconds(8)).count() == doctest::Approx(0.25));
   watch.moved();
-  CHECK(watch.look(Seconds(140)) == Seconds(0));
+  CHECK(watch.look(Seconds(140), Seconds(8)) == Seconds(0));
 }
 
 }  // namespace
