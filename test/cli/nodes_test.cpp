@@ -99,7 +99,7 @@ int listening(const std::vector<pid_t>& processes) {
 std::set<std::string> ours_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& file : std::filesystem::directory_iterator(folder))
-    if (contains(file.path(), "lockstep")) names.insert(file.path());
+    if (contains(file.path().string(), "lockstep")) names.insert(file.path());
   return names;
 }
 
