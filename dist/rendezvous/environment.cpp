@@ -37,6 +37,13 @@ int number(const Getenv& get, const char* name, std::string_view because) {
   return *result;
 }
 
+bool flag(const Getenv& get, const char* name, const char* otherwise) {
+  const std::string value = text_or(get, name, otherwise);
+  check<UsageError>(value == "0" || value == "1", "[environment] {} must be 0 or 1, got '{}'", name,
+                    value);
+  return value == "1";
+}
+
 /// Names of the variables of one launcher.
 struct Names {
   const char* rank;
@@ -232,10 +239,7 @@ std::optional<LaunchInfo> read_environment() {
 }
 
 void die_with_parent_if_asked(const Getenv& get) {
-  const std::string value = text_or(get, "LOCKSTEP_DIE_WITH_PARENT", "0");
-  check<UsageError>(value == "0" || value == "1",
-                    "[environment] LOCKSTEP_DIE_WITH_PARENT must be 0 or 1, got '{}'", value);
-  if (value == "0") return;
+  if (!flag(get, "LOCKSTEP_DIE_WITH_PARENT", "0")) return;
   const pid_t parent = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::raise(SIGKILL);  // it ended between these lines
@@ -243,6 +247,10 @@ void die_with_parent_if_asked(const Getenv& get) {
 
 void die_with_parent_if_asked() {
   die_with_parent_if_asked([](const char* name) { return std::getenv(name); });
+}
+
+bool watchdog_wanted() {
+  return flag([](const char* name) { return std::getenv(name); }, "LOCKSTEP_WATCHDOG", "1");
 }
 
 }  // namespace lockstep::dist

@@ -18,6 +18,8 @@
 /// its daemons by srun), and the innermost one counts.
 ///
 /// LOCKSTEP_DIE_WITH_PARENT=1, with any launcher: the rank ends with the process that started it.
+/// LOCKSTEP_WATCHDOG=0, with any launcher: a rank may go on that does not notice that its job has
+/// failed (watchdog.h).
 ///
 /// Thread-safety: may be called by any thread while nobody changes the environment.
 
@@ -67,5 +69,8 @@ std::optional<LaunchInfo> read_environment();  ///< of this process; `node` is n
 /// this runs, so does this process. Throws UsageError for another value.
 void die_with_parent_if_asked(const Getenv& get);
 void die_with_parent_if_asked();
+
+/// Unless LOCKSTEP_WATCHDOG=0. Throws UsageError for a value that is neither 0 nor 1.
+bool watchdog_wanted();
 
 }  // namespace lockstep::dist

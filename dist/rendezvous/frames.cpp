@@ -9,7 +9,7 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr std::size_t told_bytes = 5;  // of a head: its length and kind
+static_assert(frame_head_bytes == frame_kind_at + 1 + sizeof(Tag));
 
 std::uint32_t read_u32(const void* from) {
   std::uint32_t value = 0;
@@ -95,7 +95,7 @@ void FrameReader::take_head(Connection& from) {
                    "the head of a frame was changed on the way: {} bytes", length);
   check<CommError>(length <= most_frame_bytes, "a frame of {} bytes; at most {} are allowed",
                    length, most_frame_bytes);
-  frame_.kind = static_cast<FrameKind>(head_[told_bytes - 1]);
+  frame_.kind = static_cast<FrameKind>(head_[frame_kind_at]);
   frame_.body.resize(length + sizeof(Tag));
 }
 
@@ -119,7 +119,7 @@ Transfer send_frame(Connection& to, FrameKind kind, std::string_view body, const
                    "[rendezvous] a frame of {} bytes; at most {} are allowed", body.size(),
                    most_frame_bytes);
   std::string bytes;
-  bytes.reserve(body.size() + told_bytes + 2 * sizeof(Tag));
+  bytes.reserve(frame_head_bytes + body.size() + sizeof(Tag));
   append_u32(bytes, body.size());
   bytes.push_back(static_cast<char>(kind));
   append_tag(bytes, to.sending.next(), bytes);

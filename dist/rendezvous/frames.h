@@ -22,6 +22,7 @@ enum class FrameKind : std::uint8_t {
   everything = 'e',  ///< from rank 0: all ranks' bytes
   descriptor = 'd',  ///< from rank 0: the name of the exchange, with a file descriptor
   abort = 'x',       ///< the sender gives up: its reason
+  leave = 'l',       ///< the sender ends its part in peace. No bytes
   stop = 's',        ///< between launchers: a rank has failed, end yours. No bytes
   result = 'v',      ///< between launchers: how ranks have ended
   beat = 'b',        ///< between launchers: the sender runs. No bytes
@@ -33,6 +34,7 @@ struct Frame {
   Descriptor descriptor;
 };
 
+constexpr std::size_t frame_kind_at = 4, frame_head_bytes = 21;
 constexpr std::size_t most_frame_bytes = std::size_t{16} << 20;
 
 /// Puts frames together from a connection.
@@ -55,7 +57,7 @@ class FrameReader {
   void take_head(Connection& from);
   void check_body(Connection& from);
 
-  std::array<std::byte, 21> head_{};
+  std::array<std::byte, frame_head_bytes> head_{};
   std::size_t got_ = 0;  // bytes of the frame
   State state_ = State::incomplete;
   Frame frame_;  // its body ends with the tag until it is complete

@@ -4,8 +4,10 @@
 ///
 ///   ranks that are threads          to run_threads, which throws if replicas differ
 ///   ranks of a launcher of ours     to the launcher (a line in the pipe LOCKSTEP_ERROR_FD), which
-///                                   reports them and exits with 1
-///   ranks of another launcher       to nobody: call DistributedDataParallel::check_replicas()
+///                                   reports them and exits with 1; with several nodes, node 0's
+///                                   compares those of all
+///   ranks of another launcher       to nobody: let DistributedDataParallel::check_replicas() be
+///                                   the program's last line
 
 #include <cstdint>
 #include <map>

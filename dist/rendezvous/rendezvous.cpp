@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 
@@ -16,10 +17,29 @@ namespace lockstep::dist {
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
 
+/// The one that watch() was called for.
+std::atomic<Rendezvous*> of_this_process{nullptr};
+
 Rendezvous::Rendezvous(const RendezvousOptions& options, std::vector<Connection> connections)
     : options_(options) {
   for (Connection& connection : connections)
     peers_.push_back({.connection = std::move(connection)});
+}
+
+Rendezvous::~Rendezvous() {
+  Rendezvous* self = this;
+  of_this_process.compare_exchange_strong(self, nullptr);
+  leave();
+}
+
+void Rendezvous::watch() {
+  of_this_process = this;
+  [[maybe_unused]] static const int once = std::atexit([] {
+    if (Rendezvous* const rendezvous = of_this_process) rendezvous->leave();
+  });
+  std::vector<int> sockets;
+  for (const Peer& peer : peers_) sockets.push_back(peer.connection.get());
+  watchdog_ = std::make_unique<Watchdog>(rank(), sockets, options_.timeout);
 }
 
 /// True if a whole frame is there.
@@ -32,15 +52,24 @@ bool Rendezvous::read_frame(Peer& peer) {
   }
 }
 
-/// Takes only `abort` frames. Any other one waits for its exchange.
+/// Takes only `abort` and `leave` frames. Any other one waits for its exchange.
 void Rendezvous::read_frames() {
   for (Peer& peer : peers_) {
-    while (peer.connection && read_frame(peer) && peer.reader.peek().kind == FrameKind::abort) {
+    while (peer.connection && read_frame(peer)) {
+      const FrameKind kind = peer.reader.peek().kind;
+      if (kind != FrameKind::abort && kind != FrameKind::leave) break;
       const std::string reason = peer.reader.take().body;
+      if (kind == FrameKind::leave) {
+        peer.left = true;
+        if (watchdog_) watchdog_->left(static_cast<int>(&peer - peers_.data()));
+        continue;
+      }
+      if (watchdog_) watchdog_->heard();
       if (!aborted_.empty()) continue;
       aborted_ = reason.empty() ? no_reason : reason;
       if (rank() == 0) pass_on_reason();
     }
+    if (watchdog_ && peer.reader.ended() && !peer.left) watchdog_->heard();
   }
 }
 
@@ -176,7 +205,17 @@ void Rendezvous::pass_on_reason() noexcept {
   }
 }
 
+void Rendezvous::leave() noexcept {
+  try {
+    for (Peer& peer : peers_)
+      if (aborted_.empty() && peer.connection && !peer.reader.ended())
+        send_frame(peer.connection, FrameKind::leave, "", Deadline(Seconds(0)));
+  } catch (const std::exception&) {  // the others see the end of the connection
+  }
+}
+
 void Rendezvous::abort(std::string_view reason) noexcept {
+  if (watchdog_) watchdog_->heard();
   if (!aborted_.empty()) return;
   try {
     aborted_ = reason.empty() ? no_reason : reason;

@@ -17,6 +17,7 @@
 #include "lockstep/dist/rendezvous/connect.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/frames.h"
+#include "lockstep/dist/rendezvous/watchdog.h"
 
 namespace lockstep::dist {
 
@@ -29,9 +30,19 @@ struct RendezvousOptions : ConnectOptions {
 
 class Rendezvous {
  public:
-  /// See join_rendezvous(). `connections`: rank 0's with all others, by rank; the others' with rank
-  /// 0.
+  /// See join_rendezvous(). `connections`: rank 0's with all others, by rank; the others' with
+  /// rank 0.
   Rendezvous(const RendezvousOptions& options, std::vector<Connection> connections);
+
+  /// Tells the others that this rank leaves in peace, unless it gave up. Best effort.
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  /// From now on a thread ends this process if the job has failed and this rank has not heard of it
+  /// for timeout() (watchdog.h). If the process calls std::exit, it leaves in peace. For one
+  /// Rendezvous of a process: that of its job.
+  void watch();
 
   int rank() const { return options_.credentials.rank; }
   int size() const { return options_.credentials.size; }
@@ -74,6 +85,7 @@ class Rendezvous {
   struct Peer {
     Connection connection;  // empty: not connected
     FrameReader reader{};
+    bool left = false;  // in peace
   };
 
   bool read_frame(Peer& peer);
@@ -84,12 +96,14 @@ class Rendezvous {
             int descriptor = -1);
   std::vector<std::string> gather_parts(std::string_view what, std::string_view mine);
   void pass_on_reason() noexcept;
+  void leave() noexcept;
   template <class E, class... Args>
   [[noreturn]] void give_up(fmt::format_string<Args...> reason, Args&&... args);
 
   RendezvousOptions options_;
   std::vector<Peer> peers_;  // by rank
   std::string aborted_;
+  std::unique_ptr<Watchdog> watchdog_;  // ends before the connections do
 };
 
 /// Meets the other ranks: blocks until all have joined; errors as in connect.h. Rank 0 may come

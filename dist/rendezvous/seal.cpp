@@ -69,12 +69,7 @@ Tag Sealer::tag() {
   return tag;
 }
 
-Tag seal(const Token& key, std::span<const std::byte> bytes) {
-  thread_local Sealer sealer;
-  sealer.begin(key);
-  sealer.add(bytes);
-  return sealer.tag();
-}
+Tag seal(const Token& key, std::span<const std::byte> bytes) { return Sealer().seal(key, bytes); }
 
 bool same(const Token& a, const Token& b) { return CRYPTO_memcmp(&a, &b, sizeof a) == 0; }
 bool same(const Tag& a, const Tag& b) { return CRYPTO_memcmp(&a, &b, sizeof a) == 0; }

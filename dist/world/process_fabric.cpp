@@ -144,6 +144,7 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
   const auto fabric =
       std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, options);
   fabric->open_wait_board();
+  if (launch.size > 1 && watchdog_wanted()) rendezvous->watch();
   return fabric;
 }
 

@@ -7,8 +7,11 @@
 #include <fmt/ranges.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
+#include <sstream>
 
 #include "lockstep/dist/rendezvous/endpoint.h"
 
@@ -61,7 +64,63 @@ pid_t rank_of(const Process& node, int rank) {
   return 0;
 }
 
+/// The inodes of sockets that listen for TCP on this machine.
+std::vector<std::string> listening_inodes() {
+  std::vector<std::string> inodes;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    std::getline(lines, line);  // the heading
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word(10);
+      for (std::string& w : word) words >> w;
+      if (word[3] == "0A") inodes.push_back(fmt::format("socket:[{}]", word[9]));
+    }
+  }
+  return inodes;
+}
+
+/// How many of them these processes have open.
+int listening(const std::vector<pid_t>& processes) {
+  const std::vector<std::string> inodes = listening_inodes();
+  int count = 0;
+  for (const pid_t process : processes)
+    for (const auto& file :
+         std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", process))) {
+      std::error_code ended;
+      const std::string target = std::filesystem::read_symlink(file, ended);
+      if (std::ranges::count(inodes, target) > 0) ++count;
+    }
+  return count;
+}
+
+/// Others use /dev/shm, too.
+std::set<std::string> ours_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& file : std::filesystem::directory_iterator(folder))
+    if (contains(file.path().string(), "lockstep")) names.insert(file.path());
+  return names;
+}
+
 }  // namespace
+
+TEST_CASE("nodes: nobody listens once all are there, and nothing is left of a job that is killed") {
+  const std::set<std::string> memory_before = ours_in("/dev/shm");
+  Launchers waiting({1, 1},
+                    shell("[ $RANK = 0 ] || exec sleep 1000; exec " + endless_training()[0]));
+  for (int k = 0; k < 3000 && listening(waiting.nodes[0]->family()) == 0; ++k) usleep(10000);
+  CHECK(listening(waiting.nodes[0]->family()) > 0);  // the control: rank 0 waits for rank 1
+  Launchers job({2, 1}, endless_training());
+  wait_for_training(*job.nodes[0]);
+  for (const auto& node : job.nodes) CHECK(listening(node->family()) == 0);
+  for (Launchers* launchers : {&waiting, &job}) {
+    kill(launchers->nodes[1]->id(), SIGKILL);
+    launchers->wait();
+    for (const auto& node : launchers->nodes) node->wait_for_empty_family();
+  }
+  CHECK(ours_in("/dev/shm") == memory_before);
+}
 
 TEST_CASE("nodes: what ranks find") {
   Launchers job({2, 1},

@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <set>
 
 #include "launch/nodes_support.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "support/strays.h"
 
 namespace lockstep::launch {
 
@@ -176,6 +178,29 @@ TEST_CASE("nodes: a node that never comes") {
   }
   const auto alone = run_nodes(1, [&](int) { Nodes nodes(options_for(address, 1, 2, 0.2), 1); });
   CHECK(contains(alone[0], "node 1 did not find node 0 at " + address + " within 0.2 s: Conn"));
+}
+
+TEST_CASE("nodes: strays at the launchers' port") {
+  const test::TemporaryFolder folder;
+  for (const std::string& file :
+       {std::string(), secret_file(folder, "key", std::string(32, 's'))}) {
+    const std::string address = test::free_address();
+    std::atomic<bool> sent{false};
+    std::vector<dist::Descriptor> open;
+    std::jthread strays([&] {
+      open = test::send_strays(address, Purpose::nodes, 0, Token{});
+      sent = true;
+    });
+    const auto errors = run_nodes(2, [&](int node) {
+      while (node == 1 && !sent) std::this_thread::yield();
+      NodesOptions options = options_for(address, node, 2);
+      options.secret_file = file;
+      Nodes nodes(options, 1);
+      nodes.report({});
+      expect(await_result(nodes).cause == Cause::none, "not well");
+    });
+    for (const std::string& error : errors) CHECK(error == "");
+  }
 }
 
 TEST_CASE("nodes: the same node twice, another number of nodes, too many ranks") {

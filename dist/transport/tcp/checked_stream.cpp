@@ -6,16 +6,16 @@
 
 namespace lockstep::dist {
 
-Tag CheckedStream::Head::right_own_tag(const Token& key) const {
-  return seal(key, std::as_bytes(std::span(this, 1)).first(offsetof(Head, own_tag)));
+Tag CheckedStream::Head::right_own_tag(Sealer& sealer, const Token& key) const {
+  return sealer.seal(key, std::as_bytes(std::span(this, 1)).first(offsetof(Head, own_tag)));
 }
 
 /// Each frame takes two keys: for its head, for its bytes.
 void CheckedStream::begin_frame(std::span<const std::byte> bytes) {
   const Token head_key = connection_.sending.next();
   leaving_.length = static_cast<std::uint32_t>(bytes.size());
-  leaving_.tag = seal(connection_.sending.next(), bytes);
-  leaving_.own_tag = leaving_.right_own_tag(head_key);
+  leaving_.tag = whole_.seal(connection_.sending.next(), bytes);
+  leaving_.own_tag = leaving_.right_own_tag(whole_, head_key);
   head_left_ = sizeof leaving_;
   frame_left_ = bytes.size();
 }
@@ -64,7 +64,7 @@ std::ptrdiff_t CheckedStream::receive(std::span<std::byte> bytes) {
 void CheckedStream::read_head() {
   if (buffered() < sizeof arriving_) return;
   take(std::as_writable_bytes(std::span(&arriving_, 1)));
-  const Tag right = arriving_.right_own_tag(connection_.receiving.next());
+  const Tag right = arriving_.right_own_tag(whole_, connection_.receiving.next());
   check<CommError>(same(arriving_.own_tag, right),
                    "the head of a frame of {} bytes was changed on the way: its tag is {}, not {}",
                    arriving_.length, hex(arriving_.own_tag), hex(right));

@@ -37,7 +37,7 @@ class CheckedStream {
   struct Head {
     std::uint32_t length = 0;
     Tag tag{}, own_tag{};
-    Tag right_own_tag(const Token& key) const;
+    Tag right_own_tag(Sealer& sealer, const Token& key) const;
   };
   void begin_frame(std::span<const std::byte> bytes);
   void read_head();
@@ -46,6 +46,7 @@ class CheckedStream {
   std::size_t buffered() const { return end_ - begin_; }
 
   Connection connection_;
+  Sealer whole_;  // for heads, and for the bytes of a frame that leaves
   Head leaving_;
   std::size_t head_left_ = 0, frame_left_ = 0;  // bytes that are still to be sent
 

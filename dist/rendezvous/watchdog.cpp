@@ -1,0 +1,93 @@
+#include "lockstep/dist/rendezvous/watchdog.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::dist {
+namespace {
+
+constexpr Seconds look_time{0.5};
+
+/// What has arrived at the front of a connection and was not taken.
+std::string waiting_bytes(int socket, ssize_t& got) {
+  std::string bytes(frame_head_bytes + 4096, '\0');
+  got = TEMP_FAILURE_RETRY(::recv(socket, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT));
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return bytes;
+}
+
+/// The reason in an `abort` frame.
+std::string reason_in(std::string_view frame) {
+  std::uint32_t length = 0;
+  std::memcpy(&length, frame.data(), sizeof length);
+  std::string text(frame.substr(std::min(frame.size(), frame_head_bytes), length));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
+}  // namespace
+
+Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
+    : rank_(rank), places_(sockets.size()), patience_(patience), process_(::getpid()) {
+  for (std::size_t r = 0; r < sockets.size(); ++r) places_[r].socket = sockets[r];
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  const std::shared_ptr<void> at_end(
+      nullptr, [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  if (::getpid() != process_) {  // after a fork there is no such thread
+    thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+/// Empty while all goes well.
+std::string Watchdog::failure() const {
+  for (std::size_t r = 0; r < places_.size(); ++r) {
+    const Place& place = places_[r];
+    if (place.socket < 0 || place.left) continue;
+    ssize_t got = 0;
+    const std::string bytes = waiting_bytes(place.socket, got);
+    if (got == 0 && !place.left) return fmt::format("rank {} is gone", r);
+    if (bytes.size() >= frame_head_bytes &&
+        static_cast<FrameKind>(bytes[frame_kind_at]) == FrameKind::abort)
+      return reason_in(bytes);
+  }
+  return "";
+}
+
+void Watchdog::run() {
+  RunningTime since(2 * look_time);
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, std::min(look_time, patience_ / 8), [&] { return over_; })) {
+    const std::string why = heard_ ? "" : failure();
+    if (why.empty()) {
+      since.restart();
+      continue;
+    }
+    if (since.look(std::chrono::steady_clock::now().time_since_epoch()) <= patience_) continue;
+    const std::string line = fmt::format(
+        "error: rank {} ends itself: its job has failed ({}), and for {:g} s it has made no call "
+        "that would have told it (LOCKSTEP_WATCHDOG=0 lets it go on)\n",
+        rank_, why, patience_.count());
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+    ::_exit(1);
+  }
+}
+
+}  // namespace lockstep::dist

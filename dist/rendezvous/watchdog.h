@@ -1,0 +1,55 @@
+#pragma once
+/// Ends a process that does not notice that its job has failed, because it never calls: it loops,
+/// or computes for long. The others cannot end it, and not every launcher does.
+///
+///   another rank gave up, or is gone |------- patience -------| one line to stderr, _exit(1)
+///                                    this rank makes no call: it has not heard of it
+///
+/// A rank that has heard of the failure is never ended: it may go on alone. Nor is one whose peers
+/// have left in peace. Time in which this process did not run does not count.
+///
+/// Thread-safety: one thread owns it. It has a thread of its own, which only looks at what has
+/// arrived at the connections and takes nothing.
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/dist/rendezvous/frames.h"
+
+namespace lockstep::dist {
+
+class Watchdog {
+ public:
+  /// `sockets`: of the connections of a rendezvous, by rank, -1 where there is none. They must
+  /// outlive it.
+  Watchdog(int rank, const std::vector<int>& sockets, Seconds patience);
+  ~Watchdog();
+
+  void heard() { heard_ = true; }                            ///< this rank knows of a failure
+  void left(int peer) { places_[index(peer)].left = true; }  ///< in peace: its end is no failure
+
+ private:
+  struct Place {
+    int socket;
+    std::atomic<bool> left{false};
+  };
+  void run();
+  std::string failure() const;
+
+  int rank_;
+  std::vector<Place> places_;  // by rank
+  Seconds patience_;
+  std::atomic<bool> heard_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  int process_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,106 @@
+// A rank that never calls ends itself after its job has failed; nobody else does.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "dist/collectives/exercise.h"
+#include "lockstep/dist/world/world.h"
+#include "support/forked_ranks.h"
+#include "support/worlds.h"
+
+namespace lockstep {
+namespace {
+
+using test::expect;
+
+constexpr double watch_timeout = 0.5;
+
+/// Joins on `size` ranks and lets each do `body(world)`.
+template <class F>
+std::vector<test::Outcome> watched(int size, const std::string& transport, F body,
+                                   const char* wanted = "1") {
+  const test::TemporaryFolder folder;
+  return test::run_processes(size, [&](int rank) {
+    ::setenv("LOCKSTEP_WATCHDOG", wanted, 1);
+    test::set_rank_environment(rank, size, "unix:" + folder / "rendezvous");
+    World world = World::join({.transport = transport, .timeout = dist::Seconds(watch_timeout)});
+    world.communicator().barrier("all are here").wait();
+    body(world);
+  });
+}
+
+/// Makes no call for so long.
+void loop_for(double seconds) {
+  for (const dist::Deadline end{dist::Seconds(seconds)}; !end.passed();) ::usleep(1000);
+}
+
+TEST_CASE("watchdog: a rank that loops ends after its job has failed") {
+  for (const char* transport : {"shm", "tcp"})
+    for (const int victim : {0, 1, 2})
+      for (const std::string way : {"throws", "killed", "all killed"}) {
+        INFO(transport, ", rank ", victim, " of 3: ", way);
+        const int looping = (victim + 1) % 3;
+        const dist::Pipe loops = dist::make_pipe();  // the others go on once it does
+        const auto outcomes = watched(3, transport, [&](World& world) {
+          char two[2]{};
+          if (world.rank() == looping) {
+            expect(::write(loops.write_end.get(), two, 2) == 2, "no pipe");
+            loop_for(100);
+          }
+          expect(::read(loops.read_end.get(), two, 1) == 1, "no pipe");
+          if (way == "all killed") ::raise(SIGKILL);
+          if (world.rank() == victim && way == "killed") ::raise(SIGKILL);
+          if (world.rank() == victim) fail<StateError>("of its own");
+          world.communicator().barrier("never").wait();
+        });
+        CHECK(outcomes[dist::index(looping)].code == 1);
+        CHECK(outcomes[dist::index(looping)].seconds < 60);  // not by its own will
+        CHECK(outcomes[dist::index(looping)].message == "");
+      }
+}
+
+TEST_CASE("watchdog: nobody else is ended") {
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    // The others have left in peace: by the end of World, or by exit().
+    for (const bool by_exit : {false, true}) {
+      const auto outcomes = watched(3, transport, [&](World& world) {
+        if (world.rank() != 1 && by_exit) std::exit(0);
+        if (world.rank() == 1) loop_for(3 * watch_timeout);
+      });
+      CHECK(outcomes[1].code == 0);
+    }
+    // It has heard, caught the error and goes on alone.
+    const auto alone = watched(2, transport, [&](World& world) {
+      if (world.rank() == 1) ::raise(SIGKILL);
+      CHECK_THROWS_AS(world.communicator().barrier("without it").wait(), CommError);
+      loop_for(3 * watch_timeout);
+    });
+    CHECK(alone[0].code == 0);
+    // It has made a new world of another rendezvous, or none: the old one is over.
+    const auto over = watched(2, transport, [&](World& world) {
+      if (world.rank() == 1) ::raise(SIGKILL);
+      const World gone = std::exchange(world, [] {
+        for (const char* name : {"RANK", "WORLD_SIZE"}) ::unsetenv(name);
+        return World::join();
+      }());
+    });
+    CHECK(over[0].code == 0);
+    // The user does not want it.
+    const auto unwatched = watched(
+        2, transport,
+        [&](World& world) {
+          if (world.rank() == 1) ::raise(SIGKILL);
+          loop_for(3 * watch_timeout);
+        },
+        "0");
+    CHECK(unwatched[0].code == 0);
+    // All goes well, but slowly.
+    const auto slow = watched(2, transport, [&](World&) { loop_for(3 * watch_timeout); });
+    test::check_all_well(slow);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
