@@ -89,11 +89,17 @@ void Process::wait_for_output(const std::string& text, int times) const {
 }
 
 Ended Process::wait() {
+  std::optional<Ended> ended;
+  wait_until([&] { return (ended = try_wait()).has_value(); }, "the end of the program");
+  return *ended;
+}
+
+std::optional<Ended> Process::try_wait() {
   int status = 0;
-  wait_until([&] { return waitpid(id_, &status, WNOHANG) == id_; }, "the end of the program");
+  if (waitpid(id_, &status, WNOHANG) != id_) return {};
   waited_ = true;
   const bool exited = WIFEXITED(status);
-  return {exited ? WEXITSTATUS(status) : -1, exited ? 0 : WTERMSIG(status), out(), err()};
+  return Ended{exited ? WEXITSTATUS(status) : -1, exited ? 0 : WTERMSIG(status), out(), err()};
 }
 
 std::string text_in_proc(const std::filesystem::path& file) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ class Process {
 
   /// Waits for the end of the program itself; fails the test after a minute.
   Ended wait();
+
+  /// How it ended, if it has. That is told once, here or by wait().
+  std::optional<Ended> try_wait();
 
   /// The living processes that carry this one's mark, itself included.
   std::vector<pid_t> family() const;
