@@ -69,7 +69,8 @@ change() {
   printf '%s\n' "$before${new[$name]-}$after" >"$copy"
 }
 
-# compile NAME FOLDER: the changed source, as the build compiles it.
+# compile NAME FOLDER: the changed source, as the build compiles it, but as fast as tests (-O1), and
+# a slip may leave a name unused.
 compile() {
   local folder=$2 source=$root/${file[$1]} unit command
   change "$1" "$folder/changed.cpp" || { echo "its old text is not there once" >&2; return 1; }
@@ -82,7 +83,7 @@ compile() {
   fi
   command=$(grep -F -- " -c $unit" "$scratch/commands" | head -n 1)
   command=$(sed -E "s# -M[TF] [^ ]+##g; s# -MD##; s# -Werror##; s# -o [^ ]+# -o $folder/unit.o#" \
-    <<<"${command/" -c $unit"/" -c $folder/unit.cxx -w"}")
+    <<<"${command/" -c $unit"/" -c $folder/unit.cxx -O1 -w"}")
   (cd -- "$build" && bash -c "$command")
 }
 
@@ -108,9 +109,12 @@ try() {
     echo "$name stale: $(grep -m 1 -E 'error|not' "$folder/build.log")"
     return
   fi
-  # doctest takes a comma for the end of a pattern.
+  # doctest takes a comma for the end of a pattern; a template's case is one for each type, CASE<T>.
+  local pattern=${case[$name]//,/\\,}
+  # The shell says what crashed: into the log.
   (cd -- "$folder" && LOCKSTEP_PROGRAMS=$folder timeout -k 5 "$time_limit" \
-    "./${test[$name]}" --test-case="${case[$name]//,/\\,}") >"$folder/test.log" 2>&1 </dev/null
+    "./${test[$name]}" --test-case="$pattern,$pattern<*" || exit
+  ) >"$folder/test.log" 2>&1 </dev/null
   code=$?
   verdict=caught
   grep -q '^\[doctest\] test cases: *0 ' "$folder/test.log" && verdict="stale: no such test case,"
