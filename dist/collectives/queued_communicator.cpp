@@ -84,7 +84,7 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
     }
     try {
       relax(round++, late);
-    } catch (const PeerError& error) {
+    } catch (const CommError& error) {
       give_up(error);
     }
   }

@@ -201,6 +201,13 @@ TEST_CASE("nodes: a failure on one ends all, with one message and one code" *
   }
 }
 
+TEST_CASE("nodes: the stderr of a node's first rank is held back, and in the report of all nodes") {
+  Launchers({1, 2}, shell("[ $RANK = 1 ] || exec sleep 1000; echo 'what went wrong' >&2; exit 7"))
+      .expect(7,
+              "error: rank 1 on node 1 failed with exit code 7; the end of its stderr:\n"
+              "  what went wrong\n");
+}
+
 TEST_CASE("nodes: a rank is killed while they train") {
   for (const int victim : {0, 3}) {
     CAPTURE(victim);

@@ -108,6 +108,7 @@ TEST_CASE("atomic file: the old file is intact until commit, and without it") {
     CHECK(names_in(folder).size() == 2);
   }
   CHECK(contents_of(path) == "old");
+  CHECK(names_in(folder) == std::vector<std::string>{"file"});  // the part that was written is gone
   {
     AtomicFile file(path);
     file.write("new", 3);

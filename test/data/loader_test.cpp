@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/memory.h"
@@ -45,6 +47,39 @@ TEST_CASE("loader: an epoch in order, with a smaller last batch") {
   }
   CHECK(epoch == std::vector<std::vector<std::int64_t>>{{0, 1, 2}, {3, 4, 5}, {6}});
   CHECK(weights == std::vector<double>{3, 3, 1});
+}
+
+TEST_CASE("loader: ranks that deal the data differently have other digests") {
+  const auto digest = [](const Dataset& dataset, const LoaderOptions& options, Shard shard,
+                         int epoch) {
+    return Loader(dataset, options, shard, epoch).batch(0).weight.plan;
+  };
+  const Dataset dataset = dataset_of(24);  // divided by every world without a rest
+  Dataset swapped = dataset_of(24);
+  std::swap(swapped.labels.data<std::int64_t>()[3], swapped.labels.data<std::int64_t>()[4]);
+  for (const int world : {2, 3, 4}) {
+    const LoaderOptions like{.batch = 2, .shuffle = true, .seed = 4, .padded = true};
+    const auto other = [&](auto change) {
+      LoaderOptions options = like;
+      change(options);
+      return digest(dataset, options, {1, world}, 6);
+    };
+    const std::vector<std::uint64_t> digests = {
+        digest(dataset, like, {1, world}, 6),
+        digest(dataset, like, {1, world}, 7),
+        digest(dataset, like, {1, 2 * world}, 6),
+        digest(dataset_of(25), like, {1, world}, 6),
+        digest(swapped, like, {1, world}, 6),
+        other([](LoaderOptions& o) { o.batch = 3; }),
+        other([](LoaderOptions& o) { o.shuffle = false; }),
+        other([](LoaderOptions& o) { o.seed = 3; }),
+        other([](LoaderOptions& o) { o.padded = false; }),
+        other([](LoaderOptions& o) { o.drop_last = true; })};
+    CHECK(std::set(digests.begin(), digests.end()).size() == digests.size());
+    for (int rank = 0; rank < world; ++rank)
+      CHECK(digest(dataset, like, {rank, world}, 6) == digests[0]);
+  }
+  CHECK(digest(dataset, {.batch = 2}, {}, 0) == 0);  // alone: nothing to compare
 }
 
 TEST_CASE("loader: ranks share each batch of one process, shuffled alike") {

@@ -136,6 +136,26 @@ TEST_CASE_TEMPLATE("softmax of equal, extreme and broken rows", T, float, double
   check_close<T>(y.slice(4, 5), {0, 0.5, 0.5, 0}, 1e-30);
 }
 
+TEST_CASE_TEMPLATE("rows of one value, however far from zero", T, float, double) {
+  for (const std::int64_t columns : {1, 2, 3, 7, 15, 16, 17, 31, 33}) {
+    for (const double value : {-1000.0, 1000.0, -3e4}) {
+      CAPTURE(columns);
+      CAPTURE(value);
+      const auto n = static_cast<double>(columns);
+      const Tensor x = of_values<T>({1, columns}, Values(static_cast<std::size_t>(columns), value));
+      const Tensor y = nan<T>({1, columns}), loss = nan<T>({}),
+                   label = here(Tensor::of<std::int64_t>({1}, {columns - 1}));
+      const double close = tolerance<T>(4e-6, 1e-13);
+      softmax(x, y);
+      check_close<T>(y, Values(static_cast<std::size_t>(columns), 1 / n), close);
+      log_softmax(x, y);
+      check_close<T>(y, Values(static_cast<std::size_t>(columns), -std::log(n)), close);
+      cross_entropy(x, label, loss, Tensor());
+      CHECK(std::abs(loss.item() - std::log(n)) <= close);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("rows of every length, wherever they begin", T, float, double) {
   // Where a GPU goes other ways: one thread, some lanes, a warp, a block per row; single elements
   // or several at once; more rows than a block takes; rows that one block does not hold.

@@ -150,5 +150,12 @@ TEST_CASE_TEMPLATE("16-bit products are added up in f32 and rounded once", T, Ha
   const Values added = to_values<T>(bias);
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += added[i % added.size()];
   // Half a unit in the last place, and the f32 sum's own error where that decides a tie.
-  check_close<T>(out, expected, std::is_same_v<T, Half> ? 0x1p-11 * 1.01 : 0x1p-8 * 1.01);
+  const double half_unit = std::is_same_v<T, Half> ? 0x1p-11 * 1.01 : 0x1p-8 * 1.01;
+  check_close<T>(out, expected, half_unit);
+
+  const Values before = to_values<T>(out);
+  matmul(a, b, out, {.transpose_b = true, .accumulate = true});
+  expected = naive_product<T>(a, false, b, true, m, n, k);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
+  check_close<T>(out, expected, half_unit);
 }

@@ -28,15 +28,22 @@ Values naive_sum_to(const Tensor& x, const Shape& out) {
   return result;
 }
 
-/// Runs f(out, accumulate) over NaN without, then over what that left with `accumulate`.
+/// Runs f(out, accumulate) over NaN without, then with `accumulate` over what that left, and over
+/// numbers of their own.
 template <class T, class F>
 void check_both_ways(const Shape& shape, Values expected, double close, F&& f) {
   const Tensor out = nan<T>(shape);
   f(out, false);
   check_close<T>(out, expected, close);
   f(out, true);
+  const Values once = expected;
   for (double& v : expected) v *= 2;
   check_close<T>(out, expected, close);
+  const Tensor begun = varied<T>(shape, 7);
+  expected = to_values<T>(begun);
+  for (std::size_t i = 0; i < once.size(); ++i) expected[i] += once[i];
+  f(begun, true);
+  check_close<T>(begun, expected, 2 * close);
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <climits>
 #include <csignal>
 #include <thread>
 
 #include "lockstep/launch/process.h"
+#include "lockstep/launch/report.h"
 #include "support/program.h"
 
 using namespace lockstep::launch;
@@ -49,6 +51,10 @@ TEST_CASE("result: ranks that succeed, and leave replicas that differ") {
       judge_all({leaves(0, {{1, 5}}), leaves(1, {{1, 6}}), leaves(2, {{1, 5}})});
   CHECK(result.exit_code == 1);
   CHECK(result.report.find("error: rank 1 ended with another replica than ranks 0, 2: ") == 0);
+  JobPlan plan;  // of a node with others before it
+  plan.first_rank = 4;
+  const std::vector<RankOutcome> two = {leaves(0, {{1, 5}}), leaves(1, {{1, 6}})};
+  CHECK(contains(result_of(two, plan).report, "rank 5 ended with another replica than rank 4: "));
   // A failure comes first: the others were stopped in the middle.
   CHECK(judge_all({leaves(1, {{1, 5}}), leaves(2, {{1, 6}}), code(0, 7)}).exit_code == 7);
 }
@@ -155,6 +161,21 @@ TEST_CASE("result: the end of stderr stands in for a record") {
         "error: rank 0 failed with exit code 1; the end of its stderr:\n  a\n  \n  b\n");
   outcome.record = FailureRecord{false, "better"};
   CHECK(judge_all({outcome}).report == "error: rank 0 failed with exit code 1: better\n");
+}
+
+TEST_CASE("result: a record of any length is written into the pipe as a whole, on one line") {
+  for (const std::size_t length : {0, 100, PIPE_BUF - 100, PIPE_BUF, 3 * PIPE_BUF}) {
+    CAPTURE(length);
+    for (const bool consequence : {false, true}) {
+      const std::string line = write_record({consequence, std::string(length, 'x')});
+      CHECK(line.size() <= PIPE_BUF);  // pipe(7): more may be mixed with another rank's
+      REQUIRE(line.ends_with('\n'));
+      const auto record = read_record(std::string_view(line).substr(0, line.size() - 1));
+      REQUIRE(record);
+      CHECK(record->consequence == consequence);
+      CHECK(record->message.size() >= std::min<std::size_t>(length, PIPE_BUF - 100));
+    }
+  }
 }
 
 TEST_CASE("result: an interrupted run") {

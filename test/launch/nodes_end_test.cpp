@@ -137,7 +137,10 @@ TEST_CASE("nodes: a launcher that leaves early says why") {
       Nodes nodes(options_for(address, node, 2), 1);
       if (node == leaver) return nodes.leave(reason);
       const Deadline deadline(Seconds(10));
-      while (!nodes.stopping() && !deadline.passed()) nodes.receive();
+      while (!nodes.stopping()) {
+        expect(!deadline.passed(), "node {} does not stop its ranks", node);
+        nodes.receive();
+      }
       nodes.report({1, "error: told to stop\n", Cause::stopped});
       seen = await_result(nodes);
     });

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -38,6 +39,17 @@ std::string contents(const dist::Descriptor& file) {
   return text;
 }
 
+/// Programs of $LOCKSTEP_PROGRAMS are started in the place of the build's: mutants (test/mutants).
+std::vector<std::string> with_mutants(std::vector<std::string> command) {
+  const char* const folder = std::getenv("LOCKSTEP_PROGRAMS");
+  for (std::string& word : command) {
+    if (!folder || !word.starts_with(LOCKSTEP_BIN_DIR "/")) continue;
+    const std::filesystem::path mutant = folder / std::filesystem::path(word).filename();
+    if (std::filesystem::exists(mutant)) word = mutant;
+  }
+  return command;
+}
+
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
   for (const std::string& string : strings) result.push_back(const_cast<char*>(string.c_str()));
@@ -47,10 +59,12 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& command, const std::vector<std::string>& variables)
+Process::Process(const std::vector<std::string>& command_,
+                 const std::vector<std::string>& variables)
     : out_(memfd_create("out", MFD_CLOEXEC)), err_(memfd_create("err", MFD_CLOEXEC)) {
   static std::atomic<int> number{0};
   mark_ = fmt::format("LOCKSTEP_TEST_MARK={}.{}", getpid(), number++);
+  const std::vector<std::string> command = with_mutants(command_);
   std::vector<std::string> environment = variables;
   environment.push_back(mark_);
   for (char** entry = environ; *entry; ++entry) environment.emplace_back(*entry);

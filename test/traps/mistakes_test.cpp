@@ -128,6 +128,24 @@ TEST_CASE("a new head on a frozen backbone: its optimizer refuses it") {
   });
 }
 
+TEST_CASE("an optimizer over two DDPs steps after a backward that reaches either of them") {
+  for (const bool reaches_first : {true, false}) {
+    run_threads(2, {}, [=](World& world) {
+      const Parameter a = one("a", 2), b = one("b", 3);
+      dist::DistributedDataParallel first({a}, {}, world), second({b}, {}, world);
+      optim::SGD optimizer({a, b}, {.lr = 1});
+      for (const bool both : {true, false}) {
+        optimizer.zero_grad();
+        Tape tape;
+        backward(sum(both ? a + b : reaches_first ? scale(a, 1) : scale(b, 1)));
+        optimizer.step();
+      }
+      test::expect(a.value().item() == (reaches_first ? 0 : 1), "a is {}", a.value().item());
+      test::expect(b.value().item() == (reaches_first ? 2 : 1), "b is {}", b.value().item());
+    });
+  }
+}
+
 TEST_CASE("a second step on the same gradients is refused") {
   run_threads(2, {}, [](World& world) {
     const Parameter w = one("w");

@@ -268,6 +268,44 @@ TEST_CASE("trap: a difference names the tensor, the index, the ranks, and who is
     CHECK(message.find("on rank 1, ") < message.find("on ranks 0, 2: rank 1 is in the minority"));
 }
 
+TEST_CASE("trap: the index of a difference far from the beginning of a large tensor") {
+  for (const std::int64_t index : {0, 4095, 4096, 9001}) {
+    CAPTURE(index);
+    const auto messages = messages_on_threads(3, [=](World& world) {
+      const Parameter w(Tensor::zeros({101, 100}), "w");
+      DistributedDataParallel ddp({w}, {}, world);
+      if (world.rank() == 1) w.value().data<float>()[index] = 0.5f;
+      ddp.check_replicas();
+    });
+    check_all_say(messages, {fmt::format("'w' at ({}, {}): 0.5", index / 100, index % 100)});
+  }
+}
+
+TEST_CASE("trap: one rank changes one of many frozen parameters") {
+  for (const std::size_t frozen : {1u, 2u, 3u, 4u, 7u}) {
+    CAPTURE(frozen);
+    for (std::size_t odd = 0; odd < frozen; ++odd) {
+      const auto messages = messages_on_threads(2, [=](World& world) {
+        std::vector<Parameter> all{scalar("w", 1)};
+        for (std::size_t k = 0; k < frozen; ++k) {
+          all.push_back(scalar(fmt::format("frozen {}", k), 2));
+          all.back().set_requires_grad(false);
+        }
+        DistributedDataParallel ddp(all, {}, world);
+        optim::SGD optimizer({all[0]}, {.lr = 0.5});
+        if (world.rank() == 1) all[odd + 1].value().fill(3);
+        for (std::size_t step = 0; step <= frozen + 1; ++step) {  // one is looked at in each
+          optimizer.zero_grad();
+          Tape tape;
+          tape.backward(scale(all[0], 1));
+          optimizer.step();
+        }
+      });
+      check_all_say(messages, {fmt::format("the replicas differ: 'frozen {}'", odd)});
+    }
+  }
+}
+
 namespace {
 
 /// A bit of a parameter (0), of momentum (1) or of a reduced gradient (2).

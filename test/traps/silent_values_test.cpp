@@ -77,6 +77,27 @@ TEST_CASE("trap: a window over two DDPs of which a backward reaches only one") {
   check_all_say(train(false), {"the weights add up to 8 in one and 3 in the other"});
 }
 
+TEST_CASE("a backward over two DDPs of which one is paused") {
+  for (const bool first_paused : {true, false}) {
+    run_threads(2, {}, [=](World& world) {
+      const Parameter a = scalar("a", 2), b = scalar("b", 3);
+      DistributedDataParallel first({a}, {}, world), second({b}, {}, world);
+      const Parameter &paused = first_paused ? a : b, &other = first_paused ? b : a;
+      const double mine = world.rank() + 1;
+      {
+        const dist::NoSync pause = (first_paused ? first : second).no_sync();
+        Tape tape;
+        tape.backward(scale(paused, mine) + scale(other, 10 * mine));
+      }
+      expect(gradient_of(other) == (10 + 20) / 2.0, "mean of the ranks: {}", gradient_of(other));
+      Tape tape;
+      tape.backward(scale(paused, 100 * mine));
+      expect(gradient_of(paused) == (1 + 2 + 100 + 200) / 4.0, "mean of four parts: {}",
+             gradient_of(paused));
+    });
+  }
+}
+
 TEST_CASE("trap: a tensor that forward saved is changed before backward") {
   struct Change {
     const char* name;
@@ -175,8 +196,9 @@ TEST_CASE("a bias of 16 bits gets its gradient") {
     Tape tape;
     const Tensor x = cast(Tensor::full({3, 4}, 0.25), narrow);
     const Tensor weights = cast(Tensor::full({2, 4}, 0.5), narrow);
-    const Tensor y = linear(x, weights, cast(b, narrow));
-    tape.backward(sum(cast(y, DType::f32)));
-    CHECK(b.gradient().to_vector<float>() == std::vector<float>{3, 3});
+    const Tensor bias = cast(b, narrow);  // used twice: its gradient adds up
+    const Tensor y = linear(x, weights, bias), more = cast(Tensor::full({5, 4}, 0.25), narrow);
+    tape.backward(sum(cast(y, DType::f32)) + sum(cast(linear(more, weights, bias), DType::f32)));
+    CHECK(b.gradient().to_vector<float>() == std::vector<float>{8, 8});
   }
 }

@@ -62,6 +62,30 @@ TEST_CASE("levels are used where several ranks share each of several machines") 
   CHECK(choose(choice, operation, large_bytes, false) == two_shot);
 }
 
+TEST_CASE("levels of machines of unequal size: the smallest says into how many shards they cut") {
+  const std::vector<std::vector<std::string>> worlds = {{"a", "a", "b"},
+                                                        {"a", "b", "b", "b"},
+                                                        {"a", "a", "a", "b", "b"},
+                                                        {"a", "b", "b", "c", "c", "c", "c"}};
+  for (const std::vector<std::string>& names : worlds) {
+    const NodeMap nodes = node_map(names);
+    Choice choice = on("tcp", static_cast<int>(names.size()));
+    choice.nodes = &nodes;
+    CAPTURE(names.size());
+    CHECK(choose(choice, operation, large_bytes, false) == hierarchical);
+    // The formula of hierarchical.cpp.
+    const TransportCosts &between = choice.costs, inside = default_costs("shm");
+    const double s = static_cast<double>(large_bytes),
+                 machines = static_cast<double>(nodes.ranks.size()),
+                 l = static_cast<double>(names.size()) / machines,
+                 k = names[1] == "a" && names.size() == 5 ? 2 : 1;
+    CHECK(predicted_seconds(choice, hierarchical, large_bytes) ==
+          doctest::Approx(2 * between.hop + 2 * inside.hop + 2 * (l - 1) / l * s * inside.byte +
+                          (machines - 1) / machines * s / k * (2 * between.byte + between.add))
+              .epsilon(1e-12));
+  }
+}
+
 TEST_CASE("other costs move the thresholds") {
   Choice choice = on("tcp", 4);
   choice.costs.crowd = 0;

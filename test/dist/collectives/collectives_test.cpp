@@ -197,6 +197,8 @@ TEST_CASE("arguments that do not fit are refused before anything is sent") {
   const Tensor three = Tensor::zeros({3}), two = Tensor::zeros({2});
   CHECK_THROWS_AS(comm.reduce_scatter(three, two, "x"), ShapeError);
   CHECK_THROWS_AS(comm.all_gather(two, three, "x"), ShapeError);
+  CHECK_THROWS_AS(comm.reduce_scatter(two, three, "x"), ShapeError);
+  CHECK_THROWS_AS(comm.all_gather(three, two, "x"), ShapeError);
   CHECK_THROWS_AS(comm.all_gather(Tensor::zeros({3}, DType::f64), three, "x"), DTypeError);
   CHECK_THROWS_AS(comm.broadcast(three, 1, "x"), CommError);
   CHECK_THROWS_AS(comm.broadcast(three, -1, "x"), CommError);

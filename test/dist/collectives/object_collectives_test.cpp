@@ -1,51 +1,132 @@
-// What all ranks throw for one of them is that rank's, whoever is the last to hear of it.
+// Texts that the ranks exchange or compare, and tasks of rank 0.
 
 #include "lockstep/dist/collectives/object_collectives.h"
 
 #include <doctest/doctest.h>
 
+#include "support/expect.h"
 #include "support/worlds.h"
 
-namespace lockstep {
+using namespace lockstep;
+using namespace lockstep::dist;
+using namespace lockstep::test;
+
 namespace {
 
+/// Of another length on every rank; empty on one.
+std::string text_of(int rank) {
+  return std::string(static_cast<std::size_t>(5 * rank % 7), 'a') + (rank % 7 ? "x" : "");
+}
+
 /// What each rank throws. As a World does, a rank that throws tells the others that it has ended.
-std::vector<std::string> messages_of(const dist::SimOptions& options, dist::Algorithm algorithm,
-                                     const test::SimulatedRank& program) {
-  std::vector<std::string> messages(dist::index(options.size));
-  const auto as_world = [&](dist::HostCommunicator& communicator) {
+std::vector<std::string> messages_of(const SimOptions& options, Algorithm algorithm,
+                                     const SimulatedRank& program) {
+  std::vector<std::string> messages(index(options.size));
+  const auto as_world = [&](HostCommunicator& communicator) {
     const int rank = communicator.rank();
     try {
       program(communicator);
     } catch (const Error& error) {
-      messages[dist::index(rank)] = error.what();
+      messages[index(rank)] = error.what();
       communicator.abort(fmt::format("rank {} was ended by an error of its own", rank));
     }
   };
-  test::run_simulated(options, as_world, {.algorithm = algorithm});
+  run_simulated(options, as_world, {.algorithm = algorithm});
   return messages;
 }
 
+}  // namespace
+
+TEST_CASE("gather_text: every rank gets the text of every other, of any length") {
+  for (const int size : {1, 2, 3, 4, 7})
+    run_simulated({.size = size}, [=](HostCommunicator& communicator) {
+      const auto texts = gather_text(communicator, text_of(communicator.rank()), "texts");
+      expect(texts.size() == index(size), "{} texts", texts.size());
+      for (int rank = 0; rank < size; ++rank)
+        expect(texts[index(rank)] == text_of(rank), "rank {}: '{}'", rank, texts[index(rank)]);
+    });
+}
+
+TEST_CASE("check_same: the first rank that differs from rank 0, and the first line, for all") {
+  struct Case {
+    std::string other, says;
+  };
+  const std::vector<Case> cases = {
+      {"a\nb\nd\n", "at item 2: c on rank 0, d on rank {}"},
+      {"x\nb\nc\n", "at item 0: a on rank 0, x on rank {}"},
+      {"a\nb\n", "at item 2: c on rank 0, nothing on rank {}"},
+      {"a\nb\nc\nd\n", "at item 3: nothing on rank 0, d on rank {}"},
+      {"", "at item 0: a on rank 0, nothing on rank {}"},
+  };
+  for (const int size : {2, 3, 4, 7})
+    for (int odd = 1; odd < size; ++odd)
+      for (const Case& c : cases) {
+        CAPTURE(size);
+        const auto messages = messages_simulated({.size = size}, [&](HostCommunicator& comm) {
+          check_same(comm, "what", comm.rank() == odd ? c.other : "a\nb\nc\n");
+        });
+        check_all_say(messages, {fmt::format("[what] rank {} differs from rank 0 ", odd),
+                                 fmt::format(fmt::runtime(c.says), odd)});
+      }
+  check_all_well(messages_simulated({.size = 3}, [](HostCommunicator& comm) {
+    check_same(comm, "what", "a\nb\n");
+    check_same(comm, "what", "");
+  }));
+}
+
+TEST_CASE("on_rank0: rank 0 throws what its task threw, the others say what it was") {
+  for (const int size : {1, 2, 3, 4, 7})
+    run_simulated({.size = size}, [](HostCommunicator& communicator) {
+      const auto fails = [&] {
+        on_rank0(communicator, [&] {
+          expect(communicator.rank() == 0, "rank {} runs it", communicator.rank());
+          fail<DataError>("[save] the disk is full");
+        });
+      };
+      if (communicator.rank() == 0)
+        expect_error<DataError>("[save] the disk is full", fails);
+      else
+        expect_error<StateError>("[on_rank0] rank 0 failed: [save] the disk is full", fails);
+      int runs = 0;
+      on_rank0(communicator, [&] { ++runs; });
+      expect(runs == (communicator.rank() == 0), "{} runs", runs);
+    });
+}
+
+TEST_CASE("on_rank0: the others wait as long as they are told to, longer than for a collective") {
+  const auto save_for = [](double seconds) {
+    return messages_simulated({.size = 3}, [=](HostCommunicator& communicator) {
+      on_rank0(
+          communicator,
+          [&] {
+            const Seconds end = communicator.now() + Seconds(seconds);
+            for (unsigned round = 0; communicator.now() < end; ++round)
+              communicator.transport().relax(round);
+          },
+          Seconds(500));
+    });
+  };
+  check_all_well(save_for(400));
+  for (const std::string& message : save_for(700)) CHECK(message.find("500 s") != message.npos);
+}
+
 TEST_CASE("object collectives: all name the rank whose fault it is, in any order of events") {
-  for (const dist::Algorithm algorithm : {dist::Algorithm::ring, dist::Algorithm::two_shot})
+  for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot})
     for (const int size : {2, 3, 4, 7})
       for (std::uint64_t seed = 0; seed < 30; ++seed) {
         CAPTURE(size);
         CAPTURE(seed);
-        const dist::SimOptions options{.seed = seed, .size = size};
-        const auto of_save = messages_of(options, algorithm, [](dist::Communicator& communicator) {
-          dist::on_rank0(communicator, [] { fail<DataError>("the disk is full"); });
+        const SimOptions options{.seed = seed, .size = size};
+        const auto of_save = messages_of(options, algorithm, [](Communicator& communicator) {
+          on_rank0(communicator, [] { fail<DataError>("the disk is full"); });
         });
-        test::check_all_say(of_save, {"the disk is full"});
+        check_all_say(of_save, {"the disk is full"});
         for (std::size_t r = 1; r < of_save.size(); ++r)
           CHECK(of_save[r].starts_with("[on_rank0] rank 0 failed: "));
-        const auto of_check = messages_of(options, algorithm, [](dist::Communicator& communicator) {
+        const auto of_check = messages_of(options, algorithm, [](Communicator& communicator) {
           const int last = communicator.size() - 1;
-          dist::check_same(communicator, "lists", communicator.rank() == last ? "a" : "b");
+          check_same(communicator, "lists", communicator.rank() == last ? "a" : "b");
         });
-        test::check_all_say(of_check, {fmt::format("rank {} differs from rank 0", size - 1)});
+        check_all_say(of_check, {fmt::format("rank {} differs from rank 0", size - 1)});
       }
 }
-
-}  // namespace
-}  // namespace lockstep

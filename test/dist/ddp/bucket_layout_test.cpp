@@ -45,6 +45,9 @@ TEST_CASE("the first bucket is closed early and the last is small, whatever the 
         Members{{8, 9}, {3, 4, 5, 6, 7}, {0, 1, 2}});
   CHECK(members(capped(even, {12000, 4000, 4000})) ==
         Members{{9}, {6, 7, 8}, {3, 4, 5}, {1, 2}, {0}});
+  // The last bucket may be as large as the cap.
+  CHECK(members(capped(even, {8000, 8000, 8000})) ==
+        Members{{8, 9}, {6, 7}, {4, 5}, {2, 3}, {0, 1}});
   // Smaller than the last bucket may be: one bucket.
   CHECK(members(capped(even, {1 << 20, 1 << 20, 1 << 20})).size() == 1);
   // 784-512-256-10 with the defaults: the first layer's weights travel alone.
@@ -114,6 +117,10 @@ TEST_CASE("a layout that is none is refused with what is wrong") {
                        UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 3", 3), doctest::Contains("cut 3"), UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 2 1", 3), doctest::Contains("cut 1"), UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 1 1", 3), doctest::Contains("cut 1 after 1"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 0", 3), doctest::Contains("cut 0 after 0"),
+                       UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 x", 3), doctest::Contains("2 1 x"), UsageError);
 }
 

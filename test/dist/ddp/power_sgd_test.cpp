@@ -163,19 +163,21 @@ TEST_CASE("replicas stay alike, and the same run has the same bits") {
 }
 
 TEST_CASE("start_after: gradients travel as they are at first") {
-  on_ranks(2, [](HostCommunicator& c) {
-    const Layer layer;
-    const auto hook = power_sgd({.rank = 1, .start_after = 2});
-    DistributedDataParallel ddp(layer.parameters(), {}, c, {.hook = hook});
-    for (int step = 0; step < 4; ++step) {
-      layer.backward(c.rank(), step);
-      const Tensor right = plus(matrix(12, 20, 0, step), 1, matrix(12, 20, 1, step));
-      const double off = distance(layer.weight.gradient(), right);
-      expect((off == 0) == (step < 2), "step {}: off by {}", step, off);
-      expect((length(hook->kept(layer.weight)) == 0) == (step < 2), "kept in step {}", step);
-      layer.zero_grad();
-    }
-  });
+  for (const double cap_mb : {25.0, 1e-6})  // one bucket, and one of each parameter
+    on_ranks(2, [=](HostCommunicator& c) {
+      const Layer layer;
+      const auto hook = power_sgd({.rank = 1, .start_after = 2});
+      DistributedDataParallel ddp(layer.parameters(), {}, c,
+                                  {.bucket_cap_mb = cap_mb, .hook = hook});
+      for (int step = 0; step < 4; ++step) {
+        layer.backward(c.rank(), step);
+        const Tensor right = plus(matrix(12, 20, 0, step), 1, matrix(12, 20, 1, step));
+        const double off = distance(layer.weight.gradient(), right);
+        expect((off == 0) == (step < 2), "step {}: off by {}", step, off);
+        expect((length(hook->kept(layer.weight)) == 0) == (step < 2), "kept in step {}", step);
+        layer.zero_grad();
+      }
+    });
 }
 
 TEST_CASE("a gradient of zeros does not end what is learned of a matrix") {

@@ -28,12 +28,12 @@ struct FourLayers {
       all.emplace_back(here(value), std::string(1, static_cast<char>('a' + k)));
     }
   }
-  Tensor loss(int rank, int step) const {
+  Tensor loss(int rank, int step, std::vector<std::size_t> order = {3, 0, 2, 1}) const {
     Tensor x = Tensor::empty({2, 3}, DType::f64);
     for (std::int64_t i = 0; i < 6; ++i)
       x.data<double>()[i] = std::cos(static_cast<double>(i + 10 * rank + 100 * step));
     Tensor y = here(x);
-    for (const std::size_t k : {3, 0, 2, 1}) y = tanh(matmul(y, all[k]));
+    for (const std::size_t k : order) y = tanh(matmul(y, all[k]));
     return mean(y * y);
   }
   std::vector<double> values() const {
@@ -79,6 +79,37 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
       }
       check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "layout {}", ddp.bucket_layout());
     });
+}
+
+TEST_CASE("the first rank with data in the first step decides the layout, whichever rank it is") {
+  for (const int size : {1, 2, 3, 4, 7})
+    for (int source = 0; source < size; ++source)
+      run_threads(size, {.comm = "direct"}, [=](World& world) {
+        const FourLayers net;
+        DistributedDataParallel ddp(net.all, {}, world, options(true));
+        if (world.rank() < source) {
+          ddp.synchronize();
+        } else {  // those after it see their gradients in another order
+          const bool first = world.rank() == source;
+          Tape tape;
+          tape.backward(first ? net.loss(0, 0) : net.loss(0, 0, {1, 2, 0, 3}), Weight{1});
+        }
+        check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "source {}: {}", source,
+                     ddp.bucket_layout());
+      });
+}
+
+TEST_CASE("a step without data on any rank decides no layout") {
+  run_threads(3, {.comm = "direct"}, [](World& world) {
+    const FourLayers net;
+    DistributedDataParallel ddp(net.all, {}, world, options(true));
+    const std::string first = ddp.bucket_layout();
+    ddp.synchronize();
+    check<Error>(ddp.bucket_layout() == first, "{}", ddp.bucket_layout());
+    Tape tape;
+    tape.backward(net.loss(world.rank(), 0));
+    check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "{}", ddp.bucket_layout());
+  });
 }
 
 TEST_CASE("a layout from a checkpoint holds from the first step on") {

@@ -169,6 +169,39 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
   }
 }
 
+TEST_CASE("a rank alone goes on after a backward left by an exception, as if it had not been") {
+  run_threads(1, {}, [](World& world) {
+    for (const bool in_window : {false, true}) {
+      const Parameter a(Tensor::scalar(2, DType::f64), "a"), b(Tensor::scalar(3, DType::f64), "b");
+      Reducer reducer({a, b}, world.communicator());
+      const auto backward = [&](const Tensor& loss, bool sync = true) {
+        Tape::current()->backward(loss, Weight{1}, {.sync = sync});
+      };
+      if (in_window) {
+        Tape tape;
+        backward(a * b, false);
+      }
+      bool failed = false;
+      try {
+        Tape tape;
+        const Tensor x = b;
+        const Tensor bad = record("failing", x.detach().clone(), {&x},
+                                  [](Gradients&) { fail<StateError>("[failing] on purpose"); });
+        backward(scale(a, 100) + bad + scale(a, 1000));  // a's has a part before it fails
+      } catch (const StateError&) {
+        failed = true;
+      }
+      check<Error>(failed, "nothing was thrown");
+      for (const Parameter& p : {a, b})
+        check<Error>(p.gradient_state() == GradientState::nothing, "{} has a gradient", p.name());
+      Tape tape;
+      backward(scale(a, 5) + scale(b, 7));
+      check<Error>(a.gradient().item() == 5, "a: {}", a.gradient().item());
+      check<Error>(b.gradient().item() == 7, "b: {}", b.gradient().item());
+    }
+  });
+}
+
 TEST_CASE("a parameter has one reducer and is listed once") {
   run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2);

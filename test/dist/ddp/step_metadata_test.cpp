@@ -3,6 +3,7 @@
 #include "lockstep/dist/ddp/step_metadata.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <bit>
@@ -110,6 +111,62 @@ TEST_CASE("a gradient that is not finite: the verdict is the policy's") {
   CHECK(stop.verdict == StepVerdict::stop);
   CHECK(stop.bad_rank == 1);
   CHECK(stop.problem.empty());
+}
+
+TEST_CASE("every rank counts alike: whichever one differs, rank 0 included") {
+  for (const std::size_t size : {2u, 3u, 4u, 7u})
+    for (std::size_t odd = 0; odd < size; ++odd) {
+      CAPTURE(size);
+      CAPTURE(odd);
+      const double total = static_cast<double>(size);
+      const std::vector<StepMetadata> alike(size, contributes(1, total, Divisor::ranks));
+      const auto outcome = [&](auto change) {
+        std::vector<StepMetadata> messages = alike;
+        change(messages[odd]);
+        return decide_step(messages, NonFinite::stop);
+      };
+      const std::size_t seen = odd == 0 ? 1 : odd;  // the others are compared with rank 0
+      CHECK(decide_step(alike, NonFinite::stop).verdict == StepVerdict::commit);
+      const StepOutcome replicas = outcome([](StepMetadata& m) { m.replicas = 9; });
+      CHECK(replicas.replicas_differ);
+      CHECK(replicas.verdict == StepVerdict::stop);
+      CHECK(outcome([](StepMetadata& m) { m.plan = 9; }).problem ==
+            fmt::format("ranks 0 and {} have different bucket plans", seen));
+      CHECK(outcome([](StepMetadata& m) {
+              m.steps = 9;
+            }).problem.find(fmt::format("ranks 0 and {} did not take", seen)) == 0);
+      for (const bool forgotten : {true, false}) {  // by this rank alone, or by all others
+        std::vector<StepMetadata> messages = alike;
+        for (std::size_t r = 0; r < size; ++r)
+          messages[r].already_reduced = (r == odd) == forgotten ? 1 : 0;
+        const bool by_rank_0 = messages[0].already_reduced == 1;
+        CHECK(decide_step(messages, NonFinite::stop)
+                  .problem.find(fmt::format("the gradients of rank {} hold what the last backward "
+                                            "left, those of rank {} were zeroed",
+                                            by_rank_0 ? 0 : seen, by_rank_0 ? seen : 0)) == 0);
+      }
+      // Data are compared among those that say something of it.
+      for (std::size_t first = 0; first < odd; ++first) {
+        std::vector<StepMetadata> messages = alike;
+        messages[first].data = 5;
+        messages[odd].data = 6;
+        CHECK(decide_step(messages, NonFinite::stop)
+                  .problem.find(fmt::format("ranks {} and {} deal the data", first, odd)) == 0);
+      }
+    }
+}
+
+TEST_CASE("of several ranks with bad gradients the first is named, whatever the parameters") {
+  for (const std::size_t size : {2u, 3u, 4u, 7u})
+    for (std::size_t first = 0; first < size; ++first)
+      for (std::size_t second = first; second < size; ++second) {
+        std::vector<StepMetadata> messages(size, contributes(1, 1, Divisor::summed));
+        messages[second].bad_parameter = 3;
+        messages[first].bad_parameter = 0;
+        const StepOutcome outcome = decide_step(messages, NonFinite::stop);
+        CHECK(outcome.verdict == StepVerdict::stop);
+        CHECK(outcome.bad_rank == static_cast<int>(first));
+      }
 }
 
 TEST_CASE("what was synchronized cannot be rescaled") {

@@ -115,6 +115,42 @@ TEST_CASE("rendezvous: missing or different at an exchange") {
   }
 }
 
+TEST_CASE("rendezvous: of several reasons the first stays, on every rank") {
+  const TemporaryFolder folder;
+  const std::string address = "unix:" + folder / "rendezvous";
+  std::atomic<int> stage{0}, ended{0};
+  const Deadline limit(Seconds(10));
+  const auto await = [&](const std::atomic<int>& what, int wanted) {
+    for (; what < wanted; std::this_thread::yield()) expect(!limit.passed(), "waited in vain");
+  };
+  const auto errors = run_ranks(4, [&](int rank) {
+    const auto rendezvous = join_rendezvous(options_for(address, rank, 4));
+    const auto await_reason = [&] {
+      for (; rendezvous->aborted().empty(); std::this_thread::yield())
+        expect(!limit.passed(), "no reason");
+    };
+    if (rank == 1 || rank == 2) {  // rank 2 has not heard of rank 1's when it gives up
+      await(stage, rank == 1 ? 0 : 2);
+      rendezvous->abort(rank == 1 ? "one" : "two");
+      stage = rank == 1 ? 1 : 3;
+    } else if (rank == 0) {
+      await(stage, 1);
+      await_reason();
+      expect(rendezvous->aborted() == "one", "{}", rendezvous->aborted());
+      stage = 2;
+      await(stage, 3);
+      expect(rendezvous->aborted() == "one", "then {}", rendezvous->aborted());
+    } else {
+      await_reason();
+      await(stage, 3);
+      expect(rendezvous->aborted() == "one", "{}", rendezvous->aborted());
+    }
+    ++ended;
+    await(ended, 4);  // nobody leaves before the others
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
 TEST_CASE("rendezvous: a rank is killed in an exchange") {
   const TemporaryFolder folder;
   for (const int victim : {0, 1, 2}) {

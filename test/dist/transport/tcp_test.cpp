@@ -15,24 +15,27 @@
 namespace lockstep::dist {
 namespace {
 
-RendezvousOptions options_at(const std::string& address, int rank, int size, double timeout = 20) {
+RendezvousOptions options_at(const std::string& address, int rank, int size, double timeout = 20,
+                             const Token& token = {}) {
   RendezvousOptions options;
   options.address = Endpoint::parse(address);
-  options.credentials = {{}, fnv1a("job"), rank, size};
+  options.credentials = {token, fnv1a("job"), rank, size};
   options.timeout = Seconds(timeout);
   return options;
 }
 
 /// Runs body(rendezvous) in threads and returns what each rank threw ("" if nothing).
 std::vector<std::string> run_ranks(int size, double timeout,
-                                   const std::function<void(std::shared_ptr<Rendezvous>)>& body) {
+                                   const std::function<void(std::shared_ptr<Rendezvous>)>& body,
+                                   const Token& token = {}) {
   const test::TemporaryFolder folder;
   std::vector<std::string> errors(index(size));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        body(join_rendezvous(options_at("unix:" + folder / "rendezvous", rank, size, timeout)));
+        body(join_rendezvous(
+            options_at("unix:" + folder / "rendezvous", rank, size, timeout, token)));
       } catch (const std::exception& error) {
         errors[index(rank)] = error.what();
       }
@@ -49,8 +52,8 @@ std::string exchange_only(Rendezvous& rendezvous, const std::string& address) {
 }
 
 /// The token of the mesh, from what rank 0 gave.
-Token token_from(const std::string& given) {
-  return hmac(Token{}, "mesh", {std::as_bytes(std::span(given)).first(32)});
+Token token_from(const std::string& given, const Token& of_job = {}) {
+  return hmac(of_job, "mesh", {std::as_bytes(std::span(given)).first(32)});
 }
 
 std::pair<Connection, Reply::Kind> try_handshake(const Endpoint& address, const Credentials& own,
@@ -131,6 +134,39 @@ TEST_CASE("tcp: who has the token is accepted") {  // the control of the case ab
     rendezvous->all_gather("end", "");
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST_CASE("tcp: what has been on the network is not enough where the job has a token") {
+  Token secret;
+  secret.fill(std::byte{7});
+  for (const bool knows : {false, true}) {
+    CAPTURE(knows);
+    std::atomic<bool> over{false};
+    const auto errors = run_ranks(
+        2, 0.5,
+        [&](const std::shared_ptr<Rendezvous>& rendezvous) {
+          if (rendezvous->rank() == 0) {
+            const std::string error = [&]() -> std::string {
+              try {
+                tcp_transport(rendezvous);
+              } catch (const Error& e) {
+                return e.what();
+              }
+              return "";
+            }();
+            over = true;
+            test::expect((error == "") == knows, "{}", error);
+            return;
+          }
+          const std::string given = exchange_only(*rendezvous, "127.0.0.1:1");
+          const Credentials own{token_from(given, knows ? secret : Token{}), fnv1a("job"), 1, 2};
+          const auto peer = try_handshake(Endpoint::parse(given.substr(32)), own, Purpose::mesh);
+          test::expect((peer.second == Reply::Kind::accepted) == knows, "another answer");
+          while (!over) std::this_thread::yield();
+        },
+        secret);
+    for (const std::string& error : errors) CHECK(error == "");
+  }
 }
 
 TEST_CASE("tcp: a rank is killed before it has connected") {

@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/transport/regions.h"
 #include "lockstep/dist/transport/wait_watch.h"
 #include "support/forked_ranks.h"
 
@@ -84,6 +87,21 @@ TEST_CASE("wait board: a rank that reads nothing hinders nobody, and reads on la
   }
 }
 
+TEST_CASE("wait board: of a rank that was stopped while it wrote nothing is read") {
+  const SharedRegion region =
+      cut_into_parts(allocate_pages(2 * whole_pages(wait_board_bytes)), 2, wait_board_bytes);
+  const auto reader = memory_wait_board(region, 0), writer = memory_wait_board(region, 1);
+  writer->tell(WaitNote::Kind::waits, 0, "all_reduce #3 'a'");
+  CHECK(reader->of(1).kind == WaitNote::Kind::waits);
+  CHECK(reader->of(1).call_text() == "all_reduce #3 'a'");
+  std::uint64_t version = 0;  // the first word of a slot: odd while it is written
+  std::memcpy(&version, region.base[1], sizeof version);
+  CHECK(version % 2 == 0);
+  ++version;
+  std::memcpy(region.base[1], &version, sizeof version);
+  CHECK(reader->of(1).kind == WaitNote::Kind::none);
+}
+
 /// Rank 0 of 3 waits for rank 1 for 8 s, while the others' notes are as `tell` makes them every
 /// second; whom it blames. The 8 s are those of the communicator, or of this wait.
 using Tell = std::function<void(int second, WaitBoard& one, WaitBoard& two)>;
@@ -125,6 +143,12 @@ TEST_CASE("wait watch: only notes that are repeated lead on") {
                          two.tell(waits, 1, "barrier #4 'c'");
                        }),
                        "ranks wait for each other"));
+  const std::string through_itself = blame_of([&](int, WaitBoard& one, WaitBoard& two) {
+    one.tell(waits, 2, "barrier #3 'b'");
+    two.tell(waits, 0, "barrier #4 'c'");
+  });
+  CHECK(test::contains(through_itself, "waiting for rank 1: ranks wait for each other: rank 0 "));
+  CHECK(!test::contains(through_itself, "has not moved"));
   // A rank that has timed out says no more, but it has said whom it found.
   CHECK(test::contains(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
                          if (second == 4) one.tell(WaitNote::Kind::timed_out, 2, "");

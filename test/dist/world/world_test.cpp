@@ -75,6 +75,18 @@ TEST_CASE("world: the cause among threads is reported, not its consequences") {
   }
 }
 
+TEST_CASE("world: a cause that comes after its consequences is reported all the same") {
+  const auto body = [](World& world) {
+    if (world.rank() == 0) throw PeerError("rank 1 is gone");
+    try {
+      world.communicator().barrier("never").wait();
+    } catch (const PeerError&) {
+      fail<DataError>("the disk is on fire");
+    }
+  };
+  CHECK_THROWS_WITH_AS(run_threads(2, {}, body), "the disk is on fire", DataError);
+}
+
 #if !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)  // they choose stacks themselves
 TEST_CASE("world: a thread that cannot be started") {

@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Plants the slips of the tables beside this script, one at a time, and demands that the test that
+# an entry names notices it. ./lockstep mutants calls it with a build folder that is up to date:
+#
+#     run.sh BUILD [--pick N] [--seed TEXT] [NAME or PATTERN...]
+#
+# No changed file touches the source tree or the build's own objects. For each slip a folder of its
+# own gets the changed source, an object of it, and the test program linked with that object before
+# the libraries, so that theirs is not taken. A source is compiled as the build compiles it, with
+# its neighbours of a unity unit: no copy of the old code is left in them.
+#
+# An entry of a table:
+#
+#     [name] FILE           of the source; the old text occurs in it exactly once
+#     - old text            of one line or more
+#     + new text            "+" alone: nothing
+#     test_FOLDER: CASE     the test case that must fail
+#     program NAME          it starts this program of bin/, which is linked with the slip too
+#     may hang              running into the time limit counts as noticed
+#     equivalent: WHY       no test can see it; it has no test case
+set -uo pipefail
+export LC_ALL=C LOCKSTEP_TEST_DEVICE=cpu
+
+tables=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+root=${tables%/test/mutants}
+time_limit=60  # seconds for a test case
+
+say() { echo "mutants: $*" >&2; }
+misuse() { say "$@"; exit 2; }
+
+# --- The tables -----------------------------------------------------------------------------------
+
+declare -A file old new program test case may_hang equivalent
+names=()
+
+read_tables() {
+  local name= line table
+  for table in "$tables"/*.txt; do
+    while IFS= read -r line; do
+      case $line in
+        '['*'] '*)
+          name=${line%%]*} name=${name#[}
+          [[ -z ${file[$name]-} ]] || misuse "${table##*/}: two entries are named '$name'"
+          names+=("$name")
+          file[$name]=${line#*] } ;;
+        '- '*) old[$name]+=${old[$name]+$'\n'}${line#- } ;;
+        '+ '*) new[$name]+=${new[$name]+$'\n'}${line#+ } ;;
+        '+') new[$name]+= ;;
+        test_*': '*) test[$name]=${line%%: *} case[$name]=${line#*: } ;;
+        'program '*) program[$name]=${line#program } ;;
+        'may hang') may_hang[$name]=yes ;;
+        'equivalent: '*) equivalent[$name]=${line#equivalent: } ;;
+        ''|'#'*) ;;
+        *) misuse "${table##*/}: what does '$line' mean?" ;;
+      esac
+    done <"$table"
+  done
+}
+
+# --- One slip -------------------------------------------------------------------------------------
+
+# Writes the source FILE with the slip NAME to COPY. Fails if the old text is not there just once.
+change() {
+  local name=$1 copy=$2 source before
+  source=$(<"$root/${file[$name]}") || return
+  before=${source%%"${old[$name]}"*}
+  local after=${source#"$before${old[$name]}"}
+  [[ $after != "$source" && $after != *"${old[$name]}"* ]] || return
+  printf '%s\n' "$before${new[$name]-}$after" >"$copy"
+}
+
+# compile NAME FOLDER: the changed source, as the build compiles it, but as fast as tests (-O1), and
+# a slip may leave a name unused.
+compile() {
+  local folder=$2 source=$root/${file[$1]} unit command
+  change "$1" "$folder/changed.cpp" || { echo "its old text is not there once" >&2; return 1; }
+  unit=$(grep -lF "\"$source\"" "$build"/*/CMakeFiles/lockstep_*/Unity/*.cxx)
+  if [[ -n $unit ]]; then
+    sed "s#\"$source\"#\"$folder/changed.cpp\"#" "$unit" >"$folder/unit.cxx"
+  else
+    unit=$source
+    echo "#include \"$folder/changed.cpp\"" >"$folder/unit.cxx"
+  fi
+  command=$(grep -F -- " -c $unit" "$scratch/commands" | head -n 1)
+  command=$(sed -E "s# -M[TF] [^ ]+##g; s# -MD##; s# -Werror##; s# -o [^ ]+# -o $folder/unit.o#" \
+    <<<"${command/" -c $unit"/" -c $folder/unit.cxx -O1 -w"}")
+  (cd -- "$build" && bash -c "$command")
+}
+
+# link PROGRAM FOLDER: build/PROGRAM with the changed object before the libraries.
+link() {
+  local command
+  command=$(grep -F -- " -o $1 " "$scratch/commands" | head -n 1)
+  (cd -- "$build" && bash -c "${command/" -o $1 "/" $2/unit.o -o $2/${1##*/} "}")
+}
+
+# Prints the verdict on the slip NAME.
+try() {
+  local name=$1 folder=$scratch/$1 code begin=$SECONDS verdict
+  if [[ -n ${equivalent[$name]-} ]]; then
+    echo "$name equivalent 0 s"
+    return
+  fi
+  rm -rf -- "$folder"
+  mkdir -p "$folder"
+  if ! { compile "$name" "$folder" && link "test/${test[$name]}" "$folder" &&
+      { [[ -z ${program[$name]-} ]] || link "bin/${program[$name]}" "$folder"; }
+  } >"$folder/build.log" 2>&1; then
+    echo "$name stale: $(grep -m 1 -E 'error|not' "$folder/build.log")"
+    return
+  fi
+  # doctest takes a comma for the end of a pattern; a template's case is one for each type, CASE<T>.
+  local pattern=${case[$name]//,/\\,}
+  # The shell says what crashed: into the log.
+  (cd -- "$folder" && LOCKSTEP_PROGRAMS=$folder timeout -k 5 "$time_limit" \
+    "./${test[$name]}" --test-case="$pattern,$pattern<*" || exit
+  ) >"$folder/test.log" 2>&1 </dev/null
+  code=$?
+  verdict=caught
+  grep -q '^\[doctest\] test cases: *0 ' "$folder/test.log" && verdict="stale: no such test case,"
+  (( code != 0 )) || [[ $verdict != caught ]] || verdict=SURVIVED
+  (( code != 124 && code != 137 )) || [[ -n ${may_hang[$name]-} ]] || verdict="SURVIVED (hangs)"
+  echo "$name $verdict $((SECONDS - begin)) s"
+  [[ $verdict != caught ]] || rm -rf -- "$folder"
+}
+
+# --- All of them ----------------------------------------------------------------------------------
+
+build=$1 pick='' seed='' chosen=()
+shift
+while (( $# )); do
+  case $1 in
+    --pick) pick=${2-}; shift; [[ $pick =~ ^[0-9]+$ ]] || misuse "--pick takes a number" ;;
+    --seed) seed=${2-}; shift; [[ -n $seed ]] || misuse "--seed takes a text" ;;
+    -*) misuse "mutants takes --pick, --seed and names, not '$1'" ;;
+    *) chosen+=("$1") ;;
+  esac
+  shift
+done
+read_tables
+wanted=()
+for name in "${names[@]}"; do
+  for pattern in "${chosen[@]-*}"; do
+    # shellcheck disable=SC2053  # it is a pattern
+    [[ $name != $pattern ]] || { wanted+=("$name"); break; }
+  done
+done
+(( ${#wanted[@]} )) || misuse "no mutant is named like '${chosen[*]}'"
+if [[ -n $pick ]]; then  # a function of the seed and the names
+  mapfile -t wanted < <(for name in "${wanted[@]}"; do
+    echo "$(sha256sum <<<"$seed $name") $name"
+  done | sort | head -n "$pick" | sed 's/.* //')
+fi
+
+scratch=$build/mutants
+mkdir -p "$scratch"
+ninja -C "$build" -t commands all >"$scratch/commands" || exit 1
+: >"$scratch/verdicts"
+for name in "${wanted[@]}"; do
+  while (( $(jobs -rp | wc -l) >= $(nproc) )); do wait -n; done
+  try "$name" | tee -a "$scratch/verdicts" &
+done
+wait
+count() { grep -cE "^[^ ]+ $1" "$scratch/verdicts"; }
+echo "${#wanted[@]} mutants: $(count caught) caught, $(count equivalent) equivalent," \
+  "$(count SURVIVED) survived$( (( $(count stale) == 0 )) || echo ", $(count stale) stale")"
+(( $(count caught) + $(count equivalent) == ${#wanted[@]} ))
