@@ -38,7 +38,7 @@ struct Contribution {
   bool sync = true;   ///< when this backward ends, reducers have summed the gradients
   bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
                       ///< first of several reducers may, so that all ranks use the same order
-  std::uint64_t plan = 0;  ///< Weight::plan
+  std::uint64_t data_digest = 0;  ///< Weight::data_digest
   double window = -1;  ///< of the weights in the windows of earlier reducers; -1: there are none
 
   /// True if the sum over the ranks is the mean, where all ranks have data.

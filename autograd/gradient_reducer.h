@@ -23,6 +23,8 @@ class Stepper {
   virtual ~Stepper() = default;
   /// What it keeps of `parameter` from step to step; nothing for one that is not its own.
   virtual std::vector<StateTensor> state_of(const Parameter& parameter) const = 0;
+  /// Begins anew with `parameter`, as before its first step.
+  virtual void forget(const Parameter& /*parameter*/) {}
 };
 
 /// An observer that sums gradients over ranks. A parameter has at most one: it *manages* the
@@ -48,7 +50,7 @@ class GradientReducer : public GradientObserver {
   virtual kernels::Fingerprint fingerprint(const Parameter& parameter) = 0;
   /// An optimizer has stepped on some of the parameters; with `local`, on this rank's own
   /// gradients. `options` is a digest of how.
-  virtual void stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
+  virtual void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options,
                        bool local) = 0;
   /// True if optimizers step on gradients as soon as they are summed: it is too late to change
   /// them.

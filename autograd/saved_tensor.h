@@ -6,7 +6,8 @@
 /// Example: a GAN's discriminator runs on generated samples, its optimizer steps, and only then the
 /// generator's loss goes backward through the discriminator's old weights.
 ///
-/// Writes through data() or span() are not seen. Thread-safety: as Tape.
+/// What counts is the memory: a write to another slice of it is an error, too. Writes through
+/// data() or span() and by collectives are not seen. Thread-safety: as Tape.
 
 #include <cstdint>
 

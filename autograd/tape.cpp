@@ -154,7 +154,7 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
         "keep_local())",
         pass.managed.name(), pass.stray.name());
   Contribution told = contribution(pass, weight, options.sync);
-  told.plan = weight ? weight->plan : 0;
+  told.data_digest = weight ? weight->data_digest : 0;
   pass.zero_weight = told.weight == 0;
   pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor, pass.loss->dtype,
                                      pass.loss->device);

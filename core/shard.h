@@ -22,7 +22,7 @@ struct Weight {
   double total = summed;
   /// A digest of how the samples are dealt to the ranks (data::Loader): reducers compare it. 0: not
   /// said, as for data that was split beforehand.
-  std::uint64_t plan = 0;
+  std::uint64_t data_digest = 0;
 };
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ Batch Loader::batch(std::int64_t step) const {
   const std::int64_t pixels = dataset_.images.size(1);
   Batch result{Tensor::empty({rows, pixels}), Tensor::empty({rows}, DType::i64),
                plan_.weight(step)};
-  result.weight.plan = digest_;
+  result.weight.data_digest = digest_;
   const std::int64_t* order = order_.data<std::int64_t>();
   const float* images = dataset_.images.data<float>();
   const std::int64_t* labels = dataset_.labels.data<std::int64_t>();

@@ -75,7 +75,7 @@ class Loader {
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;
-  std::uint64_t digest_;  // Weight::plan
+  std::uint64_t digest_;  // Weight::data_digest
 };
 
 }  // namespace lockstep::data

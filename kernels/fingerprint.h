@@ -8,7 +8,8 @@
 ///
 /// to the sum, modulo 2^64. Another word gives another term, whatever the place: a single changed
 /// word is always seen. Because the key differs by place, and the square is not linear, several
-/// changes cancel out with a probability of about 2^-64 only. (A sum of squares of keyed words is
+/// changes do not cancel out by their pattern, but by chance: two small ones with a probability of
+/// about 2^-32, many of them with less. (A sum of squares of keyed words is
 /// the hash SQH of Etzel, Patel & Ramzan, "Square hash", CRYPTO 1999, with cheap keys: it finds
 /// accidents, not attacks.) The terms may be added in any order: it is the same number on every
 /// device.

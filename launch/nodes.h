@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "lockstep/dist/rendezvous/frames.h"
+#include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/job_result.h"
 

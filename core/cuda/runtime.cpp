@@ -161,7 +161,10 @@ void nudge() {
   if constexpr (this_kind == Device::Kind::sim) (void)count();
 }
 
-void load_kernels_early() { (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+void prepare_for_threads() {
+  (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
 
 std::string describe(int index) {
   cudaDeviceProp properties{};

@@ -66,7 +66,7 @@ std::optional<Device::Kind> kind() { return {}; }
 int count() { return 0; }
 Device default_device(int) { return {}; }
 void nudge() {}
-void load_kernels_early() {}
+void prepare_for_threads() {}
 std::string describe(int index) { absent("describe", {Device::Kind::cuda, index}); }
 std::map<std::string, std::uint64_t> kernel_launches() { return {}; }
 Storage allocate_pinned(std::size_t bytes) { return Storage::allocate(bytes); }

@@ -35,10 +35,12 @@ std::map<std::string, std::uint64_t> kernel_launches();
 /// nothing.
 void nudge();
 
-/// Ranks of this process are going to be threads: kernels are to be loaded when CUDA is first used,
-/// not when they are first launched, which would wait for other ranks' streams. It sets
-/// CUDA_MODULE_LOADING if that is not set; too late if CUDA is in use. Elsewhere, nothing.
-void load_kernels_early();
+/// Ranks of this process are going to be threads, whose streams wait for each other. So kernels are
+/// to be loaded when CUDA is first used, not when they are first launched, which waits for all
+/// streams (CUDA_MODULE_LOADING); and each stream is to have a hardware queue of its own
+/// (CUDA_DEVICE_MAX_CONNECTIONS). Sets what the environment leaves open; too late if CUDA is in
+/// use. Elsewhere, nothing.
+void prepare_for_threads();
 
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:
 /// meant to be kept. In builds without a GPU, ordinary memory.

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/collectives/work.h"
 #include "lockstep/dist/rendezvous/ranks.h"
@@ -60,6 +61,9 @@ class Communicator {
   virtual std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const = 0;
   /// The same for all sizes: "up to 64 KiB one-shot; beyond two-shot-shared".
   virtual std::string choices() const { return "always " + std::string(algorithm(1)); }
+  /// Waits on the host for work of a GPU. CommError or PeerError if another rank has failed
+  /// meanwhile, or after the timeout: the work may be waiting for that rank.
+  virtual void wait_for(const Event& event, std::string_view /*what*/) { event.synchronize(); }
   virtual Seconds now() const = 0;     ///< the world's clock, virtual in a simulated world
   virtual Seconds waited() const = 0;  ///< for other ranks so far, spins of a microsecond aside
   /// Bytes of tensors received from other ranks, or read and written in their memory; 0: not known.

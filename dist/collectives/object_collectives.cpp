@@ -7,12 +7,6 @@
 namespace lockstep::dist {
 namespace {
 
-/// The next line; "nothing" after the last one.
-std::string next_line(std::istringstream& text) {
-  std::string line;
-  return std::getline(text, line) ? line : "nothing";
-}
-
 /// All ranks are about to throw the same. None ends before all have come here: else a slow one
 /// would report that another has ended.
 void meet_before_error(Communicator& communicator, std::string_view what) {
@@ -45,18 +39,37 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
   return texts;
 }
 
-void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
-  const std::vector<std::string> texts = gather_text(communicator, text, what);
-  for (std::size_t r = 1; r < texts.size(); ++r) {
-    if (texts[r] == texts[0]) continue;
-    std::istringstream ours(texts[0]), theirs(texts[r]);
-    std::string mine = next_line(ours), other = next_line(theirs);
-    std::size_t item = 0;
-    for (; mine == other && ours; ++item) mine = next_line(ours), other = next_line(theirs);
-    meet_before_error(communicator, "difference found");
-    fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}",
-                     what, r, item, mine, other, r);
+std::vector<Difference> differences(std::span<const std::string> texts) {
+  std::vector<std::istringstream> streams;
+  for (const std::string& text : texts) streams.emplace_back(text);
+  std::vector<std::string> lines(texts.size());
+  std::vector<Difference> found;
+  for (std::size_t line = 0;; ++line) {
+    bool any = false;
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+      const bool has = static_cast<bool>(std::getline(streams[r], lines[r]));
+      if (!has) lines[r] = "nothing";
+      any = any || has;
+    }
+    if (!any) return found;
+    if (std::ranges::count(lines, lines[0]) == std::ssize(lines)) continue;
+    auto& said = found.emplace_back(Difference{line, {}}).said;
+    for (std::size_t r = 0; r < lines.size(); ++r) {
+      auto group = std::ranges::find(said, lines[r], [](const auto& one) { return one.first; });
+      if (group == said.end()) group = said.insert(group, {lines[r], {}});
+      group->second.push_back(static_cast<int>(r));
+    }
   }
+}
+
+void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
+  const std::vector<Difference> found = differences(gather_text(communicator, text, what));
+  if (found.empty()) return;
+  meet_before_error(communicator, "difference found");
+  const auto& [line, said] = found[0];
+  const int other = said[1].second[0];
+  fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}", what,
+                   other, line, said[0].first, said[1].first, other);
 }
 
 void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {

@@ -4,8 +4,11 @@
 /// it.
 
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/dist/collectives/communicator.h"
@@ -17,6 +20,15 @@ namespace lockstep::dist {
 std::vector<std::string> gather_text(Communicator& communicator, std::string_view text,
                                      std::string_view name = "texts",
                                      std::optional<Seconds> timeout = {});
+
+/// A line that is not the same in all ranks' texts, and which ranks have what there: in the order
+/// of each one's first rank.
+struct Difference {
+  std::size_t line;
+  std::vector<std::pair<std::string, std::vector<int>>> said;
+};
+/// In the order of the lines; a text that is shorter has "nothing" there. A pure function.
+std::vector<Difference> differences(std::span<const std::string> texts);
 
 /// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
 /// text, which has one line per item. Collective.

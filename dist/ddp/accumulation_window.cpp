@@ -24,7 +24,7 @@ void AccumulationWindow::enter(const Contribution& contribution) {
       "{:g} in the other. Let every backward of a window reach all of them, or "
       "synchronize each",
       contribution.window, weight_);
-  if (contribution.plan != 0) plan_ = contribution.plan;
+  if (contribution.data_digest != 0) data_digest_ = contribution.data_digest;
   if (contribution_.kind == none) contribution_ = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (parameters_[i].gradient_state() == GradientState::nothing) entries_[i] = {};
@@ -50,12 +50,12 @@ void AccumulationWindow::write(StepMetadata& metadata) const {
   metadata.weight = weight_;
   metadata.divisor = contribution_.divisor;
   metadata.kind = contribution_.kind;
-  metadata.data = plan_;
+  metadata.data = data_digest_;
 }
 
 void AccumulationWindow::close() {
   weight_ = 0;
-  plan_ = 0;
+  data_digest_ = 0;
   contribution_ = {0, 1, Contribution::Divisor::none, true};
   for (Entry& entry : entries_) entry.used = false;
 }

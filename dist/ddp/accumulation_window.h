@@ -35,7 +35,7 @@ class AccumulationWindow {
   bool used(std::size_t i) const { return entries_[i].used; }  ///< by a part that counts
   bool all_used() const;
   double weight() const { return weight_; }                    ///< of this rank's parts
-  void write(StepMetadata& metadata) const;                    ///< its weight, divisor and plan
+  void write(StepMetadata& metadata) const;                    ///< its weight, divisor and data
   const Contribution& first() const { return contribution_; }  ///< the first part that counts
 
   /// Local SGD steps on this rank's gradient alone: it becomes the mean over this rank's parts. The
@@ -52,7 +52,7 @@ class AccumulationWindow {
   const std::vector<Parameter>& parameters_;
   std::vector<Entry> entries_;
   double weight_ = 0;
-  std::uint64_t plan_ = 0;  // of the last part that has one
+  std::uint64_t data_digest_ = 0;  // of the last part that has one
   Contribution contribution_{0, 1, Contribution::Divisor::none, true};
 };
 

@@ -74,8 +74,7 @@ class Reducer final : public GradientReducer {
   double window_weight() const override { return window_.weight(); }
   void step_begins(const Parameter& parameter, bool local) override;
   kernels::Fingerprint fingerprint(const Parameter& parameter) override;
-  void stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
-               bool local) override;
+  void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
   bool steps_early() const override { return early_steps_.any(); }
   std::uint64_t synchronizations() const override { return synchronizations_; }
 
@@ -120,6 +119,7 @@ class Reducer final : public GradientReducer {
   [[noreturn]] void stop(const StepOutcome& outcome);
   std::string difference_now();
   bool can_defer() const;
+  StepOutcome read_beside();
   void commit_unread();
   void observe_all();
   void rebuild_buckets(int source);

@@ -122,8 +122,7 @@ kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter) {
 }
 
 // Two optimizers may step in another order on another rank: a sum of their digests.
-void Reducer::stepped(const std::weak_ptr<const Stepper>& stepper, std::uint64_t options,
-                      bool local) {
+void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) {
   replicas_.note(stepper);
   drifted_ = drifted_ || (local && ranks() > 1);
   if (!local) exchange_.mine.steps += Fnv1a().add(options).value();

@@ -40,14 +40,17 @@ void Reducer::commit_unread() {
   if (options_.after_sync) options_.after_sync(StepVerdict::commit, 0);
 }
 
-void Reducer::settle() {
-  if (!std::exchange(deferred_, false)) return;
-  const Device device = buckets_.all().back().wire.device();
-  // Not on the current stream: what was enqueued there since then would have to be waited for.
-  if (!side_stream_) side_stream_ = Stream::create(device);
+// Not on the current stream: what was enqueued there since then would have to be waited for.
+StepOutcome Reducer::read_beside() {
+  if (!side_stream_) side_stream_ = Stream::create(buckets_.all().back().wire.device());
   const StreamGuard guard(*side_stream_);
   buckets_.all().back().work.finish();
-  const StepOutcome outcome = exchange_.read(buckets_);
+  return exchange_.read(buckets_);
+}
+
+void Reducer::settle() {
+  if (!std::exchange(deferred_, false)) return;
+  const StepOutcome outcome = read_beside();
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
   check<StateError>(
       outcome.scale == 1,

@@ -83,6 +83,7 @@ void Reducer::launch_hook(GradientBuckets::Bucket& bucket, bool last) {
 }
 
 void Reducer::average_parameters() {
+  settle();  // the metadata travels in the memory that is used here
   for (const Parameter& parameter : parameters())
     check<StateError>(parameter.gradient_state() != GradientState::local,
                       "[average_parameters] the gradient of '{}' is local: zero_grad() first",

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <random>
-#include <sstream>
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/object_collectives.h"
@@ -24,13 +23,7 @@ std::uint32_t salt_of(std::size_t parameter) {
   return static_cast<std::uint32_t>(parameter) * 2246822519u + 1;
 }
 
-void say(Said& said, std::string_view what, int rank) {
-  auto at = std::ranges::find(said, what, &Said::value_type::first);
-  if (at == said.end()) at = said.insert(at, {std::string(what), {}});
-  at->second.push_back(rank);
-}
-
-std::string print_of(const Tensor& tensor) {
+std::string fingerprint_of(const Tensor& tensor) {
   if (!is_differentiable(tensor.dtype()))  // a count of steps
     return fmt::format("{}", fmt::join(tensor.to_vector<std::int64_t>(), " "));
   const Tensor sum = Tensor::zeros({}, DType::i64, tensor.device());
@@ -47,6 +40,10 @@ std::string element_text(const Tensor& host, std::size_t i) {
     const T value = host.data<T>()[i];
     return fmt::format("{} ({:#x})", value, std::bit_cast<Word>(value));
   });
+}
+
+bool contains_line(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
 }
 
 std::string index_text(const Shape& shape, std::int64_t i) {
@@ -107,7 +104,7 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
 }
 
 ReplicaCheck::~ReplicaCheck() {
-  if (sum_of_.empty() || told_ || std::uncaught_exceptions() > 0) return;
+  if (sum_of_.empty() || difference_known_ || std::uncaught_exceptions() > 0) return;
   try {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
@@ -127,7 +124,7 @@ kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
   return {*sum_of_[i], salt_of(i)};
 }
 
-void ReplicaCheck::note(const std::weak_ptr<const Stepper>& stepper) {
+void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {
   std::erase_if(steppers_, [](const auto& known) { return known.expired(); });
   const auto same = [&](const auto& known) {
     return !known.owner_before(stepper) && !stepper.owner_before(known);
@@ -159,12 +156,11 @@ void ReplicaCheck::record_events() {
 std::uint64_t ReplicaCheck::sum() {
   std::uint64_t total = 0;
   for (Sum& sum : sums_) {
-    std::optional<StreamGuard> guard;
     if (sum.side) {  // what the current stream was given since then is not waited for
-      sum.side->wait(*sum.ready);
-      guard.emplace(*sum.side);
+      communicator_.wait_for(*sum.ready, "replicas");
+      const StreamGuard guard(*sum.side);
+      sum.on_host.copy_from(sum.value);
     }
-    if (sum.side) sum.on_host.copy_from(sum.value);
     const Tensor& readable = sum.side ? sum.on_host : sum.value;
     total += std::bit_cast<std::uint64_t>(*readable.data<std::int64_t>());
   }
@@ -177,49 +173,61 @@ bool ReplicaCheck::differ_before_replay() {
   return !differences(gather_text(communicator_, fmt::format("{:x}", sum()), "replicas")).empty();
 }
 
-std::vector<StateTensor> ReplicaCheck::tensors() const {
-  std::vector<StateTensor> all;
+std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {
+  std::vector<Compared> all;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     const std::string& name = names_[i];
     if (parameter.kept_local()) continue;
-    all.push_back({name, parameter.value()});
+    all.push_back({name, parameter.value(), i, false});
     for (const auto& known : steppers_)
       if (const auto stepper = known.lock())
         for (const StateTensor& state : stepper->state_of(parameter))
-          all.push_back({fmt::format("{} of {}", state.name, name), state.value});
+          all.push_back({fmt::format("{} of {}", state.name, name), state.value, i, true});
   }
   return all;
 }
 
 std::string ReplicaCheck::find_difference() {
   if (communicator_.size() == 1) return "";
-  const std::vector<StateTensor> all = tensors();
-  std::string names, prints;
-  for (const StateTensor& tensor : all) {
+  const std::vector<Compared> all = tensors();
+  std::string names, fingerprints;
+  for (const Compared& tensor : all) {
     names += tensor.name + "\n";
-    prints += print_of(tensor.value) + "\n";
+    fingerprints += fingerprint_of(tensor.value) + "\n";
   }
   auto found = differences(gather_text(communicator_, names, "replicas"));
-  told_ = !found.empty();
-  if (told_) return "one keeps what another does not: " + describe(found[0].said);
-  found = differences(gather_text(communicator_, prints, "replicas"));
-  told_ = !found.empty();
-  if (!told_) return "";
-  const StateTensor& first = all[found[0].line];
+  difference_known_ = !found.empty();
+  if (difference_known_) return "one keeps what another does not: " + describe(found[0].said);
+  found = differences(gather_text(communicator_, fingerprints, "replicas"));
+  difference_known_ = !found.empty();
+  if (!difference_known_) return "";
+  const Compared& first = all[found[0].line];
   std::string text = first.name + locate(communicator_, first.value);
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
     text += (k == 1 ? "; so do " : ", ") + all[found[k].line].name;
   return text + (found.size() > 4 ? fmt::format(" and {} more", found.size() - 4) : "");
 }
 
-void ReplicaCheck::average_state() const {
-  std::vector<StateTensor> states = tensors();
-  std::erase_if(states, [](const StateTensor& tensor) { return tensor.name.front() == '\''; });
+void ReplicaCheck::forget_what_some_lack() {
   std::string names;
-  for (const StateTensor& state : states) names += state.name + "\n";
-  check_same(communicator_, "average_parameters", names);
-  for (const StateTensor& state : states) {
+  for (const Compared& tensor : tensors())
+    if (tensor.state) names += tensor.name + "\n";
+  const std::vector<std::string> texts = gather_text(communicator_, names, "average");
+  const auto all_have = [&](const std::string& name) {
+    return std::ranges::all_of(texts,
+                               [&](const std::string& text) { return contains_line(text, name); });
+  };
+  for (const Compared& tensor : tensors())
+    if (tensor.state && !all_have(tensor.name))
+      for (const auto& known : steppers_)
+        if (const auto stepper = known.lock()) stepper->forget(parameters_[tensor.parameter]);
+}
+
+void ReplicaCheck::average_state() {
+  forget_what_some_lack();
+  for (const Compared& state : tensors()) {
+    if (!state.state) continue;
     // Collectives take memory of any kind on the host.
     const Tensor host = state.value.to({});
     if (!is_differentiable(host.dtype())) {
@@ -229,26 +237,6 @@ void ReplicaCheck::average_state() const {
       kernels::scale(1.0 / communicator_.size(), host, host, false);
     }
     state.value.copy_from(host);
-  }
-}
-
-std::vector<Difference> differences(std::span<const std::string> texts) {
-  std::vector<std::istringstream> streams;
-  for (const std::string& text : texts) streams.emplace_back(text);
-  std::vector<std::string> lines(texts.size());
-  std::vector<Difference> found;
-  for (std::size_t line = 0;; ++line) {
-    bool any = false;
-    for (std::size_t r = 0; r < texts.size(); ++r) {
-      const bool has = static_cast<bool>(std::getline(streams[r], lines[r]));
-      if (!has) lines[r] = "nothing";
-      any = any || has;
-    }
-    if (!any) return found;
-    if (std::ranges::count(lines, lines[0]) == std::ssize(lines)) continue;
-    found.push_back({line, {}});
-    for (std::size_t r = 0; r < lines.size(); ++r)
-      say(found.back().said, lines[r], static_cast<int>(r));
   }
 }
 

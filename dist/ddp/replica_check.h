@@ -8,13 +8,15 @@
 ///     backward 1 | step 1: sum += f(values, state) | backward 2: metadata {sum} | step 2 ...
 ///                                                               `-- ranks compare
 ///
-/// The sum only grows: ranks that once stepped differently never have equal sums again. So whatever
-/// one rank does between two steps (writes to a parameter, loses its momentum, clips by another
-/// norm, zeroes a gradient) is found by the second synchronizing backward after it. A parameter
-/// that no optimizer has stepped on is read instead: one of them per step, in turn.
+/// Nothing is taken from the sum: once ranks have stepped differently, their sums stay different.
+/// So whatever one rank does to what is stepped on (writes to a parameter, loses its momentum,
+/// clips by another norm, zeroes a gradient) is found by the second synchronizing backward after
+/// it, with DdpOptions::deferred one backward later. A parameter that no optimizer has stepped on is
+/// read instead: one of them per step, in turn.
 ///
 /// Not compared: what the ranks are meant to have of their own (Parameter::keep_local, the memory
-/// of communication hooks), and what lies between step(optim::local) and average_parameters().
+/// of communication hooks); what an optimizer keeps of a parameter that it does not step on; and
+/// what lies between step(optim::local) and average_parameters(), unless it is the end.
 /// Recorded steps (core/gpu/graph.h) add to the sum, too; it is compared before every 64th replay,
 /// and in the next backward that is not recorded.
 ///
@@ -50,7 +52,7 @@ class ReplicaCheck {
   /// Where a step on parameter i adds its fingerprint; undefined if nothing is compared.
   kernels::Fingerprint step_on(std::size_t i);
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
-  void note(const std::weak_ptr<const Stepper>& stepper);
+  void note(const std::weak_ptr<Stepper>& stepper);
 
   /// A synchronizing backward begins: reads the next parameter that was not stepped on.
   void begin_step();
@@ -66,9 +68,9 @@ class ReplicaCheck {
   std::string find_difference();
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
-  /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. Throws StateError if
-  /// ranks keep different things.
-  void average_state() const;
+  /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. A momentum that some
+  /// ranks lack, because their steps left its parameter out, is forgotten by all: it begins anew.
+  void average_state();
 
  private:
   /// Tensors of one device have one sum.
@@ -79,7 +81,14 @@ class ReplicaCheck {
     std::optional<Event> ready{};
     std::optional<Stream> side{};
   };
-  std::vector<StateTensor> tensors() const;
+  struct Compared {
+    std::string name;
+    Tensor value;
+    std::size_t parameter;
+    bool state;  // of an optimizer, not the parameter itself
+  };
+  std::vector<Compared> tensors() const;
+  void forget_what_some_lack();
   Tensor& sum_on(Device device);
   void record_events();
 
@@ -88,21 +97,13 @@ class ReplicaCheck {
   Communicator& communicator_;
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
-  std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
-  std::vector<bool> stepped_;    // by parameter, since the last begin_step()
-  bool told_ = false;            // all ranks know that replicas differ
-  std::size_t next_ = 0;         // to be read, if it is not stepped on
+  std::vector<Tensor*> sum_of_;    // by parameter; empty if nothing is compared
+  std::vector<bool> stepped_;      // by parameter, since the last begin_step()
+  bool difference_known_ = false;  // all ranks know that replicas differ
+  std::size_t next_ = 0;           // to be read, if it is not stepped on
   std::uint64_t replays_ = 0;
-  std::vector<std::weak_ptr<const Stepper>> steppers_;
+  std::vector<std::weak_ptr<Stepper>> steppers_;
 };
-
-/// A line that is not the same in all ranks' texts, and which ranks have what there.
-struct Difference {
-  std::size_t line;
-  std::vector<std::pair<std::string, std::vector<int>>> said;
-};
-/// In order; a text that is shorter has "nothing" there. A pure function.
-std::vector<Difference> differences(std::span<const std::string> texts);
 
 /// "0.25 on rank 1, 0.5 on ranks 0, 2: rank 1 is in the minority". Without a majority it blames
 /// nobody.

@@ -1,6 +1,7 @@
 #include "lockstep/dist/gpu/device_communicator.h"
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
 

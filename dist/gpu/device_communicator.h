@@ -73,6 +73,9 @@ class DeviceCommunicator final : public Communicator {
   bool ended(Call& call);
   void release_ended();
   /// Makes the host wait until the GPU has `done` it; `what` is in the messages of errors.
+  void wait_for(const Event& event, std::string_view what) override {
+    wait_on_host([&] { return event.done(); }, what, host_->timeout());
+  }
   void wait_on_host(const std::function<bool()>& done, std::string_view what, Seconds limit);
   std::uint64_t payload(const CollectiveCall& arguments) const;
   /// Throws what broke this communicator; asks the host's communicator and the engine for failures.

@@ -68,8 +68,8 @@ class KeptMemory {
   /// The smallest that has enough bytes, but not twice as many.
   std::optional<OwnMemory> take(std::size_t bytes, int device) {
     const std::lock_guard lock(mutex_);
-    auto best = kept_.end();
     if (process_ != this_process()) kept_.clear();  // of the process that forked this one
+    auto best = kept_.end();
     for (auto it = kept_.begin(); it != kept_.end(); ++it)
       if (it->device == device && it->bytes >= bytes && it->bytes / 2 < bytes &&
           (best == kept_.end() || it->bytes < best->bytes))

@@ -33,14 +33,20 @@ std::string LeftReplicas::difference() const {
     if (groups.size() < 2) continue;
     const auto most =
         std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
+    constexpr std::string_view rest =
+        "parameters, or what optimizers keep, differ (DistributedDataParallel::check_replicas() "
+        "says which; if they are meant to, end it before)";
     std::vector<int> others;
     for (const auto& [fingerprint, ranks] : groups)
       if (fingerprint != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::ranges::sort(others);
-    return fmt::format(
-        "{} ended with another replica than {}: parameters, or what optimizers keep, differ "
-        "(DistributedDataParallel::check_replicas() says which)",
-        name_of(others), name_of(most->second));
+    if (2 * most->second.size() > fingerprints.size())
+      return fmt::format("{} ended with another replica than {}: {}", name_of(others),
+                         name_of(most->second), rest);
+    std::vector<std::string> all;  // nobody has most ranks on its side
+    for (const auto& [rank, fingerprint] : fingerprints)
+      if (groups.at(fingerprint).front() == rank) all.push_back(name_of(groups.at(fingerprint)));
+    return fmt::format("{} ended with different replicas: {}", fmt::join(all, " and "), rest);
   }
   return "";
 }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/dist/rendezvous/running_time.h"
+
 namespace lockstep::dist {
 namespace {
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "lockstep/dist/rendezvous/running_time.h"
+
 namespace lockstep::dist {
 
 SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes) {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/dist/transport/wait_board.h"
 
 namespace lockstep::dist {

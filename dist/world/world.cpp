@@ -157,7 +157,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     first = std::move(error);
     first_is_consequence = consequence;
   };
-  gpu::load_kernels_early();
+  gpu::prepare_for_threads();
   dist::LeftReplicas left;
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left

@@ -15,11 +15,11 @@ using cuda::Queue;
 using cuda::queue_of;
 
 /// Where a kernel adds the fingerprint of what it leaves.
-struct Print {
+struct DeviceFingerprint {
   unsigned long long* sum;  // null: nowhere
   std::uint32_t salt;
 
-  static Print of(const Fingerprint& fingerprint) {
+  static DeviceFingerprint of(const Fingerprint& fingerprint) {
     if (!fingerprint.sum.defined()) return {nullptr, 0};
     return {reinterpret_cast<unsigned long long*>(fingerprint.sum.data<std::int64_t>()),
             fingerprint.salt};
@@ -40,7 +40,7 @@ struct SgdEntry {
   const T* gradient;
   T* momentum;  // null without momentum
   bool first;
-  Print print;
+  DeviceFingerprint fingerprint;
 };
 
 template <class T>
@@ -50,14 +50,14 @@ struct AdamEntry {
   const T* gradient;
   T *mean, *variance;
   std::int64_t* step;
-  Print print;
+  DeviceFingerprint fingerprint;
 };
 
 template <class T>
-struct PrintEntry {
+struct FingerprintEntry {
   TablePart part;
   const T *a, *b, *c;  // b and c may be null
-  Print print;
+  DeviceFingerprint fingerprint;
 };
 
 /// 16-byte loads of value, gradient and buffer, where the entry is aligned.
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(table_threads)
       store_pack(entry.momentum + i, buffer);
     }
     store_pack(entry.value + i, value);
-    if (entry.print.sum == nullptr) return;
+    if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.print.salt, i + k, value[k], buffer[k]);
+      own += fingerprint_term(entry.fingerprint.salt, i + k, value[k], buffer[k]);
   });
-  if (entry.print.sum != nullptr) entry.print.add(own, shared);
+  if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
 
 /// The number of this step, the same for all blocks of a tensor; the counter ends one higher. While
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(table_threads)
   if (threadIdx.x == 0) {
     const std::int64_t step = next_step(entry.step, entry.part.blocks);
     shared_scalars = AdamScalars<T>::of(config, step);
-    if (blockIdx.x == entry.part.first_block) own = count_term(entry.print.salt, step);
+    if (blockIdx.x == entry.part.first_block) own = count_term(entry.fingerprint.salt, step);
   }
   __syncthreads();
   const AdamScalars<T> scalars = shared_scalars;
@@ -134,20 +134,20 @@ __global__ void __launch_bounds__(table_threads)
     store_pack(entry.value + i, value);
     store_pack(entry.mean + i, mean);
     store_pack(entry.variance + i, variance);
-    if (entry.print.sum == nullptr) return;
+    if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.print.salt, i + k, value[k], mean[k], variance[k]);
+      own += fingerprint_term(entry.fingerprint.salt, i + k, value[k], mean[k], variance[k]);
   });
-  if (entry.print.sum != nullptr) entry.print.add(own, shared);
+  if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
 
 /// 16-byte loads of all tensors, where the entry is aligned.
 template <class T>
 __global__ void __launch_bounds__(table_threads)
-    fingerprint_kernel(const __grid_constant__ TensorTable<PrintEntry<T>> table) {
+    fingerprint_kernel(const __grid_constant__ TensorTable<FingerprintEntry<T>> table) {
   __shared__ unsigned long long shared[warp_size];
-  const PrintEntry<T>& entry = entry_of_block(table);
+  const FingerprintEntry<T>& entry = entry_of_block(table);
   unsigned long long own = 0;
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(table_threads)
     if (entry.c != nullptr) c = load_pack<width>(entry.c + i);
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.print.salt, i + k, a[k], b[k], c[k]);
+      own += fingerprint_term(entry.fingerprint.salt, i + k, a[k], b[k], c[k]);
   });
-  entry.print.add(own, shared);
+  entry.fingerprint.add(own, shared);
 }
 
 template <class T>
@@ -174,7 +174,7 @@ void sgd_items(std::span<const SgdItem> items, const SgdConfig& config, const Qu
                           item.gradient.data<T>(),
                           config.momentum != 0 ? item.momentum.data<T>() : nullptr,
                           item.first,
-                          Print::of(item.fingerprint)};
+                          DeviceFingerprint::of(item.fingerprint)};
         table.template add<T>(
             entry, item.value,
             is_aligned(entry.value) && is_aligned(entry.gradient) && is_aligned(entry.momentum));
@@ -199,7 +199,7 @@ void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const
                           item.mean.data<T>(),
                           item.variance.data<T>(),
                           item.step.data<std::int64_t>(),
-                          Print::of(item.fingerprint)};
+                          DeviceFingerprint::of(item.fingerprint)};
         table.template add<T>(entry, item.value,
                               is_aligned(entry.value) && is_aligned(entry.gradient) &&
                                   is_aligned(entry.mean) && is_aligned(entry.variance));
@@ -211,13 +211,14 @@ void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const
 }
 
 template <class T>
-void add_print(std::span<const Tensor> tensors, const Fingerprint& fingerprint,
-               const Queue& queue) {
+void add_fingerprint_of(std::span<const Tensor> tensors, const Fingerprint& fingerprint,
+                        const Queue& queue) {
   const auto data = [&](std::size_t k) {
     return k < tensors.size() ? tensors[k].data<T>() : nullptr;
   };
-  const PrintEntry<T> entry{{}, data(0), data(1), data(2), Print::of(fingerprint)};
-  TensorTable<PrintEntry<T>> table;
+  const FingerprintEntry<T> entry{
+      {}, data(0), data(1), data(2), DeviceFingerprint::of(fingerprint)};
+  TensorTable<FingerprintEntry<T>> table;
   table.template add<T>(entry, tensors[0],
                         is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c));
   launch<fingerprint_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
@@ -243,7 +244,7 @@ void CudaBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& c
 void CudaBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
   if (tensors[0].numel() == 0) return;
   visit_floating("add_fingerprint", tensors[0].dtype(), [&](auto zero) {
-    add_print<decltype(zero)>(tensors, fingerprint, queue_of(tensors[0]));
+    add_fingerprint_of<decltype(zero)>(tensors, fingerprint, queue_of(tensors[0]));
   });
 }
 

@@ -24,22 +24,22 @@ void Optimizer::take_step(bool own) {
                     "[step] the options have changed since backward, which has stepped on some "
                     "parameters already (optim::Overlap): change them before backward");
   synchronizations_ = synchronizations;
-  update_and_print();
+  update_and_fingerprint();
   early_.clear();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
 }
 
-void Optimizer::update_and_print() {
-  printed_ = false;
+void Optimizer::update_and_fingerprint() {
+  fingerprinted_ = false;
   update();
-  if (printed_) return;
+  if (fingerprinted_) return;
   for (const Parameter& parameter : all_)
     if (takes_part(parameter))
       kernels::add_fingerprint({&parameter.value(), 1}, fingerprint(parameter));
 }
 
 kernels::Fingerprint Optimizer::fingerprint(const Parameter& parameter) {
-  printed_ = true;
+  fingerprinted_ = true;
   GradientReducer* const reducer = local_ ? nullptr : parameter.reducer();
   return reducer ? reducer->fingerprint(parameter) : kernels::Fingerprint{};
 }
@@ -99,7 +99,7 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   if (now_.empty()) return;
   early_options_ = options_digest();
   local_ = false;
-  update_and_print();
+  update_and_fingerprint();
   early_.merge(now_);
   now_.clear();
 }

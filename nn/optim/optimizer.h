@@ -75,7 +75,7 @@ class Optimizer : public Stepper {
 
  private:
   void take_step(bool own);
-  void update_and_print();
+  void update_and_fingerprint();
   std::uint64_t ask_reducers(bool own);  // how often they have synchronized
   void check_unmanaged(bool beside_managed) const;
 
@@ -89,8 +89,9 @@ class Optimizer : public Stepper {
   std::uint64_t synchronizations_ = 0;      // of the parameters' reducers, as of the last step
   std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
   bool local_ = false;                      // this step is on this rank's own gradients
-  bool printed_ = false;                    // update() has asked for a fingerprint
-  std::shared_ptr<const Stepper> self_{this, [](const Stepper*) {}};  // for weak references
+  bool fingerprinted_ = false;              // update() has asked for a fingerprint
+  // For weak references, which then know when this has ended; it keeps nothing alive.
+  std::shared_ptr<Stepper> self_{this, [](Stepper*) {}};
 };
 
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
@@ -111,6 +112,7 @@ class SGD : public Optimizer {
 
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
+  void forget(const Parameter& parameter) override;
 
  private:
   void check_options() const override;

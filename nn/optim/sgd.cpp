@@ -70,4 +70,9 @@ std::vector<StateTensor> SGD::state_of(const Parameter& parameter) const {
   return {{"momentum", states_[k].momentum[i]}};
 }
 
+void SGD::forget(const Parameter& parameter) {
+  const auto [k, i] = find(groups_, parameter);
+  if (k < groups_.size()) states_[k].momentum[i] = {};
+}
+
 }  // namespace lockstep::optim

@@ -42,7 +42,7 @@ struct FakeReducer : GradientReducer {
   double window_weight() const override { return -1; }
   void step_begins(const Parameter&, bool) override {}
   kernels::Fingerprint fingerprint(const Parameter&) override { return {}; }
-  void stepped(const std::weak_ptr<const Stepper>&, std::uint64_t, bool) override {}
+  void stepped(const std::weak_ptr<Stepper>&, std::uint64_t, bool) override {}
   bool steps_early() const override { return false; }
   std::uint64_t synchronizations() const override { return 0; }
 

@@ -197,4 +197,31 @@ TEST_CASE("GPU DDP: a deferred verdict is told when the next backward begins") {
   });
 }
 
+TEST_CASE("GPU DDP: a deferred verdict about the replicas names what differs after the last step") {
+  for (const bool average : {false, true}) {
+    const auto train = [average](World& world) {
+      const Device device{*gpu::kind(), 0};
+      const Parameter v(Tensor::full({500}, 1, DType::f32, device), "v"),
+          w(Tensor::full({4}, 1, DType::f32, device), "w");
+      optim::SGD optimizer({v, w}, {.lr = 0.01});
+      dist::DistributedDataParallel ddp({v, w}, {}, world, {.deferred = true});
+      for (int i = 0; i < 8; ++i) {
+        if (!average && i == 4 && world.rank() == 1) w.value().slice(2, 3).fill(0.5);
+        Tape tape;
+        tape.backward(add(sum(mul(v, v)), sum(mul(w, w))));
+        optimizer.step();
+        optimizer.zero_grad();
+        // It uses the memory in which the last verdict still lies.
+        if (average && i == 5) ddp.average_parameters();
+      }
+    };
+    const JoinOptions ipc{.transport = "ipc"};
+    if (average)
+      CHECK_NOTHROW(run_threads(2, ipc, train));
+    else
+      CHECK_THROWS_WITH_AS(run_threads(2, ipc, train),
+                           doctest::Contains("the replicas differ: 'w' at (2):"), StateError);
+  }
+}
+
 }  // namespace lockstep

@@ -52,7 +52,7 @@ TEST_CASE("loader: an epoch in order, with a smaller last batch") {
 TEST_CASE("loader: ranks that deal the data differently have other digests") {
   const auto digest = [](const Dataset& dataset, const LoaderOptions& options, Shard shard,
                          int epoch) {
-    return Loader(dataset, options, shard, epoch).batch(0).weight.plan;
+    return Loader(dataset, options, shard, epoch).batch(0).weight.data_digest;
   };
   const Dataset dataset = dataset_of(24);  // divided by every world without a rest
   Dataset swapped = dataset_of(24);

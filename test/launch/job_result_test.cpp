@@ -54,7 +54,7 @@ TEST_CASE("result: ranks that succeed, and leave replicas that differ") {
   JobPlan plan;  // of a node with others before it
   plan.first_rank = 4;
   const std::vector<RankOutcome> two = {leaves(0, {{1, 5}}), leaves(1, {{1, 6}})};
-  CHECK(contains(result_of(two, plan).report, "rank 5 ended with another replica than rank 4: "));
+  CHECK(contains(result_of(two, plan).report, "rank 4 and rank 5 ended with different replicas: "));
   // A failure comes first: the others were stopped in the middle.
   CHECK(judge_all({leaves(1, {{1, 5}}), leaves(2, {{1, 6}}), code(0, 7)}).exit_code == 7);
 }

@@ -1,14 +1,11 @@
 // Programs whose replicas would differ: mistakes of all ranks, or before the training begins.
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <type_traits>
 
 #include "lockstep/data/loader.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 #include "traps/replicas.h"
@@ -265,6 +262,35 @@ TEST_CASE("local steps: averaging makes parameters and momentum equal") {
   });
 }
 
+TEST_CASE("local steps: a momentum that some ranks do not have begins anew on all") {
+  check_all_well(messages_on_threads(3, [](World& world) {
+    const Parameter a(Tensor::full({3}, 1, DType::f64), "a"),
+        b(Tensor::full({3}, 2, DType::f64), "b");
+    DistributedDataParallel ddp({a, b}, {}, world);
+    optim::SGD optimizer({a, b}, {.lr = 0.1, .momentum = 0.9});
+    const auto backward = [&](bool both, bool local) {
+      optimizer.zero_grad();
+      Tape tape;
+      const Tensor loss = sum(both ? mul(a, b) : mul(a, a));
+      tape.backward(loss, {}, {.sync = !local});
+    };
+    for (int k = 0; k < 2; ++k) {
+      backward(world.rank() == 1, true);  // b has a momentum on rank 1 alone
+      optimizer.step(optim::local);
+    }
+    optimizer.zero_grad();
+    ddp.average_parameters();
+    expect(optimizer.state_of(a).size() == 1, "a's momentum, which all have, is gone");
+    expect(optimizer.state_of(b).empty(), "b's momentum is still there");
+    ddp.check_replicas();
+    for (int k = 0; k < 3; ++k) {
+      backward(true, false);
+      optimizer.step();
+    }
+    ddp.check_replicas();
+  }));
+}
+
 TEST_CASE("two independent optimizers may step in another order on every rank") {
   check_all_well(messages_on_threads(3, [](World& world) {
     Net model;
@@ -342,38 +368,8 @@ TEST_CASE("trap: what happens after the last backward is found at the end") {
         });
       };
       if (end.found)
-        CHECK_THROWS_WITH_AS(run(), doctest::Contains("ended with another replica"), StateError);
+        CHECK_THROWS_WITH_AS(run(), doctest::Contains("[run_threads] rank"), StateError);
       else
         CHECK_NOTHROW(run());
     }
-}
-
-TEST_CASE("left replicas: the line that a rank leaves for its launcher") {
-  int pipe[2];  // as the launcher's
-  REQUIRE(::pipe(pipe) == 0);
-  ::setenv("LOCKSTEP_ERROR_FD", std::to_string(pipe[1]).c_str(), 1);
-  dist::leave_replica(255, 1);
-  ::unsetenv("LOCKSTEP_ERROR_FD");
-  ::close(pipe[1]);
-  char line[64] = {};
-  CHECK(::read(pipe[0], line, sizeof line) == 42);
-  CHECK(std::string(line) == "replica 00000000000000ff 0000000000000001\n");
-  ::close(pipe[0]);
-}
-
-TEST_CASE("left replicas: who differs from most, and only within a model") {
-  dist::LeftReplicas left;
-  CHECK(left.difference() == "");
-  for (const int rank : {0, 1, 2, 3}) left.add(7, rank, 100);
-  left.add(8, 0, 5);  // another model, which one rank has
-  CHECK(left.difference() == "");
-  for (const int rank : {0, 1, 2, 3}) left.add(9, rank, rank % 2 == 1 ? 6 : rank);
-  CHECK(left.difference().find("ranks 0, 2 ended with another replica than ranks 1, 3:") == 0);
-  CHECK(dist::read_replica("replica 00000000000000ff 8000000000000001")->model == 255);
-  CHECK(dist::read_replica("replica 00000000000000ff 8000000000000001")->fingerprint ==
-        (1ull << 63) + 1);
-  for (const char* line :
-       {"", "replica", "replica 1 2", "cause replica", "replica 00000000000000fg 8000000000000001",
-        "replica 00000000000000ff-8000000000000001"})
-    CHECK_FALSE(dist::read_replica(line).has_value());
 }

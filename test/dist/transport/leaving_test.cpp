@@ -138,9 +138,9 @@ TEST_CASE("tcp: who leaves with unread bytes still delivers its own") {
   {
     RendezvousOptions alone;
     alone.credentials = {{}, 1, 0, 1};
-    std::vector<Descriptor> sockets(2);
-    sockets[1] = std::move(own);
-    const auto transport = tcp_transport(join_rendezvous(alone), std::move(sockets));
+    std::vector<Connection> connections(2);
+    connections[1] = {std::move(own), {}, {}};
+    const auto transport = tcp_transport(join_rendezvous(alone), std::move(connections));
     while (const std::size_t count = transport->send(1, std::span(many).subspan(sent % 1000)))
       sent += count;  // until no buffer takes more: a part of it is still on this side
   }

@@ -1,0 +1,42 @@
+// What ranks leave for a last comparison, and who then differs.
+
+#include "lockstep/dist/rendezvous/left_replicas.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+using namespace lockstep::dist;
+
+TEST_CASE("left replicas: the line that a rank leaves for its launcher") {
+  int pipe[2];  // as the launcher's
+  REQUIRE(::pipe(pipe) == 0);
+  ::setenv("LOCKSTEP_ERROR_FD", std::to_string(pipe[1]).c_str(), 1);
+  leave_replica(255, 1);
+  ::unsetenv("LOCKSTEP_ERROR_FD");
+  ::close(pipe[1]);
+  char line[64] = {};
+  CHECK(::read(pipe[0], line, sizeof line) == 42);
+  CHECK(std::string(line) == "replica 00000000000000ff 0000000000000001\n");
+  ::close(pipe[0]);
+}
+
+TEST_CASE("left replicas: who differs from most, and only within a model") {
+  LeftReplicas left;
+  CHECK(left.difference() == "");
+  for (const int rank : {0, 1, 2, 3}) left.add(7, rank, 100);
+  left.add(8, 0, 5);  // another model, which one rank has
+  CHECK(left.difference() == "");
+  for (const int rank : {0, 1, 2, 3, 4}) left.add(9, rank, rank % 2 == 0 ? 6 : rank);
+  CHECK(left.difference().starts_with("ranks 1, 3 ended with another replica than ranks 0, 2, 4:"));
+  left.add(9, 4, 1);  // nobody has more than half of the ranks on its side
+  CHECK(left.difference().starts_with(
+      "ranks 0, 2 and ranks 1, 4 and rank 3 ended with different replicas:"));
+  CHECK(read_replica("replica 00000000000000ff 8000000000000001")->model == 255);
+  CHECK(read_replica("replica 00000000000000ff 8000000000000001")->fingerprint == (1ull << 63) + 1);
+  for (const char* line :
+       {"", "replica", "replica 1 2", "cause replica", "replica 00000000000000fg 8000000000000001",
+        "replica 00000000000000ff-8000000000000001"})
+    CHECK_FALSE(read_replica(line).has_value());
+}
