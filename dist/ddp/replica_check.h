@@ -11,8 +11,8 @@
 /// Nothing is taken from the sum: once ranks have stepped differently, their sums stay different.
 /// So whatever one rank does to what is stepped on (writes to a parameter, loses its momentum,
 /// clips by another norm, zeroes a gradient) is found by the second synchronizing backward after
-/// it, with DdpOptions::deferred one backward later. A parameter that no optimizer has stepped on is
-/// read instead: one of them per step, in turn.
+/// it, with DdpOptions::deferred one backward later. A parameter that no optimizer has stepped on
+/// is read instead: one of them per step, in turn.
 ///
 /// Not compared: what the ranks are meant to have of their own (Parameter::keep_local, the memory
 /// of communication hooks); what an optimizer keeps of a parameter that it does not step on; and
