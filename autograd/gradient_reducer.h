@@ -46,7 +46,7 @@ class GradientReducer : public GradientObserver {
   /// Throws StateError if that would let replicas drift apart.
   virtual void step_begins(const Parameter& parameter, bool local) = 0;
   /// Where the step on this parameter adds the fingerprint of what it leaves in the parameter and
-  /// in the optimizer's state: the ranks compare the sum of all. Undefined if nobody compares it.
+  /// in the optimizer's state: the ranks compare the sum of all. Nowhere if nobody does.
   virtual kernels::Fingerprint fingerprint(const Parameter& parameter) = 0;
   /// An optimizer has stepped on some of the parameters; with `local`, on this rank's own
   /// gradients. `options` is a digest of how.

@@ -26,12 +26,14 @@ namespace lockstep::kernels {
 
 /// Where a fingerprint is added, and what tells this tensor from others in the same sum.
 struct Fingerprint {
-  Tensor sum{};  ///< i64, one element, on the tensors' device; undefined: nobody wants it
+  /// i64, one element, on the tensors' device; null: nobody wants it. It must outlive the call, and
+  /// on a GPU the kernels that it enqueues.
+  const Tensor* sum = nullptr;
   std::uint32_t salt = 0;
 };
 
 /// sum += the fingerprint of `tensors`: one to three tensors of one shape, dtype (f32 or f64) and
-/// device. With an undefined `sum` it does nothing.
+/// device. Without a `sum` it does nothing.
 void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint);
 
 }  // namespace lockstep::kernels

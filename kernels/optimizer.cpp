@@ -8,10 +8,10 @@ namespace {
 
 void check_fingerprint(std::string_view operation, const Fingerprint& fingerprint,
                        const Tensor& value) {
-  if (!fingerprint.sum.defined()) return;
-  check_beside(operation, "fingerprint", fingerprint.sum, DType::i64, value);
-  check<ShapeError>(fingerprint.sum.numel() == 1, "[{}] fingerprint: expected one element, got {}",
-                    operation, fingerprint.sum.shape());
+  if (!fingerprint.sum) return;
+  check_beside(operation, "fingerprint", *fingerprint.sum, DType::i64, value);
+  check<ShapeError>(fingerprint.sum->numel() == 1, "[{}] fingerprint: expected one element, got {}",
+                    operation, fingerprint.sum->shape());
 }
 
 /// Calls step(run) for every run of neighbouring items on one device.
@@ -57,7 +57,7 @@ void adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
 }
 
 void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
-  if (!fingerprint.sum.defined()) return;
+  if (!fingerprint.sum) return;
   check<UsageError>(tensors.size() >= 1 && tensors.size() <= 3,
                     "[add_fingerprint] takes one to three tensors, got {}", tensors.size());
   check_defined("add_fingerprint", "tensor", tensors[0]);

@@ -27,7 +27,7 @@ std::string fingerprint_of(const Tensor& tensor) {
   if (!is_differentiable(tensor.dtype()))  // a count of steps
     return fmt::format("{}", fmt::join(tensor.to_vector<std::int64_t>(), " "));
   const Tensor sum = Tensor::zeros({}, DType::i64, tensor.device());
-  kernels::add_fingerprint({&tensor, 1}, {sum, 0});
+  kernels::add_fingerprint({&tensor, 1}, {&sum, 0});
   return fmt::format("{:016x}", std::bit_cast<std::uint64_t>(sum.to_vector<std::int64_t>()[0]));
 }
 
@@ -121,7 +121,7 @@ Tensor& ReplicaCheck::sum_on(Device device) {
 kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
   if (sum_of_.empty() || parameters_[i].kept_local()) return {};
   stepped_[i] = true;
-  return {*sum_of_[i], salt_of(i)};
+  return {sum_of_[i], salt_of(i)};
 }
 
 void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {

@@ -49,7 +49,7 @@ class ReplicaCheck {
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
 
-  /// Where a step on parameter i adds its fingerprint; undefined if nothing is compared.
+  /// Where a step on parameter i adds its fingerprint; nowhere if nothing is compared.
   kernels::Fingerprint step_on(std::size_t i);
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
   void note(const std::weak_ptr<Stepper>& stepper);

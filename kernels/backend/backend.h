@@ -86,7 +86,7 @@ class Backend {
   virtual void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) = 0;
   virtual void adam_step(std::span<const AdamItem> items, const AdamConfig& config) = 0;
 
-  // fingerprint.h: `fingerprint.sum` is defined.
+  // fingerprint.h: `fingerprint.sum` is not null.
   virtual void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) = 0;
 
   // clip.h: clip_by_value gets at least one tensor.

@@ -28,11 +28,11 @@ void with_flags(bool decay, bool variant, bool fingerprinted, F&& f) {
 
 template <class T, class Flags>
 std::uint64_t sgd_plain_loop(T* __restrict value, const T* __restrict gradient, std::int64_t n,
-                             const SgdScalars<T> s, std::uint32_t salt) {
+                             const SgdScalars<T> s, std::uint32_t key) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
     sgd_plain(value[i], gradient[i], s, Flags::decay);
-    if constexpr (Flags::fingerprinted) sum += fingerprint_term(salt, i, value[i]);
+    if constexpr (Flags::fingerprinted) sum += fingerprint_term(key, value[i]);
   }
   return sum;
 }
@@ -40,18 +40,18 @@ std::uint64_t sgd_plain_loop(T* __restrict value, const T* __restrict gradient, 
 template <class T, class Flags>
 std::uint64_t sgd_momentum_loop(T* __restrict value, const T* __restrict gradient,
                                 T* __restrict buffer, std::int64_t n, const SgdScalars<T> s,
-                                std::uint32_t salt) {
+                                std::uint32_t key) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
     sgd_momentum(value[i], gradient[i], buffer[i], s, Flags::decay, Flags::variant);
-    if constexpr (Flags::fingerprinted) sum += fingerprint_term(salt, i, value[i], buffer[i]);
+    if constexpr (Flags::fingerprinted) sum += fingerprint_term(key, value[i], buffer[i]);
   }
   return sum;
 }
 
 void add_to(const Fingerprint& fingerprint, std::uint64_t sum) {
-  if (fingerprint.sum.defined())
-    *reinterpret_cast<std::uint64_t*>(fingerprint.sum.data<std::int64_t>()) += sum;
+  if (fingerprint.sum)
+    *reinterpret_cast<std::uint64_t*>(fingerprint.sum->data<std::int64_t>()) += sum;
 }
 
 template <class T>
@@ -62,7 +62,7 @@ void sgd_item(const SgdItem& item, const SgdConfig& config) {
   const std::uint32_t salt = item.fingerprint.salt;
   const auto scalars = SgdScalars<T>::of(config, item.first);
   if (config.momentum != 0 && item.first) item.momentum.fill_zero();  // momentum * 0 + 1 * g is g
-  with_flags(config.weight_decay != 0, config.nesterov, item.fingerprint.sum.defined(),
+  with_flags(config.weight_decay != 0, config.nesterov, item.fingerprint.sum != nullptr,
              [&](auto flags) {
                using Flags = decltype(flags);
                add_to(item.fingerprint,
@@ -76,12 +76,12 @@ void sgd_item(const SgdItem& item, const SgdConfig& config) {
 template <class T, class Flags>
 std::uint64_t adam_loop(T* __restrict value, const T* __restrict gradient, T* __restrict mean,
                         T* __restrict variance, std::int64_t n, const AdamScalars<T> s,
-                        std::uint32_t salt) {
+                        std::uint32_t key) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
+  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
     adam(value[i], gradient[i], mean[i], variance[i], s, Flags::decay, Flags::variant);
     if constexpr (Flags::fingerprinted)
-      sum += fingerprint_term(salt, i, value[i], mean[i], variance[i]);
+      sum += fingerprint_term(key, value[i], mean[i], variance[i]);
   }
   return sum;
 }
@@ -92,7 +92,7 @@ void adam_item(const AdamItem& item, const AdamConfig& config) {
   const std::uint32_t salt = item.fingerprint.salt;
   const auto scalars = AdamScalars<T>::of(config, step);
   with_flags(adam_decays_gradient(config), adam_lerps_from_end(config),
-             item.fingerprint.sum.defined(), [&](auto flags) {
+             item.fingerprint.sum != nullptr, [&](auto flags) {
                add_to(item.fingerprint,
                       count_term(salt, step) + adam_loop<T, decltype(flags)>(
                                                    item.value.data<T>(), item.gradient.data<T>(),
@@ -108,12 +108,17 @@ std::uint64_t fingerprint_of(std::span<const Tensor> tensors, std::uint32_t salt
   const T* b = tensors.size() > 1 ? tensors[1].data<T>() : nullptr;
   const T* c = tensors.size() > 2 ? tensors[2].data<T>() : nullptr;
   std::uint64_t sum = 0;
+  const auto add = [&](auto&&... tensors) {
+    std::uint32_t key = salt;
+    for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>)
+      sum += fingerprint_term(key, tensors[i]...);
+  };
   if (c)
-    for (std::int64_t i = 0; i < n; ++i) sum += fingerprint_term(salt, i, a[i], b[i], c[i]);
+    add(a, b, c);
   else if (b)
-    for (std::int64_t i = 0; i < n; ++i) sum += fingerprint_term(salt, i, a[i], b[i]);
+    add(a, b);
   else
-    for (std::int64_t i = 0; i < n; ++i) sum += fingerprint_term(salt, i, a[i]);
+    add(a);
   return sum;
 }
 

@@ -20,8 +20,8 @@ struct DeviceFingerprint {
   std::uint32_t salt;
 
   static DeviceFingerprint of(const Fingerprint& fingerprint) {
-    if (!fingerprint.sum.defined()) return {nullptr, 0};
-    return {reinterpret_cast<unsigned long long*>(fingerprint.sum.data<std::int64_t>()),
+    if (!fingerprint.sum) return {nullptr, 0};
+    return {reinterpret_cast<unsigned long long*>(fingerprint.sum->data<std::int64_t>()),
             fingerprint.salt};
   }
 
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(table_threads)
     if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.fingerprint.salt, i + k, value[k], buffer[k]);
+      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], buffer[k]);
   });
   if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(table_threads)
     if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.fingerprint.salt, i + k, value[k], mean[k], variance[k]);
+      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], mean[k],
+                              variance[k]);
   });
   if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(table_threads)
     if (entry.c != nullptr) c = load_pack<width>(entry.c + i);
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(entry.fingerprint.salt, i + k, a[k], b[k], c[k]);
+      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), a[k], b[k], c[k]);
   });
   entry.fingerprint.add(own, shared);
 }

@@ -22,7 +22,7 @@ std::uint64_t read(const Tensor& sum) {
 
 std::uint64_t print_of(const std::vector<Tensor>& tensors, std::uint32_t salt = 5) {
   const Tensor sum = new_sum();
-  add_fingerprint(tensors, {sum, salt});
+  add_fingerprint(tensors, {&sum, salt});
   return read(sum);
 }
 
@@ -108,12 +108,12 @@ TEST_CASE_TEMPLATE("optimizers add the fingerprint of what they leave", T, float
     for (const bool decay : {false, true})
       for (const bool variant : {false, true}) {
         CAPTURE(n);
-        const SgdItem plain{varied<T>({n}, 1), varied<T>({n}, 2), {}, false, {sum, ++salt}};
+        const SgdItem plain{varied<T>({n}, 1), varied<T>({n}, 2), {}, false, {&sum, ++salt}};
         sgd_step({&plain, 1}, {.lr = 0.1, .weight_decay = decay ? 0.1 : 0});
         add({plain.value}, salt);
 
         const SgdItem item{
-            varied<T>({n}, 1), varied<T>({n}, 2), varied<T>({n}, 3), variant, {sum, ++salt}};
+            varied<T>({n}, 1), varied<T>({n}, 2), varied<T>({n}, 3), variant, {&sum, ++salt}};
         sgd_step(
             {&item, 1},
             {.lr = 0.1, .momentum = 0.9, .weight_decay = decay ? 0.1 : 0, .nesterov = variant});
@@ -124,7 +124,7 @@ TEST_CASE_TEMPLATE("optimizers add the fingerprint of what they leave", T, float
                             varied<T>({n}, 3),
                             here(Tensor::full({n}, 0.5, dtype_of<T>())),
                             here(Tensor::of<std::int64_t>({}, {6})),
-                            {sum, ++salt}};
+                            {&sum, ++salt}};
         adam_step({&adam, 1}, {.beta1 = variant ? 0.4 : 0.9, .weight_decay = decay ? 0.1 : 0});
         add({adam.value, adam.mean, adam.variance}, salt);
         const std::uint64_t count = (7 + ~salt) & 0xffffffffu;  // the step count, as a word
@@ -138,7 +138,7 @@ TEST_CASE("fingerprints: what they refuse") {
   const Tensor x = varied<float>({3}), sum = new_sum();
   add_fingerprint({}, {});  // nobody wants it
   const auto add = [&](std::vector<Tensor> tensors, const Tensor& to) {
-    add_fingerprint(tensors, {to, 0});
+    add_fingerprint(tensors, {&to, 0});
   };
   CHECK_THROWS_WITH_AS(add({}, sum), "[add_fingerprint] takes one to three tensors, got 0",
                        UsageError);
@@ -148,7 +148,7 @@ TEST_CASE("fingerprints: what they refuse") {
   CHECK_THROWS_AS(add({sum}, sum), DTypeError);
   CHECK_THROWS_AS(add({x}, x), DTypeError);
   CHECK_THROWS_AS(add({x}, here(Tensor::zeros({2}, DType::i64))), ShapeError);
-  const SgdItem item{x, x, {}, false, {x, 0}};
+  const SgdItem item{x, x, {}, false, {&x, 0}};
   CHECK_THROWS_WITH_AS(sgd_step({&item, 1}, {}), "[sgd_step] fingerprint: expected i64, got f32",
                        DTypeError);
 }
