@@ -108,10 +108,10 @@ std::uint64_t fingerprint_of(std::span<const Tensor> tensors, std::uint32_t salt
   const T* b = tensors.size() > 1 ? tensors[1].data<T>() : nullptr;
   const T* c = tensors.size() > 2 ? tensors[2].data<T>() : nullptr;
   std::uint64_t sum = 0;
-  const auto add = [&](auto&&... tensors) {
+  const auto add = [&](auto... elements) {
     std::uint32_t key = salt;
     for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>)
-      sum += fingerprint_term(key, tensors[i]...);
+      sum += fingerprint_term(key, elements[i]...);
   };
   if (c)
     add(a, b, c);
