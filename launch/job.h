@@ -24,6 +24,7 @@ struct JobPlan {
   std::string master_address = "127.0.0.1";  ///< for programs that expect torchrun
   int master_port = 0;
   std::string interface {};  ///< asked for; empty: none
+  dist::Seconds grace{2};    ///< the longest LaunchOptions::grace of all nodes
 };
 
 /// A job on this machine alone: a random name, a secret of 32 random bytes, and a port that is free

@@ -36,8 +36,9 @@ std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
 // Who may have sent SIGKILL: not the launcher, where the failure counts.
 std::string_view killer(const RankOutcome& outcome) {
   if (!outcome.killed()) return "";
-  return outcome.out_of_memory ? " by the kernel's OOM killer: out of memory"
-                               : ": perhaps out of memory";
+  return outcome.out_of_memory
+             ? ": probably out of memory, as the kernel's OOM killer has ended a process meanwhile"
+             : ": perhaps out of memory";
 }
 
 std::string describe(const std::string& name, const RankOutcome& outcome) {

@@ -228,7 +228,8 @@ void Launcher::collect_ended() {
     outcome.order = static_cast<int>(ended_++);
     outcome.stopped = told_to_stop_;
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
-    outcome.out_of_memory = outcome.killed() && out_of_memory_kills() > kills_before_;
+    outcome.out_of_memory =
+        outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
     if (outcome.failed()) plan_to_stop();
   }
   if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);

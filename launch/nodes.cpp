@@ -90,20 +90,22 @@ std::vector<std::string> ranks_of(const std::vector<NodeCard>& cards) {
 
 std::string NodeCard::text() const {
   return dist::pack({std::to_string(ranks),
-                     std::string(reinterpret_cast<const char*>(nonce.data()), nonce.size()), host,
-                     std::to_string(rendezvous_port), std::to_string(master_port)});
+                     std::string(reinterpret_cast<const char*>(nonce.data()), nonce.size()),
+                     std::to_string(grace.count()), host, std::to_string(rendezvous_port),
+                     std::to_string(master_port)});
 }
 
 NodeCard NodeCard::parse(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
   NodeCard card;
-  check<CommError>(parts.size() == 5 && parts[1].size() == card.nonce.size(),
+  check<CommError>(parts.size() == 6 && parts[1].size() == card.nonce.size(),
                    "[nodes] cannot read the {} bytes of a node", text.size());
   card.ranks = number(parts[0]);
   std::memcpy(card.nonce.data(), parts[1].data(), card.nonce.size());
-  card.host = parts[2];
-  card.rendezvous_port = number(parts[3]);
-  card.master_port = number(parts[4]);
+  card.grace = std::chrono::milliseconds(number(parts[2]));
+  card.host = parts[3];
+  card.rendezvous_port = number(parts[4]);
+  card.master_port = number(parts[5]);
   return card;
 }
 
@@ -112,6 +114,7 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secr
   plan.node = node;
   plan.nodes = static_cast<int>(cards.size());
   plan.world = 0;
+  plan.grace = Seconds(0);
   Token nonces{};  // of all nodes: a chain, in which each link depends on those before
   for (int n = 0; n < plan.nodes; ++n) {
     const NodeCard& card = cards[index(n)];
@@ -119,6 +122,7 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secr
                       "[nodes] {} ranks on node {}, {} before it: a world has at most {}",
                       card.ranks, n, plan.world, dist::max_ranks);
     if (n == node) plan.first_rank = plan.world;
+    plan.grace = std::max<Seconds>(plan.grace, card.grace);
     plan.world += card.ranks;
     nonces = dist::hmac(nonces, "nonce of a node", {card.nonce});
   }
@@ -145,8 +149,7 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
   return host;
 }
 
-Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace)
-    : timeout_(options.timeout), grace_(grace) {
+Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : timeout_(options.timeout) {
   if (options.count <= 1) {
     plan_ = local_job(ranks);
     return;
@@ -156,6 +159,7 @@ Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace)
   NodeCard own;
   try {
     own = make_card(options, ranks, rendezvous->local_addresses());
+    own.grace = std::chrono::duration_cast<std::chrono::milliseconds>(grace);
   } catch (const Error& error) {
     rendezvous->abort(fmt::format("[nodes] node {} gave up: {}", options.node, error.what()));
     throw;
@@ -198,7 +202,7 @@ void Nodes::receive() {
   for (Peer& peer : peers_)
     if (peer.connection) receive_from(peer);
   listen_for_beats();
-  if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time + grace_);
+  if (stopping_ && own_ && !patience_) patience_ = dist::Deadline(ending_time + plan_.grace);
   if (patience_ && patience_->passed())
     for (Peer& peer : peers_)
       if (peer.connection && !peer.result) lose(peer, "its launcher was told to stop, but has not");

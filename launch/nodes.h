@@ -21,6 +21,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct NodesOptions {
 struct NodeCard {
   int ranks = 1;
   dist::Token nonce{};
+  std::chrono::milliseconds grace{2000};  ///< LaunchOptions::grace
   // Only on node 0's card: where its rank 0 will be.
   std::string host{};
   int rendezvous_port = 0;
@@ -109,7 +111,7 @@ class Nodes {
   void send_result(int node, JobResult result);
   void conclude();
 
-  dist::Seconds timeout_, grace_;
+  dist::Seconds timeout_;
   dist::Deadline next_beat_{beat_time};
   JobPlan plan_;
   std::vector<Peer> peers_;                         // node 0: all others; the others: node 0

@@ -26,6 +26,7 @@ using namespace testing;
 NodeCard card(int ranks, unsigned char nonce) {
   NodeCard result{.ranks = ranks, .host = "10.0.0.1", .rendezvous_port = 4000, .master_port = 5000};
   result.nonce.fill(std::byte{nonce});
+  result.grace = std::chrono::seconds(nonce);
   return result;
 }
 
@@ -54,6 +55,7 @@ TEST_CASE("nodes: a plan of uneven nodes") {
     CHECK(plan.rendezvous == "10.0.0.1:4000");
     CHECK(plan.master_address == "10.0.0.1");
     CHECK(plan.master_port == 5000);
+    CHECK(plan.grace == Seconds(3));
     next += plan.ranks;
     tokens.insert(plan.token);
     names.insert(plan.name);
