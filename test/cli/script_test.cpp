@@ -34,7 +34,8 @@ TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
                                              {"test", "--only", "dist,../x"},
                                              {"test", "--only", "nosuch"},
                                              {"drill", "nosuch"},
-                                             {"drill", "collectives", "--runs", "x"}}) {
+                                             {"drill", "collectives", "--runs", "x"},
+                                             {"drill", "collectives", "--runs", "0"}}) {
     std::vector<std::string> command{script};
     command.insert(command.end(), arguments.begin(), arguments.end());
     const Ended ended = run(command);

@@ -40,11 +40,11 @@ in backward while a bucket travels; *between steps* is after an optimizer step; 
 of `ddp.save_on_rank0`, on rank 0 between the last byte and the new name; *at the end* is after the
 World has ended, before the process does.
 
-What is not as one would wish:
+Known limits:
 
 - A rank that hangs after its World has ended is waited for by its launcher: it may have work to do.
 - Where nobody ends ranks (torchrun's agent does, the drill does not), a rank that hangs stays.
-- Of a rank 0 that hangs in its save the others learn after the timeout of `save_on_rank0`. It is an
+- If rank 0 hangs while it saves, the others learn it after the timeout of `save_on_rank0`. It is an
   hour by default, and was 2 s here.
 - While ranks join, a pause of the whole job counts towards the timeout; later it does not.
 - A rank that comes to join after the others have given up does not learn why. It says that rank 0
