@@ -62,11 +62,14 @@ TEST_CASE("check_same: the first rank that differs from rank 0, and the first li
     for (int odd = 1; odd < size; ++odd)
       for (const Case& c : cases) {
         CAPTURE(size);
-        const auto messages = messages_simulated({.size = size}, [&](HostCommunicator& comm) {
-          check_same(comm, "what", comm.rank() == odd ? c.other : "a\nb\nc\n");
-        });
-        check_all_say(messages, {fmt::format("[what] rank {} differs from rank 0 ", odd),
-                                 fmt::format(fmt::runtime(c.says), odd)});
+        for (const int last : {odd, size - 1}) {
+          const auto messages = messages_simulated({.size = size}, [&](HostCommunicator& comm) {
+            const bool differs = comm.rank() >= odd && comm.rank() <= last;
+            check_same(comm, "what", differs ? c.other : "a\nb\nc\n");
+          });
+          check_all_say(messages, {fmt::format("[what] rank {} differs from rank 0 ", odd),
+                                   fmt::format(fmt::runtime(c.says), odd)});
+        }
       }
   check_all_well(messages_simulated({.size = 3}, [](HostCommunicator& comm) {
     check_same(comm, "what", "a\nb\n");
