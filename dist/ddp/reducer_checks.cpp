@@ -72,6 +72,7 @@ bool Reducer::sums_are_finite() {
 }
 
 void Reducer::stop(const StepOutcome& outcome) {
+  replicas_.error_told();
   std::string problem = outcome.problem;
   if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
@@ -87,6 +88,7 @@ void Reducer::stop(const StepOutcome& outcome) {
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
 // be taken for them.
 void Reducer::backward_failed() noexcept {
+  replicas_.error_told();
   if (communicator_.size() > 1)
     if (const auto message = news_for_others())
       communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",

@@ -25,6 +25,8 @@
 ///
 /// Thread-safety: as Communicator.
 
+#include <unistd.h>
+
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,12 +44,15 @@ class ReplicaCheck {
  public:
   /// `communicator` must outlive this.
   ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
-  /// Leaves the fingerprint of all parameters and of all steps for a last comparison
-  /// (dist/rendezvous/left_replicas.h), unless an exception is being thrown, or find_difference()
-  /// has found a difference. Does not wait for others.
+  /// Leaves the fingerprint of all parameters, of what optimizers keep and of all steps for a last
+  /// comparison (dist/rendezvous/left_replicas.h), unless an error has told that something is
+  /// wrong, or this is a child that was forked. Does not wait for others.
   ~ReplicaCheck();
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
+
+  /// An error has left a backward: no last comparison is needed.
+  void error_told() noexcept { difference_known_ = true; }
 
   /// Where a step on parameter i adds its fingerprint; nowhere if nothing is compared.
   kernels::Fingerprint step_on(std::size_t i);
@@ -95,6 +100,7 @@ class ReplicaCheck {
   std::vector<Parameter> parameters_;
   std::vector<std::string> names_;  // at construction, when the ranks compared them
   Communicator& communicator_;
+  int process_ = ::getpid();
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
   std::vector<Tensor*> sum_of_;    // by parameter; empty if nothing is compared

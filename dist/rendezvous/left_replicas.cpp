@@ -29,8 +29,14 @@ std::string LeftReplicas::difference() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [model, fingerprints] : models_) {
     std::map<std::uint64_t, std::vector<int>> groups;
-    for (const auto& [rank, fingerprint] : fingerprints) groups[fingerprint].push_back(rank);
+    for (const auto& [rank, fingerprint] : fingerprints)
+      if (fingerprint != not_compared) groups[fingerprint].push_back(rank);
     if (groups.size() < 2) continue;
+    if (const auto silent = groups.find(not_ended); silent != groups.end())
+      return fmt::format(
+          "{} did not end the DistributedDataParallel that other ranks have ended: nobody knows "
+          "whether the replicas are equal (did it call std::exit, or never delete it?)",
+          name_of(silent->second));
     const auto most =
         std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
     constexpr std::string_view rest =
@@ -40,12 +46,13 @@ std::string LeftReplicas::difference() const {
     for (const auto& [fingerprint, ranks] : groups)
       if (fingerprint != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::ranges::sort(others);
-    if (2 * most->second.size() > fingerprints.size())
+    if (most->second.size() > others.size())
       return fmt::format("{} ended with another replica than {}: {}", name_of(others),
                          name_of(most->second), rest);
     std::vector<std::string> all;  // nobody has most ranks on its side
     for (const auto& [rank, fingerprint] : fingerprints)
-      if (groups.at(fingerprint).front() == rank) all.push_back(name_of(groups.at(fingerprint)));
+      if (fingerprint != not_compared && groups.at(fingerprint).front() == rank)
+        all.push_back(name_of(groups.at(fingerprint)));
     return fmt::format("{} ended with different replicas: {}", fmt::join(all, " and "), rest);
   }
   return "";

@@ -18,6 +18,12 @@
 
 namespace lockstep::dist {
 
+/// What is left when a DistributedDataParallel is made. If it is never replaced, the rank has ended
+/// without ending it: by std::exit, for example.
+inline constexpr std::uint64_t not_ended = 0;
+/// What is left by a rank that has been told by an error that something is wrong.
+inline constexpr std::uint64_t not_compared = 1;
+
 /// Thread-safe.
 class LeftReplicas {
  public:

@@ -196,6 +196,7 @@ std::vector<int> Rendezvous::gone() {
 }
 
 void Rendezvous::pass_on_reason() noexcept {
+  if (::getpid() != process_) return;
   try {
     for (Peer& peer : peers_)
       if (peer.connection && !peer.reader.ended())
@@ -207,6 +208,7 @@ void Rendezvous::pass_on_reason() noexcept {
 }
 
 void Rendezvous::leave() noexcept {
+  if (::getpid() != process_) return;  // a child that was forked is no rank
   try {
     for (Peer& peer : peers_)
       if (aborted_.empty() && peer.connection && !peer.reader.ended())

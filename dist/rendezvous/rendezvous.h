@@ -9,6 +9,8 @@
 ///
 /// Thread-safety: one Rendezvous belongs to one rank and is used by one thread at a time.
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <string_view>
@@ -103,6 +105,7 @@ class Rendezvous {
   RendezvousOptions options_;
   std::vector<Peer> peers_;  // by rank
   std::string aborted_;
+  int process_ = ::getpid();
   std::unique_ptr<Watchdog> watchdog_;  // ends before the connections do
 };
 

@@ -46,15 +46,16 @@ Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
 }
 
 Watchdog::~Watchdog() {
-  if (::getpid() != process_) {  // after a fork there is no such thread
+  if (::getpid() != process_) {  // after a fork there is no such thread, which still seems to wait
     thread_.detach();
+    (void)wake_.release();
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
   }
-  wake_.notify_one();
+  wake_->notify_one();
   thread_.join();
 }
 
@@ -76,7 +77,7 @@ std::string Watchdog::failure() const {
 void Watchdog::run() {
   RunningTime since(2 * look_time);
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, std::min(look_time, patience_ / 8), [&] { return over_; })) {
+  while (!wake_->wait_for(lock, std::min(look_time, patience_ / 8), [&] { return over_; })) {
     const std::string why = heard_ ? "" : failure();
     if (why.empty()) {
       since.restart();

@@ -46,7 +46,7 @@ class Watchdog {
   Seconds patience_;
   std::atomic<bool> heard_{false};
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   bool over_ = false;
   int process_;
   std::thread thread_;

@@ -1,6 +1,7 @@
 #include "lockstep/dist/world/world.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,6 +19,13 @@
 namespace lockstep {
 
 struct World::Membership {
+  /// A child that was forked ends nothing: what it would end is its parent's.
+  template <class... Args>
+  static std::shared_ptr<Membership> make(Args&&... args) {
+    return {new Membership(std::forward<Args>(args)...), [process = ::getpid()](Membership* ended) {
+              if (::getpid() == process) delete ended;
+            }};
+  }
   Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_)
       : fabric(std::move(fabric_)),
         local_rank(local_rank_),
@@ -96,8 +104,8 @@ std::vector<std::string> communicator_names() {
 World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
-  return World(std::make_shared<Membership>(join_fabric(launch, options), launch.local_rank,
-                                            launch.local_size));
+  return World(
+      Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size));
 }
 
 int World::rank() const { return membership_->communicator->rank(); }
@@ -124,7 +132,7 @@ std::optional<World> World::split(int color) const {
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
   std::shared_ptr<dist::Fabric> group = membership_->fabric->split(members);
   if (!group) return {};
-  return World(std::make_shared<Membership>(std::move(group), local_rank(), local_size()));
+  return World(Membership::make(std::move(group), local_rank(), local_size()));
 }
 
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
@@ -167,8 +175,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     };
     dist::thread_rank() = {&left, rank};
     try {
-      world = World(
-          std::make_shared<World::Membership>(std::move(fabrics[dist::index(rank)]), rank, size));
+      world = World(World::Membership::make(std::move(fabrics[dist::index(rank)]), rank, size));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));

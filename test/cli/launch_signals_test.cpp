@@ -79,7 +79,7 @@ TEST_CASE("launch: ranks that succeed, but leave replicas that differ, fail the 
     return run(launched(3, "printf 'replica 0000000000000007 %016x\\n' " + fingerprint +
                                " > /proc/self/fd/$LOCKSTEP_ERROR_FD"));
   };
-  const Ended equal = leave("5"), different = leave("$((RANK / 2))");
+  const Ended equal = leave("5"), different = leave("$((RANK / 2 + 5))");
   CHECK(equal.code == 0);
   CHECK(equal.err.empty());
   CHECK(different.code == 1);

@@ -270,7 +270,7 @@ TEST_CASE("nodes: launchers that are stopped together go on" * doctest::test_sui
 
 TEST_CASE("nodes: replicas that differ between nodes alone fail the job") {
   const std::string leave =
-      "printf 'replica 0000000000000001 %016x\\n' $GROUP_RANK > "
+      "printf 'replica 0000000000000001 %016x\\n' $((GROUP_RANK + 5)) > "
       "/proc/self/fd/$LOCKSTEP_ERROR_FD";
   Launchers job({2, 1}, shell(leave));
   for (const Ended& ended : job.wait()) {

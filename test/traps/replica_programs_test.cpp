@@ -311,6 +311,10 @@ TEST_CASE("two independent optimizers may step in another order on every rank") 
   }));
 }
 
+namespace {
+struct EarlyStop {};
+}  // namespace
+
 TEST_CASE("trap: what happens after the last backward is found at the end") {
   struct End {
     const char* name;
@@ -322,6 +326,16 @@ TEST_CASE("trap: what happens after the last backward is found at the end") {
       {"the last step missing",
        [](Net&, optim::SGD& o, bool odd) {
          if (!odd) o.step();
+       }},
+      {"momentum written after the last step",
+       [](Net& m, optim::SGD& o, bool odd) {
+         o.step();
+         if (odd) o.state_of(m.parameters()[0]).at(0).value.fill(5);
+       }},
+      {"an early stop by an exception, without the last step",
+       [](Net&, optim::SGD& o, bool odd) {
+         if (!odd) o.step();
+         throw EarlyStop{};
        }},
       {"another lr",
        [](Net&, optim::SGD& o, bool odd) {
@@ -353,17 +367,20 @@ TEST_CASE("trap: what happens after the last backward is found at the end") {
       CAPTURE(size);
       const auto run = [&] {
         run_threads(size, {}, [&](World& world) {
-          Net model;
-          DistributedDataParallel ddp(model.parameters(), {}, world);
-          optim::SGD optimizer(model.parameters(), usual);
-          for (int step = 0; step < 3; ++step) {
-            optimizer.zero_grad();
-            Tape tape;
-            tape.backward(loss_of(model, 5 * step + world.rank(), 5 * step + world.rank() + 1));
-            if (step < 2)
-              optimizer.step();
-            else
-              end.act(model, optimizer, world.rank() == 1);
+          try {
+            Net model;
+            optim::SGD optimizer(model.parameters(), usual);
+            DistributedDataParallel ddp(model.parameters(), {}, world);
+            for (int step = 0; step < 3; ++step) {
+              optimizer.zero_grad();
+              Tape tape;
+              tape.backward(loss_of(model, 5 * step + world.rank(), 5 * step + world.rank() + 1));
+              if (step < 2)
+                optimizer.step();
+              else
+                end.act(model, optimizer, world.rank() == 1);
+            }
+          } catch (const EarlyStop&) {
           }
         });
       };

@@ -28,9 +28,9 @@ TEST_CASE("left replicas: who differs from most, and only within a model") {
   for (const int rank : {0, 1, 2, 3}) left.add(7, rank, 100);
   left.add(8, 0, 5);  // another model, which one rank has
   CHECK(left.difference() == "");
-  for (const int rank : {0, 1, 2, 3, 4}) left.add(9, rank, rank % 2 == 0 ? 6 : rank);
+  for (const int rank : {0, 1, 2, 3, 4}) left.add(9, rank, rank % 2 == 0 ? 6 : 10 + rank);
   CHECK(left.difference().starts_with("ranks 1, 3 ended with another replica than ranks 0, 2, 4:"));
-  left.add(9, 4, 1);  // nobody has more than half of the ranks on its side
+  left.add(9, 4, 11);  // nobody has more than half of the ranks on its side
   CHECK(left.difference().starts_with(
       "ranks 0, 2 and ranks 1, 4 and rank 3 ended with different replicas:"));
   CHECK(read_replica("replica 00000000000000ff 8000000000000001")->model == 255);
@@ -39,4 +39,15 @@ TEST_CASE("left replicas: who differs from most, and only within a model") {
        {"", "replica", "replica 1 2", "cause replica", "replica 00000000000000fg 8000000000000001",
         "replica 00000000000000ff-8000000000000001"})
     CHECK_FALSE(read_replica(line).has_value());
+}
+
+TEST_CASE("left replicas: who did not end, and who was told, in any order") {
+  LeftReplicas left;
+  for (const int rank : {0, 1, 2}) left.add(7, rank, not_ended);
+  CHECK(left.difference() == "");  // all have left without an end
+  left.add(7, 0, 5);
+  left.add(7, 2, 5);
+  CHECK(left.difference().starts_with("rank 1 did not end the DistributedDataParallel"));
+  left.add(7, 1, not_compared);
+  CHECK(left.difference() == "");
 }

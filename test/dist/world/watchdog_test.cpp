@@ -60,6 +60,28 @@ TEST_CASE("watchdog: a rank that loops ends after its job has failed") {
       }
 }
 
+TEST_CASE("watchdog: a child that was forked ends, and says nothing in the name of its parent") {
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    const test::TemporaryFolder folder;
+    test::check_all_well(test::run_processes(3, [&](int rank) {
+      test::set_rank_environment(rank, 3, "unix:" + folder / "rendezvous");
+      World world = World::join({.transport = transport, .timeout = dist::Seconds(30)});
+      const pid_t child = ::fork();
+      if (child == 0) {
+        { const World ends = std::move(world); }
+        ::_exit(7);
+      }
+      int status = 0;
+      const dist::Deadline limit{dist::Seconds(20)};
+      while (::waitpid(child, &status, WNOHANG) == 0 && !limit.passed()) ::usleep(1000);
+      if (limit.passed()) ::kill(child, SIGKILL);
+      expect(WIFEXITED(status) && WEXITSTATUS(status) == 7, "the child has not ended");
+      world.communicator().barrier("all are still here").wait();
+    }));
+  }
+}
+
 TEST_CASE("watchdog: nobody else is ended") {
   for (const char* transport : {"shm", "tcp"}) {
     INFO(transport);
