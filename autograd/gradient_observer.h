@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/core/shard.h"
+
 namespace lockstep {
 
 class Parameter;
@@ -21,8 +23,7 @@ enum class GradientState : std::uint8_t {
 };
 
 /// What one backward adds to gradients: `weight` / `divisor` times the gradient of its loss.
-/// Example: a rank with 32 of all ranks' 128 rows contributes with weight 32 and divisor 128
-/// (given).
+/// Example: a rank with 32 of all ranks' 128 rows has weight 32 and divisor 128 (given).
 struct Contribution {
   /// Where the divisor comes from. It decides what must be done after the sum over the ranks. (If
   /// some ranks have no data, the sum is corrected whatever the divisor is.)
@@ -38,7 +39,7 @@ struct Contribution {
   bool sync = true;   ///< when this backward ends, reducers have summed the gradients
   bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
                       ///< first of several reducers may, so that all ranks use the same order
-  std::uint64_t data_digest = 0;  ///< Weight::data_digest
+  BatchOrigin origin = {};  ///< Weight::origin
   double window = -1;  ///< of the weights in the windows of earlier reducers; -1: there are none
 
   /// True if the sum over the ranks is the mean, where all ranks have data.

@@ -52,6 +52,8 @@ class GradientReducer : public GradientObserver {
   /// gradients. `options` is a digest of how.
   virtual void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options,
                        bool local) = 0;
+  /// A parameter is frozen, or no longer: on all ranks between the same two backwards.
+  virtual void requires_grad_changes(const Parameter& /*parameter*/, bool /*yes*/) {}
   /// True if optimizers step on gradients as soon as they are summed: it is too late to change
   /// them.
   virtual bool steps_early() const = 0;

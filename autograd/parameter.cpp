@@ -41,6 +41,11 @@ Parameter::operator Tensor() const {
   return operand;
 }
 
+void Parameter::set_requires_grad(bool yes) const {
+  if (std::exchange(state("set_requires_grad").requires_grad, yes) != yes && state_->reducer)
+    state_->reducer->requires_grad_changes(*this, yes);
+}
+
 Tensor Parameter::gradient() const {
   return state("gradient").state == GradientState::nothing ? Tensor() : gradient_slot();
 }

@@ -59,7 +59,8 @@ class Parameter {
   operator Tensor() const;  // NOLINT: a parameter is used like a tensor
 
   bool requires_grad() const { return state("requires_grad").requires_grad; }
-  void set_requires_grad(bool yes) const { state("set_requires_grad").requires_grad = yes; }
+  /// Whether backward computes its gradient. Of a managed one: the same on all ranks.
+  void set_requires_grad(bool yes) const;
 
   /// The gradient; undefined while there is none.
   Tensor gradient() const;

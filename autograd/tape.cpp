@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
 
 #include "lockstep/autograd/tape_pass.h"
@@ -154,7 +153,7 @@ void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions optio
         "keep_local())",
         pass.managed.name(), pass.stray.name());
   Contribution told = contribution(pass, weight, options.sync);
-  told.data_digest = weight ? weight->data_digest : 0;
+  if (weight) told.origin = weight->origin;
   pass.zero_weight = told.weight == 0;
   pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor, pass.loss->dtype,
                                      pass.loss->device);
@@ -182,9 +181,9 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
     }
   const bool unknown = weight && weight->total == Weight::summed;
   const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
-  check<StateError>(w.local >= 0 && (unknown || w.total >= w.local) && std::isfinite(w.local) &&
-                        std::isfinite(w.total),
-                    "[backward] weight {} of {}", w.local, w.total);
+  if (!w.valid())
+    fail<StateError>("[backward] weight {} of {}: it is 0 or from 1e-15 to 1e15, of no less",
+                     w.local, unknown ? "a total to be summed" : fmt::format("{}", w.total));
   if (w.local == 0) return {0, 1, Divisor::none, sync};
   if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
   if (ranks > 0 && (in_window || unknown)) {

@@ -11,6 +11,20 @@ struct Shard {
   int size = 1;
 };
 
+/// Where a batch comes from, as data::Loader says it. Reducers compare it: every rank must take
+/// another part of the same step of the same plan.
+struct BatchOrigin {
+  std::uint64_t plan = 0;   ///< a digest of how an epoch is dealt to the ranks; 0: nothing is said
+  std::int32_t step = -1;   ///< of the epoch; -1: not said
+  std::uint16_t part = 0;   ///< Shard::rank
+  std::uint16_t parts = 0;  ///< Shard::size; 0: not said
+};
+
+/// What a weight can be: it becomes an f32, and so do sums of gradients times weights.
+constexpr bool is_weight(double weight) {
+  return weight == 0 || (weight >= 1e-15 && weight <= 1e15);
+}
+
 /// What this rank's batch counts for in the step: `local` of `total` (samples, tokens, ...). The
 /// gradient of a step is sum_r(local_r * g_r) / total, where g_r is the gradient of rank r's mean
 /// loss. `Weight{n}` leaves the total to the reducer, which adds up the ranks' local weights.
@@ -20,9 +34,11 @@ struct Weight {
   static constexpr double summed = -1;  ///< a total that this rank does not know
   double local = 1;
   double total = summed;
-  /// A digest of how the samples are dealt to the ranks (data::Loader): reducers compare it. 0: not
-  /// said, as for data that was split beforehand.
-  std::uint64_t data_digest = 0;
+  BatchOrigin origin = {};
+
+  constexpr bool valid() const {
+    return is_weight(local) && (total == summed || (is_weight(total) && total >= local));
+  }
 };
 
 }  // namespace lockstep

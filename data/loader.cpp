@@ -1,13 +1,14 @@
 #include "lockstep/data/loader.h"
 
 #include <cstring>
+#include <limits>
 
 #include "lockstep/core/hash.h"
 
 namespace lockstep::data {
 namespace {
 
-/// The same on ranks that take the same epoch apart. Never 0.
+/// The same on ranks that take the same epoch apart.
 std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Shard shard,
                         int epoch) {
   std::uint64_t labels = 0, place = 0;
@@ -21,7 +22,7 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
   digest.add(options.shuffle ? options.seed + static_cast<std::uint64_t>(epoch) : 0);
   for (const bool flag : {options.shuffle, options.padded, options.drop_last})
     digest.add(std::uint64_t{flag});
-  return digest.value() | 1;
+  return digest.value() | 1;  // not 0
 }
 
 }  // namespace
@@ -31,14 +32,19 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard
       plan_(dataset.size(), {options.batch, options.padded, options.drop_last}, shard),
       order_(epoch_permutation(dataset.size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
-      digest_(shard.size == 1 ? 0 : digest_of(dataset, options, shard, epoch)) {}
+      origin_{.plan = digest_of(dataset, options, shard, epoch)} {
+  if (shard.size > std::numeric_limits<std::uint16_t>::max()) return;
+  origin_.part = static_cast<std::uint16_t>(shard.rank);
+  origin_.parts = static_cast<std::uint16_t>(shard.size);
+}
 
 Batch Loader::batch(std::int64_t step) const {
   const std::int64_t rows = plan_.rows(step);
   const std::int64_t pixels = dataset_.images.size(1);
   Batch result{Tensor::empty({rows, pixels}), Tensor::empty({rows}, DType::i64),
                plan_.weight(step)};
-  result.weight.data_digest = digest_;
+  result.weight.origin = origin_;
+  result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);
   const std::int64_t* order = order_.data<std::int64_t>();
   const float* images = dataset_.images.data<float>();
   const std::int64_t* labels = dataset_.labels.data<std::int64_t>();

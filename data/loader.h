@@ -16,8 +16,9 @@ namespace lockstep::data {
 struct Batch {
   Tensor x;  ///< f32 (rows, pixels)
   Tensor y;  ///< i64 (rows,)
-  /// {this rank's samples, all ranks' samples} of the step, and a digest of how this epoch is dealt
-  /// to the ranks: backward() refuses ranks whose loaders differ.
+  /// {this rank's samples, all ranks' samples} of the step, and where they come from: backward()
+  /// refuses ranks whose loaders differ, or whose Shards are not those of its ranks. For data that
+  /// was split beforehand, give it Weight{weight.local}.
   Weight weight;
 };
 
@@ -75,7 +76,7 @@ class Loader {
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;
-  std::uint64_t digest_;  // Weight::data_digest
+  BatchOrigin origin_;
 };
 
 }  // namespace lockstep::data

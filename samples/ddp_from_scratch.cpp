@@ -271,11 +271,11 @@ class Reducer {
   /// line. What lies between them is zero and stays zero.
   void lay_out_buckets() {
     // Behind the last bucket travels what ranks tell each other. A rank writes its own note and
-    // zeros for the others, so the sum holds all notes. The library sends 40 numbers per rank, and
+    // zeros for the others, so the sum holds all notes. The library sends 44 numbers per rank, and
     // for each parameter how many ranks used it. Here a rank sends one number, its loss. The notes
     // are as long as the library's: with another length the ring would cut the last bucket into
     // other parts, and bits would differ.
-    const auto notes = static_cast<std::int64_t>(parameters_.size() + 40 * ring_.size());
+    const auto notes = static_cast<std::int64_t>(parameters_.size() + 44 * ring_.size());
     buckets_ = cut_into_buckets(ready_order_, parameters_);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       auto& [members, memory, pending] = buckets_[b];

@@ -19,6 +19,7 @@
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/collectives/work.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
@@ -57,6 +58,10 @@ class Communicator {
   /// waited() counts the time spent there too. `linked` must live as long as this one is used.
   virtual void link_failure(Communicator& linked) { linked_ = &linked; }
 
+  /// Where this rank leaves its replicas, if it is a thread.
+  const ThreadRank& thread_rank() const { return thread_rank_; }
+  void set_thread_rank(ThreadRank rank) { thread_rank_ = std::move(rank); }
+
   /// What an all_reduce of so many bytes takes: "ring", "two-shot", ... A pure function.
   virtual std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const = 0;
   /// The same for all sizes: "up to 64 KiB one-shot; beyond two-shot-shared".
@@ -83,6 +88,9 @@ class Communicator {
   virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
 
   Communicator* linked_ = nullptr;
+
+ private:
+  ThreadRank thread_rank_;
 };
 
 }  // namespace lockstep::dist

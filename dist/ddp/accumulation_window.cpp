@@ -24,12 +24,21 @@ void AccumulationWindow::enter(const Contribution& contribution) {
       "{:g} in the other. Let every backward of a window reach all of them, or "
       "synchronize each",
       contribution.window, weight_);
-  if (contribution.data_digest != 0) data_digest_ = contribution.data_digest;
+  note(contribution.origin);
   if (contribution_.kind == none) contribution_ = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (parameters_[i].gradient_state() == GradientState::nothing) entries_[i] = {};
     if (parameters_[i].pending() > 0 && contribution.kind != none) entries_[i].used = true;
   }
+}
+
+// What the parts have in common. Ranks may take windows of different lengths: no step is said then.
+void AccumulationWindow::note(const BatchOrigin& origin) {
+  if (origin.plan == 0) return;
+  const BatchOrigin before = std::exchange(origin_, origin);
+  if (before.plan == 0) return;
+  origin_.step = -1;
+  if (before.part != origin.part || before.parts != origin.parts) origin_.part = origin_.parts = 0;
 }
 
 // Within a window all gradients have the same parts in them, or none.
@@ -50,12 +59,12 @@ void AccumulationWindow::write(StepMetadata& metadata) const {
   metadata.weight = weight_;
   metadata.divisor = contribution_.divisor;
   metadata.kind = contribution_.kind;
-  metadata.data = data_digest_;
+  metadata.origin = origin_;
 }
 
 void AccumulationWindow::close() {
   weight_ = 0;
-  data_digest_ = 0;
+  origin_ = {};
   contribution_ = {0, 1, Contribution::Divisor::none, true};
   for (Entry& entry : entries_) entry.used = false;
 }

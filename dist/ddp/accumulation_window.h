@@ -48,11 +48,12 @@ class AccumulationWindow {
     bool averaged = false;  // by make_local_mean
   };
   void check_unbroken(std::size_t i) const;
+  void note(const BatchOrigin& origin);
 
   const std::vector<Parameter>& parameters_;
   std::vector<Entry> entries_;
   double weight_ = 0;
-  std::uint64_t data_digest_ = 0;  // of the last part that has one
+  BatchOrigin origin_ = {};  // of all parts that say it
   Contribution contribution_{0, 1, Contribution::Divisor::none, true};
 };
 

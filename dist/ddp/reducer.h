@@ -75,6 +75,7 @@ class Reducer final : public GradientReducer {
   void step_begins(const Parameter& parameter, bool local) override;
   kernels::Fingerprint fingerprint(const Parameter& parameter) override;
   void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
+  void requires_grad_changes(const Parameter& parameter, bool yes) override;
   bool steps_early() const override { return early_steps_.any(); }
   std::uint64_t synchronizations() const override { return synchronizations_; }
 
@@ -86,8 +87,7 @@ class Reducer final : public GradientReducer {
   // --- second reading: reducer_*.cpp ---
 
   /// Collective. Every parameter := its mean over the ranks, and so what optimizers keep of it.
-  /// Throws StateError if a gradient is local, since its memory is needed on the way. What the
-  /// gradients held is lost.
+  /// Throws StateError if a gradient is local. What gradients held is lost: their memory is used.
   void average_parameters();
   void check_replicas();  ///< DistributedDataParallel::check_replicas
   void overlap(EarlyStepper& stepper) { early_steps_.add(stepper, options_.nonfinite); }

@@ -1,8 +1,6 @@
 // Second reading: what a reducer refuses, how it ends after an error, and steps on this rank's own
 // gradients.
 
-#include <cmath>
-
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
@@ -98,8 +96,8 @@ void Reducer::backward_failed() noexcept {
 }
 
 void Reducer::synchronize(double weight) {
-  check<UsageError>(std::isfinite(weight) && weight >= 0,
-                    "[synchronize] weight must be 0 or more, got {}", weight);
+  check<UsageError>(is_weight(weight), "[synchronize] weight {}: it is 0 or from 1e-15 to 1e15",
+                    weight);
   check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
   try {
     backward_begins({weight, 1, Contribution::Divisor::none, true});
@@ -128,6 +126,12 @@ void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t optio
   replicas_.note(stepper);
   drifted_ = drifted_ || (local && ranks() > 1);
   if (!local) exchange_.mine.steps += Fnv1a().add(options).value();
+}
+
+void Reducer::requires_grad_changes(const Parameter& parameter, bool yes) {
+  Fnv1a digest;  // freezing and thawing again is nothing
+  digest.add(index_.at(parameter.id()));
+  exchange_.mine.steps += yes ? digest.value() : -digest.value();
 }
 
 // All ranks have read the same metadata, in which the sums of their steps differ.

@@ -86,7 +86,7 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
       stepped_(parameters_.size()) {
   for (const Parameter& parameter : parameters_)
     names_.push_back(fmt::format("'{}'", parameter.name()));
-  if (!enabled || communicator.size() == 1) return;
+  if (!enabled || communicator.size() == 1 || parameters_.empty()) return;
   for (const Parameter& parameter : parameters_) {
     const Device device = parameter.value().device();
     if (std::ranges::find(sums_, device, &Sum::device) == sums_.end())
@@ -100,13 +100,13 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
       static_cast<std::int64_t>(std::uint64_t{random()} << 32 | std::uint64_t{random()});
   communicator.broadcast(number, 0, "replicas").wait();
   model_ = static_cast<std::uint64_t>(*number.data<std::int64_t>());
-  leave_replica(model_, not_ended);  // until this ends
+  leave_replica(communicator_.thread_rank(), model_, not_ended);  // until this ends
 }
 
 ReplicaCheck::~ReplicaCheck() {
   if (sum_of_.empty() || ::getpid() != process_) return;
   if (difference_known_) {
-    leave_replica(model_, not_compared);
+    leave_replica(communicator_.thread_rank(), model_, not_compared);
     return;
   }
   try {
@@ -114,7 +114,7 @@ ReplicaCheck::~ReplicaCheck() {
     Fnv1a last;
     last.add(sum());
     for (const Compared& tensor : tensors()) last.add(tensor.name + fingerprint_of(tensor.value));
-    leave_replica(model_, last.value());
+    leave_replica(communicator_.thread_rank(), model_, last.value());
   } catch (...) {  // a device that has failed: whoever used it has been told
   }
 }

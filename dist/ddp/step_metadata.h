@@ -25,7 +25,7 @@ struct StepMetadata {
                                ///< without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
   std::uint64_t plan = 0;      ///< digest of its bucket layout
-  std::uint64_t data = 0;      ///< digest of how its loader deals the samples; 0: not known
+  BatchOrigin origin;          ///< of its batch
   std::uint64_t steps = 0;     ///< digest of the optimizers' options in the steps since the last
   std::uint64_t replicas = 0;  ///< fingerprint of what all steps so far have left (replica_check.h)
   std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
@@ -35,7 +35,7 @@ struct StepMetadata {
   std::uint8_t joined = 0;           ///< 1: it has no more data (DistributedDataParallel::join)
   std::uint8_t padding = 0;
 };
-static_assert(sizeof(StepMetadata) == 80, "no padding: every byte is sent");
+static_assert(sizeof(StepMetadata) == 88, "no padding: every byte is sent");
 
 constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/dist/ddp/step_exchange.h"
 
@@ -23,11 +24,52 @@ std::string describe(const StepMetadata& m) {
   return "nothing";
 }
 
+// Another rank that took the same part as rank r: of two, one does not have its own number's.
+std::optional<std::size_t> taken_twice(std::span<const StepMetadata> metadata, std::size_t r) {
+  const BatchOrigin& mine = metadata[r].origin;
+  if (mine.parts == 0 || mine.part == r) return std::nullopt;
+  for (std::size_t q = 0; q < metadata.size(); ++q) {
+    const BatchOrigin& other = metadata[q].origin;
+    if (q != r && other.parts == mine.parts && other.part == mine.part) return q;
+  }
+  return std::nullopt;
+}
+
+// Why the ranks' batches are not parts of one, as far as their loaders say it.
+std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
+  const StepMetadata* first = nullptr;  // of those whose loader says something
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const BatchOrigin& mine = metadata[r].origin;
+    if (mine.plan == 0) continue;
+    if (mine.parts != 0 && mine.parts != metadata.size())
+      return fmt::format(
+          "rank {} took part {} of {} of the data, and {} ranks train together: their world is the "
+          "Loader's Shard. (For data that was split beforehand: Weight{{batch.weight.local}}.)",
+          r, mine.part, mine.parts, metadata.size());
+    if (const auto other = taken_twice(metadata, r))
+      return fmt::format(
+          "ranks {} and {} both took part {} of {} of the data: every rank's Shard has its own "
+          "rank",
+          std::min(r, *other), std::max(r, *other), mine.part, mine.parts);
+    if (!first) first = &metadata[r];
+    const auto source = first - metadata.data();
+    if (mine.plan != first->origin.plan)
+      return fmt::format(
+          "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
+          "padded, drop_last, samples or labels differ. (For data that was split beforehand: "
+          "Weight{{batch.weight.local}}.)",
+          source, r);
+    if (mine.step >= 0 && first->origin.step >= 0 && mine.step != first->origin.step)
+      return fmt::format("rank {} took batch {} of the epoch, rank {} took batch {}", source,
+                         first->origin.step, r, mine.step);
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
                           int source) {
-  const StepMetadata* named = nullptr;  // the first with a digest of its data
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
     if (m.plan != metadata[0].plan)
@@ -35,15 +77,12 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
     if (m.steps != metadata[0].steps)
       return fmt::format(
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
-          "options differ, or one has stepped more often",
+          "options differ, one has stepped more often, or set_requires_grad was not called alike",
           r);
-    if (m.data != 0 && named && m.data != named->data)
-      return fmt::format(
-          "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
-          "padded, drop_last, samples or labels differ. (Data that was split beforehand takes a "
-          "Loader without a Shard.)",
-          named - metadata.data(), r);
-    if (m.data != 0 && !named) named = &m;
+  }
+  if (std::string problem = contradiction_of_data(metadata); !problem.empty()) return problem;
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const StepMetadata& m = metadata[r];
     if (m.already_reduced != metadata[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "

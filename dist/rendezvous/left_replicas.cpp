@@ -31,6 +31,11 @@ std::string LeftReplicas::difference() const {
     std::map<std::uint64_t, std::vector<int>> groups;
     for (const auto& [rank, fingerprint] : fingerprints)
       if (fingerprint != not_compared) groups[fingerprint].push_back(rank);
+    if (fingerprints.size() > 1 && groups.size() == 1 && groups.contains(not_ended))
+      return fmt::format(
+          "{} did not end their DistributedDataParallel: nobody knows whether the replicas are "
+          "equal (did they call std::exit, or never delete it?)",
+          name_of(groups.at(not_ended)));
     if (groups.size() < 2) continue;
     if (const auto silent = groups.find(not_ended); silent != groups.end())
       return fmt::format(
@@ -58,14 +63,10 @@ std::string LeftReplicas::difference() const {
   return "";
 }
 
-ThreadRank& thread_rank() {
-  thread_local ThreadRank rank;
-  return rank;
-}
-
-void leave_replica(std::uint64_t model, std::uint64_t fingerprint) noexcept {
+void leave_replica(const ThreadRank& thread, std::uint64_t model,
+                   std::uint64_t fingerprint) noexcept {
   try {
-    if (thread_rank().left) return thread_rank().left->add(model, thread_rank().rank, fingerprint);
+    if (thread.left) return thread.left->add(model, thread.rank, fingerprint);
     const std::optional<int> pipe = launcher_pipe();
     if (!pipe) return;
     const std::string line = write_replica({model, fingerprint});

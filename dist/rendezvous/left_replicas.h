@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -37,15 +38,16 @@ class LeftReplicas {
   std::map<std::uint64_t, std::map<int, std::uint64_t>> models_;  // fingerprints by rank
 };
 
-/// A rank that is a thread leaves its replicas here, under its rank in the job; null elsewhere.
+/// A rank that is a thread leaves its replicas in `left`, under its rank in the job. `left` is null
+/// for a rank that is a process.
 struct ThreadRank {
-  LeftReplicas* left = nullptr;
+  std::shared_ptr<LeftReplicas> left{};
   int rank = 0;
 };
-ThreadRank& thread_rank();
 
 /// Tells whoever outlives this rank.
-void leave_replica(std::uint64_t model, std::uint64_t fingerprint) noexcept;
+void leave_replica(const ThreadRank& thread, std::uint64_t model,
+                   std::uint64_t fingerprint) noexcept;
 
 /// The launcher's pipe LOCKSTEP_ERROR_FD, if there is one and the descriptor still is a pipe.
 std::optional<int> launcher_pipe();

@@ -26,11 +26,14 @@ struct World::Membership {
               if (::getpid() == process) delete ended;
             }};
   }
-  Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_)
+  Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_,
+             const dist::ThreadRank& thread)
       : fabric(std::move(fabric_)),
         local_rank(local_rank_),
         local_size(local_size_),
-        communicator(fabric->connect()) {}
+        communicator(fabric->connect()) {
+    communicator->set_thread_rank(thread);
+  }
 
   ~Membership() {
     if (std::uncaught_exceptions() > exceptions)
@@ -104,8 +107,8 @@ std::vector<std::string> communicator_names() {
 World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
-  return World(
-      Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size));
+  return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
+                                dist::ThreadRank{}));
 }
 
 int World::rank() const { return membership_->communicator->rank(); }
@@ -132,7 +135,8 @@ std::optional<World> World::split(int color) const {
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
   std::shared_ptr<dist::Fabric> group = membership_->fabric->split(members);
   if (!group) return {};
-  return World(Membership::make(std::move(group), local_rank(), local_size()));
+  return World(
+      Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
 }
 
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
@@ -166,16 +170,16 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     first_is_consequence = consequence;
   };
   gpu::prepare_for_threads();
-  dist::LeftReplicas left;
+  const auto left = std::make_shared<dist::LeftReplicas>();
   const auto run_rank = [&](int rank) {
     std::optional<World> world;  // if it cannot be made, the others see that this rank left
     const auto give_up = [&](bool consequence, const std::string& reason) {
       keep(std::current_exception(), consequence);
       if (world) world->abort(reason);
     };
-    dist::thread_rank() = {&left, rank};
     try {
-      world = World(World::Membership::make(std::move(fabrics[dist::index(rank)]), rank, size));
+      world = World(World::Membership::make(std::move(fabrics[dist::index(rank)]), rank, size,
+                                            dist::ThreadRank{left, rank}));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));
@@ -195,7 +199,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
   }
   threads.clear();  // joins
   if (first) std::rethrow_exception(first);
-  const std::string difference = left.difference();
+  const std::string difference = left->difference();
   check<StateError>(difference.empty(), "[run_threads] {}", difference);
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("loader: an epoch in order, with a smaller last batch") {
 TEST_CASE("loader: ranks that deal the data differently have other digests") {
   const auto digest = [](const Dataset& dataset, const LoaderOptions& options, Shard shard,
                          int epoch) {
-    return Loader(dataset, options, shard, epoch).batch(0).weight.data_digest;
+    return Loader(dataset, options, shard, epoch).batch(0).weight.origin.plan;
   };
   const Dataset dataset = dataset_of(24);  // divided by every world without a rest
   Dataset swapped = dataset_of(24);
@@ -79,7 +79,15 @@ TEST_CASE("loader: ranks that deal the data differently have other digests") {
     for (int rank = 0; rank < world; ++rank)
       CHECK(digest(dataset, like, {rank, world}, 6) == digests[0]);
   }
-  CHECK(digest(dataset, {.batch = 2}, {}, 0) == 0);  // alone: nothing to compare
+  CHECK(digest(dataset, {.batch = 2}, {}, 0) != 0);  // 0 would say nothing
+  const Loader loader(dataset, {.batch = 2}, {2, 5});
+  for (const std::int32_t step : {0, 2}) {
+    const BatchOrigin origin = loader.batch(step).weight.origin;
+    CHECK(origin.step == step);
+    CHECK(origin.part == 2);
+    CHECK(origin.parts == 5);
+  }
+  CHECK(Loader(dataset, {}, {7, 70000}).batch(0).weight.origin.parts == 0);  // too many to say
 }
 
 TEST_CASE("loader: ranks share each batch of one process, shuffled alike") {

@@ -230,3 +230,24 @@ TEST_CASE("trap 26: evaluation in unpadded shards counts every sample once") {
     expect(counts(true) == std::vector<double>{2, 2, 1, 1, 1, 1, 1, 1, 1, 1}, "padded");
   });
 }
+
+TEST_CASE("weights that an f32, or a sum of gradients times weights, cannot hold are refused") {
+  const Parameter w = scalar("w", 1);
+  const auto gradient = [&](Weight weight) {
+    w.zero_grad();
+    Tape tape;
+    tape.backward(scale(w, 1), weight);
+    return gradient_of(w);
+  };
+  for (const double weight : {1e308, 1e-320, 1e-16, 1e16, std::nan("")}) {
+    CHECK_THROWS_AS(gradient(Weight{weight}), StateError);
+    CHECK_THROWS_AS(gradient(Weight{weight, weight}), StateError);
+  }
+  CHECK_THROWS_AS(gradient(Weight{1, 1e16}), StateError);
+  CHECK_THROWS_WITH_AS(
+      gradient(Weight{-2}),
+      "[backward] weight -2 of a total to be summed: it is 0 or from 1e-15 to 1e15, of no less",
+      StateError);
+  CHECK(gradient(Weight{1e-15, 1e-15}) == 1);
+  CHECK(gradient(Weight{1e15, 1e15}) == 1);
+}

@@ -148,8 +148,8 @@ TEST_CASE("every rank counts alike: whichever one differs, rank 0 included") {
       // Data are compared among those that say something of it.
       for (std::size_t first = 0; first < odd; ++first) {
         std::vector<StepMetadata> messages = alike;
-        messages[first].data = 5;
-        messages[odd].data = 6;
+        messages[first].origin.plan = 5;
+        messages[odd].origin.plan = 6;
         CHECK(decide_step(messages, NonFinite::stop)
                   .problem.find(fmt::format("ranks {} and {} deal the data", first, odd)) == 0);
       }

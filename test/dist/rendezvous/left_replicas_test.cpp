@@ -13,7 +13,7 @@ TEST_CASE("left replicas: the line that a rank leaves for its launcher") {
   int pipe[2];  // as the launcher's
   REQUIRE(::pipe(pipe) == 0);
   ::setenv("LOCKSTEP_ERROR_FD", std::to_string(pipe[1]).c_str(), 1);
-  leave_replica(255, 1);
+  leave_replica({}, 255, 1);
   ::unsetenv("LOCKSTEP_ERROR_FD");
   ::close(pipe[1]);
   char line[64] = {};
@@ -43,8 +43,10 @@ TEST_CASE("left replicas: who differs from most, and only within a model") {
 
 TEST_CASE("left replicas: who did not end, and who was told, in any order") {
   LeftReplicas left;
-  for (const int rank : {0, 1, 2}) left.add(7, rank, not_ended);
-  CHECK(left.difference() == "");  // all have left without an end
+  left.add(7, 0, not_ended);
+  CHECK(left.difference() == "");  // there is nothing to compare it with
+  for (const int rank : {1, 2}) left.add(7, rank, not_ended);
+  CHECK(left.difference().starts_with("ranks 0, 1, 2 did not end their DistributedDataParallel"));
   left.add(7, 0, 5);
   left.add(7, 2, 5);
   CHECK(left.difference().starts_with("rank 1 did not end the DistributedDataParallel"));

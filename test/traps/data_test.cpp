@@ -1,0 +1,183 @@
+// Which data each rank takes: what the ranks' loaders say of a batch must fit together.
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/data/loader.h"
+#include "support/small_models.h"
+#include "support/worlds.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+data::Dataset samples(std::int64_t n) {
+  data::Dataset dataset;
+  dataset.images = Tensor::empty({n, 1});
+  dataset.labels = Tensor::empty({n}, DType::i64);
+  for (std::int64_t i = 0; i < n; ++i) {
+    dataset.images.data<float>()[i] = static_cast<float>(i);
+    dataset.labels.data<std::int64_t>()[i] = i % 10;
+  }
+  return dataset;
+}
+
+/// Which batches a rank takes: their parts of the data, and in which order.
+struct Taken {
+  Shard shard;
+  std::vector<std::int64_t> steps = {0, 1, 2};
+};
+
+/// Every rank takes what `taken` says, with the loader's weights; what it then says.
+std::vector<std::string> train(int ranks, const std::function<Taken(int rank)>& taken) {
+  return messages_on_threads(ranks, [&](World& world) {
+    const Parameter w = Parameter(Tensor::scalar(1), "w");
+    DistributedDataParallel ddp({w}, {}, world);
+    const Taken mine = taken(world.rank());
+    const data::Loader loader(samples(60), {.batch = 3, .shuffle = true}, mine.shard);
+    for (const std::int64_t step : mine.steps) {
+      ddp.zero_grad();
+      const data::Batch batch = loader.batch(step);
+      Tape tape;
+      tape.backward(mean(batch.x) * w, batch.weight);
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("trap: the ranks' Shards are not those of the ranks") {
+  for (const int n : {2, 3, 5}) {
+    const std::string of_all = fmt::format(", and {} ranks train together", n);
+    check_all_say(train(n,
+                        [&](int) {
+                          return Taken{{0, n}};
+                        }),
+                  {fmt::format("ranks 0 and 1 both took part 0 of {} of the data", n)});
+    check_all_say(train(n,
+                        [&](int r) {
+                          return Taken{{r == 0 ? n - 1 : r, n}};
+                        }),
+                  {fmt::format("ranks 0 and {} both took part {}", n - 1, n - 1)});
+    check_all_say(train(n,
+                        [&](int r) {
+                          return Taken{{r, n + 1}};
+                        }),
+                  {fmt::format("rank 0 took part 0 of {} of the data{}", n + 1, of_all)});
+    check_all_say(train(n, [&](int) { return Taken{}; }),  // everybody takes everything
+                  {"rank 0 took part 0 of 1 of the data" + of_all});
+    check_all_say(train(n,
+                        [&](int r) {
+                          return r == 1 ? Taken{} : Taken{{r, n}};
+                        }),
+                  {"rank 1 took part 0 of 1 of the data" + of_all});
+  }
+}
+
+TEST_CASE("trap: one rank takes its batches in another order, or is one ahead") {
+  for (const int n : {2, 3, 5})
+    for (const std::vector<std::int64_t>& other : {std::vector<std::int64_t>{2, 1, 0}, {1, 2, 3}}) {
+      const auto messages = train(n, [&](int r) {
+        return Taken{{r, n}, r == n - 1 ? other : Taken{}.steps};
+      });
+      check_all_say(messages,
+                    {fmt::format("rank 0 took batch 0 of the epoch, rank {} took batch {}", n - 1,
+                                 other[0])});
+    }
+}
+
+TEST_CASE("trap: within a window, and with the Shard of a larger world") {
+  check_all_say(messages_on_threads(3,
+                                    [](World& world) {
+                                      const Parameter w = Parameter(Tensor::scalar(1), "w");
+                                      DistributedDataParallel ddp({w}, {}, world);
+                                      const data::Loader loader(samples(60), {}, {2, 3});
+                                      for (const bool sync : {false, true}) {
+                                        const data::Batch batch = loader.batch(0);
+                                        Tape tape;
+                                        tape.backward(mean(batch.x) * w, batch.weight,
+                                                      {.sync = sync});
+                                      }
+                                    }),
+                {"ranks 0 and 1 both took part 2 of 3"});
+  check_all_say(messages_on_threads(4,
+                                    [](World& world) {
+                                      const World half = *world.split(world.rank() % 2);
+                                      const Parameter w = Parameter(Tensor::scalar(1), "w");
+                                      DistributedDataParallel ddp({w}, {}, half);
+                                      const data::Loader loader(samples(60), {}, world);
+                                      const data::Batch batch = loader.batch(0);
+                                      Tape tape;
+                                      tape.backward(mean(batch.x) * w, batch.weight);
+                                    }),
+                {" of 4 of the data, and 2 ranks train together"});
+}
+
+TEST_CASE("Shards in another order, of a group, with ragged windows or split data are all right") {
+  for (const int n : {1, 2, 3, 4, 7})
+    check_all_well(train(n, [&](int r) { return Taken{{n - 1 - r, n}}; }));
+  check_all_well(messages_on_threads(4, [](World& world) {
+    const World half = *world.split(world.rank() % 2);
+    const Parameter w = Parameter(Tensor::scalar(1), "w");
+    DistributedDataParallel ddp({w}, {}, half);
+    std::int64_t taken = 0;
+    const auto backward = [&](const data::Loader& loader, bool sync, bool whole) {
+      const data::Batch batch = loader.batch(taken++);
+      Tape tape;
+      tape.backward(mean(batch.x) * w, whole ? batch.weight : Weight{batch.weight.local},
+                    {.sync = sync});
+      if (sync) ddp.zero_grad();
+    };
+    const data::Loader dealt(samples(60), {.batch = 2}, half);
+    for (int part = 0; part <= half.rank(); ++part) backward(dealt, false, true);
+    backward(dealt, true, true);  // windows of 2 and 3 batches
+    taken = 0;
+    backward(dealt, true, true);
+    const data::Loader own(samples(40 + world.rank()), {.batch = 2});  // split beforehand
+    backward(own, true, false);
+  }));
+}
+
+TEST_CASE("trap: one rank freezes a parameter, or trains it again") {
+  for (const int n : {2, 3, 5})
+    for (const int odd : {0, n - 1})
+      for (const bool freezes : {true, false}) {
+        const auto messages = messages_on_threads(n, [&](World& world) {
+          const Parameter a = scalar("a", 2), b = scalar("b", 3);
+          DistributedDataParallel ddp({a, b}, {}, world);
+          const auto backward = [&] {
+            ddp.zero_grad();
+            Tape tape;
+            tape.backward(a * b);
+          };
+          backward();
+          if (!freezes) b.set_requires_grad(false);  // on all ranks: that is all right
+          backward();
+          if (world.rank() == odd) b.set_requires_grad(!freezes);
+          backward();
+        });
+        check_all_say(messages, {"did not take the same optimizer steps", "set_requires_grad"});
+      }
+}
+
+TEST_CASE("ranks that train in threads of their own are compared at the end, too") {
+  const auto run = [](bool differs) {
+    run_threads(3, {}, [&](World& world) {
+      std::thread([&] {
+        const World group = *world.split(0);
+        const Parameter w = scalar("w", 1);
+        DistributedDataParallel ddp({w}, {}, group);
+        if (differs && world.rank() == 1) w.value().fill(7);
+      }).join();
+    });
+  };
+  run(false);
+  CHECK_THROWS_WITH_AS(run(true), doctest::Contains("rank 1 ended with another replica"),
+                       StateError);
+}
