@@ -149,9 +149,9 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
   if (pass.managed.defined() && pass.stray.defined())
     fail<StateError>(
-        "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
-        "none: was it made or replaced after DistributedDataParallel? (If it may differ: "
-        "keep_local())",
+        "[backward] the loss reaches '{}', which is under DistributedDataParallel, and '{}', which "
+        "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
+        "ranks: keep_local())",
         pass.managed.name(), pass.stray.name());
   Contribution told = contribution(pass, weight, options.sync);
   told.data_digest = weight ? weight->data_digest : 0;
@@ -184,7 +184,7 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
   const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
   check<StateError>(w.local >= 0 && (unknown || w.total >= w.local) && std::isfinite(w.local) &&
                         std::isfinite(w.total),
-                    "[backward] weight {} of {}", w.local, w.total);
+                    "[backward] a weight is in 0..total, got {} of {}", w.local, w.total);
   if (w.local == 0) return {0, 1, Divisor::none, sync};
   if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};
   if (ranks > 0 && (in_window || unknown)) {

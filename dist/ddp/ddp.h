@@ -156,7 +156,7 @@ class [[nodiscard]] DistributedDataParallel {
  private:
   Reducer& reducer() const {
     check<StateError>(reducer_ != nullptr,
-                      "[ddp] this DistributedDataParallel was moved from: use the other one");
+                      "[DistributedDataParallel] this one was moved from: use the other one");
     return *reducer_;
   }
 

@@ -100,7 +100,7 @@ void Reducer::backward_failed() noexcept {
 void Reducer::synchronize(double weight) {
   check<UsageError>(std::isfinite(weight) && weight >= 0,
                     "[synchronize] weight must be 0 or more, got {}", weight);
-  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
+  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope: end that first");
   try {
     backward_begins({weight, 1, Contribution::Divisor::none, true});
     backward_ends();

@@ -143,7 +143,8 @@ std::optional<World> World::split(int color) const {
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
-    check<UsageError>(r >= 0 && r < size(), "[new_group] rank {} in a world of {}", r, size());
+    check<UsageError>(r >= 0 && r < size(), "[new_group] there is no rank {} in a world of {}", r,
+                      size());
     check<UsageError>(std::ranges::count(ranks, r) == 1, "[new_group] rank {} is listed {} times",
                       r, std::ranges::count(ranks, r));
     text += fmt::format("rank {}\n", r);

@@ -109,7 +109,7 @@ TEST_CASE("handles that were moved from say so") {
     DistributedDataParallel owner = std::move(ddp);
     const auto message_of_ddp = [&](const auto& use) {
       CHECK_THROWS_WITH_AS(use(),
-                           "[ddp] this DistributedDataParallel was moved from: use the other one",
+                           "[DistributedDataParallel] this one was moved from: use the other one",
                            StateError);
     };
     message_of_ddp([&] { (void)ddp.no_sync(); });        // NOLINT: moved from
