@@ -70,6 +70,7 @@ class Launcher {
   void wait_for_events();
   void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
+  void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
   void take_signal();
   void suspend();
@@ -93,6 +94,7 @@ class Launcher {
   std::optional<Deadline> closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
+  int output_error_ = 0;       // an errno: why stdout cannot be written
   int interrupted_by_ = 0;     // the signal that the launcher got
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
@@ -205,12 +207,21 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
     else if (!outcome.record)
       outcome.record = read_record(line);
   } else if (options_.prefix) {
-    write_all(
-        stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
-        fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
+    pass_on(stream.kind,
+            fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {
     outcome.last_lines.emplace_back(line);
     if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
+  }
+}
+
+// Output that is lost ends the job. What cannot be written to stderr is dropped: who could be told?
+void Launcher::pass_on(StreamKind kind, const std::string& text) {
+  if (kind == StreamKind::error) {
+    write_all(STDERR_FILENO, text);
+  } else if (output_error_ == 0) {
+    output_error_ = write_all(STDOUT_FILENO, text);
+    if (output_error_ != 0 && ended_ < ranks_.size()) plan_to_stop();
   }
 }
 
@@ -273,9 +284,14 @@ void Launcher::send_due_signals() {
 // Of the ranks of this node.
 JobResult Launcher::own_result() const {
   const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
-  return interrupted_by_ && std::ranges::none_of(outcomes_, by_itself)
-             ? interrupted_by(interrupted_by_, job_.plan())
-             : result_of(outcomes_, job_.plan());
+  if (std::ranges::any_of(outcomes_, by_itself)) return result_of(outcomes_, job_.plan());
+  if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
+  if (output_error_ == 0) return result_of(outcomes_, job_.plan());
+  const std::string who = job_.plan().nodes == 1 ? "" : fmt::format("node {}: ", job_.plan().node);
+  return {1,
+          fmt::format("error: {}cannot write to stdout: {}\n", who,
+                      dist::system_message(output_error_)),
+          Cause::failed};
 }
 
 }  // namespace

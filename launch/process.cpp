@@ -56,7 +56,7 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
 
   // Signals reach a rank through the launcher only. Otherwise a shell that ignores SIGINT for its
   // background jobs would decide. A background group may still write to a terminal: ignore SIGTTOU.
-  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD}) signal(number, SIG_DFL);
+  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGXFSZ}) signal(number, SIG_DFL);
   signal(SIGTTOU, SIG_IGN);
   sigprocmask(SIG_SETMASK, &setup.signal_mask, nullptr);
   execvpe(command[0], command, environment);

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +46,7 @@ std::optional<FailureRecord> read_record(std::string_view line) {
   return std::nullopt;
 }
 
-void write_all(int descriptor, std::string_view text) {
+int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = TEMP_FAILURE_RETRY(write(descriptor, text.data(), text.size()));
     if (written > 0) {
@@ -54,9 +55,10 @@ void write_all(int descriptor, std::string_view text) {
       pollfd entry{descriptor, POLLOUT, 0};  // a process that shares it has made it non-blocking
       poll(&entry, 1, -1);
     } else {
-      return;
+      return written < 0 ? errno : EIO;
     }
   }
+  return 0;
 }
 
 }  // namespace launch
@@ -85,10 +87,19 @@ bool open_standard_descriptors() {
   return no_stdout;
 }
 
+// The reason of an earlier failure is not known any more: errno is that of a later call.
+void check_stdout() {
+  const bool failed_before = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) == 0 ? 0 : errno;
+  check<Error>(reason == 0, "cannot write to stdout: {}", std::strerror(reason));
+  check<Error>(!failed_before, "cannot write to stdout: a part of the output is lost");
+}
+
 }  // namespace
 
 int run_main(const std::function<int()>& body) {
   const bool no_stdout = open_standard_descriptors();
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     int code = 0;
     bool reported = false;  // by the program itself; counts only if stdout could be written
@@ -98,8 +109,7 @@ int run_main(const std::function<int()>& body) {
       code = failure.code;
       reported = true;
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout))
-      fail<Error>("cannot write to stdout: {}", std::strerror(errno));
+    check_stdout();
     check<Error>(!no_stdout || code != 0, "cannot write to stdout: it is closed");
     return reported ? fail_with(code, false, "") : code;
   } catch (const UsageError& error) {

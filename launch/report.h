@@ -25,6 +25,7 @@ struct AlreadyReported {
 
 /// Runs `body` and returns its result; after an exception, 2 for UsageError and 1 for any other.
 /// Output that could not be written to stdout (a full disk, a closed descriptor) is a failure too.
+/// A write beyond `ulimit -f` fails with an error, instead of ending the process (SIGXFSZ).
 /// Standard descriptors that the program was started without are opened on /dev/null. Otherwise a
 /// file or socket would get their numbers, and with them what is printed.
 int run_main(const std::function<int()>& body);
@@ -45,9 +46,9 @@ std::string write_record(const FailureRecord& record);
 /// The reverse, for a line without its newline; nothing if the line is not a record.
 std::optional<FailureRecord> read_record(std::string_view line);
 
-/// Writes all of `text`, and waits where the descriptor is non-blocking and full. What cannot be
-/// written is dropped, because nobody could be told.
-void write_all(int descriptor, std::string_view text);
+/// Writes all of `text`, and waits where the descriptor is non-blocking and full. Returns 0, or the
+/// errno that says why the rest was dropped.
+int write_all(int descriptor, std::string_view text);
 
 }  // namespace launch
 }  // namespace lockstep

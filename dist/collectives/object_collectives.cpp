@@ -86,7 +86,7 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
   message = gather_text(communicator, message, "on_rank0", patience)[0];
   if (!message.empty()) meet_before_error(communicator, "rank 0 failed");
   if (error) std::rethrow_exception(error);
-  check<StateError>(message.empty(), "[on_rank0] rank 0 failed: {}", message);
+  check<PeerError>(message.empty(), "[on_rank0] rank 0 failed: {}", message);
 }
 
 }  // namespace lockstep::dist

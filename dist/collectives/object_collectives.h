@@ -35,9 +35,9 @@ std::vector<Difference> differences(std::span<const std::string> texts);
 void check_same(Communicator& communicator, std::string_view what, std::string_view text);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
-/// throws, every rank throws: rank 0 the same exception, the others a StateError with its message.
-/// Collective; but `task` itself must not call collectives. The others wait for at most `timeout`,
-/// instead of the communicator's own.
+/// throws, every rank throws: rank 0 the same exception, the others a PeerError with its message,
+/// which is a consequence. Collective; but `task` itself must not call collectives. The others wait
+/// for at most `timeout`, instead of the communicator's own.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               Seconds timeout = Seconds(3600));
 

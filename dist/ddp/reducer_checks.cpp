@@ -98,7 +98,7 @@ void Reducer::backward_failed() noexcept {
 void Reducer::synchronize(double weight) {
   check<UsageError>(is_weight(weight), "[synchronize] weight {}: it is 0 or from 1e-15 to 1e15",
                     weight);
-  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
+  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope: end that first");
   try {
     backward_begins({weight, 1, Contribution::Divisor::none, true});
     backward_ends();

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <random>
+#include <sstream>
+#include <tuple>
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/object_collectives.h"
@@ -43,6 +46,34 @@ std::string element_text(const Tensor& host, std::size_t i) {
 
 bool contains_line(const std::string& text, const std::string& line) {
   return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+/// Of lists of names, one for each rank: the names that some ranks lack, and which ranks; empty if
+/// the lists are equal as sets. A line that a list repeats is another name.
+std::string describe_lacked(const std::vector<std::string>& lists) {
+  std::map<std::string, std::vector<int>> ranks_with;
+  for (std::size_t r = 0; r < lists.size(); ++r) {
+    std::map<std::string, int> times;
+    std::istringstream lines(lists[r]);
+    for (std::string line; std::getline(lines, line);) {
+      const int time = ++times[line];
+      ranks_with[time == 1 ? line : fmt::format("{} ({})", line, time)].push_back(
+          static_cast<int>(r));
+    }
+  }
+  std::string text;
+  std::size_t more = 0;
+  for (const auto& [name, having] : ranks_with) {
+    if (having.size() == lists.size()) continue;
+    std::vector<int> without;
+    for (int r = 0; index(r) < lists.size(); ++r)
+      if (std::ranges::count(having, r) == 0) without.push_back(r);
+    if (text.empty())
+      text = fmt::format("{}: {}", name, describe({{"kept", having}, {"missing", without}}));
+    else
+      ++more;
+  }
+  return more == 0 ? text : fmt::format("{}; {} more", text, more);
 }
 
 std::string index_text(const Shape& shape, std::int64_t i) {
@@ -190,6 +221,11 @@ std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {
         for (const StateTensor& state : stepper->state_of(parameter))
           all.push_back({fmt::format("{} of {}", state.name, name), state.value, i, true});
   }
+  // The order depends on what there is, not on which optimizer has stepped first.
+  const auto order = [](const Compared& tensor) {
+    return std::tie(tensor.parameter, tensor.state, tensor.name);
+  };
+  std::ranges::stable_sort(all, {}, order);
   return all;
 }
 
@@ -201,10 +237,10 @@ std::string ReplicaCheck::find_difference() {
     names += tensor.name + "\n";
     fingerprints += fingerprint_of(tensor.value) + "\n";
   }
-  auto found = differences(gather_text(communicator_, names, "replicas"));
-  difference_known_ = !found.empty();
-  if (difference_known_) return "one keeps what another does not: " + describe(found[0].said);
-  found = differences(gather_text(communicator_, fingerprints, "replicas"));
+  const std::string lacked = describe_lacked(gather_text(communicator_, names, "replicas"));
+  difference_known_ = !lacked.empty();
+  if (difference_known_) return "one keeps what another does not: " + lacked;
+  const auto found = differences(gather_text(communicator_, fingerprints, "replicas"));
   difference_known_ = !found.empty();
   if (!difference_known_) return "";
   const Compared& first = all[found[0].line];

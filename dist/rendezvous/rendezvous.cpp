@@ -265,9 +265,9 @@ std::string private_folder() {
   const char* base = std::getenv("XDG_RUNTIME_DIR");
   const std::string folder =
       fmt::format("{}/lockstep-{}", base && ::access(base, W_OK) == 0 ? base : "/tmp", geteuid());
-  const int made = ::mkdir(folder.c_str(), 0700);
-  check<CommError>(made == 0 || errno == EEXIST, "[rendezvous] cannot make {}: {}", folder,
-                   system_message(errno));
+  const int problem = ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
+  check<CommError>(problem == 0 || problem == EEXIST, "[rendezvous] cannot make {}: {}", folder,
+                   system_message(problem));
   struct stat status {};
   const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
                     status.st_uid == geteuid() && (status.st_mode & 077) == 0;

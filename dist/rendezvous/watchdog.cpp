@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
+#include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -42,7 +44,14 @@ Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   const std::shared_ptr<void> at_end(
       nullptr, [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    fail<CommError>(
+        "[world] cannot start the watchdog's thread (LOCKSTEP_WATCHDOG=0 does without): "
+        "{}",
+        error.what());
+  }
 }
 
 Watchdog::~Watchdog() {

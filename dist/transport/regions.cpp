@@ -26,7 +26,8 @@ std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor) {
 
 std::shared_ptr<void> allocate_pages(std::size_t bytes) {
   std::shared_ptr<void> pages = map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  check<CommError>(pages != nullptr, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+  check<CommError>(pages != nullptr, "[allocate] no memory for {} bytes: {}", bytes,
+                   std::strerror(errno));
   return pages;
 }
 

@@ -38,6 +38,8 @@ std::vector<std::string> communicator_names();
 /// still work are not disturbed. But if it ends while an exception is being thrown, the other ranks
 /// fail instead of waiting for this one.
 ///
+/// Every call on a World that was moved from throws StateError.
+///
 /// Thread-safety: one World belongs to one rank and is used by one thread at a time.
 class World {
  public:
@@ -77,6 +79,9 @@ class World {
   friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
   struct Membership;
   explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
+
+  /// Throws StateError for a World that was moved from.
+  Membership& membership() const;
 
   std::shared_ptr<Membership> membership_;
 };

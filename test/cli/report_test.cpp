@@ -5,12 +5,15 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <vector>
 
@@ -100,6 +103,32 @@ TEST_CASE("run_main: output that cannot be written is a failure") {
   });
   CHECK(outcome.code == 1);
   CHECK(outcome.err == "error: cannot write to stdout: No space left on device\n");
+}
+
+TEST_CASE("run_main: of output that was lost earlier no reason is made up") {
+  const Outcome outcome = run_child([] {
+    const int out = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    std::printf("result\n");
+    std::fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    errno = 0;
+    return 0;
+  });
+  CHECK(outcome.code == 1);
+  CHECK(outcome.err == "error: cannot write to stdout: a part of the output is lost\n");
+}
+
+TEST_CASE("run_main: a file beyond the limit of its size is an error, not a signal") {
+  const Outcome outcome = run_child([]() -> int {
+    const rlimit limit{10, 10};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const Descriptor file(memfd_create("file", MFD_CLOEXEC));
+    for (int k = 0; k < 2; ++k)
+      if (write(file.get(), "0123456789", 10) < 0) fail<DataError>("{}", std::strerror(errno));
+    return 0;
+  });
+  CHECK(outcome.code == 1);
 }
 
 TEST_CASE("run_main: an error that cannot be written still ends in its code") {

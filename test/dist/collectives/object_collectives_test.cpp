@@ -89,7 +89,7 @@ TEST_CASE("on_rank0: rank 0 throws what its task threw, the others say what it w
       if (communicator.rank() == 0)
         expect_error<DataError>("[save] the disk is full", fails);
       else
-        expect_error<StateError>("[on_rank0] rank 0 failed: [save] the disk is full", fails);
+        expect_error<PeerError>("[on_rank0] rank 0 failed: [save] the disk is full", fails);
       int runs = 0;
       on_rank0(communicator, [&] { ++runs; });
       expect(runs == (communicator.rank() == 0), "{} runs", runs);

@@ -37,6 +37,29 @@ TEST_CASE("rank 0's parameters and buffers start every replica") {
     });
 }
 
+TEST_CASE("a parameter is under one DistributedDataParallel at a time, and the error says so") {
+  run_threads(2, {}, [](World& world) {
+    const Parameter w = parameter("w", {3}, 1), v = parameter("v", {3}, 1);
+    const auto refused = [&](const std::vector<Parameter>& parameters) -> std::string {
+      try {
+        const dist::DistributedDataParallel ddp(parameters, {}, world);
+      } catch (const StateError& error) {
+        return error.what();
+      }
+      return "";
+    };
+    {
+      const dist::DistributedDataParallel first({w}, {}, world);
+      check<Error>(refused({v, w}).starts_with(
+                       "[DistributedDataParallel] parameter 'w' is under another one already"),
+                   "another one");
+    }
+    check<Error>(refused({v, v}) == "[DistributedDataParallel] parameter 'v' is given twice",
+                 "twice");
+    check<Error>(refused({v, w}).empty(), "the first one has ended");
+  });
+}
+
 TEST_CASE("models that differ: processes say so too, though the first to know ends at once") {
   for (const char* transport : {"shm", "tcp"})
     for (int round = 0; round < 5; ++round) {

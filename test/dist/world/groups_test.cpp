@@ -123,7 +123,7 @@ TEST_CASE("groups: ranks that ask for different ones are told so") {
                                    [](World& world) {
                                      (void)world.new_group({0, 2});
                                    }),
-                       "[new_group] rank 2 in a world of 2", UsageError);
+                       "[new_group] there is no rank 2 in a world of 2", UsageError);
 }
 
 TEST_CASE("groups: data parallelism within each of two groups") {
