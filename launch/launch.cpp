@@ -160,8 +160,8 @@ int Launcher::run() {
   }
   const JobResult& result = *nodes_.result();
   // A rank that was killed may have left a progress bar on the terminal's line.
-  if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
-  write_all(STDERR_FILENO, result.report);
+  if (!result.report.empty() && isatty(STDERR_FILENO)) dist::write_all(STDERR_FILENO, "\r\x1b[K");
+  dist::write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }
 
@@ -203,9 +203,9 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
     if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
-      outcome.record = read_record(line);
+      outcome.record = dist::read_record(line);
   } else if (options_.prefix) {
-    write_all(
+    dist::write_all(
         stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
         fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {

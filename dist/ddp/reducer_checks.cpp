@@ -73,16 +73,19 @@ bool Reducer::sums_are_finite() {
 
 void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
-  std::string problem = outcome.problem;
+  std::string problem = outcome.problem, culprit;
   if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
+    culprit = replicas_.culprit();
   } else if (problem.empty()) {
     const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
     problem = fmt::format(
         "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
         parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(), outcome.bad_rank);
+    culprit = fmt::format("rank {} has a gradient that is infinite or NaN",
+                          communicator_.rank_in_job(outcome.bad_rank));
   }
-  stop_all_ranks(communicator_, "[backward] " + problem);
+  stop_all_ranks(communicator_, "[backward] " + problem, culprit);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
@@ -142,7 +145,8 @@ void Reducer::check_replicas() {
   settle();
   const std::string found = replicas_.find_difference();
   if (!found.empty())
-    stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found);
+    stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found,
+                   replicas_.culprit());
 }
 
 }  // namespace lockstep::dist

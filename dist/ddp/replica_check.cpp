@@ -203,10 +203,14 @@ std::string ReplicaCheck::find_difference() {
   }
   auto found = differences(gather_text(communicator_, names, "replicas"));
   difference_known_ = !found.empty();
-  if (difference_known_) return "one keeps what another does not: " + describe(found[0].said);
+  if (difference_known_) {
+    culprit_ = in_minority(communicator_, found[0].said);
+    return "one keeps what another does not: " + describe(found[0].said);
+  }
   found = differences(gather_text(communicator_, fingerprints, "replicas"));
   difference_known_ = !found.empty();
   if (!difference_known_) return "";
+  culprit_ = in_minority(communicator_, found[0].said);
   const Compared& first = all[found[0].line];
   std::string text = first.name + locate(communicator_, first.value);
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
@@ -243,24 +247,6 @@ void ReplicaCheck::average_state() {
     }
     state.value.copy_from(host);
   }
-}
-
-std::string describe(const Said& said) {
-  Said sorted = said;
-  std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
-  std::string text;
-  std::size_t ranks = 0;
-  for (const auto& [what, by] : sorted) {
-    text += fmt::format("{}{} on {} {}", text.empty() ? "" : ", ", what,
-                        by.size() == 1 ? "rank" : "ranks", fmt::join(by, ", "));
-    ranks += by.size();
-  }
-  if (2 * sorted.back().second.size() <= ranks) return text;
-  std::vector<int> wrong;
-  for (std::size_t k = 0; k + 1 < sorted.size(); ++k)
-    wrong.insert(wrong.end(), sorted[k].second.begin(), sorted[k].second.end());
-  std::ranges::sort(wrong);
-  return fmt::format("{}: {}", text, describe_ranks(wrong, "in the minority"));
 }
 
 }  // namespace lockstep::dist

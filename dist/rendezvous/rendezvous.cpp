@@ -96,8 +96,7 @@ void Rendezvous::await_frames(std::string_view what) {
                          what);
     if (missing.empty()) return;
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
-      give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
-                         describe_ranks(missing, "missing", options_.members));
+      give_up_without(missing, what);
     ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
@@ -237,6 +236,14 @@ std::vector<Connection> Rendezvous::take_connections() && {
   std::vector<Connection> connections;
   for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
   return connections;
+}
+
+void Rendezvous::give_up_without(const std::vector<int>& missing, std::string_view what) {
+  const std::string culprit = describe_ranks(missing, "missing", options_.members);
+  const CommError error(
+      fmt::format("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(), culprit));
+  abort(error.what());
+  throw blaming(options_.of_job ? culprit : "", error);
 }
 
 template <class E, class... Args>
