@@ -87,13 +87,16 @@ std::string describe(const std::string& name, const RankOutcome& outcome) {
                      fmt::join(outcome.last_lines, "\n  "));
 }
 
-// The ranks that ended well before `failure`: the likely cause of a failure that has no other.
+// The ranks that ended well before `failure`, or that it blames: the likely cause of a failure that
+// has no other.
 std::string early_leavers(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
                           const JobPlan& plan) {
   std::vector<std::string> names;
   for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (!outcomes[r].failed() && outcomes[r].order < failure.order)
-      names.push_back(name_of(static_cast<std::ptrdiff_t>(r), plan));
+    if (const auto rank = static_cast<std::ptrdiff_t>(r);
+        !outcomes[r].failed() &&
+        (outcomes[r].order < failure.order || blames_rank(failure, plan.first_rank + rank)))
+      names.push_back(name_of(rank, plan));
   if (names.empty()) return "";
   return fmt::format("{} ended with exit code 0 without the call that others wait in",
                      fmt::join(names, ", "));

@@ -91,12 +91,14 @@ void Rendezvous::await_frames(std::string_view what) {
       (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.connection.get(), POLLIN, 0});
     }
+    const std::string lost = describe_ranks(gone, "gone", options_.members),
+                      late = describe_ranks(missing, "missing", options_.members);
     if (!gone.empty())
-      give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
-                         what);
+      give_up_blaming(lost, PeerError(fmt::format("[rendezvous] {} in '{}'", lost, what)));
     if (missing.empty()) return;
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
-      give_up_without(missing, what);
+      give_up_blaming(late, CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
+                                                  options_.timeout.count(), late)));
     ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
@@ -238,10 +240,8 @@ std::vector<Connection> Rendezvous::take_connections() && {
   return connections;
 }
 
-void Rendezvous::give_up_without(const std::vector<int>& missing, std::string_view what) {
-  const std::string culprit = describe_ranks(missing, "missing", options_.members);
-  const CommError error(
-      fmt::format("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(), culprit));
+template <class E>
+void Rendezvous::give_up_blaming(const std::string& culprit, const E& error) {
   abort(error.what());
   throw blaming(options_.of_job ? culprit : "", error);
 }

@@ -154,6 +154,12 @@ TEST_CASE("result: with consequences only, the rank that ended well before is na
         "error: rank 1, rank 2 ended with exit code 0 without the call that others wait in: "
         "rank x is gone (reported by rank 0)\n");
   CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "ended with"));
+  // It ends after those that notice it, but they know who it was.
+  RankOutcome knows = consequence(0);
+  knows.record->culprit = "rank 1 is gone";
+  CHECK(contains(
+      judge_all({knows, fine(1)}).report,
+      "error: rank 1 ended with exit code 0 without the call that others wait in: rank x"));
   CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended with"));
 }
 
