@@ -45,6 +45,7 @@ int run_main(const std::function<int()>& body) {
     return code;
   } catch (...) {
     const dist::Failure failure = dist::current_failure();
+    std::fflush(stdout);  // what was printed before the error comes before it
     dist::report_failure(failure.record);
     return failure.exit_code;
   }

@@ -29,6 +29,7 @@ std::string one_line(std::string_view text, std::size_t longest = longest_messag
   return line;
 }
 
+// What was printed before the error comes before it, unless another thread is writing.
 void flush_stdout() {
   if (ftrylockfile(stdout) != 0) return;
   std::fflush(stdout);
@@ -63,6 +64,7 @@ Failure uncaught_failure() {
   if (!first.exchange(false))
     for (;;) ::pause();  // another thread is ending the process
   const Failure failure = uncaught_failure();
+  flush_stdout();
   report_failure(failure.record);
   if (programs_own(handler_before)) handler_before();
   ::_exit(failure.exit_code);
@@ -105,7 +107,6 @@ Failure current_failure() {
 }
 
 void report_failure(const FailureRecord& record) {
-  flush_stdout();
   const std::string line = write_record(record);
   if (const std::optional<int> pipe = launcher_pipe())
     if (::write(*pipe, line.data(), line.size()) == std::ssize(line)) return;

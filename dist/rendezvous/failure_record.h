@@ -40,9 +40,8 @@ struct Failure {
 /// To be called in a catch block: what the exception says.
 Failure current_failure();
 
-/// Tells the launcher, or stderr if there is none. Flushes stdout before, unless another thread is
-/// writing to it: what was printed before the error comes before it. An empty message is not
-/// printed.
+/// Tells the launcher, or stderr if there is none. An empty message is not printed. stdout is not
+/// flushed: do it before, so that what was printed before the error comes before it.
 void report_failure(const FailureRecord& record);
 
 /// An exception that nobody catches, also in another thread or a `noexcept` function, is reported

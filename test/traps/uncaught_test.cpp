@@ -48,6 +48,10 @@ const std::map<std::string, void (*)()> ways = {
     {"_exit(0)", [] { ::_exit(0); }},
     {"ends its World", [] {}},  // in uncaught_rank
     {"ends its World and goes on", [] {}},
+    {"hangs",
+     [] {
+       for (;;) ::pause();
+     }},
     {"forks", [] {
        const pid_t child = ::fork();
        if (child == 0) {
@@ -67,7 +71,8 @@ void uncaught_rank() noexcept {
       std::fputs("the program's own handler\n", stderr);
       ::_exit(9);
     });
-  std::optional<World> joined = World::join({.transport = value_of("TRANSPORT")});
+  std::optional<World> joined = World::join(
+      {.transport = value_of("TRANSPORT"), .timeout = dist::Seconds(way == "hangs" ? 1 : 60)});
   World& world = *joined;
   const Tensor data = Tensor::zeros({100});
   world.communicator().all_reduce(data, "first").wait();
@@ -165,6 +170,18 @@ TEST_CASE("uncaught: a rank that has ended its World and runs on is named, too")
   CHECK(ended.code == 1);
   CHECK(ended.err.starts_with("error: rank 1 left: [all_reduce] rank "));
   CHECK(contains(ended.err, "'second': rank 1 left: it ended its World, or exited, without this"));
+}
+
+TEST_CASE("uncaught: a rank that hangs comes first, although others have reported it") {
+  // The timeout is also when a rank ends itself that hears nothing: that is no cause.
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const int ranks : {2, 3, 4}) {
+      const Ended ended = job(ranks, 1, "hangs", transport);
+      INFO(ended.err);
+      CHECK(ended.code == 1);
+      CHECK(ended.err.starts_with("error: rank 1 hangs: [all_reduce] rank "));
+    }
+  }
 }
 
 TEST_CASE("uncaught: without a launcher it is one line, and the same code") {
