@@ -1,6 +1,7 @@
 // Second reading: what a reducer refuses, how it ends after an error, and steps on this rank's own
 // gradients.
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/hash.h"
@@ -74,7 +75,13 @@ bool Reducer::sums_are_finite() {
 void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
   std::string problem = outcome.problem, culprit;
-  if (problem.empty() && outcome.replicas_differ) {
+  const auto& all = exchange_.all();
+  const auto as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
+  if (!std::ranges::all_of(all, as_first)) {  // on all ranks: they have read the same
+    const std::string options = replicas_.find_options_difference();
+    problem += options.empty() ? ". (The options are equal now.)" : ": " + options;
+    culprit = replicas_.culprit();
+  } else if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
     culprit = replicas_.culprit();
   } else if (problem.empty()) {

@@ -218,6 +218,16 @@ std::string ReplicaCheck::find_difference() {
   return text + (found.size() > 4 ? fmt::format(" and {} more", found.size() - 4) : "");
 }
 
+std::string ReplicaCheck::find_options_difference() {
+  std::string text;
+  for (const auto& known : steppers_)
+    if (const auto stepper = known.lock()) text += stepper->options_text();
+  const auto found = differences(gather_text(communicator_, text, "options"));
+  if (found.empty()) return "";
+  culprit_ = in_minority(communicator_, found[0].said);
+  return describe(found[0].said);
+}
+
 void ReplicaCheck::forget_what_some_lack() {
   std::string names;
   for (const Compared& tensor : tensors())

@@ -71,6 +71,9 @@ class ReplicaCheck {
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
   /// does.
   std::string find_difference();
+  /// Collective: where the options of the optimizers that have stepped differ, and on which ranks;
+  /// empty if they are equal now.
+  std::string find_options_difference();
   const std::string& culprit() const { return culprit_; }  ///< of that difference: Error::culprit
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
