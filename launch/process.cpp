@@ -74,7 +74,7 @@ constexpr std::size_t most_groups = 65536;
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
-  prctl(PR_SET_NAME, "guardian");
+  prctl(PR_SET_NAME, "lockstep-guard");  // as ps -e, top and pgrep show it
   // Who waits for the end of the launcher's output must not wait for the guardian.
   if (dup2(lifeline, 0) < 0 || close_range(1, ~0U, 0) != 0) _exit(1);
 

@@ -41,7 +41,11 @@ void take_variable(const char* name, std::string& option) {
 int run(int argc, char** argv) {
   CLI::App app{
       "lockstep-run -n RANKS [--prefix] PROGRAM [ARGUMENTS...]\n"
-      "Starts the ranks of a distributed job on this machine and ends them together.\n\n"
+      "Starts the ranks of a distributed job on this machine and ends them together.\n"
+      "If a rank fails, prints one line that begins with the rank that is to blame, and exits\n"
+      "with that rank's code. Rank 0 writes to this stderr; that of the other ranks is kept, and\n"
+      "its end is printed if such a rank fails without an error of its own (with --prefix, all\n"
+      "of it at once).\n\n"
       "On several machines, on each of them, with its own number for --node-rank:\n"
       "lockstep-run -n RANKS --nnodes 2 --node-rank 0 --rendezvous HOST:PORT \\\n"
       "  --secret-file FILE PROGRAM [ARGUMENTS...]\n"
@@ -55,6 +59,8 @@ int run(int argc, char** argv) {
       ->required()
       ->check(whole)
       ->check(CLI::Range(1, dist::max_ranks));
+  app.add_flag("--verbose", options.verbose,
+               "Print the process id of each rank at the start (for gdb -p)");
   app.add_flag("--prefix", options.prefix, "Put [rank] in front of every line of output");
   CLI::Option* several = app.add_option("--nnodes", nodes.count, "Number of machines (1)")
                              ->check(whole)

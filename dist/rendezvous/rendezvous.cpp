@@ -91,13 +91,14 @@ void Rendezvous::await_frames(std::string_view what) {
       (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.connection.get(), POLLIN, 0});
     }
+    const std::string lost = describe_ranks(gone, "gone", options_.members),
+                      late = describe_ranks(missing, "missing", options_.members);
     if (!gone.empty())
-      give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
-                         what);
+      give_up_blaming(lost, PeerError(fmt::format("[rendezvous] {} in '{}'", lost, what)));
     if (missing.empty()) return;
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
-      give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
-                         describe_ranks(missing, "missing", options_.members));
+      give_up_blaming(late, CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
+                                                  options_.timeout.count(), late)));
     ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
@@ -237,6 +238,12 @@ std::vector<Connection> Rendezvous::take_connections() && {
   std::vector<Connection> connections;
   for (Peer& peer : peers_) connections.push_back(std::move(peer.connection));
   return connections;
+}
+
+template <class E>
+void Rendezvous::give_up_blaming(const std::string& culprit, const E& error) {
+  abort(error.what());
+  throw blaming(options_.of_job ? culprit : "", error);
 }
 
 template <class E, class... Args>

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -93,11 +94,11 @@ void Watchdog::run() {
       continue;
     }
     if (since.look(std::chrono::steady_clock::now().time_since_epoch()) <= patience_) continue;
-    const std::string line = fmt::format(
-        "error: rank {} ends itself: its job has failed ({}), and for {:g} s it has made no call "
-        "that would have told it (LOCKSTEP_WATCHDOG=0 lets it go on)\n",
-        rank_, why, patience_.count());
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+    report_failure({.consequence = true,
+                    .message = fmt::format("rank {} ends itself: its job has failed ({}), and for "
+                                           "{:g} s it has made no call that would have told it "
+                                           "(LOCKSTEP_WATCHDOG=0 lets it go on)",
+                                           rank_, why, patience_.count())});
     ::_exit(1);
   }
 }

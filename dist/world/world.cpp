@@ -13,6 +13,7 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
 
@@ -106,6 +107,7 @@ std::vector<std::string> communicator_names() {
 
 World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
+  dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
   return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
                                 dist::ThreadRank{}));
@@ -151,7 +153,7 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
                       size());
     check<UsageError>(std::ranges::count(ranks, r) == 1, "[new_group] rank {} is listed {} times",
                       r, std::ranges::count(ranks, r));
-    text += fmt::format("rank {}\n", r);
+    text += fmt::format("member {}\n", r);
   }
   dist::check_same(communicator(), "new_group", text);
   return split(std::ranges::count(ranks, rank()) > 0 ? 0 : -1);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep;
@@ -163,7 +164,7 @@ TEST_CASE("run_main: a program that has said itself why it fails") {
   CHECK(launched.code == 3);
   CHECK(launched.err.empty());
   CHECK(launched.records == "cause \n");
-  CHECK(launch::read_record("cause ")->message.empty());
+  CHECK(dist::read_record("cause ")->message.empty());
 
   const Outcome unheard = run_child([]() -> int {
     const int full = open("/dev/full", O_WRONLY);
@@ -182,6 +183,9 @@ TEST_CASE("run_main: under a launcher the message goes into its pipe") {
 
   const Outcome consequence = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
   CHECK(consequence.records == "consequence rank 1 is gone\n");
+  const auto blame = []() -> int { throw blaming("rank 1 hangs", CommError("timed out")); };
+  CHECK(run_child(blame, "pipe").records == "cause rank 1 hangs\ttimed out\n");
+  CHECK(run_child(blame).err == "error: rank 1 hangs: timed out\n");
   const Outcome own = run_child([]() -> int { fail<CommError>("timed out"); }, "pipe");
   CHECK(own.records == "cause timed out\n");
 }
@@ -196,15 +200,16 @@ TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone"
 
 TEST_CASE("records: there and back") {
   for (bool consequence : {false, true}) {
-    std::string line = launch::write_record({consequence, "cause echo: a\tb"});
+    std::string line = dist::write_record({consequence, "cause echo: a\tb"});
     REQUIRE(line.back() == '\n');
     line.pop_back();
-    const auto record = launch::read_record(line);
+    const auto record = dist::read_record(line);
     REQUIRE(record);
     CHECK(record->consequence == consequence);
     CHECK(record->message == "cause echo: a b");
+    CHECK(record->culprit.empty());
   }
-  CHECK(launch::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
+  CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
   for (const char* line : {"", "cause", "Cause x", "something else", "\x01"})
-    CHECK_FALSE(launch::read_record(line));
+    CHECK_FALSE(dist::read_record(line));
 }

@@ -122,6 +122,9 @@ TEST_CASE("ranks that step differently are told by the next backward, on every r
     for (const std::string& text : texts) {
       INFO(text);
       CHECK(text.find("ranks 0 and 2 did not take the same optimizer steps") != std::string::npos);
+      const std::string name = adam ? "Adam" : "SGD";
+      CHECK(text.ends_with(fmt::format(
+          "{0}'s lr 0.1 on rank 2, {0}'s lr 0.2 on ranks 0, 1: rank 2 is in the minority", name)));
     }
   }
 }
