@@ -20,7 +20,8 @@ struct BatchOrigin {
   std::uint16_t parts = 0;  ///< Shard::size; 0: not said
 };
 
-/// What a weight can be: it becomes an f32, and so do sums of gradients times weights.
+/// What a weight can be. An f32 holds numbers from 1e-38 to 3e38; half of that room, on either side,
+/// is left to the gradients that are multiplied by the weight.
 constexpr bool is_weight(double weight) {
   return weight == 0 || (weight >= 1e-15 && weight <= 1e15);
 }

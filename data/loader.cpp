@@ -44,7 +44,7 @@ Batch Loader::batch(std::int64_t step) const {
   Batch result{Tensor::empty({rows, pixels}), Tensor::empty({rows}, DType::i64),
                plan_.weight(step)};
   result.weight.origin = origin_;
-  result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);
+  result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);  // not -1
   const std::int64_t* order = order_.data<std::int64_t>();
   const float* images = dataset_.images.data<float>();
   const std::int64_t* labels = dataset_.labels.data<std::int64_t>();

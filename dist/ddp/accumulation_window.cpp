@@ -32,12 +32,14 @@ void AccumulationWindow::enter(const Contribution& contribution) {
   }
 }
 
-// What the parts have in common. Ranks may take windows of different lengths: no step is said then.
+// What the parts have in common. Ranks may take windows of different lengths: from the first of
+// several parts on, they may be at different steps of the plan, and none is said.
 void AccumulationWindow::note(const BatchOrigin& origin) {
   if (origin.plan == 0) return;
   const BatchOrigin before = std::exchange(origin_, origin);
+  if (before.plan != 0) without_steps_ = origin.plan;
+  if (without_steps_ == origin.plan) origin_.step = -1;
   if (before.plan == 0) return;
-  origin_.step = -1;
   if (before.part != origin.part || before.parts != origin.parts) origin_.part = origin_.parts = 0;
 }
 

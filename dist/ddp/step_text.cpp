@@ -74,6 +74,9 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
     const StepMetadata& m = metadata[r];
     if (m.plan != metadata[0].plan)
       return fmt::format("ranks 0 and {} have different bucket plans", r);
+  }
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const StepMetadata& m = metadata[r];
     if (m.steps != metadata[0].steps)
       return fmt::format(
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "

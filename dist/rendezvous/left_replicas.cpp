@@ -31,7 +31,7 @@ std::string LeftReplicas::difference() const {
     std::map<std::uint64_t, std::vector<int>> groups;
     for (const auto& [rank, fingerprint] : fingerprints)
       if (fingerprint != not_compared) groups[fingerprint].push_back(rank);
-    if (fingerprints.size() > 1 && groups.size() == 1 && groups.contains(not_ended))
+    if (groups.size() == 1 && groups.contains(not_ended) && groups.at(not_ended).size() > 1)
       return fmt::format(
           "{} did not end their DistributedDataParallel: nobody knows whether the replicas are "
           "equal (did they call std::exit, or never delete it?)",

@@ -246,7 +246,7 @@ TEST_CASE("weights that an f32, or a sum of gradients times weights, cannot hold
   CHECK_THROWS_AS(gradient(Weight{1, 1e16}), StateError);
   CHECK_THROWS_WITH_AS(
       gradient(Weight{-2}),
-      "[backward] weight -2 of a total to be summed: it is 0 or from 1e-15 to 1e15, of no less",
+      "[backward] weight -2 of a total to be summed: it is 0 or 1e-15..1e15, and at most its total",
       StateError);
   CHECK(gradient(Weight{1e-15, 1e-15}) == 1);
   CHECK(gradient(Weight{1e15, 1e15}) == 1);
