@@ -53,8 +53,7 @@ class AccumulationWindow {
   const std::vector<Parameter>& parameters_;
   std::vector<Entry> entries_;
   double weight_ = 0;
-  BatchOrigin origin_ = {};          // of all parts that say it
-  std::uint64_t without_steps_ = 0;  // the last plan of which a window had several parts
+  BatchOrigin origin_ = {};  // of all parts that say it
   Contribution contribution_{0, 1, Contribution::Divisor::none, true};
 };
 

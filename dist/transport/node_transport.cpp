@@ -1,3 +1,4 @@
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/dist/transport/transports.h"
@@ -51,7 +52,7 @@ class NodeTransport final : public Transport {
   bool is_inside(int peer) const { return inside_ && nodes_.node_of[index(peer)] == node_; }
   // The transport within the node numbers the node's ranks alone.
   template <class F>
-  auto inside(F call) {
+  std::invoke_result_t<F> inside(F call) {
     try {
       return call();
     } catch (const LostPeer& lost) {
