@@ -168,7 +168,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
   return squares / std::max(divisor, 0.0);
 }
 
-Tensor std(const Tensor& x, const Dims& dims, VarianceOptions options) {
+Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
   return sqrt(var(x, dims, options));
 }
 
@@ -207,11 +207,7 @@ Tensor log_softmax(const Tensor& x, int dim) {
 
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
   const int d = dimension("logsumexp", x.shape(), dim);
-  if (x.size(d) == 0) {
-    const double nothing = -std::numeric_limits<double>::infinity();
-    return Tensor::full(reduced("logsumexp", x.shape(), d, keep).shape, nothing, x.dtype(),
-                        x.device());
-  }
+  if (x.size(d) == 0) return sum(x, d, keep) - std::numeric_limits<double>::infinity();
   const Tensor top = amax(x.detach(), d, keepdim);
   const Tensor shift = where(isfinite(top), top, 0.0);
   const Tensor y = log(sum(exp(x - shift), d, keepdim)) + shift;

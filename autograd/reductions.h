@@ -17,7 +17,7 @@ struct VarianceOptions {
   bool keepdim = false;
 };
 Tensor var(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
-Tensor std(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
+Tensor stdev(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
 
 /// sqrt(sum of squares). Its gradient at 0 is 0.
 Tensor norm(const Tensor& x, const Dims& dims = Dims::all(), KeepDim keep = KeepDim::no);

@@ -125,7 +125,7 @@ std::string dtype_of_torch(DType dtype) {
   }
 }
 
-void check_elements(const std::vector<double>& mine, const nlohmann::json& right,
+void check_elements(const std::vector<double>& mine, const nlohmann::json& right, bool mean,
                     double tolerance) {
   REQUIRE(mine.size() == right.size());
   for (std::size_t e = 0; e < mine.size(); ++e) {
@@ -133,10 +133,10 @@ void check_elements(const std::vector<double>& mine, const nlohmann::json& right
     CAPTURE(e);
     CAPTURE(mine[e]);
     CAPTURE(expected);
-    const bool same = std::isnan(expected)   ? std::isnan(mine[e])
-                      : std::isinf(expected) ? mine[e] == expected
-                                             : std::abs(mine[e] - expected) <=
-                                                   tolerance * std::max(1.0, std::abs(expected));
+    const double scale = std::max(1.0, std::abs(expected));
+    bool same = std::abs(mine[e] - expected) <= tolerance * scale;
+    if (std::isinf(expected)) same = mine[e] == expected;
+    if (std::isnan(expected)) same = mean ? mine[e] == 0 : std::isnan(mine[e]);
     CHECK(same);
   }
 }
@@ -146,11 +146,18 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
   CAPTURE(expression.text);
   CAPTURE(r);
   CAPTURE(c);
-  if (expression.mean && r * c == 0) return;
   const Operands operands(r, c);
   if (right.contains("throws")) {
     CHECK_THROWS_AS(expression.ours(operands), Error);
     return;
+  }
+  if (expression.mean && c == 0 && right["value"]["elements"] == nlohmann::json{"nan"}) {
+    // Of no classes there is no label either: we may refuse where PyTorch has a mean over nothing.
+    try {
+      static_cast<void>(expression.ours(operands));
+    } catch (const DataError&) {
+      return;
+    }
   }
   Tape tape;
   const Tensor value = expression.ours(operands);
@@ -158,7 +165,7 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
   CHECK(std::vector<std::int64_t>(value.shape().begin(), value.shape().end()) ==
         right["value"]["shape"].get<std::vector<std::int64_t>>());
   const double tolerance = value.dtype() == DType::f32 ? 1e-6 : 1e-12;
-  check_elements(numbers(value), right["value"]["elements"], tolerance);
+  check_elements(numbers(value), right["value"]["elements"], expression.mean, tolerance);
   if (!right.contains("gradients")) return;
   const Tensor wide = reshape(cast(value, DType::f64), {value.numel()});
   const Tensor k = Tensor::empty({value.numel()}, DType::f64);
@@ -169,7 +176,8 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
     CAPTURE(name);
     CHECK(parameter.gradient().defined() == right["gradients"].contains(name));
     if (parameter.gradient().defined() && right["gradients"].contains(name))
-      check_elements(numbers(parameter.gradient()), right["gradients"][name], tolerance);
+      check_elements(numbers(parameter.gradient()), right["gradients"][name], expression.mean,
+                     tolerance);
   }
 }
 
@@ -184,6 +192,10 @@ TEST_CASE("vocabulary: everyday expressions give PyTorch's values and gradients"
   REQUIRE(cases.size() == 4 * table.size());
   for (std::size_t k = 0; k < cases.size(); ++k) {
     REQUIRE(cases[k]["text"] == table[k / 4].text);
-    check_case(table[k / 4], cases[k]);
+    try {
+      check_case(table[k / 4], cases[k]);
+    } catch (const Error& error) {
+      FAIL_CHECK(table[k / 4].text, " ", cases[k]["shape"].dump(), ": ", std::string(error.what()));
+    }
   }
 }
