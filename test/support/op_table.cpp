@@ -121,6 +121,7 @@ std::vector<OpCase> make_table() {
             {ta ? Shape{k, n} : Shape{n, k}, tb ? Shape{m, k} : Shape{k, m}});
       table.push_back(matmul_case);
     }
+  for (const OpCase& op : vocabulary_ops()) table.push_back(op);
   return table;
 }
 
