@@ -5,6 +5,7 @@ namespace lockstep::kernels {
 namespace {
 
 struct CpuLoop {
+  static unsigned long long* fault() { return nullptr; }
   template <class Formula>
   void operator()(std::int64_t n, const Formula& formula) const {
     for (std::int64_t i = 0; i < n; ++i) formula(i);

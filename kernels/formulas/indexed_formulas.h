@@ -130,9 +130,14 @@ struct WindowElements {
 struct Indices {
   Taken what;
   const std::int64_t* index;
+  unsigned long long* fault;  // where a GPU complains (core/cuda/stream.h); else all were checked
   LOCKSTEP_HOST_DEVICE std::int64_t at(std::int64_t o, std::int64_t k, std::int64_t j) const {
     const std::int64_t i = what.each ? index[(o * what.count + k) * what.inner + j] : index[k];
-    return i >= 0 && i < what.n ? i : 0;
+    if (i >= 0 && i < what.n) return i;
+    if (fault)
+      *fault = (1ull << 31 | (static_cast<unsigned long long>(what.n) & 0x7fffffffu)) << 32 |
+               (static_cast<unsigned long long>(i) & 0xffffffffu);
+    return 0;
   }
 };
 
@@ -210,7 +215,8 @@ Word* words(const Tensor& tensor) {
   return reinterpret_cast<Word*>(tensor.raw());
 }
 
-/// The family over a backend's loop: run(n, formula) calls formula(i) for every i < n.
+/// The family over a backend's loop: run(n, formula) calls formula(i) for every i < n, and
+/// run.fault() is where a formula complains of an index, or null.
 template <class Run>
 class IndexedKernels {
  public:
@@ -284,7 +290,7 @@ class IndexedKernels {
   }
 
   void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) const {
-    const Indices indices{what, index.data<std::int64_t>()};
+    const Indices indices{what, index.data<std::int64_t>(), run_.fault()};
     visit_word(x.dtype(), [&](auto zero) {
       using W = decltype(zero);
       run_(out.numel(), TakeElements<W>{indices, words<W>(x), words<W>(out)});
@@ -292,7 +298,7 @@ class IndexedKernels {
   }
 
   void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx) const {
-    const Indices indices{what, index.data<std::int64_t>()};
+    const Indices indices{what, index.data<std::int64_t>(), run_.fault()};
     visit_floating("add_taken", dy.dtype(), [&](auto zero) {
       using T = decltype(zero);
       run_(what.outer * what.inner, AddTakenColumns<T>{indices, dy.data<T>(), dx.data<T>()});
