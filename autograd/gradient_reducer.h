@@ -23,6 +23,8 @@ class Stepper {
   virtual ~Stepper() = default;
   /// What it keeps of `parameter` from step to step; nothing for one that is not its own.
   virtual std::vector<StateTensor> state_of(const Parameter& parameter) const = 0;
+  /// Its options, a line each, for an error that says where ranks differ.
+  virtual std::string options_text() const { return ""; }
   /// Begins anew with `parameter`, as before its first step.
   virtual void forget(const Parameter& /*parameter*/) {}
 };

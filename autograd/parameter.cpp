@@ -10,7 +10,8 @@ namespace lockstep {
 Observation Parameter::observe(GradientObserver& observer) const {
   detail::ParameterState& it = state("observe");
   if (GradientReducer* const reducer = observer.as_reducer()) {
-    check<StateError>(!it.reducer, "[observe] '{}' already has a reducer", it.name);
+    check<StateError>(!it.reducer, "[observe] '{}' is under a DistributedDataParallel already",
+                      it.name);
     it.reducer = reducer;
     it.replicated = it.replicated || reducer->ranks() > 1;
   }
@@ -58,15 +59,17 @@ const Tensor& Parameter::gradient_slot() const {
 
 void Parameter::move_to(Device device) const {
   if (state("move_to").value.device() == device) return;
-  check<StateError>(!managed(), "[move_to] '{}' is under a reducer: move the model before that",
-                    name());
+  check<StateError>(
+      !managed(),
+      "[move_to] '{}' is under DistributedDataParallel: move the model before it is made", name());
   state_->value = state_->value.to(device);
   place_gradient({});
 }
 
 void Parameter::place_gradient(Tensor slot) const {
   const detail::ParameterState& it = state("place_gradient");
-  check<StateError>(!it.reducer, "[place_gradient] '{}' is under a reducer, which owns its memory",
+  check<StateError>(!it.reducer,
+                    "[place_gradient] '{}' is under DistributedDataParallel, which owns its memory",
                     name());
   if (slot.defined()) {
     check<ShapeError>(slot.shape() == value().shape(),

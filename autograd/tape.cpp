@@ -148,9 +148,9 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
   if (pass.managed.defined() && pass.stray.defined())
     fail<StateError>(
-        "[backward] the loss reaches '{}', which is under a reducer, and '{}', which is under "
-        "none: was it made or replaced after DistributedDataParallel? (If it may differ: "
-        "keep_local())",
+        "[backward] the loss reaches '{}', which is under DistributedDataParallel, and '{}', which "
+        "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
+        "ranks: keep_local())",
         pass.managed.name(), pass.stray.name());
   Contribution told = contribution(pass, weight, options.sync);
   if (weight) told.origin = weight->origin;

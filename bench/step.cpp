@@ -56,14 +56,16 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
-  app.add_option("--round", o.round_seconds, "Seconds per round (0.5)");
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.5)")->check(cli::number());
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
       ->check(CLI::IsMember(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm); between GPUs also ipc")
       ->check(CLI::IsMember({"shm", "tcp", "ipc"}));
-  app.add_option("--peer", o.peer, "pytorch: also time its steps of the same shapes, in turns")
-      ->check(CLI::IsMember({"pytorch"}));
-  app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
+  CLI::Option* peer =
+      app.add_option("--peer", o.peer, "pytorch: also time its steps of the same shapes, in turns")
+          ->check(CLI::IsMember({"pytorch"}));
+  app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)")
+      ->needs(peer);
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
   o.layers = cli::widths("--layers", layers);
@@ -250,6 +252,7 @@ int run(int argc, char** argv) {
   check<UsageError>(!environment || !options->ranks || *options->ranks == environment->size,
                     "--ranks {} in a world of {}", options->ranks.value_or(0),
                     environment ? environment->size : 0);
+  if (!environment || environment->rank == 0) cli::check_writable("--json", options->json);
   const int ranks = options->ranks.value_or(2);
   if (!environment && ranks > 1) return launch::run_this_program({.ranks = ranks}, argc, argv);
   // The ranks wait for one another while the peer starts up and works.

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,9 @@ namespace lockstep {
 
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
+  /// Who is to blame, for those who report it, where that is not the rank that throws: "rank 1
+  /// hangs". Ranks are those of the job. Null: nobody is known.
+  std::shared_ptr<const std::string> culprit{};
 };
 
 struct ShapeError : Error {
@@ -48,6 +52,13 @@ struct PeerError : CommError {
 template <class E, class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// `error`, which then blames `culprit` ("rank 1 hangs"); nobody if that is empty.
+template <class E>
+E blaming(std::string culprit, E error) {
+  if (!culprit.empty()) error.culprit = std::make_shared<const std::string>(std::move(culprit));
+  return error;
 }
 
 /// Throws E with the formatted message unless `condition` holds.

@@ -37,8 +37,8 @@ void Generator::uniform(const Tensor& out, double from, double to) {
     const T low = static_cast<T>(from);
     const T high = static_cast<T>(to);
     const T width = high - low;
-    check<UsageError>(from <= to && std::isfinite(width), "[uniform] bounds {} and {} in {}", from,
-                      to, out.dtype());
+    check<UsageError>(from <= to && std::isfinite(width),
+                      "[uniform] there are no numbers from {} to {} in {}", from, to, out.dtype());
     for (T& value : out.span<T>()) {
       value = std::fma(unit<T>(), width, low);
       if (value == high) value = low;
@@ -77,7 +77,9 @@ void Generator::large_normal(std::span<T> out, T mean, T stddev) {
 }
 
 void Generator::normal(const Tensor& out, double mean, double stddev) {
-  check<UsageError>(stddev >= 0, "[normal] standard deviation {} (with mean {})", stddev, mean);
+  check<UsageError>(stddev >= 0,
+                    "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
+                    mean);
   visit_floating("normal", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if (out.numel() >= 16) {
@@ -89,7 +91,7 @@ void Generator::normal(const Tensor& out, double mean, double stddev) {
 }
 
 void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) {
-  check<UsageError>(low < high, "[randint] no integer from {} to below {}", low, high);
+  check<UsageError>(low < high, "[randint] there is no integer from {} to below {}", low, high);
   // Unsigned, since high - low may be beyond the largest i64.
   const auto base = static_cast<std::uint64_t>(low);
   const std::uint64_t range = static_cast<std::uint64_t>(high) - base;
@@ -99,7 +101,7 @@ void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) 
 }
 
 Tensor Generator::randperm(std::int64_t n) {
-  check<UsageError>(n >= 0, "[randperm] of {} elements", n);
+  check<UsageError>(n >= 0, "[randperm] the number of elements must be 0 or more, got {}", n);
   Tensor result = Tensor::empty({n}, DType::i64);
   const std::span<std::int64_t> p = result.span<std::int64_t>();
   if (n < std::numeric_limits<std::uint32_t>::max() / 20) {

@@ -20,7 +20,8 @@ Shape::Shape(std::span<const std::int64_t> sizes) {
 
 std::int64_t Shape::operator[](int i) const {
   const int index = i < 0 ? i + rank_ : i;
-  check<ShapeError>(index >= 0 && index < rank_, "[shape] dimension {} of {}", i, *this);
+  check<ShapeError>(index >= 0 && index < rank_, "[shape] there is no dimension {} in {}", i,
+                    *this);
   return sizes_[static_cast<std::size_t>(index)];
 }
 

@@ -69,7 +69,7 @@ class Storage {
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;
   const Block& block() const {
-    check<StateError>(block_ != nullptr, "[storage] without memory");
+    check<StateError>(block_ != nullptr, "[storage] an empty storage has no memory");
     return *block_;
   }
 

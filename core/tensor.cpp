@@ -134,7 +134,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   check<StateError>(gradient_.tape == GradientRef::nothing,
                     "[slice] {} is recorded on a tape: detach() it first", shape_);
   check<ShapeError>(rank() > 0 && 0 <= begin && begin <= end && end <= shape_[0],
-                    "[slice] rows {}..{} of {}", begin, end, shape_);
+                    "[slice] there are no rows {}..{} in {}", begin, end, shape_);
   std::int64_t sizes[Shape::max_rank];
   std::copy(shape_.begin(), shape_.end(), sizes);
   const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;

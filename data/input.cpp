@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/file_kind.h"
 
 namespace lockstep::data {
 namespace {
@@ -14,8 +15,10 @@ constexpr std::uint64_t max_deflate_ratio = 1032;
 }  // namespace
 
 Input::Input(const std::filesystem::path& path) : name_(path.string()) {
+  const std::string why = why_unreadable(name_);
+  check<DataError>(why.empty(), "[read] {}: {}", name_, why);
   std::error_code error;
-  file_bytes_ = std::filesystem::file_size(path, error);  // an error also if it is no regular file
+  file_bytes_ = std::filesystem::file_size(path, error);
   check<DataError>(!error, "[read] {}: {}", name_, error.message());
   file_.open(path, std::ios::binary);
   check<DataError>(file_.is_open(), "[read] {}: cannot be opened", name_);

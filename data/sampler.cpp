@@ -22,11 +22,11 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
 }
 
 EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n), shard_(shard) {
-  check<UsageError>(n >= 0, "[sampler] {} samples", n);
+  check<UsageError>(n >= 0, "[sampler] the number of samples must be 0 or more, got {}", n);
   check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",
                     options.batch);
-  check<UsageError>(0 <= shard.rank && shard.rank < shard.size, "[sampler] rank {} of {}",
-                    shard.rank, shard.size);
+  check<UsageError>(0 <= shard.rank && shard.rank < shard.size,
+                    "[sampler] there is no rank {} of {}", shard.rank, shard.size);
   check<UsageError>(options.padded || !options.drop_last,
                     "[sampler] drop_last needs padded: the exact partition drops no sample");
   dealt_ = !options.padded     ? n

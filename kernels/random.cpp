@@ -17,15 +17,17 @@ void check_probability(double p) {
 void uniform(const PhiloxState& state, const Tensor& out, double low, double high) {
   check_defined("uniform", "out", out);
   check_differentiable("uniform", out);
-  check<UsageError>(low <= high && std::isfinite(high - low), "[uniform] bounds {} and {}", low,
-                    high);
+  check<UsageError>(low <= high && std::isfinite(high - low),
+                    "[uniform] there are no numbers from {} to {}", low, high);
   backend_of(out.device()).uniform(state, out, low, high);
 }
 
 void normal(const PhiloxState& state, const Tensor& out, double mean, double stddev) {
   check_defined("normal", "out", out);
   check_differentiable("normal", out);
-  check<UsageError>(stddev >= 0, "[normal] standard deviation {} (with mean {})", stddev, mean);
+  check<UsageError>(stddev >= 0,
+                    "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
+                    mean);
   backend_of(out.device()).normal(state, out, mean, stddev);
 }
 

@@ -22,9 +22,30 @@ Cause cause_of(const RankOutcome& outcome) {
   return is_consequence(outcome) ? Cause::consequence : Cause::failed;
 }
 
-// The smaller, the nearer to the cause.
+bool blames(const RankOutcome& outcome) {
+  return outcome.signal == 0 && outcome.record && !outcome.record->culprit.empty();
+}
+
+// The smaller, the nearer to the cause. Who knows a culprit has looked farther than others.
 auto distance_to_cause(const RankOutcome& outcome) {
-  return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome), outcome.order);
+  return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome),
+                    !blames(outcome), outcome.order);
+}
+
+// Whether `outcome` blames this rank of the job: "rank 1 hangs".
+bool blames_rank(const RankOutcome& outcome, std::ptrdiff_t rank) {
+  return blames(outcome) && outcome.record->culprit.starts_with(fmt::format("rank {} ", rank));
+}
+
+// The rank to report: the nearest to the cause, or whom that one blames, if it has failed by
+// itself and so knows better.
+std::ptrdiff_t first_cause(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
+  for (std::size_t r = 0; r < outcomes.size(); ++r)
+    if (blames_rank(*first, plan.first_rank + static_cast<std::ptrdiff_t>(r)) &&
+        cause_of(outcomes[r]) <= Cause::failed)
+      return static_cast<std::ptrdiff_t>(r);
+  return first - outcomes.begin();
 }
 
 std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
@@ -41,7 +62,17 @@ std::string_view killer(const RankOutcome& outcome) {
              : ": perhaps out of memory";
 }
 
+// A failure whose cause is another rank, "rank 1 hangs": that comes first.
+std::string describe_blame(const std::string& culprit, const std::string& message,
+                           const std::string& reporter) {
+  const bool itself = culprit.starts_with(reporter + " ");
+  return fmt::format("error: {}: {}{}\n", culprit, message,
+                     itself ? "" : fmt::format(" (reported by {})", reporter));
+}
+
 std::string describe(const std::string& name, const RankOutcome& outcome) {
+  if (blames(outcome))
+    return describe_blame(outcome.record->culprit, outcome.record->message, name);
   const bool by_code = outcome.signal == 0 && outcome.killed();
   const std::string text = outcome.signal != 0
                                ? fmt::format("{} was killed by signal {} ({})", name,
@@ -56,14 +87,19 @@ std::string describe(const std::string& name, const RankOutcome& outcome) {
                      fmt::join(outcome.last_lines, "\n  "));
 }
 
-// The first rank that ended well before `failure`: the likely cause of a failure that has no other.
-std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
-                         const JobPlan& plan) {
-  const auto when = [](const RankOutcome& r) { return std::pair(r.failed(), r.order); };
-  const auto leaver = std::ranges::min_element(outcomes, {}, when);
-  if (leaver->failed() || leaver->order > failure.order) return "";
-  return fmt::format("{} had ended before, with exit code 0\n",
-                     name_of(leaver - outcomes.begin(), plan));
+// The ranks that ended well before `failure`, or that it blames: the likely cause of a failure that
+// has no other.
+std::string early_leavers(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
+                          const JobPlan& plan) {
+  std::vector<std::string> names;
+  for (std::size_t r = 0; r < outcomes.size(); ++r)
+    if (const auto rank = static_cast<std::ptrdiff_t>(r);
+        !outcomes[r].failed() &&
+        (outcomes[r].order < failure.order || blames_rank(failure, plan.first_rank + rank)))
+      names.push_back(name_of(rank, plan));
+  if (names.empty()) return "";
+  return fmt::format("{} ended with exit code 0 without the call that others wait in",
+                     fmt::join(names, ", "));
 }
 
 // Of ranks that have succeeded. If replicas differ, they did so without an error.
@@ -107,13 +143,18 @@ JobResult compare_replicas(std::span<const JobResult> results) {
 bool RankOutcome::killed() const { return signal == SIGKILL || exit_code == 128 + SIGKILL; }
 
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
-  const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
-  if (first == outcomes.end()) return {};
-  if (!first->failed()) return success_of(outcomes, plan);
-  const bool own_code = first->signal == 0 && first->exit_code < 124;
-  std::string report = describe(name_of(first - outcomes.begin(), plan), *first);
-  if (is_consequence(*first)) report += early_leaver(outcomes, *first, plan);
-  return {own_code ? first->exit_code : 1, std::move(report), cause_of(*first)};
+  if (outcomes.empty()) return {};
+  const std::ptrdiff_t rank = first_cause(outcomes, plan);
+  const RankOutcome& first = outcomes[static_cast<std::size_t>(rank)];
+  if (!first.failed()) return success_of(outcomes, plan);
+  const bool own_code = first.signal == 0 && first.exit_code < 124;
+  const std::string name = name_of(rank, plan);
+  const std::string leavers =
+      cause_of(first) == Cause::consequence ? early_leavers(outcomes, first, plan) : "";
+  return {own_code ? first.exit_code : 1,
+          leavers.empty() ? describe(name, first)
+                          : describe_blame(leavers, first.record->message, name),
+          cause_of(first)};
 }
 
 JobResult interrupted_by(int signal, const JobPlan& plan) {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/launch/job.h"
-#include "lockstep/launch/report.h"
 
 namespace lockstep::launch {
 
@@ -21,7 +21,7 @@ struct RankOutcome {
   int signal = 0;              ///< the signal that killed it, 0 if none did
   bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
   bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
-  std::optional<FailureRecord> record{};        ///< what it reported about its failure
+  std::optional<dist::FailureRecord> record{};  ///< what it reported about its failure
   std::vector<dist::ReplicaRecord> replicas{};  ///< those that it left when they ended
   std::deque<std::string> last_lines{};         ///< of its stderr, unless the user has seen them
 

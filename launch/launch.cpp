@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <deque>
 #include <filesystem>
@@ -17,6 +18,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/memory_limits.h"
+#include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/launch/process.h"
 
 namespace lockstep::launch {
@@ -29,6 +31,7 @@ namespace {
 
 constexpr std::size_t tail_lines = 20;  // of a failed rank's stderr
 constexpr Seconds notice{1};            // between a rank's failure and SIGTERM for the others
+constexpr Seconds longest_nap{0.1};     // between two looks at the clock while a signal is due
 
 enum class StreamKind { record, output, error };
 
@@ -45,9 +48,9 @@ struct Rank {
   bool ended = false;
 };
 
-// A signal for all ranks at some time to come.
+// A signal for all ranks at some time to come, on the launcher's clock.
 struct TimedSignal {
-  Deadline when;
+  Seconds when;
   int number;
 };
 
@@ -65,14 +68,17 @@ class Launcher {
 
  private:
   void start_one(const std::vector<std::string>& command);
+  void tell_processes() const;
   Descriptor open_stream(StreamKind kind);
   bool ranks_finished() const;
   void wait_for_events();
   void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
+  void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
   void take_signal();
   void suspend();
+  void schedule(std::deque<TimedSignal> signals);
   void send_due_signals();
   // To whole groups, also to those whose rank has ended: it may have left children.
   void signal_all(int number) {
@@ -90,9 +96,12 @@ class Launcher {
   std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;
   std::deque<TimedSignal> schedule_;
+  // Time in which the job is stopped (Ctrl-Z) does not count towards the grace period.
+  dist::RunningTime clock_{longest_nap};
   std::optional<Deadline> closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
+  int output_error_ = 0;       // an errno: why stdout cannot be written
   int interrupted_by_ = 0;     // the signal that the launcher got
   bool told_to_stop_ = false;  // some signal has been sent to the ranks
 };
@@ -100,11 +109,20 @@ class Launcher {
 void Launcher::start(const std::vector<std::string>& command) {
   try {
     for (int rank = 0; rank < options_.ranks; ++rank) start_one(command);
+    if (options_.verbose) tell_processes();
   } catch (const Error& error) {
     const std::string report = fmt::format("error: node {}: {}\n", job_.plan().node, error.what());
     nodes_.leave({1, report, Cause::failed});
     throw;
   }
+}
+
+void Launcher::tell_processes() const {
+  std::string text = fmt::format("launcher: process {}\n", getpid());
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    text += fmt::format("rank {}: process {}\n", job_.plan().first_rank + static_cast<int>(r),
+                        ranks_[r].process);
+  dist::write_all(STDERR_FILENO, text);
 }
 
 void Launcher::start_one(const std::vector<std::string>& command) {
@@ -160,8 +178,8 @@ int Launcher::run() {
   }
   const JobResult& result = *nodes_.result();
   // A rank that was killed may have left a progress bar on the terminal's line.
-  if (!result.report.empty() && isatty(STDERR_FILENO)) write_all(STDERR_FILENO, "\r\x1b[K");
-  write_all(STDERR_FILENO, result.report);
+  if (!result.report.empty() && isatty(STDERR_FILENO)) dist::write_all(STDERR_FILENO, "\r\x1b[K");
+  dist::write_all(STDERR_FILENO, result.report);
   return result.exit_code;
 }
 
@@ -182,7 +200,7 @@ void Launcher::wait_for_events() {
   int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
   if (closing_time_ && !ranks_finished())
     timeout = std::min(timeout, closing_time_->milliseconds());
-  if (!schedule_.empty()) timeout = std::min(timeout, schedule_.front().when.milliseconds());
+  if (!schedule_.empty()) timeout = std::min(timeout, static_cast<int>(longest_nap.count() * 500));
   const int ready = poll(sources.data(), sources.size(), timeout);
   if (ready < 0 && errno != EINTR) dist::checked(ready, "wait for the ranks");
 }
@@ -203,14 +221,23 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
     if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
-      outcome.record = read_record(line);
+      outcome.record = dist::read_record(line);
   } else if (options_.prefix) {
-    write_all(
-        stream.kind == StreamKind::output ? STDOUT_FILENO : STDERR_FILENO,
-        fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
+    pass_on(stream.kind,
+            fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
   } else {
     outcome.last_lines.emplace_back(line);
     if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
+  }
+}
+
+// Output that is lost ends the job. What cannot be written to stderr is dropped: who could be told?
+void Launcher::pass_on(StreamKind kind, const std::string& text) {
+  if (kind == StreamKind::error) {
+    dist::write_all(STDERR_FILENO, text);
+  } else if (output_error_ == 0) {
+    output_error_ = dist::write_all(STDOUT_FILENO, text);
+    if (output_error_ != 0 && ended_ < ranks_.size()) plan_to_stop();
   }
 }
 
@@ -239,7 +266,7 @@ void Launcher::collect_ended() {
 void Launcher::plan_to_stop() {
   nodes_.stop();
   if (!schedule_.empty() || told_to_stop_) return;
-  schedule_ = {{Deadline(notice), SIGTERM}, {Deadline(notice + options_.grace), SIGKILL}};
+  schedule({{notice, SIGTERM}, {notice + options_.grace, SIGKILL}});
 }
 
 void Launcher::take_signal() {
@@ -252,7 +279,7 @@ void Launcher::take_signal() {
   }
   interrupted_by_ = *number;
   nodes_.stop();
-  schedule_ = {{Deadline(Seconds(0)), *number}, {Deadline(options_.grace), SIGKILL}};
+  schedule({{Seconds(0), *number}, {options_.grace, SIGKILL}});
 }
 
 // The terminal's Ctrl-Z reaches the launcher alone, because every rank has a group of its own.
@@ -262,8 +289,16 @@ void Launcher::suspend() {
   signal_all(SIGCONT);  // somebody has let us continue
 }
 
+// The times are from now on.
+void Launcher::schedule(std::deque<TimedSignal> signals) {
+  clock_.restart();
+  schedule_ = std::move(signals);
+}
+
 void Launcher::send_due_signals() {
-  while (!schedule_.empty() && schedule_.front().when.passed()) {
+  if (schedule_.empty()) return;
+  const Seconds now = clock_.look(std::chrono::steady_clock::now().time_since_epoch());
+  while (!schedule_.empty() && schedule_.front().when <= now) {
     told_to_stop_ = true;
     signal_all(schedule_.front().number);
     schedule_.pop_front();
@@ -273,9 +308,14 @@ void Launcher::send_due_signals() {
 // Of the ranks of this node.
 JobResult Launcher::own_result() const {
   const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
-  return interrupted_by_ && std::ranges::none_of(outcomes_, by_itself)
-             ? interrupted_by(interrupted_by_, job_.plan())
-             : result_of(outcomes_, job_.plan());
+  if (std::ranges::any_of(outcomes_, by_itself)) return result_of(outcomes_, job_.plan());
+  if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
+  if (output_error_ == 0) return result_of(outcomes_, job_.plan());
+  const std::string who = job_.plan().nodes == 1 ? "" : fmt::format("node {}: ", job_.plan().node);
+  return {1,
+          fmt::format("error: {}cannot write to stdout: {}\n", who,
+                      dist::system_message(output_error_)),
+          Cause::failed};
 }
 
 }  // namespace

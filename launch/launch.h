@@ -40,6 +40,7 @@ constexpr dist::Seconds longest_grace{86400};
 
 struct LaunchOptions {
   int ranks = 1;           ///< on this machine
+  bool verbose = false;    ///< tell the process id of each rank, on stderr: for gdb -p
   bool prefix = false;     ///< put `[rank] ` in front of every line that any rank writes
   NodesOptions nodes{};    ///< with a `count` of 1, this machine is the only one
   dist::Seconds grace{2};  ///< between SIGTERM, or a signal passed on, and SIGKILL; at most a day

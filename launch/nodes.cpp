@@ -150,7 +150,10 @@ std::string choose_host(const std::string& interface, const std::vector<std::str
 }
 
 Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : timeout_(options.timeout) {
-  if (options.count <= 1) {
+  if (options.count <= 1) {  // what is not needed must be right all the same
+    if (!options.secret_file.empty()) (void)dist::token_of_file(options.secret_file);
+    if (!options.interface.empty()) (void)dist::interface_address(options.interface);
+    if (!options.rendezvous.empty()) (void)dist::Endpoint::parse(options.rendezvous);
     plan_ = local_job(ranks);
     return;
   }

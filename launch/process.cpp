@@ -56,7 +56,7 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
 
   // Signals reach a rank through the launcher only. Otherwise a shell that ignores SIGINT for its
   // background jobs would decide. A background group may still write to a terminal: ignore SIGTTOU.
-  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD}) signal(number, SIG_DFL);
+  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGXFSZ}) signal(number, SIG_DFL);
   signal(SIGTTOU, SIG_IGN);
   sigprocmask(SIG_SETMASK, &setup.signal_mask, nullptr);
   execvpe(command[0], command, environment);
@@ -74,7 +74,7 @@ constexpr std::size_t most_groups = 65536;
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
-  prctl(PR_SET_NAME, "guardian");
+  prctl(PR_SET_NAME, "lockstep-guard");  // as ps -e, top and pgrep show it
   // Who waits for the end of the launcher's output must not wait for the guardian.
   if (dup2(lifeline, 0) < 0 || close_range(1, ~0U, 0) != 0) _exit(1);
 

@@ -212,7 +212,7 @@ int run(int argc, char** argv) {
   app.add_option("--json", json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return 0;
   (void)device.choose(0);
-  samples::check_writable("--json", json);
+  cli::check_writable("--json", json);
 
   const std::vector<Indices> parts = shards();
   print(parts);

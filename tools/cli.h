@@ -2,6 +2,7 @@
 /// What the programs share in reading their command lines and writing their summaries.
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,23 +20,6 @@
 #include "lockstep/tools/option_values.h"
 
 namespace lockstep::cli {
-
-/// Accepts what is a number of type T to the last character. (CLI11 takes -1 for an unsigned number
-/// and cuts off what is too large.)
-template <class T = std::int64_t>
-CLI::Validator whole_number() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        T value{};
-        const char* end = text.data() + text.size();
-        const auto result = std::from_chars(text.data(), end, value);
-        return result.ec == std::errc() && result.ptr == end
-                   ? std::string()
-                   : fmt::format("'{}' is not a whole number{} in its range", text,
-                                 std::is_unsigned_v<T> ? " of 0 or more" : "");
-      },
-      "");
-}
 
 /// "64,128,10" as sizes of layers: at least two, each in 1..2^24. Throws UsageError naming the
 /// text.
@@ -81,16 +65,24 @@ inline void add_options(CLI::App& app, DeviceOptions& options) {
       ->check(CLI::IsMember({"handwritten", "cublas", "auto"}));
 }
 
+/// True if `path` leads to where `descriptor` does.
+inline bool same_file(const std::string& path, int descriptor) {
+  struct stat there {
+  }, open{};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(descriptor, &open) == 0 &&
+         there.st_dev == open.st_dev && there.st_ino == open.st_ino;
+}
+
 /// Numbers are written so that they read back as the same bits. A file is written whole or not at
-/// all (core/system/atomic_file.h); /dev/stdout is not a file of that name, but where stdout leads.
+/// all (core/system/atomic_file.h). /dev/stdout and /dev/stderr are not files of that name: the
+/// text goes where stdout and stderr lead, and replaces nothing there.
 inline void write_json(const std::string& path, const nlohmann::ordered_json& json) {
   const std::string text = json.dump(1) + '\n';
-  struct stat there {
-  }, out{};
-  const bool is_stdout = ::stat(path.c_str(), &there) == 0 && ::fstat(1, &out) == 0 &&
-                         there.st_dev == out.st_dev && there.st_ino == out.st_ino;
-  if (is_stdout)
+  if (same_file(path, STDOUT_FILENO))
     std::fwrite(text.data(), 1, text.size(), stdout);  // run_main sees to errors
+  else if (same_file(path, STDERR_FILENO))
+    check<DataError>(std::fwrite(text.data(), 1, text.size(), stderr) == text.size(),
+                     "[save] cannot write '{}'", path);
   else
     write_file(path, text);
 }

@@ -18,8 +18,12 @@ struct DeviceOptions {
     using kernels::GemmLibrary;
     if (gemm != "auto")
       kernels::set_gemm_library(gemm == "cublas" ? GemmLibrary::cublas : GemmLibrary::handwritten);
-    if (device.empty()) return gpu::default_device(local_rank);
-    if (device == "cpu") return {};
+    if (device.empty() || device == "cpu") {
+      const Device chosen = device.empty() ? gpu::default_device(local_rank) : Device{};
+      check<UsageError>(gemm == "auto" || chosen.kind != Device::Kind::cpu,
+                        "--gemm {} is for products on a GPU, and the device is the cpu", gemm);
+      return chosen;
+    }
     const Device::Kind kind = gpu::kind().value_or(Device::Kind::cpu);
     const int count = gpu::count();
     check<UsageError>(device == Device::name_of(kind), "--device {}: this build drives {}", device,

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -31,43 +32,64 @@ std::vector<std::string> command_of(const CLI::App& app) {
   return command;
 }
 
+/// Not by CLI11's envname: a variable that is set for other jobs is no error on a single machine,
+/// as the option is.
+void take_variable(const char* name, std::string& option) {
+  if (const char* value = std::getenv(name); value && option.empty()) option = value;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "lockstep-run -n RANKS [--prefix] PROGRAM [ARGUMENTS...]\n"
-      "Starts the ranks of a distributed job on this machine and ends them together.\n\n"
+      "Starts the ranks of a distributed job on this machine and ends them together.\n"
+      "If a rank fails, prints one line that begins with the rank that is to blame, and exits\n"
+      "with that rank's code. Rank 0 writes to this stderr; that of the other ranks is kept, and\n"
+      "its end is printed if such a rank fails without an error of its own (with --prefix, all\n"
+      "of it at once).\n\n"
       "On several machines, on each of them, with its own number for --node-rank:\n"
       "lockstep-run -n RANKS --nnodes 2 --node-rank 0 --rendezvous HOST:PORT \\\n"
       "  --secret-file FILE PROGRAM [ARGUMENTS...]\n"
       "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
   launch::LaunchOptions options;
   launch::NodesOptions& nodes = options.nodes;
+  const CLI::Validator whole = cli::whole_number<int>();
   double timeout = nodes.timeout.count(), grace = options.grace.count();
   app.name("lockstep-run");
   app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
       ->required()
+      ->check(whole)
       ->check(CLI::Range(1, dist::max_ranks));
+  app.add_flag("--verbose", options.verbose,
+               "Print the process id of each rank at the start (for gdb -p)");
   app.add_flag("--prefix", options.prefix, "Put [rank] in front of every line of output");
-  app.add_option("--nnodes", nodes.count, "Number of machines (1)")
-      ->check(CLI::Range(1, dist::max_ranks));
+  CLI::Option* several = app.add_option("--nnodes", nodes.count, "Number of machines (1)")
+                             ->check(whole)
+                             ->check(CLI::Range(1, dist::max_ranks));
   CLI::Option* node = app.add_option("--node-rank", nodes.node, "Number of this machine: 0, 1, ...")
+                          ->needs(several)
+                          ->check(whole)
                           ->check(CLI::Range(0, dist::max_ranks - 1));
   app.add_option("--rendezvous", nodes.rendezvous,
-                 "HOST:PORT of machine 0, a free port: where the launchers meet");
+                 "HOST:PORT of machine 0, a free port: where the launchers meet")
+      ->needs(several);
   app.add_option("--interface", nodes.interface,
                  "Name or address of the network interface at which the ranks of this machine are "
-                 "reached (the one that leads to the rendezvous)")
-      ->envname("LOCKSTEP_INTERFACE");
+                 "reached ($LOCKSTEP_INTERFACE, else the one that leads to the rendezvous)")
+      ->needs(several);
   app.add_option("--secret-file", nodes.secret_file,
-                 "File of mode 0600 with 32 random bytes or more, the same on all machines")
-      ->envname("LOCKSTEP_SECRET_FILE");
+                 "File of mode 0600 with 32 random bytes or more, the same on all machines "
+                 "($LOCKSTEP_SECRET_FILE)")
+      ->needs(several);
   app.add_option(
          "--timeout", timeout,
          "Seconds until all machines must have joined, and after which a silent one is lost "
          "(60)")
-      ->check(CLI::PositiveNumber);
+      ->needs(several)
+      ->check(cli::number());
   app.add_option("--grace", grace,
                  "Seconds that ranks have to end after SIGTERM, or a signal passed on, before "
                  "SIGKILL (2); the same on all machines")
+      ->check(cli::number())
       ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
@@ -88,7 +110,12 @@ int run(int argc, char** argv) {
   check<UsageError>(nodes.node < nodes.count,
                     "lockstep-run: --node-rank {} of --nnodes {}: they are numbered from 0",
                     nodes.node, nodes.count);
+  check<UsageError>(timeout > 0, "lockstep-run: --timeout must be positive, got {}", timeout);
   nodes.timeout = dist::Seconds(timeout);
+  if (*several) {
+    take_variable("LOCKSTEP_INTERFACE", nodes.interface);
+    take_variable("LOCKSTEP_SECRET_FILE", nodes.secret_file);
+  }
   options.grace = dist::Seconds(grace);
   return launch::run_ranks(options, command);
 }

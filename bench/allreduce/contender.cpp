@@ -19,8 +19,8 @@ using lockstep::dist::Descriptor;
 
 TemporaryFolder::TemporaryFolder() {
   path_ = (std::filesystem::temp_directory_path() / "lockstep-bench-XXXXXX").string();
-  check<Error>(::mkdtemp(path_.data()) != nullptr, "cannot make {}: {}", path_,
-               std::strerror(errno));
+  const bool made = ::mkdtemp(path_.data()) != nullptr;
+  check<Error>(made, "cannot make {}: {}", path_, std::strerror(errno));
 }
 
 TemporaryFolder::~TemporaryFolder() {
@@ -46,9 +46,11 @@ Contender::Contender(Label label, int ranks, std::vector<std::string> command)
 }
 
 void Contender::tell(const std::string& what) {
-  for (const Descriptor& turn : turns_)
-    check<Error>(::write(turn.get(), what.data(), what.size()) == static_cast<ssize_t>(what.size()),
-                 "{}: cannot be told anything: {}", name(), std::strerror(errno));
+  for (const Descriptor& turn : turns_) {
+    const bool told =
+        ::write(turn.get(), what.data(), what.size()) == static_cast<ssize_t>(what.size());
+    check<Error>(told, "{}: cannot be told anything: {}", name(), std::strerror(errno));
+  }
 }
 
 void Contender::verify(std::int64_t bytes) {

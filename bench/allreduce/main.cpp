@@ -78,16 +78,19 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "Largest size; between them each size is twice the one before (256M)");
   app.add_option("--rounds", o.rounds, "Rounds per size, at least 3 (5)")
       ->check(cli::whole_number<int>());
-  app.add_option("--round", o.round_seconds, "Seconds per round (0.012)");
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.012)")->check(cli::number());
   app.add_option("--peer", peers, "Some of gloo, openmpi; or none (those that are found)")
       ->check(CLI::IsMember({"gloo", "openmpi", "gloo,openmpi", "openmpi,gloo", "none"}));
   app.add_option("--python", o.python, "A Python with torch, for gloo ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
+  cli::check_writable("--json", o.json);
   o.min = parse_size("--min", min);
   o.max = parse_size("--max", max);
   if (!peers.empty())
     std::erase_if(o.peers, [&](const auto& peer) { return peers.find(peer) == std::string::npos; });
+  check<UsageError>(o.python.empty() || std::ranges::count(o.peers, "gloo") > 0,
+                    "--python {} is for gloo, and --peer is {}", o.python, peers);
   check<UsageError>(o.ranks >= 2 && o.ranks <= 8, "--ranks must be in 2..8, got {}", o.ranks);
   check<UsageError>(o.min <= o.max, "--min {} is above --max {}", min, max);
   check<UsageError>(o.rounds >= 3, "--rounds must be at least 3, got {}", o.rounds);

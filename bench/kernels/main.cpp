@@ -38,11 +38,14 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "Only rows whose name contains this text, or one of several: sum,adam");
   app.add_flag("--quick", o.quick, "Small sizes and short rounds, to try it out");
   app.add_flag("--list", o.list, "Print the rows and do nothing");
-  app.add_option("--peer", o.peer, "pytorch: also time its operations, in turns")
-      ->check(CLI::IsMember({"pytorch"}));
-  app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)");
+  CLI::Option* peer =
+      app.add_option("--peer", o.peer, "pytorch: also time its operations, in turns")
+          ->check(CLI::IsMember({"pytorch"}));
+  app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)")
+      ->needs(peer);
   app.add_option("--json", o.json, "Write a machine-readable summary");
   if (!cli::parse(app, argc, argv)) return {};
+  cli::check_writable("--json", o.json);
   return o;
 }
 

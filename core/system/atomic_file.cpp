@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/file_kind.h"
 
 namespace lockstep {
 namespace {
@@ -21,12 +23,12 @@ namespace fs = std::filesystem;
 
 // Renaming onto a link, a pipe or a device would replace it.
 std::string target_of(const std::string& path) {
-  std::error_code error;
-  const fs::path target = fs::weakly_canonical(path, error);
-  const fs::file_status status = fs::status(path, error);
-  check<DataError>(!fs::exists(status) || fs::is_regular_file(status),
-                   "[save] '{}' is there and is no regular file", path);
-  return fs::exists(status) ? target.string() : path;
+  const FileKind kind = kind_of_file(path);
+  check<DataError>(kind == FileKind::none || kind == FileKind::file,
+                   "[save] '{}' is {}, not a regular file", path, name_of(kind));
+  const std::optional<std::string> target = follow_links(path);
+  check<DataError>(target.has_value(), "[save] '{}' is a link that leads back to itself", path);
+  return *target;
 }
 
 // "PID.N.tmp", or "PID.tmp" of earlier versions.
@@ -70,6 +72,17 @@ bool write_all(int descriptor, std::string_view text) {
     if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
   }
   return true;
+}
+
+// Without O_NONBLOCK, open() would wait until somebody reads from the pipe.
+void write_stream(const std::string& path, FileKind kind, std::string_view text) {
+  const int stream = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const bool well = stream >= 0 && ::fcntl(stream, F_SETFL, 0) == 0 && write_all(stream, text);
+  const int reason = errno;
+  if (stream >= 0) ::close(stream);
+  const bool unread = kind == FileKind::pipe && reason == ENXIO;
+  check<DataError>(well, "[save] cannot write '{}': {}", path,
+                   unread ? "nobody reads from this pipe" : std::strerror(reason));
 }
 
 }  // namespace
@@ -153,16 +166,8 @@ void AtomicFile::give_up(std::string_view what) const {
 }
 
 void write_file(const std::string& path, std::string_view text) {
-  std::error_code error;
-  const fs::file_status there = fs::status(path, error);
-  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {
-    const int stream = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-    const bool well = stream >= 0 && write_all(stream, text);
-    const int reason = errno;
-    if (stream >= 0) ::close(stream);
-    check<DataError>(well, "[save] cannot write '{}': {}", path, std::strerror(reason));
-    return;
-  }
+  const FileKind kind = kind_of_file(path);
+  if (kind == FileKind::pipe || kind == FileKind::device) return write_stream(path, kind, text);
   AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();

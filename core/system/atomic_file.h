@@ -10,9 +10,9 @@
 /// same name: a writer holds a lock (flock(2)) on its temporary file, and the system drops the lock
 /// with the process.
 ///
-/// A link is followed; what is there and is no regular file is refused. The new file has the old
-/// one's mode, and its owner and group where the system lets us; a file that is new has mode 0666
-/// less the umask.
+/// A link is followed, also one that leads to no file yet; what is there and is no regular file is
+/// refused. The new file has the old one's mode, and its owner and group where the system lets us;
+/// a file that is new has mode 0666 less the umask.
 ///
 /// All throw DataError `[save] ...` with the path and the system's reason.
 /// Thread-safety: one thread uses an AtomicFile at a time. Several of the same name, in threads or
@@ -46,8 +46,8 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-/// The same for a text that is in memory. But where a pipe, a terminal or a device is there, the
-/// text goes into it: nothing is replaced.
+/// The same for a text that is in memory. But where a pipe, a terminal or a device of characters is
+/// there, the text goes into it: nothing is replaced. A pipe that nobody reads from is an error.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

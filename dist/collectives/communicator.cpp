@@ -42,8 +42,8 @@ Work Communicator::all_gather(const Tensor& input, const Tensor& output, std::st
 }
 
 Work Communicator::broadcast(const Tensor& data, int root, std::string_view name) {
-  check<CommError>(root >= 0 && root < size(), "[broadcast] '{}': root {} in a world of {}", name,
-                   root, size());
+  check<CommError>(root >= 0 && root < size(),
+                   "[broadcast] '{}': there is no root {} in a world of {}", name, root, size());
   return enqueue({Operation::broadcast, data, {}, root}, name);
 }
 

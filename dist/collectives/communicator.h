@@ -29,6 +29,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// The number in the job of `rank`, which another one of a group may have: for Error::culprit.
+  virtual int rank_in_job(int rank) const { return rank; }
 
   /// data := sum over ranks, in place. Any dtype but u8; f16 and bf16 are added up in f32 and
   /// rounded once.

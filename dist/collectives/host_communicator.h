@@ -37,6 +37,7 @@ class HostCommunicator final : public QueuedCommunicator {
   explicit HostCommunicator(std::unique_ptr<Transport> transport, CommunicatorOptions options = {});
 
   int rank() const override { return transport_->rank(); }
+  int rank_in_job(int rank) const override { return watch_.in_job(rank); }
   int size() const override { return transport_->size(); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
   std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {
@@ -67,7 +68,7 @@ class HostCommunicator final : public QueuedCommunicator {
   bool spins(unsigned round) const override { return transport_->spins(round); }
   static WaitWatch make_watch(const Transport& transport, const CommunicatorOptions& options);
   void tell_wait();  // whom this rank waits for, to all
-  std::string awaited() const override;
+  CommError timed_out(Seconds limit) const override;
   void tell_failure(std::string_view reason, bool) noexcept override { transport_->abort(reason); }
 
   std::unique_ptr<Transport> transport_;

@@ -15,9 +15,11 @@ void HostCommunicator::tell_wait() {
                                                    front_, call.name.data()));
 }
 
-std::string HostCommunicator::awaited() const {
-  return fmt::format("{}; {}", watch_.blame(executor_.awaited(), executor_.position()),
-                     recorder_.last_seen(executor_.awaited()));
+CommError HostCommunicator::timed_out(Seconds limit) const {
+  const int awaited = executor_.awaited();
+  const auto [text, culprit] = watch_.blame(awaited, executor_.position());
+  return blaming(culprit, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(),
+                                                text, recorder_.last_seen(awaited))));
 }
 
 }  // namespace lockstep::dist

@@ -1,5 +1,7 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <exception>
 #include <sstream>
@@ -7,16 +9,28 @@
 namespace lockstep::dist {
 namespace {
 
-/// All ranks are about to throw the same. None ends before all have come here: else a slow one
-/// would report that another has ended.
-void meet_before_error(Communicator& communicator, std::string_view what) {
-  try {
-    communicator.barrier(what).wait();
-  } catch (const PeerError&) {
-  }
+/// The ranks that are not of the majority; none if there is no majority.
+std::vector<int> minority(const Said& said) {
+  std::size_t ranks = 0;
+  for (const auto& [text, by] : said) ranks += by.size();
+  const auto has_most = [&](const auto& group) { return 2 * group.second.size() > ranks; };
+  std::vector<int> others;
+  if (std::ranges::any_of(said, has_most))
+    for (const auto& group : said)
+      if (!has_most(group)) others.insert(others.end(), group.second.begin(), group.second.end());
+  std::ranges::sort(others);
+  return others;
 }
 
 }  // namespace
+
+void meet_before_error(Communicator& communicator, std::string_view what) {
+  try {
+    communicator.barrier(what).wait();
+  } catch (const CommError&) {
+    // A rank that is gone by now knows the error too, which says more than that it is gone.
+  }
+}
 
 std::vector<std::string> gather_text(Communicator& communicator, std::string_view text,
                                      std::string_view name, std::optional<Seconds> timeout) {
@@ -62,14 +76,30 @@ std::vector<Difference> differences(std::span<const std::string> texts) {
   }
 }
 
+std::string describe(const Said& said) {
+  Said sorted = said;
+  std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
+  std::string text;
+  for (const auto& [what, by] : sorted)
+    text += fmt::format("{}{} on {} {}", text.empty() ? "" : ", ", what,
+                        by.size() == 1 ? "rank" : "ranks", fmt::join(by, ", "));
+  const std::vector<int> wrong = minority(said);
+  return wrong.empty() ? text : text + ": " + describe_ranks(wrong, "in the minority");
+}
+
+std::string in_minority(const Communicator& communicator, const Said& said) {
+  std::vector<int> ranks = minority(said);
+  for (int& rank : ranks) rank = communicator.rank_in_job(rank);
+  return ranks.empty() ? "" : describe_ranks(ranks, "in the minority");
+}
+
 void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
   const std::vector<Difference> found = differences(gather_text(communicator, text, what));
   if (found.empty()) return;
   meet_before_error(communicator, "difference found");
-  const auto& [line, said] = found[0];
-  const int other = said[1].second[0];
-  fail<StateError>("[{}] rank {} differs from rank 0 at item {}: {} on rank 0, {} on rank {}", what,
-                   other, line, said[0].first, said[1].first, other);
+  std::string message = fmt::format("[{}] the ranks differ: {}", what, describe(found[0].said));
+  if (found.size() > 1) message += fmt::format("; and at {} more places", found.size() - 1);
+  throw blaming(in_minority(communicator, found[0].said), StateError(message));
 }
 
 void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
@@ -86,7 +116,9 @@ void on_rank0(Communicator& communicator, const std::function<void()>& task, Sec
   message = gather_text(communicator, message, "on_rank0", patience)[0];
   if (!message.empty()) meet_before_error(communicator, "rank 0 failed");
   if (error) std::rethrow_exception(error);
-  check<StateError>(message.empty(), "[on_rank0] rank 0 failed: {}", message);
+  if (!message.empty())
+    throw blaming(fmt::format("rank {} failed", communicator.rank_in_job(0)),
+                  PeerError("[on_rank0] rank 0 failed: " + message));
 }
 
 }  // namespace lockstep::dist

@@ -21,23 +21,34 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
                                      std::string_view name = "texts",
                                      std::optional<Seconds> timeout = {});
 
-/// A line that is not the same in all ranks' texts, and which ranks have what there: in the order
-/// of each one's first rank.
+/// What ranks have, and which ranks have it: in the order of each one's first rank.
+using Said = std::vector<std::pair<std::string, std::vector<int>>>;
+/// A line that is not the same in all ranks' texts.
 struct Difference {
   std::size_t line;
-  std::vector<std::pair<std::string, std::vector<int>>> said;
+  Said said;
 };
 /// In the order of the lines; a text that is shorter has "nothing" there. A pure function.
 std::vector<Difference> differences(std::span<const std::string> texts);
+/// "lr 0.2 on rank 1, lr 0.1 on ranks 0, 2: rank 1 is in the minority". Without a majority it
+/// blames nobody. A pure function.
+std::string describe(const Said& said);
+/// For Error::culprit: "rank 1 is in the minority"; empty without a majority.
+std::string in_minority(const Communicator& communicator, const Said& said);
 
-/// Throws StateError on every rank, naming the first difference, unless all ranks pass the same
-/// text, which has one line per item. Collective.
+/// All ranks are about to throw the same error, and each calls this before. None ends before all
+/// have come here: else a slow one would report that another has ended. Throws nothing of that
+/// kind itself.
+void meet_before_error(Communicator& communicator, std::string_view what);
+
+/// Throws StateError on every rank, with what each has at the first difference, unless all ranks
+/// pass the same text, which has one line per item. Collective.
 void check_same(Communicator& communicator, std::string_view what, std::string_view text);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
-/// throws, every rank throws: rank 0 the same exception, the others a StateError with its message.
-/// Collective; but `task` itself must not call collectives. The others wait for at most `timeout`,
-/// instead of the communicator's own.
+/// throws, every rank throws: rank 0 the same exception, the others a PeerError with its message,
+/// which is a consequence. Collective; but `task` itself must not call collectives. The others wait
+/// for at most `timeout`, instead of the communicator's own.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               Seconds timeout = Seconds(3600));
 

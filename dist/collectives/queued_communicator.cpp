@@ -78,8 +78,7 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
       const Seconds time = now();
       start = start.value_or(time);
       const Seconds idle = watch_.look(time, limit);
-      if (idle > limit)
-        give_up(CommError(fmt::format("timed out after {:g} s, {}", limit.count(), awaited())));
+      if (idle > limit) give_up(timed_out(limit));
       late = idle > limit / 2;
     }
     try {

@@ -42,8 +42,11 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
     if (cause.find("timed out") == std::string::npos)  // it ended before its reason was heard
       cause = fmt::format("{} ({})", verdict, cause);
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, cause);
-  failure_ = consequence ? std::make_exception_ptr(PeerError(message))
-                         : std::make_exception_ptr(CommError(message));
+  // A transport numbers the ranks of its group.
+  const bool known = why.culprit && (!consequence || watch_.of_job());
+  const std::string culprit = known ? *why.culprit : "";
+  failure_ = consequence ? std::make_exception_ptr(blaming(culprit, PeerError(message)))
+                         : std::make_exception_ptr(blaming(culprit, CommError(message)));
   const std::string reason =
       fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, cause);
   tell_failure(reason, consequence);

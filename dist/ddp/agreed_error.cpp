@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/dist/collectives/object_collectives.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -11,13 +13,10 @@ struct AgreedError : StateError {
 
 }  // namespace
 
-void stop_all_ranks(Communicator& communicator, const std::string& message) {
-  try {
-    communicator.barrier("stop").wait();
-  } catch (const CommError&) {
-    // A rank that is gone by now has read the metadata too.
-  }
-  throw AgreedError(message);
+void stop_all_ranks(Communicator& communicator, const std::string& message,
+                    const std::string& culprit) {
+  meet_before_error(communicator, "stop");
+  throw blaming(culprit, AgreedError(message));
 }
 
 std::optional<std::string> news_for_others() {

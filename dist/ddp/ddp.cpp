@@ -100,10 +100,10 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 // left.
 bool DistributedDataParallel::join() {
   if (buckets().all().empty()) return false;  // there is nothing to take part in
-  reducer_->settle();
+  reducer().settle();
   const bool more = !joined_ || !last_step().all_joined;
   joined_ = more;
-  reducer_->set_joined(more);
+  reducer().set_joined(more);
   return more;
 }
 
@@ -113,7 +113,7 @@ void DistributedDataParallel::save_on_rank0(const std::function<void()>& save, S
 }
 
 void DistributedDataParallel::average_parameters() {
-  reducer_->average_parameters();
+  reducer().average_parameters();
   averaged_buffers_->synchronize(0);
 }
 

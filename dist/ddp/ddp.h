@@ -101,13 +101,13 @@ class [[nodiscard]] DistributedDataParallel {
                                         DdpOptions options = {});
 
   /// A scope in which backwards only accumulate, whatever they ask for.
-  NoSync no_sync() { return NoSync(*reducer_); }
+  NoSync no_sync() { return NoSync(reducer()); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
   /// with nothing. A rank whose loss reaches no parameter must call it, with that loss's weight.
-  void synchronize(double weight = 0) { reducer_->synchronize(weight); }
+  void synchronize(double weight = 0) { reducer().synchronize(weight); }
 
   /// As the optimizer's, for all parameters: also those that are in no optimizer.
-  void zero_grad() { reducer_->zero_grad(); }
+  void zero_grad() { reducer().zero_grad(); }
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one
   /// more step with them, on no rows (or with synchronize()), and asks again. It also takes the
@@ -124,7 +124,7 @@ class [[nodiscard]] DistributedDataParallel {
   /// StateError on all ranks if something differs: the error names the first tensor and index, and
   /// what each rank has there. Every step compares fingerprints of the same; call this before what
   /// must not go wrong, such as replacing a checkpoint.
-  void check_replicas() { reducer_->check_replicas(); }
+  void check_replicas() { reducer().check_replicas(); }
 
   /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: replicas that differ do
   /// not replace a good checkpoint. If they do, or if `save` throws, every rank throws. The others
@@ -134,24 +134,32 @@ class [[nodiscard]] DistributedDataParallel {
   void save_on_rank0(const std::function<void()>& save, Seconds timeout = Seconds(3600));
 
   /// optim::Overlap calls these: see early_steps.h.
-  void overlap(EarlyStepper& stepper) { reducer_->overlap(stepper); }
-  void end_overlap(EarlyStepper& stepper) noexcept { reducer_->end_overlap(stepper); }
+  void overlap(EarlyStepper& stepper) { reducer().overlap(stepper); }
+  void end_overlap(EarlyStepper& stepper) noexcept {
+    if (reducer_) reducer_->end_overlap(stepper);
+  }
 
   /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
   /// it after the last step of training, so that its errors are thrown.
-  void settle() { reducer_->settle(); }
+  void settle() { reducer().settle(); }
 
   /// What the last synchronization came to; its verdict is the same on every rank.
-  const StepReport& last_step() const { return reducer_->last_step(); }
+  const StepReport& last_step() const { return reducer().last_step(); }
   /// Who computes how long, and who waits, since construction.
-  const StepStatistics& statistics() const { return reducer_->statistics(); }
+  const StepStatistics& statistics() const { return reducer().statistics(); }
 
   /// Store it in the checkpoint: a resumed run then has the same buckets from its first step.
   std::string bucket_layout() const { return to_text(buckets().layout()); }
 
-  const GradientBuckets& buckets() const { return reducer_->buckets(); }
+  const GradientBuckets& buckets() const { return reducer().buckets(); }
 
  private:
+  Reducer& reducer() const {
+    check<StateError>(reducer_ != nullptr,
+                      "[DistributedDataParallel] this one was moved from: use the other one");
+    return *reducer_;
+  }
+
   Communicator& communicator_;
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;

@@ -1,6 +1,8 @@
 // Second reading: what a reducer refuses, how it ends after an error, and steps on this rank's own
 // gradients.
 
+#include <algorithm>
+
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
@@ -71,16 +73,25 @@ bool Reducer::sums_are_finite() {
 
 void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
-  std::string problem = outcome.problem;
-  if (problem.empty() && outcome.replicas_differ) {
+  std::string problem = outcome.problem, culprit;
+  const auto& all = exchange_.all();
+  const auto as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
+  if (!std::ranges::all_of(all, as_first)) {  // on all ranks: they have read the same
+    const std::string options = replicas_.find_options_difference();
+    problem += options.empty() ? ". (The options are equal now.)" : ": " + options;
+    culprit = replicas_.culprit();
+  } else if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
+    culprit = replicas_.culprit();
   } else if (problem.empty()) {
     const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
     problem = fmt::format(
         "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
         parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(), outcome.bad_rank);
+    culprit = fmt::format("rank {} has a gradient that is infinite or NaN",
+                          communicator_.rank_in_job(outcome.bad_rank));
   }
-  stop_all_ranks(communicator_, "[backward] " + problem);
+  stop_all_ranks(communicator_, "[backward] " + problem, culprit);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
@@ -98,7 +109,7 @@ void Reducer::backward_failed() noexcept {
 void Reducer::synchronize(double weight) {
   check<UsageError>(is_weight(weight), "[synchronize] weight {}: it is 0 or from 1e-15 to 1e15",
                     weight);
-  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope");
+  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope: end that first");
   try {
     backward_begins({weight, 1, Contribution::Divisor::none, true});
     backward_ends();
@@ -146,7 +157,8 @@ void Reducer::check_replicas() {
   settle();
   const std::string found = replicas_.find_difference();
   if (!found.empty())
-    stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found);
+    stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found,
+                   replicas_.culprit());
 }
 
 }  // namespace lockstep::dist

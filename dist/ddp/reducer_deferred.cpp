@@ -28,9 +28,9 @@ bool Reducer::can_defer() const {
 void Reducer::commit_unread() {
   if (recording_)
     StepGraph::depends_on([this] {
-      if (replicas_.differ_before_replay())
-        stop_all_ranks(communicator_, "[step graph] " + difference_now());
-      return true;
+      if (!replicas_.differ_before_replay()) return true;
+      const std::string difference = difference_now();
+      stop_all_ranks(communicator_, "[step graph] " + difference, replicas_.culprit());
     });
   for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.work.wait();
   for (const Parameter& parameter : parameters())

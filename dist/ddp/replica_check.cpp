@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <random>
+#include <sstream>
+#include <tuple>
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/collectives/object_collectives.h"
@@ -43,6 +46,35 @@ std::string element_text(const Tensor& host, std::size_t i) {
 
 bool contains_line(const std::string& text, const std::string& line) {
   return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+/// Of lists of names, one for each rank: the names that some ranks lack, in words, and which ranks
+/// keep and lack the first of them; empty if the lists are equal as sets. A line that a list
+/// repeats is another name.
+std::pair<std::string, Said> find_lacked(const std::vector<std::string>& lists) {
+  std::map<std::string, std::vector<int>> ranks_with;
+  for (std::size_t r = 0; r < lists.size(); ++r) {
+    std::map<std::string, int> times;
+    std::istringstream lines(lists[r]);
+    for (std::string line; std::getline(lines, line);) {
+      const int time = ++times[line];
+      ranks_with[time == 1 ? line : fmt::format("{} ({})", line, time)].push_back(
+          static_cast<int>(r));
+    }
+  }
+  std::string text;
+  Said said;
+  std::size_t more = 0;
+  for (const auto& [name, having] : ranks_with) {
+    if (having.size() == lists.size()) continue;
+    std::vector<int> without;
+    for (int r = 0; index(r) < lists.size(); ++r)
+      if (std::ranges::count(having, r) == 0) without.push_back(r);
+    if (more++ > 0) continue;
+    said = {{"kept", having}, {"missing", without}};
+    text = fmt::format("{}: {}", name, describe(said));
+  }
+  return {more < 2 ? text : fmt::format("{}; {} more", text, more - 1), said};
 }
 
 std::string index_text(const Shape& shape, std::int64_t i) {
@@ -190,6 +222,11 @@ std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {
         for (const StateTensor& state : stepper->state_of(parameter))
           all.push_back({fmt::format("{} of {}", state.name, name), state.value, i, true});
   }
+  // The order depends on what there is, not on which optimizer has stepped first.
+  const auto order = [](const Compared& tensor) {
+    return std::tie(tensor.parameter, tensor.state, tensor.name);
+  };
+  std::ranges::stable_sort(all, {}, order);
   return all;
 }
 
@@ -201,17 +238,31 @@ std::string ReplicaCheck::find_difference() {
     names += tensor.name + "\n";
     fingerprints += fingerprint_of(tensor.value) + "\n";
   }
-  auto found = differences(gather_text(communicator_, names, "replicas"));
-  difference_known_ = !found.empty();
-  if (difference_known_) return "one keeps what another does not: " + describe(found[0].said);
-  found = differences(gather_text(communicator_, fingerprints, "replicas"));
+  const auto [lacked, by] = find_lacked(gather_text(communicator_, names, "replicas"));
+  difference_known_ = !lacked.empty();
+  if (difference_known_) {
+    culprit_ = in_minority(communicator_, by);
+    return "one keeps what another does not: " + lacked;
+  }
+  const auto found = differences(gather_text(communicator_, fingerprints, "replicas"));
   difference_known_ = !found.empty();
   if (!difference_known_) return "";
+  culprit_ = in_minority(communicator_, found[0].said);
   const Compared& first = all[found[0].line];
   std::string text = first.name + locate(communicator_, first.value);
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
     text += (k == 1 ? "; so do " : ", ") + all[found[k].line].name;
   return text + (found.size() > 4 ? fmt::format(" and {} more", found.size() - 4) : "");
+}
+
+std::string ReplicaCheck::find_options_difference() {
+  std::string text;
+  for (const auto& known : steppers_)
+    if (const auto stepper = known.lock()) text += stepper->options_text();
+  const auto found = differences(gather_text(communicator_, text, "options"));
+  if (found.empty()) return "";
+  culprit_ = in_minority(communicator_, found[0].said);
+  return describe(found[0].said);
 }
 
 void ReplicaCheck::forget_what_some_lack() {
@@ -243,24 +294,6 @@ void ReplicaCheck::average_state() {
     }
     state.value.copy_from(host);
   }
-}
-
-std::string describe(const Said& said) {
-  Said sorted = said;
-  std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
-  std::string text;
-  std::size_t ranks = 0;
-  for (const auto& [what, by] : sorted) {
-    text += fmt::format("{}{} on {} {}", text.empty() ? "" : ", ", what,
-                        by.size() == 1 ? "rank" : "ranks", fmt::join(by, ", "));
-    ranks += by.size();
-  }
-  if (2 * sorted.back().second.size() <= ranks) return text;
-  std::vector<int> wrong;
-  for (std::size_t k = 0; k + 1 < sorted.size(); ++k)
-    wrong.insert(wrong.end(), sorted[k].second.begin(), sorted[k].second.end());
-  std::ranges::sort(wrong);
-  return fmt::format("{}: {}", text, describe_ranks(wrong, "in the minority"));
 }
 
 }  // namespace lockstep::dist

@@ -71,6 +71,10 @@ class ReplicaCheck {
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
   /// does.
   std::string find_difference();
+  /// Collective: where the options of the optimizers that have stepped differ, and on which ranks;
+  /// empty if they are equal now.
+  std::string find_options_difference();
+  const std::string& culprit() const { return culprit_; }  ///< of that difference: Error::culprit
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
   /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. A momentum that some
@@ -103,16 +107,13 @@ class ReplicaCheck {
   int process_ = ::getpid();
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
-  std::vector<Tensor*> sum_of_;    // by parameter; empty if nothing is compared
-  std::vector<bool> stepped_;      // by parameter, since the last begin_step()
+  std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
+  std::vector<bool> stepped_;    // by parameter, since the last begin_step()
+  std::string culprit_;
   bool difference_known_ = false;  // all ranks know that replicas differ
   std::size_t next_ = 0;           // to be read, if it is not stepped on
   std::uint64_t replays_ = 0;
   std::vector<std::weak_ptr<Stepper>> steppers_;
 };
-
-/// "0.25 on rank 1, 0.5 on ranks 0, 2: rank 1 is in the minority". Without a majority it blames
-/// nobody.
-std::string describe(const std::vector<std::pair<std::string, std::vector<int>>>& said);
 
 }  // namespace lockstep::dist

@@ -87,7 +87,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   Progress take_turn(Call& call);
   bool progress(std::uint64_t sequence) override;
   void relax(unsigned round, bool late) override;
-  std::string awaited() const override;
+  CommError timed_out(Seconds limit) const override;
   void tell_failure(std::string_view reason, bool consequence) noexcept override;
 
   void start_comparing(const CallHeader& mine);

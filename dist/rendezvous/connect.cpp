@@ -35,11 +35,12 @@ std::string objection(const AcceptedPeer& peer, const std::vector<Connection>& s
 }
 
 /// Tells all ranks that wait. Throws `reason` unless they are accepted.
-void decide(std::vector<Connection>& sockets, Decision decision, std::string_view reason) {
+void decide(std::vector<Connection>& sockets, Decision decision, const std::string& reason,
+            const std::string& culprit = "") {
   for (Connection& socket : sockets)
     if (socket) send_admission(socket, decision, reason);
-  check<PeerError>(decision != Decision::peer_gone, "{}", reason);
-  check<CommError>(decision != Decision::refused, "{}", reason);
+  if (decision == Decision::peer_gone) throw blaming(culprit, PeerError(reason));
+  if (decision == Decision::refused) throw blaming(culprit, CommError(reason));
 }
 
 /// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
@@ -93,19 +94,24 @@ std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint&
       if (!socket) missing.push_back(rank);
       if (socket && has_closed(socket.get())) gone.push_back(rank);
     }
+    const auto names = [&](const std::vector<int>& ranks, std::string_view state) {
+      return describe_ranks(ranks, state, options.members);
+    };
+    const auto culprit = [&](const std::string& named) { return options.of_job ? named : ""; };
     if (!gone.empty()) {
       if (options.watch) options.watch(gone);  // it may have said why before it left
       decide(sockets, Decision::peer_gone,
-             fmt::format("[{}] {} before all {}s had joined", options.caller,
-                         describe_ranks(gone, "gone", options.members), options.members));
+             fmt::format("[{}] {} before all {}s had joined", options.caller, names(gone, "gone"),
+                         options.members),
+             culprit(names(gone, "gone")));
     }
     if (missing.empty()) break;
     if (options.watch) options.watch(missing);
     if (deadline.passed())
       decide(sockets, Decision::refused,
              fmt::format("[{}] after {:g} s at {} {} of a world of {}", options.caller,
-                         options.timeout.count(), where.text(),
-                         describe_ranks(missing, "missing", options.members), size));
+                         options.timeout.count(), where.text(), names(missing, "missing"), size),
+             culprit(names(missing, "missing")));
     take(acceptor.wait(std::min(Seconds(0.02), deadline.left())), sockets, options);
   }
   file.reset();  // before any rank can go on, and perhaps be killed

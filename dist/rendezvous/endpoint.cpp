@@ -154,9 +154,9 @@ Descriptor listen_on(const Endpoint& where, bool one_machine) {
     widen_to_all_addresses(*address);
     bound = bind_to_address();
   }
-  const bool listening = bound && ::listen(listener.get(), SOMAXCONN) == 0;
-  check<CommError>(listening, "[rendezvous] cannot listen on {}: {}", where.text(),
-                   system_message(errno));
+  const int problem = bound && ::listen(listener.get(), SOMAXCONN) == 0 ? 0 : errno;
+  check<CommError>(problem == 0, "[rendezvous] cannot listen on {}: {}", where.text(),
+                   system_message(problem));
   return listener;
 }
 

@@ -85,8 +85,11 @@ LaunchInfo read_ranks(const Getenv& get, const Names& names) {
   LaunchInfo launch;
   launch.rank = number(get, names.rank, present);
   launch.size = number(get, names.size, present);
-  launch.local_rank = number(get, names.local_rank, present);
-  launch.local_size = number(get, names.local_size, present);
+  // A world of 1 that somebody has set by hand needs no more.
+  if (launch.size != 1 || get(names.local_rank))
+    launch.local_rank = number(get, names.local_rank, present);
+  if (launch.size != 1 || get(names.local_size))
+    launch.local_size = number(get, names.local_size, present);
   launch.node = text_or(get, names.node, "");
   check_ranks(launch, names);
   return launch;
@@ -104,7 +107,7 @@ LaunchInfo from_torchrun(const Getenv& get) {
                              text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
   } else {
     launch.launcher = "environment";
-    check<UsageError>(get("MASTER_PORT") || get("LOCKSTEP_RENDEZVOUS"),
+    check<UsageError>(launch.size == 1 || get("MASTER_PORT") || get("LOCKSTEP_RENDEZVOUS"),
                       "[environment] RANK and WORLD_SIZE are set, but neither MASTER_PORT nor "
                       "LOCKSTEP_RENDEZVOUS is: the ranks would not know where to meet");
     launch.job =

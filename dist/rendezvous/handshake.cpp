@@ -13,6 +13,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "lockstep/core/system/file_kind.h"
+
 namespace lockstep::dist {
 
 static_assert(std::endian::native == std::endian::little, "messages travel as they lie in memory");
@@ -106,7 +108,9 @@ Token read_token(int descriptor) {
 }
 
 Token token_of_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const std::string why = why_unreadable(path);
+  check<UsageError>(why.empty(), "[token] cannot read the secret file '{}': {}", path, why);
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   check<UsageError>(static_cast<bool>(file), "[token] cannot read the secret file '{}': {}", path,
                     system_message(errno));
   struct stat status {};
@@ -115,8 +119,10 @@ Token token_of_file(const std::string& path) {
                     "[token] the secret file '{}' has mode {:o}: others can use it (chmod 600)",
                     path, status.st_mode & 0777);
   std::vector<std::byte> bytes(most_file + 1);
-  const ssize_t got = ::read(file.get(), bytes.data(), bytes.size());
-  const auto size = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  const ssize_t got = TEMP_FAILURE_RETRY(::read(file.get(), bytes.data(), bytes.size()));
+  check<UsageError>(got >= 0, "[token] cannot read the secret file '{}': {}", path,
+                    system_message(errno));
+  const auto size = static_cast<std::size_t>(got);
   check<UsageError>(size >= least_file && size <= most_file,
                     "[token] the secret file '{}' must have {} to {} bytes, got {}{}", path,
                     least_file, most_file, size == most_file + 1 ? "more than " : "",

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::dist {
 
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
@@ -11,6 +13,11 @@ std::string describe_ranks(const std::vector<int>& ranks, std::string_view state
   const bool one = ranks.size() == 1;
   return fmt::format("{}{} {} {} {}", who, one ? "" : "s", fmt::join(ranks, ", "),
                      one ? "is" : "are", state);
+}
+
+void throw_gone(int rank) {
+  const std::string gone = describe_ranks({rank}, "gone");
+  throw blaming(gone, PeerError(gone));
 }
 
 NodeMap node_map(const std::vector<std::string>& names) {

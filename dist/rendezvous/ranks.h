@@ -23,6 +23,9 @@ constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who = "rank");
 
+/// Throws PeerError "rank 2 is gone", which blames it.
+[[noreturn]] void throw_gone(int rank);
+
 /// The number that is the whole of `text`; nothing if it is anything else.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {

@@ -91,13 +91,14 @@ void Rendezvous::await_frames(std::string_view what) {
       (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.connection.get(), POLLIN, 0});
     }
+    const std::string lost = describe_ranks(gone, "gone", options_.members),
+                      late = describe_ranks(missing, "missing", options_.members);
     if (!gone.empty())
-      give_up<PeerError>("[rendezvous] {} in '{}'", describe_ranks(gone, "gone", options_.members),
-                         what);
+      give_up_blaming(lost, PeerError(fmt::format("[rendezvous] {} in '{}'", lost, what)));
     if (missing.empty()) return;
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
-      give_up<CommError>("[rendezvous] '{}': after {:g} s {}", what, options_.timeout.count(),
-                         describe_ranks(missing, "missing", options_.members));
+      give_up_blaming(late, CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
+                                                  options_.timeout.count(), late)));
     ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
@@ -239,6 +240,12 @@ std::vector<Connection> Rendezvous::take_connections() && {
   return connections;
 }
 
+template <class E>
+void Rendezvous::give_up_blaming(const std::string& culprit, const E& error) {
+  abort(error.what());
+  throw blaming(options_.of_job ? culprit : "", error);
+}
+
 template <class E, class... Args>
 void Rendezvous::give_up(fmt::format_string<Args...> reason, Args&&... args) {
   const E error(fmt::format(reason, std::forward<Args>(args)...));
@@ -265,9 +272,9 @@ std::string private_folder() {
   const char* base = std::getenv("XDG_RUNTIME_DIR");
   const std::string folder =
       fmt::format("{}/lockstep-{}", base && ::access(base, W_OK) == 0 ? base : "/tmp", geteuid());
-  const int made = ::mkdir(folder.c_str(), 0700);
-  check<CommError>(made == 0 || errno == EEXIST, "[rendezvous] cannot make {}: {}", folder,
-                   system_message(errno));
+  const int problem = ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
+  check<CommError>(problem == 0 || problem == EEXIST, "[rendezvous] cannot make {}: {}", folder,
+                   system_message(problem));
   struct stat status {};
   const bool ours = lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
                     status.st_uid == geteuid() && (status.st_mode & 077) == 0;

@@ -99,6 +99,8 @@ class Rendezvous {
   std::vector<std::string> gather_parts(std::string_view what, std::string_view mine);
   void pass_on_reason() noexcept;
   void leave() noexcept;
+  template <class E>
+  [[noreturn]] void give_up_blaming(const std::string& culprit, const E& error);
   template <class E, class... Args>
   [[noreturn]] void give_up(fmt::format_string<Args...> reason, Args&&... args);
 

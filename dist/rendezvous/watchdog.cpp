@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -42,7 +45,14 @@ Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   const std::shared_ptr<void> at_end(
       nullptr, [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    fail<CommError>(
+        "[world] cannot start the watchdog's thread (LOCKSTEP_WATCHDOG=0 does without): "
+        "{}",
+        error.what());
+  }
 }
 
 Watchdog::~Watchdog() {
@@ -84,11 +94,11 @@ void Watchdog::run() {
       continue;
     }
     if (since.look(std::chrono::steady_clock::now().time_since_epoch()) <= patience_) continue;
-    const std::string line = fmt::format(
-        "error: rank {} ends itself: its job has failed ({}), and for {:g} s it has made no call "
-        "that would have told it (LOCKSTEP_WATCHDOG=0 lets it go on)\n",
-        rank_, why, patience_.count());
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+    report_failure({.consequence = true,
+                    .message = fmt::format("rank {} ends itself: its job has failed ({}), and for "
+                                           "{:g} s it has made no call that would have told it "
+                                           "(LOCKSTEP_WATCHDOG=0 lets it go on)",
+                                           rank_, why, patience_.count())});
     ::_exit(1);
   }
 }

@@ -34,7 +34,9 @@ void PresenceBoard::throw_reason() const {
 
 void PresenceBoard::fail_without(int peer) const {
   check_aborted();  // it gave its reason before it left
-  fail<PeerError>("rank {} {}", peer, of(peer) == Presence::left ? "left" : "is gone");
+  if (of(peer) != Presence::left) throw_gone(peer);
+  const std::string left = fmt::format("rank {} left", peer);
+  throw blaming(left, PeerError(left + ": it ended its World, or exited, without this call"));
 }
 
 }  // namespace lockstep::dist

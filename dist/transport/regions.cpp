@@ -26,7 +26,8 @@ std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor) {
 
 std::shared_ptr<void> allocate_pages(std::size_t bytes) {
   std::shared_ptr<void> pages = map_pages(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  check<CommError>(pages != nullptr, "no memory for {} bytes: {}", bytes, std::strerror(errno));
+  check<CommError>(pages != nullptr, "[allocate] no memory for {} bytes: {}", bytes,
+                   std::strerror(errno));
   return pages;
 }
 
@@ -68,7 +69,7 @@ SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds t
       if (!is_gone(peer)) continue;
       self.relax(k);                             // throws its reason, if it gave one
       const std::vector<int> still = missing();  // it may have called, and left
-      check<PeerError>(std::ranges::count(still, peer) == 0, "rank {} is gone", peer);
+      if (std::ranges::count(still, peer) > 0) throw_gone(peer);
     }
     check<CommError>(waited.look(self.now()) < timeout,
                      "timed out after {:g} s: {} where {} bytes are to be allocated",

@@ -38,8 +38,8 @@ std::string WaitWatch::name(int rank_in_job) const {
   return fmt::format("rank {}{}", rank_in_job, members_.empty() ? "" : " of the world");
 }
 
-std::string WaitWatch::blame(int awaited, std::string_view position) const {
-  if (!board_) return fmt::format("waiting for rank {} ({})", awaited, position);
+WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) const {
+  if (!board_) return {fmt::format("waiting for rank {} ({})", awaited, position), ""};
   std::vector<int> chain{board_->rank(), in_job(awaited)};
   std::string waits = fmt::format("{} waits for {} ({})", name(chain[0]), name(chain[1]), position);
   bool circle = false;
@@ -52,11 +52,14 @@ std::string WaitWatch::blame(int awaited, std::string_view position) const {
   board_->tell(WaitNote::Kind::timed_out, circle ? chain[1] : chain.back(), "");
   const std::string here = members_.empty() ? "" : fmt::format(", {}", name(chain[1]));
   if (circle)
-    return fmt::format("waiting for rank {}{}: ranks wait for each other: {}", awaited, here,
-                       waits);
+    return {
+        fmt::format("waiting for rank {}{}: ranks wait for each other: {}", awaited, here, waits),
+        ""};
+  const std::string culprit = fmt::format("rank {} hangs", chain.back());
   if (chain.size() > 2)
-    return fmt::format("waiting for {}, which has not moved: {}", name(chain.back()), waits);
-  return fmt::format("waiting for rank {}{} ({})", awaited, here, position);
+    return {fmt::format("waiting for {}, which has not moved: {}", name(chain.back()), waits),
+            culprit};
+  return {fmt::format("waiting for rank {}{} ({})", awaited, here, position), culprit};
 }
 
 std::string WaitWatch::verdict() const {

@@ -29,6 +29,11 @@ class WaitWatch {
             std::vector<int> members = {});
 
   Seconds timeout() const { return timeout_; }
+  /// The number in the job of a rank of the communicator.
+  int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
+
+  /// Whether the communicator's ranks have the numbers of the job.
+  bool of_job() const { return members_.empty(); }
 
   /// Something moved: the wait begins anew, or has ended.
   void moved() {
@@ -49,10 +54,14 @@ class WaitWatch {
   /// `awaited`: a rank of the communicator. `call`: in what.
   void exchange(int awaited, std::string_view call);
 
-  /// For the message of a timeout, which the others are told too: who is to blame. "waiting for
-  /// rank 2, which has not moved: rank 0 waits for rank 3 (`position`), which waits for rank 2 in
-  /// all_reduce #5 'bucket 0'".
-  std::string blame(int awaited, std::string_view position) const;
+  struct Blame {
+    std::string text;  ///< "waiting for rank 2, which has not moved: rank 0 waits for rank 3
+                       ///< (`position`), which waits for rank 2 in all_reduce #5 'bucket 0'"
+    std::string
+        culprit;  ///< "rank 2 hangs"; empty if ranks wait for each other, or it is not known
+  };
+  /// For a timeout, of which the others are told too: who is to blame.
+  Blame blame(int awaited, std::string_view position) const;
   /// "rank 0 timed out, waiting for rank 2" if a rank has told so while this one waited for long;
   /// else empty.
   std::string verdict() const;
@@ -64,7 +73,6 @@ class WaitWatch {
   };
   /// The note of a rank that still repeats it, or has timed out; else null.
   const WaitNote* current(int rank) const;
-  int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
   std::string name(int rank_in_job) const;
 
   Seconds timeout_;

@@ -73,6 +73,7 @@ std::unique_ptr<Transport> ProcessFabric::make_transport() {
 /// Without the address. A rank without members is number 0 of 0.
 RendezvousOptions ProcessFabric::group_options(const std::vector<int>& members) {
   RendezvousOptions options;
+  options.of_job = false;
   options.timeout = rendezvous_->timeout();
   options.credentials = rendezvous_->credentials();
   // Depends on all ancestors, in their order: groups of groups are different jobs.

@@ -25,14 +25,15 @@ class Meeting {
   /// The transport of this rank in the `number`-th connection among all.
   std::unique_ptr<Transport> take(int number, int rank) {
     const std::lock_guard lock(mutex_);
-    Transports& transports = connections_[number];
-    if (transports.empty()) {
-      transports = threads_transports(size, {.join_timeout = options.communicator.timeout});
+    auto found = connections_.find(number);
+    if (found == connections_.end()) {  // added when it is whole: memory may be short
+      Transports made = threads_transports(size, {.join_timeout = options.communicator.timeout});
       for (std::size_t r = 0; r < left_.size(); ++r)
-        if (left_[r]) transports[r].reset();
-      if (!aborted_.empty()) transports[index(rank)]->abort(aborted_);
+        if (left_[r]) made[r].reset();
+      if (!aborted_.empty()) made[index(rank)]->abort(aborted_);
+      found = connections_.emplace(number, std::move(made)).first;
     }
-    return std::move(transports[index(rank)]);
+    return std::move(found->second[index(rank)]);
   }
 
   // Connections that a rank will not come to. The others must not wait for it there.

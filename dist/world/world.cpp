@@ -13,6 +13,7 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
 
@@ -106,22 +107,28 @@ std::vector<std::string> communicator_names() {
 
 World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
+  dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
   return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
                                 dist::ThreadRank{}));
 }
 
-int World::rank() const { return membership_->communicator->rank(); }
-int World::size() const { return membership_->communicator->size(); }
-int World::local_rank() const { return membership_->local_rank; }
-int World::local_size() const { return membership_->local_size; }
-dist::Communicator& World::communicator() const { return *membership_->communicator; }
-std::string_view World::transport() const { return membership_->fabric->transport(); }
+World::Membership& World::membership() const {
+  check<StateError>(membership_ != nullptr, "[world] this World was moved from: it has no ranks");
+  return *membership_;
+}
+
+int World::rank() const { return membership().communicator->rank(); }
+int World::size() const { return membership().communicator->size(); }
+int World::local_rank() const { return membership().local_rank; }
+int World::local_size() const { return membership().local_size; }
+dist::Communicator& World::communicator() const { return *membership().communicator; }
+std::string_view World::transport() const { return membership().fabric->transport(); }
 
 dist::Communicator& World::layer_communicator() const {
-  std::unique_ptr<dist::Communicator>& layers = membership_->layers;
+  std::unique_ptr<dist::Communicator>& layers = membership().layers;
   if (!layers) {
-    layers = membership_->fabric->connect();
+    layers = membership().fabric->connect();
     communicator().link_failure(*layers);
   }
   return *layers;
@@ -133,7 +140,7 @@ std::optional<World> World::split(int color) const {
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
-  std::shared_ptr<dist::Fabric> group = membership_->fabric->split(members);
+  std::shared_ptr<dist::Fabric> group = membership().fabric->split(members);
   if (!group) return {};
   return World(
       Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
@@ -142,16 +149,19 @@ std::optional<World> World::split(int color) const {
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
-    check<UsageError>(r >= 0 && r < size(), "[new_group] rank {} in a world of {}", r, size());
+    check<UsageError>(r >= 0 && r < size(), "[new_group] there is no rank {} in a world of {}", r,
+                      size());
     check<UsageError>(std::ranges::count(ranks, r) == 1, "[new_group] rank {} is listed {} times",
                       r, std::ranges::count(ranks, r));
-    text += fmt::format("rank {}\n", r);
+    text += fmt::format("member {}\n", r);
   }
   dist::check_same(communicator(), "new_group", text);
   return split(std::ranges::count(ranks, rank()) > 0 ? 0 : -1);
 }
 
-void World::abort(std::string_view reason) const noexcept { membership_->abort(reason); }
+void World::abort(std::string_view reason) const noexcept {
+  if (membership_) membership_->abort(reason);
+}
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
   check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");

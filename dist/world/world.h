@@ -38,11 +38,15 @@ std::vector<std::string> communicator_names();
 /// still work are not disturbed. But if it ends while an exception is being thrown, the other ranks
 /// fail instead of waiting for this one.
 ///
+/// Every call on a World that was moved from throws StateError.
+///
 /// Thread-safety: one World belongs to one rank and is used by one thread at a time.
 class World {
  public:
   /// Joins the world that the environment describes (dist/rendezvous/environment.h), which may also
   /// ask that the rank ends with its parent. A process that was started alone is a world of 1.
+  /// From now on an error that nobody catches ends the process with one line and an exit code
+  /// (report_uncaught_errors, dist/rendezvous/failure_record.h).
   /// Blocks until all ranks have joined. Throws UsageError for options or an environment that make
   /// no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
@@ -77,6 +81,9 @@ class World {
   friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
   struct Membership;
   explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
+
+  /// Throws StateError for a World that was moved from.
+  Membership& membership() const;
 
   std::shared_ptr<Membership> membership_;
 };

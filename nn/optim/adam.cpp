@@ -41,6 +41,16 @@ std::uint64_t Adam::options_digest() const {
   return digest.value();
 }
 
+std::string Adam::options_text() const {
+  const std::string_view name = decoupled_ ? "AdamW" : "Adam";
+  std::string text;
+  for (const auto& [parameters, o] : groups_)
+    text += fmt::format(
+        "{0}'s lr {1}\n{0}'s beta1 {2}\n{0}'s beta2 {3}\n{0}'s eps {4}\n{0}'s weight_decay {5}\n",
+        name, o.lr, o.beta1, o.beta2, o.eps, o.weight_decay);
+  return text;
+}
+
 void Adam::check_options() const {
   check_members("Adam", groups_, all());
   for (const auto& group : groups_) validate(group.options);

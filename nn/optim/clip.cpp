@@ -14,10 +14,10 @@ std::vector<Tensor> gradients_of(std::string_view operation,
   std::vector<Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
-    check<StateError>(
-        parameter.managed() == parameters[0].managed(),
-        "[{}] of '{}' and '{}' one is under a reducer and the other is not: clip them apart",
-        operation, parameters[0].name(), parameter.name());
+    check<StateError>(parameter.managed() == parameters[0].managed(),
+                      "[{}] of '{}' and '{}' one is under DistributedDataParallel and the other is "
+                      "not: clip them apart",
+                      operation, parameters[0].name(), parameter.name());
     check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
                       "[{}] an optimizer may have stepped on '{}' during backward "
                       "(optim::Overlap), before the norm of all gradients was known",

@@ -79,8 +79,8 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
     check<StateError>(
         !beside_managed || parameter.managed() || parameter.kept_local() ||
             parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is under no reducer, other parameters of this optimizer are: was "
-        "it made or replaced after DistributedDataParallel? (If it is meant to differ "
+        "[step] '{}' is not under DistributedDataParallel, other parameters of this optimizer are: "
+        "was it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
         parameter.name());
   }

@@ -112,6 +112,7 @@ class SGD : public Optimizer {
 
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
+  std::string options_text() const override;
   void forget(const Parameter& parameter) override;
 
  private:
@@ -145,6 +146,7 @@ class Adam : public Optimizer {
 
   std::vector<Group<Options>>& groups() { return groups_; }
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
+  std::string options_text() const override;
 
  protected:
   Adam(std::vector<Group<Options>> groups, bool decoupled);

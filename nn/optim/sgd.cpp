@@ -36,6 +36,16 @@ std::uint64_t SGD::options_digest() const {
   return digest.value();
 }
 
+std::string SGD::options_text() const {
+  std::string text;
+  for (const auto& [parameters, o] : groups_)
+    text += fmt::format(
+        "SGD's lr {}\nSGD's momentum {}\nSGD's dampening {}\nSGD's weight_decay {}\n"
+        "SGD's nesterov {}\n",
+        o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov);
+  return text;
+}
+
 void SGD::check_options() const {
   check_members("SGD", groups_, all());
   for (const auto& group : groups_) validate(group.options);

@@ -1,9 +1,10 @@
 #include "lockstep/samples/common/fixture.h"
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "lockstep/core/system/file_kind.h"
 
 namespace lockstep::samples {
 
@@ -12,9 +13,9 @@ Field::Field(std::shared_ptr<const Json> file, const Json* value, std::string pa
     : file_(std::move(file)), value_(value), path_(std::move(path)), name_(std::move(name)) {}
 
 Field Field::read(const std::string& path) {
+  const std::string why = why_unreadable(path);
+  check<DataError>(why.empty(), "fixture '{}' cannot be read: {}", path, why);
   std::ifstream stream(path);
-  check<DataError>(stream.good() && !std::filesystem::is_directory(path),
-                   "fixture '{}' cannot be read", path);
   const auto file = std::make_shared<const Json>(Json::parse(stream, nullptr, false));
   check<DataError>(!file->is_discarded(), "fixture '{}' is not JSON", path);
   return Field(file, file.get(), path, "");

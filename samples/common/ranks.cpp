@@ -1,10 +1,6 @@
 #include "lockstep/samples/common/ranks.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
-
-#include <cmath>
-#include <filesystem>
 
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/launch/launch.h"
@@ -23,9 +19,11 @@ void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
                  "shm, tcp or threads (shm; between machines tcp); between GPUs also ipc")
       ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
   app.add_option("--timeout", options.timeout,
-                 "Seconds without progress until a collective fails (60)");
+                 "Seconds without progress until a collective fails (60)")
+      ->check(cli::number());
   app.add_option("--grace", options.grace,
                  "Seconds that ranks have to end after SIGTERM before SIGKILL (2)")
+      ->check(cli::number())
       ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.add_option("--json", options.json, "Write a machine-readable summary");
 }
@@ -34,8 +32,9 @@ bool parse(CLI::App& app, const RunOptions& options, int argc, const char* const
   if (!cli::parse(app, argc, argv)) return false;
   check<UsageError>(!options.ranks || (*options.ranks > 0 && *options.ranks <= dist::max_ranks),
                     "--ranks must be in 1..{}, got {}", dist::max_ranks, options.ranks.value_or(0));
-  check<UsageError>(std::isfinite(options.timeout) && options.timeout > 0,
-                    "--timeout must be positive, got {}", options.timeout);
+  check<UsageError>(options.timeout > 0, "--timeout must be positive, got {}", options.timeout);
+  check<UsageError>(options.transport != "threads" || app.count("--grace") == 0,
+                    "--grace is for ranks that are processes, and --transport is threads");
   (void)options.device.choose(0);  // better now than in every rank
   return true;
 }
@@ -58,22 +57,6 @@ bool writes_results() {
   return !environment || environment->rank == 0;
 }
 
-void check_writable(std::string_view option, const std::string& path) {
-  if (path.empty()) return;
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status there = fs::status(path, error);
-  check<UsageError>(!fs::exists(there) || ::access(path.c_str(), W_OK) == 0,
-                    "{} '{}' is there and not writable", option, path);
-  check<UsageError>(!fs::is_directory(there), "{} '{}' is a folder", option, path);
-  if (fs::exists(there) && !fs::is_regular_file(there)) return;  // a pipe, which is not replaced
-  const fs::path parent = fs::weakly_canonical(fs::absolute(path)).parent_path();
-  check<UsageError>(fs::is_directory(parent), "{} '{}': there is no folder '{}'", option, path,
-                    parent.string());
-  check<UsageError>(::access(parent.c_str(), W_OK) == 0, "{} '{}': the folder is not writable",
-                    option, path);
-}
-
 int run_ranks(const RunOptions& options, int otherwise, int argc, const char* const* argv,
               const std::function<void(const World&)>& body) {
   const auto environment = dist::read_environment();
@@ -85,7 +68,7 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
                       "--transport threads in a world of processes that {} started",
                       environment->launcher);
   }
-  if (writes_results()) check_writable("--json", options.json);
+  if (writes_results()) cli::check_writable("--json", options.json);
   const int ranks = environment ? environment->size : options.ranks.value_or(otherwise);
   const JoinOptions join{.comm = options.comm,
                          .transport = options.transport.value_or(""),

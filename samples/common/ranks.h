@@ -45,8 +45,6 @@ void set_ranks(RunOptions& options, int ranks, std::string_view source);
 /// True in the process that starts the ranks and in rank 0, which writes the results: where it
 /// should be known before the work, not after it, that a file cannot be written.
 bool writes_results();
-/// Throws UsageError, in the name of the option, if the file cannot be written here.
-void check_writable(std::string_view option, const std::string& path);
 
 /// Runs `body` once per rank, in whichever way the options and the environment ask for, and returns
 /// the exit code. `otherwise` is the number of ranks if neither says one.

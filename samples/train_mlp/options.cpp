@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <filesystem>
 
 #include "lockstep/tools/cli.h"
@@ -14,12 +13,11 @@ using lockstep::check;
 using lockstep::UsageError;
 
 void check_positive(std::string_view name, double value) {
-  check<UsageError>(std::isfinite(value) && value > 0, "{} must be positive, got {}", name, value);
+  check<UsageError>(value > 0, "{} must be positive, got {}", name, value);
 }
 
 void check_not_negative(std::string_view name, const std::optional<double>& value) {
-  check<UsageError>(!value || (std::isfinite(*value) && *value >= 0),
-                    "{} must be 0 or more, got {}", name, value.value_or(0));
+  check<UsageError>(!value || *value >= 0, "{} must be 0 or more, got {}", name, value.value_or(0));
 }
 
 void validate(const Options& o) {
@@ -37,8 +35,8 @@ void validate(const Options& o) {
 // Where a path leads: its folder, which may have several names, and the file's name.
 bool same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
-  const fs::path first = fs::weakly_canonical(fs::absolute(a));
-  const fs::path second = fs::weakly_canonical(fs::absolute(b));
+  const fs::path first = fs::absolute(lockstep::follow_links(a).value_or(a));
+  const fs::path second = fs::absolute(lockstep::follow_links(b).value_or(b));
   std::error_code error;
   return first.filename() == second.filename() &&
          fs::equivalent(first.parent_path(), second.parent_path(), error);
@@ -48,10 +46,11 @@ bool same_file(const std::string& a, const std::string& b) {
 
 void check_checkpoint(const Options& o) {
   if (o.checkpoint.empty()) return;
-  lockstep::samples::check_writable("--checkpoint", o.checkpoint);
-  check<UsageError>(
-      !std::filesystem::exists(o.checkpoint) || std::filesystem::is_regular_file(o.checkpoint),
-      "--checkpoint '{}' is there and is no regular file", o.checkpoint);
+  lockstep::cli::check_writable("--checkpoint", o.checkpoint);
+  const lockstep::FileKind kind = lockstep::kind_of_file(o.checkpoint);
+  check<UsageError>(kind == lockstep::FileKind::none || kind == lockstep::FileKind::file,
+                    "--checkpoint '{}' is {}, not a regular file", o.checkpoint,
+                    lockstep::name_of(kind));
   check<UsageError>(o.json.empty() || !same_file(o.checkpoint, o.json),
                     "--checkpoint '{}' and --json '{}' are the same file", o.checkpoint, o.json);
 }
@@ -59,7 +58,7 @@ void check_checkpoint(const Options& o) {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   o.data = LOCKSTEP_SAMPLES_DATA "/digits";
-  const CLI::Validator whole = lockstep::cli::whole_number();
+  const CLI::Validator whole = lockstep::cli::whole_number(), number = lockstep::cli::number();
   CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
   std::string layers;
   app.add_option("--layers", layers,
@@ -68,9 +67,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
-  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)");
-  app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)");
-  app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)");
+  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)")->check(number);
+  app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)")->check(number);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)")->check(number);
   app.add_option("--seed", o.seed, "Seed of the weights and of the order of samples (0)")
       ->check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
@@ -78,7 +77,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--no-shuffle", no_shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
-  app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)");
+  app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)")
+      ->check(number);
   app.add_option(
          "--plan", o.plan,
          "Order of the buckets: registration, or ready, as the gradients of the first step became "

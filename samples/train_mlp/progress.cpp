@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/launch/report.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 
 namespace train_mlp {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* clear_line = "\r\x1b[K";
 
 // A terminal that went away, or a full disk, is no reason to end a training.
-void show(const std::string& text) { lockstep::launch::write_all(STDERR_FILENO, text); }
+void show(const std::string& text) { lockstep::dist::write_all(STDERR_FILENO, text); }
 
 }  // namespace
 

@@ -171,9 +171,10 @@ TEST_CASE("a parameter that was forgotten when the reducer was made is named, un
   const Observation observation = known.observe(reducer);
   {
     Tape tape;
-    CHECK_THROWS_WITH_AS(tape.backward(sum(known * stray)),
-                         doctest::Contains("'known', which is under a reducer, and 'stray'"),
-                         StateError);
+    CHECK_THROWS_WITH_AS(
+        tape.backward(sum(known * stray)),
+        doctest::Contains("'known', which is under DistributedDataParallel, and 'stray'"),
+        StateError);
   }
   stray.keep_local();
   Tape tape;

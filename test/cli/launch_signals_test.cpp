@@ -34,7 +34,7 @@ bool wait_until_stopped(const Process& job, bool stopped) {
       const State state = state_of(process);
       // A child that ended just before its parent was stopped stays a zombie until fg. A shell
       // whose child was stopped between vfork and exec waits for it, in D.
-      const bool counts = state.name != "guardian" && state.letter != 'Z';
+      const bool counts = state.name != "lockstep-guard" && state.letter != 'Z';
       const bool halts = state.letter == 'T' || (stopped && state.letter == 'D');
       all &= !counts || halts == stopped;
     }
@@ -72,6 +72,32 @@ TEST_CASE("launch: Ctrl-Z stops all ranks and their children, and fg lets them c
   CHECK(ended.code == 0);
   CHECK(count(ended.out, "done") == 3);
   CHECK(ended.err.empty());
+}
+
+TEST_CASE("launch: a stop does not use up the grace period") {
+  const TemporaryFolder folder;
+  const std::string flag = folder / "flag";
+  Process job(launched(2,
+                       "trap 'echo trapped; while [ ! -e " + flag +
+                           " ]; do sleep 0.01; done; echo saved; exit 0' TERM; echo ready; "
+                           "while :; do sleep 0.05; done",
+                       {"--grace", "3"}));
+  job.wait_for_output("ready", 2);
+  kill(job.id(), SIGTERM);
+  job.wait_for_output("trapped", 2);
+  kill(job.id(), SIGTSTP);
+  CHECK(wait_until_stopped(job, true));
+  ::sleep(4);  // longer than that
+  std::ofstream(flag) << "";
+  kill(job.id(), SIGCONT);
+  CHECK(count(job.wait().out, "saved") == 2);
+}
+
+TEST_CASE("launch: --verbose tells the process of each rank") {
+  const Ended ended = run(launched(3, "echo rank $RANK: process $$", {"--verbose"}));
+  CHECK(ended.code == 0);
+  for (const std::string& line : lines_of(ended.out)) CHECK(contains(ended.err, line + "\n"));
+  CHECK(count(ended.err, ": process ") == 4);  // and the launcher's
 }
 
 TEST_CASE("launch: ranks that succeed, but leave replicas that differ, fail the job") {

@@ -329,7 +329,7 @@ TEST_CASE("launch: a killed guardian does no harm") {
   for (pid_t process : job.family()) {
     std::string name;
     std::ifstream("/proc/" + std::to_string(process) + "/comm") >> name;
-    if (name == "guardian") guardians.push_back(process);
+    if (name == "lockstep-guard") guardians.push_back(process);
   }
   REQUIRE(guardians.size() == 1);
   kill(guardians[0], SIGKILL);

@@ -5,16 +5,20 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep;
@@ -102,6 +106,32 @@ TEST_CASE("run_main: output that cannot be written is a failure") {
   CHECK(outcome.err == "error: cannot write to stdout: No space left on device\n");
 }
 
+TEST_CASE("run_main: of output that was lost earlier no reason is made up") {
+  const Outcome outcome = run_child([] {
+    const int out = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    std::printf("result\n");
+    std::fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    errno = 0;
+    return 0;
+  });
+  CHECK(outcome.code == 1);
+  CHECK(outcome.err == "error: cannot write to stdout: a part of the output is lost\n");
+}
+
+TEST_CASE("run_main: a file beyond the limit of its size is an error, not a signal") {
+  const Outcome outcome = run_child([]() -> int {
+    const rlimit limit{10, 10};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const Descriptor file(memfd_create("file", MFD_CLOEXEC));
+    for (int k = 0; k < 2; ++k)
+      if (write(file.get(), "0123456789", 10) < 0) fail<DataError>("{}", std::strerror(errno));
+    return 0;
+  });
+  CHECK(outcome.code == 1);
+}
+
 TEST_CASE("run_main: an error that cannot be written still ends in its code") {
   const auto fail_without_stderr = []() -> int {
     const int full = open("/dev/full", O_WRONLY);
@@ -134,7 +164,7 @@ TEST_CASE("run_main: a program that has said itself why it fails") {
   CHECK(launched.code == 3);
   CHECK(launched.err.empty());
   CHECK(launched.records == "cause \n");
-  CHECK(launch::read_record("cause ")->message.empty());
+  CHECK(dist::read_record("cause ")->message.empty());
 
   const Outcome unheard = run_child([]() -> int {
     const int full = open("/dev/full", O_WRONLY);
@@ -153,6 +183,9 @@ TEST_CASE("run_main: under a launcher the message goes into its pipe") {
 
   const Outcome consequence = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
   CHECK(consequence.records == "consequence rank 1 is gone\n");
+  const auto blame = []() -> int { throw blaming("rank 1 hangs", CommError("timed out")); };
+  CHECK(run_child(blame, "pipe").records == "cause rank 1 hangs\ttimed out\n");
+  CHECK(run_child(blame).err == "error: rank 1 hangs: timed out\n");
   const Outcome own = run_child([]() -> int { fail<CommError>("timed out"); }, "pipe");
   CHECK(own.records == "cause timed out\n");
 }
@@ -167,15 +200,16 @@ TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone"
 
 TEST_CASE("records: there and back") {
   for (bool consequence : {false, true}) {
-    std::string line = launch::write_record({consequence, "cause echo: a\tb"});
+    std::string line = dist::write_record({consequence, "cause echo: a\tb"});
     REQUIRE(line.back() == '\n');
     line.pop_back();
-    const auto record = launch::read_record(line);
+    const auto record = dist::read_record(line);
     REQUIRE(record);
     CHECK(record->consequence == consequence);
     CHECK(record->message == "cause echo: a b");
+    CHECK(record->culprit.empty());
   }
-  CHECK(launch::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
+  CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
   for (const char* line : {"", "cause", "Cause x", "something else", "\x01"})
-    CHECK_FALSE(launch::read_record(line));
+    CHECK_FALSE(dist::read_record(line));
 }

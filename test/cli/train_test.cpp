@@ -285,7 +285,7 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--batch", "-5"}, 2, "-5");
   expect_error({"--batch", "99999999999999999999"}, 2, "99999999999999999999");
   expect_error({"--seed", "-1"}, 2, "-1");
-  expect_error({"--lr", "nan"}, 2, "--lr must be positive, got nan");
+  expect_error({"--lr", "nan"}, 2, "--lr: 'nan' is not a finite number");
   expect_error({"--lr", "inf"}, 2, "inf");
   expect_error({"--momentum", "-0.5"}, 2, "-0.5");
   expect_error({"--optimizer", "adam", "--momentum", "0.5"}, 2, "sgd");

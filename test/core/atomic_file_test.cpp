@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/file_kind.h"
 #include "support/temporary_folder.h"
 
 using namespace lockstep;
@@ -160,6 +163,25 @@ TEST_CASE("atomic file: a link to a file stays, and its target is replaced") {
   CHECK(contents_of(folder / "there/target") == "new");
 }
 
+TEST_CASE("atomic file: links that lead to no file yet stay, and their target is made") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder.path() / "there");
+  fs::create_symlink("there/target", folder / "one");
+  fs::create_symlink("one", folder / "two");
+  fs::create_symlink(folder / "two", folder / "there/three");  // absolute, and from another folder
+  write_file(folder / "there/three", "new");
+  for (const char* link : {"one", "two", "there/three"}) CHECK(fs::is_symlink(folder / link));
+  CHECK(fs::is_regular_file(fs::symlink_status(folder / "there/target")));
+  CHECK(contents_of(folder / "one") == "new");
+  for (const char* loop : {"a", "b"}) fs::create_symlink(*loop == 'a' ? "b" : "a", folder / loop);
+  CHECK_THROWS_WITH_AS(AtomicFile(folder / "a"),
+                       doctest::Contains("/a' is a link that leads back to itself"), DataError);
+  fs::create_symlink("nowhere/x", folder / "astray");
+  CHECK_THROWS_WITH_AS(write_file(folder / "astray", "x"),
+                       doctest::Contains("nowhere/x': No such file or directory"), DataError);
+  CHECK(fs::is_symlink(folder / "astray"));
+}
+
 TEST_CASE("atomic file: threads that write the same file do not disturb each other") {
   const TemporaryFolder folder;
   const std::string path = folder / "file";
@@ -219,13 +241,49 @@ TEST_CASE("atomic file: a text goes into a pipe that is there") {
   CHECK(fs::is_fifo(path));
 }
 
+TEST_CASE("atomic file: what nobody reads from does not block") {
+  const TemporaryFolder folder;
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(write_file(folder / "pipe", "x"),
+                       doctest::Contains("pipe': nobody reads from this pipe"), DataError);
+  CHECK_THROWS_WITH_AS(AtomicFile(folder / "pipe"),
+                       doctest::Contains("is a pipe, not a regular file"), DataError);
+}
+
+TEST_CASE("file kinds: what is there, and why it cannot be read, without blocking") {
+  const TemporaryFolder folder;
+  put(folder / "file", "text");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+  (folder / "socket").copy(name.sun_path, sizeof name.sun_path - 1);
+  REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&name), sizeof name) == 0);
+  ::close(socket);
+  const std::vector<std::pair<std::string, std::string>> there = {
+      {folder / "file", "a file"}, {folder / "pipe", "a pipe"}, {folder / "socket", "a socket"},
+      {folder.path(), "a folder"}, {"/dev/zero", "a device"},   {folder / "none", "nothing"}};
+  for (const auto& [path, kind] : there) {
+    CHECK(name_of(kind_of_file(path)) == kind);
+    fs::remove(folder / "link");
+    fs::create_symlink(path, folder / "link");
+    CHECK(name_of(kind_of_file(folder / "link")) == kind);
+    const std::string why = why_unreadable(path);
+    if (kind == "a file")
+      CHECK(why == "");
+    else if (kind == "nothing")
+      CHECK(why == "No such file or directory");
+    else
+      CHECK(why == "it is " + kind + ", not a regular file");
+  }
+}
+
 TEST_CASE("atomic file: what cannot be written is named") {
   const TemporaryFolder folder;
   CHECK_THROWS_WITH_AS(AtomicFile("/dev/null"),
-                       "[save] '/dev/null' is there and is no regular file", DataError);
+                       "[save] '/dev/null' is a device, not a regular file", DataError);
   CHECK_THROWS_WITH_AS(write_file("/dev/full", "x"),
                        "[save] cannot write '/dev/full': No space left on device", DataError);
-  CHECK_THROWS_WITH_AS(write_file(folder.path(), "x"), doctest::Contains("is no regular file"),
+  CHECK_THROWS_WITH_AS(write_file(folder.path(), "x"), doctest::Contains("is a folder, not a"),
                        DataError);
   CHECK_THROWS_WITH_AS(write_file("/nowhere/x", "x"),
                        "[save] cannot create '/nowhere/x': No such file or directory", DataError);

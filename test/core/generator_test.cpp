@@ -168,9 +168,10 @@ TEST_CASE("generator: arguments that make no sense") {
   CHECK_THROWS_AS(generator.normal(f, 0, NAN), UsageError);
   CHECK_THROWS_AS(generator.normal(i), DTypeError);
   CHECK_THROWS_AS(generator.randint(0, 9, f), DTypeError);
-  CHECK_THROWS_WITH_AS(generator.randint(4, 4, i), "[randint] no integer from 4 to below 4",
-                       UsageError);
-  CHECK_THROWS_WITH_AS(generator.randperm(-1), "[randperm] of -1 elements", UsageError);
+  CHECK_THROWS_WITH_AS(generator.randint(4, 4, i),
+                       "[randint] there is no integer from 4 to below 4", UsageError);
+  CHECK_THROWS_WITH_AS(generator.randperm(-1),
+                       "[randperm] the number of elements must be 0 or more, got -1", UsageError);
 }
 
 }  // namespace

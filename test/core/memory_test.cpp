@@ -109,7 +109,7 @@ TEST_CASE("memory: threads allocate and release each other's blocks") {
 TEST_CASE("storage: without memory there is nothing to ask for") {
   const Storage none;
   CHECK_FALSE(static_cast<bool>(none));
-  CHECK_THROWS_WITH_AS(none.data(), "[storage] without memory", StateError);
+  CHECK_THROWS_WITH_AS(none.data(), "[storage] an empty storage has no memory", StateError);
   CHECK_THROWS_AS(none.bytes(), StateError);
   CHECK_THROWS_AS(none.device(), StateError);
   CHECK_THROWS_AS(none.unique(), StateError);

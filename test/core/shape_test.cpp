@@ -48,7 +48,8 @@ TEST_CASE("shape: what is refused, by value") {
   CHECK_THROWS_AS((Shape{big, 1 << 28, 2}), ShapeError);
   CHECK_THROWS_AS((Shape{big, big, 2}), ShapeError);
   CHECK_THROWS_AS((Shape{big, big, big, big}), ShapeError);  // 2^124 is 0 modulo 2^64
-  CHECK_THROWS_WITH_AS((void)(Shape{4, 5})[2], "[shape] dimension 2 of (4, 5)", ShapeError);
+  CHECK_THROWS_WITH_AS((void)(Shape{4, 5})[2], "[shape] there is no dimension 2 in (4, 5)",
+                       ShapeError);
   CHECK_THROWS_AS((void)(Shape{4, 5})[-3], ShapeError);
   CHECK_THROWS_AS((void)Shape{}[0], ShapeError);
 }

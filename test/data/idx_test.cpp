@@ -1,6 +1,7 @@
 #include "lockstep/data/idx.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "data/files.h"
 #include "lockstep/core/memory.h"
@@ -73,7 +74,10 @@ TEST_CASE("idx: what is wrong is named") {
   const TemporaryFolder folder;
   const auto file = [&](const Bytes& bytes) { return write(folder, "file", bytes); };
   CHECK_MESSAGE_HAS(folder.path() / "absent", "absent: No such file");
-  CHECK_MESSAGE_HAS(folder.path(), "Is a directory");
+  CHECK_MESSAGE_HAS(folder.path(), "it is a folder, not a regular file");
+  CHECK_MESSAGE_HAS("/dev/zero", "it is a device, not a regular file");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK_MESSAGE_HAS(folder.path() / "pipe", "it is a pipe, not a regular file");
   CHECK_MESSAGE_HAS(file({}), "truncated: 0 of 4 bytes of the magic number");
   CHECK_MESSAGE_HAS(file({1, 0, 8, 1, 0, 0, 0, 0}), "begins with 0x01000801");
   CHECK_MESSAGE_HAS(file(idx_bytes(0x09, {1}, {0})), "i8 (0x09)");

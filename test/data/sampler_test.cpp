@@ -147,7 +147,7 @@ TEST_CASE("sampler: arguments that make no sense") {
                        "[sampler] batch size 0; at least 1 is needed", UsageError);
   CHECK_THROWS_AS(EpochPlan(5, {.batch = -3}, {0, 1}), UsageError);
   CHECK_THROWS_AS(EpochPlan(-1, {}, {0, 1}), UsageError);
-  CHECK_THROWS_WITH_AS(EpochPlan(5, {}, {2, 2}), "[sampler] rank 2 of 2", UsageError);
+  CHECK_THROWS_WITH_AS(EpochPlan(5, {}, {2, 2}), "[sampler] there is no rank 2 of 2", UsageError);
   CHECK_THROWS_AS(EpochPlan(5, {}, {-1, 2}), UsageError);
   CHECK_THROWS_AS(EpochPlan(5, {}, {0, 0}), UsageError);
   CHECK_THROWS_AS(EpochPlan(5, {.drop_last = true}, {0, 1}), UsageError);

@@ -43,7 +43,8 @@ std::vector<int> first_match(const std::string& text, const std::vector<std::reg
 /// Whom a launcher names: lockstep-run, or mpirun in its own words.
 std::vector<int> named_by_launcher(const std::string& err) {
   static const std::vector<std::regex> patterns = {
-      std::regex("rank ([0-9]+)( on node [0-9]+)? had ended before"),
+      std::regex("rank ([0-9]+)( on node [0-9]+)? ended with exit code 0 without the call"),
+      std::regex("error: ranks? ([0-9, ]+) (hangs|is gone|is missing|are missing|left):"),
       std::regex("error: rank ([0-9]+)( on node [0-9]+)? was killed by signal"),
       std::regex("process rank ([0-9]+) with PID [0-9]+ on node .* exited on signal"),
   };

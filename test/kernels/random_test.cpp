@@ -182,8 +182,10 @@ TEST_CASE("dropout of nothing keeps everything; NaN is not hidden") {
 TEST_CASE("random kernels refuse what does not fit") {
   const Tensor x = varied<float>({4}), mask = new_mask({4});
   const Tensor labels = Tensor::zeros({4}, DType::i64, test_device());
-  CHECK_THROWS_WITH_AS(uniform({}, x, 1, 0), "[uniform] bounds 1 and 0", UsageError);
-  CHECK_THROWS_WITH_AS(normal({}, x, 0, -1), "[normal] standard deviation -1 (with mean 0)",
+  CHECK_THROWS_WITH_AS(uniform({}, x, 1, 0), "[uniform] there are no numbers from 1 to 0",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(normal({}, x, 0, -1),
+                       "[normal] the standard deviation must be 0 or more, got -1 (mean 0)",
                        UsageError);
   CHECK_THROWS_WITH_AS(uniform({}, labels, 0, 1), "[uniform] takes f32 or f64, got i64",
                        DTypeError);

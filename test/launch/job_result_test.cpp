@@ -10,11 +10,14 @@
 #include <csignal>
 #include <thread>
 
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/launch/process.h"
-#include "lockstep/launch/report.h"
 #include "support/program.h"
 
 using namespace lockstep::launch;
+using lockstep::dist::FailureRecord;
+using lockstep::dist::read_record;
+using lockstep::dist::write_record;
 using lockstep::test::contains;
 
 namespace {
@@ -148,10 +151,47 @@ TEST_CASE("result: ranks that the launcher stopped are not to blame") {
 
 TEST_CASE("result: with consequences only, the rank that ended well before is named") {
   CHECK(judge_all({consequence(2), fine(1), fine(0)}).report ==
-        "error: rank 0 failed with exit code 1: rank x is gone\n"
-        "rank 2 had ended before, with exit code 0\n");
-  CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "had ended before"));
-  CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "had ended before"));
+        "error: rank 1, rank 2 ended with exit code 0 without the call that others wait in: "
+        "rank x is gone (reported by rank 0)\n");
+  CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "ended with"));
+  // It ends after those that notice it, but they know who it was.
+  RankOutcome knows = consequence(0);
+  knows.record->culprit = "rank 1 is gone";
+  CHECK(contains(
+      judge_all({knows, fine(1)}).report,
+      "error: rank 1 ended with exit code 0 without the call that others wait in: rank x"));
+  CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended with"));
+}
+
+TEST_CASE("result: whom an error blames comes first, and who has reported it last") {
+  const auto blaming = [](int order, const char* culprit) {
+    RankOutcome outcome = cause(order, 1, "[all_reduce] timed out");
+    outcome.record->culprit = culprit;
+    return outcome;
+  };
+  RankOutcome hung = killed(3, SIGKILL);
+  hung.stopped = true;
+  CHECK(judge_all({consequence(0), blaming(1, "rank 2 hangs"), hung}).report ==
+        "error: rank 2 hangs: [all_reduce] timed out (reported by rank 1)\n");
+  // All tell the same, itself too; and one that knows no culprit was first.
+  CHECK(judge_all({blaming(1, "rank 1 is wrong"), blaming(2, "rank 1 is wrong")}).report ==
+        "error: rank 1 is wrong: [all_reduce] timed out\n");
+  CHECK(judge_all({cause(0, 1, "x"), blaming(1, "ranks 2, 3 are missing"), fine(2)}).report ==
+        "error: ranks 2, 3 are missing: [all_reduce] timed out (reported by rank 1)\n");
+  // Whom it blames has failed by itself, and knows better; rank 1 is not rank 10.
+  CHECK(judge_all({blaming(0, "rank 1 failed"), cause(1, 7, "[save] disk full")}).report ==
+        "error: rank 1 failed with exit code 7: [save] disk full\n");
+  CHECK(judge_all({blaming(0, "rank 10 failed"), cause(1, 7, "[save] disk full")}).exit_code == 1);
+  CHECK(contains(judge_all({blaming(0, "rank 1 hangs"), killed(1, SIGSEGV)}).report,
+                 "error: rank 1 was killed by signal 11"));
+  JobPlan plan;  // on a node with others before it
+  plan.first_rank = 4, plan.node = 1, plan.nodes = 2;
+  const std::vector<RankOutcome> second{blaming(0, "rank 5 failed"), cause(1, 7, "full")};
+  CHECK(result_of(second, plan).report ==
+        "error: rank 5 on node 1 failed with exit code 7: full\n");
+  const std::vector<RankOutcome> first{blaming(0, "rank 1 hangs"), hung};
+  CHECK(result_of(first, plan).report ==
+        "error: rank 1 hangs: [all_reduce] timed out (reported by rank 4 on node 1)\n");
 }
 
 TEST_CASE("result: the end of stderr stands in for a record") {
@@ -167,13 +207,15 @@ TEST_CASE("result: a record of any length is written into the pipe as a whole, o
   for (const std::size_t length : {0, 100, PIPE_BUF - 100, PIPE_BUF, 3 * PIPE_BUF}) {
     CAPTURE(length);
     for (const bool consequence : {false, true}) {
-      const std::string line = write_record({consequence, std::string(length, 'x')});
+      const std::string line =
+          write_record({consequence, std::string(length, 'x'), std::string(length % 300, 'y')});
       CHECK(line.size() <= PIPE_BUF);  // pipe(7): more may be mixed with another rank's
       REQUIRE(line.ends_with('\n'));
       const auto record = read_record(std::string_view(line).substr(0, line.size() - 1));
       REQUIRE(record);
       CHECK(record->consequence == consequence);
-      CHECK(record->message.size() >= std::min<std::size_t>(length, PIPE_BUF - 100));
+      CHECK(record->message.size() >= std::min<std::size_t>(length, PIPE_BUF - 300));
+      CHECK(record->culprit == std::string(std::min<std::size_t>(length % 300, 200), 'y'));
     }
   }
 }
@@ -219,7 +261,7 @@ TEST_CASE("output: a full pipe that does not block loses nothing") {
     for (ssize_t n; (n = read(ends.read_end.get(), buffer, sizeof buffer)) > 0;)
       got.append(buffer, static_cast<std::size_t>(n));
   });
-  write_all(ends.write_end.get(), text);
+  lockstep::dist::write_all(ends.write_end.get(), text);
   ends.write_end.close();
   reader.join();
   CHECK((got == text));

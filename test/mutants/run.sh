@@ -2,7 +2,7 @@
 # Plants the slips of the tables beside this script, one at a time, and demands that the test that
 # an entry names notices it. ./lockstep mutants calls it with a build folder that is up to date:
 #
-#     run.sh BUILD [--pick N] [--seed TEXT] [NAME or PATTERN...]
+#     run.sh BUILD [--list] [--pick N] [--seed TEXT] [NAME or PATTERN...]
 #
 # No changed file touches the source tree or the build's own objects. For each slip a folder of its
 # own gets the changed source, an object of it, and the test program linked with that object before
@@ -126,13 +126,14 @@ try() {
 
 # --- All of them ----------------------------------------------------------------------------------
 
-build=$1 pick='' seed='' chosen=()
+build=$1 list='' pick='' seed='' chosen=()
 shift
 while (( $# )); do
   case $1 in
     --pick) pick=${2-}; shift; [[ $pick =~ ^[0-9]+$ ]] || misuse "--pick takes a number" ;;
     --seed) seed=${2-}; shift; [[ -n $seed ]] || misuse "--seed takes a text" ;;
-    -*) misuse "mutants takes --pick, --seed and names, not '$1'" ;;
+    --list) list=yes ;;
+    -*) misuse "mutants takes --list, --pick, --seed and names, not '$1'" ;;
     *) chosen+=("$1") ;;
   esac
   shift
@@ -152,6 +153,13 @@ if [[ -n $pick ]]; then  # a function of the seed and the names
   done | sort | head -n "$pick" | sed 's/.* //')
 fi
 
+if [[ -n $list ]]; then
+  for name in "${wanted[@]}"; do
+    echo "$name  ${file[$name]}  ${case[$name]+${test[$name]}: ${case[$name]}}${equivalent[$name]-}"
+  done
+  exit
+fi
+
 scratch=$build/mutants
 mkdir -p "$scratch"
 ninja -C "$build" -t commands all >"$scratch/commands" || exit 1
@@ -162,6 +170,7 @@ for name in "${wanted[@]}"; do
 done
 wait
 count() { grep -cE "^[^ ]+ $1" "$scratch/verdicts"; }
-echo "${#wanted[@]} mutants: $(count caught) caught, $(count equivalent) equivalent," \
+(( ${#wanted[@]} == 1 )) && noun=mutant || noun=mutants
+echo "${#wanted[@]} $noun: $(count caught) caught, $(count equivalent) equivalent," \
   "$(count SURVIVED) survived$( (( $(count stale) == 0 )) || echo ", $(count stale) stale")"
 (( $(count caught) + $(count equivalent) == ${#wanted[@]} ))

@@ -44,7 +44,7 @@ TEST_CASE("trap 3: a model that is moved after construction is refused by name")
     });
   };
   const Device elsewhere{Device::Kind::sim, 0};
-  const std::string refused = "'first.weight' is under a reducer";
+  const std::string refused = "'first.weight' is under DistributedDataParallel";
   check_all_say(after_construction([&](Net& model) { model.to(elsewhere); }), {refused});
   check_all_say(after_construction([&](Net& model) { model.first.weight.move_to(elsewhere); }),
                 {refused});
@@ -62,7 +62,7 @@ TEST_CASE("trap 3: a parameter that was replaced or added after construction is 
     Tape tape;
     tape.backward(loss_of(model, 0, 2));
   });
-  check_all_say(replaced, {"'new bias', which is under none", "keep_local()"});
+  check_all_say(replaced, {"'new bias', which is not", "keep_local()"});
 
   const auto added = messages_on_threads(2, [](World& world) {
     Net model;
@@ -71,7 +71,7 @@ TEST_CASE("trap 3: a parameter that was replaced or added after construction is 
     Tape tape;
     tape.backward(loss_of(model, 0, 2) * temperature);
   });
-  check_all_say(added, {"'temperature', which is under none"});
+  check_all_say(added, {"'temperature', which is not"});
 }
 
 namespace {

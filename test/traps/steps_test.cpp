@@ -43,7 +43,8 @@ TEST_CASE("trap: two optimizers under one DDP, of which either has other options
                                 second.step();
                               }
                             }),
-        {"ranks 0 and 2 did not take the same optimizer steps"});
+        {"ranks 0 and 2 did not take the same optimizer steps",
+         "SGD's lr 0.2 on rank 2, SGD's lr 0.1 on ranks 0, 1"});
   }
 }
 

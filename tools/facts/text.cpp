@@ -4,12 +4,14 @@
 #include <iterator>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/file_kind.h"
 
 namespace lockstep::facts {
 
 std::string read_file(const std::filesystem::path& path) {
+  const std::string why = why_unreadable(path);
+  check<DataError>(why.empty(), "[kernel facts] cannot read {}: {}", path.string(), why);
   std::ifstream file(path, std::ios::binary);
-  check<DataError>(file.good(), "[kernel facts] cannot read {}", path.string());
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -29,6 +29,7 @@ std::vector<Connection> connect_all(Rendezvous& rendezvous) {
                          .timeout = rendezvous.timeout(),
                          .purpose = Purpose::mesh,
                          .caller = "tcp",
+                         .of_job = false,  // they may be those of a group
                          .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
   Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);
@@ -55,7 +56,7 @@ void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
   const std::vector<int> gone = rendezvous.gone();
   if (const std::string reason = rendezvous.aborted(); !reason.empty()) throw PeerError(reason);
   for (const int rank : gone)
-    check<PeerError>(std::ranges::count(ranks, rank) == 0, "rank {} is gone", rank);
+    if (std::ranges::count(ranks, rank) > 0) throw_gone(rank);
 }
 
 std::vector<Connection> connect_mesh(Rendezvous& rendezvous) {

@@ -3,8 +3,10 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 
 #include "support/expect.h"
+#include "support/text.h"
 #include "support/worlds.h"
 
 using namespace lockstep;
@@ -16,6 +18,14 @@ namespace {
 /// Of another length on every rank; empty on one.
 std::string text_of(int rank) {
   return std::string(static_cast<std::size_t>(5 * rank % 7), 'a') + (rank % 7 ? "x" : "");
+}
+
+/// "rank 1", "ranks 0, 2": those for which it holds.
+std::string ranks_where(int size, const std::function<bool(int)>& holds) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    if (holds(rank)) ranks.push_back(rank);
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
 /// What each rank throws. As a World does, a rank that throws tells the others that it has ended.
@@ -47,34 +57,48 @@ TEST_CASE("gather_text: every rank gets the text of every other, of any length")
     });
 }
 
-TEST_CASE("check_same: the first rank that differs from rank 0, and the first line, for all") {
+TEST_CASE("check_same: what each rank has at the first line that differs, for all ranks") {
   struct Case {
-    std::string other, says;
+    std::string other, ours, theirs;
   };
   const std::vector<Case> cases = {
-      {"a\nb\nd\n", "at item 2: c on rank 0, d on rank {}"},
-      {"x\nb\nc\n", "at item 0: a on rank 0, x on rank {}"},
-      {"a\nb\n", "at item 2: c on rank 0, nothing on rank {}"},
-      {"a\nb\nc\nd\n", "at item 3: nothing on rank 0, d on rank {}"},
-      {"", "at item 0: a on rank 0, nothing on rank {}"},
+      {"a\nb\nd\n", "c", "d"},          {"x\nb\nc\n", "a", "x"}, {"a\nb\n", "c", "nothing"},
+      {"a\nb\nc\nd\n", "nothing", "d"}, {"", "a", "nothing"},
   };
   for (const int size : {2, 3, 4, 7})
     for (int odd = 1; odd < size; ++odd)
       for (const Case& c : cases) {
         CAPTURE(size);
         for (const int last : {odd, size - 1}) {
+          const auto differs = [&](int rank) { return rank >= odd && rank <= last; };
           const auto messages = messages_simulated({.size = size}, [&](HostCommunicator& comm) {
-            const bool differs = comm.rank() >= odd && comm.rank() <= last;
-            check_same(comm, "what", differs ? c.other : "a\nb\nc\n");
+            check_same(comm, "what", differs(comm.rank()) ? c.other : "a\nb\nc\n");
           });
-          check_all_say(messages, {fmt::format("[what] rank {} differs from rank 0 ", odd),
-                                   fmt::format(fmt::runtime(c.says), odd)});
+          const std::string theirs = ranks_where(size, differs),
+                            ours = ranks_where(size, [&](int rank) { return !differs(rank); });
+          check_all_say(messages,
+                        {"[what] the ranks differ: ", fmt::format("{} on {}", c.ours, ours),
+                         fmt::format("{} on {}", c.theirs, theirs)});
+          const int others = last - odd + 1;
+          const std::string& fewer = others < size - others ? theirs : ours;
+          for (const std::string& message : messages)
+            CHECK(contains(message, ": " + fewer) == (2 * others != size));
         }
       }
   check_all_well(messages_simulated({.size = 3}, [](HostCommunicator& comm) {
     check_same(comm, "what", "a\nb\n");
     check_same(comm, "what", "");
   }));
+}
+
+TEST_CASE("differences: who is in the minority, and nobody without a majority") {
+  CHECK(describe(Said{{"a", {0, 3}}, {"b", {1}}}) ==
+        "b on rank 1, a on ranks 0, 3: rank 1 is in the minority");
+  CHECK(describe(Said{{"a", {4}}, {"b", {0, 2, 3}}, {"c", {1}}}) ==
+        "a on rank 4, c on rank 1, b on ranks 0, 2, 3: ranks 1, 4 are in the minority");
+  CHECK(describe(Said{{"a", {0}}, {"b", {1}}}) == "a on rank 0, b on rank 1");
+  CHECK(describe(Said{{"a", {0, 1}}, {"b", {2}}, {"c", {3}}}) ==
+        "b on rank 2, c on rank 3, a on ranks 0, 1");
 }
 
 TEST_CASE("on_rank0: rank 0 throws what its task threw, the others say what it was") {
@@ -89,7 +113,7 @@ TEST_CASE("on_rank0: rank 0 throws what its task threw, the others say what it w
       if (communicator.rank() == 0)
         expect_error<DataError>("[save] the disk is full", fails);
       else
-        expect_error<StateError>("[on_rank0] rank 0 failed: [save] the disk is full", fails);
+        expect_error<PeerError>("[on_rank0] rank 0 failed: [save] the disk is full", fails);
       int runs = 0;
       on_rank0(communicator, [&] { ++runs; });
       expect(runs == (communicator.rank() == 0), "{} runs", runs);
@@ -130,6 +154,6 @@ TEST_CASE("object collectives: all name the rank whose fault it is, in any order
           const int last = communicator.size() - 1;
           check_same(communicator, "lists", communicator.rank() == last ? "a" : "b");
         });
-        check_all_say(of_check, {fmt::format("rank {} differs from rank 0", size - 1)});
+        check_all_say(of_check, {fmt::format("a on rank {}", size - 1)});
       }
 }

@@ -37,6 +37,29 @@ TEST_CASE("rank 0's parameters and buffers start every replica") {
     });
 }
 
+TEST_CASE("a parameter is under one DistributedDataParallel at a time, and the error says so") {
+  run_threads(2, {}, [](World& world) {
+    const Parameter w = parameter("w", {3}, 1), v = parameter("v", {3}, 1);
+    const auto refused = [&](const std::vector<Parameter>& parameters) -> std::string {
+      try {
+        const dist::DistributedDataParallel ddp(parameters, {}, world);
+      } catch (const StateError& error) {
+        return error.what();
+      }
+      return "";
+    };
+    {
+      const dist::DistributedDataParallel first({w}, {}, world);
+      check<Error>(refused({v, w}).starts_with(
+                       "[DistributedDataParallel] parameter 'w' is under another one already"),
+                   "another one");
+    }
+    check<Error>(refused({v, v}) == "[DistributedDataParallel] parameter 'v' is given twice",
+                 "twice");
+    check<Error>(refused({v, w}).empty(), "the first one has ended");
+  });
+}
+
 TEST_CASE("models that differ: processes say so too, though the first to know ends at once") {
   for (const char* transport : {"shm", "tcp"})
     for (int round = 0; round < 5; ++round) {
@@ -99,6 +122,9 @@ TEST_CASE("ranks that step differently are told by the next backward, on every r
     for (const std::string& text : texts) {
       INFO(text);
       CHECK(text.find("ranks 0 and 2 did not take the same optimizer steps") != std::string::npos);
+      const std::string name = adam ? "Adam" : "SGD";
+      CHECK(text.ends_with(fmt::format(
+          "{0}'s lr 0.1 on rank 2, {0}'s lr 0.2 on ranks 0, 1: rank 2 is in the minority", name)));
     }
   }
 }

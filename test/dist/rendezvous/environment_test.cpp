@@ -69,6 +69,25 @@ TEST_CASE("environment: started alone") {
   CHECK_FALSE(read({{"HOME", "/root"}, {"MASTER_ADDR", "x"}, {"LOCAL_RANK", "0"}}).has_value());
 }
 
+TEST_CASE("environment: a world of 1 set by hand needs no port, no address, no local rank") {
+  for (const Variables& more :
+       {Variables{}, Variables{{"LOCAL_RANK", "0"}}, Variables{{"LOCAL_WORLD_SIZE", "1"}},
+        Variables{{"MASTER_ADDR", "node7"}}, Variables{{"MASTER_PORT", "29500"}}}) {
+    const LaunchInfo launch = read(with({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, more)).value();
+    CHECK(launch.rank == 0);
+    CHECK(launch.size == 1);
+    CHECK(launch.local_rank == 0);
+    CHECK(launch.local_size == 1);
+    CHECK(launch.rendezvous == "");
+  }
+  const Variables two{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  CHECK(error_of(two).find("LOCAL_RANK is not set") != std::string::npos);
+  CHECK(error_of({{"RANK", "1"}, {"WORLD_SIZE", "1"}}) ==
+        "[environment] RANK=1 must be less than WORLD_SIZE=1");
+  CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "2"}}) ==
+        "[environment] LOCAL_RANK=2 must be less than LOCAL_WORLD_SIZE=1");
+}
+
 TEST_CASE("environment: torchrun") {
   const LaunchInfo launch = read(torchrun).value();
   CHECK(launch.rank == 3);
@@ -184,7 +203,7 @@ TEST_CASE("environment: the innermost launcher wins") {
 
 TEST_CASE("environment: by hand") {
   const Variables hand{
-      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}};
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
   CHECK(contains(error_of(hand), "MASTER_PORT"));
   const LaunchInfo launch = read(with(hand, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "5"}})).value();
   CHECK(launch.launcher == "environment");

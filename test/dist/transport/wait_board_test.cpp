@@ -103,7 +103,8 @@ TEST_CASE("wait board: of a rank that was stopped while it wrote nothing is read
 }
 
 /// Rank 0 of 3 waits for rank 1 for 8 s, while the others' notes are as `tell` makes them every
-/// second; whom it blames. The 8 s are those of the communicator, or of this wait.
+/// second; whom it blames, in words [and as the culprit]. The 8 s are those of the communicator, or
+/// of this wait.
 using Tell = std::function<void(int second, WaitBoard& one, WaitBoard& two)>;
 std::string blame_of(const Tell& tell, Seconds timeout) {
   const auto boards = threads_wait_boards(3);
@@ -113,7 +114,8 @@ std::string blame_of(const Tell& tell, Seconds timeout) {
     watch.look(Seconds(100 + second), Seconds(8));
     if (watch.due()) watch.exchange(1, "all_reduce #3 'a'");
   }
-  return watch.blame(1, "step 1 of 2");
+  const auto [text, culprit] = watch.blame(1, "step 1 of 2");
+  return text + " [" + culprit + "]";
 }
 std::string blame_of(const Tell& tell) {
   const std::string usual = blame_of(tell, Seconds(8));
@@ -123,21 +125,22 @@ std::string blame_of(const Tell& tell) {
 
 TEST_CASE("wait watch: only notes that are repeated lead on") {
   const auto waits = WaitNote::Kind::waits;
-  CHECK(blame_of([](int, WaitBoard&, WaitBoard&) {}) == "waiting for rank 1 (step 1 of 2)");
+  CHECK(blame_of([](int, WaitBoard&, WaitBoard&) {}) ==
+        "waiting for rank 1 (step 1 of 2) [rank 1 hangs]");
   CHECK(blame_of([&](int, WaitBoard& one, WaitBoard&) { one.tell(waits, 2, "barrier #3 'b'"); }) ==
         "waiting for rank 2, which has not moved: rank 0 waits for rank 1 (step 1 of 2), which "
-        "waits for rank 2 in barrier #3 'b'");
+        "waits for rank 2 in barrier #3 'b' [rank 2 hangs]");
   // Rank 1 was stopped after 4 s, while it waited.
   CHECK(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
           if (second <= 4) one.tell(waits, 2, "barrier #3 'b'");
-        }) == "waiting for rank 1 (step 1 of 2)");
+        }) == "waiting for rank 1 (step 1 of 2) [rank 1 hangs]");
   // Rank 1 had what it waited for after 7 s.
   CHECK(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
           if (second < 7)
             one.tell(waits, 2, "barrier #3 'b'");
           else
             one.withdraw();
-        }) == "waiting for rank 1 (step 1 of 2)");
+        }) == "waiting for rank 1 (step 1 of 2) [rank 1 hangs]");
   CHECK(test::contains(blame_of([&](int, WaitBoard& one, WaitBoard& two) {
                          one.tell(waits, 2, "barrier #3 'b'");
                          two.tell(waits, 1, "barrier #4 'c'");
@@ -149,6 +152,7 @@ TEST_CASE("wait watch: only notes that are repeated lead on") {
   });
   CHECK(test::contains(through_itself, "waiting for rank 1: ranks wait for each other: rank 0 "));
   CHECK(!test::contains(through_itself, "has not moved"));
+  CHECK(through_itself.ends_with(" []"));
   // A rank that has timed out says no more, but it has said whom it found.
   CHECK(test::contains(blame_of([&](int second, WaitBoard& one, WaitBoard&) {
                          if (second == 4) one.tell(WaitNote::Kind::timed_out, 2, "");
@@ -156,7 +160,7 @@ TEST_CASE("wait watch: only notes that are repeated lead on") {
                        "waiting for rank 2, which has not moved"));
   // What a faulty rank says is not followed out of the world.
   CHECK(blame_of([&](int, WaitBoard& one, WaitBoard&) { one.tell(waits, 3, "?"); }) ==
-        "waiting for rank 1 (step 1 of 2)");
+        "waiting for rank 1 (step 1 of 2) [rank 1 hangs]");
 }
 
 TEST_CASE("wait watch: time in which the process did not run does not count") {

@@ -116,14 +116,14 @@ TEST_CASE("groups: ranks that ask for different ones are told so") {
             (void)world.new_group(world.rank() == 2 ? std::vector{0, 2} : std::vector{0, 1});
           }),
       doctest::Contains(
-          "[new_group] rank 2 differs from rank 0 at item 1: rank 1 on rank 0, rank 2 "
-          "on rank 2"),
+          "[new_group] the ranks differ: member 2 on rank 2, member 1 on ranks 0, 1: rank 2 is in "
+          "the minority"),
       StateError);
   CHECK_THROWS_WITH_AS(run_threads(2, {},
                                    [](World& world) {
                                      (void)world.new_group({0, 2});
                                    }),
-                       "[new_group] rank 2 in a world of 2", UsageError);
+                       "[new_group] there is no rank 2 in a world of 2", UsageError);
 }
 
 TEST_CASE("groups: data parallelism within each of two groups") {

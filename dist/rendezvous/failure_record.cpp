@@ -1,0 +1,140 @@
+#include "lockstep/dist/rendezvous/failure_record.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr std::string_view cause_word = "cause ", consequence_word = "consequence ";
+constexpr char separator = '\t';  // no text of one line has it
+constexpr std::size_t longest_culprit = 200, longest_message = PIPE_BUF - 64 - longest_culprit;
+
+// One line of printable text: a message may quote a file name with anything in it.
+std::string one_line(std::string_view text, std::size_t longest = longest_message) {
+  std::string line(text.substr(0, longest));
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  return line;
+}
+
+// What was printed before the error comes before it, unless another thread is writing.
+void flush_stdout() {
+  if (ftrylockfile(stdout) != 0) return;
+  std::fflush(stdout);
+  funlockfile(stdout);
+}
+
+std::atomic<pid_t> rank_process{0};  // the last that report_uncaught_errors() was called in
+std::terminate_handler handler_before = nullptr;
+
+// libstdc++'s own handler prints and aborts. Whatever else was set is the program's.
+bool programs_own(std::terminate_handler handler) {
+  return handler && handler != __gnu_cxx::__verbose_terminate_handler;
+}
+
+Failure uncaught_failure() {
+  if (!std::current_exception())
+    return {{.message = "std::terminate without an exception: was a std::thread destroyed that had "
+                        "not been joined?"}};
+  try {
+    throw;
+  } catch (...) {
+    return current_failure();
+  }
+}
+
+[[noreturn]] void terminate_rank() noexcept {
+  if (::getpid() != rank_process) {
+    handler_before ? handler_before() : std::abort();
+    std::abort();
+  }
+  static std::atomic<bool> first{true};
+  if (!first.exchange(false))
+    for (;;) ::pause();  // another thread is ending the process
+  const Failure failure = uncaught_failure();
+  flush_stdout();
+  report_failure(failure.record);
+  if (programs_own(handler_before)) handler_before();
+  ::_exit(failure.exit_code);
+}
+
+}  // namespace
+
+std::string write_record(const FailureRecord& record) {
+  std::string line(record.consequence ? consequence_word : cause_word);
+  if (!record.culprit.empty()) line += one_line(record.culprit, longest_culprit) + separator;
+  return line + one_line(record.message) + '\n';
+}
+
+std::optional<FailureRecord> read_record(std::string_view line) {
+  for (std::string_view word : {cause_word, consequence_word}) {
+    if (!line.starts_with(word)) continue;
+    FailureRecord record{.consequence = word == consequence_word};
+    line.remove_prefix(word.size());
+    if (const std::size_t end = line.find(separator); end != line.npos) {
+      record.culprit = one_line(line.substr(0, end), longest_culprit);
+      line.remove_prefix(end + 1);
+    }
+    record.message = one_line(line);
+    return record;
+  }
+  return std::nullopt;
+}
+
+Failure current_failure() {
+  Failure failure{{.message = current_message()}};
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.culprit) failure.record.culprit = *error.culprit;
+    failure.record.consequence = dynamic_cast<const PeerError*>(&error) != nullptr;
+    if (dynamic_cast<const UsageError*>(&error)) failure.exit_code = 2;
+  } catch (...) {  // its message is all that is known
+  }
+  return failure;
+}
+
+void report_failure(const FailureRecord& record) {
+  const std::string line = write_record(record);
+  if (const std::optional<int> pipe = launcher_pipe())
+    if (::write(*pipe, line.data(), line.size()) == std::ssize(line)) return;
+  if (!record.message.empty())  // not by fmt::print, which throws where stderr cannot be written
+    write_all(STDERR_FILENO, fmt::format("error: {}\n", one_line(record.text())));
+}
+
+void report_uncaught_errors() {
+  rank_process = ::getpid();
+  [[maybe_unused]] static const bool once = [] {
+    handler_before = std::set_terminate(terminate_rank);
+    return true;
+  }();
+}
+
+int write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = TEMP_FAILURE_RETRY(::write(descriptor, text.data(), text.size()));
+    if (written > 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      pollfd entry{descriptor, POLLOUT, 0};  // a process that shares it has made it non-blocking
+      ::poll(&entry, 1, -1);
+    } else {
+      return written < 0 ? errno : EIO;
+    }
+  }
+  return 0;
+}
+
+}  // namespace lockstep::dist
