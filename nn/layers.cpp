@@ -28,6 +28,19 @@ void Linear::visit(Visitor& p) {
   p("bias", bias);
 }
 
+std::string Linear::describe() const {
+  return fmt::format("Linear({} -> {}{})", weight.value().size(1), weight.value().size(0),
+                     bias.defined() ? "" : ", without bias");
+}
+
+Embedding::Embedding(std::int64_t rows, std::int64_t features, DType dtype) {
+  check<ShapeError>(rows > 0 && features > 0, "[Embedding] sizes must be positive, got {} x {}",
+                    rows, features);
+  const Tensor value = Tensor::empty({rows, features}, dtype);
+  default_generator().normal(value);
+  weight = Parameter(value);
+}
+
 Dropout::Dropout(double p) : p_(p) {
   check<UsageError>(p >= 0 && p < 1, "[Dropout] p must be in [0, 1), got {}", p);
 }

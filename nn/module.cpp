@@ -1,6 +1,11 @@
 #include "lockstep/nn/module.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
 
 namespace lockstep::nn {
 namespace {
@@ -92,6 +97,54 @@ void Module::for_each_module(const std::function<void(const std::string& path, M
   Walk walk;
   walk.on_module = visit;
   walk.visit(*this);
+}
+
+// "nn::LayerNorm" of "lockstep::nn::LayerNorm"; Function<&lockstep::tanh> shows its function.
+std::string Module::describe() const {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), &std::free);
+  std::string name = status == 0 ? text.get() : typeid(*this).name();
+  if (const auto function = name.find("Function<&("); function != name.npos)
+    name = name.substr(function + 11, name.find('(', function + 11) - function - 11);
+  return name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
+}
+
+std::string Module::to_string() {
+  struct Line {
+    std::string path, text;
+    std::int64_t parameters;
+  };
+  std::vector<Line> lines;
+  std::vector<Parameter> seen;
+  Walk walk;
+  walk.on_module = [&](const std::string& path, Module& module) {
+    lines.push_back({path, module.describe(), 0});
+  };
+  walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
+    if (std::ranges::find(seen, parameter) != seen.end()) return;
+    seen.push_back(parameter);
+    const auto dot = path.rfind('.');
+    const std::string owner = dot == path.npos ? "" : path.substr(0, dot);
+    for (Line& line : lines)
+      if (line.path == owner) line.parameters += parameter.value().numel();
+  };
+  walk.visit(*this);
+  std::size_t paths = 0, texts = 0;
+  std::int64_t all = 0;
+  for (const Line& line : lines) {
+    paths = std::max(paths, line.path.size());
+    texts = std::max(texts, line.text.size());
+    all += line.parameters;
+  }
+  std::string result;
+  for (const Line& line : lines) {
+    result += fmt::format("{:<{}}  {:<{}}", line.path, paths, line.text, texts);
+    if (line.parameters > 0) result += fmt::format("  {:>12}", line.parameters);
+    result.erase(result.find_last_not_of(' ') + 1);
+    result += '\n';
+  }
+  return result + fmt::format("{} parameters\n", all);
 }
 
 void Module::train(bool on) {

@@ -33,14 +33,26 @@ class Visitor {
   virtual void operator()(std::string_view name, Module& child) = 0;
 };
 
+/// A module is moved, not copied: a copy would share the parameters, which are handles. For a
+/// second model of the same kind, make one and load_state_dict(model.state_dict()).
 class Module {
  public:
+  Module() = default;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
   virtual ~Module() = default;
 
   virtual Tensor forward(const Tensor& x) = 0;
   virtual void visit(Visitor&) {}
 
   Tensor operator()(const Tensor& x) { return forward(x); }
+
+  /// What it is, for people: "Linear(64 -> 10)"; at first its C++ class.
+  virtual std::string describe() const;
+  /// A line per module with its path, what it is and the number of its own parameters, and the sum.
+  std::string to_string();
 
   /// All parameters, in order, each named by its path. Undefined ones (no bias) are left out.
   std::vector<Parameter> parameters();
