@@ -182,7 +182,7 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
   const bool unknown = weight && weight->total == Weight::summed;
   const Weight w = weight.value_or(Weight{1, std::max(1.0, static_cast<double>(ranks))});
   if (!w.valid())
-    fail<StateError>("[backward] weight {} of {}: it is 0 or from 1e-15 to 1e15, of no less",
+    fail<StateError>("[backward] weight {} of {}: it is 0 or 1e-15..1e15, and at most its total",
                      w.local, unknown ? "a total to be summed" : fmt::format("{}", w.total));
   if (w.local == 0) return {0, 1, Divisor::none, sync};
   if (ranks == 0 && unknown) return {1, 1, Divisor::given, sync};

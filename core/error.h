@@ -75,7 +75,8 @@ inline std::string current_message() {
   } catch (const std::bad_alloc&) {
     return "out of memory";
   } catch (const std::exception& error) {
-    return *error.what() ? error.what() : "an error without a message";
+    const char* const text = error.what();
+    return text && *text ? text : "an error without a message";
   } catch (...) {
     return "an error of no known kind";
   }

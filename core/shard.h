@@ -14,13 +14,17 @@ struct Shard {
 /// Where a batch comes from, as data::Loader says it. Reducers compare it: every rank must take
 /// another part of the same step of the same plan.
 struct BatchOrigin {
-  std::uint64_t plan = 0;   ///< a digest of how an epoch is dealt to the ranks; 0: nothing is said
-  std::int32_t step = -1;   ///< of the epoch; -1: not said
+  static constexpr std::uint16_t several = 0xffff;
+
+  std::uint64_t plan = 0;   ///< digest of how an epoch is dealt to the ranks; 0: nothing is said;
+                            ///< of several batches: of all their plans and steps, in any order
+  std::int32_t step = -1;   ///< of the epoch; -1: not said; of k > 1 batches: -k
   std::uint16_t part = 0;   ///< Shard::rank
-  std::uint16_t parts = 0;  ///< Shard::size; 0: not said
+  std::uint16_t parts = 0;  ///< Shard::size; 0: not said; `several`: the batches are of several
 };
 
-/// What a weight can be: it becomes an f32, and so do sums of gradients times weights.
+/// What a weight can be. An f32 holds numbers from 1e-38 to 3e38; half of that room, on either
+/// side, is left to the gradients that are multiplied by the weight.
 constexpr bool is_weight(double weight) {
   return weight == 0 || (weight >= 1e-15 && weight <= 1e15);
 }
@@ -37,7 +41,8 @@ struct Weight {
   BatchOrigin origin = {};
 
   constexpr bool valid() const {
-    return is_weight(local) && (total == summed || (is_weight(total) && total >= local));
+    const double rounded = total * (1 + 1e-6);  // perhaps a sum, in another order or in f32
+    return is_weight(local) && (total == summed || (is_weight(total) && rounded >= local));
   }
 };
 

@@ -37,7 +37,8 @@ struct LoaderOptions {
 /// it.
 class Loader {
  public:
-  /// Throws UsageError for the options that EpochPlan refuses and for a negative epoch.
+  /// Throws UsageError for the options that EpochPlan refuses and for a negative epoch, DataError
+  /// for a dataset whose images and labels do not fit together.
   Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
 
   std::int64_t steps() const { return plan_.steps(); }

@@ -65,7 +65,7 @@ std::string_view killer(const RankOutcome& outcome) {
 // A failure whose cause is another rank, "rank 1 hangs": that comes first.
 std::string describe_blame(const std::string& culprit, const std::string& message,
                            const std::string& reporter) {
-  const bool itself = culprit.starts_with(reporter + " ");
+  const bool itself = culprit.starts_with(reporter.substr(0, reporter.find(" on node")) + " ");
   return fmt::format("error: {}: {}{}\n", culprit, message,
                      itself ? "" : fmt::format(" (reported by {})", reporter));
 }
@@ -87,19 +87,29 @@ std::string describe(const std::string& name, const RankOutcome& outcome) {
                      fmt::join(outcome.last_lines, "\n  "));
 }
 
-// The ranks that ended well before `failure`, or that it blames: the likely cause of a failure that
-// has no other.
-std::string early_leavers(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
-                          const JobPlan& plan) {
-  std::vector<std::string> names;
-  for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (const auto rank = static_cast<std::ptrdiff_t>(r);
-        !outcomes[r].failed() &&
-        (outcomes[r].order < failure.order || blames_rank(failure, plan.first_rank + rank)))
-      names.push_back(name_of(rank, plan));
-  if (names.empty()) return "";
-  return fmt::format("{} ended with exit code 0 without the call that others wait in",
-                     fmt::join(names, ", "));
+// A rank that has ended well, although `failure` blames it of being gone: it left too early.
+std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
+                         const JobPlan& plan) {
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    const auto rank = static_cast<std::ptrdiff_t>(r);
+    const std::string name = fmt::format("rank {} ", plan.first_rank + rank);
+    const bool blamed =
+        failure.record->culprit == name + "left" || failure.record->culprit == name + "is gone";
+    if (blamed && !outcomes[r].failed())
+      return name_of(rank, plan) + " ended with exit code 0 without the call that others wait in";
+  }
+  return "";
+}
+
+// Ranks that ended well before a failure that blames nobody: perhaps its cause.
+std::string ended_before(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
+                         const JobPlan& plan) {
+  std::string text;
+  for (std::size_t r = 0; r < outcomes.size() && !blames(failure); ++r)
+    if (!outcomes[r].failed() && outcomes[r].order < failure.order)
+      text += fmt::format("{} had ended before, with exit code 0\n",
+                          name_of(static_cast<std::ptrdiff_t>(r), plan));
+  return text;
 }
 
 // Of ranks that have succeeded. If replicas differ, they did so without an error.
@@ -149,12 +159,13 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
   if (!first.failed()) return success_of(outcomes, plan);
   const bool own_code = first.signal == 0 && first.exit_code < 124;
   const std::string name = name_of(rank, plan);
-  const std::string leavers =
-      cause_of(first) == Cause::consequence ? early_leavers(outcomes, first, plan) : "";
-  return {own_code ? first.exit_code : 1,
-          leavers.empty() ? describe(name, first)
-                          : describe_blame(leavers, first.record->message, name),
-          cause_of(first)};
+  std::string report = describe(name, first);
+  if (cause_of(first) == Cause::consequence) {
+    const std::string leaver = early_leaver(outcomes, first, plan);
+    report = leaver.empty() ? report + ended_before(outcomes, first, plan)
+                            : describe_blame(leaver, first.record->message, name);
+  }
+  return {own_code ? first.exit_code : 1, std::move(report), cause_of(first)};
 }
 
 JobResult interrupted_by(int signal, const JobPlan& plan) {

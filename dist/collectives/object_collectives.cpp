@@ -88,9 +88,13 @@ std::string describe(const Said& said) {
 }
 
 std::string in_minority(const Communicator& communicator, const Said& said) {
-  std::vector<int> ranks = minority(said);
-  for (int& rank : ranks) rank = communicator.rank_in_job(rank);
-  return ranks.empty() ? "" : describe_ranks(ranks, "in the minority");
+  const std::vector<int> ranks = minority(said);
+  if (ranks.empty()) return "";
+  std::vector<int> in_job;
+  for (const int rank : ranks) in_job.push_back(communicator.rank_in_job(rank));
+  const std::string blamed = describe_ranks(in_job, "in the minority");
+  return in_job == ranks ? blamed
+                         : fmt::format("{} ({} of the group)", blamed, fmt::join(ranks, ", "));
 }
 
 void check_same(Communicator& communicator, std::string_view what, std::string_view text) {

@@ -42,9 +42,9 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
     if (cause.find("timed out") == std::string::npos)  // it ended before its reason was heard
       cause = fmt::format("{} ({})", verdict, cause);
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, cause);
-  // A transport numbers the ranks of its group.
-  const bool known = why.culprit && (!consequence || watch_.of_job());
-  const std::string culprit = known ? *why.culprit : "";
+  std::string culprit = why.culprit ? *why.culprit : "";
+  if (const auto* lost = dynamic_cast<const LostPeer*>(&why))  // a transport numbers its group
+    culprit = fmt::format("rank {} {}", watch_.in_job(lost->rank), name_of(lost->how));
   failure_ = consequence ? std::make_exception_ptr(blaming(culprit, PeerError(message)))
                          : std::make_exception_ptr(blaming(culprit, CommError(message)));
   const std::string reason =

@@ -1,7 +1,9 @@
 #include "lockstep/dist/ddp/accumulation_window.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "lockstep/core/hash.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -32,13 +34,19 @@ void AccumulationWindow::enter(const Contribution& contribution) {
   }
 }
 
-// What the parts have in common. Ranks may take windows of different lengths: no step is said then.
+// Of several parts: a sum over all plans and steps, so that their order does not matter.
 void AccumulationWindow::note(const BatchOrigin& origin) {
   if (origin.plan == 0) return;
+  const auto digest = [](const BatchOrigin& part) {
+    return Fnv1a().add(part.plan).add(static_cast<std::uint64_t>(part.step)).value() | 1;
+  };
   const BatchOrigin before = std::exchange(origin_, origin);
   if (before.plan == 0) return;
-  origin_.step = -1;
-  if (before.part != origin.part || before.parts != origin.parts) origin_.part = origin_.parts = 0;
+  const bool first_two = before.step >= -1;
+  origin_.plan = (first_two ? digest(before) : before.plan) + digest(origin);
+  origin_.step = first_two ? -2 : before.step - 1;
+  if (before.part != origin.part || before.parts != origin.parts)
+    origin_.part = 0, origin_.parts = BatchOrigin::several;
 }
 
 // Within a window all gradients have the same parts in them, or none.

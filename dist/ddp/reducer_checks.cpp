@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
 
@@ -73,13 +74,19 @@ bool Reducer::sums_are_finite() {
 
 void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
-  std::string problem = outcome.problem, culprit;
   const auto& all = exchange_.all();
-  const auto as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
-  if (!std::ranges::all_of(all, as_first)) {  // on all ranks: they have read the same
-    const std::string options = replicas_.find_options_difference();
-    problem += options.empty() ? ". (The options are equal now.)" : ": " + options;
-    culprit = replicas_.culprit();
+  std::string problem = outcome.problem, culprit;
+  if (const auto said = sides(all); !problem.empty() && !said.empty())
+    culprit = in_minority(communicator_, said);
+  const auto plan_as_first = [&](const StepMetadata& m) { return m.plan == all[0].plan; };
+  const auto steps_as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
+  if (std::ranges::all_of(all, plan_as_first) && !std::ranges::all_of(all, steps_as_first)) {
+    try {  // all ranks are here, as they have read the same, unless one has ended meanwhile
+      const std::string options = replicas_.find_options_difference();
+      problem += options.empty() ? ". (The options are equal now.)" : ": " + options;
+      if (!options.empty()) culprit = replicas_.culprit();
+    } catch (const CommError&) {  // then the problem as it is must do
+    }
   } else if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
     culprit = replicas_.culprit();

@@ -231,6 +231,7 @@ std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {
 }
 
 std::string ReplicaCheck::find_difference() {
+  culprit_.clear();
   if (communicator_.size() == 1) return "";
   const std::vector<Compared> all = tensors();
   std::string names, fingerprints;
@@ -256,9 +257,12 @@ std::string ReplicaCheck::find_difference() {
 }
 
 std::string ReplicaCheck::find_options_difference() {
-  std::string text;
+  culprit_.clear();
+  std::vector<std::string> texts;
   for (const auto& known : steppers_)
-    if (const auto stepper = known.lock()) text += stepper->options_text();
+    if (const auto stepper = known.lock()) texts.push_back(stepper->options_text());
+  std::ranges::sort(texts);  // the order in which they stepped first may differ between ranks
+  const std::string text = fmt::format("{}", fmt::join(texts, ""));
   const auto found = differences(gather_text(communicator_, text, "options"));
   if (found.empty()) return "";
   culprit_ = in_minority(communicator_, found[0].said);

@@ -18,6 +18,7 @@ void StepExchange::write(const GradientBuckets& buckets) {
   const Seconds elapsed = communicator_.now() - computing_since_;
   mine.compute_seconds = (elapsed - (communicator_.waited() - waited_before_)).count();
   mine.wait_seconds = last_wait_;  // in the step before: this one's is not known yet
+  if (ragged_) mine.origin = {};   // ranks are at different places of the epoch
   const Tensor& metadata = buckets.metadata();
   metadata.fill_zero();
   const std::int64_t begin = communicator_.rank() * metadata_elements;
@@ -37,6 +38,7 @@ StepOutcome StepExchange::read(const GradientBuckets& buckets) {
       all_[r] = from_elements(all.subspan(r * metadata_elements, metadata_elements));
   });
   const StepOutcome outcome = decide_step(all_, policy_);
+  ragged_ = ragged_ || windows_are_ragged(all_);
   report_.verdict = outcome.verdict;
   report_.weight = outcome.weight;
   report_.all_joined = outcome.all_joined;

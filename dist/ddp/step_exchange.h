@@ -34,6 +34,14 @@ struct StepStatistics {
 /// they waited for it.
 std::string describe(const StepStatistics& statistics);
 
+/// Whether windows with different numbers of a loader's batches end: from then on the ranks
+/// are at different places of the epoch.
+bool windows_are_ragged(std::span<const StepMetadata> metadata);
+
+/// Which ranks stand against each other where the steps do not fit together: the ranks by the value
+/// of the first field that differs.
+std::vector<std::pair<std::string, std::vector<int>>> sides(std::span<const StepMetadata> metadata);
+
 class StepExchange {
  public:
   /// `communicator` must outlive this.
@@ -65,6 +73,7 @@ class StepExchange {
   Seconds computing_since_{0};  // by the communicator's clock
   Seconds waited_before_{0};    // Communicator::waited() at that time
   double last_wait_ = 0;        // seconds
+  bool ragged_ = false;         // windows had different lengths: origins say nothing any more
 };
 
 }  // namespace lockstep::dist

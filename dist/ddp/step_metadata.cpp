@@ -49,7 +49,6 @@ StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy
       outcome.bad_rank = static_cast<int>(r);
     }
   }
-  // In words, why the ranks do not fit together; empty if they do (step_text.cpp).
   outcome.problem = contradiction(metadata, first ? *first : metadata[0], outcome.source);
   if (first) {
     // A given total is valid, unless a rank that it counted has no more data.

@@ -35,12 +35,13 @@ std::optional<std::size_t> taken_twice(std::span<const StepMetadata> metadata, s
   return std::nullopt;
 }
 
-// Why the ranks' batches are not parts of one, as far as their loaders say it.
-std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
-  const StepMetadata* first = nullptr;  // of those whose loader says something
+// Why the ranks' Shards are not those of one world. Who accumulates parts of several Shards may
+// stand for several ranks.
+std::string contradiction_of_parts(std::span<const StepMetadata> metadata) {
+  for (const StepMetadata& m : metadata)
+    if (m.origin.parts == BatchOrigin::several) return "";
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const BatchOrigin& mine = metadata[r].origin;
-    if (mine.plan == 0) continue;
     if (mine.parts != 0 && mine.parts != metadata.size())
       return fmt::format(
           "rank {} took part {} of {} of the data, and {} ranks train together: their world is the "
@@ -51,8 +52,25 @@ std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
           "ranks {} and {} both took part {} of {} of the data: every rank's Shard has its own "
           "rank",
           std::min(r, *other), std::max(r, *other), mine.part, mine.parts);
+  }
+  return "";
+}
+
+// Why the ranks' batches are not of one step, as far as their loaders say it.
+std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
+  if (std::string problem = contradiction_of_parts(metadata); !problem.empty()) return problem;
+  if (windows_are_ragged(metadata)) return "";
+  const StepMetadata* first = nullptr;  // of those whose loader says something
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const BatchOrigin& mine = metadata[r].origin;
+    if (mine.plan == 0) continue;
     if (!first) first = &metadata[r];
     const auto source = first - metadata.data();
+    if (mine.plan != first->origin.plan && mine.step < -1)
+      return fmt::format(
+          "of the {} batches that they accumulated, ranks {} and {} took different ones: other "
+          "loaders, or other batches of the epoch",
+          -mine.step, source, r);
     if (mine.plan != first->origin.plan)
       return fmt::format(
           "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
@@ -74,6 +92,9 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
     const StepMetadata& m = metadata[r];
     if (m.plan != metadata[0].plan)
       return fmt::format("ranks 0 and {} have different bucket plans", r);
+  }
+  for (std::size_t r = 0; r < metadata.size(); ++r) {
+    const StepMetadata& m = metadata[r];
     if (m.steps != metadata[0].steps)
       return fmt::format(
           "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
@@ -97,6 +118,41 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
           source, describe(first), r, describe(m));
   }
   return "";
+}
+
+std::vector<std::pair<std::string, std::vector<int>>> sides(
+    std::span<const StepMetadata> metadata) {
+  const auto fields = {+[](const StepMetadata& m) { return fmt::format("{}", m.plan); },
+                       +[](const StepMetadata& m) { return fmt::format("{}", m.steps); },
+                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.parts); },
+                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.plan); },
+                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.step); },
+                       +[](const StepMetadata& m) { return fmt::format("{}", m.already_reduced); },
+                       +[](const StepMetadata& m) {
+                         return fmt::format("{} {}", static_cast<int>(m.kind), m.divisor);
+                       }};
+  for (const auto field : fields) {
+    std::vector<std::pair<std::string, std::vector<int>>> result;
+    for (std::size_t r = 0; r < metadata.size(); ++r) {
+      const std::string value = field(metadata[r]);
+      auto side = std::ranges::find(result, value, [](const auto& s) { return s.first; });
+      if (side == result.end()) side = result.insert(side, {value, {}});
+      side->second.push_back(static_cast<int>(r));
+    }
+    if (result.size() > 1) return result;
+  }
+  return {};
+}
+
+bool windows_are_ragged(std::span<const StepMetadata> metadata) {
+  std::optional<std::int32_t> length;  // -1, or -k
+  for (const StepMetadata& m : metadata) {
+    if (m.origin.plan == 0) continue;
+    const std::int32_t mine = std::min(m.origin.step, -1);
+    if (length.value_or(mine) != mine) return true;
+    length = mine;
+  }
+  return false;
 }
 
 std::string describe(const StepStatistics& s) {

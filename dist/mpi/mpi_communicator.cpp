@@ -27,8 +27,9 @@ bool by_parts(Operation operation) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout)
-    : QueuedCommunicator(ranks_of(comm), WaitWatch(timeout, Seconds(0.1))),
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout, std::vector<int> members)
+    : QueuedCommunicator(ranks_of(comm),
+                         WaitWatch(timeout, Seconds(0.1), nullptr, std::move(members))),
       comm_(comm),
       size_(ranks_of(comm)),
       backoff_(MpiProcess::get().ranks_here()),

@@ -40,13 +40,15 @@ class MpiCommunicator final : public QueuedCommunicator {
  public:
   /// Takes `comm` for itself, and never frees it: MPI_Comm_free is collective, and this object may
   /// end on one rank alone. The communicators of a program are few.
-  MpiCommunicator(MPI_Comm comm, Seconds timeout);
+  /// `members`: of a group, its ranks in the job.
+  MpiCommunicator(MPI_Comm comm, Seconds timeout, std::vector<int> members = {});
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int rank_in_job(int rank) const override { return watch_.in_job(rank); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
   std::string_view algorithm(std::size_t, DType = DType::f32) const override { return "mpi"; }
   Seconds now() const override;

@@ -15,7 +15,9 @@ namespace {
 /// something else.
 class MpiFabric final : public Fabric {
  public:
-  MpiFabric(MPI_Comm comm, Seconds timeout) : comm_(comm), meeting_(comm, timeout) {}
+  /// `members`: of a group, its ranks in the job.
+  MpiFabric(MPI_Comm comm, Seconds timeout, std::vector<int> members = {})
+      : comm_(comm), members_(std::move(members)), meeting_(comm, timeout, members_) {}
 
   int rank() const override { return meeting_.rank(); }
   int size() const override { return meeting_.size(); }
@@ -25,7 +27,7 @@ class MpiFabric final : public Fabric {
     meeting_.barrier("connect").wait();
     MPI_Comm copy = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(comm_, &copy), "MPI_Comm_dup");
-    return std::make_unique<MpiCommunicator>(copy, meeting_.timeout());
+    return std::make_unique<MpiCommunicator>(copy, meeting_.timeout(), members_);
   }
 
   std::shared_ptr<Fabric> split(const std::vector<int>& members) override {
@@ -34,13 +36,16 @@ class MpiFabric final : public Fabric {
     const int color = members.empty() ? MPI_UNDEFINED : members.front();
     check_mpi(MPI_Comm_split(comm_, color, rank(), &group), "MPI_Comm_split");
     if (members.empty()) return nullptr;
-    return std::make_shared<MpiFabric>(group, meeting_.timeout());
+    std::vector<int> in_job;  // MPI keeps their order
+    for (const int member : members) in_job.push_back(meeting_.rank_in_job(member));
+    return std::make_shared<MpiFabric>(group, meeting_.timeout(), std::move(in_job));
   }
 
   void abort(std::string_view reason) noexcept override { meeting_.abort(reason); }
 
  private:
   MPI_Comm comm_;
+  std::vector<int> members_;
   MpiCommunicator meeting_;  // over comm_ itself
 };
 

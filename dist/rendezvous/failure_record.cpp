@@ -61,13 +61,22 @@ Failure uncaught_failure() {
     std::abort();
   }
   static std::atomic<bool> first{true};
+  static thread_local int exit_code = 0;   // of the thread that ends the process
+  if (exit_code != 0) ::_exit(exit_code);  // the report, or the program's handler, has failed
   if (!first.exchange(false))
     for (;;) ::pause();  // another thread is ending the process
-  const Failure failure = uncaught_failure();
-  flush_stdout();
-  report_failure(failure.record);
+  exit_code = 1;
+  try {
+    const Failure failure = uncaught_failure();
+    exit_code = failure.exit_code;
+    flush_stdout();
+    report_failure(failure.record);
+  } catch (...) {  // out of memory
+    constexpr std::string_view text = "error: out of memory, while an error was reported\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
   if (programs_own(handler_before)) handler_before();
-  ::_exit(failure.exit_code);
+  ::_exit(exit_code);
 }
 
 }  // namespace

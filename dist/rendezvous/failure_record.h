@@ -48,7 +48,7 @@ void report_failure(const FailureRecord& record);
 /// like one that run_main catches: from now on std::terminate reports it and ends the process with
 /// its exit code, without a core dump. A terminate handler of the program's own is called after the
 /// report; std::set_terminate(std::abort) is one that dumps core. A child that was forked is no
-/// rank: it ends as if this had not been called. Calls after the first change nothing.
+/// rank: it ends as if this had not been called, unless it calls this itself.
 void report_uncaught_errors();
 
 /// Writes all of `text`, and waits where the descriptor is non-blocking and full. Returns 0, or the

@@ -31,7 +31,7 @@ std::string LeftReplicas::difference() const {
     std::map<std::uint64_t, std::vector<int>> groups;
     for (const auto& [rank, fingerprint] : fingerprints)
       if (fingerprint != not_compared) groups[fingerprint].push_back(rank);
-    if (fingerprints.size() > 1 && groups.size() == 1 && groups.contains(not_ended))
+    if (groups.size() == 1 && groups.contains(not_ended) && groups.at(not_ended).size() > 1)
       return fmt::format(
           "{} did not end their DistributedDataParallel: nobody knows whether the replicas are "
           "equal (did they call std::exit, or never delete it?)",
@@ -76,13 +76,42 @@ void leave_replica(const ThreadRank& thread, std::uint64_t model,
   }
 }
 
-std::optional<int> launcher_pipe() {
-  const char* text = std::getenv("LOCKSTEP_ERROR_FD");
-  if (!text) return std::nullopt;
-  const auto number = parse_number<int>(text);
+namespace {
+
+struct KnownPipe {
+  int descriptor;
+  dev_t device;
+  ino_t inode;
+};
+
+std::optional<KnownPipe> pipe_at(int descriptor) {
   struct stat status {};
-  if (!number || ::fstat(*number, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
-  return number;
+  if (::fstat(descriptor, &status) != 0 || !S_ISFIFO(status.st_mode)) return std::nullopt;
+  return KnownPipe{descriptor, status.st_dev, status.st_ino};
+}
+
+std::optional<KnownPipe> pipe_of_environment() {
+  const char* text = std::getenv("LOCKSTEP_ERROR_FD");
+  const auto number = text ? parse_number<int>(text) : std::nullopt;
+  return number ? pipe_at(*number) : std::nullopt;
+}
+
+std::mutex pipe_mutex;
+std::optional<KnownPipe> remembered_pipe;
+
+}  // namespace
+
+void remember_launcher_pipe() {
+  const std::lock_guard lock(pipe_mutex);
+  remembered_pipe = pipe_of_environment();
+}
+
+std::optional<int> launcher_pipe() {
+  const std::lock_guard lock(pipe_mutex);
+  const std::optional<KnownPipe> pipe = remembered_pipe ? remembered_pipe : pipe_of_environment();
+  const std::optional<KnownPipe> now = pipe ? pipe_at(pipe->descriptor) : std::nullopt;
+  if (!now || now->device != pipe->device || now->inode != pipe->inode) return std::nullopt;
+  return pipe->descriptor;
 }
 
 std::string write_replica(const ReplicaRecord& record) {

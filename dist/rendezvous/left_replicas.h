@@ -49,7 +49,10 @@ struct ThreadRank {
 void leave_replica(const ThreadRank& thread, std::uint64_t model,
                    std::uint64_t fingerprint) noexcept;
 
-/// The launcher's pipe LOCKSTEP_ERROR_FD, if there is one and the descriptor still is a pipe.
+/// A rank joins: from now on its launcher's pipe is the one that LOCKSTEP_ERROR_FD says now,
+/// whatever becomes of the environment.
+void remember_launcher_pipe();
+/// The launcher's pipe, if there is one and the descriptor still is that pipe.
 std::optional<int> launcher_pipe();
 
 /// One line in the launcher's pipe: "replica <model> <fingerprint>", both hexadecimal.

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "lockstep/core/error.h"
-
 namespace lockstep::dist {
 
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
@@ -15,10 +13,16 @@ std::string describe_ranks(const std::vector<int>& ranks, std::string_view state
                      one ? "is" : "are", state);
 }
 
-void throw_gone(int rank) {
-  const std::string gone = describe_ranks({rank}, "gone");
-  throw blaming(gone, PeerError(gone));
+std::string_view name_of(LostPeer::How how) {
+  return how == LostPeer::How::gone ? "is gone" : "left";
 }
+
+LostPeer::LostPeer(int rank_, How how_)
+    : PeerError(fmt::format(
+          "rank {} {}{}", rank_, name_of(how_),
+          how_ == How::left ? ": it ended its World, or exited, without this call" : "")),
+      rank(rank_),
+      how(how_) {}
 
 NodeMap node_map(const std::vector<std::string>& names) {
   NodeMap map;

@@ -7,10 +7,13 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lockstep/core/error.h"
 
 namespace lockstep::dist {
 
@@ -23,8 +26,16 @@ constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who = "rank");
 
-/// Throws PeerError "rank 2 is gone", which blames it.
-[[noreturn]] void throw_gone(int rank);
+/// What a transport throws when it has lost a peer. `rank` is the transport's own number; who knows
+/// the job's numbers blames the rank (QueuedCommunicator::give_up).
+struct LostPeer : PeerError {
+  enum class How : std::uint8_t { gone, left };
+  LostPeer(int rank_, How how_);
+  int rank;
+  How how;
+};
+/// "is gone" or "left".
+std::string_view name_of(LostPeer::How how);
 
 /// The number that is the whole of `text`; nothing if it is anything else.
 template <class T>

@@ -1,3 +1,4 @@
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/dist/transport/transports.h"
@@ -21,12 +22,12 @@ class NodeTransport final : public Transport {
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
     if (!is_inside(peer)) return between_->send(peer, bytes);
-    return note(inside_->send(nodes_.place_of[index(peer)], bytes));
+    return inside([&] { return note(inside_->send(nodes_.place_of[index(peer)], bytes)); });
   }
 
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
     if (!is_inside(peer)) return between_->receive(peer, bytes);
-    return note(inside_->receive(nodes_.place_of[index(peer)], bytes));
+    return inside([&] { return note(inside_->receive(nodes_.place_of[index(peer)], bytes)); });
   }
 
   SharedRegion allocate(std::size_t bytes) override { return between_->allocate(bytes); }
@@ -35,7 +36,7 @@ class NodeTransport final : public Transport {
   // poll(), would delay what comes through memory.
   void relax(unsigned round) override {
     if (std::exchange(inside_waits_, false))
-      inside_->relax(round);
+      inside([&] { inside_->relax(round); });
     else
       between_->relax(round);
   }
@@ -49,6 +50,15 @@ class NodeTransport final : public Transport {
 
  private:
   bool is_inside(int peer) const { return inside_ && nodes_.node_of[index(peer)] == node_; }
+  // The transport within the node numbers the node's ranks alone.
+  template <class F>
+  std::invoke_result_t<F> inside(F call) {
+    try {
+      return call();
+    } catch (const LostPeer& lost) {
+      throw LostPeer(nodes_.ranks[index(node_)][index(lost.rank)], lost.how);
+    }
+  }
   std::size_t note(std::size_t count) {
     if (count == 0) inside_waits_ = true;
     return count;

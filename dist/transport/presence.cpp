@@ -34,9 +34,7 @@ void PresenceBoard::throw_reason() const {
 
 void PresenceBoard::fail_without(int peer) const {
   check_aborted();  // it gave its reason before it left
-  if (of(peer) != Presence::left) throw_gone(peer);
-  const std::string left = fmt::format("rank {} left", peer);
-  throw blaming(left, PeerError(left + ": it ended its World, or exited, without this call"));
+  throw LostPeer(peer, of(peer) == Presence::left ? LostPeer::How::left : LostPeer::How::gone);
 }
 
 }  // namespace lockstep::dist

@@ -33,7 +33,6 @@ class WaitWatch {
   int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
 
   /// Whether the communicator's ranks have the numbers of the job.
-  bool of_job() const { return members_.empty(); }
 
   /// Something moved: the wait begins anew, or has ended.
   void moved() {

@@ -107,6 +107,7 @@ std::vector<std::string> communicator_names() {
 
 World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
+  dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
   return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,

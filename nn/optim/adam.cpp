@@ -42,12 +42,14 @@ std::uint64_t Adam::options_digest() const {
 }
 
 std::string Adam::options_text() const {
-  const std::string_view name = decoupled_ ? "AdamW" : "Adam";
   std::string text;
-  for (const auto& [parameters, o] : groups_)
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Options& o = groups_[i].options;
     text += fmt::format(
         "{0}'s lr {1}\n{0}'s beta1 {2}\n{0}'s beta2 {3}\n{0}'s eps {4}\n{0}'s weight_decay {5}\n",
-        name, o.lr, o.beta1, o.beta2, o.eps, o.weight_decay);
+        name_of_group(decoupled_ ? "AdamW" : "Adam", i, groups_.size()), o.lr, o.beta1, o.beta2,
+        o.eps, o.weight_decay);
+  }
   return text;
 }
 

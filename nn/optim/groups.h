@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,6 +24,12 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   for (const auto& group : groups)
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
   return all;
+}
+
+/// "SGD"; of several groups "group 1 of SGD".
+inline std::string name_of_group(std::string_view optimizer, std::size_t group,
+                                 std::size_t groups) {
+  return groups == 1 ? std::string(optimizer) : fmt::format("group {} of {}", group, optimizer);
 }
 
 /// Throws StateError unless the groups hold the parameters that they held at construction: what is

@@ -38,11 +38,14 @@ std::uint64_t SGD::options_digest() const {
 
 std::string SGD::options_text() const {
   std::string text;
-  for (const auto& [parameters, o] : groups_)
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Options& o = groups_[i].options;
     text += fmt::format(
-        "SGD's lr {}\nSGD's momentum {}\nSGD's dampening {}\nSGD's weight_decay {}\n"
-        "SGD's nesterov {}\n",
-        o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov);
+        "{0}'s lr {1}\n{0}'s momentum {2}\n{0}'s dampening {3}\n{0}'s weight_decay {4}\n"
+        "{0}'s nesterov {5}\n",
+        name_of_group("SGD", i, groups_.size()), o.lr, o.momentum, o.dampening, o.weight_decay,
+        o.nesterov);
+  }
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/generator.h"
 #include "lockstep/core/memory.h"
 #include "support/heap_count.h"
 
@@ -175,4 +176,32 @@ TEST_CASE("loader: options that make no sense") {
 }
 
 }  // namespace
+
+TEST_CASE("loader: batches that do not exist, and datasets that do not fit together") {
+  const Dataset dataset = dataset_of(7);
+  const Loader loader(dataset, {.batch = 3});
+  for (const std::int64_t step : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{-1000000000}})
+    CHECK_THROWS_WITH_AS(loader.batch(step), fmt::format("[Loader] batch {} of 3", step).c_str(),
+                         UsageError);
+  Dataset short_of_images = dataset_of(7);
+  short_of_images.images = short_of_images.images.slice(0, 2);
+  CHECK_THROWS_WITH_AS(Loader(short_of_images, {}),
+                       "[Loader] the dataset has 2 images and 7 labels", DataError);
+  Dataset flat = dataset_of(7);
+  flat.images = flat.images.view({21});
+  for (const Dataset& bad : {flat, Dataset{}}) CHECK_THROWS_AS(Loader(bad, {}), DataError);
+}
+
+TEST_CASE("loader: hardly any two orders of labels have one digest") {
+  std::set<std::uint64_t> digests;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    Dataset dataset = dataset_of(60);
+    const Tensor order = Generator(seed).randperm(60);
+    for (std::size_t i = 0; i < 60; ++i)
+      dataset.labels.span<std::int64_t>()[i] = order.span<std::int64_t>()[i] % 2;
+    digests.insert(Loader(dataset, {}).batch(0).weight.origin.plan >> 1);
+  }
+  CHECK(digests.size() == 2000);
+}
+
 }  // namespace lockstep::data

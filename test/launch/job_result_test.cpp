@@ -149,18 +149,26 @@ TEST_CASE("result: ranks that the launcher stopped are not to blame") {
   CHECK(judge_all({stopped, fine(0)}).exit_code == 1);
 }
 
-TEST_CASE("result: with consequences only, the rank that ended well before is named") {
+TEST_CASE("result: with consequences only, ranks that ended well before are named") {
+  // Nobody is blamed: they may be the cause.
   CHECK(judge_all({consequence(2), fine(1), fine(0)}).report ==
-        "error: rank 1, rank 2 ended with exit code 0 without the call that others wait in: "
-        "rank x is gone (reported by rank 0)\n");
-  CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "ended with"));
+        "error: rank 0 failed with exit code 1: rank x is gone\n"
+        "rank 1 had ended before, with exit code 0\n"
+        "rank 2 had ended before, with exit code 0\n");
+  CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "ended"));
   // It ends after those that notice it, but they know who it was.
   RankOutcome knows = consequence(0);
   knows.record->culprit = "rank 1 is gone";
   CHECK(contains(
       judge_all({knows, fine(1)}).report,
       "error: rank 1 ended with exit code 0 without the call that others wait in: rank x"));
-  CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended with"));
+  knows.order = 2;  // rank 2 has ended before, in peace
+  const std::string report = judge_all({knows, fine(1), fine(0)}).report;
+  CHECK(contains(report, "error: rank 1 ended with exit code 0"));
+  CHECK_FALSE(contains(report, "rank 2"));
+  knows.record->culprit = "rank 1 failed";  // it has answered: it made the call
+  CHECK(contains(judge_all({knows, fine(1)}).report, "error: rank 1 failed: rank x"));
+  CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended"));
 }
 
 TEST_CASE("result: whom an error blames comes first, and who has reported it last") {

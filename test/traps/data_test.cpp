@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/data/loader.h"
+#include "lockstep/kernels/elementwise.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 
@@ -82,13 +83,15 @@ TEST_CASE("trap: the ranks' Shards are not those of the ranks") {
 
 TEST_CASE("trap: one rank takes its batches in another order, or is one ahead") {
   for (const int n : {2, 3, 5})
-    for (const std::vector<std::int64_t>& other : {std::vector<std::int64_t>{2, 1, 0}, {1, 2, 3}}) {
+    for (const std::vector<std::int64_t>& other :
+         {std::vector<std::int64_t>{2, 1, 0}, {1, 2, 3}, {0, 2, 1}}) {
       const auto messages = train(n, [&](int r) {
         return Taken{{r, n}, r == n - 1 ? other : Taken{}.steps};
       });
-      check_all_say(messages,
-                    {fmt::format("rank 0 took batch 0 of the epoch, rank {} took batch {}", n - 1,
-                                 other[0])});
+      const std::size_t at = other[0] == 0 ? 1 : 0;  // where they differ
+      check_all_say(messages, {fmt::format("rank 0 took batch {} of the epoch, rank {} took batch "
+                                           "{}",
+                                           at, n - 1, other[at])});
     }
 }
 
@@ -119,6 +122,90 @@ TEST_CASE("trap: within a window, and with the Shard of a larger world") {
                 {" of 4 of the data, and 2 ranks train together"});
 }
 
+namespace {
+
+struct Part {
+  Shard shard;
+  std::uint64_t seed;
+  std::int64_t step;
+};
+
+/// Every rank accumulates what `parts` says, several times.
+std::vector<std::string> accumulate(int ranks,
+                                    const std::function<std::vector<Part>(int rank)>& parts) {
+  return messages_on_threads(ranks, [&](World& world) {
+    const Parameter w = Parameter(Tensor::scalar(1), "w");
+    DistributedDataParallel ddp({w}, {}, world);
+    for (int window = 0; window < 2; ++window) {
+      ddp.zero_grad();
+      const auto all = parts(world.rank());
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const data::LoaderOptions options{.batch = 2, .shuffle = true, .seed = all[i].seed};
+        const data::Batch batch =
+            data::Loader(samples(60), options, all[i].shard).batch(all[i].step);
+        Weight weight = batch.weight;
+        weight.total = Weight::summed;  // windows may have different lengths
+        Tape tape;
+        tape.backward(mean(batch.x) * w, weight, {.sync = i + 1 == all.size()});
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("trap: within a window one rank takes a batch twice, is ahead, or has another seed") {
+  for (const int n : {2, 3, 5})
+    for (const std::vector<Part>& other : {std::vector<Part>{{{1, n}, 4, 0}, {{1, n}, 4, 0}},
+                                           {{{1, n}, 4, 1}, {{1, n}, 4, 2}},
+                                           {{{1, n}, 5, 0}, {{1, n}, 4, 1}},
+                                           {{{1, n}, 4, 0}, {{1, n}, 5, 1}}})
+      check_all_say(
+          accumulate(n,
+                     [&](int r) {
+                       return r == 1 ? other : std::vector<Part>{{{r, n}, 4, 0}, {{r, n}, 4, 1}};
+                     }),
+          {"of the 2 batches that they accumulated, ranks 0 and 1 took different ones"});
+}
+
+TEST_CASE("windows may take batches in any order, of several Shards, and of different lengths") {
+  // Two loaders, on one rank in another order.
+  check_all_well(accumulate(3, [](int r) {
+    std::vector<Part> parts = {{{r, 3}, 4, 0}, {{r, 3}, 9, 0}};
+    if (r == 1) std::swap(parts[0], parts[1]);
+    return parts;
+  }));
+  // Two ranks take three Shards.
+  check_all_well(accumulate(2, [](int r) {
+    return r == 0 ? std::vector<Part>{{{0, 3}, 4, 0}, {{2, 3}, 4, 0}}
+                  : std::vector<Part>{{{1, 3}, 4, 0}};
+  }));
+  // From the first ragged window on, ranks may be in different epochs, or at different batches.
+  std::vector<int> windows(3);
+  check_all_well(accumulate(3, [&](int r) {
+    const std::int64_t step = windows[static_cast<std::size_t>(r)]++;
+    if (step > 0) return std::vector<Part>{{{r, 3}, 4 + static_cast<std::uint64_t>(r), r}};
+    return std::vector<Part>(static_cast<std::size_t>(1 + r), {{r, 3}, 4, 0});
+  }));
+}
+
+TEST_CASE("trap: one rank has another version of the images, with the same labels") {
+  for (const int n : {2, 3, 5})
+    check_all_say(
+        messages_on_threads(n,
+                            [&](World& world) {
+                              const Parameter w = Parameter(Tensor::scalar(1), "w");
+                              DistributedDataParallel ddp({w}, {}, world);
+                              const data::Dataset mine = samples(60);
+                              if (world.rank() == 1)
+                                kernels::scale(1 / 255.0, mine.images, mine.images, false);
+                              const data::Batch batch = data::Loader(mine, {}, world).batch(0);
+                              Tape tape;
+                              tape.backward(mean(batch.x) * w, batch.weight);
+                            }),
+        {"ranks 0 and 1 deal the data differently"});
+}
+
 TEST_CASE("Shards in another order, of a group, with ragged windows or split data are all right") {
   for (const int n : {1, 2, 3, 4, 7})
     check_all_well(train(n, [&](int r) { return Taken{{n - 1 - r, n}}; }));
@@ -137,8 +224,8 @@ TEST_CASE("Shards in another order, of a group, with ragged windows or split dat
     const data::Loader dealt(samples(60), {.batch = 2}, half);
     for (int part = 0; part <= half.rank(); ++part) backward(dealt, false, true);
     backward(dealt, true, true);  // windows of 2 and 3 batches
+    backward(dealt, true, true);  // and then of one, which is another one by now
     taken = 0;
-    backward(dealt, true, true);
     const data::Loader own(samples(40 + world.rank()), {.batch = 2});  // split beforehand
     backward(own, true, false);
   }));

@@ -246,8 +246,11 @@ TEST_CASE("weights that an f32, or a sum of gradients times weights, cannot hold
   CHECK_THROWS_AS(gradient(Weight{1, 1e16}), StateError);
   CHECK_THROWS_WITH_AS(
       gradient(Weight{-2}),
-      "[backward] weight -2 of a total to be summed: it is 0 or from 1e-15 to 1e15, of no less",
+      "[backward] weight -2 of a total to be summed: it is 0 or 1e-15..1e15, and at most its total",
       StateError);
+  CHECK(gradient(Weight{0.1 + 0.2, 0.3}) > 1);  // a total that was rounded in another order
+  CHECK(gradient(Weight{0.7, static_cast<double>(0.7f)}) > 1);
+  CHECK_THROWS_AS(gradient(Weight{0.7, 0.699}), StateError);
   CHECK(gradient(Weight{1e-15, 1e-15}) == 1);
   CHECK(gradient(Weight{1e15, 1e15}) == 1);
 }

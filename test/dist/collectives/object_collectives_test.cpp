@@ -157,3 +157,34 @@ TEST_CASE("object collectives: all name the rank whose fault it is, in any order
         check_all_say(of_check, {fmt::format("a on rank {}", size - 1)});
       }
 }
+
+TEST_CASE("whom an error blames has the number of the job, in a group too") {
+  const auto culprits = [](const std::function<void(World&, World&)>& program) {
+    std::vector<std::string> said(5);
+    run_threads(5, {.timeout = Seconds(20)}, [&](World& world) {
+      const auto group = world.split(world.rank() < 2 ? -1 : 0);  // ranks 2, 3, 4
+      if (!group) return;
+      World members = *group;
+      try {
+        program(world, members);
+      } catch (const Error& error) {
+        if (error.culprit) said[index(world.rank())] = *error.culprit;
+      }
+    });
+    return said;
+  };
+  const auto differs = culprits([](World& world, World& group) {
+    check_same(group.communicator(), "test", world.rank() == 3 ? "a" : "b");
+  });
+  for (const std::size_t r : {2u, 3u, 4u})
+    CHECK(differs[r] == "rank 3 is in the minority (1 of the group)");
+  const auto failed =
+      culprits([](World&, World& group) { on_rank0(group, [] { fail<DataError>("no disk"); }); });
+  for (const std::size_t r : {3u, 4u}) CHECK(failed[r] == "rank 2 failed");
+  const auto left = culprits([](World& world, World& group) {
+    if (world.rank() == 4) return;
+    group.communicator().barrier("all").wait();
+  });
+  // Who hears of it from another rank first knows no more than that one said.
+  CHECK((left[2] == "rank 4 left" || left[3] == "rank 4 left"));
+}

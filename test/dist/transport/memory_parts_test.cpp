@@ -117,3 +117,29 @@ TEST_CASE("node transport: it naps where its last tries were, inside the node or
     CHECK(inside == 2 * round);
   }
 }
+
+TEST_CASE("a transport of several nodes names a lost peer by its number in the world") {
+  struct Losing final : Transport {
+    int rank() const override { return 1; }
+    int size() const override { return 2; }
+    std::string_view name() const override { return "losing"; }
+    bool has_shared_memory() const override { return false; }
+    std::size_t send(int peer, std::span<const std::byte>) override {
+      throw LostPeer(peer, LostPeer::How::left);
+    }
+    std::size_t receive(int peer, std::span<std::byte>) override {
+      throw LostPeer(peer, LostPeer::How::gone);
+    }
+    SharedRegion allocate(std::size_t) override { return {}; }
+    void relax(unsigned) override { throw LostPeer(0, LostPeer::How::gone); }
+    Seconds now() const override { return {}; }
+    void abort(std::string_view) noexcept override {}
+  };
+  int between = 0;
+  const auto transport =
+      node_transport(std::make_unique<Idle>(3, 4, between), std::make_unique<Losing>(),
+                     node_map({"a", "a", "b", "b"}));  // rank 3 is place 1 of node b
+  std::array<std::byte, 3> bytes{};
+  CHECK(error_of([&] { transport->send(2, bytes); }).find("rank 2 left") == 0);
+  CHECK(error_of([&] { transport->receive(2, bytes); }) == "rank 2 is gone");
+}
