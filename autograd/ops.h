@@ -5,11 +5,11 @@
 
 #include <memory>
 
-#include "lockstep/autograd/choices.h"
-#include "lockstep/autograd/indices.h"
-#include "lockstep/autograd/losses.h"
-#include "lockstep/autograd/reductions.h"
-#include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/indices.h"
+#include "lockstep/autograd/ops/losses.h"
+#include "lockstep/autograd/ops/reductions.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/core/tensor.h"
 
@@ -39,8 +39,8 @@ Tensor operator-(double a, const Tensor& b);
 inline Tensor operator*(double a, const Tensor& b) { return b * a; }
 Tensor operator/(double a, const Tensor& b);
 
-// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b broadcasts
-// to a.
+// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
+// broadcasts to a.
 Tensor& operator+=(Tensor& a, const Tensor& b);
 Tensor& operator-=(Tensor& a, const Tensor& b);
 Tensor& operator*=(Tensor& a, const Tensor& b);

@@ -1,5 +1,6 @@
 #include "lockstep/nn/initialize.h"
 
+#include <Eigen/QR>
 #include <cmath>
 
 #include "lockstep/core/generator.h"
@@ -19,11 +20,21 @@ Fans fans_of(const Tensor& w) {
   return {all / static_cast<double>(w.size(0)), all / static_cast<double>(w.size(1))};
 }
 
+/// The generator writes to the cpu alone.
+template <class Draw>
+void drawn(const Tensor& w, const Draw& draw) {
+  const Tensor host = w.device() == Device{} ? w : Tensor::empty(w.shape(), w.dtype());
+  draw(host);
+  if (host.raw() != w.raw()) w.copy_from(host);
+}
+
 }  // namespace
 
-void uniform(const Tensor& w, double low, double high) { default_generator().uniform(w, low, high); }
+void uniform(const Tensor& w, double low, double high) {
+  drawn(w, [&](const Tensor& host) { default_generator().uniform(host, low, high); });
+}
 void normal(const Tensor& w, double mean, double stddev) {
-  default_generator().normal(w, mean, stddev);
+  drawn(w, [&](const Tensor& host) { default_generator().normal(host, mean, stddev); });
 }
 
 double relu_gain(double slope) { return std::sqrt(2.0 / (1 + slope * slope)); }
@@ -44,6 +55,26 @@ void xavier_uniform(const Tensor& w, double gain) {
 void xavier_normal(const Tensor& w, double gain) {
   const Fans fans = fans_of(w);
   normal(w, 0, gain * std::sqrt(2.0 / (fans.in + fans.out)));
+}
+
+void orthogonal(const Tensor& w, double gain) {
+  fans_of(w);  // refuses what is no matrix
+  const std::int64_t rows = w.size(0), cols = w.numel() / rows;
+  const Tensor host = Tensor::empty({rows, cols}, w.dtype());
+  normal(host, 0, 1);
+  visit_floating("orthogonal", w.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    Eigen::Map<Matrix> values(host.data<T>(), rows, cols);
+    const bool wide = rows < cols;  // then its rows are orthogonal
+    const Matrix tall = wide ? Matrix(values.transpose()) : Matrix(values);
+    const Eigen::HouseholderQR<Matrix> qr(tall);
+    Matrix q = qr.householderQ() * Matrix::Identity(tall.rows(), tall.cols());
+    for (std::int64_t k = 0; k < tall.cols(); ++k)
+      q.col(k) *= static_cast<T>(qr.matrixQR()(k, k) < 0 ? -gain : gain);
+    values = wide ? Matrix(q.transpose()) : q;
+  });
+  w.copy_from(host.view(w.shape()));
 }
 
 }  // namespace lockstep::nn::init

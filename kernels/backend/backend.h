@@ -59,13 +59,11 @@ class Backend {
   virtual void argmax(const Tensor& x, const Tensor& out) = 0;
   virtual void find_nonfinite(const Tensor& x, const Tensor& flag) = 0;
 
-  // softmax.h
+  // loss.h
   virtual void softmax(const Tensor& x, const Tensor& out) = 0;
   virtual void log_softmax(const Tensor& x, const Tensor& out) = 0;
   virtual void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
                                     bool accumulate) = 0;
-
-  // loss.h
   virtual void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
                              const Tensor& saved) = 0;
   virtual void cross_entropy_backward(const Tensor& dloss, const Tensor& saved,

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/autograd/dims.h"
+#include "lockstep/autograd/ops/dims.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

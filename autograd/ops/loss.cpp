@@ -1,7 +1,7 @@
+#include "lockstep/kernels/loss.h"
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/kernels/loss.h"
-#include "lockstep/kernels/softmax.h"
 
 namespace lockstep {
 

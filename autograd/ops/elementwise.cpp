@@ -1,6 +1,7 @@
+#include "lockstep/kernels/elementwise.h"
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
 namespace lockstep {

@@ -1,9 +1,9 @@
 #include <cmath>
 
-#include "lockstep/autograd/choices.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/autograd/shapes.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/reduce.h"

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {

@@ -1,17 +1,18 @@
+#include "lockstep/kernels/reduce.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "lockstep/autograd/choices.h"
-#include "lockstep/autograd/indices.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/reductions.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/indices.h"
+#include "lockstep/autograd/ops/reductions.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/autograd/shapes.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
-#include "lockstep/kernels/reduce.h"
-#include "lockstep/kernels/softmax.h"
+#include "lockstep/kernels/loss.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
-#include "lockstep/autograd/choices.h"
-#include "lockstep/autograd/indices.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/indices.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {
