@@ -54,7 +54,7 @@ void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const T
                bool accumulate);
 
 /// out_k = x_0 + ... + x_k along the middle dimension of (outer, n, inner), one after the other;
-/// with `reverse` x_k + ... + x_(n-1). f32, f64, i64, i32.
+/// with `reverse` x_k + ... + x_(n-1). Every dtype but f16 and bf16.
 void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
                     const Tensor& x, const Tensor& out);
 

@@ -11,6 +11,7 @@ template <Tensor (*function)(const Tensor&)>
 class Function : public Module {
  public:
   Tensor forward(const Tensor& x) override { return function(x); }
+  Another make_another() const override { return std::make_unique<Function>(); }
 };
 
 using ReLU = Function<lockstep::relu>;
@@ -27,12 +28,14 @@ using Tanh = Function<lockstep::tanh>;
 class Identity : public Module {
  public:
   Tensor forward(const Tensor& x) override { return x; }
+  Another make_another() const override { return std::make_unique<Identity>(); }
 };
 
 class LeakyReLU : public Module {
  public:
   explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
   Tensor forward(const Tensor& x) override { return leaky_relu(x, slope_); }
+  Another make_another() const override { return std::make_unique<LeakyReLU>(slope_); }
 
  private:
   double slope_;
@@ -43,6 +46,7 @@ class Softmax : public Module {
  public:
   explicit Softmax(int dim = -1) : dim_(dim) {}
   Tensor forward(const Tensor& x) override { return softmax(x, dim_); }
+  Another make_another() const override { return std::make_unique<Softmax>(dim_); }
 
  private:
   int dim_;
@@ -53,6 +57,7 @@ class Flatten : public Module {
  public:
   explicit Flatten(int first = 1) : first_(first) {}
   Tensor forward(const Tensor& x) override { return flatten(x, first_); }
+  Another make_another() const override { return std::make_unique<Flatten>(first_); }
 
  private:
   int first_;
@@ -66,6 +71,8 @@ class Dropout : public Module {
   explicit Dropout(double p = 0.5);
 
   Tensor forward(const Tensor& x) override { return training() ? dropout(x, p_) : x; }
+  Another make_another() const override { return std::make_unique<Dropout>(p_); }
+  std::string describe() const override { return fmt::format("Dropout({})", p_); }
 
  private:
   double p_;

@@ -34,6 +34,7 @@ class Linear : public Module {
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
   void visit(Visitor& p) override;
   std::string describe() const override;
+  Another make_another() const override;
 
   Parameter weight;  ///< (out, in)
   Parameter bias;    ///< (out,), or undefined
@@ -48,6 +49,8 @@ class Embedding : public Module {
 
   Tensor forward(const Tensor& index) override { return embedding(weight, index); }
   void visit(Visitor& p) override { p("weight", weight); }
+  std::string describe() const override;
+  Another make_another() const override;
 
   Parameter weight;  ///< (rows, features)
 };
@@ -58,55 +61,71 @@ class Residual : public Module {
  public:
   template <std::derived_from<Module> M>
   explicit Residual(M inner) : inner_(std::make_unique<M>(std::move(inner))) {}
+  explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {}
 
   Tensor forward(const Tensor& x) override { return x + (*inner_)(x); }
   void visit(Visitor& p) override { p("inner", *inner_); }
+  Another make_another() const override {
+    return std::make_unique<Residual>(inner_->make_another());
+  }
 
  private:
   std::unique_ptr<Module> inner_;
 };
 
 /// Modules one after another; part i is named "i".
+///
+///   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
+///   for (nn::Module& layer : model) ...        // model[0] is the first
+///   model.at<nn::Linear>("0").weight           // as what it is
 class Sequential : public Module {
+  using Modules = std::vector<std::unique_ptr<Module>>;
+
  public:
-  template <std::derived_from<Module>... Modules>
-  requires(sizeof...(Modules) > 0) explicit Sequential(Modules... modules) {
-    (append(std::move(modules)), ...);
+  template <std::derived_from<Module>... Parts>
+  requires(sizeof...(Parts) > 0) explicit Sequential(Parts... parts) {
+    (append(std::move(parts)), ...);
   }
   Sequential() = default;
 
   template <std::derived_from<Module> M>
   void append(M module) {
-    modules_.push_back(std::make_unique<M>(std::move(module)));
+    insert(size(), std::move(module));
   }
-
+  /// Before module `place`. Throws UsageError for a place beyond the end.
   template <std::derived_from<Module> M>
   void insert(std::size_t place, M module) {
-    check<UsageError>(place <= size(), "[Sequential] insert at {} of {} modules", place, size());
-    modules_.insert(modules_.begin() + static_cast<std::ptrdiff_t>(place),
-                    std::make_unique<M>(std::move(module)));
+    insert(place, std::make_unique<M>(std::move(module)));
   }
+  void insert(std::size_t place, std::unique_ptr<Module> module);
 
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override;
 
   std::size_t size() const { return modules_.size(); }
   /// Throws UsageError for a module that does not exist.
-  Module& operator[](std::size_t i) const {
-    check<UsageError>(i < size(), "[Sequential] module {} of {}", i, size());
-    return *modules_[i];
-  }
-  /// Module i as what it is: model.at<nn::Linear>(0). Throws UsageError if it is something else.
-  template <std::derived_from<Module> M>
-  M& at(std::size_t i) const {
-    M* const module = dynamic_cast<M*>(&(*this)[i]);
-    check<UsageError>(module != nullptr, "[Sequential] module {} is a {}, not what was asked for",
-                      i, (*this)[i].describe());
-    return *module;
-  }
+  Module& operator[](std::size_t i) const;
+
+  /// Goes over the modules themselves.
+  class Iterator {
+   public:
+    explicit Iterator(Modules::const_iterator at) : at_(at) {}
+    Module& operator*() const { return **at_; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    Modules::const_iterator at_;
+  };
+  Iterator begin() const { return Iterator(modules_.begin()); }
+  Iterator end() const { return Iterator(modules_.end()); }
 
  private:
-  std::vector<std::unique_ptr<Module>> modules_;
+  Modules modules_;
 };
 
 }  // namespace lockstep::nn

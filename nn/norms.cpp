@@ -30,6 +30,10 @@ LayerNorm::LayerNorm(std::int64_t features, double eps, DType dtype) : eps_(eps)
   bias = constant(features, 0, dtype);
 }
 
+std::string LayerNorm::describe() const {
+  return fmt::format("LayerNorm({})", weight.value().numel());
+}
+
 Tensor LayerNorm::forward(const Tensor& x) {
   check_last("LayerNorm", x, weight);
   return layer_norm(x, weight, bias, eps_);
@@ -45,6 +49,8 @@ RMSNorm::RMSNorm(std::int64_t features, double eps, DType dtype) : eps_(eps) {
   weight = constant(features, 1, dtype);
 }
 
+std::string RMSNorm::describe() const { return fmt::format("RMSNorm({})", weight.value().numel()); }
+
 Tensor RMSNorm::forward(const Tensor& x) {
   check_last("RMSNorm", x, weight);
   return rms_norm(x, weight, eps_);
@@ -59,6 +65,10 @@ GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, double eps, DTy
                     groups, channels);
   weight = constant(channels, 1, dtype);
   bias = constant(channels, 0, dtype);
+}
+
+std::string GroupNorm::describe() const {
+  return fmt::format("GroupNorm({} of {})", groups_, weight.value().numel());
 }
 
 Tensor GroupNorm::forward(const Tensor& x) {

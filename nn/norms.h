@@ -18,6 +18,10 @@ class LayerNorm : public Module {
 
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override {
+    return std::make_unique<LayerNorm>(weight.value().numel(), eps_, weight.value().dtype());
+  }
+  std::string describe() const override;
 
   Parameter weight, bias;  ///< (features,)
 
@@ -32,6 +36,10 @@ class RMSNorm : public Module {
 
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override {
+    return std::make_unique<RMSNorm>(weight.value().numel(), eps_, weight.value().dtype());
+  }
+  std::string describe() const override;
 
   Parameter weight;  ///< (features,), at first 1
 
@@ -49,6 +57,11 @@ class GroupNorm : public Module {
 
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override {
+    const Tensor& w = weight.value();
+    return std::make_unique<GroupNorm>(groups_, w.numel(), eps_, w.dtype());
+  }
+  std::string describe() const override;
 
   Parameter weight, bias;  ///< (channels,), at first 1 and 0
 
