@@ -5,6 +5,11 @@
 
 #include <memory>
 
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/indices.h"
+#include "lockstep/autograd/ops/losses.h"
+#include "lockstep/autograd/ops/reductions.h"
+#include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/core/tensor.h"
 
@@ -19,17 +24,67 @@ inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+/// The remainder of a / b, with the sign of a. On integers a / b drops the fraction, as in C++; by
+/// 0, both are 0.
+Tensor operator%(const Tensor& a, const Tensor& b);
+
+// With a number, which becomes one of the tensor's dtype.
+Tensor operator+(const Tensor& a, double b);
+Tensor operator-(const Tensor& a, double b);
+Tensor operator*(const Tensor& a, double b);
+Tensor operator/(const Tensor& a, double b);
+Tensor operator%(const Tensor& a, double b);
+inline Tensor operator+(double a, const Tensor& b) { return b + a; }
+Tensor operator-(double a, const Tensor& b);
+inline Tensor operator*(double a, const Tensor& b) { return b * a; }
+Tensor operator/(double a, const Tensor& b);
+
+// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
+// broadcasts to a.
+Tensor& operator+=(Tensor& a, const Tensor& b);
+Tensor& operator-=(Tensor& a, const Tensor& b);
+Tensor& operator*=(Tensor& a, const Tensor& b);
+Tensor& operator/=(Tensor& a, const Tensor& b);
+Tensor& operator+=(Tensor& a, double b);
+Tensor& operator-=(Tensor& a, double b);
+Tensor& operator*=(Tensor& a, double b);
+Tensor& operator/=(Tensor& a, double b);
 
 Tensor neg(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor exp(const Tensor& x);
+Tensor expm1(const Tensor& x);
 Tensor log(const Tensor& x);
+Tensor log1p(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
+Tensor reciprocal(const Tensor& x);
+Tensor square(const Tensor& x);
+Tensor abs(const Tensor& x);   ///< its derivative at 0 is 0
+Tensor sign(const Tensor& x);  ///< derivative 0, as of floor and round
+Tensor floor(const Tensor& x);
+Tensor round(const Tensor& x);  ///< half goes to the even neighbour
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+Tensor erf(const Tensor& x);
 Tensor relu(const Tensor& x);  ///< its derivative at 0 is 0
+Tensor elu(const Tensor& x);   ///< x > 0 ? x : exp(x) - 1
 Tensor sigmoid(const Tensor& x);
+Tensor log_sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
+/// x times the normal distribution's Phi(x) (Hendrycks and Gimpel 2016), and its approximation.
+Tensor gelu(const Tensor& x);
+Tensor gelu_tanh(const Tensor& x);
+Tensor silu(const Tensor& x);      ///< x sigmoid(x)
+Tensor softplus(const Tensor& x);  ///< log(1 + exp(x))
+Tensor pow(const Tensor& x, double exponent);
+Tensor pow(double base, const Tensor& exponent);
+Tensor pow(const Tensor& base, const Tensor& exponent);
+inline Tensor lerp(const Tensor& x, const Tensor& y, double weight) { return x + (y - x) * weight; }
 Tensor scale(const Tensor& x, double factor);
 
-/// x in another floating dtype, 16-bit ones included. The gradient is cast back.
+/// x in another dtype. Between floating ones, 16-bit ones included, the gradient is cast back; to
+/// an integer the fraction is dropped, and no gradient flows.
 Tensor cast(const Tensor& x, DType dtype);
 
 /// For training: zeroes each element with probability p in [0, 1) and divides the others by 1 - p,
@@ -43,9 +98,15 @@ struct MatmulOptions {
   bool transpose_b = false;
 };
 /// (n, k) x (k, m) -> (n, m); a transposed operand is stored the other way round: (k, n) or (m, k).
+///
+/// Of more dimensions, the leading ones count matrices, and broadcast: (b, n, k) x (k, m) ->
+/// (b, n, m). A vector (k,) is one row on the left, one column on the right, and vanishes from the
+/// result.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options = {});
+Tensor outer(const Tensor& a, const Tensor& b);  ///< (n,), (m,) -> (n, m)
+Tensor dot(const Tensor& a, const Tensor& b);    ///< (n,), (n,) -> ()
 
-/// x W^T + b: x (n, in), w (out, in), b (out,) or undefined -> (n, out). One fused kernel.
+/// x W^T + b: x (..., in), w (out, in), b (out,) or undefined -> (..., out). One fused kernel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 
 Tensor sum(const Tensor& x);   ///< of all elements -> ()
@@ -95,10 +156,13 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 
 /// Over the last dimension of (n, c).
 Tensor log_softmax(const Tensor& x);
-/// Mean over the n rows of -log softmax(logits)[label]: logits (n, c), labels (n,) i64 in [0, c) ->
-/// (). The mean over no rows is 0. Forward and backward share one pass over the logits.
-Tensor cross_entropy(const Tensor& logits, const Tensor& labels);
-/// Mean over all elements of (x - y)^2 -> ().
-Tensor mse(const Tensor& x, const Tensor& y);
+
+/// By the mean and variance of the last dimension (Ba, Kiros, Hinton, "Layer normalization", 2016):
+/// (x - mean) / sqrt(variance + eps) * weight + bias, (c,) each, or undefined.
+Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
+                  double eps = 1e-5);
+/// x / sqrt(mean(x^2) + eps) * weight, along the last dimension (Zhang and Sennrich, "Root mean
+/// square layer normalization", NeurIPS 2019).
+Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-6);
 
 }  // namespace lockstep

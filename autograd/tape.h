@@ -126,12 +126,12 @@ class Tape {
   /// even if its values are NaN. If the total is not known, reducers divide when they know it;
   /// where there is no reducer, the weight is {1, 1}.
   ///
-  /// Throws StateError for a loss of another or no tape; for one that an earlier backward has used
-  /// up; and if the loss reaches both a managed parameter and one that is neither managed nor kept
-  /// local: the second would differ between ranks. If an operation or an observer throws, the
-  /// gradients are undefined.
+  /// Throws StateError for a loss of another or no tape, or one that an earlier backward used up;
+  /// if it reaches both a managed parameter and one that is neither managed nor kept local (which
+  /// would differ between ranks). If an operation or an observer throws, gradients are undefined.
   void backward(const Tensor& loss, std::optional<Weight> weight = {},
                 BackwardOptions options = {});
+  void backward(const Tensor& loss, BackwardOptions options) { backward(loss, {}, options); }
 
   /// Records an operation and returns `output` as its value. `inputs` are those of its operands
   /// that may want gradients. Each backward calls `backward(Gradients&)` once; it must write each

@@ -35,6 +35,11 @@ constexpr std::string_view name_of(DType dtype) {
 /// The dtypes in which derivatives are computed.
 constexpr bool is_differentiable(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
+/// f32, f64, f16 or bf16.
+constexpr bool is_any_floating(DType dtype) {
+  return is_differentiable(dtype) || dtype == DType::f16 || dtype == DType::bf16;
+}
+
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, float>)

@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/device_memory.h"
 
 namespace lockstep {
@@ -35,6 +36,56 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   result.fill_zero();
   return result;
 }
+
+Tensor Tensor::arange(std::int64_t begin, std::int64_t end, std::int64_t step) {
+  check<UsageError>(step != 0, "[arange] a step of 0");
+  const std::int64_t span = step > 0 ? end - begin : begin - end, stride = std::abs(step);
+  const Tensor result =
+      empty({std::max<std::int64_t>(0, (span + stride - 1) / stride)}, DType::i64);
+  std::int64_t value = begin;
+  for (std::int64_t& element : result.span<std::int64_t>()) {
+    element = value;
+    value += step;
+  }
+  return result;
+}
+
+Tensor Tensor::linspace(double begin, double end, std::int64_t n, DType dtype) {
+  const Tensor result = empty({n}, dtype);
+  visit_floating("linspace", dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T first = static_cast<T>(begin), last = static_cast<T>(end);
+    const T step = n > 1 ? (last - first) / static_cast<T>(n - 1) : T(0);
+    // From both ends, as PyTorch does, so that the last is `end` itself.
+    for (std::int64_t i = 0; i < n; ++i)
+      result.data<T>()[i] = i < n / 2 || n == 1 ? first + step * static_cast<T>(i)
+                                                : last - step * static_cast<T>(n - 1 - i);
+  });
+  return result;
+}
+
+Tensor Tensor::eye(std::int64_t n, DType dtype) {
+  const Tensor result = zeros({n, n}, dtype);
+  visit_floating("eye", dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < n; ++i) result.data<T>()[i * (n + 1)] = 1;
+  });
+  return result;
+}
+
+Tensor Tensor::rand(const Shape& shape, DType dtype) {
+  const Tensor result = empty(shape, dtype);
+  default_generator().uniform(result);
+  return result;
+}
+
+Tensor Tensor::randn(const Shape& shape, DType dtype) {
+  const Tensor result = empty(shape, dtype);
+  default_generator().normal(result);
+  return result;
+}
+
+Tensor Tensor::randperm(std::int64_t n) { return default_generator().randperm(n); }
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
   Tensor result = empty(shape, dtype, device);

@@ -44,7 +44,30 @@ class Tensor {
   static Tensor scalar(double value, DType dtype = DType::f32, Device device = {}) {
     return full({}, value, dtype, device);
   }
-  /// On the cpu. Copies `values`, whose number must be shape.numel().
+  static Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = {}) {
+    return full(shape, 1, dtype, device);
+  }
+  // On the cpu, as the ones below.
+  /// i64: begin, begin + step, ... before end. Throws UsageError for a step of 0.
+  static Tensor arange(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
+  static Tensor arange(std::int64_t end) { return arange(0, end); }
+  /// f32 or f64: n numbers from begin to end, both included, evenly apart.
+  static Tensor linspace(double begin, double end, std::int64_t n, DType dtype = DType::f32);
+  /// f32 or f64 (n, n): 1 on the diagonal, else 0.
+  static Tensor eye(std::int64_t n, DType dtype = DType::f32);
+  // From the thread's default_generator() (generator.h): PyTorch's numbers for the same seed.
+  static Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform in [0, 1)
+  static Tensor randn(const Shape& shape, DType dtype = DType::f32);  ///< normal
+  static Tensor randperm(std::int64_t n);                             ///< i64: 0 .. n-1, shuffled
+  /// A vector {1.0, 2.0}, or a matrix {{1.0, 2.0}, {3.0, 4.0}}, of the C++ type of its elements.
+  /// Throws ShapeError for rows of different sizes.
+  template <class T>
+  static Tensor from(std::initializer_list<T> values) {
+    return of<T>({static_cast<std::int64_t>(values.size())}, values);
+  }
+  template <class T>
+  static Tensor from(std::initializer_list<std::initializer_list<T>> rows);
+  /// Copies `values`, whose number must be shape.numel().
   template <class T>
   static Tensor of(const Shape& shape, std::span<const T> values);
   template <class T>
@@ -153,6 +176,26 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
   std::copy(values.begin(), values.end(), result.data<T>());
   return result;
 }
+
+template <class T>
+Tensor Tensor::from(std::initializer_list<std::initializer_list<T>> rows) {
+  std::vector<T> values;
+  for (const auto& row : rows) {
+    check<ShapeError>(row.size() == rows.begin()->size(), "[tensor] rows of {} and {} elements",
+                      rows.begin()->size(), row.size());
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  const auto columns = rows.size() == 0 ? 0 : rows.begin()->size();
+  return of<T>({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)},
+               values);
+}
+
+/// Of x's shape, dtype and device.
+inline Tensor full_like(const Tensor& x, double value) {
+  return Tensor::full(x.shape(), value, x.dtype(), x.device());
+}
+inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
+inline Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 
 /// How often this thread has copied elements: Tensor::copy_from, clone() and to(), and gradients
 /// that backward could not write or share in place. A test that nothing is copied counts here.

@@ -43,11 +43,15 @@ void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tenso
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool accumulate) {
   const std::string_view name = name_of(op);
   check_defined(name, "a", a);
-  check_differentiable(name, a);
   check_beside(name, "b", b, a.dtype(), a);
   check_beside(name, "out", out, a.dtype(), a);
   check_shape(name, "out", out, Shape::broadcast(name, a.shape(), b.shape()));
-  backend_of(a.device()).binary(op, a, b, out, accumulate);
+  Backend& backend = backend_of(a.device());
+  if (is_differentiable(a.dtype())) return backend.binary(op, a, b, out, accumulate);
+  check<DTypeError>(
+      !accumulate && op != Binary::pow && !is_any_floating(a.dtype()), "[{}] takes {}, got {}",
+      name, op == Binary::pow || accumulate ? "f32 or f64" : "f32, f64 or integers", a.dtype());
+  backend.combine_integers(op, a, b, out);
 }
 
 void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate) {
@@ -81,9 +85,13 @@ void cast(const Tensor& x, const Tensor& out) {
   check_defined("cast", "out", out);
   check_beside("cast", "out", out, out.dtype(), x);
   check_shape("cast", "out", out, x.shape());
-  visit_any_floating("cast", x.dtype(), [](auto) {});
-  visit_any_floating("cast", out.dtype(), [](auto) {});
-  backend_of(x.device()).cast(x, out);
+  Backend& backend = backend_of(x.device());
+  if (is_any_floating(x.dtype()) && is_any_floating(out.dtype())) return backend.cast(x, out);
+  for (const Tensor* side : {&x, &out})
+    check<DTypeError>(size_of(side->dtype()) != 2,
+                      "[cast] from {} to {}: between 16-bit types and integers go by f32",
+                      x.dtype(), out.dtype());
+  backend.convert(x, out);
 }
 
 Shape transposed(const Shape& shape) {

@@ -17,8 +17,33 @@
 
 namespace lockstep::kernels {
 
-enum class Unary : std::uint8_t { neg, exp, log, relu, sigmoid, tanh, square };
-enum class Binary : std::uint8_t { add, sub, mul, div };
+enum class Unary : std::uint8_t {
+  neg,
+  exp,
+  expm1,
+  log,
+  log1p,
+  sqrt,
+  rsqrt,
+  reciprocal,
+  square,
+  abs,
+  sign,
+  floor,
+  round,
+  sin,
+  cos,
+  erf,
+  relu,
+  elu,
+  sigmoid,
+  tanh,
+  gelu,
+  gelu_tanh,
+  silu,
+  softplus
+};
+enum class Binary : std::uint8_t { add, sub, mul, div, remainder, maximum, minimum, pow };
 enum class Activation : std::uint8_t { none, relu };
 
 /// The enumerator's name, which error messages carry.
@@ -41,7 +66,7 @@ void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tenso
                     bool accumulate);
 
 /// out (+)= a op b with NumPy's broadcasting. `out` has the broadcast shape, and may be `a` or `b`
-/// if that one has it too.
+/// if that one has it too. Integers of any width too, but not `pow` and not added up.
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
             bool accumulate = false);
 
@@ -56,8 +81,9 @@ void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, d
 /// out = activation(x + bias), one pass: x (N, C), bias (C,). `out` may be x.
 void bias_activation(const Tensor& x, const Tensor& bias, Activation activation, const Tensor& out);
 
-/// out = x in out's dtype, of the same shape; from and to f32, f64, f16, bf16. Rounds to the
-/// nearest, ties to even; f64 reaches the 16-bit types by way of f32, rounded twice.
+/// out = x in out's dtype, of the same shape. Rounds to the nearest, ties to even; f64 reaches the
+/// 16-bit types by way of f32, rounded twice. To an integer it drops the fraction; a number that
+/// the integer does not hold becomes an undefined one.
 void cast(const Tensor& x, const Tensor& out);
 
 /// out = x^T, matrix by matrix: (..., N, C) -> (..., C, N), any dtype. (Products need no transposed

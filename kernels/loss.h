@@ -1,11 +1,25 @@
 #pragma once
-/// Losses, f32 and f64: means, with a scalar output. The terms are added in f64, so that the order
-/// in which they come does not show. The mean of nothing is 0, and so is its gradient: a rank
-/// without samples goes through the same motions as the others.
+/// Softmax over the last dimension of (N, C), and losses, f32 and f64.
+///
+/// Softmax subtracts the largest element of a row first, so that large inputs do not overflow; a
+/// row that holds NaN or +infinity becomes NaN.
+///
+/// Losses are means, with a scalar output. The terms are added in f64, so that the order in which
+/// they come does not show. The mean of nothing is 0, and so is its gradient: a rank without
+/// samples goes through the same motions as the others.
 
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::kernels {
+
+/// y_ic = exp(x_ic) / sum_k exp(x_ik). `out` may be x.
+void softmax(const Tensor& x, const Tensor& out);
+
+/// y_ic = x_ic - log sum_k exp(x_ik). `out` may be x.
+void log_softmax(const Tensor& x, const Tensor& out);
+
+/// dx_ic (+)= dy_ic - exp(y_ic) * sum_k dy_ik, with y the output of log_softmax.
+void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool accumulate);
 
 /// loss = mean over i of -log softmax(logits_i)[labels_i]: logits (N, C), labels (N,) i64.
 ///

@@ -114,6 +114,16 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormOptions& options)
   }
 }
 
+Module::Another BatchNorm::make_another() const {
+  auto another = std::make_unique<BatchNorm>(channels_, options_);
+  another->peers_ = peers_;
+  return another;
+}
+
+std::string BatchNorm::describe() const {
+  return fmt::format("{}({})", peers_ ? "SyncBatchNorm" : "BatchNorm", channels_);
+}
+
 void BatchNorm::visit(Visitor& p) {
   p("weight", weight);
   p("bias", bias);

@@ -49,6 +49,8 @@ class BatchNorm : public Module {
   /// if it is synchronized: then on all of them. An empty batch changes nothing.
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override;  ///< synchronized with the same ranks
+  std::string describe() const override;
 
   /// From now on, the batch in training is that of all ranks. `communicator` must outlive the layer
   /// and all tapes on which it has recorded. The ranks compare `layer` before they merge

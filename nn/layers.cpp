@@ -28,8 +28,51 @@ void Linear::visit(Visitor& p) {
   p("bias", bias);
 }
 
+std::string Linear::describe() const {
+  return fmt::format("Linear({} -> {}{})", weight.value().size(1), weight.value().size(0),
+                     bias.defined() ? "" : ", without bias");
+}
+
+Module::Another Linear::make_another() const {
+  const Tensor& w = weight.value();
+  return std::make_unique<Linear>(w.size(1), w.size(0), bias.defined(), w.dtype());
+}
+
+Embedding::Embedding(std::int64_t rows, std::int64_t features, DType dtype) {
+  check<ShapeError>(rows > 0 && features > 0, "[Embedding] sizes must be positive, got {} x {}",
+                    rows, features);
+  const Tensor value = Tensor::empty({rows, features}, dtype);
+  default_generator().normal(value);
+  weight = Parameter(value);
+}
+
+std::string Embedding::describe() const {
+  return fmt::format("Embedding({} x {})", weight.value().size(0), weight.value().size(1));
+}
+
+Module::Another Embedding::make_another() const {
+  const Tensor& w = weight.value();
+  return std::make_unique<Embedding>(w.size(0), w.size(1), w.dtype());
+}
+
 Dropout::Dropout(double p) : p_(p) {
   check<UsageError>(p >= 0 && p < 1, "[Dropout] p must be in [0, 1), got {}", p);
+}
+
+void Sequential::insert(std::size_t place, std::unique_ptr<Module> module) {
+  check<UsageError>(place <= size(), "[Sequential] insert at {} of {} modules", place, size());
+  modules_.insert(modules_.begin() + static_cast<std::ptrdiff_t>(place), std::move(module));
+}
+
+Module& Sequential::operator[](std::size_t i) const {
+  check<UsageError>(i < size(), "[Sequential] module {} of {}", i, size());
+  return *modules_[i];
+}
+
+Module::Another Sequential::make_another() const {
+  auto another = std::make_unique<Sequential>();
+  for (const auto& module : modules_) another->insert(another->size(), module->make_another());
+  return another;
 }
 
 Tensor Sequential::forward(const Tensor& x) {

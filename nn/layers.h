@@ -1,5 +1,5 @@
 #pragma once
-/// Linear, ReLU, Dropout, Sequential, and the losses.
+/// Linear, Embedding, Residual, Sequential, and the losses.
 
 #include <concepts>
 #include <initializer_list>
@@ -8,14 +8,19 @@
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/nn/activations.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 
+using lockstep::bce_with_logits;
 using lockstep::cross_entropy;
+using lockstep::huber;
+using lockstep::l1;
 using lockstep::mse;
+using lockstep::nll;
 
-/// y = x W^T + b, x: (N, in), W: (out, in), b: (out,), y: (N, out).
+/// y = x W^T + b, x: (..., in), W: (out, in), b: (out,), y: (..., out).
 ///
 /// Initialized as PyTorch does (He et al. 2015, "Delving Deep into Rectifiers", with a = sqrt(5)),
 /// drawn from the thread's default generator, weight before bias:
@@ -28,49 +33,99 @@ class Linear : public Module {
 
   Tensor forward(const Tensor& x) override { return linear(x, weight, bias); }
   void visit(Visitor& p) override;
+  std::string describe() const override;
+  Another make_another() const override;
 
   Parameter weight;  ///< (out, in)
   Parameter bias;    ///< (out,), or undefined
 };
 
-/// max(x, 0).
-class ReLU : public Module {
+/// The rows of a table by index: i64 of any shape -> index.shape() + (features,). A sparse layer:
+/// rows that no index names have a gradient of 0.
+class Embedding : public Module {
  public:
-  Tensor forward(const Tensor& x) override { return relu(x); }
+  /// weight ~ N(0, 1), as in PyTorch. Throws ShapeError for a size below 1.
+  Embedding(std::int64_t rows, std::int64_t features, DType dtype = DType::f32);
+
+  Tensor forward(const Tensor& index) override { return embedding(weight, index); }
+  void visit(Visitor& p) override { p("weight", weight); }
+  std::string describe() const override;
+  Another make_another() const override;
+
+  Parameter weight;  ///< (rows, features)
 };
 
-/// In training, zeroes elements with probability p and divides the others by 1 - p; in evaluation,
-/// the identity.
-class Dropout : public Module {
+/// x + inner(x) (He et al., "Deep residual learning", CVPR 2016). The inner module is named
+/// "inner".
+class Residual : public Module {
  public:
-  /// Throws UsageError unless 0 <= p < 1.
-  explicit Dropout(double p = 0.5);
+  template <std::derived_from<Module> M>
+  explicit Residual(M inner) : inner_(std::make_unique<M>(std::move(inner))) {}
+  explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {}
 
-  Tensor forward(const Tensor& x) override { return training() ? dropout(x, p_) : x; }
+  Tensor forward(const Tensor& x) override { return x + (*inner_)(x); }
+  void visit(Visitor& p) override { p("inner", *inner_); }
+  Another make_another() const override {
+    return std::make_unique<Residual>(inner_->make_another());
+  }
 
  private:
-  double p_;
+  std::unique_ptr<Module> inner_;
 };
 
 /// Modules one after another; part i is named "i".
+///
+///   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
+///   for (nn::Module& layer : model) ...        // model[0] is the first
+///   model.at<nn::Linear>("0").weight           // as what it is
 class Sequential : public Module {
+  using Modules = std::vector<std::unique_ptr<Module>>;
+
  public:
-  template <std::derived_from<Module>... Modules>
-  requires(sizeof...(Modules) > 0) explicit Sequential(Modules... modules) {
-    (append(std::move(modules)), ...);
+  template <std::derived_from<Module>... Parts>
+  requires(sizeof...(Parts) > 0) explicit Sequential(Parts... parts) {
+    (append(std::move(parts)), ...);
   }
   Sequential() = default;
 
   template <std::derived_from<Module> M>
   void append(M module) {
-    modules_.push_back(std::make_unique<M>(std::move(module)));
+    insert(size(), std::move(module));
   }
+  /// Before module `place`. Throws UsageError for a place beyond the end.
+  template <std::derived_from<Module> M>
+  void insert(std::size_t place, M module) {
+    insert(place, std::make_unique<M>(std::move(module)));
+  }
+  void insert(std::size_t place, std::unique_ptr<Module> module);
 
   Tensor forward(const Tensor& x) override;
   void visit(Visitor& p) override;
+  Another make_another() const override;
+
+  std::size_t size() const { return modules_.size(); }
+  /// Throws UsageError for a module that does not exist.
+  Module& operator[](std::size_t i) const;
+
+  /// Goes over the modules themselves.
+  class Iterator {
+   public:
+    explicit Iterator(Modules::const_iterator at) : at_(at) {}
+    Module& operator*() const { return **at_; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    Modules::const_iterator at_;
+  };
+  Iterator begin() const { return Iterator(modules_.begin()); }
+  Iterator end() const { return Iterator(modules_.end()); }
 
  private:
-  std::vector<std::unique_ptr<Module>> modules_;
+  Modules modules_;
 };
 
 }  // namespace lockstep::nn

@@ -1,9 +1,16 @@
 #include "lockstep/nn/module.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <typeinfo>
+
+#include "lockstep/core/generator.h"
 
 namespace lockstep::nn {
-namespace {
 
 /// Walks a model depth first and keeps the path.
 class Walk : public Visitor {
@@ -13,7 +20,8 @@ class Walk : public Visitor {
   std::function<void(const std::string& path, Module&)> on_module = [](auto&&, auto&&) {};
 
   void visit(Module& module) {
-    on_module(path_.substr(0, path_.empty() ? 0 : path_.size() - 1), module);
+    module.path_ = path_.substr(0, path_.empty() ? 0 : path_.size() - 1);
+    on_module(module.path_, module);
     module.visit(*this);
   }
   void operator()(std::string_view name, Parameter& parameter) override {
@@ -33,7 +41,70 @@ class Walk : public Visitor {
   std::string path_;
 };
 
+namespace {
+
+/// The error in flight again, as an E that begins with the layer, unless an inner layer has done
+/// that already.
+template <class E>
+[[noreturn]] void name_layer(const Module& module, const std::string& path, const E& error) {
+  const std::string_view text = error.what();
+  if (text.starts_with("layer ")) throw;
+  E named(fmt::format("layer {}{}: {}", path.empty() ? "" : "'" + path + "' ", module.describe(),
+                      text));
+  named.culprit = error.culprit;
+  throw named;
+}
+
 }  // namespace
+
+Tensor Module::operator()(const Tensor& x) {
+  try {
+    return forward(x);
+  } catch (const ShapeError& error) {
+    name_layer(*this, path_, error);
+  } catch (const DTypeError& error) {
+    name_layer(*this, path_, error);
+  } catch (const DeviceError& error) {
+    name_layer(*this, path_, error);
+  }
+}
+
+std::unique_ptr<Module> Module::make_another() const {
+  fail<StateError>(
+      "[clone] {} does not say how another one is made: override make_another(), or "
+      "make one and call load_state_dict(model.state_dict())",
+      describe());
+}
+
+std::unique_ptr<Module> detail::clone(Module& module) {
+  const Generator generator = default_generator();  // making one draws from it
+  std::unique_ptr<Module> copy = module.make_another();
+  default_generator() = generator;
+  copy->load_state_dict(module.state_dict());  // throws if they are not alike
+  const std::vector<Parameter> from = module.parameters(), to = copy->parameters();
+  if (!from.empty()) copy->to(from[0].value().device());
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].set_requires_grad(from[i].requires_grad());
+  module.for_each_module([&](const std::string& path, Module& part) {
+    copy->at(path).train(part.training());  // the whole before its parts
+  });
+  return copy;
+}
+
+Module& Module::find(std::string_view path) {
+  Module* found = nullptr;
+  std::string paths;
+  for_each_module([&](const std::string& at, Module& module) {
+    if (at == path) found = &module;
+    if (!at.empty()) paths += " '" + at + "'";
+  });
+  check<UsageError>(found, "[at] {} has no part '{}'; it has{}", describe(), path,
+                    paths.empty() ? " none" : paths);
+  return *found;
+}
+
+void Module::throw_other_kind(std::string_view path, const Module& found) {
+  fail<UsageError>("[at] part '{}' is a {}, not what was asked for", path, found.describe());
+}
 
 std::vector<Parameter> Module::parameters() {
   std::vector<Parameter> result;
@@ -92,6 +163,57 @@ void Module::for_each_module(const std::function<void(const std::string& path, M
   Walk walk;
   walk.on_module = visit;
   walk.visit(*this);
+}
+
+// "nn::LayerNorm" of "lockstep::nn::LayerNorm"; Function<&lockstep::tanh> shows its function.
+std::string Module::describe() const {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), &std::free);
+  std::string name = status == 0 ? text.get() : typeid(*this).name();
+  if (const auto function = name.find("Function<"); function != name.npos) {
+    const auto from = name.find_first_not_of("&(", function + 9);
+    name = name.substr(from, name.find_first_of("(>", from) - from);
+  }
+  return name.substr(name.rfind(':') == name.npos ? 0 : name.rfind(':') + 1);
+}
+
+std::string Module::to_string() {
+  struct Line {
+    std::string path, text;
+    std::int64_t parameters;
+  };
+  std::vector<Line> lines;
+  std::vector<Parameter> seen;
+  Walk walk;
+  walk.on_module = [&](const std::string& path, Module& module) {
+    lines.push_back({path, module.describe(), 0});
+  };
+  walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
+    if (std::ranges::find(seen, parameter) != seen.end()) return;
+    seen.push_back(parameter);
+    const auto dot = path.rfind('.');
+    const std::string owner = dot == path.npos ? "" : path.substr(0, dot);
+    for (Line& line : lines)
+      if (line.path == owner) line.parameters += parameter.value().numel();
+  };
+  walk.visit(*this);
+  std::size_t paths = 0, texts = 0;
+  std::int64_t all = 0;
+  for (const Line& line : lines) {
+    paths = std::max(paths, line.path.size());
+    texts = std::max(texts, line.text.size());
+    all += line.parameters;
+  }
+  std::string result = fmt::format("{}: {} parameters\n", describe(), all);
+  const auto digits = fmt::formatted_size("{}", all);
+  for (const Line& line : std::span(lines).subspan(1)) {
+    result += fmt::format("  {:<{}}  {:<{}}", line.path, paths, line.text, texts);
+    if (line.parameters > 0) result += fmt::format("  {:>{}}", line.parameters, digits);
+    result.erase(result.find_last_not_of(' ') + 1);
+    result += '\n';
+  }
+  return result;
 }
 
 void Module::train(bool on) {

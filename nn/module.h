@@ -11,11 +11,13 @@
 /// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
 /// listed once, under its first name.
 
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
@@ -23,6 +25,9 @@
 namespace lockstep::nn {
 
 class Module;
+namespace detail {
+std::unique_ptr<Module> clone(Module& module);
+}
 
 /// What a module calls, once per part, in the order of registration.
 class Visitor {
@@ -33,14 +38,35 @@ class Visitor {
   virtual void operator()(std::string_view name, Module& child) = 0;
 };
 
+/// A module is moved, not copied: a copy would share the parameters, which are handles. clone()
+/// below makes a second one with parameters of its own.
+///
+/// An error of forward begins with the innermost layer that it left:
+///   layer '2' Linear(64 -> 10): [linear] x has 60 columns, w 64
 class Module {
  public:
+  Module() = default;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
   virtual ~Module() = default;
 
   virtual Tensor forward(const Tensor& x) = 0;
   virtual void visit(Visitor&) {}
 
-  Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensor operator()(const Tensor& x);
+
+  /// What it is, for people: "Linear(64 -> 10)"; at first its C++ class.
+  virtual std::string describe() const;
+  using Another = std::unique_ptr<Module>;
+  /// Another one made with the same options, for clone(). A class says how, or this throws
+  /// StateError:
+  ///   Another make_another() const override { return std::make_unique<Net>(width_); }
+  virtual Another make_another() const;
+  /// What it is and the number of its parameters; then a line for each part with its path, what it
+  /// is, and the number of its own.
+  std::string to_string();
 
   /// All parameters, in order, each named by its path. Undefined ones (no bias) are left out.
   std::vector<Parameter> parameters();
@@ -56,6 +82,11 @@ class Module {
   /// made: their state lies where the parameters are. Throws StateError under DDP.
   void to(Device device);
 
+  /// The module of a path ("encoder.2"), as what it is: model.at<nn::Linear>("2"). Throws
+  /// UsageError, with the paths that exist, for one that does not or is something else.
+  template <class M = Module>
+  M& at(std::string_view path);
+
   /// Calls visit(path, module) for this module (its path is "") and then, depth first, for all
   /// those within.
   void for_each_module(const std::function<void(const std::string& path, Module&)>& visit);
@@ -65,7 +96,28 @@ class Module {
   bool training() const { return training_; }
 
  private:
+  friend class Walk;  // which tells modules their paths
+  Module& find(std::string_view path);
+  [[noreturn]] static void throw_other_kind(std::string_view path, const Module& found);
+
   bool training_ = true;
+  std::string path_;  // in the model that was walked last
 };
+
+template <class M>
+M& Module::at(std::string_view path) {
+  Module& found = find(path);
+  M* const module = dynamic_cast<M*>(&found);
+  if (!module) throw_other_kind(path, found);
+  return *module;
+}
+
+/// A module of its own, with the same values, flags and device, in the same mode. Its parameters
+/// have no gradients and are under no DDP. Throws StateError, with its class, for a part that does
+/// not say how to make_another().
+template <std::derived_from<Module> M>
+M clone(M& module) {
+  return std::move(detail::clone(module)->template at<M>(""));
+}
 
 }  // namespace lockstep::nn

@@ -127,7 +127,7 @@ void ring_all_reduce(std::span<float> data, std::size_t rank, Ring& ring) {
   }
 }
 
-// ---- 3. The model: nn/layers.h, autograd/tape.h, autograd/ops_matrix.cpp ----
+// ---- 3. The model: nn/layers.h, autograd/tape.h, autograd/ops/matrix.cpp ----
 // A multilayer perceptron with a backward written by hand. (In the library a tape records what
 // forward does, and runs the backward functions in reverse.) What matters here is `ready`: as soon
 // as a gradient is final, backward says its number, and goes on.

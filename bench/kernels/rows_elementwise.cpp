@@ -1,5 +1,6 @@
 // The kernels of kernels/elementwise.h.
 #include <cmath>
+#include <numbers>
 
 #include "case.h"
 #include "lockstep/kernels/elementwise.h"
@@ -15,72 +16,74 @@ using kernels::Unary;
 using Inputs = const std::vector<Values>&;
 constexpr double elementwise_tolerance = 1e-5;  // a few roundings of f32, and those of exp and log
 
-double apply(Unary op, double x) {
-  switch (op) {
-    case Unary::neg: return -x;
-    case Unary::exp: return std::exp(x);
-    case Unary::log: return std::log(x);
-    case Unary::relu: return std::max(x, 0.0);
-    case Unary::sigmoid: return 1 / (1 + std::exp(-x));
-    case Unary::tanh: return std::tanh(x);
-    case Unary::square: break;
-  }
-  return x * x;
-}
+/// A function and its derivative, in f64. The derivative is by what the kernel saves: the output of
+/// exp, relu, sigmoid, tanh and sqrt, else the input.
+struct Formula {
+  Unary op;
+  double (*value)(double x);
+  double (*derivative)(double saved);
+};
 
-/// op'(x), by the output where the kernel saves that.
-double derivative(Unary op, double saved) {
-  switch (op) {
-    case Unary::neg: return -1;
-    case Unary::exp: return saved;
-    case Unary::log: return 1 / saved;
-    case Unary::relu: return saved > 0 ? 1 : 0;
-    case Unary::sigmoid: return saved * (1 - saved);
-    case Unary::tanh: return 1 - saved * saved;
-    case Unary::square: break;
-  }
-  return 2 * saved;
-}
+double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+double normal_part(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+constexpr Formula formulas[] = {
+    {Unary::relu, [](double x) { return std::max(x, 0.0); },
+     [](double y) { return y > 0 ? 1.0 : 0.0; }},
+    {Unary::sigmoid, logistic, [](double y) { return y * (1 - y); }},
+    {Unary::tanh, [](double x) { return std::tanh(x); }, [](double y) { return 1 - y * y; }},
+    {Unary::exp, [](double x) { return std::exp(x); }, [](double y) { return y; }},
+    {Unary::log, [](double x) { return std::log(x); }, [](double x) { return 1 / x; }},
+    {Unary::sqrt, [](double x) { return std::sqrt(x); }, [](double y) { return 1 / (2 * y); }},
+    {Unary::gelu, [](double x) { return x * normal_part(x); },
+     [](double x) { return normal_part(x) + x * normal_density(x); }},
+    {Unary::silu, [](double x) { return x * logistic(x); },
+     [](double x) { return logistic(x) * (1 + x * (1 - logistic(x))); }},
+    {Unary::square, [](double x) { return x * x; }, [](double x) { return 2 * x; }},
+    {Unary::neg, [](double x) { return -x; }, [](double) { return -1.0; }},
+};
 
 double apply(Binary op, double a, double b) {
   switch (op) {
     case Binary::add: return a + b;
     case Binary::sub: return a - b;
     case Binary::mul: return a * b;
-    case Binary::div: break;
+    default: return a / b;
   }
-  return a / b;
 }
 
-Row unary(Unary op, Scale scale) {
+Row unary(const Formula& formula, Scale scale) {
+  const Unary op = formula.op;
   return {.name = std::string(kernels::name_of(op)),
           .sizes = flat(scale),
           .bytes = 8,
           .precision = {},
-          .prepare = [op](const Size& size, Source& source) -> Case {
+          .prepare = [op, value = formula.value](const Size& size, Source& source) -> Case {
             const Shape shape{size.dims[0]};
-            const Tensor x =
-                op == Unary::log ? source.uniform(shape, 0.1, 2) : source.normal(shape);
+            const bool positive = op == Unary::log || op == Unary::sqrt;
+            const Tensor x = positive ? source.uniform(shape, 0.1, 2) : source.normal(shape);
             const Tensor y = source.empty(shape);
-            const auto expected = [op](Inputs in, std::int64_t i) { return apply(op, in[0][i]); };
+            const auto expected = [value](Inputs in, std::int64_t i) { return value(in[0][i]); };
             return {.run = [=] { kernels::unary(op, x, y); },
                     .inputs = {x},
                     .outputs = {{y, expected, 1, elementwise_tolerance}}};
           }};
 }
 
-Row unary_backward(Unary op, Scale scale) {
+Row unary_backward(const Formula& formula, Scale scale) {
+  const Unary op = formula.op;
   return {.name = std::string(kernels::name_of(op)) + "_backward",
           .sizes = flat(scale),
           .bytes = op == Unary::neg ? 8.0 : 12.0,
           .precision = {},
-          .prepare = [op](const Size& size, Source& source) -> Case {
+          .prepare = [op, slope = formula.derivative](const Size& size, Source& source) -> Case {
             const Shape shape{size.dims[0]};
             const Tensor dy = source.normal(shape), dx = source.empty(shape);
             const bool signs = op == Unary::relu || op == Unary::square;
             const Tensor saved = signs ? source.normal(shape) : source.uniform(shape, 0.05, 0.95);
-            const auto expected = [op](Inputs in, std::int64_t i) {
-              return in[0][i] * derivative(op, in[1][i]);
+            const auto expected = [slope](Inputs in, std::int64_t i) {
+              return in[0][i] * slope(in[1][i]);
             };
             return {.run = [=] { kernels::unary_backward(op, dy, saved, dx, false); },
                     .inputs = {dy, saved},
@@ -214,11 +217,9 @@ Row transpose(Scale scale) {
 }  // namespace
 
 std::vector<Row> elementwise_rows(Scale scale) {
-  constexpr Unary all[] = {Unary::relu, Unary::sigmoid, Unary::tanh, Unary::exp,
-                           Unary::log,  Unary::square,  Unary::neg};
   std::vector<Row> rows;
-  for (const Unary op : all) rows.push_back(unary(op, scale));
-  for (const Unary op : all) rows.push_back(unary_backward(op, scale));
+  for (const Formula& formula : formulas) rows.push_back(unary(formula, scale));
+  for (const Formula& formula : formulas) rows.push_back(unary_backward(formula, scale));
   for (const Binary op : {Binary::add, Binary::sub, Binary::mul, Binary::div})
     rows.push_back(binary(op, scale));
   for (const bool row : {true, false}) rows.push_back(broadcast(row, scale));

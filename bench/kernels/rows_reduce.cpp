@@ -1,10 +1,9 @@
-// Kernels that look along rows or columns: kernels/reduce.h, softmax.h and loss.h.
+// Kernels that look along rows or columns: kernels/reduce.h and loss.h.
 #include <cmath>
 
 #include "case.h"
 #include "lockstep/kernels/loss.h"
 #include "lockstep/kernels/reduce.h"
-#include "lockstep/kernels/softmax.h"
 #include "sizes.h"
 
 namespace bench {

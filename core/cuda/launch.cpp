@@ -53,6 +53,9 @@ void throw_faults(Faults& faults) {
     fail<DataError>("[cross_entropy] label {} of sample {} is not one of the classes", label,
                     (bad >> 32) - 1);
   }
+  if (const unsigned long long bad = std::exchange(faults.bad_index, 0))
+    fail<DataError>("[take] index {} of a dimension of {}",
+                    static_cast<std::int32_t>(bad & 0xffffffffu), bad >> 32 & 0x7fffffffu);
 }
 
 }  // namespace

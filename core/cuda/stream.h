@@ -17,6 +17,8 @@ namespace lockstep::cuda {
 struct Faults {
   /// cross_entropy: (1 + the sample's index) * 2^32 + the low 32 bits of its label.
   unsigned long long bad_label;
+  /// take: 2^31 + the low 31 bits of the dimension's size, times 2^32, + the low 32 of the index.
+  unsigned long long bad_index;
 };
 
 /// Where to launch: the current stream of a device, which becomes the thread's current device.

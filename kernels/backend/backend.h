@@ -11,6 +11,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/matmul.h"
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/kernels/random.h"
@@ -34,6 +35,21 @@ class Backend {
   virtual void cast(const Tensor& x, const Tensor& out) = 0;
   virtual void transpose(const Tensor& x, const Tensor& out) = 0;
 
+  // indexed.h
+  virtual void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+  /// binary() of integers.
+  virtual void combine_integers(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+  /// cast() where x or `out` are integers.
+  virtual void convert(const Tensor& x, const Tensor& out) = 0;
+  virtual void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) = 0;
+  virtual void copy_window(const Shape& shape, const Tensor& x, const Window& from,
+                           const Tensor& out, const Window& to, bool accumulate) = 0;
+  virtual void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) = 0;
+  virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
+                         const Tensor& dx) = 0;
+  virtual void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
+                              const Tensor& x, const Tensor& out) = 0;
+
   // reduce.h
   virtual void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) = 0;
   virtual void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) = 0;
@@ -43,13 +59,11 @@ class Backend {
   virtual void argmax(const Tensor& x, const Tensor& out) = 0;
   virtual void find_nonfinite(const Tensor& x, const Tensor& flag) = 0;
 
-  // softmax.h
+  // loss.h
   virtual void softmax(const Tensor& x, const Tensor& out) = 0;
   virtual void log_softmax(const Tensor& x, const Tensor& out) = 0;
   virtual void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
                                     bool accumulate) = 0;
-
-  // loss.h
   virtual void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
                              const Tensor& saved) = 0;
   virtual void cross_entropy_backward(const Tensor& dloss, const Tensor& saved,

@@ -43,7 +43,7 @@ void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
     T* to = out.data<T>();
     visit(op, [&](auto functor) {
       using F = decltype(functor);
-      if constexpr (F::transcendental) {
+      if constexpr (F::over_lanes) {
         map_lanes(from, to, x.numel(), [](const Lanes<T>& block) -> Lanes<T> {
           if constexpr (std::is_same_v<F, Exp>) return exponential<T, lanes>(block);
           return F::forward(block);

@@ -18,6 +18,17 @@ class CudaBackend final : public Backend {
                        const Tensor& out) override;
   void cast(const Tensor& x, const Tensor& out) override;
   void transpose(const Tensor& x, const Tensor& out) override;
+  void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void combine_integers(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) override;
+  void convert(const Tensor& x, const Tensor& out) override;
+  void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) override;
+  void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
+                   const Window& to, bool accumulate) override;
+  void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) override;
+  void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
+                 const Tensor& dx) override;
+  void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
+                      const Tensor& x, const Tensor& out) override;
   void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) override;
   void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) override;
   void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) override;

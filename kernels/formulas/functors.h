@@ -4,137 +4,143 @@
 
 #include <cmath>
 #include <string_view>
+#include <type_traits>
 
 #include "lockstep/core/compiler.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::kernels {
 
-/// `saved` is the output y if `saves_output`, else the input x. `transcendental` functions are
-/// worth (and need) vectors of a fixed size; the others are left to the compiler.
-struct Neg {
-  static constexpr std::string_view name = "neg";
-  static constexpr bool saves_output = false, transcendental = false;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(T x) {
-    return -x;
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T) {
-    return -dy;
-  }
-};
+/// A function of one operand: what makes y of x, and dx of dy and what was saved, the output y or
+/// the input x. Those over lanes are worth (and need) vectors of a fixed size; the others are left
+/// to the compiler.
+#define LOCKSTEP_UNARY(Type, text, saves_output_, lanes_, saved, y_of_x, dx_of_dy)            \
+  struct Type {                                                                               \
+    static constexpr std::string_view name = text;                                            \
+    static constexpr bool saves_output = saves_output_, over_lanes = lanes_;                  \
+    template <class T>                                                                        \
+    static LOCKSTEP_HOST_DEVICE T forward(const T& x) {                                       \
+      using namespace std; /* NOLINT: or Eigen's, by their arguments */                       \
+      return y_of_x;                                                                          \
+    }                                                                                         \
+    template <class T>                                                                        \
+    static LOCKSTEP_HOST_DEVICE T backward([[maybe_unused]] T dy, [[maybe_unused]] T saved) { \
+      using namespace std; /* NOLINT */                                                       \
+      return dx_of_dy;                                                                        \
+    }                                                                                         \
+  };
+#define LOCKSTEP_OF_OUTPUT(Type, text, y_of_x, dx) \
+  LOCKSTEP_UNARY(Type, text, true, false, y, y_of_x, dx)
+#define LOCKSTEP_OF_INPUT(Type, text, y_of_x, dx) \
+  LOCKSTEP_UNARY(Type, text, false, false, x, y_of_x, dx)
+#define LOCKSTEP_LANES_OF_OUTPUT(Type, text, y_of_x, dx) \
+  LOCKSTEP_UNARY(Type, text, true, true, y, y_of_x, dx)
+#define LOCKSTEP_LANES_OF_INPUT(Type, text, y_of_x, dx) \
+  LOCKSTEP_UNARY(Type, text, false, true, x, y_of_x, dx)
 
-struct Exp {
-  static constexpr std::string_view name = "exp";
-  static constexpr bool saves_output = true, transcendental = true;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(const T& x) {
-    using std::exp;
-    return exp(x);
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T y) {
-    return dy * y;
-  }
-};
+namespace constants {
+inline constexpr double sqrt_half = 0.70710678118654752440;  // 1 / sqrt(2)
+inline constexpr double two_over_sqrt_pi = 1.12837916709551257390;
+inline constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+}  // namespace constants
 
-struct Log {
-  static constexpr std::string_view name = "log";
-  static constexpr bool saves_output = false, transcendental = true;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(const T& x) {
-    using std::log;
-    return log(x);
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T x) {
-    return dy / x;
-  }
-};
+/// GELU's approximation by tanh (Hendrycks and Gimpel, "Gaussian error linear units", 2016,
+/// section 2): y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <class T>
+LOCKSTEP_HOST_DEVICE T gelu_argument(T x) {
+  return T(2 * constants::density_at_0) * (x + T(0.044715) * x * x * x);
+}
+template <class T>
+LOCKSTEP_HOST_DEVICE T gelu_tanh_slope(T x) {
+  using std::tanh;
+  const T t = tanh(gelu_argument(x));
+  const T du = T(2 * constants::density_at_0) * (1 + T(3 * 0.044715) * x * x);
+  return T(0.5) * (1 + t) + T(0.5) * x * (1 - t * t) * du;
+}
+template <class T>
+LOCKSTEP_HOST_DEVICE T logistic(const T& x) {
+  using std::exp;
+  return 1 / (1 + exp(-x));
+}
 
-struct Relu {
-  static constexpr std::string_view name = "relu";
-  static constexpr bool saves_output = true, transcendental = false;
-  template <class T>  // the comparisons are such that NaN passes
-  static LOCKSTEP_HOST_DEVICE T forward(T x) {
-    return x <= 0 ? T(0) : x;
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T y) {
-    return y <= 0 ? T(0) : dy;
-  }
-};
+LOCKSTEP_OF_INPUT(Neg, "neg", -x, -dy)
+LOCKSTEP_LANES_OF_OUTPUT(Exp, "exp", exp(x), dy* y)
+LOCKSTEP_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
+LOCKSTEP_LANES_OF_INPUT(Log, "log", log(x), dy / x)
+LOCKSTEP_OF_INPUT(Log1p, "log1p", log1p(x), dy / (1 + x))
+LOCKSTEP_OF_OUTPUT(Sqrt, "sqrt", sqrt(x), dy / (2 * y))
+LOCKSTEP_OF_OUTPUT(Rsqrt, "rsqrt", 1 / sqrt(x), T(-0.5) * dy * y * y * y)
+LOCKSTEP_OF_OUTPUT(Reciprocal, "reciprocal", 1 / x, -dy* y* y)
+LOCKSTEP_OF_INPUT(Square, "square", x* x, dy * 2 * x)
+LOCKSTEP_OF_INPUT(Abs, "abs", fabs(x), x == 0 ? T(0) : (x < 0 ? -dy : dy))
+LOCKSTEP_OF_INPUT(Sign, "sign", x == 0 ? T(0) : (x < 0 ? T(-1) : (x > 0 ? T(1) : x)), T(0))
+LOCKSTEP_OF_INPUT(Floor, "floor", floor(x), T(0))
+LOCKSTEP_OF_INPUT(Round, "round", rint(x), T(0))  // half goes to even
+LOCKSTEP_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
+LOCKSTEP_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
+LOCKSTEP_OF_INPUT(Erf, "erf", erf(x), dy* T(constants::two_over_sqrt_pi) * exp(-x * x))
+// The comparisons are such that NaN passes.
+LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
+LOCKSTEP_OF_OUTPUT(Elu, "elu", x <= 0 ? expm1(x) : x, y <= 0 ? dy * (y + 1) : dy)
+LOCKSTEP_LANES_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
+LOCKSTEP_LANES_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
+LOCKSTEP_OF_INPUT(Gelu, "gelu", T(0.5) * x * (1 + erf(x * T(constants::sqrt_half))),
+                  dy*(T(0.5) * (1 + erf(x * T(constants::sqrt_half))) +
+                      x * T(constants::density_at_0) * exp(T(-0.5) * x * x)))
+LOCKSTEP_OF_INPUT(GeluTanh, "gelu_tanh", T(0.5) * x * (1 + tanh(gelu_argument(x))),
+                  dy* gelu_tanh_slope(x))
+LOCKSTEP_LANES_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
+LOCKSTEP_OF_INPUT(Softplus, "softplus", (x > 0 ? x : T(0)) + log1p(exp(-fabs(x))), dy* logistic(x))
 
-struct Sigmoid {
-  static constexpr std::string_view name = "sigmoid";
-  static constexpr bool saves_output = true, transcendental = true;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(const T& x) {
-    using std::exp;
-    return 1 / (1 + exp(-x));
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T y) {
-    return dy * (1 - y) * y;
-  }
-};
+#undef LOCKSTEP_LANES_OF_INPUT
+#undef LOCKSTEP_LANES_OF_OUTPUT
+#undef LOCKSTEP_OF_INPUT
+#undef LOCKSTEP_OF_OUTPUT
+#undef LOCKSTEP_UNARY
 
-struct Tanh {
-  static constexpr std::string_view name = "tanh";
-  static constexpr bool saves_output = true, transcendental = true;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(const T& x) {
-    using std::tanh;
-    return tanh(x);
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T y) {
-    return dy * (1 - y * y);
-  }
-};
+/// A function of two operands. On integers, quotients drop their fraction, as in C++; what has
+/// none (a divisor of 0) is 0, and so is its remainder.
+#define LOCKSTEP_BINARY(Type, text, expression)         \
+  struct Type {                                         \
+    static constexpr std::string_view name = text;      \
+    template <class T>                                  \
+    LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { \
+      return expression;                                \
+    }                                                   \
+  };
 
-struct Square {
-  static constexpr std::string_view name = "square";
-  static constexpr bool saves_output = false, transcendental = false;
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T forward(T x) {
-    return x * x;
-  }
-  template <class T>
-  static LOCKSTEP_HOST_DEVICE T backward(T dy, T x) {
-    return dy * 2 * x;
-  }
-};
-
-struct Add {
-  static constexpr std::string_view name = "add";
-  template <class T>
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-struct Sub {
-  static constexpr std::string_view name = "sub";
-  template <class T>
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
-    return a - b;
-  }
-};
-struct Mul {
-  static constexpr std::string_view name = "mul";
-  template <class T>
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
-    return a * b;
-  }
-};
-struct Div {
-  static constexpr std::string_view name = "div";
-  template <class T>
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+namespace detail {
+template <class T>
+LOCKSTEP_HOST_DEVICE T quotient(T a, T b) {
+  if constexpr (std::is_integral_v<T>)  // the lowest number has no opposite: it wraps
+    return b == 0 ? T(0) : (b == T(-1) ? static_cast<T>(T(0) - a) : static_cast<T>(a / b));
+  else
     return a / b;
-  }
-};
+}
+template <class T>
+LOCKSTEP_HOST_DEVICE T remainder(T a, T b) {
+  if constexpr (std::is_integral_v<T>)
+    return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b);
+  else
+    return std::fmod(a, b);
+}
+template <class T>
+LOCKSTEP_HOST_DEVICE T power(T a, T b) {
+  using std::pow;
+  return static_cast<T>(pow(a, b));
+}
+}  // namespace detail
+
+LOCKSTEP_BINARY(Add, "add", static_cast<T>(a + b))
+LOCKSTEP_BINARY(Sub, "sub", static_cast<T>(a - b))
+LOCKSTEP_BINARY(Mul, "mul", static_cast<T>(a* b))
+LOCKSTEP_BINARY(Div, "div", detail::quotient(a, b))
+LOCKSTEP_BINARY(Remainder, "remainder", detail::remainder(a, b))
+LOCKSTEP_BINARY(Maximum, "maximum", a != a || a >= b ? a : b)  // NaN wins
+LOCKSTEP_BINARY(Minimum, "minimum", a != a || a <= b ? a : b)
+LOCKSTEP_BINARY(Pow, "pow", detail::power(a, b))
+
+#undef LOCKSTEP_BINARY
 
 /// Calls f with the functor behind the enumerator.
 template <class F>
@@ -142,10 +148,27 @@ decltype(auto) visit(Unary op, F&& f) {
   switch (op) {
     case Unary::neg: return f(Neg{});
     case Unary::exp: return f(Exp{});
+    case Unary::expm1: return f(Expm1{});
     case Unary::log: return f(Log{});
+    case Unary::log1p: return f(Log1p{});
+    case Unary::sqrt: return f(Sqrt{});
+    case Unary::rsqrt: return f(Rsqrt{});
+    case Unary::reciprocal: return f(Reciprocal{});
+    case Unary::abs: return f(Abs{});
+    case Unary::sign: return f(Sign{});
+    case Unary::floor: return f(Floor{});
+    case Unary::round: return f(Round{});
+    case Unary::sin: return f(Sin{});
+    case Unary::cos: return f(Cos{});
+    case Unary::erf: return f(Erf{});
     case Unary::relu: return f(Relu{});
+    case Unary::elu: return f(Elu{});
     case Unary::sigmoid: return f(Sigmoid{});
     case Unary::tanh: return f(Tanh{});
+    case Unary::gelu: return f(Gelu{});
+    case Unary::gelu_tanh: return f(GeluTanh{});
+    case Unary::silu: return f(Silu{});
+    case Unary::softplus: return f(Softplus{});
     case Unary::square: break;
   }
   return f(Square{});
@@ -157,6 +180,10 @@ decltype(auto) visit(Binary op, F&& f) {
     case Binary::add: return f(Add{});
     case Binary::sub: return f(Sub{});
     case Binary::mul: return f(Mul{});
+    case Binary::remainder: return f(Remainder{});
+    case Binary::maximum: return f(Maximum{});
+    case Binary::minimum: return f(Minimum{});
+    case Binary::pow: return f(Pow{});
     case Binary::div: break;
   }
   return f(Div{});

@@ -1,5 +1,6 @@
 #include "lockstep/kernels/elementwise.h"
 
+#include <cmath>
 #include <map>
 
 #include "kernels/support.h"
@@ -23,9 +24,13 @@ double apply(Binary op, double a, double b) {
     case Binary::add: return a + b;
     case Binary::sub: return a - b;
     case Binary::mul: return a * b;
-    case Binary::div: break;
+    case Binary::div: return a / b;
+    case Binary::remainder: return a - b * std::floor(a / b);
+    case Binary::maximum: return std::max(a, b);
+    case Binary::minimum: return std::min(a, b);
+    case Binary::pow: return std::pow(a, b);
   }
-  return a / b;
+  return 0;
 }
 
 /// The offset in `shape` of element `i` of the broadcast shape `out`, straight from NumPy's rule.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/support.h"
-#include "lockstep/kernels/softmax.h"
 #include "support/capture_binding.h"
 
 using namespace lockstep;

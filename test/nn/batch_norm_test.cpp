@@ -114,7 +114,8 @@ TEST_CASE("parameters and buffers have PyTorch's names, and are there where they
 
 TEST_CASE("one value per channel has no variance: an error wherever the batch's would be used") {
   const char* const message =
-      "[BatchNorm] a batch needs more than 1 value per channel, got 1, shape (1, 3)";
+      "layer BatchNorm(3): [BatchNorm] a batch needs more than 1 value per channel, got 1, shape "
+      "(1, 3)";
   nn::BatchNorm layer(3), stateless(3, {.track_running_stats = false});
   CHECK_THROWS_WITH_AS(layer(ramp({1, 3}).to({})), message, ShapeError);
   CHECK_THROWS_AS(layer(ramp({1, 3, 1, 1}).to({})), ShapeError);
@@ -147,8 +148,10 @@ TEST_CASE("an empty batch leaves statistics and gradients as they are") {
 
 TEST_CASE("what does not fit is refused") {
   nn::BatchNorm layer(3);
-  CHECK_THROWS_WITH_AS(layer(Tensor::zeros({2, 4})),
-                       "[BatchNorm] expected (N, 3) or (N, 3, ...), got shape (2, 4)", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      layer(Tensor::zeros({2, 4})),
+      "layer BatchNorm(3): [BatchNorm] expected (N, 3) or (N, 3, ...), got shape (2, 4)",
+      ShapeError);
   CHECK_THROWS_AS(layer(Tensor::zeros({3})), ShapeError);
   CHECK_THROWS_AS(layer(Tensor::zeros({2, 3}, DType::f64)), DTypeError);
   CHECK_THROWS_AS(nn::BatchNorm(0), ShapeError);

@@ -235,8 +235,8 @@ TEST_CASE("one value per channel on all ranks together: the same error on all, a
         message = error.what();
       }
       const std::string expected = fmt::format(
-          "[BatchNorm] a batch needs more than 1 value per channel, got 1 on all ranks "
-          "together, shape ({}, 3) on this one",
+          "layer SyncBatchNorm(3): [BatchNorm] a batch needs more than 1 value per channel, got 1 "
+          "on all ranks together, shape ({}, 3) on this one",
           batches[me]);
       check<Error>(message == expected, "rank {} says '{}'", me, message);
       check<Error>(layer.num_batches_tracked.item() == 0, "counted");

@@ -121,6 +121,7 @@ std::vector<OpCase> make_table() {
             {ta ? Shape{k, n} : Shape{n, k}, tb ? Shape{m, k} : Shape{k, m}});
       table.push_back(matmul_case);
     }
+  for (const OpCase& op : vocabulary_ops()) table.push_back(op);
   return table;
 }
 
@@ -143,7 +144,7 @@ std::vector<std::vector<Shape>> large_shapes(const OpCase& op) {
     return {{{301, 203}, {301, 203}}, {{301, 203}, {203}}, {{301, 1}, {1, 203}}, {{61'003}, {}}};
   if (op.shapes == singles) return {{{61'003}}, {{301, 203}}};
   if (op.name == "linear") return {{{65, 70}, {129, 70}, {129}}};
-  if (op.name.starts_with("matmul")) {  // its shapes go with its flags: as the last one, but larger
+  if (op.name.starts_with("matmul a")) {  // its shapes go with its flags: the last, but larger
     const auto grown = [](const Shape& shape) {
       const auto side = [](std::int64_t n) { return n == 17 ? 65 : n == 9 ? 70 : 129; };
       return Shape{side(shape[0]), side(shape[1])};

@@ -24,6 +24,7 @@ double device_tolerance(const OpCase& op);
 std::vector<std::vector<lockstep::Shape>> large_shapes(const OpCase& op);
 
 const std::vector<OpCase>& op_table();
+std::vector<OpCase> vocabulary_ops();  ///< the part of it in vocabulary_ops.cpp
 
 /// Values in [low, high), different for every operand and element, away from 0 by 0.05 (so that
 /// relu is smooth there).

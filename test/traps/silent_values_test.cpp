@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "lockstep/dist/ddp/hooks/power_sgd.h"
-#include "lockstep/kernels/softmax.h"
+#include "lockstep/kernels/loss.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

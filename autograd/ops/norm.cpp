@@ -75,4 +75,16 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
       });
 }
 
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const Tensor centered = x - mean(x, -1, keepdim);
+  Tensor y = centered * rsqrt(mean(square(centered), -1, keepdim) + eps);
+  if (weight.defined()) y = y * weight;
+  return bias.defined() ? y + bias : y;
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const Tensor y = x * rsqrt(mean(square(x), -1, keepdim) + eps);
+  return weight.defined() ? y * weight : y;
+}
+
 }  // namespace lockstep

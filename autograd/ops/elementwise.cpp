@@ -1,6 +1,7 @@
+#include "lockstep/kernels/elementwise.h"
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
 namespace lockstep {
@@ -97,10 +98,29 @@ Tensor div(const Tensor& a, const Tensor& b) {
 
 Tensor neg(const Tensor& x) { return unary("neg", Unary::neg, x); }
 Tensor exp(const Tensor& x) { return unary("exp", Unary::exp, x); }
+Tensor expm1(const Tensor& x) { return unary("expm1", Unary::expm1, x); }
 Tensor log(const Tensor& x) { return unary("log", Unary::log, x); }
+Tensor log1p(const Tensor& x) { return unary("log1p", Unary::log1p, x); }
+Tensor sqrt(const Tensor& x) { return unary("sqrt", Unary::sqrt, x); }
+Tensor rsqrt(const Tensor& x) { return unary("rsqrt", Unary::rsqrt, x); }
+Tensor reciprocal(const Tensor& x) { return unary("reciprocal", Unary::reciprocal, x); }
+Tensor square(const Tensor& x) { return unary("square", Unary::square, x); }
+Tensor abs(const Tensor& x) { return unary("abs", Unary::abs, x); }
+Tensor sign(const Tensor& x) { return unary("sign", Unary::sign, x); }
+Tensor floor(const Tensor& x) { return unary("floor", Unary::floor, x); }
+Tensor round(const Tensor& x) { return unary("round", Unary::round, x); }
+Tensor sin(const Tensor& x) { return unary("sin", Unary::sin, x); }
+Tensor cos(const Tensor& x) { return unary("cos", Unary::cos, x); }
+Tensor erf(const Tensor& x) { return unary("erf", Unary::erf, x); }
 Tensor relu(const Tensor& x) { return unary("relu", Unary::relu, x); }
+Tensor elu(const Tensor& x) { return unary("elu", Unary::elu, x); }
 Tensor sigmoid(const Tensor& x) { return unary("sigmoid", Unary::sigmoid, x); }
 Tensor tanh(const Tensor& x) { return unary("tanh", Unary::tanh, x); }
+Tensor gelu(const Tensor& x) { return unary("gelu", Unary::gelu, x); }
+Tensor gelu_tanh(const Tensor& x) { return unary("gelu_tanh", Unary::gelu_tanh, x); }
+Tensor silu(const Tensor& x) { return unary("silu", Unary::silu, x); }
+Tensor softplus(const Tensor& x) { return unary("softplus", Unary::softplus, x); }
+Tensor log_sigmoid(const Tensor& x) { return -softplus(-x); }
 
 // y = c x: dx = c dy
 Tensor scale(const Tensor& x, double factor) {
@@ -120,6 +140,7 @@ Tensor cast(const Tensor& x, DType dtype) {
     kernels::cast(from, y);
     return y;
   };
+  if (!is_any_floating(dtype) || !is_any_floating(x.dtype())) return to(x.detach(), dtype);
   return record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
     const auto dx = g.into(0);
     if (!dx.accumulate) return kernels::cast(g.output(), dx.tensor);

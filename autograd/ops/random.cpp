@@ -1,7 +1,8 @@
+#include "lockstep/kernels/random.h"
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/graph.h"
-#include "lockstep/kernels/random.h"
 
 namespace lockstep {
 

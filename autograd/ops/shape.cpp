@@ -23,7 +23,9 @@ Tensor transposed(const Tensor& x) {
 
 }  // namespace
 
-Tensor sum(const Tensor& x) { return scaled_sum("sum", x, 1); }
+Tensor sum(const Tensor& x) {
+  return is_any_floating(x.dtype()) ? scaled_sum("sum", x, 1) : sum(x, Dims::all());
+}
 
 Tensor mean(const Tensor& x) {
   return scaled_sum("mean", x, x.numel() > 0 ? 1.0 / static_cast<double>(x.numel()) : 0.0);

@@ -1,0 +1,162 @@
+#include <cmath>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/indexed.h"
+#include "lockstep/kernels/reduce.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::Binary;
+using kernels::Compare;
+
+Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
+  const Tensor out =
+      Tensor::empty(Shape::broadcast("compare", a.shape(), b.shape()), DType::u8, a.device());
+  kernels::compare(op, a, b, out);
+  return out;
+}
+
+// An integer is compared with a fraction as f64.
+Tensor compared(Compare op, const Tensor& a, double b) {
+  const bool exact = is_any_floating(a.dtype()) || b == std::trunc(b);
+  const Tensor x = exact ? a : cast(a.detach(), DType::f64);
+  return compared(op, x, Tensor::scalar(b, x.dtype(), x.device()));
+}
+
+Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
+  const Tensor out = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
+                                   a.dtype(), a.device());
+  kernels::binary(op, a, b, out);
+  return out;
+}
+
+// a or, where the mask says, b; of the shape of all three.
+Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  check<DTypeError>(a.dtype() == b.dtype(), "[where] dtypes differ: {} and {}", a.dtype(),
+                    b.dtype());
+  const Shape shape =
+      Shape::broadcast("where", mask.shape(), Shape::broadcast("where", a.shape(), b.shape()));
+  const Tensor out = Tensor::empty(shape, a.dtype(), a.device());
+  kernels::masked_copy(Tensor::full({}, 1, DType::u8, a.device()), b.detach(), out);
+  kernels::masked_copy(mask, a.detach(), out);
+  return out;
+}
+
+Tensor nothing(const Tensor& x) { return Tensor::scalar(0, x.dtype(), x.device()); }
+
+// A gradient of the result's shape, brought back to an operand's.
+void pass_summed(Gradients& g, int i, const Tensor& gradient, const Shape& operand) {
+  if (gradient.shape() == operand) return g.pass(i, gradient);
+  const auto to = g.into(i);
+  kernels::sum_to(gradient, to.tensor, to.accumulate);
+}
+
+// y = x where it was kept, else a bound: dx = dy where it was kept.
+Tensor bounded(const char* name, const Tensor& x, const Tensor& y, const Tensor& kept) {
+  return record(name, y, {&x},
+                [kept](Gradients& g) { g.pass(0, chosen(kept, g.output(), nothing(g.output()))); });
+}
+
+// 1 where a wins, 1/2 where both are equal, else 0.
+Tensor share(Compare wins, const Tensor& a, const Tensor& b) {
+  const Tensor won = cast(compared(wins, a, b), a.dtype());
+  kernels::scale(0.5, cast(compared(Compare::eq, a, b), a.dtype()), won, true);
+  return won;
+}
+
+Tensor winner(const char* name, Binary op, Compare wins, const Tensor& a, const Tensor& b) {
+  return record(
+      name, combined(op, a, b), {&a, &b},
+      [wins, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
+        if (g.needed(0))
+          pass_summed(g, 0, combined(Binary::mul, g.output(), share(wins, *a, *b)), a.shape());
+        if (g.needed(1))
+          pass_summed(g, 1, combined(Binary::mul, g.output(), share(wins, *b, *a)), b.shape());
+      });
+}
+
+Tensor triangle(const Tensor& x, std::int64_t k, Compare op) {
+  check<ShapeError>(x.rank() >= 2, "[triangle] of a tensor of shape {}", x.shape());
+  const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
+  const Tensor column = Tensor::arange(x.size(-1)).to(x.device()) - static_cast<double>(k);
+  return where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);
+}
+
+}  // namespace
+
+Tensor operator==(const Tensor& a, const Tensor& b) { return compared(Compare::eq, a, b); }
+Tensor operator!=(const Tensor& a, const Tensor& b) { return compared(Compare::ne, a, b); }
+Tensor operator<(const Tensor& a, const Tensor& b) { return compared(Compare::lt, a, b); }
+Tensor operator<=(const Tensor& a, const Tensor& b) { return compared(Compare::le, a, b); }
+Tensor operator>(const Tensor& a, const Tensor& b) { return compared(Compare::gt, a, b); }
+Tensor operator>=(const Tensor& a, const Tensor& b) { return compared(Compare::ge, a, b); }
+Tensor operator==(const Tensor& a, double b) { return compared(Compare::eq, a, b); }
+Tensor operator!=(const Tensor& a, double b) { return compared(Compare::ne, a, b); }
+Tensor operator<(const Tensor& a, double b) { return compared(Compare::lt, a, b); }
+Tensor operator<=(const Tensor& a, double b) { return compared(Compare::le, a, b); }
+Tensor operator>(const Tensor& a, double b) { return compared(Compare::gt, a, b); }
+Tensor operator>=(const Tensor& a, double b) { return compared(Compare::ge, a, b); }
+
+Tensor operator&(const Tensor& a, const Tensor& b) {
+  return combined(Binary::minimum, a != 0, b != 0);
+}
+Tensor operator|(const Tensor& a, const Tensor& b) {
+  return combined(Binary::maximum, a != 0, b != 0);
+}
+Tensor operator~(const Tensor& mask) {
+  check<DTypeError>(mask.dtype() == DType::u8, "[~] of a mask (u8), got {}", mask.dtype());
+  return mask == 0;
+}
+
+Tensor isnan(const Tensor& x) { return compared(Compare::ne, x, x); }
+Tensor isfinite(const Tensor& x) { return compared(Compare::eq, x - x, 0.0); }
+
+Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  return record("where", chosen(mask, a, b), {&a, &b},
+                [mask, sa = a.shape(), sb = b.shape()](Gradients& g) {
+                  const Tensor& dy = g.output();
+                  if (g.needed(0)) pass_summed(g, 0, chosen(mask, dy, nothing(dy)), sa);
+                  if (g.needed(1)) pass_summed(g, 1, chosen(mask, nothing(dy), dy), sb);
+                });
+}
+Tensor where(const Tensor& mask, const Tensor& a, double b) {
+  return where(mask, a, Tensor::scalar(b, a.dtype(), a.device()));
+}
+Tensor where(const Tensor& mask, double a, const Tensor& b) {
+  return where(mask, Tensor::scalar(a, b.dtype(), b.device()), b);
+}
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  return where(mask, value, x);
+}
+
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return winner("maximum", Binary::maximum, Compare::gt, a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return winner("minimum", Binary::minimum, Compare::lt, a, b);
+}
+Tensor clamp(const Tensor& x, double low, double high) {
+  check<UsageError>(low <= high, "[clamp] from {} to {}", low, high);
+  return clamp_max(clamp_min(x, low), high);
+}
+Tensor clamp_min(const Tensor& x, double low) {
+  const Tensor bound = Tensor::scalar(low, x.dtype(), x.device());
+  return bounded("clamp_min", x, combined(Binary::maximum, x, bound),
+                 compared(Compare::ge, x, bound));
+}
+Tensor clamp_max(const Tensor& x, double high) {
+  const Tensor bound = Tensor::scalar(high, x.dtype(), x.device());
+  return bounded("clamp_max", x, combined(Binary::minimum, x, bound),
+                 compared(Compare::le, x, bound));
+}
+Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }
+
+Tensor tril(const Tensor& x, std::int64_t k) { return triangle(x, k, Compare::le); }
+Tensor triu(const Tensor& x, std::int64_t k) { return triangle(x, k, Compare::ge); }
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/indices.h"
+#include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/kernels/indexed.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::Taken;
+
+Taken along(const Tensor& x, int dim, std::int64_t count, bool each) {
+  Taken what{.n = x.size(dim), .count = count, .each = each};
+  for (int d = 0; d < dim; ++d) what.outer *= x.size(d);
+  for (int d = dim + 1; d < x.rank(); ++d) what.inner *= x.size(d);
+  return what;
+}
+
+Tensor taken(const char* name, const Taken& what, const Tensor& x, const Tensor& index,
+             const Shape& shape) {
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  kernels::take(what, x.detach(), index, y);
+  return record(name, y, {&x}, [what, index](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::add_taken(what, g.output(), index, dx.tensor, dx.accumulate);
+  });
+}
+
+Shape with_size(const Shape& shape, int dim, std::int64_t size) {
+  std::vector<std::int64_t> sizes(shape.begin(), shape.end());
+  sizes[static_cast<std::size_t>(dim)] = size;
+  return Shape(sizes);
+}
+
+}  // namespace
+
+Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
+  const int d = dimension("index_select", x.shape(), dim);
+  check<ShapeError>(index.rank() == 1,
+                    "[index_select] indices of shape {}; one dimension is needed", index.shape());
+  return taken("index_select", along(x, d, index.numel(), false), x, index,
+               with_size(x.shape(), d, index.numel()));
+}
+
+Tensor embedding(const Tensor& table, const Tensor& index) {
+  check<ShapeError>(table.rank() == 2, "[embedding] a table of shape {}; two dimensions are needed",
+                    table.shape());
+  std::vector<std::int64_t> sizes(index.shape().begin(), index.shape().end());
+  sizes.push_back(table.size(1));
+  return taken("embedding", along(table, 0, index.numel(), false), table, index, Shape(sizes));
+}
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  const int d = dimension("gather", x.shape(), dim);
+  check<ShapeError>(
+      index.rank() == x.rank() && index.shape() == with_size(x.shape(), d, index.size(d)),
+      "[gather] along dimension {}: indices of shape {} for a tensor of shape {}", dim,
+      index.shape(), x.shape());
+  return taken("gather", along(x, d, index.size(d), true), x, index, index.shape());
+}
+
+Tensor one_hot(const Tensor& labels, std::int64_t classes) {
+  check<DTypeError>(labels.dtype() == DType::i64, "[one_hot] takes i64 labels, got {}",
+                    labels.dtype());
+  const Tensor numbers = Tensor::arange(classes).to(labels.device());
+  const Tensor checked = index_select(numbers, 0, flatten(labels)).view(labels.shape());
+  return cast(unsqueeze(checked, labels.rank()) == numbers, DType::i64);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+#include "lockstep/kernels/loss.h"
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
+
+namespace lockstep {
+
+Tensor log_softmax(const Tensor& x) {
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  kernels::log_softmax(x, y);
+  return record("log_softmax", y, {&x}, [y](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::log_softmax_backward(g.output(), y, dx.tensor, dx.accumulate);
+  });
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
+  const Tensor loss = Tensor::empty({}, logits.dtype(), logits.device());
+  const bool recording = Tape::current() && logits.gradient_ref().tape != GradientRef::nothing;
+  const Tensor saved =  // softmax - onehot
+      recording ? Tensor::empty(logits.shape(), logits.dtype(), logits.device()) : Tensor();
+  kernels::cross_entropy(logits, labels, loss, saved);
+  return record("cross_entropy", loss, {&logits}, [saved](Gradients& g) {
+    const auto dx = g.into(0);
+    kernels::cross_entropy_backward(g.output(), saved, dx.tensor, dx.accumulate);
+  });
+}
+
+namespace {
+
+Tensor reduced(const Tensor& values, Reduction reduction) {
+  return reduction == Reduction::none  ? values
+         : reduction == Reduction::sum ? sum(values)
+                                       : mean(values);
+}
+
+}  // namespace
+
+Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
+  if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
+  const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
+  kernels::mse(x, y, loss);
+  return record("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+    if (const auto dx = g.into(0))
+      kernels::mse_backward(g.output(), *x, *y, dx.tensor, dx.accumulate);
+    if (const auto dy = g.into(1))
+      kernels::mse_backward(g.output(), *y, *x, dy.tensor, dy.accumulate);
+  });
+}
+
+Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
+  return reduced(abs(x - y), reduction);
+}
+
+Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
+  check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
+  const Tensor d = abs(x - y), inner = clamp_max(d, delta);
+  // Up to delta d^2 / 2; beyond it delta^2 / 2 + delta (d - delta), whose slope is delta.
+  return reduced(square(inner) * 0.5 + (d - inner) * delta, reduction);
+}
+
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
+  return reduced(softplus(logits) - logits * targets, reduction);
+}
+
+namespace {
+
+// What each row counts for, and its label, 0 where it is ignored.
+struct Rows {
+  Tensor labels;
+  Tensor weights;  // (n,)
+};
+
+Rows rows_of(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options) {
+  const Tensor counts = labels != static_cast<double>(options.ignore_index);
+  const Tensor safe = where(counts, labels, 0.0);
+  const Tensor weights = cast(counts, logits.dtype());
+  if (!options.weight.defined()) return {safe, weights};
+  return {safe, weights * index_select(options.weight.detach(), 0, safe)};
+}
+
+Tensor weighted(const Tensor& losses, const Tensor& weights, Reduction reduction) {
+  if (reduction == Reduction::none) return losses;
+  if (reduction == Reduction::sum) return sum(losses);
+  const Tensor total = sum(weights);
+  return sum(losses) / where(total == 0.0, 1.0, total);
+}
+
+}  // namespace
+
+Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
+           const CrossEntropyOptions& options) {
+  const Tensor& x = log_probabilities;
+  check<ShapeError>(x.rank() == 2 && labels.shape() == Shape{x.size(0)},
+                    "[nll] log-probabilities of shape {}, labels of shape {}", x.shape(),
+                    labels.shape());
+  const Rows rows = rows_of(x, labels, options);
+  const Tensor picked = squeeze(gather(x, 1, unsqueeze(rows.labels, 1)), 1);
+  Tensor losses = -(picked * rows.weights);
+  if (options.label_smoothing != 0) {
+    check<UsageError>(options.label_smoothing > 0 && options.label_smoothing <= 1,
+                      "[cross_entropy] label_smoothing {}: it lies in [0, 1]",
+                      options.label_smoothing);
+    const double share = options.label_smoothing / static_cast<double>(x.size(1));
+    const Tensor over_classes = sum(options.weight.defined() ? x * options.weight.detach() : x, 1);
+    const Tensor counts = cast(labels != static_cast<double>(options.ignore_index), x.dtype());
+    losses = losses * (1 - options.label_smoothing) - over_classes * counts * share;
+  }
+  return weighted(losses, rows.weights, options.reduction);
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
+                     const CrossEntropyOptions& options) {
+  return nll(log_softmax(logits), labels, options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+/// Losses. Means over nothing are 0, so that a rank without samples adds nothing.
+
+#include <cstdint>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// What a loss makes of the values of its elements or rows.
+enum class Reduction : std::uint8_t { mean, sum, none };
+
+/// Mean over the n rows of -log softmax(logits)[label]: logits (n, c), labels (n,) i64 in [0, c) ->
+/// (). Forward and backward share one pass over the logits.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels);
+
+struct CrossEntropyOptions {
+  Tensor weight = {};                ///< (c,): what a row of each class counts for; undefined: 1
+  double label_smoothing = 0;        ///< this share of a label is spread over all classes evenly
+  std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
+  Reduction reduction = Reduction::mean;
+};
+/// The mean divides by the sum of what the rows count for, as PyTorch's does.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
+                     const CrossEntropyOptions& options);
+/// The same from log-probabilities (n, c); without label smoothing.
+Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
+           const CrossEntropyOptions& options = {});
+
+/// (x - y)^2 by elements. The mean is one kernel.
+Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
+/// |x - y| by elements.
+Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
+/// d^2 / 2 for d = |x - y| up to delta, beyond it delta (d - delta / 2).
+Tensor huber(const Tensor& x, const Tensor& y, double delta = 1,
+             Reduction reduction = Reduction::mean);
+/// -q log(p) - (1 - q) log(1 - p) by elements, for p = sigmoid(logits) and targets q in [0, 1].
+Tensor bce_with_logits(const Tensor& logits, const Tensor& targets,
+                       Reduction reduction = Reduction::mean);
+
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/matmul.h"
+#include "lockstep/kernels/reduce.h"
+
+namespace lockstep {
+namespace {
+
+/// The sum of dy's rows. 16-bit rows are added up in f32, as products are.
+void add_rows(const Tensor& dy, const Gradients::Destination& out) {
+  if (is_differentiable(dy.dtype())) return kernels::sum_rows(dy, out.tensor, out.accumulate);
+  const Tensor rows = Tensor::empty(dy.shape(), DType::f32, dy.device());
+  const Tensor sum = Tensor::empty(out.tensor.shape(), DType::f32, dy.device());
+  kernels::cast(dy, rows);
+  if (out.accumulate) kernels::cast(out.tensor, sum);
+  kernels::sum_rows(rows, sum, out.accumulate);
+  kernels::cast(sum, out.tensor);
+}
+
+// y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
+// For a transposed operand the transposed equation is computed, so that nothing is transposed in
+// memory.
+Tensor matrix_product(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  check<DTypeError>(a.dtype() == b.dtype(), "[matmul] dtypes differ: {} and {}", a.dtype(),
+                    b.dtype());
+  const bool ta = options.transpose_a, tb = options.transpose_b;
+  const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
+  kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});
+  return record(
+      "matmul", y, {&a, &b}, [a = SavedTensor(a), b = SavedTensor(b), ta, tb](Gradients& g) {
+        const Tensor& dy = g.output();  // (n, m)
+        if (const auto da = g.into(0)) {
+          if (ta)  // a (k, n): da = B dy^T
+            kernels::matmul(*b, dy, da.tensor,
+                            {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
+          else  // a (n, k): da = dy B^T
+            kernels::matmul(dy, *b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
+        }
+        if (const auto db = g.into(1)) {
+          if (tb)  // b (m, k): db = dy^T A
+            kernels::matmul(dy, *a, db.tensor,
+                            {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
+          else  // b (k, m): db = A^T dy
+            kernels::matmul(*a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
+        }
+      });
+}
+
+// Matrix i of a tensor (b, n, m).
+Tensor matrix(const Tensor& x, std::int64_t i) {
+  return x.slice(i, i + 1).view({x.size(1), x.size(2)});
+}
+
+// The same for each of b matrices: a (b, n, k), b (b, k, m), or transposed.
+Tensor batched_product(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  const bool ta = options.transpose_a, tb = options.transpose_b;
+  const std::int64_t count = a.size(0);
+  const Tensor y =
+      Tensor::empty({count, a.size(ta ? 2 : 1), b.size(tb ? 1 : 2)}, a.dtype(), a.device());
+  const Tensor from_a = a.detach(), from_b = b.detach();
+  for (std::int64_t i = 0; i < count; ++i)
+    kernels::matmul(matrix(from_a, i), matrix(from_b, i), matrix(y, i),
+                    {.transpose_a = ta, .transpose_b = tb});
+  return record("matmul", y, {&a, &b},
+                [a = SavedTensor(a), b = SavedTensor(b), ta, tb, count](Gradients& g) {
+                  const Tensor dy = g.output().detach();
+                  if (const auto da = g.into(0))
+                    for (std::int64_t i = 0; i < count; ++i) {
+                      const Tensor to = matrix(da.tensor.detach(), i), right = matrix(*b, i);
+                      if (ta)
+                        kernels::matmul(
+                            right, matrix(dy, i), to,
+                            {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
+                      else
+                        kernels::matmul(matrix(dy, i), right, to,
+                                        {.transpose_b = !tb, .accumulate = da.accumulate});
+                    }
+                  if (const auto db = g.into(1))
+                    for (std::int64_t i = 0; i < count; ++i) {
+                      const Tensor to = matrix(db.tensor.detach(), i), left = matrix(*a, i);
+                      if (tb)
+                        kernels::matmul(
+                            matrix(dy, i), left, to,
+                            {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
+                      else
+                        kernels::matmul(left, matrix(dy, i), to,
+                                        {.transpose_a = !ta, .accumulate = db.accumulate});
+                    }
+                });
+}
+
+// The sizes of a tensor but for its last two dimensions, then two more (or one).
+Shape leading(const Shape& shape, std::initializer_list<std::int64_t> last) {
+  std::vector<std::int64_t> sizes(shape.begin(), shape.end() - 2);
+  sizes.insert(sizes.end(), last);
+  return Shape(sizes);
+}
+
+// (..., n, m) -> (b, n, m), repeated to the batch's shape.
+Tensor as_batch(const Tensor& x, const Shape& batch) {
+  std::vector<std::int64_t> sizes(batch.begin(), batch.end());
+  sizes.push_back(x.size(-2));
+  sizes.push_back(x.size(-1));
+  const Shape whole{sizes};
+  return reshape(x.shape() == whole ? x : broadcast_to(x, whole),
+                 {batch.numel(), x.size(-2), x.size(-1)});
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  check<ShapeError>(a.rank() >= 1 && b.rank() >= 1, "[matmul] of {} and {}: a scalar is no matrix",
+                    a.shape(), b.shape());
+  if (a.rank() == 2 && b.rank() == 2) return matrix_product(a, b, options);
+  if (a.rank() == 1)
+    return squeeze(matmul(unsqueeze(a, 0), b, {.transpose_b = options.transpose_b}), -2);
+  if (b.rank() == 1)
+    return squeeze(matmul(a, unsqueeze(b, 1), {.transpose_a = options.transpose_a}), -1);
+  if (b.rank() == 2 && !options.transpose_a) {  // one product of all rows
+    const std::int64_t k = a.size(-1);
+    const std::int64_t rows = leading(a.shape(), {a.size(-2)}).numel();
+    const Tensor y = matrix_product(reshape(a, {rows, k}), b, options);
+    return reshape(y, leading(a.shape(), {a.size(-2), y.size(1)}));
+  }
+  const Shape batch = Shape::broadcast("matmul", leading(a.shape(), {}), leading(b.shape(), {}));
+  const Tensor y = batched_product(as_batch(a, batch), as_batch(b, batch), options);
+  std::vector<std::int64_t> sizes(batch.begin(), batch.end());
+  sizes.push_back(y.size(1));
+  sizes.push_back(y.size(2));
+  return reshape(y, Shape(sizes));
+}
+
+Tensor outer(const Tensor& a, const Tensor& b) {
+  check<ShapeError>(a.rank() == 1 && b.rank() == 1, "[outer] of {} and {}: two vectors are needed",
+                    a.shape(), b.shape());
+  return unsqueeze(a, 1) * unsqueeze(b, 0);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check<ShapeError>(a.rank() == 1 && a.shape() == b.shape(),
+                    "[dot] of {} and {}: two vectors of one size are needed", a.shape(), b.shape());
+  return sum(a * b);
+}
+
+// y (n, out) = x (n, in) w^T + b, w (out, in):  dx = dy w, dw = dy^T x, db = the sum of dy's rows.
+// The parameters' gradients come first: the sooner they are ready, the sooner they travel.
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+  check<ShapeError>(x.rank() >= 2 && w.rank() == 2,
+                    "[linear] x must have rank 2 or more, and w rank 2: {} and {}", x.shape(),
+                    w.shape());
+  if (x.rank() > 2) {
+    const std::int64_t rows = leading(x.shape(), {x.size(-2)}).numel();
+    return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
+                   leading(x.shape(), {x.size(-2), w.size(0)}));
+  }
+  const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
+  kernels::linear(x, w, b, y);
+  return record("linear", y, {&x, &w, &b}, [x = SavedTensor(x), w = SavedTensor(w)](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (const auto dw = g.into(1))
+      kernels::matmul(dy, *x, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
+    if (const auto db = g.into(2)) add_rows(dy, db);
+    if (const auto dx = g.into(0))
+      kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate});
+  });
+}
+
+}  // namespace lockstep

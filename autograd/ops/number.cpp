@@ -1,0 +1,101 @@
+// Operations with a number, powers, remainders, and changes in place.
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep {
+namespace {
+
+using kernels::Binary;
+
+Tensor like(const Tensor& x, double number) {
+  return Tensor::scalar(number, x.dtype(), x.device());
+}
+
+Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
+  check<DTypeError>(a.dtype() == b.dtype(), "[{}] dtypes differ: {} and {}", kernels::name_of(op),
+                    a.dtype(), b.dtype());
+  const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
+                                 a.dtype(), a.device());
+  kernels::binary(op, a, b, y);
+  return y;
+}
+
+Tensor& in_place(Binary op, Tensor& a, const Tensor& b) {
+  check<StateError>(a.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
+                    "[{}] in place of a tensor whose gradient is being recorded",
+                    kernels::name_of(op));
+  kernels::binary(op, a, b, a);
+  a.storage().changed();
+  return a;
+}
+
+}  // namespace
+
+Tensor operator+(const Tensor& a, double b) { return a + like(a, b); }
+Tensor operator-(const Tensor& a, double b) { return a - like(a, b); }
+Tensor operator*(const Tensor& a, double b) {
+  return is_differentiable(a.dtype()) ? scale(a, b) : a * like(a, b);
+}
+Tensor operator/(const Tensor& a, double b) { return a / like(a, b); }
+Tensor operator%(const Tensor& a, double b) { return a % like(a, b); }
+Tensor operator-(double a, const Tensor& b) { return like(b, a) - b; }
+Tensor operator/(double a, const Tensor& b) { return like(b, a) / b; }
+
+// y = a - trunc(a / b) b: da = dy
+Tensor operator%(const Tensor& a, const Tensor& b) {
+  check<StateError>(b.gradient_ref().tape == GradientRef::nothing || !Tape::current() ||
+                        !is_any_floating(b.dtype()),
+                    "[remainder] no gradient flows into the divisor: detach() it");
+  const Tensor y = combined(Binary::remainder, a, b);
+  return record("remainder", y, {&a}, [shape = a.shape()](Gradients& g) {
+    check<ShapeError>(g.output().shape() == shape, "[remainder] the divisor of shape {} repeats {}",
+                      g.output().shape(), shape);
+    g.pass(0, g.output());
+  });
+}
+
+Tensor& operator+=(Tensor& a, const Tensor& b) { return in_place(Binary::add, a, b); }
+Tensor& operator-=(Tensor& a, const Tensor& b) { return in_place(Binary::sub, a, b); }
+Tensor& operator*=(Tensor& a, const Tensor& b) { return in_place(Binary::mul, a, b); }
+Tensor& operator/=(Tensor& a, const Tensor& b) { return in_place(Binary::div, a, b); }
+Tensor& operator+=(Tensor& a, double b) { return a += like(a, b); }
+Tensor& operator-=(Tensor& a, double b) { return a -= like(a, b); }
+Tensor& operator*=(Tensor& a, double b) { return a *= like(a, b); }
+Tensor& operator/=(Tensor& a, double b) { return a /= like(a, b); }
+
+// y = x^c: dx = c x^(c - 1) dy
+Tensor pow(const Tensor& x, double exponent) {
+  if (exponent == 2) return square(x);
+  const Tensor y = combined(Binary::pow, x, like(x, exponent));
+  return record("pow", y, {&x}, [x = SavedTensor(x), exponent](Gradients& g) {
+    const Tensor slope = combined(Binary::pow, *x, like(*x, exponent - 1));
+    kernels::scale(exponent, slope, slope, false);
+    const auto dx = g.into(0);
+    kernels::binary(Binary::mul, g.output(), slope, dx.tensor, dx.accumulate);
+  });
+}
+
+Tensor pow(double base, const Tensor& exponent) { return pow(like(exponent, base), exponent); }
+
+// y = a^b: da = b a^(b - 1) dy, db = log(a) y dy, which is 0 where a is 0
+Tensor pow(const Tensor& base, const Tensor& exponent) {
+  const Shape shape = Shape::broadcast("pow", base.shape(), exponent.shape());
+  const Tensor a = broadcast_to(base, shape), b = broadcast_to(exponent, shape);
+  const Tensor y = combined(Binary::pow, a, b);
+  return record("pow", y, {&a, &b}, [y, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (g.needed(0)) {
+      const Tensor slope = *b * combined(Binary::pow, *a, *b - 1.0);
+      const auto da = g.into(0);
+      kernels::binary(Binary::mul, dy, slope, da.tensor, da.accumulate);
+    }
+    if (g.needed(1)) {
+      const Tensor slope = where(*a == 0.0, 0.0, log(*a) * y);
+      const auto db = g.into(1);
+      kernels::binary(Binary::mul, dy, slope, db.tensor, db.accumulate);
+    }
+  });
+}
+
+}  // namespace lockstep

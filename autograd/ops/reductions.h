@@ -1,0 +1,53 @@
+#pragma once
+/// Differentiable reductions along dimensions. Floating operands are f32 or f64; sum, max, min and
+/// argmax take integers and masks too. Sums of integers are exact below 2^53.
+
+#include "lockstep/autograd/ops/dims.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// Integers and masks give i64.
+Tensor sum(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+/// The mean of nothing is 0.
+Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+
+struct VarianceOptions {
+  double correction = 1;  ///< divides by n - correction (Bessel's is 1), by 0 if that is negative
+  bool keepdim = false;
+};
+Tensor var(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
+Tensor stdev(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
+
+/// sqrt(sum of squares). Its gradient at 0 is 0.
+Tensor norm(const Tensor& x, const Dims& dims = Dims::all(), KeepDim keep = KeepDim::no);
+
+/// The largest element; equal ones share its gradient. NaN is largest. Throws ShapeError for a
+/// dimension of size 0.
+Tensor amax(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+Tensor amin(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+Tensor max(const Tensor& x);  ///< amax of all elements
+Tensor min(const Tensor& x);
+
+/// The largest (smallest) along a dimension, and where it is: i64, the first of equals, which gets
+/// the whole gradient.
+struct Extreme {
+  Tensor values, indices;
+};
+Extreme max(const Tensor& x, int dim);
+Extreme min(const Tensor& x, int dim);
+Tensor argmax(const Tensor& x, int dim);
+Tensor argmin(const Tensor& x, int dim);
+
+Tensor softmax(const Tensor& x, int dim);
+Tensor log_softmax(const Tensor& x, int dim);
+/// log(sum(exp(x))), without overflow.
+Tensor logsumexp(const Tensor& x, int dim, KeepDim keep = KeepDim::no);
+/// y_k = x_0 + ... + x_k along a dimension.
+Tensor cumsum(const Tensor& x, int dim);
+
+/// u8 (): whether any (all) of a mask's elements are not 0.
+Tensor any(const Tensor& mask);
+Tensor all(const Tensor& mask);
+
+}  // namespace lockstep

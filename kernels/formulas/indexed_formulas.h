@@ -1,0 +1,320 @@
+#pragma once
+/// What indexed.h computes, element by element. A formula is an object with an operator()(i); a
+/// backend's loop calls it for every i below a number, in any order.
+
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/core/compiler.h"
+#include "lockstep/kernels/broadcast.h"
+#include "lockstep/kernels/formulas/functors.h"
+#include "lockstep/kernels/indexed.h"
+
+namespace lockstep::kernels {
+
+/// Where an operand's element lies, by its row-major number in the output.
+struct Places {
+  int rank = 1;
+  std::int64_t first = 0;
+  std::int64_t sizes[Shape::max_rank] = {1};  // innermost dimension first
+  std::int64_t strides[Shape::max_rank] = {};
+
+  LOCKSTEP_HOST_DEVICE std::int64_t operator()(std::int64_t i) const {
+    std::int64_t place = first;
+    for (int d = 0; d + 1 < rank; ++d) {
+      const std::int64_t outer = i / sizes[d];
+      place += (i - outer * sizes[d]) * strides[d];
+      i = outer;
+    }
+    return place + i * strides[rank - 1];
+  }
+};
+
+/// Of operand a (or b) of a broadcast.
+inline Places places_of(const BroadcastPlan& plan,
+                        const std::array<std::int64_t, Shape::max_rank>& strides) {
+  Places places;
+  places.rank = plan.rank;
+  std::copy(plan.sizes.begin(), plan.sizes.end(), places.sizes);
+  std::copy(strides.begin(), strides.end(), places.strides);
+  return places;
+}
+
+/// Of a window.
+inline Places places_of(const Shape& shape, const Window& window) {
+  Places places;
+  places.rank = std::max(shape.rank(), 1);
+  places.first = window.first;
+  for (int d = 0; d < shape.rank(); ++d) {
+    places.sizes[d] = shape[-1 - d];
+    places.strides[d] = window.strides[static_cast<std::size_t>(shape.rank() - 1 - d)];
+  }
+  return places;
+}
+
+struct Equal {
+  template <class T>
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
+    return a == b;
+  }
+};
+struct Less {
+  template <class T>
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
+    return a < b;
+  }
+};
+struct LessEqual {
+  template <class T>
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
+    return a <= b;
+  }
+};
+
+template <class T, class Op>
+struct CompareElements {
+  const T *a, *b;
+  Places a_places, b_places;
+  bool negated;
+  std::uint8_t* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    out[i] = Op{}(a[a_places(i)], b[b_places(i)]) != negated;
+  }
+};
+
+/// Of integers; floating numbers have kernels of their own (elementwise.h).
+template <class T, class Op>
+struct CombineElements {
+  const T *a, *b;
+  Places a_places, b_places;
+  T* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    out[i] = Op{}(a[a_places(i)], b[b_places(i)]);
+  }
+};
+
+template <class To, class From>
+struct ConvertElements {
+  const From* x;
+  To* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { out[i] = static_cast<To>(x[i]); }
+};
+
+template <class Word>
+struct MaskedCopyElements {
+  const std::uint8_t* mask;
+  const Word* x;
+  Places mask_places, x_places;
+  Word* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    if (mask[mask_places(i)]) out[i] = x[x_places(i)];
+  }
+};
+
+template <class T, bool accumulate>
+struct WindowElements {
+  const T* x;
+  Places from, to;
+  T* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    if constexpr (accumulate)
+      out[to(i)] += x[from(i)];
+    else
+      out[to(i)] = x[from(i)];
+  }
+};
+
+/// The k-th index for the element (o, j) of the dimensions around the indexed one.
+struct Indices {
+  Taken what;
+  const std::int64_t* index;
+  unsigned long long* fault;  // where a GPU complains (core/cuda/stream.h); else all were checked
+  LOCKSTEP_HOST_DEVICE std::int64_t at(std::int64_t o, std::int64_t k, std::int64_t j) const {
+    const std::int64_t i = what.each ? index[(o * what.count + k) * what.inner + j] : index[k];
+    if (i >= 0 && i < what.n) return i;
+    if (fault)
+      *fault = (1ull << 31 | (static_cast<unsigned long long>(what.n) & 0x7fffffffu)) << 32 |
+               (static_cast<unsigned long long>(i) & 0xffffffffu);
+    return 0;
+  }
+};
+
+template <class Word>
+struct TakeElements {
+  Indices indices;
+  const Word* x;
+  Word* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    const Taken& t = indices.what;
+    const std::int64_t row = i / t.inner, j = i - row * t.inner;
+    const std::int64_t o = row / t.count, k = row - o * t.count;
+    out[i] = x[(o * t.n + indices.at(o, k, j)) * t.inner + j];
+  }
+};
+
+/// For one (o, j): the terms of an element are added in their order, on every device.
+template <class T>
+struct AddTakenColumns {
+  Indices indices;
+  const T* dy;
+  T* dx;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    const Taken& t = indices.what;
+    const std::int64_t o = i / t.inner, j = i - o * t.inner;
+    for (std::int64_t k = 0; k < t.count; ++k)
+      dx[(o * t.n + indices.at(o, k, j)) * t.inner + j] += dy[(o * t.count + k) * t.inner + j];
+  }
+};
+
+/// For one (outer, inner).
+template <class T>
+struct CumulativeSumColumns {
+  std::int64_t n, inner;
+  bool reverse;
+  const T* x;
+  T* out;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t o = i / inner, first = o * n * inner + (i - o * inner);
+    T sum = 0;
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::int64_t at = first + (reverse ? n - 1 - k : k) * inner;
+      sum = static_cast<T>(sum + x[at]);
+      out[at] = sum;
+    }
+  }
+};
+
+/// Calls f with a zero of each C++ type that has arithmetic.
+template <class F>
+decltype(auto) visit_number(std::string_view operation, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: return f(float{});
+    case DType::f64: return f(double{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::u8: return f(std::uint8_t{});
+    default: fail<DTypeError>("[{}] takes no {}: cast it first", operation, name_of(dtype));
+  }
+}
+
+/// Calls f with a zero of an unsigned integer of the dtype's size: for elements that only move.
+template <class F>
+void visit_word(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
+template <class Word>
+Word* words(const Tensor& tensor) {
+  return reinterpret_cast<Word*>(tensor.raw());
+}
+
+/// The family over a backend's loop: run(n, formula) calls formula(i) for every i < n, and
+/// run.fault() is where a formula complains of an index, or null.
+template <class Run>
+class IndexedKernels {
+ public:
+  explicit IndexedKernels(Run run) : run_(std::move(run)) {}
+
+  void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) const {
+    using enum Compare;
+    // a > b is b < a; a >= b is b <= a; a != b is not a == b.
+    const bool swapped = op == gt || op == ge;
+    const Tensor &left = swapped ? b : a, &right = swapped ? a : b;
+    const BroadcastPlan plan = broadcast_plan(left.shape(), right.shape(), out.shape());
+    visit_number("compare", a.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const auto with = [&]<class Op>(Op) {
+        run_(out.numel(), CompareElements<T, Op>{
+                              left.data<T>(), right.data<T>(), places_of(plan, plan.stride_a),
+                              places_of(plan, plan.stride_b), op == ne, out.data<std::uint8_t>()});
+      };
+      if (op == eq || op == ne) return with(Equal{});
+      if (op == lt || op == gt) return with(Less{});
+      with(LessEqual{});
+    });
+  }
+
+  void combine(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) const {
+    const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+    visit_number(name_of(op), a.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      if constexpr (std::is_integral_v<T>)
+        visit(op, [&](auto f) {
+          run_(out.numel(), CombineElements<T, decltype(f)>{
+                                a.data<T>(), b.data<T>(), places_of(plan, plan.stride_a),
+                                places_of(plan, plan.stride_b), out.data<T>()});
+        });
+    });
+  }
+
+  void convert(const Tensor& x, const Tensor& out) const {
+    visit_number("cast", x.dtype(), [&](auto from) {
+      visit_number("cast", out.dtype(), [&](auto to) {
+        using From = decltype(from);
+        using To = decltype(to);
+        run_(out.numel(), ConvertElements<To, From>{x.data<From>(), out.data<To>()});
+      });
+    });
+  }
+
+  void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) const {
+    const BroadcastPlan plan = broadcast_plan(mask.shape(), x.shape(), out.shape());
+    visit_word(x.dtype(), [&](auto zero) {
+      using W = decltype(zero);
+      run_(out.numel(), MaskedCopyElements<W>{mask.data<std::uint8_t>(), words<W>(x),
+                                              places_of(plan, plan.stride_a),
+                                              places_of(plan, plan.stride_b), words<W>(out)});
+    });
+  }
+
+  void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
+                   const Window& to, bool accumulate) const {
+    const Places source = places_of(shape, from), target = places_of(shape, to);
+    if (accumulate)
+      visit_floating("copy_window", x.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        run_(shape.numel(), WindowElements<T, true>{x.data<T>(), source, target, out.data<T>()});
+      });
+    else
+      visit_word(x.dtype(), [&](auto zero) {
+        using W = decltype(zero);
+        run_(shape.numel(), WindowElements<W, false>{words<W>(x), source, target, words<W>(out)});
+      });
+  }
+
+  void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) const {
+    const Indices indices{what, index.data<std::int64_t>(), run_.fault()};
+    visit_word(x.dtype(), [&](auto zero) {
+      using W = decltype(zero);
+      run_(out.numel(), TakeElements<W>{indices, words<W>(x), words<W>(out)});
+    });
+  }
+
+  void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx) const {
+    const Indices indices{what, index.data<std::int64_t>(), run_.fault()};
+    visit_floating("add_taken", dy.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      run_(what.outer * what.inner, AddTakenColumns<T>{indices, dy.data<T>(), dx.data<T>()});
+    });
+  }
+
+  void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
+                      const Tensor& x, const Tensor& out) const {
+    visit_number("cumulative_sum", x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      run_(outer * inner, CumulativeSumColumns<T>{n, inner, reverse, x.data<T>(), out.data<T>()});
+    });
+  }
+
+ private:
+  Run run_;
+};
+
+}  // namespace lockstep::kernels
