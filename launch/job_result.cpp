@@ -80,6 +80,9 @@ std::string describe(const std::string& name, const RankOutcome& outcome) {
                                : fmt::format("{} failed with exit code {}{}", name,
                                              outcome.exit_code, by_code ? " (SIGKILL)" : "");
   if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
+  constexpr int usage = 2;  // wrong options are nobody's failure: all ranks got them
+  if (outcome.exit_code == usage && outcome.record && !outcome.record->message.empty())
+    return fmt::format("error: {} (reported by {})\n", outcome.record->message, name);
   if (outcome.record && !outcome.record->message.empty())
     return fmt::format("error: {}: {}\n", text, outcome.record->message);
   if (outcome.last_lines.empty()) return fmt::format("error: {}{}\n", text, killer(outcome));
@@ -170,7 +173,7 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
 
 JobResult interrupted_by(int signal, const JobPlan& plan) {
   const std::string who = plan.nodes == 1 ? "" : fmt::format("node {} was ", plan.node);
-  return {1, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
+  return {128 + signal, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
           Cause::interrupted};
 }
 

@@ -69,7 +69,8 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan =
 /// succeeded and left replicas of a model that differ.
 JobResult compare_replicas(std::span<const JobResult> results);
 
-/// The result of a job that a signal to the launcher ended.
+/// The result of a job that a signal to the launcher ended: exit code 128 + signal, as shells say
+/// it (130 for Ctrl-C).
 JobResult interrupted_by(int signal, const JobPlan& plan = {});
 
 }  // namespace lockstep::launch

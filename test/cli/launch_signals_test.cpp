@@ -122,7 +122,7 @@ TEST_CASE("launch: a stopped job can be ended") {
     kill(job.id(), number);
     if (number == SIGTERM) kill(job.id(), SIGCONT);
     const Ended ended = job.wait();
-    CHECK(ended.code == (number == SIGTERM ? 1 : -1));
+    CHECK(ended.code == (number == SIGTERM ? 143 : -1));
     job.wait_for_empty_family();
   }
 }
@@ -147,7 +147,7 @@ TEST_CASE("launch: under nohup a hangup ends nothing; an ignored SIGINT is acted
   job.wait_for_output("ready", 2);
   kill(job.id(), SIGINT);
   const Ended ended = job.wait();
-  CHECK(ended.code == 1);
+  CHECK(ended.code == 130);
   CHECK(count(ended.out, "saved") == 2);
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("launch: ranks have as long to end as --grace says" * doctest::test_su
     job.wait_for_output("ready", 2);
     if (!by_failure) kill(job.id(), SIGTERM);
     const Ended ended = job.wait();
-    CHECK(ended.code == (by_failure ? 3 : 1));
+    CHECK(ended.code == (by_failure ? 3 : 143));
     CHECK(count(ended.out, "saved") == (by_failure ? 1 : 2));
   }
   const Ended none =

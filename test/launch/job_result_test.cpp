@@ -69,7 +69,7 @@ TEST_CASE("result: a signal, a code, a record") {
   CHECK(judge_all({fine(0), code(1, 7)}).report == "error: rank 1 failed with exit code 7\n");
   CHECK(judge_all({fine(0), code(1, 7)}).exit_code == 7);
   CHECK(judge_all({cause(0, 2, "--lr: 'x' is not a number"), fine(1)}).report ==
-        "error: rank 0 failed with exit code 2: --lr: 'x' is not a number\n");
+        "error: --lr: 'x' is not a number (reported by rank 0)\n");
 }
 
 TEST_CASE("result: who may have killed a rank") {
@@ -229,8 +229,8 @@ TEST_CASE("result: a record of any length is written into the pipe as a whole, o
 }
 
 TEST_CASE("result: an interrupted run") {
-  CHECK(interrupted_by(SIGINT).exit_code == 1);
   CHECK(interrupted_by(SIGINT).report == "error: stopped by signal 2 (Interrupt)\n");
+  CHECK(interrupted_by(SIGINT).exit_code == 130);
 }
 
 TEST_CASE("output: lines however the bytes are cut") {
