@@ -56,10 +56,13 @@ void pass_summed(Gradients& g, int i, const Tensor& gradient, const Shape& opera
   kernels::sum_to(gradient, to.tensor, to.accumulate);
 }
 
-// y = x where it was kept, else a bound: dx = dy where it was kept.
-Tensor bounded(const char* name, const Tensor& x, const Tensor& y, const Tensor& kept) {
-  return record(name, y, {&x},
-                [kept](Gradients& g) { g.pass(0, chosen(kept, g.output(), nothing(g.output()))); });
+// y = x where `kept` says, else the bound: dx = dy where x was kept.
+Tensor bounded(const char* name, const Tensor& x, Binary op, Compare kept, double bound) {
+  const Tensor limit = Tensor::scalar(bound, x.dtype(), x.device());
+  return record(name, combined(op, x, limit), {&x},
+                [x = SavedTensor(x), kept, limit](Gradients& g) {
+                  g.pass(0, chosen(compared(kept, *x, limit), g.output(), nothing(g.output())));
+                });
 }
 
 // 1 where a wins, 1/2 where both are equal, else 0.
@@ -145,14 +148,10 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return clamp_max(clamp_min(x, low), high);
 }
 Tensor clamp_min(const Tensor& x, double low) {
-  const Tensor bound = Tensor::scalar(low, x.dtype(), x.device());
-  return bounded("clamp_min", x, combined(Binary::maximum, x, bound),
-                 compared(Compare::ge, x, bound));
+  return bounded("clamp_min", x, Binary::maximum, Compare::ge, low);
 }
 Tensor clamp_max(const Tensor& x, double high) {
-  const Tensor bound = Tensor::scalar(high, x.dtype(), x.device());
-  return bounded("clamp_max", x, combined(Binary::minimum, x, bound),
-                 compared(Compare::le, x, bound));
+  return bounded("clamp_max", x, Binary::minimum, Compare::le, high);
 }
 Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }
 

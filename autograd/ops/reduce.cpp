@@ -76,7 +76,7 @@ Tensor reduced_last(const Tensor& x, unsigned mask) {
   for (int d = 0; d < x.rank(); ++d)
     if ((mask >> d & 1) != 0) order.push_back(d), last *= x.size(d);
   sizes.push_back(last);
-  return permute(x, order).view(Shape(sizes));
+  return (std::ranges::is_sorted(order) ? x : permute(x, order)).view(Shape(sizes));
 }
 
 // Where the largest of each row is; integers are compared as f64.

@@ -34,6 +34,22 @@ void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int
   }
 }
 
+/// out_i (+)= f(a_i, b_i), 16 at a time.
+template <bool accumulate, class T, class F>
+void combine_lanes(const T* a, const T* b, T* out, std::int64_t n, F&& f) {
+  const auto value = [&](const Lanes<T>& of_a, const Lanes<T>& of_b, const Lanes<T>& old) {
+    const Lanes<T> result = f(of_a, of_b);
+    return accumulate ? Lanes<T>(old + result) : result;
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    store<T, lanes>(out + i, value(load(a + i), load(b + i), load(out + i)));
+  if (const std::int64_t rest = n - i)
+    store_first<T, lanes>(
+        out + i, rest,
+        value(load_first(a + i, rest), load_first(b + i, rest, T(1)), load_first(out + i, rest)));
+}
+
 }  // namespace
 
 void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
@@ -60,9 +76,15 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
   visit_floating(name_of(op), dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto functor) {
+      using F = decltype(functor);
       with_flag(accumulate, [&](auto add) {
-        combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
-                         [](T a, T b) { return decltype(functor)::backward(a, b); });
+        if constexpr (F::over_lanes && !F::saves_output)
+          combine_lanes<add>(
+              dy.data<T>(), saved.data<T>(), dx.data<T>(), dy.numel(),
+              [](const Lanes<T>& a, const Lanes<T>& b) -> Lanes<T> { return F::backward(a, b); });
+        else
+          combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
+                           [](T a, T b) { return F::backward(a, b); });
       });
     });
   });

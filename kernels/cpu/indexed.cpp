@@ -1,14 +1,126 @@
+#include <algorithm>
+
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/indexed_formulas.h"
 
 namespace lockstep::kernels {
 namespace {
 
+/// formula.at() for n elements of a row. The strides are constants where they can be, so that the
+/// compiler vectorizes.
+template <class Formula>
+void run_row(const Formula& formula, std::int64_t n, std::int64_t i, std::int64_t a,
+             std::int64_t step_a, std::int64_t b, std::int64_t step_b) {
+  if (step_a == 1 && step_b == 1)
+    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k, b + k);
+  else if (step_a == 1 && step_b == 0)
+    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k, b);
+  else if (step_a == 0 && step_b == 1)
+    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a, b + k);
+  else
+    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k * step_a, b + k * step_b);
+}
+
+/// The two innermost dimensions. If one operand advances along the first and the other along the
+/// second, in squares, which stay in the cache.
+template <class Formula>
+void run_plane(const Formula& formula, std::int64_t i, std::int64_t a, std::int64_t b) {
+  const Places &of_a = formula.a_places, &of_b = formula.b_places;
+  const std::int64_t columns = of_a.sizes[0], rows = of_a.rank > 1 ? of_a.sizes[1] : 1;
+  const bool crossed = rows > 1 && of_a.strides[0] != 1 && of_a.strides[1] == 1;
+  const std::int64_t side = crossed ? 16 : columns, height = crossed ? 16 : rows;
+  for (std::int64_t top = 0; top < rows; top += height)
+    for (std::int64_t left = 0; left < columns; left += side)
+      for (std::int64_t row = top; row < std::min(top + height, rows); ++row)
+        run_row(formula, std::min(side, columns - left), i + row * columns + left,
+                a + row * of_a.strides[1] + left * of_a.strides[0], of_a.strides[0],
+                b + row * of_b.strides[1] + left * of_b.strides[0], of_b.strides[0]);
+}
+
+/// out (count, inner) = rows of x (n, inner).
+template <class Word>
+void take_rows(const Taken& t, const std::int64_t* index, const Word* x, Word* out) {
+  if (t.inner == 1)
+    for (std::int64_t k = 0; k < t.count; ++k) out[k] = x[index[k]];
+  else
+    for (std::int64_t k = 0; k < t.count; ++k)
+      std::copy_n(x + index[k] * t.inner, t.inner, out + k * t.inner);
+}
+
+template <class T>
+void add_rows(const Taken& t, const std::int64_t* index, const T* dy, T* dx) {
+  for (std::int64_t k = 0; k < t.count; ++k) {
+    T* const row = dx + index[k] * t.inner;
+    for (std::int64_t j = 0; j < t.inner; ++j) row[j] += dy[k * t.inner + j];
+  }
+}
+
+/// Of the o-th of the outer dimension.
+template <class T>
+void sum_rows(const CumulativeSumColumns<T>& f, std::int64_t o) {
+  for (std::int64_t k = 0; k < f.n; ++k) {
+    const std::int64_t row = o * f.n + (f.reverse ? f.n - 1 - k : k);
+    const std::int64_t at = row * f.inner, before = at + (f.reverse ? f.inner : -f.inner);
+    for (std::int64_t j = 0; j < f.inner; ++j)
+      f.out[at + j] = static_cast<T>((k == 0 ? T(0) : f.out[before + j]) + f.x[at + j]);
+  }
+}
+
 struct CpuLoop {
   static unsigned long long* fault() { return nullptr; }
+
   template <class Formula>
   void operator()(std::int64_t n, const Formula& formula) const {
-    for (std::int64_t i = 0; i < n; ++i) formula(i);
+    if constexpr (requires { formula.a_places; }) {
+      if (n > 0) walk(formula);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) formula(i);
+    }
+  }
+  // Rows instead of elements or columns: the same results, closer in memory.
+  template <class Word>
+  void operator()(std::int64_t n, const TakeElements<Word>& f) const {
+    const Taken& t = f.indices.what;
+    for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
+      take_rows(t, f.indices.index, f.x + o * t.n * t.inner, f.out + o * t.count * t.inner);
+    for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
+  }
+  template <class T>
+  void operator()(std::int64_t n, const AddTakenColumns<T>& f) const {
+    const Taken& t = f.indices.what;
+    for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
+      add_rows(t, f.indices.index, f.dy + o * t.count * t.inner, f.dx + o * t.n * t.inner);
+    for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
+  }
+  template <class T>
+  void operator()(std::int64_t columns, const CumulativeSumColumns<T>& f) const {
+    if (f.inner == 1)
+      for (std::int64_t i = 0; i < columns; ++i) f(i);
+    else
+      for (std::int64_t o = 0; columns > 0 && o < columns / f.inner; ++o) sum_rows(f, o);
+  }
+
+ private:
+  /// All planes of the two innermost dimensions, counting up the others.
+  template <class Formula>
+  static void walk(const Formula& formula) {
+    const Places &of_a = formula.a_places, &of_b = formula.b_places;
+    const std::int64_t plane = of_a.sizes[0] * (of_a.rank > 1 ? of_a.sizes[1] : 1);
+    std::int64_t index[Shape::max_rank] = {}, i = 0, a = of_a.first, b = of_b.first;
+    while (true) {
+      run_plane(formula, i, a, b);
+      i += plane;
+      int d = 2;
+      for (; d < of_a.rank; ++d) {
+        a += of_a.strides[d];
+        b += of_b.strides[d];
+        if (++index[d] < of_a.sizes[d]) break;
+        a -= of_a.strides[d] * of_a.sizes[d];
+        b -= of_b.strides[d] * of_a.sizes[d];
+        index[d] = 0;
+      }
+      if (d >= of_a.rank) return;
+    }
   }
 };
 

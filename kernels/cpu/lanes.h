@@ -5,6 +5,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cstdint>
+#include <unsupported/Eigen/SpecialFunctions>  // erf
 
 namespace lockstep::kernels {
 

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cpu/backend.h"
+#include "lockstep/kernels/cpu/rows.h"
 #include "lockstep/kernels/cpu/sums.h"
 
 namespace lockstep::kernels {
@@ -100,10 +102,12 @@ void CpuBackend::argmax(const Tensor& x, const Tensor& out) {
     const std::int64_t columns = x.size(-1);
     for (std::int64_t i = 0; i < out.numel(); ++i) {
       const T* row = x.data<T>() + i * columns;
-      std::int64_t best = 0;
-      for (std::int64_t j = 1; j < columns && !std::isnan(row[best]); ++j)
-        if (!(row[j] <= row[best])) best = j;
-      out.data<std::int64_t>()[i] = best;
+      int unknown = 0;  // whether there is a NaN: the first of them counts as the largest
+      for (std::int64_t j = 0; j < columns; ++j) unknown |= row[j] != row[j];
+      out.data<std::int64_t>()[i] =
+          (unknown ? std::find_if(row, row + columns, [](T v) { return std::isnan(v); })
+                   : std::find(row, row + columns, row_max(row, columns))) -
+          row;
     }
   });
 }

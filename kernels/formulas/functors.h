@@ -11,23 +11,36 @@
 
 namespace lockstep::kernels {
 
+/// The type of a number of T, which may be a vector of numbers.
+template <class T, class = void>
+struct NumberOf {
+  using type = T;
+};
+template <class T>
+struct NumberOf<T, std::void_t<typename T::Scalar>> {
+  using type = typename T::Scalar;
+};
+template <class T>
+using Number = typename NumberOf<T>::type;
+
 /// A function of one operand: what makes y of x, and dx of dy and what was saved, the output y or
-/// the input x. Those over lanes are worth (and need) vectors of a fixed size; the others are left
-/// to the compiler.
-#define LOCKSTEP_UNARY(Type, text, saves_output_, lanes_, saved, y_of_x, dx_of_dy)            \
-  struct Type {                                                                               \
-    static constexpr std::string_view name = text;                                            \
-    static constexpr bool saves_output = saves_output_, over_lanes = lanes_;                  \
-    template <class T>                                                                        \
-    static LOCKSTEP_HOST_DEVICE T forward(const T& x) {                                       \
-      using namespace std; /* NOLINT: or Eigen's, by their arguments */                       \
-      return y_of_x;                                                                          \
-    }                                                                                         \
-    template <class T>                                                                        \
-    static LOCKSTEP_HOST_DEVICE T backward([[maybe_unused]] T dy, [[maybe_unused]] T saved) { \
-      using namespace std; /* NOLINT */                                                       \
-      return dx_of_dy;                                                                        \
-    }                                                                                         \
+/// the input x. Those over lanes are worth (and need) vectors of a fixed size, and their gradients
+/// too if they are made of x; the others are left to the compiler.
+#define LOCKSTEP_UNARY(Type, text, saves_output_, lanes_, saved, y_of_x, dx_of_dy) \
+  struct Type {                                                                    \
+    static constexpr std::string_view name = text;                                 \
+    static constexpr bool saves_output = saves_output_, over_lanes = lanes_;       \
+    template <class T>                                                             \
+    static LOCKSTEP_HOST_DEVICE T forward(const T& x) {                            \
+      using namespace std; /* NOLINT: or Eigen's, by their arguments */            \
+      return y_of_x;                                                               \
+    }                                                                              \
+    template <class T>                                                             \
+    static LOCKSTEP_HOST_DEVICE T backward([[maybe_unused]] const T& dy,           \
+                                           [[maybe_unused]] const T& saved) {      \
+      using namespace std; /* NOLINT */                                            \
+      return dx_of_dy;                                                             \
+    }                                                                              \
   };
 #define LOCKSTEP_OF_OUTPUT(Type, text, y_of_x, dx) \
   LOCKSTEP_UNARY(Type, text, true, false, y, y_of_x, dx)
@@ -47,27 +60,42 @@ inline constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi
 /// GELU's approximation by tanh (Hendrycks and Gimpel, "Gaussian error linear units", 2016,
 /// section 2): y = x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3).
 template <class T>
-LOCKSTEP_HOST_DEVICE T gelu_argument(T x) {
-  return T(2 * constants::density_at_0) * (x + T(0.044715) * x * x * x);
+LOCKSTEP_HOST_DEVICE T gelu_argument(const T& x) {
+  using N = Number<T>;
+  return N(2 * constants::density_at_0) * (x + N(0.044715) * x * x * x);
 }
 template <class T>
-LOCKSTEP_HOST_DEVICE T gelu_tanh_slope(T x) {
+LOCKSTEP_HOST_DEVICE T gelu_tanh_slope(const T& x) {
+  using N = Number<T>;
   using std::tanh;
   const T t = tanh(gelu_argument(x));
-  const T du = T(2 * constants::density_at_0) * (1 + T(3 * 0.044715) * x * x);
-  return T(0.5) * (1 + t) + T(0.5) * x * (1 - t * t) * du;
+  const T du = N(2 * constants::density_at_0) * (1 + N(3 * 0.044715) * x * x);
+  return N(0.5) * (1 + t) + N(0.5) * x * (1 - t * t) * du;
+}
+/// The normal distribution's P(X < x).
+template <class T>
+LOCKSTEP_HOST_DEVICE T normal_below(const T& x) {
+  using std::erf;
+  return Number<T>(0.5) * (1 + erf(x * Number<T>(constants::sqrt_half)));
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE T logistic(const T& x) {
   using std::exp;
   return 1 / (1 + exp(-x));
 }
+template <class T>
+LOCKSTEP_HOST_DEVICE T magnitude(const T& x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return fabs(x);
+  else
+    return x.abs();
+}
 
 LOCKSTEP_OF_INPUT(Neg, "neg", -x, -dy)
 LOCKSTEP_LANES_OF_OUTPUT(Exp, "exp", exp(x), dy* y)
-LOCKSTEP_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
+LOCKSTEP_LANES_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
 LOCKSTEP_LANES_OF_INPUT(Log, "log", log(x), dy / x)
-LOCKSTEP_OF_INPUT(Log1p, "log1p", log1p(x), dy / (1 + x))
+LOCKSTEP_LANES_OF_INPUT(Log1p, "log1p", log1p(x), dy / (1 + x))
 LOCKSTEP_OF_OUTPUT(Sqrt, "sqrt", sqrt(x), dy / (2 * y))
 LOCKSTEP_OF_OUTPUT(Rsqrt, "rsqrt", 1 / sqrt(x), T(-0.5) * dy * y * y * y)
 LOCKSTEP_OF_OUTPUT(Reciprocal, "reciprocal", 1 / x, -dy* y* y)
@@ -76,21 +104,26 @@ LOCKSTEP_OF_INPUT(Abs, "abs", fabs(x), x == 0 ? T(0) : (x < 0 ? -dy : dy))
 LOCKSTEP_OF_INPUT(Sign, "sign", x == 0 ? T(0) : (x < 0 ? T(-1) : (x > 0 ? T(1) : x)), T(0))
 LOCKSTEP_OF_INPUT(Floor, "floor", floor(x), T(0))
 LOCKSTEP_OF_INPUT(Round, "round", rint(x), T(0))  // half goes to even
-LOCKSTEP_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
-LOCKSTEP_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
-LOCKSTEP_OF_INPUT(Erf, "erf", erf(x), dy* T(constants::two_over_sqrt_pi) * exp(-x * x))
+LOCKSTEP_LANES_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
+LOCKSTEP_LANES_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
+LOCKSTEP_LANES_OF_INPUT(Erf, "erf", erf(x),
+                        dy* Number<T>(constants::two_over_sqrt_pi) * exp(-x * x))
 // The comparisons are such that NaN passes.
 LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
 LOCKSTEP_OF_OUTPUT(Elu, "elu", x <= 0 ? expm1(x) : x, y <= 0 ? dy * (y + 1) : dy)
 LOCKSTEP_LANES_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
 LOCKSTEP_LANES_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
-LOCKSTEP_OF_INPUT(Gelu, "gelu", T(0.5) * x * (1 + erf(x * T(constants::sqrt_half))),
-                  dy*(T(0.5) * (1 + erf(x * T(constants::sqrt_half))) +
-                      x * T(constants::density_at_0) * exp(T(-0.5) * x * x)))
-LOCKSTEP_OF_INPUT(GeluTanh, "gelu_tanh", T(0.5) * x * (1 + tanh(gelu_argument(x))),
-                  dy* gelu_tanh_slope(x))
+LOCKSTEP_LANES_OF_INPUT(Gelu, "gelu", x* normal_below(x),
+                        dy*(normal_below(x) +
+                            x * Number<T>(constants::density_at_0) * exp(Number<T>(-0.5) * x * x)))
+LOCKSTEP_LANES_OF_INPUT(GeluTanh, "gelu_tanh", Number<T>(0.5) * x * (1 + tanh(gelu_argument(x))),
+                        dy* gelu_tanh_slope(x))
 LOCKSTEP_LANES_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
-LOCKSTEP_OF_INPUT(Softplus, "softplus", (x > 0 ? x : T(0)) + log1p(exp(-fabs(x))), dy* logistic(x))
+// (x + |x|) / 2 is max(x, 0)
+LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus",
+                        Number<T>(0.5) * x + Number<T>(0.5) * magnitude(x) +
+                            log1p(exp(-magnitude(x))),
+                        dy* logistic(x))
 
 #undef LOCKSTEP_LANES_OF_INPUT
 #undef LOCKSTEP_LANES_OF_OUTPUT

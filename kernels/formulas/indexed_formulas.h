@@ -14,6 +14,9 @@
 
 namespace lockstep::kernels {
 
+/// A formula of two operands has their places, and an at(i, place of a, place of b), so that a loop
+/// over rows can do without the divisions below.
+///
 /// Where an operand's element lies, by its row-major number in the output.
 struct Places {
   int rank = 1;
@@ -42,15 +45,31 @@ inline Places places_of(const BroadcastPlan& plan,
   return places;
 }
 
-/// Of a window.
-inline Places places_of(const Shape& shape, const Window& window) {
-  Places places;
-  places.rank = std::max(shape.rank(), 1);
-  places.first = window.first;
-  for (int d = 0; d < shape.rank(); ++d) {
-    places.sizes[d] = shape[-1 - d];
-    places.strides[d] = window.strides[static_cast<std::size_t>(shape.rank() - 1 - d)];
+/// Of two windows of one shape. Neighbouring dimensions along which both advance alike are merged,
+/// and those of size 1 vanish.
+struct WindowPlaces {
+  Places from, to;
+};
+inline WindowPlaces places_of(const Shape& shape, const Window& from, const Window& to) {
+  WindowPlaces places;
+  int rank = 0;
+  for (auto d = static_cast<std::size_t>(shape.rank()); d-- > 0;) {
+    const std::int64_t size = shape[static_cast<int>(d)];
+    const auto continues = [&](const Places& inner, const Window& window) {
+      return window.strides[d] == inner.strides[rank - 1] * inner.sizes[rank - 1];
+    };
+    if (size == 1) continue;
+    const bool merged = rank > 0 && continues(places.from, from) && continues(places.to, to);
+    if (!merged) ++rank;
+    for (auto [there, window] : {std::pair{&places.from, &from}, {&places.to, &to}}) {
+      there->sizes[rank - 1] = merged ? there->sizes[rank - 1] * size : size;
+      if (!merged) there->strides[rank - 1] = window->strides[d];
+      there->rank = rank;
+    }
   }
+  places.from.first = from.first;
+  places.to.first = to.first;
+  places.from.rank = places.to.rank = std::max(rank, 1);
   return places;
 }
 
@@ -79,8 +98,9 @@ struct CompareElements {
   Places a_places, b_places;
   bool negated;
   std::uint8_t* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
-    out[i] = Op{}(a[a_places(i)], b[b_places(i)]) != negated;
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
+  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
+    out[i] = Op{}(a[of_a], b[of_b]) != negated;
   }
 };
 
@@ -90,8 +110,9 @@ struct CombineElements {
   const T *a, *b;
   Places a_places, b_places;
   T* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
-    out[i] = Op{}(a[a_places(i)], b[b_places(i)]);
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
+  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
+    out[i] = Op{}(a[of_a], b[of_b]);
   }
 };
 
@@ -106,23 +127,25 @@ template <class Word>
 struct MaskedCopyElements {
   const std::uint8_t* mask;
   const Word* x;
-  Places mask_places, x_places;
+  Places a_places, b_places;  // of the mask and of x
   Word* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
-    if (mask[mask_places(i)]) out[i] = x[x_places(i)];
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
+  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_mask, std::int64_t of_x) const {
+    out[i] = mask[of_mask] ? x[of_x] : out[i];
   }
 };
 
 template <class T, bool accumulate>
 struct WindowElements {
   const T* x;
-  Places from, to;
+  Places a_places, b_places;  // from and to
   T* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
+  LOCKSTEP_HOST_DEVICE void at(std::int64_t, std::int64_t from, std::int64_t to) const {
     if constexpr (accumulate)
-      out[to(i)] += x[from(i)];
+      out[to] += x[from];
     else
-      out[to(i)] = x[from(i)];
+      out[to] = x[from];
   }
 };
 
@@ -276,16 +299,18 @@ class IndexedKernels {
 
   void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
                    const Window& to, bool accumulate) const {
-    const Places source = places_of(shape, from), target = places_of(shape, to);
+    const WindowPlaces places = places_of(shape, from, to);
     if (accumulate)
       visit_floating("copy_window", x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        run_(shape.numel(), WindowElements<T, true>{x.data<T>(), source, target, out.data<T>()});
+        run_(shape.numel(),
+             WindowElements<T, true>{x.data<T>(), places.from, places.to, out.data<T>()});
       });
     else
       visit_word(x.dtype(), [&](auto zero) {
         using W = decltype(zero);
-        run_(shape.numel(), WindowElements<W, false>{words<W>(x), source, target, words<W>(out)});
+        run_(shape.numel(),
+             WindowElements<W, false>{words<W>(x), places.from, places.to, words<W>(out)});
       });
   }
 
