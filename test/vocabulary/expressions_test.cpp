@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/gradcheck.h"
 #include "lockstep/lockstep.h"
 #include "support/device.h"
 
@@ -55,7 +56,7 @@ Tensor mask_of(const Shape& shape) {
 
 /// The operands of r rows and c columns; the floating ones want gradients.
 struct Operands {
-  Operands(std::int64_t r, std::int64_t c)
+  Operands(std::int64_t r, std::int64_t c, DType dtype = DType::f64)
       : l(whole(20, {r}, c)),
         i(whole(21, {4}, r)),
         j(whole(22, {r, 2}, c)),
@@ -68,14 +69,16 @@ struct Operands {
     for (std::size_t seed = 0; seed < shapes.size(); ++seed) {
       const auto& [name, shape] = shapes[seed];
       const bool positive = name == "p" || name == "q";
-      parameters.emplace(name, Parameter(floating(static_cast<std::int64_t>(seed), shape,
-                                                  positive ? 0.3 : -2, positive ? 1.2 : 4),
-                                         name));
+      const Tensor value =
+          floating(static_cast<std::int64_t>(seed), shape, positive ? 0.3 : -2, positive ? 1.2 : 4);
+      parameters.emplace(name, Parameter(cast(value, dtype), name));
+      tensors.emplace(name, parameters.at(name));
     }
   }
-  Tensor operator[](const char* name) const { return parameters.at(name); }
+  Tensor operator[](const char* name) const { return tensors.at(name); }
 
   std::map<std::string, Parameter> parameters{};
+  std::map<std::string, Tensor> tensors{};  // what the expressions take: the parameters, at first
   Tensor l, i, j, n, d, m;
 };
 
@@ -141,12 +144,19 @@ void check_elements(const std::vector<double>& mine, const nlohmann::json& right
   }
 }
 
-void check_case(const Expression& expression, const nlohmann::json& right) {
+constexpr double f32_tolerance = 1e-5;  // of an element, or of 1 if it is smaller
+
+/// Whether an expression works on operands of f32: those that name f64 themselves mix the two.
+bool takes_f32(const Expression& expression) {
+  return expression.text.find("float64") == std::string::npos;
+}
+
+void check_case(const Expression& expression, const nlohmann::json& right, DType dtype) {
   const std::int64_t r = right["shape"][0], c = right["shape"][1];
   CAPTURE(expression.text);
   CAPTURE(r);
   CAPTURE(c);
-  const Operands operands(r, c);
+  const Operands operands(r, c, dtype);
   if (right.contains("throws")) {
     // On a GPU what only the elements show is told at the next wait.
     CHECK_THROWS_AS(static_cast<void>(expression.ours(operands).to(Device{})), Error);
@@ -162,10 +172,13 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
   }
   Tape tape;
   const Tensor value = expression.ours(operands);
-  CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"]);
+  const bool same_dtype = dtype == DType::f64 || value.dtype() != DType::f32;
+  if (same_dtype) CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"]);
   CHECK(std::vector<std::int64_t>(value.shape().begin(), value.shape().end()) ==
         right["value"]["shape"].get<std::vector<std::int64_t>>());
-  const double tolerance = value.dtype() == DType::f32 ? 1e-6 : 1e-12;
+  const double tolerance = dtype == DType::f32           ? f32_tolerance
+                           : value.dtype() == DType::f32 ? 1e-6
+                                                         : 1e-12;
   check_elements(numbers(value), right["value"]["elements"], expression.mean, tolerance);
   if (!right.contains("gradients")) return;
   const Tensor wide = reshape(cast(value, DType::f64), {value.numel()});
@@ -182,6 +195,12 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
   }
 }
 
+/// Whether gradients flow through it.
+bool records(const Expression& expression, const Operands& operands) {
+  const Tape tape;
+  return expression.ours(operands).gradient_ref().tape != GradientRef::nothing;
+}
+
 }  // namespace
 
 TEST_CASE("vocabulary: everyday expressions give PyTorch's values and gradients") {
@@ -191,12 +210,42 @@ TEST_CASE("vocabulary: everyday expressions give PyTorch's values and gradients"
   CHECK(table.size() >= 150);
   const auto& cases = reference["cases"];
   REQUIRE(cases.size() == 4 * table.size());
-  for (std::size_t k = 0; k < cases.size(); ++k) {
-    REQUIRE(cases[k]["text"] == table[k / 4].text);
-    try {
-      check_case(table[k / 4], cases[k]);
-    } catch (const Error& error) {
-      FAIL_CHECK(table[k / 4].text, " ", cases[k]["shape"].dump(), ": ", std::string(error.what()));
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (std::size_t k = 0; k < cases.size(); ++k) {
+      const Expression& expression = table[k / 4];
+      REQUIRE(cases[k]["text"] == expression.text);
+      if (dtype == DType::f32 && !takes_f32(expression)) continue;
+      try {
+        check_case(expression, cases[k], dtype);
+      } catch (const Error& error) {
+        FAIL_CHECK(expression.text, " ", cases[k]["shape"].dump(), " ", dtype, ": ",
+                   std::string(error.what()));
+      }
     }
+}
+
+TEST_CASE("vocabulary: gradients of everyday expressions are the numeric ones") {
+  int checked = 0;
+  for (const Expression& expression : expressions()) {
+    CAPTURE(expression.text);
+    Operands operands(3, 5);
+    const bool smooth = expression.text.find("detach") == std::string::npos &&
+                        expression.text.find("float32") == std::string::npos;
+    if (!smooth || !records(expression, operands)) continue;
+    std::vector<std::string> names;
+    std::vector<Tensor> inputs;
+    for (const auto& [name, parameter] : operands.parameters) {
+      names.push_back(name);
+      inputs.push_back(parameter.value());
+    }
+    const auto function = [&](std::span<const Tensor> now) {
+      for (std::size_t i = 0; i < names.size(); ++i) operands.tensors[names[i]] = now[i];
+      return expression.ours(operands);
+    };
+    const GradcheckResult result = gradcheck(function, inputs);
+    INFO(result.where);
+    CHECK(result.worst < 1e-6);
+    ++checked;
   }
+  CHECK(checked >= 120);
 }
