@@ -173,7 +173,8 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
 
 JobResult interrupted_by(int signal, const JobPlan& plan) {
   const std::string who = plan.nodes == 1 ? "" : fmt::format("node {} was ", plan.node);
-  return {128 + signal, fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
+  return {128 + signal,
+          fmt::format("error: {}stopped by signal {} ({})\n", who, signal, strsignal(signal)),
           Cause::interrupted};
 }
 

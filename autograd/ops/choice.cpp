@@ -148,10 +148,10 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return clamp_max(clamp_min(x, low), high);
 }
 Tensor clamp_min(const Tensor& x, double low) {
-  return bounded("clamp_min", x, Binary::maximum, Compare::ge, low);
+  return bounded("clamp_min", x, Binary::maximum, Compare::gt, low);
 }
 Tensor clamp_max(const Tensor& x, double high) {
-  return bounded("clamp_max", x, Binary::minimum, Compare::le, high);
+  return bounded("clamp_max", x, Binary::minimum, Compare::lt, high);
 }
 Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }
 

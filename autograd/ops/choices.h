@@ -36,7 +36,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 /// The larger (smaller) of two; of equals, both get half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// x, but no less than `low` and no more than `high`. The gradient is 0 where it was changed.
+/// x, but no less than `low` and no more than `high`. The gradient is 0 there and beyond.
 Tensor clamp(const Tensor& x, double low, double high);
 Tensor clamp_min(const Tensor& x, double low);
 Tensor clamp_max(const Tensor& x, double high);
