@@ -12,6 +12,8 @@ import sys
 import torch
 import torch.nn.functional as F
 
+from lion import Lion
+
 
 def values(*shape, seed, low=-2.0, high=2.0):
     generator = torch.Generator().manual_seed(seed)
@@ -56,25 +58,6 @@ def mse():
     loss.backward()
     return {"shape": [3, 7], "x": x.flatten().tolist(), "y": y.flatten().tolist(),
             "loss": loss.item(), "dx": x.grad.flatten().tolist()}
-
-
-class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2."""
-
-    def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0, maximize=False,
-                 foreach=False, fused=False):
-        super().__init__(parameters, {"lr": lr})
-        self.lr, self.betas, self.weight_decay = lr, betas, weight_decay
-        self.sign = -1 if maximize else 1
-
-    @torch.no_grad()
-    def step(self):
-        (parameter,) = self.param_groups[0]["params"]
-        gradient = self.sign * parameter.grad
-        momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-        update = momentum * self.betas[0] + gradient * (1 - self.betas[0])
-        parameter.mul_(1 - self.lr * self.weight_decay).add_(update.sign(), alpha=-self.lr)
-        momentum.mul_(self.betas[1]).add_(gradient, alpha=1 - self.betas[1])
 
 
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
