@@ -51,8 +51,8 @@ struct AdamItem {
   /// than 2^32. The call adds 1 and uses the sum as t. It lies on the device so that a step which
   /// is captured once and replayed counts too.
   Tensor step;
-  /// Gets the fingerprint of what the step leaves in value, mean, variance, max_variance and, as one
-  /// more word, `step`, in the same pass.
+  /// Gets the fingerprint of what the step leaves in value, mean, variance, max_variance and, as
+  /// one more word, `step`, in the same pass.
   Fingerprint fingerprint{};
   Tensor max_variance{};  ///< zeros before the first step; undefined without AdamConfig::amsgrad
 };

@@ -14,7 +14,7 @@ void add_to(const Fingerprint& fingerprint, std::uint64_t sum) {
 }
 
 /// Calls update(value, gradient, a, b, c) for each element, of which the first n of `a`, `b` and
-/// `c` are what is kept of it. Returns the fingerprint of what that leaves, or 0 if nobody wants it.
+/// `c` are what is kept of it. Returns the fingerprint of what that leaves; 0 if nobody wants it.
 /// The pointers of one item never overlap (__restrict): each names memory of its own.
 template <int n, bool fingerprinted, class T, class Update>
 std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restrict first,
@@ -35,7 +35,7 @@ std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restr
   return sum;
 }
 
-/// The pass over an item that keeps n tensors, the first n of `kept`; `extra` joins the fingerprint.
+/// The pass over an item that keeps the first n tensors of `kept`. Adds `extra` and a fingerprint.
 template <int n, class T, class Item, class Update>
 void update_item(const Item& item, std::array<const Tensor*, 3> kept, std::uint64_t extra,
                  const Update& update) {

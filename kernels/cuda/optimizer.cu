@@ -83,7 +83,7 @@ struct FingerprintEntry {
 };
 
 /// Calls update(value, gradient, a, b, c) for each element of the block's chunk, of which the first
-/// n of `a`, `b` and `c` are what is kept of it. Adds the fingerprint of what that leaves, and `own`.
+/// n of `a`, `b` and `c` are what is kept of it. Adds `own` and the fingerprint of what it leaves.
 template <class T, int n, class Update>
 __device__ void update_chunk(const UpdateEntry<T, n>& entry, unsigned long long own,
                              unsigned long long (&shared)[warp_size], Update update) {

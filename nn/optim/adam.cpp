@@ -2,6 +2,18 @@
 
 namespace lockstep::optim {
 
+std::array<Option, 7> AdamOptions::list() const {
+  return {{
+      {"lr", lr, not_negative},
+      {"beta1", beta1, share},
+      {"beta2", beta2, share},
+      {"eps", eps, not_negative},
+      {"weight_decay", weight_decay, not_negative},
+      {"amsgrad", amsgrad},
+      {"maximize", maximize},
+  }};
+}
+
 AdamState::AdamState(const Tensor& value, const AdamOptions& options)
     : mean(Tensor::zeros(value.shape(), value.dtype(), value.device())),
       variance(Tensor::zeros(value.shape(), value.dtype(), value.device())),

@@ -2,6 +2,8 @@
 /// What the optimizers share in handling their groups: the members of Grouped (optimizer.h), for
 /// the sources that instantiate it.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -68,9 +70,8 @@ inline void check_range(std::string_view optimizer, std::string_view name, doubl
 
 template <class Options>
 void check_ranges(std::string_view optimizer, const Options& options) {
-  options.each([&](std::string_view name, double value, Range range) {
-    check_range(optimizer, name, value, range);
-  });
+  for (const Option& option : options.list())
+    check_range(optimizer, option.name, option.value, option.range);
   if constexpr (requires { options.check_together(); }) options.check_together();
 }
 
@@ -123,9 +124,8 @@ std::uint64_t Grouped<Options, State>::options_digest() const {
   Fnv1a digest;
   digest.add(name_);
   for (const auto& group : groups_)
-    group.options.each([&](std::string_view, double value, Range) {
-      digest.add(std::bit_cast<std::uint64_t>(value));
-    });
+    for (const Option& option : group.options.list())
+      digest.add(std::bit_cast<std::uint64_t>(option.value));
   return digest.value();
 }
 
@@ -133,9 +133,9 @@ template <class Options, class State>
 std::string Grouped<Options, State>::options_text() const {
   std::string text;
   for (std::size_t k = 0; k < groups_.size(); ++k)
-    groups_[k].options.each([&](std::string_view name, auto value, Range) {
-      text += fmt::format("{}'s {} {}\n", name_of_group(name_, k, groups_.size()), name, value);
-    });
+    for (const auto& [option, value, range, is_flag] : groups_[k].options.list())
+      text += fmt::format("{}'s {} {}\n", name_of_group(name_, k, groups_.size()), option,
+                          is_flag ? (value != 0 ? "true" : "false") : fmt::to_string(value));
   return text;
 }
 

@@ -2,6 +2,16 @@
 
 namespace lockstep::optim {
 
+std::array<Option, 5> LionOptions::list() const {
+  return {{
+      {"lr", lr, not_negative},
+      {"beta1", beta1, share},
+      {"beta2", beta2, share},
+      {"weight_decay", weight_decay, not_negative},
+      {"maximize", maximize},
+  }};
+}
+
 LionState::LionState(const Tensor& value, const LionOptions&)
     : momentum(Tensor::zeros(value.shape(), value.dtype(), value.device())) {}
 

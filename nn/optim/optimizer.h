@@ -19,6 +19,7 @@
 /// `step(optim::local)`: it takes this rank's own gradients;
 /// DistributedDataParallel::average_parameters() makes the replicas equal again.
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -130,8 +131,19 @@ struct Range {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr Range not_negative{0, infinity}, share{0, 1}, any_number{-infinity, infinity};
 
+/// An option, by its name and its value.
+struct Option {
+  Option(std::string_view name_, double value_, Range range_)
+      : name(name_), value(value_), range(range_) {}
+  Option(std::string_view name_, bool on) : name(name_), value(on), is_flag(true) {}
+  std::string_view name;  // a literal
+  double value;
+  Range range = any_number;
+  bool is_flag = false;
+};
+
 /// What the optimizers below have in common: groups of parameters, each with its options, and a
-/// State for each parameter. `Options::each` lists the options once, for checks, digest and text.
+/// State for each parameter. `Options::list` lists all options, for checks, digest and text.
 template <class Options_, class State>
 class Grouped : public Optimizer {
  public:
@@ -179,14 +191,7 @@ struct SgdOptions {
   bool maximize = false;    ///< here and below: steps in the direction that increases the loss
   bool operator==(const SgdOptions&) const = default;
 
-  void each(auto&& f) const {
-    f("lr", lr, not_negative);
-    f("momentum", momentum, not_negative);
-    f("dampening", dampening, any_number);
-    f("weight_decay", weight_decay, not_negative);
-    f("nesterov", nesterov, any_number);
-    f("maximize", maximize, any_number);
-  }
+  std::array<Option, 6> list() const;
   void check_together() const;
 };
 
@@ -219,15 +224,7 @@ struct AdamOptions {
   bool maximize = false;
   bool operator==(const AdamOptions&) const = default;
 
-  void each(auto&& f) const {
-    f("lr", lr, not_negative);
-    f("beta1", beta1, share);
-    f("beta2", beta2, share);
-    f("eps", eps, not_negative);
-    f("weight_decay", weight_decay, not_negative);
-    f("amsgrad", amsgrad, any_number);
-    f("maximize", maximize, any_number);
-  }
+  std::array<Option, 7> list() const;
 };
 
 struct AdamState {
@@ -292,15 +289,7 @@ struct RmspropOptions {
   bool maximize = false;
   bool operator==(const RmspropOptions&) const = default;
 
-  void each(auto&& f) const {
-    f("lr", lr, not_negative);
-    f("alpha", alpha, share);
-    f("eps", eps, not_negative);
-    f("weight_decay", weight_decay, not_negative);
-    f("momentum", momentum, not_negative);
-    f("centered", centered, any_number);
-    f("maximize", maximize, any_number);
-  }
+  std::array<Option, 7> list() const;
 };
 
 struct RmspropState {
@@ -331,13 +320,7 @@ struct LionOptions {
   bool maximize = false;
   bool operator==(const LionOptions&) const = default;
 
-  void each(auto&& f) const {
-    f("lr", lr, not_negative);
-    f("beta1", beta1, share);
-    f("beta2", beta2, share);
-    f("weight_decay", weight_decay, not_negative);
-    f("maximize", maximize, any_number);
-  }
+  std::array<Option, 5> list() const;
 };
 
 struct LionState {

@@ -2,6 +2,18 @@
 
 namespace lockstep::optim {
 
+std::array<Option, 7> RmspropOptions::list() const {
+  return {{
+      {"lr", lr, not_negative},
+      {"alpha", alpha, share},
+      {"eps", eps, not_negative},
+      {"weight_decay", weight_decay, not_negative},
+      {"momentum", momentum, not_negative},
+      {"centered", centered},
+      {"maximize", maximize},
+  }};
+}
+
 RmspropState::RmspropState(const Tensor& value, const RmspropOptions& options) {
   const auto zeros = [&] { return Tensor::zeros(value.shape(), value.dtype(), value.device()); };
   square = zeros();

@@ -2,6 +2,17 @@
 
 namespace lockstep::optim {
 
+std::array<Option, 6> SgdOptions::list() const {
+  return {{
+      {"lr", lr, not_negative},
+      {"momentum", momentum, not_negative},
+      {"dampening", dampening, any_number},
+      {"weight_decay", weight_decay, not_negative},
+      {"nesterov", nesterov},
+      {"maximize", maximize},
+  }};
+}
+
 void SgdOptions::check_together() const {
   check<UsageError>(!nesterov || (momentum > 0 && dampening == 0),
                     "[SGD] nesterov needs momentum > 0 and dampening 0, got {} and {}", momentum,

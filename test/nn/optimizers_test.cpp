@@ -1,5 +1,5 @@
-// What all optimizers have in common: their options, their groups, what they skip, and that replicas
-// stay equal. Their formulas are those of test/kernels/optimizer_test.cpp.
+// What all optimizers have in common: their options, their groups, what they skip, and that
+// replicas stay equal. Their formulas are those of test/kernels/optimizer_test.cpp.
 
 #include <doctest/doctest.h>
 
