@@ -14,7 +14,7 @@
 /// accidents, not attacks.) The terms may be added in any order: it is the same number on every
 /// device.
 ///
-/// Up to three tensors of a kind are mixed word by word into one, before it is added: a parameter
+/// Up to four tensors of a kind are mixed word by word into one, before it is added: a parameter
 /// and what an optimizer keeps of it.
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Fingerprint {
   std::uint32_t salt = 0;
 };
 
-/// sum += the fingerprint of `tensors`: one to three tensors of one shape, dtype (f32 or f64) and
+/// sum += the fingerprint of `tensors`: one to four tensors of one shape, dtype (f32 or f64) and
 /// device. Without a `sum` it does nothing.
 void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint);
 

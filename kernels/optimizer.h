@@ -31,6 +31,7 @@ struct SgdConfig {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  bool maximize = false;  ///< here and below: the gradient is negated first
 };
 
 /// g = gradient + weight_decay * value;
@@ -50,9 +51,10 @@ struct AdamItem {
   /// than 2^32. The call adds 1 and uses the sum as t. It lies on the device so that a step which
   /// is captured once and replayed counts too.
   Tensor step;
-  /// Gets the fingerprint of what the step leaves in value, mean, variance and, as one more word,
-  /// `step`, in the same pass.
+  /// Gets the fingerprint of what the step leaves in value, mean, variance, max_variance and, as
+  /// one more word, `step`, in the same pass.
   Fingerprint fingerprint{};
+  Tensor max_variance{};  ///< zeros before the first step; undefined without AdamConfig::amsgrad
 };
 
 struct AdamConfig {
@@ -62,13 +64,70 @@ struct AdamConfig {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;  ///< AdamW: decay the value itself, not through the gradient
+  bool amsgrad = false;    ///< divide by the largest variance so far
+  bool maximize = false;
 };
 
 /// decoupled: value *= 1 - lr * weight_decay, else: g = gradient + weight_decay * value;
 /// mean = beta1 * mean + (1 - beta1) * g;  variance = beta2 * variance + (1 - beta2) * g^2;
-/// value -= lr / (1 - beta1^t) * mean / (sqrt(variance) / sqrt(1 - beta2^t) + eps).
+/// v = variance; if amsgrad: v = max_variance = max(max_variance, variance), where NaN stays NaN;
+/// value -= lr / (1 - beta1^t) * mean / (sqrt(v) / sqrt(1 - beta2^t) + eps).
 /// (Kingma & Ba, "Adam", ICLR 2015, algorithm 1; Loshchilov & Hutter, "Decoupled weight decay
-/// regularization", ICLR 2019, algorithm 2.)
+/// regularization", ICLR 2019, algorithm 2; Reddi, Kale & Kumar, "On the convergence of Adam and
+/// beyond", ICLR 2018, algorithm 2.)
 void adam_step(std::span<const AdamItem> items, const AdamConfig& config);
+
+struct RmspropItem {
+  Tensor value;
+  Tensor gradient;
+  Tensor square;    ///< running mean of the gradient's square; zeros before the first step
+  Tensor mean;      ///< running mean of the gradient, likewise; undefined unless it is `centered`
+  Tensor momentum;  ///< zeros before the first step; undefined if RmspropConfig::momentum is 0
+  /// Gets the fingerprint of what the step leaves in all of them, in the same pass.
+  Fingerprint fingerprint{};
+};
+
+struct RmspropConfig {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool centered = false;  ///< divide by the standard deviation, not by the root of the square
+  bool maximize = false;
+};
+
+/// g = gradient + weight_decay * value;
+/// square = alpha * square + (1 - alpha) * g^2;  v = square;
+/// if centered: mean = alpha * mean + (1 - alpha) * g, and v = square - mean^2;
+/// g = g / (sqrt(v) + eps);
+/// if momentum != 0: g = buffer = momentum * buffer + g;
+/// value -= lr * g.
+/// (Hinton, "Neural networks for machine learning", 2012, lecture 6e; centered: Graves, "Generating
+/// sequences with recurrent neural networks", 2013, equations 38 to 41, with eps outside the root.)
+void rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config);
+
+struct LionItem {
+  Tensor value;
+  Tensor gradient;
+  Tensor momentum;  ///< zeros before the first step
+  /// Gets the fingerprint of what the step leaves in value and momentum, in the same pass.
+  Fingerprint fingerprint{};
+};
+
+struct LionConfig {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  bool maximize = false;
+};
+
+/// c = beta1 * momentum + (1 - beta1) * gradient;
+/// value = (1 - lr * weight_decay) * value - lr * sign(c);
+/// momentum = beta2 * momentum + (1 - beta2) * gradient.
+/// The sign of 0 is 0. That of NaN is NaN (in PyTorch 0), so that it does not pass unseen.
+/// (Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.)
+void lion_step(std::span<const LionItem> items, const LionConfig& config);
 
 }  // namespace lockstep::kernels

@@ -99,6 +99,8 @@ class Backend {
   // optimizer.h
   virtual void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) = 0;
   virtual void adam_step(std::span<const AdamItem> items, const AdamConfig& config) = 0;
+  virtual void rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) = 0;
+  virtual void lion_step(std::span<const LionItem> items, const LionConfig& config) = 0;
 
   // fingerprint.h: `fingerprint.sum` is not null.
   virtual void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) = 0;

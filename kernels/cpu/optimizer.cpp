@@ -1,3 +1,5 @@
+#include <array>
+
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/fingerprint_formulas.h"
 #include "lockstep/kernels/formulas/optimizer_formulas.h"
@@ -6,99 +8,107 @@
 namespace lockstep::kernels {
 namespace {
 
-// The pointers of one item never overlap (__restrict): each names memory of its own. What the loops
-// return is the fingerprint of what they leave, or 0 if nobody wants it.
-
-/// The flags that are constants within a loop.
-template <bool decay_, bool variant_, bool fingerprinted_>
-struct Flags {
-  static constexpr bool decay = decay_;
-  static constexpr bool variant = variant_;  // Nesterov's momentum; Adam's lerp from the end
-  static constexpr bool fingerprinted = fingerprinted_;
-};
-
-template <class F>
-void with_flags(bool decay, bool variant, bool fingerprinted, F&& f) {
-  with_flag(decay, [&](auto d) {
-    with_flag(variant, [&](auto v) {
-      with_flag(fingerprinted, [&](auto p) { f(Flags<d(), v(), p()>{}); });
-    });
-  });
-}
-
-template <class T, class Flags>
-std::uint64_t sgd_plain_loop(T* __restrict value, const T* __restrict gradient, std::int64_t n,
-                             const SgdScalars<T> s, std::uint32_t key) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
-    sgd_plain(value[i], gradient[i], s, Flags::decay);
-    if constexpr (Flags::fingerprinted) sum += fingerprint_term(key, value[i]);
-  }
-  return sum;
-}
-
-template <class T, class Flags>
-std::uint64_t sgd_momentum_loop(T* __restrict value, const T* __restrict gradient,
-                                T* __restrict buffer, std::int64_t n, const SgdScalars<T> s,
-                                std::uint32_t key) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
-    sgd_momentum(value[i], gradient[i], buffer[i], s, Flags::decay, Flags::variant);
-    if constexpr (Flags::fingerprinted) sum += fingerprint_term(key, value[i], buffer[i]);
-  }
-  return sum;
-}
-
 void add_to(const Fingerprint& fingerprint, std::uint64_t sum) {
   if (fingerprint.sum)
     *reinterpret_cast<std::uint64_t*>(fingerprint.sum->data<std::int64_t>()) += sum;
 }
 
-template <class T>
-void sgd_item(const SgdItem& item, const SgdConfig& config) {
-  T* value = item.value.data<T>();
-  const T* gradient = item.gradient.data<T>();
-  const std::int64_t n = item.value.numel();
-  const std::uint32_t salt = item.fingerprint.salt;
-  const auto scalars = SgdScalars<T>::of(config, item.first);
-  if (config.momentum != 0 && item.first) item.momentum.fill_zero();  // momentum * 0 + 1 * g is g
-  with_flags(config.weight_decay != 0, config.nesterov, item.fingerprint.sum != nullptr,
-             [&](auto flags) {
-               using Flags = decltype(flags);
-               add_to(item.fingerprint,
-                      config.momentum == 0
-                          ? sgd_plain_loop<T, Flags>(value, gradient, n, scalars, salt)
-                          : sgd_momentum_loop<T, Flags>(value, gradient, item.momentum.data<T>(), n,
-                                                        scalars, salt));
-             });
-}
-
-template <class T, class Flags>
-std::uint64_t adam_loop(T* __restrict value, const T* __restrict gradient, T* __restrict mean,
-                        T* __restrict variance, std::int64_t n, const AdamScalars<T> s,
-                        std::uint32_t key) {
+/// Calls update(value, gradient, a, b, c) for each element, of which the first n of `a`, `b` and
+/// `c` are what is kept of it. Returns the fingerprint of what that leaves; 0 if nobody wants it.
+/// The pointers of one item never overlap (__restrict): each names memory of its own.
+template <int n, bool fingerprinted, class T, class Update>
+std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restrict first,
+                   T* __restrict second, T* __restrict third, std::int64_t count, std::uint32_t key,
+                   const Update update) {
   std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>) {
-    adam(value[i], gradient[i], mean[i], variance[i], s, Flags::decay, Flags::variant);
-    if constexpr (Flags::fingerprinted)
-      sum += fingerprint_term(key, value[i], mean[i], variance[i]);
+  for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>) {
+    T a = 0, b = 0, c = 0;
+    if constexpr (n > 0) a = first[i];
+    if constexpr (n > 1) b = second[i];
+    if constexpr (n > 2) c = third[i];
+    update(value[i], gradient[i], a, b, c);
+    if constexpr (n > 0) first[i] = a;
+    if constexpr (n > 1) second[i] = b;
+    if constexpr (n > 2) third[i] = c;
+    if constexpr (fingerprinted) sum += fingerprint_term(key, value[i], a, b, c);
   }
   return sum;
+}
+
+/// The pass over an item that keeps the first n tensors of `kept`. Adds `extra` and a fingerprint.
+template <int n, class T, class Item, class Update>
+void update_item(const Item& item, std::array<const Tensor*, 3> kept, std::uint64_t extra,
+                 const Update& update) {
+  const auto data = [&](int k) {
+    return k < n ? kept[static_cast<std::size_t>(k)]->template data<T>() : nullptr;
+  };
+  with_flag(item.fingerprint.sum != nullptr, [&](auto fingerprinted) {
+    add_to(item.fingerprint,
+           extra + pass<n, fingerprinted()>(
+                       item.value.template data<T>(), item.gradient.template data<T>(), data(0),
+                       data(1), data(2), item.value.numel(), item.fingerprint.salt, update));
+  });
+}
+
+template <class T>
+void sgd_item(const SgdItem& item, const SgdConfig& config) {
+  const auto s = SgdScalars<T>::of(config, item.first);
+  if (config.momentum != 0 && item.first) item.momentum.fill_zero();  // momentum * 0 + 1 * g is g
+  const auto run = [&](auto momentum, auto decay, auto nesterov, auto maximize) {
+    update_item<momentum() ? 1 : 0, T>(item, {&item.momentum}, 0,
+                                       [=](T& value, T gradient, T& buffer, T&, T&) {
+                                         constexpr SgdFlags flags{decay(), nesterov(), maximize()};
+                                         if constexpr (momentum())
+                                           sgd_momentum(value, gradient, buffer, s, flags);
+                                         else
+                                           sgd_plain(value, gradient, s, flags);
+                                       });
+  };
+  const SgdFlags flags = SgdFlags::of(config);
+  with_flags(run, config.momentum != 0, flags.decay, flags.nesterov, flags.maximize);
 }
 
 template <class T>
 void adam_item(const AdamItem& item, const AdamConfig& config) {
   const std::int64_t step = ++*item.step.data<std::int64_t>();
   const std::uint32_t salt = item.fingerprint.salt;
-  const auto scalars = AdamScalars<T>::of(config, step);
-  with_flags(adam_decays_gradient(config), adam_lerps_from_end(config),
-             item.fingerprint.sum != nullptr, [&](auto flags) {
-               add_to(item.fingerprint,
-                      count_term(salt, step) + adam_loop<T, decltype(flags)>(
-                                                   item.value.data<T>(), item.gradient.data<T>(),
-                                                   item.mean.data<T>(), item.variance.data<T>(),
-                                                   item.value.numel(), scalars, salt));
-             });
+  const auto s = AdamScalars<T>::of(config, step);
+  const auto run = [&](auto decay, auto from_end, auto amsgrad, auto maximize) {
+    update_item<amsgrad() ? 3 : 2, T>(
+        item, {&item.mean, &item.variance, &item.max_variance}, count_term(salt, step),
+        [=](T& value, T gradient, T& mean, T& variance, T& largest) {
+          constexpr AdamFlags flags{decay(), from_end(), amsgrad(), maximize()};
+          adam(value, gradient, mean, variance, largest, s, flags);
+        });
+  };
+  const AdamFlags flags = AdamFlags::of(config);
+  with_flags(run, flags.decay, flags.from_end, flags.amsgrad, flags.maximize);
+}
+
+template <class T>
+void rmsprop_item(const RmspropItem& item, const RmspropConfig& config) {
+  const auto s = RmspropScalars<T>::of(config);
+  const auto run = [&](auto decay, auto from_end, auto centered, auto momentum, auto maximize) {
+    // The momentum comes behind the mean, if there is one.
+    update_item<1 + centered() + momentum(), T>(
+        item, {&item.square, centered() ? &item.mean : &item.momentum, &item.momentum}, 0,
+        [=](T& value, T gradient, T& square, T& second, T& third) {
+          constexpr RmspropFlags flags{decay(), from_end(), centered(), momentum(), maximize()};
+          rmsprop(value, gradient, square, second, centered() ? third : second, s, flags);
+        });
+  };
+  const RmspropFlags flags = RmspropFlags::of(config);
+  with_flags(run, flags.decay, flags.from_end, flags.centered, flags.momentum, flags.maximize);
+}
+
+template <class T>
+void lion_item(const LionItem& item, const LionConfig& config) {
+  const auto s = LionScalars<T>::of(config);
+  with_flag(config.maximize, [&](auto maximize) {
+    update_item<1, T>(item, {&item.momentum}, 0, [=](T& value, T gradient, T& momentum, T&, T&) {
+      lion(value, gradient, momentum, s, maximize());
+    });
+  });
 }
 
 template <class T>
@@ -107,13 +117,16 @@ std::uint64_t fingerprint_of(std::span<const Tensor> tensors, std::uint32_t salt
   const T* a = tensors[0].data<T>();
   const T* b = tensors.size() > 1 ? tensors[1].data<T>() : nullptr;
   const T* c = tensors.size() > 2 ? tensors[2].data<T>() : nullptr;
+  const T* d = tensors.size() > 3 ? tensors[3].data<T>() : nullptr;
   std::uint64_t sum = 0;
   const auto add = [&](auto... elements) {
     std::uint32_t key = salt;
     for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>)
       sum += fingerprint_term(key, elements[i]...);
   };
-  if (c)
+  if (d)
+    add(a, b, c, d);
+  else if (c)
     add(a, b, c);
   else if (b)
     add(a, b);
@@ -134,6 +147,18 @@ void CpuBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& co
   for (const AdamItem& item : items)
     visit_floating("adam_step", item.value.dtype(),
                    [&](auto zero) { adam_item<decltype(zero)>(item, config); });
+}
+
+void CpuBackend::rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) {
+  for (const RmspropItem& item : items)
+    visit_floating("rmsprop_step", item.value.dtype(),
+                   [&](auto zero) { rmsprop_item<decltype(zero)>(item, config); });
+}
+
+void CpuBackend::lion_step(std::span<const LionItem> items, const LionConfig& config) {
+  for (const LionItem& item : items)
+    visit_floating("lion_step", item.value.dtype(),
+                   [&](auto zero) { lion_item<decltype(zero)>(item, config); });
 }
 
 void CpuBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {

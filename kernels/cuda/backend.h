@@ -66,6 +66,8 @@ class CudaBackend final : public Backend {
                         bool accumulate) override;
   void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) override;
   void adam_step(std::span<const AdamItem> items, const AdamConfig& config) override;
+  void rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) override;
+  void lion_step(std::span<const LionItem> items, const LionConfig& config) override;
   void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) override;
   void global_norm(std::span<const Tensor> tensors, const Tensor& out) override;
   void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm, double max_norm) override;

@@ -1,11 +1,14 @@
-// SGD and Adam over a table of tensors: one launch updates as many tensors as fit into a kernel's
+// Optimizers over a table of tensors: one launch updates as many tensors as fit into a kernel's
 // parameters, each element once.
+
+#include <array>
 
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"
 #include "lockstep/kernels/cuda/tensor_table.cuh"
 #include "lockstep/kernels/formulas/fingerprint_formulas.h"
 #include "lockstep/kernels/formulas/optimizer_formulas.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -33,65 +36,96 @@ struct DeviceFingerprint {
   }
 };
 
-template <class T>
-struct SgdEntry {
+/// One tensor, and the n tensors that are kept of it.
+template <class T, int n>
+struct UpdateEntry {
   TablePart part;
   T* value;
   const T* gradient;
-  T* momentum;  // null without momentum
-  bool first;
+  T* kept[n > 0 ? n : 1];
   DeviceFingerprint fingerprint;
+
+  template <class Item>
+  static UpdateEntry of(const Item& item, const std::array<const Tensor*, 3>& tensors) {
+    UpdateEntry entry{{},
+                      item.value.template data<T>(),
+                      item.gradient.template data<T>(),
+                      {},
+                      DeviceFingerprint::of(item.fingerprint)};
+    for (int k = 0; k < n; ++k) entry.kept[k] = tensors[k]->template data<T>();
+    return entry;
+  }
+  bool aligned() const {
+    bool all = is_aligned(value) && is_aligned(gradient);
+    for (const T* tensor : kept) all = all && is_aligned(tensor);
+    return all;
+  }
 };
 
-template <class T>
-struct AdamEntry {
-  TablePart part;
-  T* value;
-  const T* gradient;
-  T *mean, *variance;
-  std::int64_t* step;
-  DeviceFingerprint fingerprint;
+template <class T, bool momentum>
+struct SgdEntry : UpdateEntry<T, momentum ? 1 : 0> {
+  bool first;
 };
+
+template <class T, bool amsgrad>
+struct AdamEntry : UpdateEntry<T, amsgrad ? 3 : 2> {
+  std::int64_t* step;
+};
+
+template <class T, bool centered, bool momentum>
+using RmspropEntry = UpdateEntry<T, 1 + centered + momentum>;
 
 template <class T>
 struct FingerprintEntry {
   TablePart part;
-  const T *a, *b, *c;  // b and c may be null
+  const T *a, *b, *c, *d;  // all but a may be null
   DeviceFingerprint fingerprint;
 };
 
-/// 16-byte loads of value, gradient and buffer, where the entry is aligned.
-template <class T>
-__global__ void __launch_bounds__(table_threads)
-    sgd_step_kernel(const __grid_constant__ TensorTable<SgdEntry<T>> table,
-                    const SgdConfig config) {
-  __shared__ unsigned long long shared[warp_size];
-  const SgdEntry<T>& entry = entry_of_block(table);
-  unsigned long long own = 0;
-  const SgdScalars<T> scalars = SgdScalars<T>::of(config, entry.first);
-  const bool decay = config.weight_decay != 0;
+/// Calls update(value, gradient, a, b, c) for each element of the block's chunk, of which the first
+/// n of `a`, `b` and `c` are what is kept of it. Adds `own` and the fingerprint of what it leaves.
+template <class T, int n, class Update>
+__device__ void update_chunk(const UpdateEntry<T, n>& entry, unsigned long long own,
+                             unsigned long long (&shared)[warp_size], Update update) {
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
     Pack<T, width> value = load_pack<width>(entry.value + i);
     const Pack<T, width> gradient = load_pack<width>(entry.gradient + i);
-    Pack<T, width> buffer{};
-    if (entry.momentum == nullptr) {
+    Pack<T, width> kept[3] = {};
 #pragma unroll
-      for (int k = 0; k < width; ++k) sgd_plain(value[k], gradient[k], scalars, decay);
-    } else {
-      if (!entry.first) buffer = load_pack<width>(entry.momentum + i);
+    for (int k = 0; k < n; ++k) kept[k] = load_pack<width>(entry.kept[k] + i);
 #pragma unroll
-      for (int k = 0; k < width; ++k)
-        sgd_momentum(value[k], gradient[k], buffer[k], scalars, decay, config.nesterov);
-      store_pack(entry.momentum + i, buffer);
-    }
+    for (int k = 0; k < width; ++k)
+      update(value[k], gradient[k], kept[0][k], kept[1][k], kept[2][k]);
     store_pack(entry.value + i, value);
+#pragma unroll
+    for (int k = 0; k < n; ++k) store_pack(entry.kept[k] + i, kept[k]);
     if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], buffer[k]);
+      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], kept[0][k],
+                              kept[1][k], kept[2][k]);
   });
   if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
+}
+
+/// 16-byte loads of value, gradient and buffer, where the entry is aligned.
+template <class T, bool momentum>
+__global__ void __launch_bounds__(table_threads)
+    sgd_step_kernel(const __grid_constant__ TensorTable<SgdEntry<T, momentum>> table,
+                    const SgdConfig config) {
+  __shared__ unsigned long long shared[warp_size];
+  const SgdEntry<T, momentum>& entry = entry_of_block(table);
+  const SgdScalars<T> s = SgdScalars<T>::of(config, entry.first);
+  const SgdFlags flags = SgdFlags::of(config);
+  update_chunk(entry, 0, shared, [&](T& value, T gradient, T& buffer, T&, T&) {
+    if constexpr (momentum) {
+      if (entry.first) buffer = 0;
+      sgd_momentum(value, gradient, buffer, s, flags);
+    } else {
+      sgd_plain(value, gradient, s, flags);
+    }
+  });
 }
 
 /// The number of this step, the same for all blocks of a tensor; the counter ends one higher. While
@@ -105,14 +139,14 @@ __device__ std::int64_t next_step(std::int64_t* step, unsigned blocks) {
   return static_cast<std::int64_t>(next);
 }
 
-/// 16-byte loads of value, gradient, mean and variance, where the entry is aligned.
-template <class T>
+/// 16-byte loads of value, gradient and what is kept, where the entry is aligned.
+template <class T, bool amsgrad>
 __global__ void __launch_bounds__(table_threads)
-    adam_step_kernel(const __grid_constant__ TensorTable<AdamEntry<T>> table,
+    adam_step_kernel(const __grid_constant__ TensorTable<AdamEntry<T, amsgrad>> table,
                      const AdamConfig config) {
   __shared__ AdamScalars<T> shared_scalars;
   __shared__ unsigned long long shared[warp_size];
-  const AdamEntry<T>& entry = entry_of_block(table);
+  const AdamEntry<T, amsgrad>& entry = entry_of_block(table);
   unsigned long long own = 0;
   if (threadIdx.x == 0) {
     const std::int64_t step = next_step(entry.step, entry.part.blocks);
@@ -120,27 +154,40 @@ __global__ void __launch_bounds__(table_threads)
     if (blockIdx.x == entry.part.first_block) own = count_term(entry.fingerprint.salt, step);
   }
   __syncthreads();
-  const AdamScalars<T> scalars = shared_scalars;
-  const bool decay = adam_decays_gradient(config), from_end = adam_lerps_from_end(config);
-  for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
-    constexpr int width = decltype(constant)::value;
-    Pack<T, width> value = load_pack<width>(entry.value + i);
-    const Pack<T, width> gradient = load_pack<width>(entry.gradient + i);
-    Pack<T, width> mean = load_pack<width>(entry.mean + i);
-    Pack<T, width> variance = load_pack<width>(entry.variance + i);
-#pragma unroll
-    for (int k = 0; k < width; ++k)
-      adam(value[k], gradient[k], mean[k], variance[k], scalars, decay, from_end);
-    store_pack(entry.value + i, value);
-    store_pack(entry.mean + i, mean);
-    store_pack(entry.variance + i, variance);
-    if (entry.fingerprint.sum == nullptr) return;
-#pragma unroll
-    for (int k = 0; k < width; ++k)
-      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], mean[k],
-                              variance[k]);
+  const AdamScalars<T> s = shared_scalars;
+  AdamFlags flags = AdamFlags::of(config);
+  flags.amsgrad = amsgrad;  // a constant
+  update_chunk(entry, own, shared, [&](T& value, T gradient, T& mean, T& variance, T& largest) {
+    adam(value, gradient, mean, variance, largest, s, flags);
   });
-  if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
+}
+
+/// 16-byte loads of value, gradient and what is kept, where the entry is aligned.
+template <class T, bool centered, bool momentum>
+__global__ void __launch_bounds__(table_threads) rmsprop_step_kernel(
+    const __grid_constant__ TensorTable<RmspropEntry<T, centered, momentum>> table,
+    const RmspropConfig config) {
+  __shared__ unsigned long long shared[warp_size];
+  const RmspropScalars<T> s = RmspropScalars<T>::of(config);
+  RmspropFlags flags = RmspropFlags::of(config);
+  flags.centered = centered;  // constants
+  flags.momentum = momentum;
+  update_chunk(entry_of_block(table), 0, shared,
+               [&](T& value, T gradient, T& square, T& second, T& third) {
+                 rmsprop(value, gradient, square, second, centered ? third : second, s, flags);
+               });
+}
+
+/// 16-byte loads of value, gradient and momentum, where the entry is aligned.
+template <class T>
+__global__ void __launch_bounds__(table_threads)
+    lion_step_kernel(const __grid_constant__ TensorTable<UpdateEntry<T, 1>> table,
+                     const LionConfig config) {
+  __shared__ unsigned long long shared[warp_size];
+  const LionScalars<T> s = LionScalars<T>::of(config);
+  update_chunk(entry_of_block(table), 0, shared, [&](T& value, T gradient, T& momentum, T&, T&) {
+    lion(value, gradient, momentum, s, config.maximize);
+  });
 }
 
 /// 16-byte loads of all tensors, where the entry is aligned.
@@ -153,62 +200,79 @@ __global__ void __launch_bounds__(table_threads)
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
     const Pack<T, width> a = load_pack<width>(entry.a + i);
-    Pack<T, width> b{}, c{};
+    Pack<T, width> b{}, c{}, d{};
     if (entry.b != nullptr) b = load_pack<width>(entry.b + i);
     if (entry.c != nullptr) c = load_pack<width>(entry.c + i);
+    if (entry.d != nullptr) d = load_pack<width>(entry.d + i);
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), a[k], b[k], c[k]);
+      own +=
+          fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), a[k], b[k], c[k], d[k]);
   });
   entry.fingerprint.add(own, shared);
 }
 
-template <class T>
-void sgd_items(std::span<const SgdItem> items, const SgdConfig& config, const Queue& queue) {
-  using Entry = SgdEntry<T>;
+/// Launches `kernel` for the items of type T, a table at a time: `entry_of(item)` for each. (One
+/// without elements is launched too: Adam counts its steps.)
+template <auto kernel, class T, class Item, class Config, class EntryOf>
+void update_items(std::span<const Item> items, const Config& config, EntryOf entry_of) {
+  using Entry = decltype(entry_of(items[0]));
+  const Queue queue = queue_of(items[0].value);
   for_each_table<Entry>(
       items,
-      [&](TensorTable<Entry>& table, const SgdItem& item) {
-        if (item.value.dtype() != dtype_of<T>() || item.value.numel() == 0) return;
-        const Entry entry{{},
-                          item.value.data<T>(),
-                          item.gradient.data<T>(),
-                          config.momentum != 0 ? item.momentum.data<T>() : nullptr,
-                          item.first,
-                          DeviceFingerprint::of(item.fingerprint)};
-        table.template add<T>(
-            entry, item.value,
-            is_aligned(entry.value) && is_aligned(entry.gradient) && is_aligned(entry.momentum));
+      [&](TensorTable<Entry>& table, const Item& item) {
+        if (item.value.dtype() != dtype_of<T>()) return;
+        const Entry entry = entry_of(item);
+        table.template add<T>(entry, item.value, entry.aligned());
       },
       [&](const TensorTable<Entry>& table) {
-        launch<sgd_step_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
-                                   table, config);
+        launch<kernel>({.grid = table.blocks, .block = table_threads}, queue.stream, table, config);
       });
 }
 
 template <class T>
-void adam_items(std::span<const AdamItem> items, const AdamConfig& config, const Queue& queue) {
-  using Entry = AdamEntry<T>;
-  for_each_table<Entry>(
-      items,
-      [](TensorTable<Entry>& table, const AdamItem& item) {
-        if (item.value.dtype() != dtype_of<T>()) return;
-        // One without elements counts its steps too.
-        const Entry entry{{},
-                          item.value.data<T>(),
-                          item.gradient.data<T>(),
-                          item.mean.data<T>(),
-                          item.variance.data<T>(),
-                          item.step.data<std::int64_t>(),
-                          DeviceFingerprint::of(item.fingerprint)};
-        table.template add<T>(entry, item.value,
-                              is_aligned(entry.value) && is_aligned(entry.gradient) &&
-                                  is_aligned(entry.mean) && is_aligned(entry.variance));
-      },
-      [&](const TensorTable<Entry>& table) {
-        launch<adam_step_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
-                                    table, config);
-      });
+void sgd_items(std::span<const SgdItem> items, const SgdConfig& config) {
+  with_flag(config.momentum != 0, [&](auto constant) {
+    constexpr bool momentum = decltype(constant)::value;
+    using Entry = SgdEntry<T, momentum>;
+    update_items<sgd_step_kernel<T, momentum>, T>(items, config, [](const SgdItem& item) {
+      return Entry{{Entry::of(item, {&item.momentum})}, item.first};
+    });
+  });
+}
+
+template <class T>
+void adam_items(std::span<const AdamItem> items, const AdamConfig& config) {
+  with_flag(config.amsgrad, [&](auto constant) {
+    constexpr bool amsgrad = decltype(constant)::value;
+    using Entry = AdamEntry<T, amsgrad>;
+    update_items<adam_step_kernel<T, amsgrad>, T>(items, config, [](const AdamItem& item) {
+      return Entry{{Entry::of(item, {&item.mean, &item.variance, &item.max_variance})},
+                   item.step.data<std::int64_t>()};
+    });
+  });
+}
+
+template <class T>
+void rmsprop_items(std::span<const RmspropItem> items, const RmspropConfig& config) {
+  const auto run = [&](auto first, auto second) {
+    constexpr bool centered = decltype(first)::value, momentum = decltype(second)::value;
+    using Entry = RmspropEntry<T, centered, momentum>;
+    update_items<rmsprop_step_kernel<T, centered, momentum>, T>(
+        items, config, [](const RmspropItem& item) {
+          // The momentum comes behind the mean, if there is one.
+          return Entry::of(item,
+                           {&item.square, centered ? &item.mean : &item.momentum, &item.momentum});
+        });
+  };
+  with_flags(run, config.centered, config.momentum != 0);
+}
+
+template <class T>
+void lion_items(std::span<const LionItem> items, const LionConfig& config) {
+  update_items<lion_step_kernel<T>, T>(items, config, [](const LionItem& item) {
+    return UpdateEntry<T, 1>::of(item, {&item.momentum});
+  });
 }
 
 template <class T>
@@ -217,11 +281,12 @@ void add_fingerprint_of(std::span<const Tensor> tensors, const Fingerprint& fing
   const auto data = [&](std::size_t k) {
     return k < tensors.size() ? tensors[k].data<T>() : nullptr;
   };
-  const FingerprintEntry<T> entry{
-      {}, data(0), data(1), data(2), DeviceFingerprint::of(fingerprint)};
+  const FingerprintEntry<T> entry{{},      data(0), data(1),
+                                  data(2), data(3), DeviceFingerprint::of(fingerprint)};
   TensorTable<FingerprintEntry<T>> table;
-  table.template add<T>(entry, tensors[0],
-                        is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c));
+  table.template add<T>(
+      entry, tensors[0],
+      is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c) && is_aligned(entry.d));
   launch<fingerprint_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
                                 table);
 }
@@ -230,16 +295,26 @@ void add_fingerprint_of(std::span<const Tensor> tensors, const Fingerprint& fing
 
 void CudaBackend::sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
   if (items.empty()) return;
-  const Queue queue = queue_of(items[0].value);
-  sgd_items<float>(items, config, queue);
-  sgd_items<double>(items, config, queue);
+  sgd_items<float>(items, config);
+  sgd_items<double>(items, config);
 }
 
 void CudaBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
   if (items.empty()) return;
-  const Queue queue = queue_of(items[0].value);
-  adam_items<float>(items, config, queue);
-  adam_items<double>(items, config, queue);
+  adam_items<float>(items, config);
+  adam_items<double>(items, config);
+}
+
+void CudaBackend::rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) {
+  if (items.empty()) return;
+  rmsprop_items<float>(items, config);
+  rmsprop_items<double>(items, config);
+}
+
+void CudaBackend::lion_step(std::span<const LionItem> items, const LionConfig& config) {
+  if (items.empty()) return;
+  lion_items<float>(items, config);
+  lion_items<double>(items, config);
 }
 
 void CudaBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {

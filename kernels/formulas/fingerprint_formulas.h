@@ -34,20 +34,24 @@ LOCKSTEP_HOST_DEVICE inline Word rotated(Word word, int by) {
 }
 
 /// An element, mixed with what goes with it. (The numbers of places are without meaning: a change
-/// of one of the three changes the word.)
+/// of one of the four changes the word.)
 LOCKSTEP_HOST_DEVICE inline std::uint64_t fingerprint_term(std::uint32_t key, float value,
-                                                           float second = 0, float third = 0) {
+                                                           float second = 0, float third = 0,
+                                                           float fourth = 0) {
   const std::uint32_t word = std::bit_cast<std::uint32_t>(value) ^
                              rotated(std::bit_cast<std::uint32_t>(second), 11) ^
-                             rotated(std::bit_cast<std::uint32_t>(third), 22);
+                             rotated(std::bit_cast<std::uint32_t>(third), 22) ^
+                             rotated(std::bit_cast<std::uint32_t>(fourth), 1);
   return word_term(key, word);
 }
 
 LOCKSTEP_HOST_DEVICE inline std::uint64_t fingerprint_term(std::uint32_t key, double value,
-                                                           double second = 0, double third = 0) {
+                                                           double second = 0, double third = 0,
+                                                           double fourth = 0) {
   const std::uint64_t words = std::bit_cast<std::uint64_t>(value) ^
                               rotated(std::bit_cast<std::uint64_t>(second), 11) ^
-                              rotated(std::bit_cast<std::uint64_t>(third), 22);
+                              rotated(std::bit_cast<std::uint64_t>(third), 22) ^
+                              rotated(std::bit_cast<std::uint64_t>(fourth), 33);
   return word_term(key, static_cast<std::uint32_t>(words)) +
          word_term(key + key_step, static_cast<std::uint32_t>(words >> 32));
 }

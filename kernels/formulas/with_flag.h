@@ -15,4 +15,16 @@ void with_flag(bool flag, F&& f) {
     f(std::false_type{});
 }
 
+/// Calls f(constants...), one for each flag.
+template <class F>
+void with_flags(F&& f) {
+  f();
+}
+template <class F, class... Flags>
+void with_flags(F&& f, bool first, Flags... rest) {
+  with_flag(first, [&](auto constant) {
+    with_flags([&](auto... constants) { f(constant, constants...); }, rest...);
+  });
+}
+
 }  // namespace lockstep::kernels

@@ -1,17 +1,46 @@
-#include "lockstep/nn/optim/optimizer.h"
-
 #include <algorithm>
 
 #include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/nn/optim/groups.h"
 
 namespace lockstep::optim {
 
-Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
-  for (const Parameter& parameter : all_) {
-    check<UsageError>(parameter.defined(), "[optimizer] parameter {} is undefined", own_.size());
-    check<UsageError>(own_.insert(parameter.id()).second, "[optimizer] '{}' is given twice",
+Optimizer::Optimizer(const std::vector<Parameter>& all) { include("optimizer", all); }
+
+void Optimizer::include(std::string_view operation, const std::vector<Parameter>& parameters) {
+  check<StateError>(early_.empty(),
+                    "[{}] backward has stepped on some parameters (optim::Overlap): call step() "
+                    "for the others first",
+                    operation);
+  Set own = own_;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    check<UsageError>(parameter.defined(), "[{}] parameter {} is undefined", operation, i);
+    check<UsageError>(!own_.contains(parameter.id()), "[{}] '{}' is in a group already", operation,
+                      parameter.name());
+    check<UsageError>(own.insert(parameter.id()).second, "[{}] '{}' is given twice", operation,
                       parameter.name());
   }
+  all_.insert(all_.end(), parameters.begin(), parameters.end());
+  own_ = std::move(own);
+}
+
+double Optimizer::lr() const {
+  const auto views = const_cast<Optimizer*>(this)->group_views();  // only read
+  check<StateError>(!views.empty(), "[lr] this optimizer has no groups");
+  for (std::size_t k = 1; k < views.size(); ++k)
+    check<StateError>(views[k].lr == views[0].lr,
+                      "[lr] groups 0 and {} have different learning rates, {} and {}: read them "
+                      "from group_views()",
+                      k, views[0].lr, views[k].lr);
+  return views[0].lr;
+}
+
+void Optimizer::set_lr(double lr) {
+  check_range("set_lr", "lr", lr, not_negative);
+  const auto views = group_views();
+  check<StateError>(!views.empty(), "[set_lr] this optimizer has no groups");
+  for (const GroupView& group : views) group.lr = lr;
 }
 
 void Optimizer::take_step(bool own) {

@@ -3,6 +3,12 @@
 ///
 ///   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
 ///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
+///   optimizer.add_param_group(adapter, {.lr = 1e-4});                         // one more, later
+///
+/// Options out of their range (each is noted beside its default; NaN is in none) throw UsageError,
+/// which names the option, its range and its value: at once where they are given to a constructor,
+/// add_param_group or set_lr, and in the next step where they are changed through groups() or
+/// group_views(). On all ranks change them alike, between the same two steps.
 ///
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are.
 /// A parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
@@ -13,8 +19,12 @@
 /// `step(optim::local)`: it takes this rank's own gradients;
 /// DistributedDataParallel::average_parameters() makes the replicas equal again.
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -34,6 +44,14 @@ struct Group {
   operator Group<Other>() const {  // NOLINT
     return {parameters, options};
   }
+};
+
+/// What the groups of all optimizers have, to be read and changed while the optimizer lives and no
+/// group is added.
+struct GroupView {
+  const std::vector<Parameter>& parameters;
+  double& lr;
+  double& weight_decay;
 };
 
 struct Local {};
@@ -57,9 +75,21 @@ class Optimizer : public Stepper {
   /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
   void step_early(std::span<const Parameter> parameters);
 
+  /// Every group, in order: a schedule, for example, needs to know no more of an optimizer. None of
+  /// an optimizer that does not define it.
+  virtual std::vector<GroupView> group_views() { return {}; }
+  /// The learning rate of all groups. Throws StateError if they differ, or if there is no group.
+  double lr() const;
+  /// Gives all groups this learning rate. Throws UsageError unless it is in [0, inf), StateError if
+  /// there is no group.
+  void set_lr(double lr);
+
  protected:
   /// Checks that no parameter stands in two groups or is undefined.
-  explicit Optimizer(std::vector<Parameter> all);
+  explicit Optimizer(const std::vector<Parameter>& all);
+  /// The same for parameters that join later. Throws StateError in the middle of a step
+  /// (step_early), and changes nothing if it throws.
+  void include(std::string_view operation, const std::vector<Parameter>& parameters);
   /// Throws UsageError for options that make no sense: they may have changed since the last step.
   virtual void check_options() const {}
   /// Steps every parameter that takes part.
@@ -94,37 +124,94 @@ class Optimizer : public Stepper {
   std::shared_ptr<Stepper> self_{this, [](Stepper*) {}};
 };
 
-/// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
-class SGD : public Optimizer {
- public:
-  struct Options {
-    double lr = 1e-3;         ///< [0, inf)
-    double momentum = 0;      ///< [0, inf); from 1 on, old gradients never fade
-    double dampening = 0;     ///< any finite number
-    double weight_decay = 0;  ///< [0, inf)
-    bool nesterov = false;    ///< needs momentum > 0 and dampening 0
-    bool operator==(const Options&) const = default;
-  };
-  /// Throws UsageError, which names the option, its range and its value, for an option out of its
-  /// range. Options that are changed later (groups()) are checked by the next step.
-  SGD(std::vector<Parameter> parameters, Options options);
-  explicit SGD(std::vector<Group<Options>> groups);
+/// The numbers low <= value < high.
+struct Range {
+  double low, high;
+};
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr Range not_negative{0, infinity}, share{0, 1}, any_number{-infinity, infinity};
 
-  std::vector<Group<Options>>& groups() { return groups_; }  ///< to change lr between steps
+/// An option, by its name and its value.
+struct Option {
+  Option(std::string_view name_, double value_, Range range_)
+      : name(name_), value(value_), range(range_) {}
+  Option(std::string_view name_, bool on) : name(name_), value(on), is_flag(true) {}
+  std::string_view name;  // a literal
+  double value;
+  Range range = any_number;
+  bool is_flag = false;
+};
+
+/// What the optimizers below have in common: groups of parameters, each with its options, and a
+/// State for each parameter. `Options::list` lists all options, for checks, digest and text.
+template <class Options_, class State>
+class Grouped : public Optimizer {
+ public:
+  using Options = Options_;
+  std::vector<Group<Options>>& groups() { return groups_; }  ///< to change options between steps
+  std::vector<GroupView> group_views() override;
+  /// One more group; its parameters begin as before their first step. Under DDP on all ranks,
+  /// between the same two steps. Throws UsageError for a parameter that is in a group already,
+  /// StateError between backward and step with optim::Overlap; then nothing has changed.
+  void add_param_group(std::vector<Parameter> parameters, Options options);
+
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
   std::string options_text() const override;
   void forget(const Parameter& parameter) override;
+
+ protected:
+  using Item = typename State::Item;
+  /// `name` is a literal.
+  Grouped(std::string_view name, std::vector<Group<Options>> groups);
+  /// The kernel call for those of a group that take part.
+  virtual void step_items(std::span<const Item> items, const Options& options) = 0;
 
  private:
   void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
-  struct State {
-    std::vector<Tensor> momentum;  // per parameter; undefined until the first step
-    std::vector<kernels::SgdItem> items;
+  const State* find(const Parameter& parameter) const;
+  struct Kept {
+    std::vector<State> states;  // per parameter
+    std::vector<Item> items;
   };
+  Kept make_kept(const Group<Options>& group) const;
+
+  std::string_view name_;
   std::vector<Group<Options>> groups_;
-  std::vector<State> states_;
+  std::vector<Kept> kept_;  // per group
+};
+
+struct SgdOptions {
+  double lr = 1e-3;         ///< [0, inf)
+  double momentum = 0;      ///< [0, inf); from 1 on, old gradients never fade
+  double dampening = 0;     ///< any finite number
+  double weight_decay = 0;  ///< [0, inf)
+  bool nesterov = false;    ///< needs momentum > 0 and dampening 0
+  bool maximize = false;    ///< here and below: steps in the direction that increases the loss
+  bool operator==(const SgdOptions&) const = default;
+
+  std::array<Option, 6> list() const;
+  void check_together() const;
+};
+
+struct SgdState {
+  using Item = kernels::SgdItem;
+  SgdState(const Tensor&, const SgdOptions&) {}
+  Item item(const Parameter& parameter, const SgdOptions& options);
+  std::vector<StateTensor> tensors() const { return {{"momentum", momentum}}; }
+  Tensor momentum;  // undefined until the first step
+};
+extern template class Grouped<SgdOptions, SgdState>;
+
+/// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
+class SGD : public Grouped<SgdOptions, SgdState> {
+ public:
+  SGD(std::vector<Parameter> parameters, Options options);
+  explicit SGD(std::vector<Group<Options>> groups);
+
+ private:
+  void step_items(std::span<const Item> items, const Options& options) override;
 };
 
 struct AdamOptions {
@@ -133,36 +220,36 @@ struct AdamOptions {
   double beta2 = 0.999;     ///< [0, 1): the same for the mean of its square
   double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
   double weight_decay = 0;  ///< [0, inf)
+  bool amsgrad = false;     ///< Reddi et al. 2018: divide by the largest mean of squares so far
+  bool maximize = false;
   bool operator==(const AdamOptions&) const = default;
+
+  std::array<Option, 7> list() const;
 };
 
-/// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter. Options out of their range
-/// throw UsageError, as SGD's do.
-class Adam : public Optimizer {
+struct AdamState {
+  using Item = kernels::AdamItem;
+  AdamState(const Tensor& value, const AdamOptions& options);
+  Item item(const Parameter& parameter, const AdamOptions& options);
+  std::vector<StateTensor> tensors() const;
+  Tensor mean, variance;  // moments, zeros at the start
+  Tensor step;            // i64 (), on the value's device
+  Tensor max_variance;    // undefined without amsgrad
+};
+extern template class Grouped<AdamOptions, AdamState>;
+
+/// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
+class Adam : public Grouped<AdamOptions, AdamState> {
  public:
-  using Options = AdamOptions;
   Adam(std::vector<Parameter> parameters, Options options);
   explicit Adam(std::vector<Group<Options>> groups) : Adam(std::move(groups), false) {}
-
-  std::vector<Group<Options>>& groups() { return groups_; }
-  std::vector<StateTensor> state_of(const Parameter& parameter) const override;
-  std::string options_text() const override;
 
  protected:
   Adam(std::vector<Group<Options>> groups, bool decoupled);
 
  private:
-  void check_options() const override;
-  void update() override;
-  std::uint64_t options_digest() const override;
-  struct State {
-    std::vector<Tensor> first, second;  // moments, zeros at the start
-    std::vector<Tensor> steps;          // i64 (), on the value's device
-    std::vector<kernels::AdamItem> items;
-  };
+  void step_items(std::span<const Item> items, const Options& options) override;
   bool decoupled_;  // weight decay on the value itself, not through the gradient
-  std::vector<Group<Options>> groups_;
-  std::vector<State> states_;
 };
 
 /// The ranges are those of AdamOptions.
@@ -172,7 +259,11 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  operator AdamOptions() const { return {lr, beta1, beta2, eps, weight_decay}; }  // NOLINT
+  bool amsgrad = false;
+  bool maximize = false;
+  operator AdamOptions() const {  // NOLINT
+    return {lr, beta1, beta2, eps, weight_decay, amsgrad, maximize};
+  }
 };
 
 /// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
@@ -183,6 +274,74 @@ class AdamW : public Adam {
       : Adam({{std::move(parameters), options}}, true) {}
   explicit AdamW(const std::vector<Group<AdamWOptions>>& groups)
       : Adam(std::vector<Group<AdamOptions>>(groups.begin(), groups.end()), true) {}
+  void add_param_group(std::vector<Parameter> parameters, AdamWOptions options) {
+    Adam::add_param_group(std::move(parameters), options);
+  }
+};
+
+struct RmspropOptions {
+  double lr = 1e-2;         ///< [0, inf)
+  double alpha = 0.99;      ///< [0, 1): how much of the running mean of the square is kept
+  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
+  double weight_decay = 0;  ///< [0, inf)
+  double momentum = 0;      ///< [0, inf)
+  bool centered = false;    ///< divide by the standard deviation, not by the root of the square
+  bool maximize = false;
+  bool operator==(const RmspropOptions&) const = default;
+
+  std::array<Option, 7> list() const;
+};
+
+struct RmspropState {
+  using Item = kernels::RmspropItem;
+  RmspropState(const Tensor& value, const RmspropOptions& options);
+  Item item(const Parameter& parameter, const RmspropOptions& options);
+  std::vector<StateTensor> tensors() const;
+  Tensor square;
+  Tensor mean, momentum;  // undefined without `centered`, and without momentum
+};
+extern template class Grouped<RmspropOptions, RmspropState>;
+
+/// Hinton 2012, lecture 6e of "Neural Networks for Machine Learning"; `centered`: Graves 2013.
+class RMSprop : public Grouped<RmspropOptions, RmspropState> {
+ public:
+  RMSprop(std::vector<Parameter> parameters, Options options);
+  explicit RMSprop(std::vector<Group<Options>> groups);
+
+ private:
+  void step_items(std::span<const Item> items, const Options& options) override;
+};
+
+struct LionOptions {
+  double lr = 1e-4;         ///< [0, inf): every element moves by this much
+  double beta1 = 0.9;       ///< [0, 1): how much of the momentum is in the direction of a step
+  double beta2 = 0.99;      ///< [0, 1): how much of the momentum is kept
+  double weight_decay = 0;  ///< [0, inf); on the value itself, times lr
+  bool maximize = false;
+  bool operator==(const LionOptions&) const = default;
+
+  std::array<Option, 5> list() const;
+};
+
+struct LionState {
+  using Item = kernels::LionItem;
+  LionState(const Tensor& value, const LionOptions& options);
+  Item item(const Parameter& parameter, const LionOptions& options);
+  std::vector<StateTensor> tensors() const { return {{"momentum", momentum}}; }
+  Tensor momentum;
+};
+extern template class Grouped<LionOptions, LionState>;
+
+/// Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2: the sign of a
+/// momentum. It keeps half of what Adam keeps. Rounding may turn the sign of a number near 0; the
+/// replicas turn it alike.
+class Lion : public Grouped<LionOptions, LionState> {
+ public:
+  Lion(std::vector<Parameter> parameters, Options options);
+  explicit Lion(std::vector<Group<Options>> groups);
+
+ private:
+  void step_items(std::span<const Item> items, const Options& options) override;
 };
 
 }  // namespace lockstep::optim

@@ -25,9 +25,9 @@ void validate(const Options& o) {
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
   if (o.lr) check_positive("--lr", *o.lr);
   check_not_negative("--momentum", o.momentum);
-  check<UsageError>(!o.momentum || o.optimizer == "sgd",
-                    "--momentum {} is for --optimizer sgd, not {}", o.momentum.value_or(0),
-                    o.optimizer);
+  check<UsageError>(!o.momentum || o.optimizer == "sgd" || o.optimizer == "rmsprop",
+                    "--momentum {} is for --optimizer sgd or rmsprop, not {}",
+                    o.momentum.value_or(0), o.optimizer);
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
 }
@@ -65,10 +65,10 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "Widths, input to output (default: the data's width,128,64,10)");
   app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
-  app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw (sgd)")
-      ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
-  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, adam and adamw 0.001)")->check(number);
-  app.add_option("--momentum", o.momentum, "Momentum, sgd only (0.9)")->check(number);
+  app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
+  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);
+  app.add_option("--momentum", o.momentum, "Momentum, of sgd (0.9) and rmsprop (0)")->check(number);
   app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)")->check(number);
   app.add_option("--seed", o.seed, "Seed of the weights and of the order of samples (0)")
       ->check(lockstep::cli::whole_number<std::uint64_t>());

@@ -15,8 +15,8 @@ struct Options : lockstep::samples::RunOptions {
   std::int64_t epochs = 30;
   std::int64_t batch = 32;  ///< samples per rank and step
   std::string optimizer = "sgd";
-  std::optional<double> lr;            ///< sgd 0.1, adam and adamw 0.001
-  std::optional<double> momentum;      ///< sgd only: 0.9
+  std::optional<double> lr;            ///< sgd 0.1, lion 0.0003, others 0.001
+  std::optional<double> momentum;      ///< sgd 0.9, rmsprop 0
   std::optional<double> weight_decay;  ///< 0; adamw 0.01
   std::uint64_t seed = 0;
   std::string data;  ///< a folder of IDX files

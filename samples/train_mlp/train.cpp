@@ -41,19 +41,28 @@ nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
                                                  std::vector<Parameter> parameters) {
+  const double weight_decay = o.weight_decay.value_or(o.optimizer == "adamw" ? 0.01 : 0);
+  const double lr = o.lr.value_or(o.optimizer == "sgd"    ? 0.1
+                                  : o.optimizer == "lion" ? 0.0003
+                                                          : 0.001);
   if (o.optimizer == "sgd")
     return std::make_unique<optim::SGD>(
-        std::move(parameters), optim::SGD::Options{.lr = o.lr.value_or(0.1),
-                                                   .momentum = o.momentum.value_or(0.9),
-                                                   .weight_decay = o.weight_decay.value_or(0)});
-  const double lr = o.lr.value_or(0.001);
+        std::move(parameters),
+        optim::SGD::Options{
+            .lr = lr, .momentum = o.momentum.value_or(0.9), .weight_decay = weight_decay});
+  if (o.optimizer == "rmsprop")
+    return std::make_unique<optim::RMSprop>(
+        std::move(parameters),
+        optim::RMSprop::Options{
+            .lr = lr, .weight_decay = weight_decay, .momentum = o.momentum.value_or(0)});
+  if (o.optimizer == "lion")
+    return std::make_unique<optim::Lion>(
+        std::move(parameters), optim::Lion::Options{.lr = lr, .weight_decay = weight_decay});
   if (o.optimizer == "adam")
     return std::make_unique<optim::Adam>(
-        std::move(parameters),
-        optim::Adam::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0)});
+        std::move(parameters), optim::Adam::Options{.lr = lr, .weight_decay = weight_decay});
   return std::make_unique<optim::AdamW>(
-      std::move(parameters),
-      optim::AdamW::Options{.lr = lr, .weight_decay = o.weight_decay.value_or(0.01)});
+      std::move(parameters), optim::AdamW::Options{.lr = lr, .weight_decay = weight_decay});
 }
 
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {

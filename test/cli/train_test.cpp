@@ -141,7 +141,7 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch" *
 
 TEST_CASE("train: losses agree with PyTorch's") {
   const auto expected = nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/training.json"));
-  for (const char* optimizer : {"sgd", "adam"}) {
+  for (const char* optimizer : {"sgd", "adam", "rmsprop", "lion"}) {
     const auto losses = summary({"--ranks", "1", "--epochs", "2", "--optimizer", optimizer})
                             .at("losses")
                             .get<std::vector<double>>();
@@ -240,7 +240,7 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
 }
 
 TEST_CASE("train: an overlapped optimizer changes nothing" * doctest::test_suite("slow")) {
-  for (const char* optimizer : {"sgd", "adamw"}) {
+  for (const char* optimizer : {"sgd", "adamw", "rmsprop", "lion"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
     std::vector<std::string> early = base;
@@ -289,6 +289,8 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
   expect_error({"--lr", "inf"}, 2, "inf");
   expect_error({"--momentum", "-0.5"}, 2, "-0.5");
   expect_error({"--optimizer", "adam", "--momentum", "0.5"}, 2, "sgd");
+  expect_error({"--optimizer", "lion", "--momentum", "0.5"}, 2, "sgd or rmsprop, not lion");
+  expect_error({"--optimizer", "adagrad"}, 2, "adagrad");
   expect_error({"--bucket-cap-mb", "0"}, 2, "--bucket-cap-mb");
   expect_error({"--timeout", "0"}, 2, "--timeout");
   expect_error({"--layers", "64"}, 2, "at least two sizes");

@@ -63,7 +63,7 @@ TEST_CASE_TEMPLATE("a fingerprint is the sum of the squares of keyed words", T, 
       CAPTURE(n);
       CAPTURE(shift);
       std::vector<Tensor> tensors;
-      for (int k = 0; k < 3; ++k) {
+      for (int k = 0; k < 4; ++k) {
         tensors.push_back(shifted<T>(varied<T>({n}, k), shift));
         CHECK(print_of(tensors, 77) == by_hand<T>(tensors, 77));
       }
@@ -129,8 +129,47 @@ TEST_CASE_TEMPLATE("optimizers add the fingerprint of what they leave", T, float
         add({adam.value, adam.mean, adam.variance}, salt);
         const std::uint64_t count = (7 + ~salt) & 0xffffffffu;  // the step count, as a word
         expected += count * count;
+
+        const LionItem lion{
+            varied<T>({n}, 1), varied<T>({n}, 2), varied<T>({n}, 3), {&sum, ++salt}};
+        lion_step({&lion, 1}, {.weight_decay = decay ? 0.1 : 0, .maximize = variant});
+        add({lion.value, lion.momentum}, salt);
         CHECK(read(sum) == expected);
       }
+  }
+}
+
+TEST_CASE_TEMPLATE("optimizers add the fingerprint of what some options keep", T, float, double) {
+  const Tensor sum = new_sum();
+  std::uint64_t expected = 0;
+  std::uint32_t salt = 4;
+  for (const std::int64_t n : {0, 1, 17, 4099}) {
+    CAPTURE(n);
+    const auto half = [&] { return here(Tensor::full({n}, 0.5, dtype_of<T>())); };
+    for (const bool centered : {false, true})
+      for (const double momentum : {0.0, 0.5}) {
+        const RmspropItem item{varied<T>({n}, 1), varied<T>({n}, 2), half(),
+                               varied<T>({n}, 3), varied<T>({n}, 4), {&sum, ++salt}};
+        rmsprop_step({&item, 1},
+                     {.alpha = 0.9, .eps = 1, .momentum = momentum, .centered = centered});
+        std::vector<Tensor> kept{item.value, item.square};
+        if (centered) kept.push_back(item.mean);
+        if (momentum != 0) kept.push_back(item.momentum);
+        expected += by_hand<T>(kept, salt);
+        CHECK(read(sum) == expected);
+      }
+    const AdamItem adam{varied<T>({n}, 1),
+                        varied<T>({n}, 2),
+                        varied<T>({n}, 3),
+                        half(),
+                        here(Tensor::of<std::int64_t>({}, {6})),
+                        {&sum, ++salt},
+                        half()};
+    adam_step({&adam, 1}, {.amsgrad = true});
+    const std::uint64_t count = (7 + ~salt) & 0xffffffffu;
+    expected +=
+        by_hand<T>({adam.value, adam.mean, adam.variance, adam.max_variance}, salt) + count * count;
+    CHECK(read(sum) == expected);
   }
 }
 
@@ -140,9 +179,9 @@ TEST_CASE("fingerprints: what they refuse") {
   const auto add = [&](std::vector<Tensor> tensors, const Tensor& to) {
     add_fingerprint(tensors, {&to, 0});
   };
-  CHECK_THROWS_WITH_AS(add({}, sum), "[add_fingerprint] takes one to three tensors, got 0",
+  CHECK_THROWS_WITH_AS(add({}, sum), "[add_fingerprint] takes one to four tensors, got 0",
                        UsageError);
-  CHECK_THROWS_AS(add({x, x, x, x}, sum), UsageError);
+  CHECK_THROWS_AS(add({x, x, x, x, x}, sum), UsageError);
   CHECK_THROWS_AS(add({x, varied<float>({4})}, sum), ShapeError);
   CHECK_THROWS_AS(add({x, varied<double>({3})}, sum), DTypeError);
   CHECK_THROWS_AS(add({sum}, sum), DTypeError);

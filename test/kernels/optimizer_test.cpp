@@ -15,7 +15,8 @@ SgdConfig sgd_config(const nlohmann::json& options) {
           .momentum = options.value("momentum", 0.0),
           .dampening = options.value("dampening", 0.0),
           .weight_decay = options.value("weight_decay", 0.0),
-          .nesterov = options.value("nesterov", false)};
+          .nesterov = options.value("nesterov", false),
+          .maximize = options.value("maximize", false)};
 }
 
 AdamConfig adam_config(const nlohmann::json& options, bool decoupled) {
@@ -24,7 +25,27 @@ AdamConfig adam_config(const nlohmann::json& options, bool decoupled) {
           .beta2 = options["betas"][1],
           .eps = options.value("eps", 1e-8),
           .weight_decay = options.value("weight_decay", 0.0),
-          .decoupled = decoupled};
+          .decoupled = decoupled,
+          .amsgrad = options.value("amsgrad", false),
+          .maximize = options.value("maximize", false)};
+}
+
+RmspropConfig rmsprop_config(const nlohmann::json& options) {
+  return {.lr = options["lr"],
+          .alpha = options.value("alpha", 0.99),
+          .eps = options.value("eps", 1e-8),
+          .momentum = options.value("momentum", 0.0),
+          .weight_decay = options.value("weight_decay", 0.0),
+          .centered = options.value("centered", false),
+          .maximize = options.value("maximize", false)};
+}
+
+LionConfig lion_config(const nlohmann::json& options) {
+  return {.lr = options["lr"],
+          .beta1 = options["betas"][0],
+          .beta2 = options["betas"][1],
+          .weight_decay = options.value("weight_decay", 0.0),
+          .maximize = options.value("maximize", false)};
 }
 
 /// An Adam step counter.
@@ -52,30 +73,37 @@ TEST_CASE_TEMPLATE("optimizer steps are PyTorch's", T, float, double) {
   const auto& all = reference()["optimizers"];
   const Values start = all["start"];
   const Shape shape{static_cast<std::int64_t>(start.size())};
-  REQUIRE(all["cases"].size() == 10);
+  REQUIRE(all["cases"].size() == 23);
   for (const auto& entry : all["cases"]) {
-    const std::string kind = entry["kind"], options = entry["options"].dump();
+    const std::string kind = entry["kind"], text = entry["options"].dump();
+    const auto& options = entry["options"];
     CAPTURE(kind);
-    CAPTURE(options);
+    CAPTURE(text);
+    const auto zeros = [&] { return here(Tensor::zeros(shape, dtype_of<T>())); };
     // What the buffers hold before the first step does not matter to SGD.
     SgdItem sgd{of_values<T>(shape, start), nan<T>(shape), nan<T>(shape), true};
-    AdamItem adam{sgd.value, sgd.gradient, here(Tensor::zeros(shape, dtype_of<T>())),
-                  here(Tensor::zeros(shape, dtype_of<T>())), step_count(0)};
+    const AdamItem adam{sgd.value, sgd.gradient, zeros(), zeros(), step_count(0), {}, zeros()};
+    const RmspropItem rmsprop{sgd.value, sgd.gradient, zeros(), zeros(), zeros()};
+    const LionItem lion{sgd.value, sgd.gradient, zeros()};
     std::size_t step = 0;
     for (const auto& expected : entry[std::is_same_v<T, float> ? "f32" : "f64"]) {
       CAPTURE(step);
       sgd.gradient.copy_from(of_values<T>(shape, all["gradients"][step++]));
       if (kind == "sgd")
-        sgd_step({&sgd, 1}, sgd_config(entry["options"]));
+        sgd_step({&sgd, 1}, sgd_config(options));
+      else if (kind == "rmsprop")
+        rmsprop_step({&rmsprop, 1}, rmsprop_config(options));
+      else if (kind == "lion")
+        lion_step({&lion, 1}, lion_config(options));
       else
-        adam_step({&adam, 1}, adam_config(entry["options"], kind == "adamw"));
+        adam_step({&adam, 1}, adam_config(options, kind == "adamw"));
       // PyTorch may round a product and a sum once, we round twice: a unit or two in the last
       // place.
       check_close<T>(sgd.value, expected, tolerance<T>(3e-7, 1e-15));
       sgd.first = false;
     }
     CHECK(step == 4);
-    CHECK(adam.step.item() == (kind == "sgd" ? 0 : 4));
+    CHECK(adam.step.item() == (kind.starts_with("adam") ? 4 : 0));
   }
 }
 
@@ -131,6 +159,54 @@ TEST_CASE_TEMPLATE("one table, many tensors, any length and alignment", T, float
   }
 }
 
+TEST_CASE_TEMPLATE("RMSprop and Lion: many tensors, any length and alignment", T, float, double) {
+  std::vector<RmspropItem> items;
+  std::vector<LionItem> lion_items;
+  std::vector<std::int64_t> sizes = {0, 1, 3, 16, 17, 65, 1000, 4099};
+  while (sizes.size() < 110) sizes.insert(sizes.end() - 1, static_cast<std::int64_t>(sizes.size()));
+  for (const std::int64_t n : sizes) {
+    const int skip = n % 2 == 1 && n < 4099 ? 1 : 0;
+    items.push_back({varied<T>({n}, 1), varied_slice<T>(n, skip, 2), squares<T>(n, 5),
+                     varied_slice<T>(n, skip, 3), varied<T>({n}, 4)});
+    lion_items.push_back(
+        {varied_slice<T>(n, skip, 1), varied<T>({n}, 2), varied_slice<T>(n, skip, 3)});
+  }
+  rmsprop_step(items, {.lr = 0.1, .alpha = 0.9, .eps = 4, .momentum = 0.5});
+  const double beta1 = 0.75, beta2 = 0.5;  // exact
+  lion_step(lion_items, {.lr = 0.25, .beta1 = beta1, .beta2 = beta2, .weight_decay = 0.5});
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    CAPTURE(sizes[k]);
+    Values value, lion, momentum;
+    for (std::int64_t i = 0; i < sizes[k]; ++i) {
+      const double x = value_at(i, 1), g = value_at(i, 2), m = value_at(i, 3);
+      const double square = 0.9 * value_at(i, 5) * value_at(i, 5) + 0.1 * g * g;
+      value.push_back(x - 0.1 * (0.5 * value_at(i, 4) + g / (std::sqrt(square) + 4)));
+      const double c = beta1 * m + (1 - beta1) * g;
+      lion.push_back(0.875 * x - 0.25 * (c > 0 ? 1 : c < 0 ? -1 : 0));
+      momentum.push_back(beta2 * m + (1 - beta2) * g);
+    }
+    check_close<T>(items[k].value, value, tolerance<T>(1e-6, 1e-14));
+    check_close<T>(items[k].mean, to_values<T>(varied<T>({sizes[k]}, 3)), 0);  // not centered
+    check_close<T>(lion_items[k].value, lion, tolerance<T>(1e-6, 1e-14));
+    check_close<T>(lion_items[k].momentum, momentum, tolerance<T>(1e-6, 1e-14));
+  }
+}
+
+TEST_CASE_TEMPLATE("what is not a number stays so", T, float, double) {
+  const double nan_value = std::numeric_limits<double>::quiet_NaN();
+  const Values x = {1, 1, 1}, g = {nan_value, 0, 2};
+  const LionItem lion{of_values<T>({3}, x), of_values<T>({3}, g), of_values<T>({3}, {0, 0, 0})};
+  lion_step({&lion, 1}, {.lr = 0.5});
+  check_close<T>(lion.value, {nan_value, 1, 0.5}, 0);  // and the sign of 0 is 0
+  const auto of = [](const Values& values) { return of_values<T>({3}, values); };
+  // A largest variance that was NaN, one that becomes so, and one that is kept.
+  const AdamItem adam{of(x), of({1, nan_value, 1}), of({0, 0, 0}), of({4, 4, 4}), step_count(0),
+                      {},    of({nan_value, 9, 9})};
+  adam_step({&adam, 1}, {.beta2 = 0.5, .amsgrad = true});
+  check_close<T>(adam.max_variance, {nan_value, nan_value, 9}, 0);
+  check_close<T>(adam.variance, {2.5, nan_value, 2.5}, 0);
+}
+
 TEST_CASE("one call takes tensors of both dtypes") {
   const std::vector<SgdItem> items = {
       {varied<double>({5}, 1), varied<double>({5}, 2), Tensor(), false},
@@ -168,12 +244,22 @@ TEST_CASE("a GPU updates many tensors in one launch") {
     adam_items.push_back({varied<float>({n}, k), varied<float>({n}, 1), varied<float>({n}, 2),
                           squares<float>(n, 3), step_count(0)});
   }
+  std::vector<RmspropItem> rmsprop_items;
+  std::vector<LionItem> lion_items;
+  for (const AdamItem& item : adam_items) {
+    rmsprop_items.push_back({item.value, item.gradient, item.variance, {}, item.mean});
+    lion_items.push_back({item.value, item.gradient, item.mean});
+  }
   auto before = gpu::kernel_launches();
   sgd_step(items, {.momentum = 0.9});
   adam_step(adam_items, {});
+  rmsprop_step(rmsprop_items, {.momentum = 0.9});
+  lion_step(lion_items, {});
   auto after = gpu::kernel_launches();
   CHECK(after["sgd_step_kernel"] - before["sgd_step_kernel"] == 1);
   CHECK(after["adam_step_kernel"] - before["adam_step_kernel"] == 1);
+  CHECK(after["rmsprop_step_kernel"] - before["rmsprop_step_kernel"] == 1);
+  CHECK(after["lion_step_kernel"] - before["lion_step_kernel"] == 1);
 }
 
 TEST_CASE("the first Adam step moves by the learning rate") {
@@ -204,6 +290,23 @@ TEST_CASE("optimizers refuse what does not fit") {
                        DTypeError);
   CHECK_THROWS_WITH_AS(adam(here(Tensor::of<std::int64_t>({2}, {1, 1}))),
                        "[adam_step] step: expected one element, got (2,)", ShapeError);
+  const AdamItem no_largest{a, a.clone(), a.clone(), a.clone(), step_count(0)};
+  CHECK_THROWS_WITH_AS(adam_step({&no_largest, 1}, {.amsgrad = true}),
+                       "[adam_step] max_variance is undefined", ShapeError);
+  const auto rmsprop = [&](RmspropItem item, RmspropConfig config) {
+    rmsprop_step({&item, 1}, config);
+  };
+  CHECK_THROWS_WITH_AS(rmsprop({a, a, {}, {}, {}}, {}), "[rmsprop_step] square is undefined",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(rmsprop({a, a, a, {}, {}}, {.centered = true}),
+                       "[rmsprop_step] mean is undefined", ShapeError);
+  CHECK_THROWS_WITH_AS(rmsprop({a, a, a, {}, b}, {.momentum = 0.9}),
+                       "[rmsprop_step] momentum: expected shape (3,), got (4,)", ShapeError);
+  const LionItem lion{a, a, d};
+  CHECK_THROWS_WITH_AS(lion_step({&lion, 1}, {}), "[lion_step] momentum: expected f32, got f64",
+                       DTypeError);
   sgd_step({}, {});
   adam_step({}, {});
+  rmsprop_step({}, {});
+  lion_step({}, {});
 }

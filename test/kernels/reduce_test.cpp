@@ -231,11 +231,11 @@ TEST_CASE("sum_to takes tensors that a tape knows") {
 
 TEST_CASE_TEMPLATE("argmax takes the first of the largest, and NaN before all", T, float, double) {
   const double nan_value = std::nan(""), inf = std::numeric_limits<double>::infinity();
-  const Tensor x = of_values<T>(
-      {5, 3}, {1, 3, 3, -2, -3, -2, 0, nan_value, inf, -inf, -inf, -inf, nan_value, 9, nan_value});
-  const Tensor out = here(Tensor::zeros({5}, DType::i64));
+  const Tensor x = of_values<T>({6, 3}, {1, 3, 3, -2, -3, -2, 0, nan_value, inf, -inf, -inf, -inf,
+                                         nan_value, 9, nan_value, nan_value, 9, 3});
+  const Tensor out = here(Tensor::zeros({6}, DType::i64));
   argmax(x, out);
-  CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0, 1, 0, 0});
+  CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 0, 1, 0, 0, 0});
   argmax(nan<T>({0, 3}), here(Tensor::empty({0}, DType::i64)));
   const Tensor index = here(Tensor::zeros({}, DType::i64));
   argmax(of_values<T>({4}, {1, 2, 7, 3}), index);

@@ -42,11 +42,31 @@ TEST_CASE("options digest: no option of an optimizer is left out") {
                                 {.momentum = 0.5},
                                 {.momentum = 0.5, .nesterov = true},
                                 {.dampening = 0.5},
-                                {.weight_decay = 0.5}});
-  check_all_differ<optim::Adam>(
-      {{.lr = 0.5}, {.beta1 = 0.5}, {.beta2 = 0.5}, {.eps = 0.5}, {.weight_decay = 0.5}});
-  check_all_differ<optim::AdamW>(
-      {{.lr = 0.5}, {.beta1 = 0.5}, {.beta2 = 0.5}, {.eps = 0.5}, {.weight_decay = 0.5}});
+                                {.weight_decay = 0.5},
+                                {.maximize = true}});
+  check_all_differ<optim::Adam>({{.lr = 0.5},
+                                 {.beta1 = 0.5},
+                                 {.beta2 = 0.5},
+                                 {.eps = 0.5},
+                                 {.weight_decay = 0.5},
+                                 {.amsgrad = true},
+                                 {.maximize = true}});
+  check_all_differ<optim::AdamW>({{.lr = 0.5},
+                                  {.beta1 = 0.5},
+                                  {.beta2 = 0.5},
+                                  {.eps = 0.5},
+                                  {.weight_decay = 0.5},
+                                  {.amsgrad = true},
+                                  {.maximize = true}});
+  check_all_differ<optim::RMSprop>({{.lr = 0.5},
+                                    {.alpha = 0.5},
+                                    {.eps = 0.5},
+                                    {.weight_decay = 0.5},
+                                    {.momentum = 0.5},
+                                    {.centered = true},
+                                    {.maximize = true}});
+  check_all_differ<optim::Lion>(
+      {{.lr = 0.5}, {.beta1 = 0.5}, {.beta2 = 0.5}, {.weight_decay = 0.5}, {.maximize = true}});
 }
 
 TEST_CASE("options digest: optimizers with the same options, and their groups, differ") {
@@ -61,4 +81,9 @@ TEST_CASE("options digest: optimizers with the same options, and their groups, d
   CHECK(of_two(0.1, 0.2) == of_two(0.1, 0.2));
   CHECK(of_two(0.1, 0.2) != of_two(0.2, 0.1));
   CHECK(of_two(0.1, 0.2) != of_two(0.1, 0.1));
+  SGD grown(one, {.lr = 0.1});
+  const std::uint64_t before = Digest::of(grown);
+  grown.add_param_group({second}, {.lr = 0.1});
+  CHECK(Digest::of(grown) != before);
+  CHECK(Digest::of(grown) == of_two(0.1, 0.1));
 }

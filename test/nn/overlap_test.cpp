@@ -192,6 +192,10 @@ TEST_CASE("what needs all gradients before the step is refused by name") {
     expect_error<StateError>("[clip_grad_value] an optimizer may have stepped",
                              [&] { optim::clip_grad_value(model.parameters(), 1); });
     expect_error<StateError>("[zero_grad] backward has stepped", [&] { optimizer.zero_grad(); });
+    const auto add = [&] {
+      optimizer.add_param_group({Parameter(Tensor::zeros({1}), "late")}, {.lr = 0.1});
+    };
+    expect_error<StateError>("[add_param_group] backward has stepped", add);
     optimizer.groups()[0].options.lr = 0.2;
     expect_error<StateError>("the options have changed since backward", [&] { optimizer.step(); });
     optimizer.groups()[0].options.lr = 0.1;

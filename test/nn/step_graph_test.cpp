@@ -21,33 +21,29 @@ constexpr std::int64_t batch = 6, inputs = 5, classes = 3;
 
 struct Trainer {
   nn::Sequential model;
-  std::unique_ptr<optim::SGD> sgd;
-  std::unique_ptr<optim::Adam> adam;
+  std::unique_ptr<optim::Optimizer> optimizer;
   Tensor x = Tensor::empty({batch, inputs}, DType::f32, test_device());
   Tensor y = Tensor::empty({batch}, DType::i64, test_device());
   Tensor loss = Tensor::empty({}, DType::f32, test_device());
 
-  explicit Trainer(bool use_adam) {
+  explicit Trainer(const std::string& name) {
     manual_seed(3);
     model.append(nn::Linear(inputs, 7));
     model.append(nn::ReLU());
     model.append(nn::Linear(7, classes));
     model.to(test_device());
-    if (use_adam)
-      adam = std::make_unique<optim::Adam>(model.parameters(), optim::Adam::Options{.lr = 0.01});
+    const auto parameters = model.parameters();
+    if (name == "adam")
+      optimizer = std::make_unique<optim::Adam>(parameters,
+                                                optim::Adam::Options{.lr = 0.01, .amsgrad = true});
+    else if (name == "rmsprop")
+      optimizer = std::make_unique<optim::RMSprop>(
+          parameters, optim::RMSprop::Options{.lr = 0.01, .momentum = 0.5, .centered = true});
+    else if (name == "lion")
+      optimizer = std::make_unique<optim::Lion>(parameters, optim::Lion::Options{.lr = 0.01});
     else
-      sgd = std::make_unique<optim::SGD>(model.parameters(),
-                                         optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
-  }
-  optim::Optimizer& optimizer() {
-    if (adam) return *adam;
-    return *sgd;
-  }
-  void set_lr(double lr) {
-    if (adam)
-      adam->groups()[0].options.lr = lr;
-    else
-      sgd->groups()[0].options.lr = lr;
+      optimizer =
+          std::make_unique<optim::SGD>(parameters, optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
   }
   void load(int step) const {
     Tensor images = Tensor::empty({batch, inputs});
@@ -62,8 +58,8 @@ struct Trainer {
     Tape tape;
     const Tensor result = nn::cross_entropy(model(x), y);
     tape.backward(result);
-    optimizer().step();
-    optimizer().zero_grad();
+    optimizer->step();
+    optimizer->zero_grad();
     loss.copy_from(result.detach());
   }
 };
@@ -71,12 +67,13 @@ struct Trainer {
 }  // namespace
 
 TEST_CASE("step graph: replayed steps have the bits of steps that are run one by one") {
-  for (const bool adam : {false, true}) {
-    Trainer plain(adam), recorded(adam);
+  for (const char* optimizer : {"sgd", "adam", "rmsprop", "lion"}) {
+    CAPTURE(optimizer);
+    Trainer plain(optimizer), recorded(optimizer);
     StepGraph graph([&] { recorded.step(); }, test_device());
     for (int i = 0; i < 12; ++i) {
       for (Trainer* trainer : {&plain, &recorded}) {
-        if (i == 8) trainer->set_lr(0.02);  // what was recorded no longer holds
+        if (i == 8) trainer->optimizer->set_lr(0.02);  // what was recorded no longer holds
         trainer->load(i);
       }
       plain.step();
@@ -91,6 +88,39 @@ TEST_CASE("step graph: replayed steps have the bits of steps that are run one by
     CHECK(graph.recordings() == 2);
     CHECK(graph.kernels() > 5);
   }
+}
+
+TEST_CASE("step graph: a group that joins is part of the next recording, with its state") {
+  if (test::on_cpu()) return;
+  const auto filled = [](double value, const char* name) {
+    return Parameter(Tensor::full({3}, value, DType::f32, test_device()), name);
+  };
+  const Parameter a = filled(1, "a"), b = filled(2, "b");
+  a.gradient_slot().fill(0);
+  b.gradient_slot().fill(0);
+  optim::Lion lion({a}, {.lr = 0.25});
+  optim::SGD sgd({a}, {.lr = 0, .momentum = 0.5});
+  StepGraph graph(
+      [&] {
+        lion.zero_grad();
+        Tape tape;
+        tape.backward(sum(a) + sum(b));
+        lion.step();
+        sgd.step();
+      },
+      test_device());
+  const auto b_after_step = [&] {
+    graph();
+    return b.value().to_vector<float>();
+  };
+  b_after_step();
+  CHECK(b_after_step() == std::vector<float>(3, 2.0f));
+  lion.add_param_group({b}, {.lr = 0.5});
+  CHECK(b_after_step() == std::vector<float>(3, 1.5f));
+  CHECK(b_after_step() == std::vector<float>(3, 1.0f));
+  CHECK(graph.recordings() == 2);
+  sgd.add_param_group({b}, {.lr = 0.5, .momentum = 0.5});  // its momentum is made by a first step
+  CHECK_THROWS_WITH_AS(graph(), doctest::Contains("[step] 'b' has no momentum yet"), StateError);
 }
 
 TEST_CASE("step graph: a step that waits for the device is refused, and can be mended") {

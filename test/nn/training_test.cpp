@@ -79,3 +79,24 @@ TEST_CASE("AdamW follows PyTorch") {
   optim::AdamW optimizer(model.parameters(), {.lr = 0.001, .weight_decay = 0.01});
   compare("adamw", model, optimizer);
 }
+
+TEST_CASE("Adam with AMSGrad follows PyTorch") {
+  manual_seed(0);
+  nn::Sequential model = make_model();
+  optim::Adam optimizer(model.parameters(), {.lr = 0.001, .amsgrad = true});
+  compare("amsgrad", model, optimizer);
+}
+
+TEST_CASE("RMSprop follows PyTorch") {
+  manual_seed(0);
+  nn::Sequential model = make_model();
+  optim::RMSprop optimizer(model.parameters(), {.lr = 0.001});
+  compare("rmsprop", model, optimizer);
+}
+
+TEST_CASE("Lion follows a few lines of PyTorch") {
+  manual_seed(0);
+  nn::Sequential model = make_model();
+  optim::Lion optimizer(model.parameters(), {.lr = 0.0003});
+  compare("lion", model, optimizer);
+}

@@ -12,6 +12,8 @@ import sys
 import torch
 import torch.nn.functional as F
 
+from lion import Lion
+
 
 def values(*shape, seed, low=-2.0, high=2.0):
     generator = torch.Generator().manual_seed(seed)
@@ -58,11 +60,15 @@ def mse():
             "loss": loss.item(), "dx": x.grad.flatten().tolist()}
 
 
+KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+         "rmsprop": lambda *args, fused, **options: torch.optim.RMSprop(*args, **options),
+         "lion": Lion}
+
+
 def optimizer_steps(kind, options, dtype, start, gradients):
     """The parameter after each step."""
-    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]
     parameter = torch.nn.Parameter(start.to(dtype, copy=True))
-    optimizer = make([parameter], foreach=False, fused=False, **options)
+    optimizer = KINDS[kind]([parameter], foreach=False, fused=False, **options)
     for gradient in gradients:
         parameter.grad = gradient.to(dtype, copy=True)
         optimizer.step()
@@ -90,6 +96,22 @@ OPTIMIZERS = [
     ("adam", {"lr": 0.01, "weight_decay": 0.1}),
     ("adam", {"lr": 0.01, "betas": (0.3, 0.9), "eps": 0.01}),
     ("adamw", {"lr": 0.01, "weight_decay": 0.1}),
+    ("sgd", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}),
+    ("sgd", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True}),
+    # With this beta2 the variance falls, too: its largest value differs from it.
+    ("adam", {"lr": 0.01, "betas": (0.9, 0.4), "amsgrad": True}),
+    ("adam", {"lr": 0.01, "betas": (0.3, 0.4), "weight_decay": 0.1, "amsgrad": True,
+              "maximize": True}),
+    ("adamw", {"lr": 0.01, "betas": (0.9, 0.4), "weight_decay": 0.1, "amsgrad": True}),
+    ("adamw", {"lr": 0.01, "weight_decay": 0.1, "maximize": True}),
+    ("rmsprop", {"lr": 0.01}),
+    ("rmsprop", {"lr": 0.01, "alpha": 0.8, "weight_decay": 0.1, "maximize": True}),
+    ("rmsprop", {"lr": 0.01, "momentum": 0.9, "eps": 0.01}),
+    ("rmsprop", {"lr": 0.01, "centered": True, "eps": 0.01}),
+    ("rmsprop", {"lr": 0.01, "alpha": 0.4, "eps": 0.01, "centered": True, "momentum": 0.5,
+                 "weight_decay": 0.1}),
+    ("lion", {"lr": 0.01, "betas": (0.9, 0.99)}),
+    ("lion", {"lr": 0.01, "betas": (0.6, 0.8), "weight_decay": 0.1, "maximize": True}),
 ]
 
 json.dump({

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lion import Lion
+
 HERE = pathlib.Path(__file__).parent
 DIGITS = HERE / "../../samples/data/digits"
 SEED, BATCH, STEPS = 0, 32, 100
@@ -55,7 +57,11 @@ def main():
     start, sgd = train(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
     _, adam = train(lambda p: torch.optim.Adam(p, lr=0.001))
     _, adamw = train(lambda p: torch.optim.AdamW(p, lr=0.001, weight_decay=0.01))
-    result = {"torch": torch.__version__, "start": start, "sgd": sgd, "adam": adam, "adamw": adamw}
+    _, amsgrad = train(lambda p: torch.optim.Adam(p, lr=0.001, amsgrad=True))
+    _, rmsprop = train(lambda p: torch.optim.RMSprop(p, lr=0.001))
+    _, lion = train(lambda p: Lion(p, lr=0.0003))
+    result = {"torch": torch.__version__, "start": start, "sgd": sgd, "adam": adam, "adamw": adamw,
+              "amsgrad": amsgrad, "rmsprop": rmsprop, "lion": lion}
     (HERE / "training.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
