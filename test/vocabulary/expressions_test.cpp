@@ -162,7 +162,7 @@ void check_case(const Expression& expression, const nlohmann::json& right) {
   }
   Tape tape;
   const Tensor value = expression.ours(operands);
-  CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"]);
+  CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"].get<std::string>());
   CHECK(std::vector<std::int64_t>(value.shape().begin(), value.shape().end()) ==
         right["value"]["shape"].get<std::vector<std::int64_t>>());
   const double tolerance = value.dtype() == DType::f32 ? 1e-6 : 1e-12;
