@@ -30,3 +30,4 @@
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/overlap.h"
 #include "lockstep/nn/safetensors.h"
+#include "lockstep/version.h"

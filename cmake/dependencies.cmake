@@ -2,11 +2,8 @@
 
 find_package(fmt REQUIRED)
 # Debian's libfmt 9 is compiled by g++, and clang mangles the name of one of its templates
-# differently: clang would not find it.
-set(LOCKSTEP_FMT fmt::fmt)
-if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  set(LOCKSTEP_FMT fmt::fmt-header-only)
-endif()
+# differently: clang would not find it. Whoever compiles our headers chooses.
+set(LOCKSTEP_FMT $<IF:$<CXX_COMPILER_ID:Clang,AppleClang>,fmt::fmt-header-only,fmt::fmt>)
 find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)

@@ -1,9 +1,13 @@
 # How every target of this project is made.
 
-# Sources read "lockstep/core/tensor.h": the build folder has a link of that name.
-set(LOCKSTEP_INCLUDE ${CMAKE_CURRENT_BINARY_DIR}/include)
-file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE})
-file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${LOCKSTEP_INCLUDE}/lockstep SYMBOLIC)
+# Sources read "lockstep/core/tensor.h": the build folder has a link of that name, and beside it
+# what CMake writes, lockstep/version.h.
+set(linked ${CMAKE_CURRENT_BINARY_DIR}/include)
+set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
+file(MAKE_DIRECTORY ${linked})
+file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${linked}/lockstep SYMBOLIC)
+configure_file(cmake/version.h.in ${generated}/lockstep/version.h @ONLY)
+set(LOCKSTEP_INCLUDE ${linked} ${generated})
 
 # Warnings, and what the sanitizers need, for C++ and for the host side of CUDA alike.
 set(warnings -Wall -Wextra -Wshadow)
@@ -94,5 +98,5 @@ endfunction()
 function(lockstep_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE lockstep_flags lockstep_all)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()

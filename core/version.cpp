@@ -1,4 +1,4 @@
-#include "lockstep/core/version.h"
+#include "lockstep/version.h"
 
 namespace lockstep {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "lockstep/core/system/atomic_file.h"
-#include "lockstep/core/version.h"
 #include "lockstep/tools/device_options.h"
 #include "lockstep/tools/option_values.h"
+#include "lockstep/version.h"
 
 namespace lockstep::cli {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/version.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/option_values.h"
+#include "lockstep/version.h"
 
 namespace {
 

@@ -2,9 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "support/program.h"
 #include "support/temporary_folder.h"
@@ -12,8 +15,36 @@
 using namespace lockstep::test;
 
 namespace {
+
 const std::string script = LOCKSTEP_SOURCE_DIR "/lockstep";
-}
+using Words = std::vector<std::string>;
+
+/// A copy of the script alone, on a system that has every package, and programs that we write.
+class FakeSystem {
+ public:
+  FakeSystem() {
+    std::filesystem::copy(script, folder_.path());
+    std::filesystem::create_directory(folder_ / "bin");
+    program("bin/dpkg-query", "for package; do printf '%s/installed ' \"$package\"; done\n");
+  }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+  void program(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << "#!/bin/sh\n" << text;
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
+  }
+  Ended lockstep(const Words& arguments, const std::string& ci = "") const {
+    const std::string path = "PATH=" + (folder_ / "bin") + ":" + std::getenv("PATH");
+    Words command{"env", "CI=" + ci, path, folder_ / "lockstep"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return run(command);
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
 
 TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
   for (const char* word : {"help", "--help", "-h"}) {
@@ -47,29 +78,61 @@ TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
   }
 }
 
-TEST_CASE("lockstep: warnings are errors in CI and for sanitizers, not for users") {
-  const TemporaryFolder folder;
-  std::filesystem::copy(script, folder.path());
-  std::filesystem::create_directories(folder / "test/core");
-  std::filesystem::create_directory(folder / "bin");
-  // A cmake that only tells what it was asked for, on a system that has every package.
-  const auto program = [&](const std::string& name, const std::string& text) {
-    std::ofstream(folder / ("bin/" + name)) << "#!/bin/sh\n" << text;
-    std::filesystem::permissions(folder / ("bin/" + name), std::filesystem::perms::owner_all);
-  };
-  std::ofstream(folder / "test/core/some_test.cpp");
-  program("dpkg-query", "for package; do printf '%s/installed ' \"$package\"; done\n");
-  program("cmake", "echo \"asked for: $*\" >&2; exit 1\n");
-  const auto asked = [&](const std::string& ci, const std::vector<std::string>& arguments) {
-    const std::string path = "PATH=" + (folder / "bin") + ":" + std::getenv("PATH");
-    std::vector<std::string> command{"env", "CI=" + ci, path, folder / "lockstep"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    const Ended ended = run(command);
-    CHECK(ended.code == 1);
-    CHECK(contains(ended.err, "asked for: "));
-    return contains(ended.err, "-DLOCKSTEP_WERROR=ON");
-  };
-  CHECK_FALSE(asked("", {"train"}));
-  CHECK(asked("true", {"train"}));
-  CHECK(asked("", {"test", "--sanitize", "thread", "--only", "core"}));
+TEST_CASE("lockstep: each kind of build is the preset of its name, stricter in CI") {
+  const FakeSystem system;
+  std::filesystem::create_directories(system / "test/core");
+  std::ofstream(system / "test/core/some_test.cpp");
+  system.program("bin/cmake", "echo \"asked for: $* .\" >&2; exit 1\n");
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/CMakePresets.json");
+  const auto presets = nlohmann::json::parse(file)["configurePresets"];
+  const std::string strict = "-DLOCKSTEP_WERROR=ON";
+  for (const auto& [name, arguments] : std::map<std::string, Words>{
+           {"cpu", {"train", "--device", "cpu"}},
+           {"sim", {"bench", "step", "--device=sim"}},
+           {"asan", {"test", "--sanitize", "address", "--only", "core"}},
+           {"tsan", {"test", "--sanitize", "thread", "--only", "core"}},
+           {"sim-asan", {"test", "--device", "sim", "--sanitize", "address", "--only", "core"}},
+           {"package", {"package"}}}) {
+    CAPTURE(name);
+    const Ended usual = system.lockstep(arguments);
+    CHECK(usual.code == 1);
+    CHECK(contains(usual.err, "--preset " + name + " ."));
+    const Ended ci = system.lockstep(arguments, "true");
+    CHECK(contains(ci.err, "--preset " + name + " " + strict));
+    CHECK(std::ranges::any_of(presets, [&](const auto& one) { return one["name"] == name; }));
+  }
+}
+
+TEST_CASE("lockstep: a GPU that is not there is missed before anything is built") {
+  if (std::filesystem::exists("/dev/nvidia0")) return;
+  const FakeSystem system;
+  for (const Words& arguments : std::vector<Words>{{"train", "--device", "cuda"},
+                                                   {"bench", "step", "--device=cuda"},
+                                                   {"test", "--device", "cuda"}}) {
+    const Ended ended = system.lockstep(arguments);
+    CHECK(ended.code == 2);
+    CHECK(lines_of(ended.err).size() == 1);
+    CHECK(contains(ended.err, "no NVIDIA GPU"));
+    CHECK_FALSE(std::filesystem::exists(system / "build"));
+  }
+}
+
+TEST_CASE("lockstep: a build says that it builds, also where there is no terminal") {
+  const FakeSystem system;
+  const Words train{"train", "--device", "cpu"};
+  system.program("build/cpu/bin/train_mlp", "echo trained\n");
+  std::ofstream(system / "build/cpu/build.ninja");
+  const std::string log = system / "build/cpu/build.log)";
+
+  system.program("bin/ninja", "echo 'ninja: no work to do.'\n");
+  const Ended nothing = system.lockstep(train);
+  CHECK(nothing.out == "trained\n");
+  CHECK(nothing.err.empty());
+
+  system.program("bin/ninja", "echo '[1/2] Building a.o'; echo '[2/2] Linking b'\n");
+  CHECK(system.lockstep(train).err == "lockstep: building train_mlp (1/2, log in " + log + "\n");
+
+  // The first source may take long.
+  system.program("bin/ninja", "sleep 3; echo '[1/1] Building a.o'\n");
+  CHECK(system.lockstep(train).err == "lockstep: building train_mlp (starts, log in " + log + "\n");
 }

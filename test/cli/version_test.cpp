@@ -1,6 +1,6 @@
 // --version: every program answers with one line and does nothing else.
 
-#include "lockstep/core/version.h"
+#include "lockstep/version.h"
 
 #include <doctest/doctest.h>
 #include <fmt/core.h>

@@ -173,7 +173,8 @@ void check_case(const Expression& expression, const nlohmann::json& right, DType
   Tape tape;
   const Tensor value = expression.ours(operands);
   const bool same_dtype = dtype == DType::f64 || value.dtype() != DType::f32;
-  if (same_dtype) CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"]);
+  if (same_dtype)
+    CHECK(dtype_of_torch(value.dtype()) == right["value"]["dtype"].get<std::string>());
   CHECK(std::vector<std::int64_t>(value.shape().begin(), value.shape().end()) ==
         right["value"]["shape"].get<std::vector<std::int64_t>>());
   const double tolerance = dtype == DType::f32           ? f32_tolerance
