@@ -9,8 +9,7 @@ namespace lockstep {
 using detail::Node;
 
 Tensor Tape::watch(const Tensor& tensor) {
-  check<DTypeError>(is_differentiable(tensor.dtype()), "[watch] takes f32 or f64, got {}",
-                    tensor.dtype());
+  visit_any_floating("watch", tensor.dtype(), [](auto) {});
   Node* node = new_node("watch", tensor);
   node->watched = true;
   Tensor handle = tensor.detach();

@@ -1,5 +1,5 @@
 // The text of tensors against PyTorch's (make_prints.py).
-#include "lockstep/core/print.h"
+#include "lockstep/core/text/print.h"
 
 #include <doctest/doctest.h>
 

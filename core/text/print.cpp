@@ -1,4 +1,4 @@
-#include "lockstep/core/print.h"
+#include "lockstep/core/text/print.h"
 
 #include <algorithm>
 #include <cmath>
