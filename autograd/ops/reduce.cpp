@@ -58,6 +58,7 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
 }
 
 Tensor scaled_sum(const char* name, const Tensor& x, const Reduced& to, double factor) {
+  visit_any_floating(name, x.dtype(), [](auto) {});
   if (is_16_bit(x.dtype()))
     return in_f32([&](const Tensor& wide) { return scaled_sum(name, wide, to, factor); }, x);
   Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());

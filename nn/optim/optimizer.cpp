@@ -9,8 +9,9 @@ namespace lockstep::optim {
 Optimizer::Optimizer(std::vector<Parameter> all) : all_(std::move(all)) {
   for (const Parameter& parameter : all_) {
     check<UsageError>(parameter.defined(), "[optimizer] parameter {} is undefined", own_.size());
-    check<UsageError>(own_.insert(parameter.id()).second, "[optimizer] '{}' is given twice",
-                      parameter.name());
+    check<UsageError>(own_.insert(parameter.id()).second, "[optimizer] {} is given twice",
+                      parameter);
+    parameter.set_optimized();
   }
 }
 
@@ -72,17 +73,17 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
     check<StateError>(
         parameter.managed() || !parameter.replicated() || parameter.kept_local() || local_ ||
             parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is equal on all ranks, and this step would change that: its "
+        "[step] {} is equal on all ranks, and this step would change that: its "
         "DistributedDataParallel has ended, or was made while it was frozen. Make one that manages "
         "it and lives as long as training (or, if it is meant to differ from now on: keep_local())",
-        parameter.name());
+        parameter);
     check<StateError>(
         !beside_managed || parameter.managed() || parameter.kept_local() ||
             parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is not under DistributedDataParallel, other parameters of this optimizer are: "
+        "[step] {} is not under DistributedDataParallel, other parameters of this optimizer are: "
         "was it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
-        parameter.name());
+        parameter);
   }
 }
 
@@ -91,9 +92,9 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   for (const Parameter& parameter : parameters) {
     if (!own_.contains(parameter.id())) continue;
     check<StateError>(!early_.contains(parameter.id()),
-                      "[step] backward has stepped on '{}' (optim::Overlap) and step() was not "
+                      "[step] backward has stepped on {} (optim::Overlap) and step() was not "
                       "called since: call it after each backward that synchronizes",
-                      parameter.name());
+                      parameter);
     now_.insert(parameter.id());
   }
   if (now_.empty()) return;

@@ -227,6 +227,8 @@ TEST_CASE("operands of different dtypes: the texts") {
   says("[maximum] a is f32, but b is f64", [&] { maximum(x, y); });
   says("[where] a is f32, but b is f64", [&] { where(x > 0, x, y); });
   says("[where] mask is f32, and must be u8", [&] { where(x, x, x); });
+  says("[mean] takes f32, f64, f16 or bf16, got i64", [&] { mean(whole); });
+  says("[mean] takes f32, f64, f16 or bf16, got i64", [&] { mean(whole, 0); });
   says("[cat] tensors[0] is f32, but tensors[2] is bf16", [&] { cat({x, x, half}); });
   says("[cat] tensors[0] is f32, but tensors[1] is f64", [&] { stack({x, y}); });
   says("[matmul] a is f32, but b is f64", [&] { matmul(x, transpose(y)); });
