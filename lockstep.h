@@ -13,6 +13,7 @@
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/text/print.h"
 #include "lockstep/data/csv.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/idx_folder.h"

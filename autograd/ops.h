@@ -1,7 +1,10 @@
 #pragma once
 /// The differentiable operations: each computes its result, and records how gradients flow back if
-/// a tape is alive and an operand wants one. Floating operands of one dtype (f32 or f64); every
-/// size may be 0. Errors name the operation and both values.
+/// a tape is alive and an operand wants one. Floating operands, all of one dtype; every size may be
+/// 0. Errors name the operation and both values: "[add] a is f32, but b is f64".
+///
+/// f16 and bf16 operands: each operation computes in f32 and rounds its result once, and so does
+/// backward each gradient.
 
 #include <memory>
 
@@ -28,7 +31,7 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 /// 0, both are 0.
 Tensor operator%(const Tensor& a, const Tensor& b);
 
-// With a number, which becomes one of the tensor's dtype.
+// With a number, which becomes one of the tensor's dtype; beside a 16-bit tensor, of f32.
 Tensor operator+(const Tensor& a, double b);
 Tensor operator-(const Tensor& a, double b);
 Tensor operator*(const Tensor& a, double b);

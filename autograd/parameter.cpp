@@ -10,8 +10,8 @@ namespace lockstep {
 Observation Parameter::observe(GradientObserver& observer) const {
   detail::ParameterState& it = state("observe");
   if (GradientReducer* const reducer = observer.as_reducer()) {
-    check<StateError>(!it.reducer, "[observe] '{}' is under a DistributedDataParallel already",
-                      it.name);
+    check<StateError>(!it.reducer, "[observe] {} is under a DistributedDataParallel already",
+                      *this);
     it.reducer = reducer;
     it.replicated = it.replicated || reducer->ranks() > 1;
   }
@@ -33,6 +33,12 @@ Parameter::Parameter(Tensor value, std::string name)
                     name, value.dtype());
   state_->value = value.detach();
   state_->name = std::move(name);
+}
+
+std::string Parameter::label() const {
+  return name().empty()
+             ? fmt::format("a parameter of shape {} that no visit() names", value().shape())
+             : fmt::format("'{}'", name());
 }
 
 Parameter::operator Tensor() const {
@@ -60,8 +66,8 @@ const Tensor& Parameter::gradient_slot() const {
 void Parameter::move_to(Device device) const {
   if (state("move_to").value.device() == device) return;
   check<StateError>(
-      !managed(),
-      "[move_to] '{}' is under DistributedDataParallel: move the model before it is made", name());
+      !managed(), "[move_to] {} is under DistributedDataParallel: move the model before it is made",
+      *this);
   state_->value = state_->value.to(device);
   place_gradient({});
 }
@@ -69,17 +75,17 @@ void Parameter::move_to(Device device) const {
 void Parameter::place_gradient(Tensor slot) const {
   const detail::ParameterState& it = state("place_gradient");
   check<StateError>(!it.reducer,
-                    "[place_gradient] '{}' is under DistributedDataParallel, which owns its memory",
-                    name());
+                    "[place_gradient] {} is under DistributedDataParallel, which owns its memory",
+                    *this);
   if (slot.defined()) {
     check<ShapeError>(slot.shape() == value().shape(),
-                      "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
-                      value().shape(), slot.shape());
+                      "[place_gradient] {} is {}, its gradient's memory {}", *this, value().shape(),
+                      slot.shape());
     check<DTypeError>(slot.dtype() == value().dtype(),
-                      "[place_gradient] '{}' is {}, its gradient's memory {}", name(),
-                      value().dtype(), slot.dtype());
+                      "[place_gradient] {} is {}, its gradient's memory {}", *this, value().dtype(),
+                      slot.dtype());
     check<DeviceError>(slot.device() == value().device(),
-                       "[place_gradient] '{}' is on {}, its gradient's memory on {}", name(),
+                       "[place_gradient] {} is on {}, its gradient's memory on {}", *this,
                        value().device().to_string(), slot.device().to_string());
   }
   state_->slot = std::move(slot);

@@ -26,6 +26,7 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   bool requires_grad = true;
   bool kept_local = false;
   bool replicated = false;
+  bool optimized = false;
   int pending = 0;
   std::vector<GradientObserver*> observers{};
   GradientReducer* reducer = nullptr;  // one of the observers
@@ -47,6 +48,9 @@ class Parameter {
   /// "2.weight".
   const std::string& name() const { return state("name").name; }
   void set_name(std::string name) const { state("set_name").name = std::move(name); }
+  /// What messages print of it: "'2.weight'", or "a parameter of shape (3, 4) that no visit()
+  /// names". A Parameter is formatted so.
+  std::string label() const;
 
   /// The elements, outside any tape: to read, to initialize, to step.
   const Tensor& value() const { return state("value").value; }
@@ -98,6 +102,11 @@ class Parameter {
   void set_replicated() const { state("set_replicated").replicated = true; }
   bool replicated() const { return state("replicated").replicated; }
 
+  /// An optimizer has been made for this parameter: said by optimizers. Beside such ones, backward
+  /// takes one without a name and without an optimizer for one that a module's visit() leaves out.
+  void set_optimized() const { state("set_optimized").optimized = true; }
+  bool optimized() const { return state("optimized").optimized; }
+
  private:
   friend class Tape;
   friend class detail::Gradients;
@@ -122,3 +131,13 @@ struct Buffer {
 };
 
 }  // namespace lockstep
+
+namespace fmt {
+template <>
+struct formatter<lockstep::Parameter> {
+  constexpr auto parse(format_parse_context& context) { return context.begin(); }
+  auto format(const lockstep::Parameter& parameter, fmt::format_context& context) const {
+    return fmt::format_to(context.out(), "{}", parameter.label());
+  }
+};
+}  // namespace fmt

@@ -116,8 +116,8 @@ void Tape::mark(Pass& pass) {
       if (!input.parameter || ++input.parameter->pending > 1) continue;
       const Parameter parameter(input.parameter);  // met for the first time
       check<StateError>(!pass.nested,
-                        "[backward] the recomputation uses '{}', which the first run did not",
-                        parameter.name());
+                        "[backward] the recomputation uses {}, which the first run did not",
+                        parameter);
       link_observers(pass, parameter);
     }
   }
@@ -126,10 +126,7 @@ void Tape::mark(Pass& pass) {
 // Puts each observer into the list once: first the reducers, by order(), which is the same on all
 // ranks, then those that only watch.
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
-  // One of each kind, for messages. A stray one is neither under a reducer nor kept local.
-  (parameter.managed()      ? pass.managed
-   : parameter.kept_local() ? pass.kept_local
-                            : pass.stray) = parameter;
+  pass.note(parameter);
   const auto order = [](GradientObserver* observer) {
     const GradientReducer* const reducer = observer->as_reducer();
     return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
@@ -146,12 +143,7 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 // Seeds the loss and tells the observers. There is one seed, so all parameters that the loss
 // reaches have the same weight and divisor.
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
-  if (pass.managed.defined() && pass.stray.defined())
-    fail<StateError>(
-        "[backward] the loss reaches '{}', which is under DistributedDataParallel, and '{}', which "
-        "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
-        "ranks: keep_local())",
-        pass.managed.name(), pass.stray.name());
+  pass.refuse_strays();
   Contribution told = contribution(pass, weight, options.sync);
   if (weight) told.origin = weight->origin;
   pass.zero_weight = told.weight == 0;
@@ -189,9 +181,9 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
   if (ranks > 0 && (in_window || unknown)) {
     if (pass.kept_local.defined())
       fail<StateError>(
-          "[backward] the gradient of '{}' (kept local) would not be divided by the total of the "
+          "[backward] the gradient of {} (kept local) would not be divided by the total of the "
           "weights, which is not known before the window closes",
-          pass.kept_local.name());
+          pass.kept_local);
     return {w.local, 1, Divisor::summed, sync};
   }
   return {w.local, w.total, weight ? Divisor::given : Divisor::ranks, sync};

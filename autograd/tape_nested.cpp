@@ -1,4 +1,5 @@
-// Second reading: watched tensors, and tapes within the backward of another one (checkpoint.h).
+// Second reading: parameters that backward refuses, watched tensors, and tapes within the backward
+// of another one (checkpoint.h).
 
 #include <algorithm>
 
@@ -8,9 +9,43 @@ namespace lockstep {
 
 using detail::Node;
 
+void Tape::Pass::note(const Parameter& parameter) {
+  (parameter.managed() ? managed : parameter.kept_local() ? kept_local : stray) = parameter;
+  if (parameter.optimized())
+    optimized = parameter;
+  else if (!parameter.managed() && !parameter.kept_local() && parameter.name().empty())
+    nameless = parameter;
+}
+
+// What a rank steps alone would differ between ranks. What nobody steps stays as it is drawn.
+void Tape::Pass::refuse_strays() const {
+  const bool differs = managed.defined() && stray.defined();
+  if (!differs && !(optimized.defined() && nameless.defined())) return;
+  const char* user = "";
+  for (const Node* node = loss; node; node = node->previous)
+    for (const Node::Input& input : node->inputs)
+      if (node->reached && input.parameter.get() == nameless.id()) user = node->operation;
+  if (nameless.defined() && differs)
+    fail<StateError>(
+        "[backward] the loss reaches {}, used by '{}', and {}, which is under "
+        "DistributedDataParallel: does a module leave the first out of its visit()? (If it may "
+        "differ between ranks: keep_local())",
+        nameless, user, managed);
+  if (nameless.defined())
+    fail<StateError>(
+        "[backward] the loss reaches {}, used by '{}', and {}, which an optimizer steps. None "
+        "steps the first: does a module leave it out of its visit()? (If that is meant: "
+        "set_name())",
+        nameless, user, optimized);
+  fail<StateError>(
+      "[backward] the loss reaches {}, which is under DistributedDataParallel, and {}, which "
+      "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
+      "ranks: keep_local())",
+      managed, stray);
+}
+
 Tensor Tape::watch(const Tensor& tensor) {
-  check<DTypeError>(is_differentiable(tensor.dtype()), "[watch] takes f32 or f64, got {}",
-                    tensor.dtype());
+  visit_any_floating("watch", tensor.dtype(), [](auto) {});
   Node* node = new_node("watch", tensor);
   node->watched = true;
   Tensor handle = tensor.detach();
@@ -54,8 +89,8 @@ void Tape::continue_backward(const Tensor& result, const Gradients& outer,
     mark(pass);
     for (std::size_t i = 0; i < declared.size(); ++i)
       check<StateError>(declared[i].pending() > before[i],
-                        "[{}] the recomputation does not use '{}', which the first run did",
-                        outer.node_.operation, declared[i].name());
+                        "[{}] the recomputation does not use {}, which the first run did",
+                        outer.node_.operation, declared[i]);
     pass.loss->gradient = outer.output();
     run(pass, false);
   } catch (...) {

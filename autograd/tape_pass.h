@@ -15,9 +15,14 @@ struct Tape::Pass {
   };
   detail::Node* loss;
   Link* observers = nullptr;
-  Parameter managed{}, stray{}, kept_local{};  // one of each kind that the loss reaches
+  // One of each kind that the loss reaches. A stray one is neither under a reducer nor kept local;
+  // a nameless one is stray, and no optimizer has it.
+  Parameter managed{}, stray{}, kept_local{}, optimized{}, nameless{};
   bool nested = false;       // within a pass of an outer tape, which tells the observers
   bool zero_weight = false;  // this rank's contributions are exact zeros
+
+  void note(const Parameter& parameter);
+  void refuse_strays() const;
 };
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 #pragma once
-/// Element types. Floating: f32 (the default), f64 (gradient checks), f16 and bf16 (storage: they
-/// are cast and multiplied, see half.h). Integer: i64 (labels), i32, u8 (pixels).
+/// Element types. Floating: f32 (the default), f64 (gradient checks), f16 and bf16 (storage:
+/// operations on them compute in f32, see half.h). Integer: i64 (labels), i32, u8 (pixels).
 
 #include <cstddef>
 #include <cstdint>
@@ -35,10 +35,10 @@ constexpr std::string_view name_of(DType dtype) {
 /// The dtypes in which derivatives are computed.
 constexpr bool is_differentiable(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
 
+constexpr bool is_16_bit(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
 /// f32, f64, f16 or bf16.
-constexpr bool is_any_floating(DType dtype) {
-  return is_differentiable(dtype) || dtype == DType::f16 || dtype == DType::bf16;
-}
+constexpr bool is_any_floating(DType dtype) { return is_differentiable(dtype) || is_16_bit(dtype); }
 
 template <class T>
 constexpr DType dtype_of() {

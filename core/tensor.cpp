@@ -1,5 +1,7 @@
 #include "lockstep/core/tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -118,6 +120,35 @@ double Tensor::item() const {
                    [&](auto zero) { return static_cast<double>(*host.data<decltype(zero)>()); });
 }
 
+// The element at `index`, as a scalar over the same memory.
+Tensor Tensor::element(const char* call, std::initializer_list<std::int64_t> index) const {
+  check<StateError>(defined(), "[{}] of an undefined tensor", call);
+  const auto refuse = [&] {
+    fail<ShapeError>("[{}] there is no element ({}) in a tensor of shape {}", call,
+                     fmt::join(index, ", "), shape_);
+  };
+  if (static_cast<int>(index.size()) != rank()) refuse();
+  std::int64_t place = 0;
+  int d = 0;
+  for (const std::int64_t i : index) {
+    const std::int64_t n = shape_[d++];
+    if (i < -n || i >= n) refuse();
+    place = place * n + (i < 0 ? i + n : i);
+  }
+  Tensor result = detach();
+  result.shape_ = {};
+  result.offset_ += static_cast<std::size_t>(place) * size_of(dtype_);
+  return result;
+}
+
+double Tensor::item(std::initializer_list<std::int64_t> index) const {
+  return element("item", index).item();
+}
+
+void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
+  element("set", index).fill(value);
+}
+
 Tensor Tensor::view(const Shape& shape) const {
   check<StateError>(defined(), "[view] of an undefined tensor");
   check<StateError>(gradient_.tape == GradientRef::nothing,
@@ -142,6 +173,17 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   Tensor result = *this;
   result.shape_ = Shape(std::span<const std::int64_t>(sizes, static_cast<std::size_t>(rank())));
   result.offset_ += static_cast<std::size_t>(begin * row) * size_of(dtype_);
+  return result;
+}
+
+std::vector<Tensor> Tensor::rows() const {
+  check<StateError>(defined(), "[rows] of an undefined tensor");
+  check<StateError>(gradient_.tape == GradientRef::nothing,
+                    "[rows] {} is recorded on a tape: use select(), or detach() it first", shape_);
+  check<ShapeError>(rank() > 0, "[rows] of a scalar");
+  const Shape shape(std::span(shape_.begin() + 1, shape_.end()));
+  std::vector<Tensor> result;
+  for (std::int64_t i = 0; i < shape_[0]; ++i) result.push_back(slice(i, i + 1).view(shape));
   return result;
 }
 

@@ -112,12 +112,21 @@ class Tensor {
   std::vector<T> to_vector() const;
   /// The value of a tensor of one element, whatever its dtype. On a GPU it waits for it.
   double item() const;
+  /// The element at an index of rank() numbers, whatever the dtype: x.item({1, -1}). Negative ones
+  /// count from the end. On a GPU it waits for it. Throws ShapeError for an element that does not
+  /// exist.
+  double item(std::initializer_list<std::int64_t> index) const;
+  /// Sets that element, as fill() converts `value`.
+  void set(std::initializer_list<std::int64_t> index, double value) const;
 
   /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is
   /// being recorded it throws StateError (there, use `reshape`).
   Tensor view(const Shape& shape) const;
   /// Rows [begin, end) of the first dimension. Not recorded, like `view`.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
+  /// x[0], x[1], ...: the rows of the first dimension, which is gone, over the same elements. Not
+  /// recorded, like `view` (there, use `select`). Throws ShapeError for a scalar.
+  std::vector<Tensor> rows() const;
   /// The same elements, cut off from any tape.
   Tensor detach() const;
   Tensor clone() const;
@@ -145,6 +154,8 @@ class Tensor {
   Shape shape_;
   DType dtype_ = DType::f32;
   GradientRef gradient_;
+
+  Tensor element(const char* call, std::initializer_list<std::int64_t> index) const;
 };
 
 template <class T>

@@ -58,4 +58,9 @@ inline void check_differentiable(std::string_view operation, const Tensor& tenso
                     tensor.dtype());
 }
 
+/// f32, f64, f16 or bf16.
+inline void check_floating(std::string_view operation, const Tensor& tensor) {
+  visit_any_floating(operation, tensor.dtype(), [](auto) {});
+}
+
 }  // namespace lockstep::kernels

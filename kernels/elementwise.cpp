@@ -4,6 +4,7 @@
 #include <array>
 
 #include "lockstep/kernels/backend/backend.h"
+#include "lockstep/kernels/backend/in_f32.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/formulas/functors.h"
 
@@ -54,19 +55,31 @@ void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool
   backend.combine_integers(op, a, b, out);
 }
 
+namespace {
+
+void repeat(std::string_view name, const Tensor& x, const Tensor& out, bool accumulate,
+            double alpha) {
+  check_floating(name, x);
+  Backend& backend = backend_of(x.device());
+  if (!is_16_bit(x.dtype())) return backend.broadcast_to(x, out, accumulate, alpha);
+  in_f32(x, out, accumulate, [&](const Tensor& from, const Tensor& to) {
+    backend.broadcast_to(from, to, accumulate, alpha);
+  });
+}
+
+}  // namespace
+
 void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate) {
   check_defined("scale", "x", x);
-  check_differentiable("scale", x);
   check_alike("scale", "out", out, x);
-  backend_of(x.device()).broadcast_to(x, out, accumulate, alpha);
+  repeat("scale", x, out, accumulate, alpha);
 }
 
 void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
   check_defined("broadcast_to", "x", x);
-  check_differentiable("broadcast_to", x);
   check_beside("broadcast_to", "out", out, x.dtype(), x);
   check_shape("broadcast_to", "out", out, Shape::broadcast("broadcast_to", x.shape(), out.shape()));
-  backend_of(x.device()).broadcast_to(x, out, accumulate, alpha);
+  repeat("broadcast_to", x, out, accumulate, alpha);
 }
 
 void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,

@@ -70,12 +70,12 @@ void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tenso
 void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
             bool accumulate = false);
 
-/// out (+)= alpha * x, of the same shape. With `accumulate` this is BLAS's axpy.
+/// out (+)= alpha * x, of the same shape; f16 and bf16 too. With `accumulate` this is BLAS's axpy.
 void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate);
 
 /// out (+)= alpha * x, where x is repeated along the dimensions that it lacks or has as 1. Throws
 /// ShapeError unless x broadcasts to the shape of `out`. `out` may be x if it has x's shape, and
-/// must not overlap it otherwise.
+/// must not overlap it otherwise. f16 and bf16 too.
 void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, double alpha = 1);
 
 /// out = activation(x + bias), one pass: x (N, C), bias (C,). `out` may be x.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/kernels/backend/backend.h"
+#include "lockstep/kernels/backend/in_f32.h"
 #include "lockstep/kernels/checks.h"
 
 namespace lockstep::kernels {
@@ -62,7 +63,11 @@ void copy_window(const Shape& shape, const Tensor& x, const Window& from, const 
                  const Window& to, bool accumulate) {
   check_defined("copy_window", "x", x);
   check_beside("copy_window", "out", out, x.dtype(), x);
-  if (accumulate) check_differentiable("copy_window", x);
+  if (accumulate) check_floating("copy_window", x);
+  if (accumulate && is_16_bit(x.dtype()))
+    return in_f32(x, out, true, [&](const Tensor& wide, const Tensor& sum) {
+      copy_window(shape, wide, from, sum, to, true);
+    });
   const auto check_inside = [&](const Window& window, const Tensor& tensor) {
     std::int64_t low = window.first, high = window.first;
     for (int d = 0; d < shape.rank(); ++d) {
@@ -94,8 +99,12 @@ void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor&
 void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx,
                bool accumulate) {
   check_defined("add_taken", "dy", dy);
-  check_differentiable("add_taken", dy);
+  check_floating("add_taken", dy);
   check_beside("add_taken", "dx", dx, dy.dtype(), dy);
+  if (is_16_bit(dy.dtype()))
+    return in_f32(dy, dx, accumulate, [&](const Tensor& from, const Tensor& to) {
+      add_taken(what, from, index, to, accumulate);
+    });
   check_rows("add_taken", "dy", what, what.count, dy);
   check_rows("add_taken", "dx", what, what.n, dx);
   check_indices("add_taken", what, index, dy);

@@ -5,7 +5,8 @@
 ///
 /// As in all kernels: outputs are given; tensors may have 0 elements; wrong shapes, dtypes and
 /// devices throw ShapeError, DTypeError, DeviceError. Where an output is a gradient, `accumulate`
-/// says whether to add to it (true) or overwrite it (false); such outputs are f32 or f64.
+/// says whether to add to it (true) or overwrite it (false); such outputs are f32, f64, f16 or
+/// bf16; 16-bit ones are added up in f32 and rounded once.
 
 #include <array>
 #include <string_view>

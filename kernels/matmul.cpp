@@ -4,6 +4,7 @@
 
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
+#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -24,7 +25,7 @@ std::string describe(const Tensor& matrix, bool transposed) {
 Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b, const Tensor& out,
                     const MatmulFlags& flags) {
   check_defined(operation, "a", a);
-  visit_any_floating(operation, a.dtype(), [](auto) {});
+  check_floating(operation, a);
   check_beside(operation, "b", b, a.dtype(), a);
   check_beside(operation, "out", out, a.dtype(), a);
   check_rank(operation, "a", a, 2);
@@ -68,7 +69,7 @@ void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& 
   if (x.numel() > 0 && w.numel() > 0)
     backend_of(x.device()).matmul(x, w, bias, out, flags);
   else if (bias.defined() && out.numel() > 0)
-    backend_of(x.device()).broadcast_to(bias, out, false, 1);
+    broadcast_to(bias, out);
   else
     out.fill_zero();
 }

@@ -1,6 +1,7 @@
 #include "lockstep/kernels/reduce.h"
 
 #include "lockstep/kernels/backend/backend.h"
+#include "lockstep/kernels/backend/in_f32.h"
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/checks.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 void check_sum(std::string_view operation, const Tensor& x, const Tensor& out) {
   check_defined(operation, "x", x);
-  check_differentiable(operation, x);
+  check_floating(operation, x);
   check_beside(operation, "out", out, x.dtype(), x);
 }
 
@@ -18,11 +19,17 @@ void check_sum(std::string_view operation, const Tensor& x, const Tensor& out) {
 void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
   check_sum("sum", x, out);
   check_scalar("sum", "out", out, x);
+  if (is_16_bit(x.dtype()))
+    return in_f32(x, out, accumulate,
+                  [&](const Tensor& from, const Tensor& to) { sum(from, to, accumulate, scale); });
   backend_of(x.device()).sum(x, out, accumulate, scale);
 }
 
 void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
   check_sum("sum_rows", x, out);
+  if (is_16_bit(x.dtype()))
+    return in_f32(x, out, accumulate,
+                  [&](const Tensor& from, const Tensor& to) { sum_rows(from, to, accumulate); });
   check_rank("sum_rows", "x", x, 2);
   check_shape("sum_rows", "out", out, {x.size(1)});
   backend_of(x.device()).sum_rows(x, out, accumulate);
@@ -30,6 +37,7 @@ void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
 
 void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
   check_sum("sum_cols", x, out);
+  check_differentiable("sum_cols", x);
   check_rank("sum_cols", "x", x, 2);
   check_shape("sum_cols", "out", out, {x.size(0)});
   backend_of(x.device()).sum_cols(x, out, accumulate);
@@ -37,6 +45,9 @@ void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
 
 void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   check_sum("sum_to", x, out);
+  if (is_16_bit(x.dtype()))
+    return in_f32(x, out, accumulate,
+                  [&](const Tensor& from, const Tensor& to) { sum_to(from, to, accumulate); });
   check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
                     "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
                     x.shape());

@@ -1,5 +1,6 @@
 #pragma once
-/// Reductions, f32 and f64, computed in their own dtype.
+/// Reductions, f32 and f64, computed in their own dtype. sum, sum_rows and sum_to take f16 and bf16
+/// too, add them up in f32, and round once.
 ///
 /// Order of a sum. Fixed, a function of the shape alone, never of memory alignment or of which
 /// processor or GPU it is. On a GPU it is that of cuda/reduction.cuh; on the cpu:

@@ -161,8 +161,9 @@ Tensor BatchNorm::normalize(const Tensor& rows, const Shape& shape) {
                     "[BatchNorm] a batch needs more than 1 value per channel, got 1{}, shape {}{}",
                     batch.peers ? " on all ranks together" : "", shape,
                     batch.peers ? " on this one" : "");
+  const Tensor y = batch_norm(rows, weight, bias, batch, options_.eps);
   if (training() && running_mean.defined() && batch.count > 0 && !recomputing()) track(batch);
-  return batch_norm(rows, weight, bias, batch, options_.eps);
+  return y;
 }
 
 void BatchNorm::track(const BatchStatistics& batch) {

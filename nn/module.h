@@ -9,7 +9,8 @@
 ///   };
 ///
 /// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
-/// listed once, under its first name.
+/// listed once, under its first name. What visit() forgets has no name, and no optimizer steps it:
+/// backward refuses it, with its shape and the operation that used it.
 
 #include <concepts>
 #include <functional>

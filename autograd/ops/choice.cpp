@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
@@ -15,6 +16,8 @@ using kernels::Binary;
 using kernels::Compare;
 
 Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
+  if (all_16_bit("compare", {{"a", a}, {"b", b}}))
+    return compared(op, cast(a.detach(), DType::f32), cast(b.detach(), DType::f32));
   const Tensor out =
       Tensor::empty(Shape::broadcast("compare", a.shape(), b.shape()), DType::u8, a.device());
   kernels::compare(op, a, b, out);
@@ -37,8 +40,8 @@ Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
 
 // a or, where the mask says, b; of the shape of all three.
 Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
-  check<DTypeError>(a.dtype() == b.dtype(), "[where] dtypes differ: {} and {}", a.dtype(),
-                    b.dtype());
+  (void)all_16_bit("where", {{"a", a}, {"b", b}});
+  check_dtype("where", {"mask", mask}, DType::u8);
   const Shape shape =
       Shape::broadcast("where", mask.shape(), Shape::broadcast("where", a.shape(), b.shape()));
   const Tensor out = Tensor::empty(shape, a.dtype(), a.device());
@@ -73,6 +76,10 @@ Tensor share(Compare wins, const Tensor& a, const Tensor& b) {
 }
 
 Tensor winner(const char* name, Binary op, Compare wins, const Tensor& a, const Tensor& b) {
+  if (all_16_bit(name, {{"a", a}, {"b", b}}))
+    return in_f32([&](const Tensor& wide_a,
+                      const Tensor& wide_b) { return winner(name, op, wins, wide_a, wide_b); },
+                  a, b);
   return record(
       name, combined(op, a, b), {&a, &b},
       [wins, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
@@ -148,9 +155,13 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return clamp_max(clamp_min(x, low), high);
 }
 Tensor clamp_min(const Tensor& x, double low) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([low](const Tensor& wide) { return clamp_min(wide, low); }, x);
   return bounded("clamp_min", x, Binary::maximum, Compare::gt, low);
 }
 Tensor clamp_max(const Tensor& x, double high) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([high](const Tensor& wide) { return clamp_max(wide, high); }, x);
   return bounded("clamp_max", x, Binary::minimum, Compare::lt, high);
 }
 Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }

@@ -1,6 +1,7 @@
 #include "lockstep/kernels/elementwise.h"
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -37,14 +38,14 @@ void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tens
 }
 
 Tensor binary(const char* name, Binary op, const Tensor& a, const Tensor& b) {
-  check<DTypeError>(a.dtype() == b.dtype(), "[{}] dtypes differ: {} and {}", name, a.dtype(),
-                    b.dtype());
   Tensor y = Tensor::empty(Shape::broadcast(name, a.shape(), b.shape()), a.dtype(), a.device());
   kernels::binary(op, a, b, y);
   return y;
 }
 
 Tensor unary(const char* name, Unary op, const Tensor& x) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return unary(name, op, wide); }, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::unary(op, x, y);
   return record(name, y, {&x},
@@ -58,6 +59,7 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
 
 // y = a + b: da = dy, db = dy
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (all_16_bit("add", {{"a", a}, {"b", b}})) return in_f32(add, a, b);
   return record("add", binary("add", Binary::add, a, b), {&a, &b},
                 [sa = a.shape(), sb = b.shape()](Gradients& g) {
                   contribute(g, 0, g.output(), sa);
@@ -67,6 +69,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 
 // y = a - b: da = dy, db = -dy
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (all_16_bit("sub", {{"a", a}, {"b", b}})) return in_f32(sub, a, b);
   return record("sub", binary("sub", Binary::sub, a, b), {&a, &b},
                 [sa = a.shape(), sb = b.shape()](Gradients& g) {
                   contribute(g, 0, g.output(), sa);
@@ -76,6 +79,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 
 // y = a b: da = dy b, db = dy a
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (all_16_bit("mul", {{"a", a}, {"b", b}})) return in_f32(mul, a, b);
   return record("mul", binary("mul", Binary::mul, a, b), {&a, &b},
                 [a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
                   if (g.needed(0)) contribute(g, 0, Binary::mul, g.output(), *b, a.shape());
@@ -85,6 +89,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 
 // y = a / b: da = dy / b, db = -dy y / b
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (all_16_bit("div", {{"a", a}, {"b", b}})) return in_f32(div, a, b);
   const Tensor y = binary("div", Binary::div, a, b);
   return record("div", y, {&a, &b},
                 [y = SavedTensor(y), sa = a.shape(), b = SavedTensor(b)](Gradients& g) {
@@ -140,7 +145,10 @@ Tensor cast(const Tensor& x, DType dtype) {
     kernels::cast(from, y);
     return y;
   };
-  if (!is_any_floating(dtype) || !is_any_floating(x.dtype())) return to(x.detach(), dtype);
+  if (!is_any_floating(dtype) || !is_any_floating(x.dtype())) {
+    const bool by_f32 = is_16_bit(dtype) || is_16_bit(x.dtype());
+    return to(by_f32 ? to(x.detach(), DType::f32) : x.detach(), dtype);
+  }
   return record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
     const auto dx = g.into(0);
     if (!dx.accumulate) return kernels::cast(g.output(), dx.tensor);

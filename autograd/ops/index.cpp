@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/kernels/indexed.h"
@@ -18,6 +19,7 @@ Taken along(const Tensor& x, int dim, std::int64_t count, bool each) {
 
 Tensor taken(const char* name, const Taken& what, const Tensor& x, const Tensor& index,
              const Shape& shape) {
+  check_dtype(name, {"index", index}, DType::i64);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::take(what, x.detach(), index, y);
   return record(name, y, {&x}, [what, index](Gradients& g) {

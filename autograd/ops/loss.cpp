@@ -1,11 +1,13 @@
 #include "lockstep/kernels/loss.h"
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
 
 Tensor log_softmax(const Tensor& x) {
+  if (is_16_bit(x.dtype())) return in_f32([](const Tensor& wide) { return log_softmax(wide); }, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::log_softmax(x, y);
   return record("log_softmax", y, {&x}, [y](Gradients& g) {
@@ -15,6 +17,9 @@ Tensor log_softmax(const Tensor& x) {
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
+  check_dtype("cross_entropy", {"labels", labels}, DType::i64);
+  if (is_16_bit(logits.dtype()))
+    return in_f32([&](const Tensor& wide) { return cross_entropy(wide, labels); }, logits);
   const Tensor loss = Tensor::empty({}, logits.dtype(), logits.device());
   const bool recording = Tape::current() && logits.gradient_ref().tape != GradientRef::nothing;
   const Tensor saved =  // softmax - onehot
@@ -37,6 +42,8 @@ Tensor reduced(const Tensor& values, Reduction reduction) {
 }  // namespace
 
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
+  if (all_16_bit("mse", {{"x", x}, {"y", y}}))
+    return in_f32([=](const Tensor& a, const Tensor& b) { return mse(a, b, reduction); }, x, y);
   if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
   const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
   kernels::mse(x, y, loss);
@@ -49,17 +56,26 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
 }
 
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
+  if (all_16_bit("l1", {{"x", x}, {"y", y}}))
+    return in_f32([=](const Tensor& a, const Tensor& b) { return l1(a, b, reduction); }, x, y);
   return reduced(abs(x - y), reduction);
 }
 
 Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
+  if (all_16_bit("huber", {{"x", x}, {"y", y}}))
+    return in_f32([=](const Tensor& a, const Tensor& b) { return huber(a, b, delta, reduction); },
+                  x, y);
   const Tensor d = abs(x - y), inner = clamp_max(d, delta);
   // Up to delta d^2 / 2; beyond it delta^2 / 2 + delta (d - delta), whose slope is delta.
   return reduced(square(inner) * 0.5 + (d - inner) * delta, reduction);
 }
 
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
+  if (all_16_bit("bce_with_logits", {{"logits", logits}, {"targets", targets}}))
+    return in_f32(
+        [=](const Tensor& x, const Tensor& q) { return bce_with_logits(x, q, reduction); }, logits,
+        targets);
   return reduced(softplus(logits) - logits * targets, reduction);
 }
 
@@ -79,6 +95,11 @@ Rows rows_of(const Tensor& logits, const Tensor& labels, const CrossEntropyOptio
   return {safe, weights * index_select(options.weight.detach(), 0, safe)};
 }
 
+CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
+  if (options.weight.defined()) options.weight = cast(options.weight.detach(), DType::f32);
+  return options;
+}
+
 Tensor weighted(const Tensor& losses, const Tensor& weights, Reduction reduction) {
   if (reduction == Reduction::none) return losses;
   if (reduction == Reduction::sum) return sum(losses);
@@ -94,6 +115,9 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
   check<ShapeError>(x.rank() == 2 && labels.shape() == Shape{x.size(0)},
                     "[nll] log-probabilities of shape {}, labels of shape {}", x.shape(),
                     labels.shape());
+  check_dtype("nll", {"labels", labels}, DType::i64);
+  if (all_16_bit("nll", {{"log_probabilities", x}, {"weight", options.weight}}))
+    return in_f32([&](const Tensor& wide) { return nll(wide, labels, in_f32_too(options)); }, x);
   const Rows rows = rows_of(x, labels, options);
   const Tensor picked = squeeze(gather(x, 1, unsqueeze(rows.labels, 1)), 1);
   Tensor losses = -(picked * rows.weights);
@@ -111,6 +135,11 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options) {
+  check_dtype("cross_entropy", {"labels", labels}, DType::i64);
+  if (all_16_bit("cross_entropy", {{"logits", logits}, {"weight", options.weight}}))
+    return in_f32(
+        [&](const Tensor& wide) { return cross_entropy(wide, labels, in_f32_too(options)); },
+        logits);
   return nll(log_softmax(logits), labels, options);
 }
 

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/matmul.h"
@@ -7,23 +8,10 @@
 namespace lockstep {
 namespace {
 
-/// The sum of dy's rows. 16-bit rows are added up in f32, as products are.
-void add_rows(const Tensor& dy, const Gradients::Destination& out) {
-  if (is_differentiable(dy.dtype())) return kernels::sum_rows(dy, out.tensor, out.accumulate);
-  const Tensor rows = Tensor::empty(dy.shape(), DType::f32, dy.device());
-  const Tensor sum = Tensor::empty(out.tensor.shape(), DType::f32, dy.device());
-  kernels::cast(dy, rows);
-  if (out.accumulate) kernels::cast(out.tensor, sum);
-  kernels::sum_rows(rows, sum, out.accumulate);
-  kernels::cast(sum, out.tensor);
-}
-
 // y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
 // For a transposed operand the transposed equation is computed, so that nothing is transposed in
 // memory.
 Tensor matrix_product(const Tensor& a, const Tensor& b, MatmulOptions options) {
-  check<DTypeError>(a.dtype() == b.dtype(), "[matmul] dtypes differ: {} and {}", a.dtype(),
-                    b.dtype());
   const bool ta = options.transpose_a, tb = options.transpose_b;
   const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
   kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});
@@ -112,6 +100,7 @@ Tensor as_batch(const Tensor& x, const Shape& batch) {
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   check<ShapeError>(a.rank() >= 1 && b.rank() >= 1, "[matmul] of {} and {}: a scalar is no matrix",
                     a.shape(), b.shape());
+  const bool in_16_bits = all_16_bit("matmul", {{"a", a}, {"b", b}});
   if (a.rank() == 2 && b.rank() == 2) return matrix_product(a, b, options);
   if (a.rank() == 1)
     return squeeze(matmul(unsqueeze(a, 0), b, {.transpose_b = options.transpose_b}), -2);
@@ -124,6 +113,9 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
     return reshape(y, leading(a.shape(), {a.size(-2), y.size(1)}));
   }
   const Shape batch = Shape::broadcast("matmul", leading(a.shape(), {}), leading(b.shape(), {}));
+  // Where a matrix repeats, its gradient is a sum over the batch.
+  if (in_16_bits && leading(a.shape(), {}) != leading(b.shape(), {}))
+    return in_f32([=](const Tensor& x, const Tensor& y) { return matmul(x, y, options); }, a, b);
   const Tensor y = batched_product(as_batch(a, batch), as_batch(b, batch), options);
   std::vector<std::int64_t> sizes(batch.begin(), batch.end());
   sizes.push_back(y.size(1));
@@ -134,12 +126,14 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
 Tensor outer(const Tensor& a, const Tensor& b) {
   check<ShapeError>(a.rank() == 1 && b.rank() == 1, "[outer] of {} and {}: two vectors are needed",
                     a.shape(), b.shape());
+  (void)all_16_bit("outer", {{"a", a}, {"b", b}});
   return unsqueeze(a, 1) * unsqueeze(b, 0);
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
   check<ShapeError>(a.rank() == 1 && a.shape() == b.shape(),
                     "[dot] of {} and {}: two vectors of one size are needed", a.shape(), b.shape());
+  if (all_16_bit("dot", {{"a", a}, {"b", b}})) return in_f32(dot, a, b);
   return sum(a * b);
 }
 
@@ -149,6 +143,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check<ShapeError>(x.rank() >= 2 && w.rank() == 2,
                     "[linear] x must have rank 2 or more, and w rank 2: {} and {}", x.shape(),
                     w.shape());
+  (void)all_16_bit("linear", {{"x", x}, {"w", w}, {"b", b}});
   if (x.rank() > 2) {
     const std::int64_t rows = leading(x.shape(), {x.size(-2)}).numel();
     return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
@@ -160,7 +155,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
     const Tensor& dy = g.output();
     if (const auto dw = g.into(1))
       kernels::matmul(dy, *x, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
-    if (const auto db = g.into(2)) add_rows(dy, db);
+    if (const auto db = g.into(2)) kernels::sum_rows(dy, db.tensor, db.accumulate);
     if (const auto dx = g.into(0))
       kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate});
   });

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
@@ -29,6 +30,7 @@ void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_w
 BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> peers) {
   check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
                     x.shape());
+  if (is_16_bit(x.dtype())) return batch_statistics(cast(x.detach(), DType::f32), std::move(peers));
   BatchStatistics result{.mean = Tensor::empty({x.size(1)}, DType::f64, x.device()),
                          .m2 = Tensor::empty({x.size(1)}, DType::f64, x.device()),
                          .count = static_cast<double>(x.size(0)),
@@ -49,6 +51,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 // are over all rows that share the statistics; where those are constants, they are 0.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const BatchStatistics& statistics, double eps) {
+  if (all_16_bit("batch_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
+    return in_f32([&](const Tensor& wide, const Tensor& w,
+                      const Tensor& b) { return batch_norm(wide, w, b, statistics, eps); },
+                  x, weight, bias);
   const Tensor inverse_std = Tensor::empty(statistics.m2.shape(), DType::f64, x.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::batch_inverse_std(statistics.m2, statistics.count, eps, inverse_std);
@@ -76,6 +82,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
+    return in_f32([eps](const Tensor& wide, const Tensor& w,
+                        const Tensor& b) { return layer_norm(wide, w, b, eps); },
+                  x, weight, bias);
   const Tensor centered = x - mean(x, -1, keepdim);
   Tensor y = centered * rsqrt(mean(square(centered), -1, keepdim) + eps);
   if (weight.defined()) y = y * weight;
@@ -83,6 +93,9 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight}}))
+    return in_f32([eps](const Tensor& wide, const Tensor& w) { return rms_norm(wide, w, eps); }, x,
+                  weight);
   const Tensor y = x * rsqrt(mean(square(x), -1, keepdim) + eps);
   return weight.defined() ? y * weight : y;
 }

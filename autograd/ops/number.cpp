@@ -1,5 +1,6 @@
 // Operations with a number, powers, remainders, and changes in place.
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -13,40 +14,73 @@ Tensor like(const Tensor& x, double number) {
 }
 
 Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
-  check<DTypeError>(a.dtype() == b.dtype(), "[{}] dtypes differ: {} and {}", kernels::name_of(op),
-                    a.dtype(), b.dtype());
   const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
                                  a.dtype(), a.device());
   kernels::binary(op, a, b, y);
   return y;
 }
 
+// f(x), where an operand of 16 bits meets a number in f32: the number is not rounded to 16 bits.
+template <class F>
+Tensor with_number(const Tensor& x, F f) {
+  return is_16_bit(x.dtype()) ? in_f32(f, x) : f(x);
+}
+
+// f32 for a 16-bit tensor, else its own dtype.
+DType computed_in(const Tensor& x) { return is_16_bit(x.dtype()) ? DType::f32 : x.dtype(); }
+
+// `b` is of the dtype that a is computed in.
 Tensor& in_place(Binary op, Tensor& a, const Tensor& b) {
   check<StateError>(a.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
                     "[{}] in place of a tensor whose gradient is being recorded",
                     kernels::name_of(op));
-  kernels::binary(op, a, b, a);
+  const Tensor result = cast(a.detach(), computed_in(a));  // a itself, or a copy in f32
+  kernels::binary(op, result, b, result);
+  if (is_16_bit(a.dtype())) kernels::cast(result, a);
   a.storage().changed();
   return a;
 }
 
+Tensor& in_place_beside(Binary op, Tensor& a, const Tensor& b) {
+  (void)all_16_bit(kernels::name_of(op), {{"a", a}, {"b", b}});
+  return in_place(op, a, cast(b.detach(), computed_in(b)));
+}
+
+Tensor& in_place(Binary op, Tensor& a, double b) {
+  return in_place(op, a, Tensor::scalar(b, computed_in(a), a.device()));
+}
+
 }  // namespace
 
-Tensor operator+(const Tensor& a, double b) { return a + like(a, b); }
-Tensor operator-(const Tensor& a, double b) { return a - like(a, b); }
-Tensor operator*(const Tensor& a, double b) {
-  return is_differentiable(a.dtype()) ? scale(a, b) : a * like(a, b);
+Tensor operator+(const Tensor& a, double b) {
+  return with_number(a, [b](const Tensor& x) { return x + like(x, b); });
 }
-Tensor operator/(const Tensor& a, double b) { return a / like(a, b); }
-Tensor operator%(const Tensor& a, double b) { return a % like(a, b); }
-Tensor operator-(double a, const Tensor& b) { return like(b, a) - b; }
-Tensor operator/(double a, const Tensor& b) { return like(b, a) / b; }
+Tensor operator-(const Tensor& a, double b) {
+  return with_number(a, [b](const Tensor& x) { return x - like(x, b); });
+}
+Tensor operator*(const Tensor& a, double b) {
+  return is_any_floating(a.dtype()) ? scale(a, b) : a * like(a, b);
+}
+Tensor operator/(const Tensor& a, double b) {
+  return with_number(a, [b](const Tensor& x) { return x / like(x, b); });
+}
+Tensor operator%(const Tensor& a, double b) {
+  return with_number(a, [b](const Tensor& x) { return x % like(x, b); });
+}
+Tensor operator-(double a, const Tensor& b) {
+  return with_number(b, [a](const Tensor& x) { return like(x, a) - x; });
+}
+Tensor operator/(double a, const Tensor& b) {
+  return with_number(b, [a](const Tensor& x) { return like(x, a) / x; });
+}
 
 // y = a - trunc(a / b) b: da = dy
 Tensor operator%(const Tensor& a, const Tensor& b) {
   check<StateError>(b.gradient_ref().tape == GradientRef::nothing || !Tape::current() ||
                         !is_any_floating(b.dtype()),
                     "[remainder] no gradient flows into the divisor: detach() it");
+  if (all_16_bit("remainder", {{"a", a}, {"b", b}}))
+    return in_f32([](const Tensor& x, const Tensor& y) { return x % y; }, a, b);
   const Tensor y = combined(Binary::remainder, a, b);
   return record("remainder", y, {&a}, [shape = a.shape()](Gradients& g) {
     check<ShapeError>(g.output().shape() == shape, "[remainder] the divisor of shape {} repeats {}",
@@ -55,18 +89,20 @@ Tensor operator%(const Tensor& a, const Tensor& b) {
   });
 }
 
-Tensor& operator+=(Tensor& a, const Tensor& b) { return in_place(Binary::add, a, b); }
-Tensor& operator-=(Tensor& a, const Tensor& b) { return in_place(Binary::sub, a, b); }
-Tensor& operator*=(Tensor& a, const Tensor& b) { return in_place(Binary::mul, a, b); }
-Tensor& operator/=(Tensor& a, const Tensor& b) { return in_place(Binary::div, a, b); }
-Tensor& operator+=(Tensor& a, double b) { return a += like(a, b); }
-Tensor& operator-=(Tensor& a, double b) { return a -= like(a, b); }
-Tensor& operator*=(Tensor& a, double b) { return a *= like(a, b); }
-Tensor& operator/=(Tensor& a, double b) { return a /= like(a, b); }
+Tensor& operator+=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::add, a, b); }
+Tensor& operator-=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::sub, a, b); }
+Tensor& operator*=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::mul, a, b); }
+Tensor& operator/=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::div, a, b); }
+Tensor& operator+=(Tensor& a, double b) { return in_place(Binary::add, a, b); }
+Tensor& operator-=(Tensor& a, double b) { return in_place(Binary::sub, a, b); }
+Tensor& operator*=(Tensor& a, double b) { return in_place(Binary::mul, a, b); }
+Tensor& operator/=(Tensor& a, double b) { return in_place(Binary::div, a, b); }
 
 // y = x^c: dx = c x^(c - 1) dy
 Tensor pow(const Tensor& x, double exponent) {
   if (exponent == 2) return square(x);
+  if (is_16_bit(x.dtype()))
+    return in_f32([exponent](const Tensor& wide) { return pow(wide, exponent); }, x);
   const Tensor y = combined(Binary::pow, x, like(x, exponent));
   return record("pow", y, {&x}, [x = SavedTensor(x), exponent](Gradients& g) {
     const Tensor slope = combined(Binary::pow, *x, like(*x, exponent - 1));
@@ -76,10 +112,14 @@ Tensor pow(const Tensor& x, double exponent) {
   });
 }
 
-Tensor pow(double base, const Tensor& exponent) { return pow(like(exponent, base), exponent); }
+Tensor pow(double base, const Tensor& exponent) {
+  return with_number(exponent, [base](const Tensor& x) { return pow(like(x, base), x); });
+}
 
 // y = a^b: da = b a^(b - 1) dy, db = log(a) y dy, which is 0 where a is 0
 Tensor pow(const Tensor& base, const Tensor& exponent) {
+  if (all_16_bit("pow", {{"base", base}, {"exponent", exponent}}))
+    return in_f32([](const Tensor& a, const Tensor& b) { return pow(a, b); }, base, exponent);
   const Shape shape = Shape::broadcast("pow", base.shape(), exponent.shape());
   const Tensor a = broadcast_to(base, shape), b = broadcast_to(exponent, shape);
   const Tensor y = combined(Binary::pow, a, b);

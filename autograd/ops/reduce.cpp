@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/reductions.h"
 #include "lockstep/autograd/ops/shapes.h"
@@ -57,6 +58,9 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
 }
 
 Tensor scaled_sum(const char* name, const Tensor& x, const Reduced& to, double factor) {
+  visit_any_floating(name, x.dtype(), [](auto) {});
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return scaled_sum(name, wide, to, factor); }, x);
   Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
   kernels::sum_to(x, y);
   if (factor != 1) kernels::scale(factor, y, y, false);
@@ -101,6 +105,8 @@ Extreme extreme(const char* name, const Tensor& x, const Tensor& compared, int d
 
 Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const Dims& dims,
                KeepDim keep) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return largest(name, wide, compared, dims, keep); }, x);
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
   const Tensor at = places_of_largest(name, compared, mask);
@@ -123,6 +129,7 @@ Tensor opposite(const Tensor& x) {
 
 // y = softmax(x) by rows: dx = y (dy - sum(y dy))
 Tensor softmax_rows(const Tensor& x) {
+  if (is_16_bit(x.dtype())) return in_f32(softmax_rows, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::softmax(x, y);
   return record("softmax", y, {&x}, [y](Gradients& g) {
@@ -162,6 +169,8 @@ Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep) {
 }
 
 Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return var(wide, dims, options); }, x);
   const Reduced to = reduced("var", x.shape(), dims, KeepDim::no);
   const Tensor squares =
       sum(square(x - mean(x, dims, keepdim)), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
@@ -170,11 +179,15 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
 }
 
 Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return stdev(wide, dims, options); }, x);
   return sqrt(var(x, dims, options));
 }
 
 // y = |x|: dx = dy x / y, and 0 where y is 0
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([&](const Tensor& wide) { return norm(wide, dims, keep); }, x);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
   return record("norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y](Gradients& g) {
@@ -207,6 +220,8 @@ Tensor log_softmax(const Tensor& x, int dim) {
 }
 
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([=](const Tensor& wide) { return logsumexp(wide, dim, keep); }, x);
   const int d = dimension("logsumexp", x.shape(), dim);
   if (x.size(d) == 0) return sum(x, d, keep) - std::numeric_limits<double>::infinity();
   const Tensor top = amax(x.detach(), d, keepdim);
@@ -216,6 +231,8 @@ Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
+  if (is_16_bit(x.dtype()))
+    return in_f32([dim](const Tensor& wide) { return cumsum(wide, dim); }, x);
   const int d = dimension("cumsum", x.shape(), dim);
   std::int64_t outer = 1, inner = 1;
   for (int i = 0; i < d; ++i) outer *= x.size(i);

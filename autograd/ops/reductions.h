@@ -1,6 +1,6 @@
 #pragma once
-/// Differentiable reductions along dimensions. Floating operands are f32 or f64; sum, max, min and
-/// argmax take integers and masks too. Sums of integers are exact below 2^53.
+/// Differentiable reductions along dimensions. Floating operands; sum, max, min and argmax take
+/// integers and masks too. Sums of integers are exact below 2^53.
 
 #include "lockstep/autograd/ops/dims.h"
 #include "lockstep/core/tensor.h"

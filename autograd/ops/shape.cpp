@@ -7,6 +7,7 @@ namespace {
 
 // y = c * (the sum of x):  dx = c dy, repeated
 Tensor scaled_sum(const char* name, const Tensor& x, double factor) {
+  visit_any_floating(name, x.dtype(), [](auto) {});
   const Tensor y = Tensor::empty({}, x.dtype(), x.device());
   kernels::sum(x, y, false, factor);
   return record(name, y, {&x}, [factor](Gradients& g) {

@@ -1,6 +1,6 @@
 #pragma once
 /// Differentiable changes of shape and order. Those that cannot share memory copy; tensors are
-/// always contiguous. Any dtype; gradients flow through f32 and f64.
+/// always contiguous. Any dtype; gradients flow through floating ones.
 
 #include <limits>
 #include <span>

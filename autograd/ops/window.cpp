@@ -139,8 +139,9 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     if (tensor.rank() == first.rank()) like[static_cast<std::size_t>(d)] = tensor.size(d);
     check<ShapeError>(tensor.shape() == Shape(like), "[cat] {} and {} differ beside dimension {}",
                       first.shape(), tensor.shape(), dim);
-    check<DTypeError>(tensor.dtype() == first.dtype(), "[cat] dtypes differ: {} and {}",
-                      first.dtype(), tensor.dtype());
+    check<DTypeError>(tensor.dtype() == first.dtype(),
+                      "[cat] tensors[0] is {}, but tensors[{}] is {}", first.dtype(),
+                      &tensor - tensors.data(), tensor.dtype());
     sizes[static_cast<std::size_t>(d)] += tensor.size(d);
   }
   const Tensor y = Tensor::empty(Shape(sizes), first.dtype(), first.device());

@@ -53,9 +53,10 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
     : communicator_(communicator) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
-                      "[DistributedDataParallel] parameter {} has no name: ask the module for its "
+                      "[DistributedDataParallel] parameter {} has no name (its shape is {}): ask "
+                      "the module for its "
                       "parameters(), or give Parameter a name",
-                      i);
+                      i, parameters[i].value().shape());
   const BucketCaps caps = {bytes_of("bucket_cap_mb", options.bucket_cap_mb),
                            bytes_of("first_bucket_mb", options.first_bucket_mb),
                            bytes_of("last_bucket_mb", options.last_bucket_mb)};

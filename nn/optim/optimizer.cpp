@@ -16,11 +16,12 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     check<UsageError>(parameter.defined(), "[{}] parameter {} is undefined", operation, i);
-    check<UsageError>(!own_.contains(parameter.id()), "[{}] '{}' is in a group already", operation,
-                      parameter.name());
-    check<UsageError>(own.insert(parameter.id()).second, "[{}] '{}' is given twice", operation,
-                      parameter.name());
+    check<UsageError>(!own_.contains(parameter.id()), "[{}] {} is in a group already", operation,
+                      parameter);
+    check<UsageError>(own.insert(parameter.id()).second, "[{}] {} is given twice", operation,
+                      parameter);
   }
+  for (const Parameter& parameter : parameters) parameter.set_optimized();
   all_.insert(all_.end(), parameters.begin(), parameters.end());
   own_ = std::move(own);
 }
@@ -101,17 +102,17 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
     check<StateError>(
         parameter.managed() || !parameter.replicated() || parameter.kept_local() || local_ ||
             parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is equal on all ranks, and this step would change that: its "
+        "[step] {} is equal on all ranks, and this step would change that: its "
         "DistributedDataParallel has ended, or was made while it was frozen. Make one that manages "
         "it and lives as long as training (or, if it is meant to differ from now on: keep_local())",
-        parameter.name());
+        parameter);
     check<StateError>(
         !beside_managed || parameter.managed() || parameter.kept_local() ||
             parameter.gradient_state() == GradientState::nothing,
-        "[step] '{}' is not under DistributedDataParallel, other parameters of this optimizer are: "
+        "[step] {} is not under DistributedDataParallel, other parameters of this optimizer are: "
         "was it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
-        parameter.name());
+        parameter);
   }
 }
 
@@ -120,9 +121,9 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   for (const Parameter& parameter : parameters) {
     if (!own_.contains(parameter.id())) continue;
     check<StateError>(!early_.contains(parameter.id()),
-                      "[step] backward has stepped on '{}' (optim::Overlap) and step() was not "
+                      "[step] backward has stepped on {} (optim::Overlap) and step() was not "
                       "called since: call it after each backward that synchronizes",
-                      parameter.name());
+                      parameter);
     now_.insert(parameter.id());
   }
   if (now_.empty()) return;

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "support/device.h"
+
 namespace lockstep {
 namespace {
 
@@ -55,6 +57,64 @@ TEST_CASE("tensor: undefined") {
   CHECK_THROWS_WITH_AS(t.view({0}), "[view] of an undefined tensor", StateError);
   CHECK_THROWS_WITH_AS(t.slice(0, 0), "[slice] of an undefined tensor", StateError);
   CHECK_THROWS_WITH_AS(t.clone(), "[clone] of an undefined tensor", StateError);
+}
+
+TEST_CASE("tensor: one element is read and set, whatever its dtype and device") {
+  const auto check_all = [](DType dtype, Device device) {
+    Tensor x = Tensor::empty({2, 3, 4}, dtype);
+    visit_any(dtype, [&](auto zero) {
+      for (std::int64_t e = 0; e < 24; ++e)
+        x.data<decltype(zero)>()[e] = static_cast<decltype(zero)>(static_cast<float>(e));
+    });
+    x = x.to(device);
+    CHECK(x.item({0, 0, 0}) == 0);
+    CHECK(x.item({1, 2, 3}) == 23);
+    CHECK(x.item({1, 0, 2}) == 14);
+    CHECK(x.item({-1, -2, -4}) == 16);  // row 1, 1, 0
+    CHECK(x.slice(1, 2).item({0, 0, 1}) == 13);
+    x.set({0, -1, 1}, 77);
+    CHECK(x.item({0, 2, 1}) == 77);
+    CHECK(x.item({0, 2, 0}) == 8);
+    CHECK(x.item({0, 2, 2}) == 10);
+  };
+  for (const DType dtype :
+       {DType::f32, DType::f64, DType::i64, DType::i32, DType::u8, DType::f16, DType::bf16})
+    check_all(dtype, test::test_device());
+  const Tensor scalar = Tensor::scalar(2.5);
+  scalar.set({}, 3.5);
+  CHECK(scalar.item(std::initializer_list<std::int64_t>{}) == 3.5);
+}
+
+TEST_CASE("tensor: an element that does not exist is refused, by index and shape") {
+  const Tensor x = counting({2, 3});
+  CHECK_THROWS_WITH_AS(x.item({2, 0}),
+                       "[item] there is no element (2, 0) in a tensor of shape (2, 3)", ShapeError);
+  CHECK_THROWS_WITH_AS(x.set({0, -4}, 1),
+                       "[set] there is no element (0, -4) in a tensor of shape (2, 3)", ShapeError);
+  CHECK_THROWS_WITH_AS(x.item({1}), "[item] there is no element (1) in a tensor of shape (2, 3)",
+                       ShapeError);
+  CHECK_THROWS_AS(x.item({1, 1, 0}), ShapeError);
+  CHECK_THROWS_AS(Tensor::zeros({0, 3}).item({0, 0}), ShapeError);
+  CHECK_THROWS_WITH_AS(Tensor().item({0}), "[item] of an undefined tensor", StateError);
+  CHECK_THROWS_WITH_AS(Tensor::zeros({1}, DType::u8).set({0}, 256),
+                       "[fill] 256 is not in the range of u8", UsageError);
+  CHECK(x.to_vector<float>() == std::vector<float>{0, 1, 2, 3, 4, 5});
+}
+
+TEST_CASE("tensor: rows share the elements, in order") {
+  const Tensor x = counting({3, 2, 2});
+  std::vector<float> firsts;
+  for (const Tensor& row : x.rows()) {
+    CHECK(row.shape() == Shape{2, 2});
+    firsts.push_back(row.span<float>()[0]);
+  }
+  CHECK(firsts == std::vector<float>{0, 4, 8});
+  x.rows()[1].fill(9);
+  CHECK(x.to_vector<float>() == std::vector<float>{0, 1, 2, 3, 9, 9, 9, 9, 8, 9, 10, 11});
+  CHECK(counting({4}).rows()[3].item() == 3);  // rows of a vector are scalars
+  CHECK(Tensor::zeros({0, 5}).rows().empty());
+  CHECK_THROWS_WITH_AS(Tensor::scalar(1).rows(), "[rows] of a scalar", ShapeError);
+  CHECK_THROWS_WITH_AS(Tensor().rows(), "[rows] of an undefined tensor", StateError);
 }
 
 TEST_CASE("tensor: integers are filled with what they hold") {

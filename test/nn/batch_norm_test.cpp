@@ -198,3 +198,16 @@ TEST_CASE("a recorded step with BatchNorm: every replay is counted") {
   CHECK(plain.back() == 5);
   CHECK(recorded == plain);
 }
+
+TEST_CASE("a batch of another dtype is refused by name, and leaves the statistics as they were") {
+  for (const DType dtype : {DType::f64, DType::bf16, DType::f16}) {
+    nn::BatchNorm layer(2);
+    const Tensor x = cast(Tensor::of<float>({2, 2}, {1, 2, 3, 5}), dtype);
+    CHECK_THROWS_WITH_AS(layer(x),
+                         fmt::format("[batch_norm] x is {}, but weight is f32", dtype).c_str(),
+                         DTypeError);
+    CHECK(layer.num_batches_tracked.item() == 0);
+    CHECK(layer.running_mean.to_vector<float>() == std::vector<float>{0, 0});
+    CHECK(layer.running_var.to_vector<float>() == std::vector<float>{1, 1});
+  }
+}

@@ -161,7 +161,7 @@ std::vector<OpCase> vocabulary_ops() {
       {"cross_entropy with options",
        [](Operands x) {
          const Tensor labels = some_indices({x[0].size(0)}, x[0].size(1), x[0].device());
-         const Tensor weight = Tensor::linspace(0.5, 2, x[0].size(1), x[0].dtype());
+         const Tensor weight = cast(Tensor::linspace(0.5, 2, x[0].size(1)), x[0].dtype());
          return cross_entropy(
              x[0], labels,
              {.weight = weight.to(x[0].device()), .label_smoothing = 0.1, .ignore_index = 2});

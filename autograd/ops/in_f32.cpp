@@ -1,0 +1,23 @@
+#include "lockstep/autograd/ops/in_f32.h"
+
+namespace lockstep {
+
+bool all_16_bit(std::string_view operation, std::initializer_list<Operand> operands) {
+  const Operand* first = nullptr;
+  for (const Operand& operand : operands) {
+    if (!operand.tensor.defined()) continue;
+    if (!first) first = &operand;
+    check<DTypeError>(operand.tensor.dtype() == first->tensor.dtype(),
+                      "[{}] {} is {}, but {} is {}", operation, first->name, first->tensor.dtype(),
+                      operand.name, operand.tensor.dtype());
+  }
+  return first && is_16_bit(first->tensor.dtype());
+}
+
+void check_dtype(std::string_view operation, const Operand& operand, DType dtype) {
+  check<DTypeError>(!operand.tensor.defined() || operand.tensor.dtype() == dtype,
+                    "[{}] {} is {}, and must be {}", operation, operand.name,
+                    operand.tensor.dtype(), dtype);
+}
+
+}  // namespace lockstep

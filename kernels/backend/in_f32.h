@@ -1,0 +1,21 @@
+#pragma once
+/// Kernels that repeat and add up elements take 16-bit ones by this way: nothing is computed in
+/// them (core/half.h).
+
+#include "lockstep/kernels/elementwise.h"
+
+namespace lockstep::kernels {
+
+/// f(x, out) on f32 copies of two 16-bit tensors; `out` becomes its copy, rounded once. `keep`:
+/// whether f looks at what `out` held.
+template <class F>
+void in_f32(const Tensor& x, const Tensor& out, bool keep, F f) {
+  const Tensor from = Tensor::empty(x.shape(), DType::f32, x.device());
+  const Tensor to = Tensor::empty(out.shape(), DType::f32, out.device());
+  cast(x, from);
+  if (keep) cast(out, to);
+  f(from, to);
+  cast(to, out);
+}
+
+}  // namespace lockstep::kernels
