@@ -62,7 +62,7 @@ void sum_rows(const CumulativeSumColumns<T>& f, std::int64_t o) {
     const std::int64_t row = o * f.n + (f.reverse ? f.n - 1 - k : k);
     const std::int64_t at = row * f.inner, before = at + (f.reverse ? f.inner : -f.inner);
     for (std::int64_t j = 0; j < f.inner; ++j)
-      f.out[at + j] = static_cast<T>((k == 0 ? T(0) : f.out[before + j]) + f.x[at + j]);
+      f.out[at + j] = Add{}(k == 0 ? T(0) : f.out[before + j], f.x[at + j]);
   }
 }
 

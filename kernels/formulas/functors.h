@@ -131,8 +131,8 @@ LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus",
 #undef LOCKSTEP_OF_OUTPUT
 #undef LOCKSTEP_UNARY
 
-/// A function of two operands. On integers, quotients drop their fraction, as in C++; what has
-/// none (a divisor of 0) is 0, and so is its remainder.
+/// A function of two operands. On integers, results wrap around; quotients drop their fraction, as
+/// in C++; what has none (a divisor of 0) is 0, and so is its remainder.
 #define LOCKSTEP_BINARY(Type, text, expression)         \
   struct Type {                                         \
     static constexpr std::string_view name = text;      \
@@ -143,10 +143,17 @@ LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus",
   };
 
 namespace detail {
+/// What T is computed in: signed overflow would be undefined.
+template <class T>
+using Wrapping = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
+template <class T>
+LOCKSTEP_HOST_DEVICE Wrapping<T> wrapping(T a) {
+  return static_cast<Wrapping<T>>(a);
+}
 template <class T>
 LOCKSTEP_HOST_DEVICE T quotient(T a, T b) {
   if constexpr (std::is_integral_v<T>)  // the lowest number has no opposite: it wraps
-    return b == 0 ? T(0) : (b == T(-1) ? static_cast<T>(T(0) - a) : static_cast<T>(a / b));
+    return b == 0 ? T(0) : (b == T(-1) ? static_cast<T>(0 - wrapping(a)) : static_cast<T>(a / b));
   else
     return a / b;
 }
@@ -164,9 +171,9 @@ LOCKSTEP_HOST_DEVICE T power(T a, T b) {
 }
 }  // namespace detail
 
-LOCKSTEP_BINARY(Add, "add", static_cast<T>(a + b))
-LOCKSTEP_BINARY(Sub, "sub", static_cast<T>(a - b))
-LOCKSTEP_BINARY(Mul, "mul", static_cast<T>(a* b))
+LOCKSTEP_BINARY(Add, "add", static_cast<T>(detail::wrapping(a) + detail::wrapping(b)))
+LOCKSTEP_BINARY(Sub, "sub", static_cast<T>(detail::wrapping(a) - detail::wrapping(b)))
+LOCKSTEP_BINARY(Mul, "mul", static_cast<T>(detail::wrapping(a) * detail::wrapping(b)))
 LOCKSTEP_BINARY(Div, "div", detail::quotient(a, b))
 LOCKSTEP_BINARY(Remainder, "remainder", detail::remainder(a, b))
 LOCKSTEP_BINARY(Maximum, "maximum", a != a || a >= b ? a : b)  // NaN wins

@@ -203,7 +203,7 @@ struct CumulativeSumColumns {
     T sum = 0;
     for (std::int64_t k = 0; k < n; ++k) {
       const std::int64_t at = first + (reverse ? n - 1 - k : k) * inner;
-      sum = static_cast<T>(sum + x[at]);
+      sum = Add{}(sum, x[at]);
       out[at] = sum;
     }
   }

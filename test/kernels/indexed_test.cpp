@@ -166,13 +166,15 @@ TEST_CASE_TEMPLATE("cumulative sums run along the middle, from either end", T, f
   }
 }
 
-TEST_CASE("integers are divided as in C++, and by 0 they give 0") {
+TEST_CASE("integers wrap around, are divided as in C++, and by 0 they give 0") {
   const std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
   const Tensor a = here(Tensor::of<std::int64_t>({5}, {7, -7, 7, lowest, 5}));
   const Tensor b = here(Tensor::of<std::int64_t>({5}, {2, 2, -2, -1, 0}));
   const Tensor out = like<std::int64_t>({5});
   binary(Binary::div, a, b, out);
   CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{3, -3, -3, lowest, 0});
+  binary(Binary::sub, a, here(Tensor::of<std::int64_t>({}, {1})), out);
+  CHECK(out.to_vector<std::int64_t>()[3] == std::numeric_limits<std::int64_t>::max());
   binary(Binary::remainder, a, b, out);
   CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, -1, 1, 0, 0});
 }
