@@ -1,195 +1,182 @@
 #include "lockstep/data/dataset.h"
 
 #include <algorithm>
-#include <functional>
-#include <map>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include <array>
+#include <cstring>
 
-#include "lockstep/core/system/memory_limits.h"
-#include "lockstep/data/idx.h"
+#include "lockstep/core/hash.h"
 
 namespace lockstep::data {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr std::int64_t digested_samples = 16;
+constexpr std::size_t label_bytes = 16;  // integer fields of so few bytes are digested as a whole
 
-constexpr std::int64_t max_pixels = std::int64_t{1} << 59;  // as f32 their bytes still fit an i64
-
-struct Pair {
-  fs::path images, labels;  // empty while not found
-};
-
-bool is_gzip(const fs::path& path) { return path.extension() == ".gz"; }
-
-// Cuts `suffix` off; false if `name` does not end so.
-bool cut(std::string_view& name, std::string_view suffix) {
-  if (!name.ends_with(suffix)) return false;
-  name.remove_suffix(suffix.size());
-  return true;
+Shape with_rows(std::int64_t rows, const Shape& row) {
+  std::array<std::int64_t, Shape::max_rank> sizes{rows};
+  check<DataError>(row.rank() < Shape::max_rank,
+                   "[Dataset] a sample of shape {} has {} dimensions; {} at most are supported",
+                   row, row.rank(), Shape::max_rank - 1);
+  std::ranges::copy(row, sizes.begin() + 1);
+  return Shape(
+      std::span<const std::int64_t>(sizes).first(static_cast<std::size_t>(row.rank() + 1)));
 }
 
-void put(fs::path& slot, const fs::path& file) {
-  if (slot.empty()) {
-    slot = file;
-    return;
+std::string_view bytes_of(const Tensor& tensor, std::int64_t begin, std::int64_t rows) {
+  const std::size_t row =
+      tensor.size(0) ? tensor.bytes() / static_cast<std::size_t>(tensor.size(0)) : 0;
+  return {reinterpret_cast<const char*>(tensor.raw()) + static_cast<std::size_t>(begin) * row,
+          static_cast<std::size_t>(rows) * row};
+}
+
+void add_kind(Fnv1a& digest, const Field& field) {
+  digest.add(field.name).add(name_of(field.value.dtype()));
+  for (const std::int64_t size : field.value.shape()) digest.add(static_cast<std::uint64_t>(size));
+}
+
+// `count` numbers of samples, spread over all `size`.
+std::int64_t spread(std::int64_t k, std::int64_t count, std::int64_t size) {
+  return size / count * k + size % count * k / count;
+}
+
+// Rows of `known` bytes, or, if that is 0, of `bytes`.
+template <std::size_t known>
+void copy_rows(std::byte* out, const std::byte* in, std::span<const std::int64_t> samples,
+               std::size_t bytes) {
+  const std::size_t size = known ? known : bytes;
+  for (const std::int64_t index : samples) {
+    std::memcpy(out, in + static_cast<std::size_t>(index) * size, size);
+    out += size;
   }
-  const auto [plain, packed] = is_gzip(slot) ? std::pair(file, slot) : std::pair(slot, file);
-  check<DataError>(packed == fs::path(plain).concat(".gz"), "[data] {}: both {} and {} are there",
-                   file.parent_path().string(), slot.filename().string(), file.filename().string());
-  slot = plain;
-}
-
-// The folder's pairs by name: "train-", "t10k-", "digits-", ...
-std::map<std::string, Pair> find_pairs(const fs::path& folder) {
-  std::error_code error;
-  fs::directory_iterator entries(folder, error);
-  check<DataError>(!error, "[data] folder {}: {}", folder.string(), error.message());
-
-  std::map<std::string, Pair> pairs;
-  for (const fs::directory_entry& entry : entries) {
-    if (!entry.is_regular_file(error)) continue;
-    const std::string file = entry.path().filename().string();
-    std::string_view name = file;
-    cut(name, ".gz");
-    if (cut(name, "images-idx3-ubyte") || cut(name, "images.idx3-ubyte"))
-      put(pairs[std::string(name)].images, entry.path());
-    else if (cut(name, "labels-idx1-ubyte") || cut(name, "labels.idx1-ubyte"))
-      put(pairs[std::string(name)].labels, entry.path());
-  }
-
-  check<DataError>(!pairs.empty(),
-                   "[data] folder {}: no files named *images-idx3-ubyte and "
-                   "*labels-idx1-ubyte, plain or .gz",
-                   folder.string());
-  for (const auto& [name, pair] : pairs) {
-    check<DataError>(!pair.labels.empty(), "[data] {}: its labels are missing: {}labels-idx1-ubyte",
-                     pair.images.string(), name);
-    check<DataError>(!pair.images.empty(), "[data] {}: its images are missing: {}images-idx3-ubyte",
-                     pair.labels.string(), name);
-  }
-  return pairs;
-}
-
-struct Raw {
-  Tensor images;  // u8 (N, pixels)
-  Tensor labels;  // i64 (N,)
-  std::string source;
-};
-
-Tensor to_i64(const Tensor& labels) {
-  Tensor result = Tensor::empty(labels.shape(), DType::i64);
-  visit_any(labels.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (std::is_integral_v<T>)
-      std::ranges::copy(labels.span<T>(), result.data<std::int64_t>());
-  });
-  return result;
-}
-
-Raw read_pair(const Pair& pair) {
-  const Tensor images = read_idx(pair.images);
-  const Tensor labels = read_idx(pair.labels);
-  check<DataError>(images.rank() >= 2 && images.dtype() == DType::u8,
-                   "[data] {}: images are u8 of 2 dimensions or more, not {} of shape {}",
-                   pair.images.string(), images.dtype(), images.shape());
-  check<DataError>(labels.rank() == 1 && !is_differentiable(labels.dtype()),
-                   "[data] {}: labels are integers of 1 dimension, not {} of shape {}",
-                   pair.labels.string(), labels.dtype(), labels.shape());
-  check<DataError>(images.size(0) == labels.size(0), "[data] {} holds {} images, but {} {} labels",
-                   pair.images.string(), images.size(0), pair.labels.string(), labels.size(0));
-  std::int64_t pixels = 1;
-  for (int i = 1; i < images.rank(); ++i) {  // of no images there may be any number of pixels
-    const std::int64_t size = images.size(i);
-    check<DataError>(size == 0 || pixels <= max_pixels / size,
-                     "[data] {}: {} pixels times a size of {} are too many for an image",
-                     pair.images.string(), pixels, size);
-    pixels *= size;
-  }
-  return {images.view({images.size(0), pixels}), to_i64(labels), pair.labels.string()};
-}
-
-std::uint8_t brightest(const Raw& raw) {
-  const auto pixels = raw.images.span<std::uint8_t>();
-  return pixels.empty() ? std::uint8_t{0} : *std::ranges::max_element(pixels);
-}
-
-// The samples at `records`, with pixels divided by `scale`.
-Dataset select(const Raw& raw, const std::vector<std::int64_t>& records, float scale) {
-  const auto n = static_cast<std::int64_t>(records.size());
-  const std::int64_t pixels = raw.images.size(1);
-  const std::uint64_t bytes = static_cast<std::uint64_t>(n * pixels) * sizeof(float);
-  const std::uint64_t available = available_memory().value_or(bytes);
-  check<DataError>(bytes <= available,
-                   "[data] {}: {} of its images take {} bytes as f32, but {} bytes of memory are "
-                   "free",
-                   raw.source, n, bytes, available);
-  Dataset result{Tensor::empty({n, pixels}), Tensor::empty({n}, DType::i64),
-                 Tensor::of<std::int64_t>({n}, records), raw.source};
-  float* out = result.images.data<float>();
-  std::int64_t* label = result.labels.data<std::int64_t>();
-  for (std::int64_t record : records) {
-    const std::uint8_t* in = raw.images.data<std::uint8_t>() + record * pixels;
-    out = std::transform(in, in + pixels, out,
-                         [scale](std::uint8_t pixel) { return static_cast<float>(pixel) / scale; });
-    *label++ = raw.labels.data<std::int64_t>()[record];
-  }
-  return result;
-}
-
-template <class Keep>
-std::vector<std::int64_t> records_where(const Raw& raw, Keep keep) {
-  std::vector<std::int64_t> records;
-  for (std::int64_t record = 0; record < raw.labels.numel(); ++record)
-    if (keep(record)) records.push_back(record);
-  return records;
-}
-
-TrainTest split_pairs(const Pair& train_files, const Pair& test_files) {
-  const Raw train = read_pair(train_files);
-  const Raw test = read_pair(test_files);
-  check<DataError>(train.images.size(1) == test.images.size(1),
-                   "[data] {} has images of {} pixels, but {} of {}", train_files.images.string(),
-                   train.images.size(1), test_files.images.string(), test.images.size(1));
-  const float scale = std::max(brightest(train), brightest(test)) <= 16 ? 16 : 255;
-  const auto all = [](std::int64_t) { return true; };
-  return {select(train, records_where(train, all), scale),
-          select(test, records_where(test, all), scale)};
-}
-
-TrainTest split_single(const Pair& files) {
-  const Raw raw = read_pair(files);
-  const float scale = brightest(raw) <= 16 ? 16 : 255;
-  const auto is_test = [](std::int64_t record) { return record % 6 == 5; };
-  return {select(raw, records_where(raw, std::not_fn(is_test)), scale),
-          select(raw, records_where(raw, is_test), scale)};
 }
 
 }  // namespace
 
-TrainTest load_idx(const fs::path& folder) {
-  const std::map<std::string, Pair> pairs = find_pairs(folder);
-  const auto train = pairs.find("train-");
-  const auto test = pairs.find("t10k-");
-  if (train != pairs.end() && test != pairs.end()) return split_pairs(train->second, test->second);
-  if (pairs.size() == 1) return split_single(pairs.begin()->second);
-
-  std::string names;
-  for (const auto& [name, pair] : pairs)
-    names += fmt::format(" {}", pair.images.filename().string());
-  fail<DataError>("[data] folder {}: neither a single pair nor train- and t10k-; it has{}",
-                  folder.string(), names);
+Fields Dataset::rows(std::span<const std::int64_t> samples, int) const {
+  detail::Stack stack(std::ssize(samples));
+  if (samples.empty() && size() > 0) stack.add(sample(0), 0);
+  for (const std::int64_t index : samples) stack.add(sample(index), index);
+  return stack.fields();
 }
 
-void check_labels(const Dataset& dataset, std::int64_t classes) {
-  const auto labels = dataset.labels.span<std::int64_t>();
-  for (std::size_t i = 0; i < labels.size(); ++i)
+std::uint64_t Dataset::digest() const {
+  const std::int64_t n = size(), count = std::min(digested_samples, n);
+  std::array<std::int64_t, digested_samples> samples;
+  for (std::int64_t k = 0; k < count; ++k)
+    samples[static_cast<std::size_t>(k)] = spread(k, count, n);
+  Fnv1a digest;
+  digest.add(static_cast<std::uint64_t>(n));
+  for (const Field& field : rows(std::span(samples).first(static_cast<std::size_t>(count)), 0)) {
+    add_kind(digest, field);
+    digest.add(bytes_of(field.value, 0, count));
+  }
+  return digest.value();
+}
+
+Fields Dataset::all() const {
+  const Tensor samples = Tensor::arange(size());
+  return rows(samples.span<std::int64_t>(), 0);
+}
+
+TensorDataset::TensorDataset(Fields fields) : fields_(std::move(fields)) {
+  for (const auto& [name, value] : fields_) {
     check<DataError>(
-        0 <= labels[i] && labels[i] < classes,
-        "[data] {}: label {} of record {} is none of the {} classes that the last layer "
-        "has outputs for",
-        dataset.source, labels[i], dataset.records.data<std::int64_t>()[i], classes);
+        value.defined() && value.rank() > 0,
+        "[TensorDataset] field '{}' has no first dimension, whose rows are the samples", name);
+    check<DeviceError>(value.device() == Device{},
+                       "[TensorDataset] field '{}' lies on {}; samples lie on the cpu, and "
+                       "LoaderOptions::device says where batches are wanted",
+                       name, value.device().to_string());
+    const auto& [first_name, first] = *fields_.begin();
+    check<DataError>(value.size(0) == first.size(0),
+                     "[TensorDataset] field '{}' has {} rows, but '{}' {}", name, value.size(0),
+                     first_name, first.size(0));
+    size_ = first.size(0);
+  }
 }
+
+Fields TensorDataset::sample(std::int64_t index) const {
+  check<UsageError>(0 <= index && index < size_, "[TensorDataset] sample {} of {}", index, size_);
+  return detail::row_of(fields_, index);
+}
+
+Fields TensorDataset::rows(std::span<const std::int64_t> samples, int) const {
+  for (const std::int64_t index : samples)
+    check<UsageError>(0 <= index && index < size_, "[TensorDataset] sample {} of {}", index, size_);
+  Fields result;
+  for (const auto& [name, value] : fields_) {
+    const Tensor rows =
+        Tensor::empty(with_rows(std::ssize(samples), detail::row_shape(value)), value.dtype());
+    const std::size_t bytes = samples.empty() ? 0 : rows.bytes() / samples.size();
+    if (bytes ==
+        sizeof(std::int64_t))  // labels; known to the compiler, the copy is one instruction
+      copy_rows<sizeof(std::int64_t)>(rows.raw(), value.raw(), samples, bytes);
+    else
+      copy_rows<0>(rows.raw(), value.raw(), samples, bytes);
+    result.set(name, rows);
+  }
+  return result;
+}
+
+std::uint64_t TensorDataset::digest() const {
+  const std::int64_t count = std::min(digested_samples, size_);
+  Fnv1a digest;
+  digest.add(static_cast<std::uint64_t>(size_));
+  for (const Field& field : fields_) {
+    add_kind(digest, field);
+    const bool label = !is_any_floating(field.value.dtype()) && size_ > 0 &&
+                       field.value.bytes() / static_cast<std::size_t>(size_) <= label_bytes;
+    if (label) digest.add(bytes_of(field.value, 0, size_));
+    for (std::int64_t k = 0; !label && k < count; ++k)
+      digest.add(bytes_of(field.value, spread(k, count, size_), 1));
+  }
+  return digest.value();
+}
+
+namespace detail {
+
+Shape row_shape(const Tensor& field) {
+  return Shape(std::span<const std::int64_t>(field.shape().begin() + 1, field.shape().end()));
+}
+
+Fields row_of(const Fields& fields, std::int64_t row) {
+  Fields result;
+  for (const auto& [name, value] : fields)
+    result.set(name, value.slice(row, row + 1).view(row_shape(value)));
+  return result;
+}
+
+void Stack::begin(const Fields& sample, std::int64_t index) {
+  first_ = index;
+  for (const auto& [name, value] : sample)
+    fields_.set(name, Tensor::empty(with_rows(rows_, value.shape()), value.dtype()));
+}
+
+void Stack::add(const Fields& sample, std::int64_t index) {
+  for (const auto& [name, value] : sample)
+    check<DataError>(value.defined(), "[Dataset] field '{}' of sample {} is an undefined tensor",
+                     name, index);
+  if (done_ == 0) begin(sample, index);
+  const bool same_names = std::ranges::all_of(
+      fields_, [&](const Field& field) { return sample.find(field.name) != nullptr; });
+  check<DataError>(same_names && sample.size() == fields_.size(),
+                   "[Dataset] sample {} has the fields {}, but sample {} has {}", index,
+                   sample.names(), first_, fields_.names());
+  for (const auto& [name, rows] : fields_) {
+    const Tensor& value = sample[name];
+    const Shape shape = row_shape(rows);
+    check<DataError>(value.dtype() == rows.dtype() && value.shape() == shape,
+                     "[Dataset] field '{}' of sample {} is {} {}, but of sample {} {} {}", name,
+                     index, value.dtype(), value.shape(), first_, rows.dtype(), shape);
+    if (done_ >= rows_) continue;
+    const Tensor host = value.detach().to(Device{});
+    if (host.bytes() > 0)
+      std::memcpy(rows.raw() + static_cast<std::size_t>(done_) * host.bytes(), host.raw(),
+                  host.bytes());
+  }
+  ++done_;
+}
+
+}  // namespace detail
 
 }  // namespace lockstep::data

@@ -1,44 +1,128 @@
 #pragma once
-/// Labelled images for classification, and the folders they are read from.
+/// Where samples come from: a data set of one's own, or tensors in memory. data::Loader (loader.h)
+/// makes batches of either.
+///
+///   struct Squares : data::Dataset {
+///     std::int64_t size() const override { return 100; }
+///     data::Fields sample(std::int64_t i) const override {
+///       const auto x = static_cast<double>(i);
+///       return {{"x", Tensor::full({1}, x)}, {"y", Tensor::full({1}, x * x)}};
+///     }
+///   };
+///   for (const data::Batch& batch : data::Loader(Squares(), {.batch = 10})) ...  // x, y: (10, 1)
 
+#include <concepts>
 #include <cstdint>
-#include <filesystem>
-#include <string>
+#include <memory>
+#include <span>
+#include <utility>
 
-#include "lockstep/core/tensor.h"
+#include "lockstep/data/fields.h"
 
 namespace lockstep::data {
 
-/// Samples in memory. Copies share the elements, which nobody writes after loading.
-struct Dataset {
-  Tensor images;       ///< f32 (N, pixels), from 0 to 1
-  Tensor labels;       ///< i64 (N,)
-  Tensor records;      ///< i64 (N,): where each sample lies in its file, for messages
-  std::string source;  ///< the file of the labels, for messages
+/// Samples by number, 0 <= i < size(). All samples have the same fields, each of the same dtype and
+/// shape; a scalar has the shape {}. Fields named "x" and "y" are also batch.x and batch.y.
+/// Thread-safety: loaders may call the const functions from several threads at a time.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
 
-  std::int64_t size() const { return labels.numel(); }
+  virtual std::int64_t size() const = 0;
+  /// The fields of one sample.
+  virtual Fields sample(std::int64_t index) const = 0;
+
+  /// The fields of many samples, stacked along a new first dimension; of no samples, tensors of 0
+  /// rows. The tensors are the caller's. Override it where that is faster than sample by sample.
+  /// `epoch` is the loader's; Map (map.h) needs it.
+  /// Throws DataError that names field and sample if samples differ in fields, dtype or shape.
+  virtual Fields rows(std::span<const std::int64_t> samples, int epoch) const;
+
+  /// What ranks compare: they must train on the same data. Of size() and of up to 16 samples, which
+  /// are spread over the data set and read for it. Override it if a sample is not the same each
+  /// time, or dear.
+  virtual std::uint64_t digest() const;
+
+  /// All samples at once, as an evaluation may want them.
+  Fields all() const;
+
+ protected:
+  Dataset() = default;
+  Dataset(const Dataset&) = default;
+  Dataset& operator=(const Dataset&) = default;
 };
 
-struct TrainTest {
-  Dataset train;
-  Dataset test;
+/// Tensors whose first sizes are equal: sample i is row i of each.
+///
+///   data::TensorDataset train({{"x", features}, {"y", prices}});  // (n, 8), (n, 1)
+///
+/// Copies share the elements. The loader copies row by row, without a call per sample.
+class TensorDataset : public Dataset {
+ public:
+  TensorDataset() = default;  ///< of no samples, and no fields
+  /// Throws DataError for a scalar or different first sizes, DeviceError for a tensor that does not
+  /// lie on the cpu.
+  explicit TensorDataset(Fields fields);
+
+  /// A whole field, as it was given. Throws DataError, which lists the names that exist.
+  const Tensor& operator[](std::string_view name) const { return fields_[name]; }
+
+  std::int64_t size() const override { return size_; }
+  Fields sample(std::int64_t index) const override;
+  Fields rows(std::span<const std::int64_t> samples, int epoch) const override;
+  /// Of all elements of integer fields of at most 16 bytes per sample (labels), and of up to 16
+  /// samples of the others: another version of the data would change all of them.
+  std::uint64_t digest() const override;
+
+ private:
+  Fields fields_;
+  std::int64_t size_ = 0;
 };
 
-/// Reads a folder of IDX files, as in `auto [train, test] = data::load_idx("samples/data/digits")`.
-/// A pair of files is NAMEimages-idx3-ubyte and NAMElabels-idx1-ubyte with the same NAME, each
-/// plain or with .gz behind it (where both exist, the plain one is read); `.idx` for `-idx` is
-/// understood.
-/// - With the pairs `train-` and `t10k-`, these are the training and the test set.
-/// - Otherwise there must be a single pair, of which every sixth sample (index mod 6 = 5) is the
-/// test
-///   set and the others, in their order, the training set.
-/// Pixels are divided by 16 if none of both sets is above 16, else by 255. How many classes there
-/// are is not guessed from the labels: see check_labels. Throws DataError that names the folder or
-/// the file and what is wrong with it.
-TrainTest load_idx(const std::filesystem::path& folder);
+/// Any data set, kept alive: what Loader, Map and Subset take. Made of a data set, it holds a copy
+/// (of a TensorDataset: of its handles), so that nothing dangles. If yours is dear to copy, give a
+/// std::shared_ptr to it. Copies share the data set.
+class AnyDataset {
+ public:
+  template <std::derived_from<Dataset> D>
+  AnyDataset(D dataset) : dataset_(std::make_shared<const D>(std::move(dataset))) {}
+  /// Throws UsageError for a null pointer.
+  template <std::derived_from<Dataset> D>
+  AnyDataset(std::shared_ptr<D> dataset) : dataset_(std::move(dataset)) {
+    check<UsageError>(dataset_ != nullptr, "[Dataset] the pointer to the data set is null");
+  }
+  const Dataset& operator*() const { return *dataset_; }
+  const Dataset* operator->() const { return dataset_.get(); }
 
-/// Throws DataError that names file, record, label and number of classes, unless all labels are in
-/// 0 .. classes-1.
-void check_labels(const Dataset& dataset, std::int64_t classes);
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+};
+
+namespace detail {
+
+/// Puts samples together, row by row. Throws DataError for one that differs from the first.
+class Stack {
+ public:
+  /// Of no rows, the first sample still says what the fields are.
+  explicit Stack(std::int64_t rows) : rows_(rows) {}
+  /// `index` is the sample's number, for messages.
+  void add(const Fields& sample, std::int64_t index);
+  const Fields& fields() const { return fields_; }
+
+ private:
+  void begin(const Fields& sample, std::int64_t index);
+
+  Fields fields_;
+  std::int64_t rows_;
+  std::int64_t done_ = 0;
+  std::int64_t first_ = 0;  // the number of the first sample
+};
+
+/// Row `row` of each field. Shares the elements.
+Fields row_of(const Fields& fields, std::int64_t row);
+/// The shape of a row.
+Shape row_shape(const Tensor& field);
+
+}  // namespace detail
 
 }  // namespace lockstep::data

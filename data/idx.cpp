@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 
-#include "lockstep/core/system/memory_limits.h"
 #include "lockstep/data/input.h"
 
 namespace lockstep::data {
@@ -78,12 +77,7 @@ Tensor read_idx(const std::filesystem::path& path) {
       "[idx] {}: truncated: {} elements of shape {} take {} bytes, it holds at most {}", name,
       dtype, shape, bytes, input.max_bytes());
 
-  // Memory is given before it is there: what is too much would end the process much later.
-  const std::uint64_t available = available_memory().value_or(bytes);
-  check<DataError>(bytes <= available,
-                   "[idx] {}: {} elements of shape {} take {} bytes, but {} bytes of memory are "
-                   "free",
-                   name, dtype, shape, bytes, available);
+  check_memory(fmt::format("[idx] {}: {} elements of shape {}", name, dtype, shape), bytes);
   Tensor result = Tensor::empty(shape, dtype);
   input.read({result.raw(), result.bytes()}, "the elements");
   input.expect_end();

@@ -5,15 +5,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/core/system/memory_limits.h"
 
 namespace lockstep::data {
-namespace {
-
-// The densest deflate stream copies 258 bytes per 2 bits (RFC 1951, 3.2.5): 1032 to 1.
-constexpr std::uint64_t max_deflate_ratio = 1032;
-
-}  // namespace
-
 Input::Input(const std::filesystem::path& path) : name_(path.string()) {
   const std::string why = why_unreadable(name_);
   check<DataError>(why.empty(), "[read] {}: {}", name_, why);
@@ -95,6 +89,19 @@ std::size_t Input::unpack(std::span<std::byte> out) {
     }
   }
   return room - stream_.avail_out;
+}
+
+void check_memory(std::string_view what, std::uint64_t bytes) {
+  const std::uint64_t available = available_memory().value_or(bytes);
+  check<DataError>(bytes <= available, "{} take {} bytes, but {} bytes of memory are free", what,
+                   bytes, available);
+}
+
+std::string printable(std::string_view text, std::size_t most) {
+  std::string result(text.substr(0, most));
+  std::ranges::replace_if(
+      result, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text.size() > most ? result + "..." : result;
 }
 
 }  // namespace lockstep::data

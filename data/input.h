@@ -26,6 +26,9 @@ class Input {
 
   const std::string& name() const { return name_; }
 
+  /// The densest deflate stream copies 258 bytes per 2 bits (RFC 1951, 3.2.5): 1032 to 1.
+  static constexpr std::uint64_t max_deflate_ratio = 1032;
+
   /// An upper bound of the bytes to come out, known before any is unpacked. Check against it before
   /// allocating what a header asks for.
   std::uint64_t max_bytes() const;
@@ -33,11 +36,13 @@ class Input {
   /// Fills `out`, or fails: the file is truncated or damaged; `what` names what was being read.
   void read(std::span<std::byte> out, std::string_view what);
 
+  /// Reads as much of `out` as there is at once; how many bytes that was. 0: the end.
+  std::size_t read_some(std::span<std::byte> out);
+
   /// Fails if anything follows. Of a gzipped file, this also checks length and CRC.
   void expect_end();
 
  private:
-  std::size_t read_some(std::span<std::byte> out);  // 0: the end
   std::size_t read_file(std::byte* out, std::size_t bytes);
   std::size_t unpack(std::span<std::byte> out);
 
@@ -49,5 +54,12 @@ class Input {
   z_stream stream_{};
   std::array<std::byte, 16384> packed_;
 };
+
+/// Memory is given before it is there, and what is too much would end the process much later:
+/// throws DataError "`what` take 80 bytes, but 40 bytes of memory are free" if that is known.
+void check_memory(std::string_view what, std::uint64_t bytes);
+
+/// Text of a file, as a message may show it: at most `most` characters, '?' for what is not ASCII.
+std::string printable(std::string_view text, std::size_t most = 40);
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 #pragma once
-/// One rank's batches of one epoch, for a range-for:
+/// One rank's batches of one epoch, of any data set, for a range-for:
 ///   for (const data::Batch& batch : data::Loader(train, {.batch = 32}, world, epoch))
+///     use(batch.x, batch["mask"]);
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +15,16 @@
 namespace lockstep::data {
 
 struct Batch {
-  Tensor x;  ///< f32 (rows, pixels)
-  Tensor y;  ///< i64 (rows,)
+  Tensor x;  ///< the field "x", undefined if there is none: (rows, ...)
+  Tensor y;  ///< the field "y", likewise
   /// {this rank's samples, all ranks' samples} of the step, and where they come from: backward()
   /// refuses ranks whose loaders differ, or whose Shards are not those of its ranks. For data that
   /// was split beforehand, give it Weight{weight.local}.
   Weight weight;
+  Fields fields;  ///< all fields, in the data set's order
+
+  /// A field by its name. Throws DataError, which lists the names that exist.
+  const Tensor& operator[](std::string_view name) const { return fields[name]; }
 };
 
 struct LoaderOptions {
@@ -32,17 +37,18 @@ struct LoaderOptions {
 };
 
 /// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has
-/// no samples left gets one of 0 rows. Batches own their tensors and may be kept. A step allocates
-/// only these tensors. Shares the dataset's memory; any number of loaders, in any threads, may read
-/// it.
+/// no samples left gets one of 0 rows. Batches own their tensors and may be kept. Of tensors in
+/// memory, a step allocates only the batch's. Keeps the data set alive; any number of loaders, in
+/// any threads, may read it.
 class Loader {
  public:
-  /// Throws UsageError for the options that EpochPlan refuses and for a negative epoch, DataError
-  /// for a dataset whose images and labels do not fit together.
-  Loader(const Dataset& dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
+  /// Reads some samples, for the data set's digest and to learn what its fields are. Throws
+  /// UsageError for the options that EpochPlan refuses and for a negative epoch.
+  Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
 
   std::int64_t steps() const { return plan_.steps(); }
-  /// Gathers the batch of a step, 0 <= step < steps().
+  /// Gathers the batch of a step, 0 <= step < steps(). Throws DataError if its fields are not those
+  /// of sample 0, in names, dtypes and shapes.
   Batch batch(std::int64_t step) const;
 
   /// An input iterator; the reference it gives holds until it is moved on.
@@ -73,11 +79,13 @@ class Loader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  Dataset dataset_;
+  AnyDataset dataset_;
+  int epoch_;
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;
   BatchOrigin origin_;
+  Fields empty_;  // of no rows: what every batch must be like
 };
 
 }  // namespace lockstep::data

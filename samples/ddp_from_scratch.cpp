@@ -16,8 +16,7 @@
 //     communication thread                                     |- bucket 0 -|- bucket 1 -|
 //
 // Not here: failures (an exception ends the program), parameters that a loss does not use, sample
-// weights whose total is unknown, processes, GPUs. docs/ddp.md says what the library does about
-// them.
+// weights whose total is unknown, processes, GPUs: docs/ddp.md explains what the library does.
 
 #include <fmt/format.h>
 
@@ -36,6 +35,7 @@
 
 #include "lockstep/core/digest.h"
 #include "lockstep/core/generator.h"
+#include "lockstep/data/idx_folder.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/loss.h"
@@ -311,10 +311,10 @@ class Reducer {
 // own rows. Backward starts with rows / all ranks' rows in the place of 1. So the sum of all ranks'
 // gradients is already the gradient of the mean over all rows.
 
-double accuracy(Model& model, const data::Dataset& set) {
+double accuracy(Model& model, const data::TensorDataset& set) {
   const Tensor guess = Tensor::empty({set.size()}, DType::i64);
-  kernels::argmax(model.forward(set.images), guess);
-  const auto labels = set.labels.span<std::int64_t>(), guesses = guess.span<std::int64_t>();
+  kernels::argmax(model.forward(set["x"]), guess);
+  const auto labels = set["y"].span<std::int64_t>(), guesses = guess.span<std::int64_t>();
   double right = 0;
   for (std::size_t i = 0; i < labels.size(); ++i) right += labels[i] == guesses[i] ? 1 : 0;
   return right / static_cast<double>(set.size());

@@ -53,7 +53,7 @@ struct Setup {
   std::int64_t hidden;
   Device device;
   std::vector<data::Batch> batches;  // by step: this rank's, of as many rows on every rank
-  data::Dataset train, test;
+  data::IdxDataset train, test;
   double usual = 0;  // seconds that this rank computes per step when it is not slow
 };
 
@@ -100,12 +100,14 @@ struct Outcome {
 };
 
 void evaluate(nn::Module& model, const Setup& setup, Outcome& outcome) {
-  const auto logits = [&](const data::Dataset& set) { return model(set.images.to(setup.device)); };
-  outcome.loss = nn::cross_entropy(logits(setup.train), setup.train.labels.to(setup.device)).item();
+  const auto logits = [&](const data::TensorDataset& set) {
+    return model(set["x"].to(setup.device));
+  };
+  outcome.loss = nn::cross_entropy(logits(setup.train), setup.train["y"].to(setup.device)).item();
   const Tensor guess = Tensor::empty({setup.test.size()}, DType::i64, setup.device);
   kernels::argmax(logits(setup.test), guess);
   const auto guesses = guess.to_vector<std::int64_t>();
-  const auto labels = setup.test.labels.span<std::int64_t>();
+  const auto labels = setup.test["y"].span<std::int64_t>();
   double right = 0;
   for (std::size_t i = 0; i < guesses.size(); ++i) right += guesses[i] == labels[i] ? 1 : 0;
   outcome.accuracy = right / static_cast<double>(guesses.size());

@@ -19,7 +19,7 @@ using namespace lockstep;
 
 /// The widths of the layers. Checks the data against them, before anything is built.
 std::vector<std::int64_t> widths(const Options& options, const data::TrainTest& set) {
-  const std::int64_t pixels = set.train.images.size(1);
+  const std::int64_t pixels = set.train["x"].size(1);
   std::vector<std::int64_t> layers = options.layers;
   if (layers.empty()) layers = {pixels, 128, 64, 10};
   check<DataError>(layers.front() == pixels,
@@ -65,24 +65,25 @@ std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
 
 /// The share of `set` that the model classifies rightly: every rank counts its own part, none
 /// twice.
-double accuracy(nn::Module& model, const data::Dataset& set, const World& world, Device device) {
+double accuracy(nn::Module& model, const data::TensorDataset& set, const World& world,
+                Device device) {
   constexpr std::int64_t chunk = 512;  // rows at a time, to bound the memory
-  const dist::Range mine = dist::partition(set.labels.numel(), world.size(), world.rank());
+  const dist::Range mine = dist::partition(set.size(), world.size(), world.rank());
   const Tensor right = Tensor::zeros({1}, DType::i64);
   const bool was_training = model.training();
   model.eval();
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += chunk) {
     const std::int64_t end = std::min(begin + chunk, mine.end);
     const Tensor guess = Tensor::empty({end - begin}, DType::i64, device);
-    kernels::argmax(model(set.images.slice(begin, end).to(device)), guess);
-    const auto labels = set.labels.slice(begin, end).span<std::int64_t>();
+    kernels::argmax(model(set["x"].slice(begin, end).to(device)), guess);
+    const auto labels = set["y"].slice(begin, end).span<std::int64_t>();
     const auto guesses = guess.to_vector<std::int64_t>();
     for (std::size_t i = 0; i < labels.size(); ++i)
       *right.data<std::int64_t>() += guesses[i] == labels[i];
   }
   model.train(was_training);
   world.communicator().all_reduce(right, "right answers").wait();
-  return set.labels.numel() ? right.item() / static_cast<double>(set.labels.numel()) : 0;
+  return set.size() ? right.item() / static_cast<double>(set.size()) : 0;
 }
 
 /// One epoch's losses: on each rank, per step, the sum over its own samples; then over all ranks.

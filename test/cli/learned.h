@@ -10,11 +10,10 @@ namespace lockstep::test {
 
 /// Prints the part of the test set that is classified rightly, and the parameters' digest, in one
 /// write.
-inline void print_learned(nn::Module& model, const data::Dataset& set) {
+inline void print_learned(nn::Module& model, const data::TensorDataset& set) {
   const Tensor guess = Tensor::empty({set.size()}, DType::i64);
-  kernels::argmax(model(set.images), guess);
-  const auto guesses = guess.to_vector<std::int64_t>(),
-             labels = set.labels.to_vector<std::int64_t>();
+  kernels::argmax(model(set["x"]), guess);
+  const auto guesses = guess.to_vector<std::int64_t>(), labels = set["y"].to_vector<std::int64_t>();
   double right = 0;
   for (std::size_t i = 0; i < labels.size(); ++i) right += guesses[i] == labels[i];
   fmt::print("{}\n",

@@ -2,181 +2,274 @@
 
 #include <doctest/doctest.h>
 
-#include <vector>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <set>
 
-#include "data/files.h"
+#include "data/stored.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/map.h"
+#include "lockstep/data/subset.h"
 
 namespace lockstep::data {
 namespace {
 
 using Integers = std::vector<std::int64_t>;
 
-std::string message_of(const std::filesystem::path& folder) {
+/// A data set of one's own: what `make` gives for each of `n` samples.
+struct Own : Dataset {
+  Own(std::int64_t samples, std::function<Fields(std::int64_t)> function)
+      : n(samples), make(std::move(function)) {}
+  std::int64_t size() const override { return n; }
+  Fields sample(std::int64_t i) const override { return make(i); }
+  std::int64_t n;
+  std::function<Fields(std::int64_t)> make;
+};
+
+/// Fields of every kind: an f32 matrix, an i64 scalar, a u8 vector, an f64 scalar.
+Fields mixed(std::int64_t i) {
+  const auto k = static_cast<double>(i);
+  return {{"x", Tensor::full({2, 3}, k)},
+          {"y", Tensor::scalar(100 + k, DType::i64)},
+          {"mask", Tensor::full({4}, static_cast<double>(i % 250), DType::u8)},
+          {"price", Tensor::scalar(0.1 * k, DType::f64)}};
+}
+
+/// The same samples in memory.
+TensorDataset mixed_in_memory(std::int64_t n) {
+  Own own(n, mixed);
+  const Fields all = own.all();
+  return TensorDataset(
+      {{"x", all["x"]}, {"y", all["y"]}, {"mask", all["mask"]}, {"price", all["price"]}});
+}
+
+bool equal(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() && elements(a) == elements(b);
+}
+
+/// What the loader's DataError says, of any of its batches; "no error".
+std::string message_of(const AnyDataset& dataset, std::int64_t batch = 4) {
   try {
-    load_idx(folder);
+    for (const Batch& each : Loader(dataset, {.batch = batch})) (void)each;
   } catch (const DataError& error) {
     return error.what();
   }
   return "no error";
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::uint64_t plan_of(const AnyDataset& dataset) {
+  return Loader(dataset, {}).batch(0).weight.origin.plan;
 }
 
-// `count` images of 1 x 2 pixels: image i is (first + 2i, first + 2i + 1).
-Bytes images(std::uint32_t count, int first = 0) {
-  return idx_bytes(8, {count, 1, 2}, ramp(2 * count, first));
-}
-Bytes labels(std::uint32_t count, int first = 0) {
-  return idx_bytes(8, {count}, ramp(count, first));
+TEST_CASE("dataset: one's own and tensors in memory give the same batches, in every world") {
+  const Own own(23, mixed);
+  const TensorDataset memory = mixed_in_memory(23);
+  for (const int world : {1, 2, 3, 4, 7})
+    for (int rank = 0; rank < world; ++rank) {
+      const LoaderOptions options{.batch = 3, .shuffle = true, .seed = 2};
+      const Loader loader(own, options, {rank, world}, 1), other(memory, options, {rank, world}, 1);
+      REQUIRE(loader.steps() == other.steps());
+      for (std::int64_t step = 0; step < loader.steps(); ++step) {
+        const Batch a = loader.batch(step), b = other.batch(step);
+        const auto rows = static_cast<std::int64_t>(a.weight.local);
+        CHECK(a["x"].shape() == Shape{rows, 2, 3});
+        CHECK(a["y"].shape() == Shape{rows});
+        CHECK(a["mask"].shape() == Shape{rows, 4});
+        CHECK(a.fields.names() == "x, y, mask, price");
+        for (const auto& [name, value] : a.fields) CHECK(equal(value, b[name]));
+        CHECK(a.x.raw() == a["x"].raw());
+        CHECK(a.y.raw() == a["y"].raw());
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const std::int64_t sample = a.y.data<std::int64_t>()[row] - 100;
+          const Fields expected = mixed(sample), got = detail::row_of(a.fields, row);
+          for (const auto& [name, value] : expected) CHECK(equal(value, got[name]));
+        }
+      }
+    }
 }
 
-TEST_CASE("dataset: of a single pair, every sixth sample is the test set") {
-  const TemporaryFolder folder;
-  write(folder, "some-images-idx3-ubyte", images(13));
-  const auto file = write(folder, "some-labels-idx1-ubyte", labels(13, 100));
-  const auto [train, test] = load_idx(folder.path());
-  CHECK(train.records.to_vector<std::int64_t>() == Integers{0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12});
-  CHECK(test.records.to_vector<std::int64_t>() == Integers{5, 11});
-  CHECK(test.labels.to_vector<std::int64_t>() == Integers{105, 111});
-  CHECK(test.images.shape() == Shape{2, 2});
-  // The brightest pixel is 25: divided by 255.
-  CHECK(test.images.to_vector<float>() ==
-        std::vector<float>{10 / 255.f, 11 / 255.f, 22 / 255.f, 23 / 255.f});
-  CHECK(train.size() == 11);
-  CHECK(train.images.size(0) == 11);
-  CHECK(test.source == file.string());
+TEST_CASE("dataset: fields by name") {
+  const TensorDataset dataset({{"u", Tensor::zeros({3, 2})}, {"v", Tensor::arange(3)}});
+  const Batch batch = Loader(dataset, {}).batch(0);
+  CHECK_FALSE(batch.x.defined());
+  CHECK_FALSE(batch.y.defined());
+  CHECK(equal(batch["v"], Tensor::arange(3)));
+  CHECK_THROWS_WITH_AS(batch["w"], "[Fields] there is no field 'w'; there is u, v", DataError);
+  CHECK_THROWS_WITH_AS(dataset["w"], "[Fields] there is no field 'w'; there is u, v", DataError);
+  CHECK_THROWS_WITH_AS(Batch{}["w"], "[Fields] there is no field 'w'; there are none", DataError);
+  CHECK_THROWS_WITH_AS(Fields({{"a", Tensor::zeros({1})}, {"a", Tensor::zeros({1})}}),
+                       "[Fields] two fields have the name 'a'", DataError);
+  Fields fields = {{"a", Tensor::arange(2)}};
+  fields.set("a", Tensor::arange(5));
+  fields.set("b", Tensor::arange(1));
+  CHECK(fields.names() == "a, b");
+  CHECK(fields["a"].numel() == 5);
 }
 
-TEST_CASE("dataset: pixels of at most 16 are divided by 16, over both sets together") {
-  const TemporaryFolder folder;
-  write(folder, "train-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {0, 16}));
-  write(folder, "train-labels-idx1-ubyte", labels(1, 3));
-  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 8}));
-  write(folder, "t10k-labels-idx1-ubyte", labels(1, 4));
+TEST_CASE("dataset: tensors that do not fit together") {
+  CHECK_THROWS_WITH_AS(TensorDataset({{"x", Tensor::zeros({2, 5})}, {"y", Tensor::zeros({7})}}),
+                       "[TensorDataset] field 'y' has 7 rows, but 'x' 2", DataError);
+  CHECK_THROWS_AS(TensorDataset({{"x", Tensor::scalar(1)}}), DataError);
+  CHECK_THROWS_AS(TensorDataset({{"x", Tensor{}}}), DataError);
+  const TensorDataset dataset({{"x", Tensor::zeros({2, 5})}});
+  for (const std::int64_t index : {-1, 2}) {
+    CHECK_THROWS_AS(dataset.sample(index), UsageError);
+    CHECK_THROWS_AS(dataset.rows({&index, 1}, 0), UsageError);
+  }
+  CHECK(TensorDataset().size() == 0);
+  CHECK(message_of(TensorDataset()) == "no error");
+}
+
+TEST_CASE("dataset: samples that differ are named, with both") {
+  const auto odd = [](std::int64_t which, Fields other) {
+    return Own(12, [which, other](std::int64_t i) {
+      return i == which ? other : Fields{{"x", Tensor::zeros({2, 3})}, {"y", Tensor::scalar(1)}};
+    });
+  };
+  const Tensor x = Tensor::zeros({2, 3}), y = Tensor::scalar(1);
+  CHECK(message_of(odd(6, {{"x", x}, {"y", y}})) == "no error");
+  CHECK(message_of(odd(6, {{"x", Tensor::zeros({3, 2})}, {"y", y}})) ==
+        "[Dataset] field 'x' of sample 6 is f32 (3, 2), but of sample 0 f32 (2, 3)");
+  CHECK(message_of(odd(6, {{"x", x}, {"y", Tensor::scalar(1, DType::f64)}})) ==
+        "[Dataset] field 'y' of sample 6 is f64 (), but of sample 0 f32 ()");
+  CHECK(message_of(odd(6, {{"x", x}})) ==
+        "[Dataset] sample 6 has the fields x, but sample 0 has x, y");
+  CHECK(message_of(odd(6, {{"x", x}, {"z", y}})) ==
+        "[Dataset] sample 6 has the fields x, z, but sample 0 has x, y");
+  CHECK(message_of(odd(6, {{"x", x}, {"y", Tensor{}}})) ==
+        "[Dataset] field 'y' of sample 6 is an undefined tensor");
+  // Of many samples the digest reads but a few; the batch is compared with sample 0.
+  const Own late(100, [&](std::int64_t i) {
+    return Fields{{"x", i < 97 || i > 98 ? x : Tensor::zeros({7})}};
+  });
+  CHECK(message_of(late, 1) ==
+        "[Loader] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
+  CHECK(message_of(late, 100) ==
+        "[Dataset] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
+}
+
+TEST_CASE("dataset: rows() of one's own that gives something else") {
+  struct Wrong : Own {
+    Wrong(std::function<Fields(std::size_t)> function)
+        : Own(5, mixed), of_rows(std::move(function)) {}
+    Fields rows(std::span<const std::int64_t> samples, int) const override {
+      return of_rows(samples.size());
+    }
+    std::uint64_t digest() const override { return 5; }
+    std::function<Fields(std::size_t)> of_rows;
+  };
+  const auto says = [](std::function<Fields(std::size_t)> function) {
+    return message_of(Wrong(std::move(function)));
+  };
+  CHECK(says([](std::size_t) {
+          return Fields{{"x", Tensor::zeros({4})}};
+        }) == "[Loader] rows() gave the shape (4,) for field 'x' of 0 samples");
+  CHECK(says([](std::size_t n) {
+          return Fields{{"x", Tensor::zeros({n ? 2 : 0})}};
+        }) == "[Loader] rows() gave the shape (2,) for field 'x' of 4 samples");
+  CHECK(says([](std::size_t) {
+          return Fields{{"x", Tensor{}}};
+        }) == "[Loader] rows() gave an undefined tensor for field 'x'");
+  CHECK(says([](std::size_t n) {
+          const Tensor x = Tensor::zeros({static_cast<std::int64_t>(n)});
+          return n ? Fields{{"x", x}, {"z", x}} : Fields{{"x", x}};
+        }) == "[Loader] sample 0 has the fields x, z, not x");
+}
+
+TEST_CASE("dataset: nothing dangles, and a shared pointer is not copied") {
+  struct Once : Own {
+    Once() : Own(3, mixed) {}
+    Once(const Once&) = delete;
+    Once(Once&&) = delete;
+  };
+  static_assert(!std::is_constructible_v<AnyDataset, const Once&>);  // says so while compiling
+  std::optional<Loader> loader;
   {
-    const auto [train, test] = load_idx(folder.path());
-    CHECK(train.images.to_vector<float>() == std::vector<float>{0, 1});
-    CHECK(test.images.to_vector<float>() == std::vector<float>{0.25, 0.5});
+    TensorDataset dataset = mixed_in_memory(3);
+    loader.emplace(Map(dataset, [](Fields sample, Random&) { return sample; }), LoaderOptions{});
+    dataset = TensorDataset();
   }
-  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 1, 2}, {4, 17}));
-  {
-    const auto [train, test] = load_idx(folder.path());
-    CHECK(train.images.to_vector<float>() == std::vector<float>{0, 16 / 255.f});
-    CHECK(test.images.to_vector<float>() == std::vector<float>{4 / 255.f, 17 / 255.f});
-    CHECK(train.labels.to_vector<std::int64_t>() == Integers{3});
-    CHECK(test.labels.to_vector<std::int64_t>() == Integers{4});
+  CHECK(elements(loader->batch(0).y) == std::vector<double>{100, 101, 102});
+  auto shared = std::make_shared<const Once>();
+  loader.emplace(shared, LoaderOptions{});
+  CHECK(shared.use_count() == 2);
+  shared.reset();
+  CHECK(elements(loader->batch(0).y) == std::vector<double>{100, 101, 102});
+  CHECK_THROWS_AS(Loader(std::shared_ptr<const Once>(), {}), UsageError);
+}
+
+TEST_CASE("dataset: the digest is of all labels, of names and shapes, and of some samples") {
+  const std::int64_t n = 60;
+  const auto of = [&](const Tensor& x, const Tensor& y, const char* name = "x") {
+    return plan_of(TensorDataset({{name, x}, {"y", y}}));
+  };
+  const Tensor x = Tensor::zeros({n, 2}), y = Tensor::zeros({n}, DType::i64);
+  const std::uint64_t usual = of(x, y);
+  CHECK(of(x.clone(), y.clone()) == usual);
+  std::set<std::uint64_t> digests{usual, of(x, y, "u"), of(x.view({n, 2, 1}), y),
+                                  of(Tensor::zeros({n, 2}, DType::i32), y),
+                                  of(Tensor::full({n, 2}, 0.5), y)};
+  for (std::int64_t i = 0; i < n; ++i) {  // any label, also two columns of them, and bytes
+    const Tensor other = y.clone(), pairs = Tensor::zeros({n, 2}, DType::i64);
+    other.data<std::int64_t>()[i] = 1;
+    pairs.data<std::int64_t>()[2 * i + 1] = 1;
+    digests.insert(of(x, other));
+    digests.insert(of(x, pairs));
   }
-}
-
-TEST_CASE("dataset: names with a dot, gzipped files, a plain file before its gzipped twin") {
-  const TemporaryFolder folder;
-  write(folder, "t10k-images.idx3-ubyte.gz", gzip(images(6)));
-  write(folder, "t10k-labels.idx1-ubyte", labels(6));
-  write(folder, "t10k-labels.idx1-ubyte.gz", {});  // would be an error if it were read
-  write(folder, "notes.txt", ramp(5));
-  const auto [train, test] = load_idx(folder.path());
-  CHECK(train.labels.to_vector<std::int64_t>() == Integers{0, 1, 2, 3, 4});
-  CHECK(test.labels.to_vector<std::int64_t>() == Integers{5});
-}
-
-TEST_CASE("dataset: no samples at all") {
-  const TemporaryFolder folder;
-  write(folder, "x-images-idx3-ubyte", idx_bytes(8, {0, 8, 8}, {}));
-  write(folder, "x-labels-idx1-ubyte", labels(0));
-  const auto [train, test] = load_idx(folder.path());
-  CHECK(train.images.shape() == Shape{0, 64});
-  CHECK(test.images.shape() == Shape{0, 64});
-  CHECK(test.size() == 0);
-  check_labels(train, 10);
-}
-
-TEST_CASE("dataset: folders that are not understood") {
-  const TemporaryFolder folder;
-  CHECK(has(message_of(folder.path() / "absent"), "absent: No such file"));
-  CHECK(has(message_of(write(folder, "file", {})), "file: Not a directory"));
-  CHECK(has(message_of(folder.path()), "no files named *images-idx3-ubyte"));
-  write(folder, "b-labels-idx1-ubyte", labels(3));
-  CHECK(has(message_of(folder.path()), "images are missing: b-images-idx3-ubyte"));
-  write(folder, "b-images-idx3-ubyte", images(2));
-  CHECK(has(message_of(folder.path()), "holds 2 images"));
-  CHECK(has(message_of(folder.path()), "3 labels"));
-  write(folder, "a-images-idx3-ubyte", images(2));
-  CHECK(has(message_of(folder.path()), "labels are missing: a-labels-idx1-ubyte"));
-  write(folder, "a-labels-idx1-ubyte", labels(2));
-  CHECK(has(message_of(folder.path()), "it has a-images-idx3-ubyte b-images-idx3-ubyte"));
-  write(folder, "a-labels.idx1-ubyte", labels(2));
-  CHECK(has(message_of(folder.path()), "both"));
-}
-
-TEST_CASE("dataset: files of other contents") {
-  const TemporaryFolder folder;
-  const auto x = write(folder, "x-images-idx3-ubyte", idx_bytes(0x0C, {1, 1, 1}, ramp(4)));
-  write(folder, "x-labels-idx1-ubyte", labels(1));
-  CHECK(has(message_of(folder.path()), "not i32 of shape (1, 1, 1)"));
-  write(folder, "x-images-idx3-ubyte", labels(1));
-  CHECK(has(message_of(folder.path()), "not u8 of shape (1,)"));
-  write(folder, "x-images-idx3-ubyte", images(1));
-  write(folder, "x-labels-idx1-ubyte", images(1));
-  CHECK(has(message_of(folder.path()), "not u8 of shape (1, 1, 2)"));
-  write(folder, "x-labels-idx1-ubyte", idx_bytes(0x0D, {1}, ramp(4)));
-  CHECK(has(message_of(folder.path()), "not f32 of shape (1,)"));
-  write(folder, "x-labels-idx1-ubyte", idx_bytes(8, {9}, ramp(4)));
-  CHECK(has(message_of(folder.path()), "x-labels-idx1-ubyte: truncated"));
-}
-
-TEST_CASE("dataset: images of train and test differ in size") {
-  const TemporaryFolder folder;
-  write(folder, "train-images-idx3-ubyte", images(2));
-  write(folder, "train-labels-idx1-ubyte", labels(2));
-  write(folder, "t10k-images-idx3-ubyte", idx_bytes(8, {1, 3, 3}, ramp(9)));
-  write(folder, "t10k-labels-idx1-ubyte", labels(1));
-  CHECK(has(message_of(folder.path()), "has images of 2 pixels"));
-}
-
-TEST_CASE("dataset: a label that the last layer has no output for") {
-  const TemporaryFolder folder;
-  write(folder, "x-images-idx3-ubyte", images(12));
-  const auto file = write(folder, "x-labels-idx1-ubyte", labels(12));
-  const auto [train, test] = load_idx(folder.path());
-  check_labels(test, 12);
-  check_labels(train, 11);
-  const std::string expected = "[data] " + file.string() +
-                               ": label 11 of record 11 is none of the 11 classes that the last "
-                               "layer has outputs for";
-  CHECK_THROWS_WITH_AS(check_labels(test, 11), expected.c_str(), DataError);
-  CHECK_THROWS_AS(check_labels(train, 10), DataError);
-
-  write(folder, "x-labels-idx1-ubyte", idx_bytes(0x0C, {12}, ramp(48, 0xff, 0)));  // all -1
-  CHECK_THROWS_AS(check_labels(load_idx(folder.path()).test, 10), DataError);
-}
-
-TEST_CASE("dataset: the digits that come with Lockstep") {
-  const auto [train, test] = load_idx(LOCKSTEP_SOURCE_DIR "/samples/data/digits");
-  CHECK(train.images.shape() == Shape{1498, 64});
-  CHECK(test.images.shape() == Shape{299, 64});
-  check_labels(train, 10);
-  check_labels(test, 10);
-  // Its first record as published: digit 0, second row of pixels 0 0 13 15 10 15 5 0.
-  CHECK(train.labels.data<std::int64_t>()[0] == 0);
-  const std::vector<float> row{0, 0, 13, 15, 10, 15, 5, 0};
-  for (std::size_t i = 0; i < row.size(); ++i)
-    CHECK(train.images.data<float>()[8 + i] == row[i] / 16);
-}
-
-TEST_CASE("dataset: sizes whose product is no number of pixels are refused by name") {
-  // Of no images: the file is as long as its header says.
-  for (const std::uint32_t side : {0x80000000u, 0xffffffffu, 1u << 20}) {
-    CAPTURE(side);
-    const TemporaryFolder folder;
-    write(folder, "some-images-idx3-ubyte", idx_bytes(8, {0, side, side, side}, {}));
-    write(folder, "some-labels-idx1-ubyte", labels(0));
-    const std::string message = message_of(folder.path());
-    CAPTURE(message);
-    CHECK(has(message, "some-images-idx3-ubyte"));
-    CHECK(has(message, std::to_string(side) + " are too many for an image"));
+  CHECK(digests.size() == static_cast<std::size_t>(5 + 2 * n));
+  for (const std::int64_t few : {1, 5, 15, 16}) {  // all samples of a small data set count
+    std::set<std::uint64_t> of_few;
+    for (std::int64_t i = 0; i < few; ++i) {
+      const Tensor changed = Tensor::zeros({few});
+      changed.data<float>()[i] = 1;
+      of_few.insert(plan_of(TensorDataset({{"x", changed}})));
+      of_few.insert(plan_of(Own(few, [i](std::int64_t k) {
+        return Fields{{"own", Tensor::scalar(k == i ? 1 : 0)}};
+      })));
+    }
+    CHECK(of_few.size() == static_cast<std::size_t>(2 * few));
   }
+  CHECK(plan_of(Own(23, mixed)) == plan_of(Own(23, mixed)));
+  CHECK(plan_of(Own(23, mixed)) != plan_of(Own(23, [](std::int64_t i) { return mixed(i + 1); })));
+}
+
+TEST_CASE("split, Subset: PyTorch's random_split, chosen samples, and what is refused") {
+  const auto numbers = [](std::int64_t n) { return TensorDataset({{"i", Tensor::arange(n)}}); };
+  const auto drawn = [](const Dataset& part) {
+    const Tensor all = part.all()["i"];
+    return all.to_vector<std::int64_t>();
+  };
+  for (const auto& expected : stored().at("splits")) {
+    const auto sizes = expected.at("sizes").get<Integers>();
+    std::int64_t n = 0;
+    for (const std::int64_t size : sizes) n += size;
+    const std::vector<Subset> parts = split(numbers(n), sizes, expected.at("seed"));
+    REQUIRE(parts.size() == sizes.size());
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      CHECK(drawn(parts[k]) == expected.at("parts")[k].get<Integers>());
+      CHECK(parts[k].size() == sizes[k]);
+    }
+  }
+  const auto [train, test] = split(numbers(10), 0.8, 0);
+  CHECK(drawn(train) == stored().at("splits")[0].at("parts")[0].get<Integers>());
+  CHECK(drawn(test) == stored().at("splits")[0].at("parts")[1].get<Integers>());
+  CHECK(split(numbers(100), 0.29, 0).train.size() == 29);  // 0.29 * 100 is 28.999999999999996
+  CHECK(split(numbers(3), 1, 0).test.size() == 0);
+
+  const Subset twice(train, Tensor::from<std::int64_t>({7, 0, 7}));
+  CHECK(drawn(twice) == Integers{drawn(train)[7], drawn(train)[0], drawn(train)[7]});
+  CHECK(elements(twice.sample(1)["i"])[0] == static_cast<double>(drawn(train)[0]));
+  CHECK(plan_of(twice) != plan_of(Subset(train, Tensor::from<std::int64_t>({7, 7, 0}))));
+  for (const std::int64_t bad : {-1, 10})
+    CHECK_THROWS_AS(Subset(numbers(10), Tensor::from<std::int64_t>({0, bad})), DataError);
+  CHECK_THROWS_AS(Subset(numbers(10), Tensor::zeros({2})), DataError);
+  CHECK_THROWS_AS(Subset(numbers(10), Tensor{}), DataError);
+  CHECK_THROWS_AS(twice.sample(3), UsageError);
+  for (const Integers& sizes : {Integers{5, 4}, Integers{5, 6}, Integers{11, -1}, Integers{}})
+    CHECK_THROWS_AS(split(numbers(10), sizes, 0), UsageError);
+  for (const double fraction : {-0.1, 1.1, std::nan("")})
+    CHECK_THROWS_AS(split(numbers(10), fraction, 0), UsageError);
 }
 
 }  // namespace

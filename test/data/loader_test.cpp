@@ -14,14 +14,14 @@ namespace lockstep::data {
 namespace {
 
 // Sample i has label 100 + i and pixels 1000 i, 1000 i + 1, 1000 i + 2.
-Dataset dataset_of(std::int64_t n) {
+TensorDataset dataset_of(std::int64_t n) {
   std::vector<float> pixels;
   std::vector<std::int64_t> labels;
   for (std::int64_t i = 0; i < n; ++i) {
     labels.push_back(100 + i);
     for (std::int64_t j = 0; j < 3; ++j) pixels.push_back(static_cast<float>(1000 * i + j));
   }
-  return {Tensor::of({n, 3}, pixels), Tensor::of({n}, labels), {}, "made up"};
+  return TensorDataset({{"x", Tensor::of({n, 3}, pixels)}, {"y", Tensor::of({n}, labels)}});
 }
 
 // The samples of a batch, after a check that its rows and labels belong together.
@@ -51,13 +51,13 @@ TEST_CASE("loader: an epoch in order, with a smaller last batch") {
 }
 
 TEST_CASE("loader: ranks that deal the data differently have other digests") {
-  const auto digest = [](const Dataset& dataset, const LoaderOptions& options, Shard shard,
+  const auto digest = [](const TensorDataset& dataset, const LoaderOptions& options, Shard shard,
                          int epoch) {
     return Loader(dataset, options, shard, epoch).batch(0).weight.origin.plan;
   };
-  const Dataset dataset = dataset_of(24);  // divided by every world without a rest
-  Dataset swapped = dataset_of(24);
-  std::swap(swapped.labels.data<std::int64_t>()[3], swapped.labels.data<std::int64_t>()[4]);
+  const TensorDataset dataset = dataset_of(24);  // divided by every world without a rest
+  TensorDataset swapped = dataset_of(24);
+  std::swap(swapped["y"].data<std::int64_t>()[3], swapped["y"].data<std::int64_t>()[4]);
   for (const int world : {2, 3, 4}) {
     const LoaderOptions like{.batch = 2, .shuffle = true, .seed = 4, .padded = true};
     const auto other = [&](auto change) {
@@ -92,7 +92,7 @@ TEST_CASE("loader: ranks that deal the data differently have other digests") {
 }
 
 TEST_CASE("loader: ranks share each batch of one process, shuffled alike") {
-  const Dataset dataset = dataset_of(23);
+  const TensorDataset dataset = dataset_of(23);
   for (int world : {1, 2, 3, 4, 7}) {
     const Loader whole(dataset, {.batch = 2 * world, .shuffle = true, .seed = 4}, {}, 6);
     CHECK(samples_of(whole.batch(0)) !=
@@ -128,7 +128,7 @@ TEST_CASE("loader: a rank without samples gets batches of no rows") {
 }
 
 TEST_CASE("loader: padded, with and without the last samples") {
-  const Dataset dataset = dataset_of(5);
+  const TensorDataset dataset = dataset_of(5);
   const auto epoch = [&](bool drop_last, int rank) {
     std::vector<std::int64_t> result;
     const LoaderOptions options{.batch = 2, .padded = true, .drop_last = drop_last};
@@ -168,7 +168,7 @@ TEST_CASE("loader: a steady step takes nothing from the heap") {
 }
 
 TEST_CASE("loader: options that make no sense") {
-  const Dataset dataset = dataset_of(3);
+  const TensorDataset dataset = dataset_of(3);
   CHECK_THROWS_AS(Loader(dataset, {.batch = 0}), UsageError);
   CHECK_THROWS_AS(Loader(dataset, {.batch = 1}, {3, 3}), UsageError);
   CHECK_THROWS_AS(Loader(dataset, {.batch = 1, .drop_last = true}), UsageError);
@@ -177,28 +177,21 @@ TEST_CASE("loader: options that make no sense") {
 
 }  // namespace
 
-TEST_CASE("loader: batches that do not exist, and datasets that do not fit together") {
-  const Dataset dataset = dataset_of(7);
+TEST_CASE("loader: batches that do not exist") {
+  const TensorDataset dataset = dataset_of(7);
   const Loader loader(dataset, {.batch = 3});
   for (const std::int64_t step : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{-1000000000}})
     CHECK_THROWS_WITH_AS(loader.batch(step), fmt::format("[Loader] batch {} of 3", step).c_str(),
                          UsageError);
-  Dataset short_of_images = dataset_of(7);
-  short_of_images.images = short_of_images.images.slice(0, 2);
-  CHECK_THROWS_WITH_AS(Loader(short_of_images, {}),
-                       "[Loader] the dataset has 2 images and 7 labels", DataError);
-  Dataset flat = dataset_of(7);
-  flat.images = flat.images.view({21});
-  for (const Dataset& bad : {flat, Dataset{}}) CHECK_THROWS_AS(Loader(bad, {}), DataError);
 }
 
 TEST_CASE("loader: hardly any two orders of labels have one digest") {
   std::set<std::uint64_t> digests;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    Dataset dataset = dataset_of(60);
+    TensorDataset dataset = dataset_of(60);
     const Tensor order = Generator(seed).randperm(60);
     for (std::size_t i = 0; i < 60; ++i)
-      dataset.labels.span<std::int64_t>()[i] = order.span<std::int64_t>()[i] % 2;
+      dataset["y"].span<std::int64_t>()[i] = order.span<std::int64_t>()[i] % 2;
     digests.insert(Loader(dataset, {}).batch(0).weight.origin.plan >> 1);
   }
   CHECK(digests.size() == 2000);

@@ -31,10 +31,8 @@ Cost cost_of_steps(int ranks, const char* comm, bool adam) {
       optimizer = std::make_unique<optim::SGD>(model.parameters(),
                                                optim::SGD::Options{.lr = 0.01, .momentum = 0.9});
     const dist::DistributedDataParallel ddp(model.parameters(), {}, world, {.bucket_cap_mb = 0.02});
-    data::Dataset set{.images = Tensor::full({512, 64}, 0.5),
-                      .labels = Tensor::zeros({512}, DType::i64),
-                      .records = Tensor::zeros({512}, DType::i64),
-                      .source = ""};
+    const data::TensorDataset set(
+        {{"x", Tensor::full({512, 64}, 0.5)}, {"y", Tensor::zeros({512}, DType::i64)}});
     const data::Loader loader(set, {.batch = 32, .shuffle = true}, world);
     const auto epoch = [&] {
       for (const data::Batch& batch : loader) {

@@ -18,15 +18,13 @@ using namespace lockstep::test;
 
 namespace {
 
-data::Dataset samples(std::int64_t n) {
-  data::Dataset dataset;
-  dataset.images = Tensor::empty({n, 1});
-  dataset.labels = Tensor::empty({n}, DType::i64);
+data::TensorDataset samples(std::int64_t n) {
+  const Tensor x = Tensor::empty({n, 1}), y = Tensor::empty({n}, DType::i64);
   for (std::int64_t i = 0; i < n; ++i) {
-    dataset.images.data<float>()[i] = static_cast<float>(i);
-    dataset.labels.data<std::int64_t>()[i] = i % 10;
+    x.data<float>()[i] = static_cast<float>(i);
+    y.data<std::int64_t>()[i] = i % 10;
   }
-  return dataset;
+  return data::TensorDataset({{"x", x}, {"y", y}});
 }
 
 /// Which batches a rank takes: their parts of the data, and in which order.
@@ -191,19 +189,19 @@ TEST_CASE("windows may take batches in any order, of several Shards, and of diff
 
 TEST_CASE("trap: one rank has another version of the images, with the same labels") {
   for (const int n : {2, 3, 5})
-    check_all_say(
-        messages_on_threads(n,
-                            [&](World& world) {
-                              const Parameter w = Parameter(Tensor::scalar(1), "w");
-                              DistributedDataParallel ddp({w}, {}, world);
-                              const data::Dataset mine = samples(60);
-                              if (world.rank() == 1)
-                                kernels::scale(1 / 255.0, mine.images, mine.images, false);
-                              const data::Batch batch = data::Loader(mine, {}, world).batch(0);
-                              Tape tape;
-                              tape.backward(mean(batch.x) * w, batch.weight);
-                            }),
-        {"ranks 0 and 1 deal the data differently"});
+    check_all_say(messages_on_threads(n,
+                                      [&](World& world) {
+                                        const Parameter w = Parameter(Tensor::scalar(1), "w");
+                                        DistributedDataParallel ddp({w}, {}, world);
+                                        const data::TensorDataset mine = samples(60);
+                                        if (world.rank() == 1)
+                                          kernels::scale(1 / 255.0, mine["x"], mine["x"], false);
+                                        const data::Batch batch =
+                                            data::Loader(mine, {}, world).batch(0);
+                                        Tape tape;
+                                        tape.backward(mean(batch.x) * w, batch.weight);
+                                      }),
+                  {"ranks 0 and 1 deal the data differently"});
 }
 
 TEST_CASE("Shards in another order, of a group, with ragged windows or split data are all right") {

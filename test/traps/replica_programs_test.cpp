@@ -152,15 +152,17 @@ TEST_CASE("trap: an optimizer of one's own, by class or by hand, with another lr
 }
 
 TEST_CASE("trap: loaders that deal the data differently") {
-  const data::Dataset dataset{Tensor::full({24, 3}, 0.5), Tensor::zeros({24}, DType::i64), {}, ""};
-  data::Dataset other_labels = dataset;
-  other_labels.labels = Tensor::zeros({24}, DType::i64);
-  other_labels.labels.data<std::int64_t>()[7] = 1;
-  const data::Dataset smaller{Tensor::full({20, 3}, 0.5), Tensor::zeros({20}, DType::i64), {}, ""};
+  const auto samples = [](std::int64_t n) {
+    return data::TensorDataset(
+        {{"x", Tensor::full({n, 3}, 0.5)}, {"y", Tensor::zeros({n}, DType::i64)}});
+  };
+  const data::TensorDataset dataset = samples(24), other_labels = samples(24),
+                            smaller = samples(20);
+  other_labels["y"].data<std::int64_t>()[7] = 1;
   struct Deal {
     data::LoaderOptions options;
     int epoch = 0;
-    const data::Dataset* data = nullptr;
+    const data::TensorDataset* data = nullptr;
     bool whole = false;  // split beforehand
   };
   const auto run = [&](const Deal& usual_deal, const Deal& other) {

@@ -1,0 +1,47 @@
+#pragma once
+/// NumPy's files (numpy.lib.format, versions 1.0, 2.0 and 3.0; .npz is a zip archive of them):
+///
+///   const Tensor prices = data::read_npy("prices.npy");     // numpy.save("prices.npy", a)
+///   const data::Fields all = data::read_npz("train.npz");   // numpy.savez("train.npz", x=a, y=b)
+///   const data::TensorDataset train({{"x", all["x"]}, {"y", all["y"]}});
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/data/fields.h"
+
+namespace lockstep::data {
+
+/// Reads an array. Types: f2 (f16), f4, f8, i4, i8, u1, and bool as u8 of 0 and 1; others are
+/// refused by name, as are big-endian elements and more than 6 dimensions. An array in Fortran
+/// order is brought into row-major order. The file must be exactly as long as its header says,
+/// which is checked before memory is allocated; a gzipped file is unpacked on the way. Throws
+/// DataError that names the file and the value at fault.
+Tensor read_npy(const std::filesystem::path& path);
+
+/// Reads all arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
+/// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy, also
+/// for an archive that was written to a pipe (whose members do not say their sizes).
+Fields read_npz(const std::filesystem::path& path);
+
+namespace detail {
+
+/// Where the bytes of an array come from.
+struct ByteSource {
+  std::string name;             ///< for messages
+  std::uint64_t max_bytes = 0;  ///< an upper bound of what will come
+  /// Fills the span or throws DataError; the text names what is being read.
+  std::function<void(std::span<std::byte>, std::string_view)> read;
+};
+
+/// The array that the next bytes hold. Does not look at what follows.
+Tensor read_array(const ByteSource& source);
+
+}  // namespace detail
+
+}  // namespace lockstep::data

@@ -1,0 +1,188 @@
+#include "lockstep/data/csv.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "data/stored.h"
+
+namespace lockstep::data {
+namespace {
+
+std::filesystem::path write_text(const TemporaryFolder& folder, const std::string& text) {
+  return write(folder, "t.csv", Bytes(text.begin(), text.end()));
+}
+
+using Numbers = std::vector<double>;
+
+TEST_CASE("csv: numbers, quotes, CRLF and blanks, as Python reads them") {
+  const TemporaryFolder folder;
+  const auto& expected = stored().at("csv");
+  const std::string text = expected.at("text");
+  for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
+    std::vector<std::string> names;
+    for (const auto& [name, values] : expected.at(std::string(name_of(dtype))).items())
+      names.push_back(name);
+    const CsvOptions options{.columns = names, .dtype = dtype};
+    const Bytes packed = gzip(Bytes(text.begin(), text.end()));
+    for (const Fields& table : {read_csv(write_text(folder, text), options),
+                                read_csv(write(folder, "t.csv.gz", packed), options)}) {
+      REQUIRE(table.size() == names.size());
+      std::size_t i = 0;
+      for (const auto& [name, column] : table) {
+        CAPTURE(name);
+        CHECK(name == names[i++]);  // in the order in which they were asked for
+        CHECK(column.dtype() == dtype);
+        CHECK(elements(column) == expected.at(std::string(name_of(dtype))).at(name).get<Numbers>());
+      }
+    }
+  }
+}
+
+TEST_CASE("csv: delimiters, ends of lines, empty lines, a byte order mark, no header line") {
+  const TemporaryFolder folder;
+  for (const std::string text : {"a,b\n1,2\n3,4\n", "a,b\n1,2\n3,4", "a,b\r\n1,2\r\n3,4\r\n",
+                                 "\n\na,b\n\n1,2\n \n\r\n3,4\n\n",
+                                 "\xef\xbb\xbf"
+                                 "a,b\n1,2\n3,4\n",
+                                 "\"a\" , \"b\"\n \"1\",\"2\" \n3,\t4\n"}) {
+    CAPTURE(text);
+    const Fields table = read_csv(write_text(folder, text));
+    CHECK(table.names() == "a, b");
+    CHECK(elements(table["a"]) == Numbers{1, 3});
+    CHECK(elements(table["b"]) == Numbers{2, 4});
+  }
+  const Fields tabs = read_csv(write_text(folder, "a\tb\n1,\"\t\"2\"\n"),
+                               {.delimiter = '\t', .columns = {"b"}, .dtype = DType::i64});
+  CHECK(elements(tabs["b"]) == Numbers{2});
+  const Fields bare =
+      read_csv(write_text(folder, "1;2\n3;4.0"),
+               {.delimiter = ';', .names = {"u", "v"}, .dtypes = {{"v", DType::i64}}});
+  CHECK(bare["u"].dtype() == DType::f32);
+  CHECK(bare["v"].to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4});
+  CHECK(read_csv(write_text(folder, "a,b\n"))["b"].shape() == Shape{0});
+}
+
+TEST_CASE("csv: more rows than fit into the first piece of memory, and than into the buffer") {
+  const TemporaryFolder folder;
+  std::string text = "k,half\n";
+  for (int i = 0; i < 20000; ++i) text += fmt::format("{},{}.5\n", i - 7, i);
+  const Fields table = read_csv(write_text(folder, text), {.dtypes = {{"k", DType::i64}}});
+  REQUIRE(table["k"].shape() == Shape{20000});
+  for (int i = 0; i < 20000; ++i) {
+    REQUIRE(table["k"].data<std::int64_t>()[i] == i - 7);
+    REQUIRE(table["half"].data<float>()[i] == static_cast<float>(i) + 0.5f);
+  }
+}
+
+TEST_CASE("csv: what is wrong is named, with its line, column and text") {
+  const TemporaryFolder folder;
+  const auto check_says = [&](const std::string& text, const std::string& part,
+                              const CsvOptions& options = {}) {
+    CAPTURE(text);
+    const auto file = write_text(folder, text);
+    try {
+      read_csv(file, options);
+      FAIL_CHECK("no error");
+    } catch (const DataError& error) {
+      CHECK(error.what() == "[csv] " + file.string() + part);
+    }
+  };
+  check_says("", ": there is no header line");
+  check_says("a,b\n1,2\n\n3,x y\n", ":4: column 'b': 'x y' is not a number");
+  check_says("a,b\n1,2\n3,0x1p3\n", ":3: column 'b': '0x1p3' is not a number");
+  for (const char* text : {"inf", "-inf", "1e999", "1,5", "--1", "+-1", "1 2", "1e", "\xc3\xa4"})
+    CHECK_THROWS_AS(read_csv(write_text(folder, fmt::format("a\n\"{}\"\n", text))), DataError);
+  check_says("a\n-nan\n", ":2: column 'a': '-nan' is not a number");
+  check_says("a\n1e39\n", ":2: column 'a': '1e39' is no number of f32");
+  for (const char* text : {"1.5", "9223372036854775808", "1e300"})
+    check_says(fmt::format("a\n{}\n", text),
+               fmt::format(":2: column 'a': '{}' is no number of i64", text),
+               {.dtype = DType::i64});
+  for (const char* text : {"", " ", "NA", "n/a", "NaN", "null"})
+    check_says(
+        fmt::format("a,b\n1,2\n3,{}\n", text),
+        fmt::format(":3: column 'b': the value is missing ('{}'); the option `missing` gives "
+                    "one",
+                    text[0] == ' ' ? "" : text));
+  check_says("a,b\n1,2\n3\n", ":3: 1 fields, but there are 2 columns");
+  check_says("a,b\n1,2,3\n", ":2: 3 fields, but there are 2 columns");
+  check_says("a,b\n\"1\n1\",2\n3\n", ":4: 1 fields, but there are 2 columns", {.columns = {"b"}});
+  check_says("a,b\n1,\"2\n", ":2: a quoted field does not end");
+  check_says("a,b\n1,\"2\"3\n", ":2: text behind the quoted field '2'");
+  check_says("a,b\n1,2\n", ": there is no column 'c'; there is a, b", {.columns = {"c"}});
+  check_says("a,b\n1,2\n", ": there is no column 'c'; there is a, b",
+             {.dtypes = {{"c", DType::f64}}});
+  check_says("a,a\n1,2\n", ": two columns are named 'a'");
+  check_says(",a\n1,2\n", ": column 1 has no name; name the columns to read");
+  check_says("a\n" + std::string(std::size_t{17} << 20, '1'),
+             ":2: a line of more than 16777216 bytes");
+  CHECK(elements(read_csv(write_text(folder, "1,2,3\nx,,4\n,5,\n"),
+                          {.names = {"i", "u", "v"}, .columns = {"v"}, .missing = -1})["v"]) ==
+        Numbers{3, 4, -1});
+}
+
+TEST_CASE("csv: a fill value, and options that make no sense") {
+  const TemporaryFolder folder;
+  const auto file = write_text(folder, "a,b\n1,\nNA,4\n");
+  const Fields table = read_csv(file, {.dtypes = {{"b", DType::i64}}, .missing = -1});
+  CHECK(elements(table["a"]) == Numbers{1, -1});
+  CHECK(elements(table["b"]) == Numbers{-1, 4});
+  CHECK(std::isnan(read_csv(file, {.missing = NAN})["a"].data<float>()[1]));
+  CHECK_THROWS_AS(read_csv(file, {.dtype = DType::i64, .missing = 0.5}), UsageError);
+  CHECK_THROWS_AS(read_csv(file, {.dtypes = {{"a", DType::i64}}, .missing = NAN}), UsageError);
+  CHECK_THROWS_AS(read_csv(file, {.delimiter = '"'}), UsageError);
+  CHECK_THROWS_AS(read_csv(file, {.dtype = DType::u8}), UsageError);
+  CHECK_THROWS_AS(read_csv(file, {.columns = {"a", "a"}}), UsageError);
+}
+
+TEST_CASE("load_csv: x and y of a table, for regression and for classification") {
+  const TemporaryFolder folder;
+  const auto file = write_text(folder, "area,price,rooms,kind\n50,1.5,2,0\n,2.5,3,2\n70,9,4,1\n");
+  const TensorDataset prices = load_csv(file, {.targets = {"price"}, .missing = 60});
+  CHECK(prices["x"].shape() == Shape{3, 3});
+  CHECK(elements(prices["x"]) == Numbers{50, 2, 0, 60, 3, 2, 70, 4, 1});
+  CHECK(prices["y"].shape() == Shape{3, 1});
+  CHECK(elements(prices["y"]) == Numbers{1.5, 2.5, 9});
+  const TensorDataset two = load_csv(file, {.targets = {"rooms", "price"}, .features = {"kind"}});
+  CHECK(elements(two["x"]) == Numbers{0, 2, 1});
+  CHECK(elements(two["y"]) == Numbers{2, 1.5, 3, 2.5, 4, 9});
+  const TensorDataset kinds = load_csv(file, {.label = "kind", .features = {"rooms", "price"}});
+  CHECK(kinds["y"].to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 2, 1});
+  CHECK(elements(kinds["x"]) == Numbers{2, 1.5, 3, 2.5, 4, 9});
+
+  CHECK_THROWS_AS(load_csv(file, {}), UsageError);
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"price"}, .label = "kind"}), UsageError);
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"price"}, .features = {"price"}}), UsageError);
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"cost"}, .missing = 0}), DataError);
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"price"}}), DataError);  // area is missing
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"area"}, .missing = 60}), DataError);  // also in y
+  const auto only = write_text(folder, "price\n1\n");
+  CHECK_THROWS_AS(load_csv(only, {.targets = {"price"}}), DataError);
+}
+
+TEST_CASE("csv: every byte changed, or cut, gives a table or an error of one line") {
+  const TemporaryFolder folder;
+  const std::string whole = "a,\"b \"\"c\"\"\"\r\n1,-2.5e3\r\n\"3\",4\r\n";
+  int errors = 0;
+  const auto read = [&](const std::string& text) {
+    try {
+      read_csv(write_text(folder, text));
+    } catch (const DataError& error) {
+      CHECK(std::string(error.what()).find('\n') == std::string::npos);
+      ++errors;
+    }
+  };
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    read(whole.substr(0, i));
+    for (int value = 0; value < 256; ++value) {
+      std::string text = whole;
+      text[i] = static_cast<char>(value);
+      read(text);
+    }
+  }
+  CHECK(errors > 1000);
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,196 @@
+#include "lockstep/data/npy.h"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <functional>
+
+#include "data/stored.h"
+#include "lockstep/core/memory.h"
+
+namespace lockstep::data {
+namespace {
+
+using Read = std::function<void(const std::filesystem::path&)>;
+const Read npy = [](const std::filesystem::path& file) { read_npy(file); };
+const Read npz = [](const std::filesystem::path& file) { read_npz(file); };
+
+/// What a reader says of a file: one line, or "no error". Anything but a DataError ends the test.
+std::string said(const Read& read, const std::filesystem::path& file) {
+  try {
+    read(file);
+  } catch (const DataError& error) {
+    const std::string text = error.what();
+    CHECK(text.find('\n') == std::string::npos);
+    CHECK(text.find("file") != std::string::npos);  // its name
+    return text;
+  }
+  return "no error";
+}
+
+#define CHECK_SAYS(read, file, part)                 \
+  do {                                               \
+    const std::string message_ = said(read, file);   \
+    CAPTURE(message_);                               \
+    CHECK(message_.find(part) != std::string::npos); \
+  } while (false)
+
+/// An .npy file of version 1 with this header and `count` bytes of elements.
+Bytes npy_bytes(const std::string& header, std::size_t count) {
+  Bytes bytes{0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, static_cast<std::uint8_t>(header.size()), 0};
+  bytes.insert(bytes.end(), header.begin(), header.end());
+  const Bytes rest = ramp(count);
+  bytes.insert(bytes.end(), rest.begin(), rest.end());
+  return bytes;
+}
+Bytes npy_of(const std::string& shape, std::size_t count, const std::string& type = "|u1") {
+  return npy_bytes("{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }\n",
+                   count);
+}
+
+void check_archive(const Fields& read, const nlohmann::json& members) {
+  CHECK(read.size() == members.size());
+  for (const auto& [name, expected] : members.items()) {
+    CAPTURE(name);
+    check_holds(read[name], expected);
+  }
+}
+
+TEST_CASE("npy: NumPy's arrays of every type, order and version") {
+  const TemporaryFolder folder;
+  std::size_t i = 0;
+  for (const auto& stored_file : stored().at("npy")) {
+    CAPTURE(i);
+    ++i;
+    const Bytes bytes = bytes_of_hex(stored_file.at("hex"));
+    check_holds(read_npy(write(folder, "file.npy", bytes)), stored_file);
+    check_holds(read_npy(write(folder, "file.npy.gz", gzip(bytes))), stored_file);
+  }
+  CHECK(i > 40);
+}
+
+TEST_CASE("npy: what is not supported is refused by its name") {
+  const TemporaryFolder folder;
+  for (const auto& bad : stored().at("bad_npy"))
+    CHECK_SAYS(npy, write(folder, "file", bytes_of_hex(bad.at("hex"))),
+               bad.at("refused").get<std::string>());
+  for (const auto& bad : stored().at("bad_npz"))
+    CHECK_SAYS(npz, write(folder, "file", bytes_of_hex(bad.at("hex"))),
+               bad.at("refused").get<std::string>());
+}
+
+TEST_CASE("npy: headers that are damaged or lie") {
+  const TemporaryFolder folder;
+  const auto file = [&](const Bytes& bytes) { return write(folder, "file", bytes); };
+  CHECK(said(npy, file(npy_of("(2, 3)", 6))) == "no error");
+  CHECK(said(npy, file(npy_bytes("{\"shape\":(6,),\"descr\":\"|u1\",\"fortran_order\":True}",
+                                 6))) == "no error");
+  for (const char* header :
+       {"", "{", "}", "{}", "{'descr': '|u1'}", "{'descr': '|u1', 'fortran_order': False}",
+        "{'descr': '|u1', 'descr': '|u1', 'fortran_order': False, 'shape': ()}",
+        "{'descr': '|u1', 'fortran_order': Maybe, 'shape': ()}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': ()} more",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (), 'other': 1}",
+        "{'descr': '|u1, 'fortran_order': False, 'shape': ()}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1.5,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,)}"})
+    CHECK_SAYS(npy, file(npy_bytes(header, 1)), "header is damaged");
+  CHECK_SAYS(npy, file(npy_of("()", 1, "")), "elements of type  are not supported");
+  CHECK_SAYS(npy, file(npy_of("()", 1, "u1")), "elements of type u1 are not supported");
+  CHECK_SAYS(npy, file(npy_of("(2, 3)", 5)), "truncated: 5 of 6 bytes of the elements");
+  CHECK_SAYS(npy, file(npy_of("(2, 3)", 7)), "more bytes than its header says");
+  CHECK_SAYS(npy, file(gzip(npy_of("(2, 3)", 7))), "more bytes than its header says");
+  CHECK_SAYS(npy, file(Bytes{'P', 'K', 3, 4, 0, 0, 0, 0, 0}), "does not begin with \\x93NUMPY");
+  Bytes version = npy_of("()", 1);
+  version[6] = 4;
+  CHECK_SAYS(npy, file(version), "version 4.0 of the format");
+  version[6] = 2;  // then the length has four bytes
+  CHECK_SAYS(npy, file(version), "is too long: at most 1048576");
+  CHECK_SAYS(npy, folder / "file2", "No such file");
+  REQUIRE(::mkfifo((folder / "file_pipe").c_str(), 0600) == 0);
+  CHECK_SAYS(npy, folder / "file_pipe", "it is a pipe");
+  CHECK_SAYS(npz, folder / "file_pipe", "it is a pipe");
+}
+
+TEST_CASE("npy: sizes are checked against the file before memory is asked for") {
+  const TemporaryFolder folder;
+  const auto before = memory::statistics().system_allocations;
+  for (const char* shape : {"(4611686018427387904, 4)", "(4611686018427387904,)", "(1000000,)",
+                            "(9223372036854775807, 2)", "(4294967296, 4294967296)",
+                            "(9223372036854775807, 9223372036854775807, 0)"})
+    for (const char* type : {"|u1", "<f8"}) {
+      CHECK(said(npy, write(folder, "file", npy_of(shape, 9, type))) != "no error");
+      CHECK(said(npy, write(folder, "file", gzip(npy_of(shape, 9, type)))) != "no error");
+    }
+  const auto hole = write(folder, "file", npy_of("(4398046511104,)", 0));  // 4 TiB
+  std::filesystem::resize_file(hole, std::filesystem::file_size(hole) + (std::uintmax_t{1} << 42));
+  CHECK_SAYS(npy, hole, "take 4398046511104 bytes, but ");
+  CHECK(memory::statistics().system_allocations == before);
+}
+
+TEST_CASE("npz: NumPy's archives, stored and deflated") {
+  const TemporaryFolder folder;
+  for (const auto& archive : stored().at("npz")) {
+    const Bytes bytes = bytes_of_hex(archive.at("hex"));
+    check_archive(read_npz(write(folder, "file.npz", bytes)), archive.at("members"));
+    CHECK(said(npz, write(folder, "file", gzip(bytes))) == "no error");
+  }
+  const Fields mixed = read_npz(write(folder, "file", bytes_of_hex(stored().at("mixed_npz"))));
+  REQUIRE(mixed["mixed"].shape() == Shape{6000});
+  for (std::int64_t i = 0; i < 6000; ++i)
+    REQUIRE(mixed["mixed"].data<std::int64_t>()[i] == i * 2654435761 % (std::int64_t{1} << 32));
+}
+
+TEST_CASE("npy, npz: truncation at every byte") {
+  const TemporaryFolder folder;
+  const Bytes array = npy_of("(2, 3)", 6);
+  const auto cut_everywhere = [&](const Read& read, const Bytes& whole) {
+    CHECK(said(read, write(folder, "file", whole)) == "no error");
+    for (std::size_t length = 0; length < whole.size(); ++length) {
+      CAPTURE(length);
+      const auto end = whole.begin() + static_cast<std::ptrdiff_t>(length);
+      CHECK(said(read, write(folder, "file", Bytes(whole.begin(), end))) != "no error");
+    }
+  };
+  cut_everywhere(npy, array);
+  cut_everywhere(npy, gzip(array));
+  for (const auto& archive : stored().at("npz"))
+    if (archive.at("compressed")) cut_everywhere(npz, bytes_of_hex(archive.at("hex")));
+}
+
+TEST_CASE(
+    "npy, npz: every byte changed gives an array or an error, of an archive the same arrays") {
+  const TemporaryFolder folder;
+  const auto change_everywhere = [&](const Read& read, const Bytes& whole) {
+    int errors = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      for (const std::uint8_t mask : {1, 0x20, 0x80, 0xff}) {
+        CAPTURE(i);
+        Bytes bytes = whole;
+        bytes[i] ^= mask;
+        errors += said(read, write(folder, "file", bytes)) != "no error";
+      }
+    return errors;
+  };
+  for (const std::size_t i : {std::size_t{1}, std::size_t{35}, std::size_t{36}}) {
+    const Bytes whole = bytes_of_hex(stored().at("npy")[i].at("hex"));
+    CHECK(change_everywhere(npy, whole) > 100);
+  }
+  for (const auto& archive : stored().at("npz")) {
+    if (!archive.at("compressed")) continue;
+    const Read same = [&](const std::filesystem::path& file) {
+      const Fields read = read_npz(file);
+      for (const Field& field : read)  // another name may be read, but no other elements
+        if (const auto expected = archive.at("members").find(field.name);
+            expected != archive.at("members").end())
+          check_holds(field.value, *expected);
+    };
+    const Bytes whole = bytes_of_hex(archive.at("hex"));
+    CHECK(change_everywhere(same, whole) > static_cast<int>(whole.size()));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
