@@ -2,6 +2,7 @@
 /// Two small values that the loader and the reducer share without knowing each other.
 
 #include <cstdint>
+#include <type_traits>
 
 namespace lockstep {
 
@@ -39,6 +40,15 @@ struct Weight {
   double local = 1;
   double total = summed;
   BatchOrigin origin = {};
+
+  constexpr Weight() = default;
+  /// Of numbers of any type: Weight{x.size(0), 128}.
+  template <class L, class T = double>
+  requires(std::is_arithmetic_v<L>&& std::is_arithmetic_v<T>) constexpr Weight(
+      L this_rank, T all_ranks = summed, BatchOrigin from = {})
+      : local(static_cast<double>(this_rank)),
+        total(static_cast<double>(all_ranks)),
+        origin(from) {}
 
   constexpr bool valid() const {
     const double rounded = total * (1 + 1e-6);  // perhaps a sum, in another order or in f32

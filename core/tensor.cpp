@@ -87,6 +87,11 @@ Tensor Tensor::randn(const Shape& shape, DType dtype) {
   return result;
 }
 
+Tensor Tensor::randint(std::int64_t low, std::int64_t high, const Shape& shape) {
+  const Tensor result = empty(shape, DType::i64);
+  default_generator().randint(low, high, result);
+  return result;
+}
 Tensor Tensor::randperm(std::int64_t n) { return default_generator().randperm(n); }
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {

@@ -58,15 +58,20 @@ class Tensor {
   // From the thread's default_generator() (generator.h): PyTorch's numbers for the same seed.
   static Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform in [0, 1)
   static Tensor randn(const Shape& shape, DType dtype = DType::f32);  ///< normal
-  static Tensor randperm(std::int64_t n);                             ///< i64: 0 .. n-1, shuffled
-  /// A vector {1.0, 2.0}, or a matrix {{1.0, 2.0}, {3.0, 4.0}}, of the C++ type of its elements.
-  /// Throws ShapeError for rows of different sizes.
+  static Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape);  ///< i64
+  static Tensor randperm(std::int64_t n);  ///< i64: 0 .. n-1, shuffled
+  /// A vector {1.0, 2.0} or std::vector, or a matrix {{1.0, 2.0}, {3.0, 4.0}}, of the C++ type of
+  /// its elements. Throws ShapeError for rows of different sizes.
   template <class T>
   static Tensor from(std::initializer_list<T> values) {
     return of<T>({static_cast<std::int64_t>(values.size())}, values);
   }
   template <class T>
   static Tensor from(std::initializer_list<std::initializer_list<T>> rows);
+  template <class T>
+  static Tensor from(const std::vector<T>& values) {
+    return of<T>({static_cast<std::int64_t>(values.size())}, values);
+  }
   /// Copies `values`, whose number must be shape.numel().
   template <class T>
   static Tensor of(const Shape& shape, std::span<const T> values);

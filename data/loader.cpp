@@ -16,6 +16,7 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
   Fnv1a digest;
   digest.add(static_cast<std::uint64_t>(dataset.size())).add(dataset.digest());
   digest.add(static_cast<std::uint64_t>(options.batch)).add(static_cast<std::uint64_t>(shard.size));
+  digest.add(static_cast<std::uint64_t>(options.total_batch));
   digest.add(options.shuffle ? options.seed + static_cast<std::uint64_t>(epoch) : 0);
   for (const bool flag : {options.shuffle, options.padded, options.drop_last})
     digest.add(std::uint64_t{flag});
@@ -49,7 +50,8 @@ void check_like(const Fields& fields, const Fields& like, std::span<const std::i
 Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, int epoch)
     : dataset_(std::move(dataset)),
       epoch_(epoch),
-      plan_(dataset_->size(), {options.batch, options.padded, options.drop_last}, shard),
+      plan_(dataset_->size(),
+            {options.batch, options.total_batch, options.padded, options.drop_last}, shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
       origin_{.plan = digest_of(*dataset_, options, shard, epoch)},

@@ -29,6 +29,9 @@ struct Batch {
 
 struct LoaderOptions {
   std::int64_t batch = 32;  ///< samples per rank and step, at least 1
+  /// Not 0: samples per step on all ranks together, in the place of `batch`. Training then takes
+  /// the same steps on any number of ranks.
+  std::int64_t total_batch = 0;
   bool shuffle = false;
   std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
   bool padded = false;     ///< see SamplerOptions

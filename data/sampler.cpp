@@ -25,6 +25,8 @@ EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n
   check<UsageError>(n >= 0, "[sampler] the number of samples must be 0 or more, got {}", n);
   check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",
                     options.batch);
+  check<UsageError>(options.total_batch >= 0, "[sampler] total batch size {}; 0 or more is needed",
+                    options.total_batch);
   check<UsageError>(0 <= shard.rank && shard.rank < shard.size,
                     "[sampler] there is no rank {} of {}", shard.rank, shard.size);
   check<UsageError>(options.padded || !options.drop_last,
@@ -32,26 +34,33 @@ EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n
   dealt_ = !options.padded     ? n
            : options.drop_last ? n / shard.size * shard.size
                                : ceil_div(n, shard.size) * shard.size;
-  // A batch beyond a rank's whole share is that share; so products with it stay in range.
-  batch_ = std::clamp(ceil_div(dealt_, shard.size), std::int64_t{1}, options.batch);
+  // A batch beyond all there is, is that; so products with it stay in range.
+  const std::int64_t all = std::max(dealt_, std::int64_t{1});
+  const std::int64_t share = ceil_div(all, shard.size);
+  whole_ = options.total_batch > 0 ? std::min(options.total_batch, all)
+                                   : std::min(options.batch, share) * shard.size;
 }
 
-std::int64_t EpochPlan::steps() const { return ceil_div(ceil_div(dealt_, shard_.size), batch_); }
+std::int64_t EpochPlan::steps() const { return ceil_div(dealt_, whole_); }
+
+/// The first position of a step, of all ranks.
+std::int64_t EpochPlan::begin(std::int64_t step) const { return std::min(step * whole_, dealt_); }
+
+/// How many of the positions before `end` this rank holds: all p with p mod W = r.
+std::int64_t EpochPlan::held(std::int64_t end) const {
+  return end > shard_.rank ? ceil_div(end - shard_.rank, shard_.size) : 0;
+}
 
 std::int64_t EpochPlan::rows(std::int64_t step) const {
-  // Rank r holds ceil((dealt - r) / W) positions: all p < dealt with p mod W = r.
-  const std::int64_t held = shard_.rank < dealt_ ? ceil_div(dealt_ - shard_.rank, shard_.size) : 0;
-  return std::clamp(held - step * batch_, std::int64_t{0}, batch_);
+  return held(begin(step + 1)) - held(begin(step));
 }
 
 Weight EpochPlan::weight(std::int64_t step) const {
-  const std::int64_t whole = batch_ * shard_.size;
-  return {static_cast<double>(rows(step)),
-          static_cast<double>(std::min(whole, dealt_ - step * whole))};
+  return {rows(step), begin(step + 1) - begin(step)};
 }
 
 std::int64_t EpochPlan::position(std::int64_t step, std::int64_t row) const {
-  return ((step * batch_ + row) * shard_.size + shard_.rank) % n_;
+  return ((held(begin(step)) + row) * shard_.size + shard_.rank) % n_;
 }
 
 }  // namespace lockstep::data

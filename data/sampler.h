@@ -21,6 +21,9 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
 /// How the positions of an epoch are dealt.
 struct SamplerOptions {
   std::int64_t batch = 1;  ///< samples per rank and step
+  /// Not 0: samples per step on all ranks together, in the place of `batch`. Ranks may then differ
+  /// by one sample, and a step is the same for any number of ranks.
+  std::int64_t total_batch = 0;
   /// false: exactly the n samples; ranks' last batches may differ in size, or be empty.
   /// true: the same number of samples for every rank, as in PyTorch's DistributedSampler.
   bool padded = false;
@@ -31,12 +34,14 @@ struct SamplerOptions {
 /// A rank's part of an epoch. Functions of a step take 0 <= step < steps().
 class EpochPlan {
  public:
-  /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= rank < size, and drop_last only with padded.
+  /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= total_batch, 0 <= rank < size, and drop_last
+  /// only with padded.
   EpochPlan(std::int64_t n, SamplerOptions options, Shard shard);
 
-  /// The same number on every rank: ceil(ceil(n / W) / batch) unless samples are dropped.
+  /// The same number on every rank: ceil(n / (batch * W)) unless samples are dropped.
   std::int64_t steps() const;
-  /// How many samples this rank takes in a step; 0 is possible in the last one.
+  /// How many samples this rank takes in a step; 0 is possible in the last one, and in all if there
+  /// are fewer samples in a step than ranks.
   std::int64_t rows(std::int64_t step) const;
   /// {rows of this rank, rows of all ranks}.
   Weight weight(std::int64_t step) const;
@@ -44,9 +49,12 @@ class EpochPlan {
   std::int64_t position(std::int64_t step, std::int64_t row) const;
 
  private:
+  std::int64_t begin(std::int64_t step) const;
+  std::int64_t held(std::int64_t end) const;
+
   std::int64_t n_;
   std::int64_t dealt_;  // positions of all ranks; those from n_ on begin again at 0
-  std::int64_t batch_;
+  std::int64_t whole_;  // positions of all ranks in a step
   Shard shard_;
 };
 

@@ -73,7 +73,8 @@ class Residual : public Module {
   std::unique_ptr<Module> inner_;
 };
 
-/// Modules one after another; part i is named "i".
+/// Modules one after another; part i is named "i". Make it with braces: then C++ makes the parts
+/// from left to right, and they draw PyTorch's numbers. The order in parentheses is the compiler's.
 ///
 ///   nn::Sequential model{nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)};
 ///   for (nn::Module& layer : model) ...        // model[0] is the first

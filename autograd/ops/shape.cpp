@@ -29,6 +29,7 @@ Tensor sum(const Tensor& x) {
 }
 
 Tensor mean(const Tensor& x) {
+  check<DTypeError>(is_any_floating(x.dtype()), "[mean] takes f32 or f64, got {}", x.dtype());
   return scaled_sum("mean", x, x.numel() > 0 ? 1.0 / static_cast<double>(x.numel()) : 0.0);
 }
 

@@ -53,6 +53,12 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
   return texts;
 }
 
+double sum_over_ranks(Communicator& communicator, double value) {
+  const Tensor sum = Tensor::scalar(value, DType::f64).view({1});
+  communicator.all_reduce(sum, "sum_over_ranks").wait();
+  return sum.item();
+}
+
 std::vector<Difference> differences(std::span<const std::string> texts) {
   std::vector<std::istringstream> streams;
   for (const std::string& text : texts) streams.emplace_back(text);

@@ -1,7 +1,7 @@
 #pragma once
-/// Object collectives: texts from all ranks to all, a check that ranks agree, and work that one
-/// rank does for all. All block, throw what the communicator throws, and belong to one thread like
-/// it.
+/// Object collectives: texts from all ranks to all, a sum of numbers, a check that ranks agree, and
+/// work that one rank does for all. All block, throw what the communicator throws, and belong to
+/// one thread like it.
 
 #include <functional>
 #include <optional>
@@ -44,6 +44,12 @@ void meet_before_error(Communicator& communicator, std::string_view what);
 /// Throws StateError on every rank, with what each has at the first difference, unless all ranks
 /// pass the same text, which has one line per item. Collective.
 void check_same(Communicator& communicator, std::string_view what, std::string_view text);
+
+/// The sum of the ranks' values, the same bits on every rank. Collective.
+///
+///   sum += loss.item() * batch.weight.local;                     // in each step of an epoch
+///   mean = dist::sum_over_ranks(world, sum) / train.size();      // after it
+double sum_over_ranks(Communicator& communicator, double value);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
 /// throws, every rank throws: rank 0 the same exception, the others a PeerError with its message,

@@ -101,6 +101,10 @@ inline void on_rank0(const World& world, const std::function<void()>& task,
                      Seconds timeout = Seconds(3600)) {
   on_rank0(world.communicator(), task, timeout);
 }
+/// sum_over_ranks (collectives/object_collectives.h) over the world's communicator.
+inline double sum_over_ranks(const World& world, double value) {
+  return sum_over_ranks(world.communicator(), value);
+}
 }  // namespace dist
 
 }  // namespace lockstep

@@ -35,6 +35,8 @@ TEST_CASE("tensor: making one") {
         std::vector<std::int64_t>{0, 0, 0});
   CHECK(Tensor::full({2}, 7, DType::u8).to_vector<std::uint8_t>() ==
         std::vector<std::uint8_t>{7, 7});
+  CHECK(Tensor::from(std::vector<double>{3, 1, 2}).shape() == Shape{3});
+  CHECK(Tensor::from(std::vector<std::int64_t>{3, 1}).to_vector<std::int64_t>()[1] == 1);
   CHECK(Tensor::scalar(2.5).shape() == Shape{});
   CHECK(Tensor::scalar(2.5, DType::f64).item() == 2.5);
   CHECK_THROWS_WITH_AS(Tensor::of<float>({2, 2}, {1, 2, 3}), "[tensor] 3 values for shape (2, 2)",

@@ -75,6 +75,10 @@ TEST_CASE("shard and weight: a process alone") {
   CHECK(Shard{}.rank == 0);
   CHECK(Shard{}.size == 1);
   CHECK(Weight{3}.total == Weight::summed);
+  const std::int64_t rows = 5;
+  const std::uint16_t all = 128;
+  CHECK(Weight{rows}.local == 5);
+  CHECK(Weight{rows, all}.total == 128);
 }
 
 }  // namespace

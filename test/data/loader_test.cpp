@@ -72,6 +72,7 @@ TEST_CASE("loader: ranks that deal the data differently have other digests") {
         digest(dataset_of(25), like, {1, world}, 6),
         digest(swapped, like, {1, world}, 6),
         other([](LoaderOptions& o) { o.batch = 3; }),
+        other([](LoaderOptions& o) { o.total_batch = 6; }),
         other([](LoaderOptions& o) { o.shuffle = false; }),
         other([](LoaderOptions& o) { o.seed = 3; }),
         other([](LoaderOptions& o) { o.padded = false; }),

@@ -94,6 +94,38 @@ TEST_CASE("sampler: the exact partition is one process's batches, cut among the 
       }
 }
 
+TEST_CASE("sampler: a total batch is the same step for any number of ranks") {
+  for (std::int64_t n : {0, 1, 5, 64, 97})
+    for (int world : {1, 2, 3, 4, 7})
+      for (std::int64_t total : {1, 3, 8, 48, 100}) {
+        CAPTURE(n);
+        CAPTURE(world);
+        CAPTURE(total);
+        const EpochPlan alone(n, {.batch = total}, {0, 1});
+        for (std::int64_t step = 0; step < alone.steps(); ++step) {
+          Indices together;
+          for (int rank = 0; rank < world; ++rank) {
+            const EpochPlan plan(n, {.total_batch = total}, {rank, world});
+            REQUIRE(plan.steps() == alone.steps());
+            const Indices mine = positions_of(plan, step);
+            for (std::int64_t position : mine) CHECK(position % world == rank);
+            const auto fair = static_cast<std::size_t>(total / world);
+            CHECK(mine.size() <= fair + 1);
+            if (step + 1 < alone.steps()) CHECK(mine.size() >= fair);
+            CHECK(plan.weight(step).local == static_cast<double>(mine.size()));
+            CHECK(plan.weight(step).total == alone.weight(step).total);
+            std::ranges::copy(mine, std::back_inserter(together));
+          }
+          std::ranges::sort(together);
+          CHECK(together == positions_of(alone, step));
+        }
+      }
+  const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  CHECK(EpochPlan(5, {.total_batch = huge}, {1, 2}).rows(0) == 2);
+  CHECK_THROWS_WITH_AS(EpochPlan(5, {.total_batch = -1}, {0, 1}),
+                       "[sampler] total batch size -1; 0 or more is needed", UsageError);
+}
+
 TEST_CASE("sampler: a rank may have an empty last batch") {
   // 5 samples, 4 ranks, batches of 1: two steps; only rank 0 has a sample in the second.
   for (int rank = 0; rank < 4; ++rank) {

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "support/expect.h"
 #include "support/text.h"
 #include "support/worlds.h"
@@ -54,6 +56,18 @@ TEST_CASE("gather_text: every rank gets the text of every other, of any length")
       expect(texts.size() == index(size), "{} texts", texts.size());
       for (int rank = 0; rank < size; ++rank)
         expect(texts[index(rank)] == text_of(rank), "rank {}: '{}'", rank, texts[index(rank)]);
+    });
+}
+
+TEST_CASE("sum_over_ranks: of numbers that f32 does not hold, the same bits everywhere") {
+  for (const int size : {1, 2, 3, 4, 7})
+    run_simulated({.size = size}, [=](HostCommunicator& communicator) {
+      const double one_third = 1.0 / 3 + communicator.rank();
+      const double sum = sum_over_ranks(communicator, one_third);
+      const double expected = size / 3.0 + size * (size - 1) / 2.0;
+      expect(std::abs(sum - expected) < 1e-12, "{} instead of {}", sum, expected);
+      const auto texts = gather_text(communicator, fmt::format("{:a}", sum), "bits");
+      for (const std::string& text : texts) expect(text == texts[0], "{}, {}", text, texts[0]);
     });
 }
 
