@@ -52,7 +52,8 @@ double units_apart(DType dtype, const Tensor& got, const Tensor& expected, bool 
   double largest = 0, worst = 0;
   for (const float x : b) largest = std::max(largest, std::abs(static_cast<double>(x)));
   for (std::size_t i = 0; i < b.size(); ++i) {
-    const double size = of_largest ? largest : std::abs(static_cast<double>(b[i]));
+    const double size =
+        std::max(of_largest ? largest : std::abs(static_cast<double>(b[i])), 1e-300);
     const double unit = std::max(std::ldexp(1.0, std::ilogb(size) - (half ? 10 : 7)),
                                  half ? std::ldexp(1.0, -24) : 1e-38);
     const double error = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])) / unit;
