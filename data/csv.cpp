@@ -261,11 +261,11 @@ Fields read_columns(const std::filesystem::path& path, const CsvOptions& options
 
 }  // namespace
 
-Fields read_csv(const std::filesystem::path& path, const CsvOptions& options) {
+Fields read_csv(const std::string& path, const CsvOptions& options) {
   return read_columns(path, options, {});
 }
 
-TensorDataset load_csv(const std::filesystem::path& path, const CsvSetOptions& options) {
+TensorDataset load_csv(const std::string& path, const CsvSetOptions& options) {
   const bool labelled = !options.label.empty();
   check<UsageError>(labelled == options.targets.empty(),
                     "[load_csv] one of the options `targets` and `label` says which columns are y");
