@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// Elementwise with NumPy's broadcasting: sizes are aligned at the end, and a size of 1 repeats.
+/// Elementwise with NumPy's broadcasting: sizes are aligned at the end, and a size of 1 repeats.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -31,7 +31,7 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 /// 0, both are 0.
 Tensor operator%(const Tensor& a, const Tensor& b);
 
-// With a number, which becomes one of the tensor's dtype; beside a 16-bit tensor, of f32.
+/// With a number, which becomes one of the tensor's dtype; beside a 16-bit tensor, of f32.
 Tensor operator+(const Tensor& a, double b);
 Tensor operator-(const Tensor& a, double b);
 Tensor operator*(const Tensor& a, double b);
@@ -42,8 +42,8 @@ Tensor operator-(double a, const Tensor& b);
 inline Tensor operator*(double a, const Tensor& b) { return b * a; }
 Tensor operator/(double a, const Tensor& b);
 
-// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
-// broadcasts to a.
+/// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
+/// broadcasts to a.
 Tensor& operator+=(Tensor& a, const Tensor& b);
 Tensor& operator-=(Tensor& a, const Tensor& b);
 Tensor& operator*=(Tensor& a, const Tensor& b);
@@ -53,38 +53,43 @@ Tensor& operator-=(Tensor& a, double b);
 Tensor& operator*=(Tensor& a, double b);
 Tensor& operator/=(Tensor& a, double b);
 
+/// -x.
 Tensor neg(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+
+/// The function of this name, of each element.
 Tensor exp(const Tensor& x);
 Tensor expm1(const Tensor& x);
 Tensor log(const Tensor& x);
 Tensor log1p(const Tensor& x);
 Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);  ///< 1 / sqrt(x)
-Tensor reciprocal(const Tensor& x);
-Tensor square(const Tensor& x);
-Tensor abs(const Tensor& x);   ///< its derivative at 0 is 0
-Tensor sign(const Tensor& x);  ///< derivative 0, as of floor and round
+Tensor rsqrt(const Tensor& x);       ///< 1 / sqrt(x)
+Tensor reciprocal(const Tensor& x);  ///< 1 / x
+Tensor square(const Tensor& x);      ///< x x
+Tensor abs(const Tensor& x);         ///< its derivative at 0 is 0
+Tensor sign(const Tensor& x);        ///< derivative 0, as of floor and round
 Tensor floor(const Tensor& x);
 Tensor round(const Tensor& x);  ///< half goes to the even neighbour
 Tensor sin(const Tensor& x);
 Tensor cos(const Tensor& x);
 Tensor erf(const Tensor& x);
-Tensor relu(const Tensor& x);  ///< its derivative at 0 is 0
-Tensor elu(const Tensor& x);   ///< x > 0 ? x : exp(x) - 1
-Tensor sigmoid(const Tensor& x);
-Tensor log_sigmoid(const Tensor& x);
+Tensor relu(const Tensor& x);         ///< its derivative at 0 is 0
+Tensor elu(const Tensor& x);          ///< x > 0 ? x : exp(x) - 1
+Tensor sigmoid(const Tensor& x);      ///< 1 / (1 + exp(-x))
+Tensor log_sigmoid(const Tensor& x);  ///< log(sigmoid(x)), without overflow
 Tensor tanh(const Tensor& x);
 /// x times the normal distribution's Phi(x) (Hendrycks and Gimpel 2016), and its approximation.
 Tensor gelu(const Tensor& x);
 Tensor gelu_tanh(const Tensor& x);
 Tensor silu(const Tensor& x);      ///< x sigmoid(x)
 Tensor softplus(const Tensor& x);  ///< log(1 + exp(x))
+/// One to the power of the other, by elements, as std::pow.
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(double base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Tensor& exponent);
+/// x for a weight of 0, y for 1, and in proportion between and beyond.
 inline Tensor lerp(const Tensor& x, const Tensor& y, double weight) { return x + (y - x) * weight; }
-Tensor scale(const Tensor& x, double factor);
+Tensor scale(const Tensor& x, double factor);  ///< x * factor
 
 /// x in another dtype. Between floating ones, 16-bit ones included, the gradient is cast back; to
 /// an integer the fraction is dropped, and no gradient flows.
@@ -96,6 +101,7 @@ Tensor cast(const Tensor& x, DType dtype);
 /// every device. For p = 0 this is x itself, and nothing is drawn.
 Tensor dropout(const Tensor& x, double p);
 
+/// Which operands are stored the other way round.
 struct MatmulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

@@ -40,7 +40,8 @@ class Parameter {
   /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
   explicit Parameter(Tensor value, std::string name = {});
 
-  bool defined() const { return state_ != nullptr; }
+  bool defined() const { return state_ != nullptr; }  ///< false for Parameter()
+  /// Whether both are handles of the same parameter.
   bool operator==(const Parameter& other) const { return state_ == other.state_; }
   const void* id() const { return state_.get(); }  ///< to look a parameter up by
 
@@ -62,6 +63,7 @@ class Parameter {
   /// Such a tensor must not outlive the parameter.
   operator Tensor() const;  // NOLINT: a parameter is used like a tensor
 
+  /// At first true.
   bool requires_grad() const { return state("requires_grad").requires_grad; }
   /// Whether backward computes its gradient. Of a managed one: the same on all ranks.
   void set_requires_grad(bool yes) const;

@@ -110,7 +110,7 @@ class Tape {
   /// is saved).
   enum class Purpose : std::uint8_t { backward, dependencies };
 
-  explicit Tape(Purpose purpose = Purpose::backward);
+  explicit Tape(Purpose purpose = Purpose::backward);  ///< current() until it ends
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;

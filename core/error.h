@@ -13,6 +13,7 @@
 
 namespace lockstep {
 
+/// What all errors derive from.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   /// Who is to blame, for those who report it, where that is not the rank that throws: "rank 1
@@ -49,6 +50,7 @@ struct PeerError : CommError {
   using CommError::CommError;
 };
 
+/// Throws E with the formatted message.
 template <class E, class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw E(fmt::format(format, std::forward<Args>(args)...));

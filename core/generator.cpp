@@ -11,9 +11,31 @@
 namespace lockstep {
 
 void Generator::manual_seed(std::uint64_t seed) {
-  engine_.seed(static_cast<std::uint32_t>(seed));
+  state_[0] = static_cast<std::uint32_t>(seed);
+  for (std::uint32_t k = 1; k < state_.size(); ++k)
+    state_[k] = 1812433253u * (state_[k - 1] ^ state_[k - 1] >> 30) + k;
+  next_ = state_.size();
   seed_ = seed;
   cached_normal_.reset();
+}
+
+// The paper's recurrence: element k + 624 is made of the elements k, k + 1 and k + 397.
+void Generator::twist() {
+  constexpr std::size_t n = 624, m = 397;
+  for (std::size_t k = 0; k < n; ++k) {
+    const std::uint32_t y = (state_[k] & 0x80000000u) | (state_[(k + 1) % n] & 0x7fffffffu);
+    state_[k] = state_[(k + m) % n] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0u);
+  }
+  next_ = 0;
+}
+
+std::uint32_t Generator::random32() {
+  if (next_ == state_.size()) twist();
+  std::uint32_t y = state_[next_++];
+  y ^= y >> 11;
+  y ^= y << 7 & 0x9d2c5680u;
+  y ^= y << 15 & 0xefc60000u;
+  return y ^ y >> 18;
 }
 
 std::uint64_t Generator::random64() {

@@ -50,6 +50,7 @@ struct Weight {
         total(static_cast<double>(all_ranks)),
         origin(from) {}
 
+  /// Whether both are weights, and the total, if known, is no less than `local`.
   constexpr bool valid() const {
     const double rounded = total * (1 + 1e-6);  // perhaps a sum, in another order or in f32
     return is_weight(local) && (total == summed || (is_weight(total) && rounded >= local));

@@ -41,14 +41,16 @@ class Tensor {
   /// Every element is `value`, as fill() converts it.
   static Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
                      Device device = {});
+  /// Shape {}: one element.
   static Tensor scalar(double value, DType dtype = DType::f32, Device device = {}) {
     return full({}, value, dtype, device);
   }
+  /// Every element is 1.
   static Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = {}) {
     return full(shape, 1, dtype, device);
   }
-  // On the cpu, as the ones below.
-  /// i64: begin, begin + step, ... before end. Throws UsageError for a step of 0.
+  /// On the cpu, as the ones below. i64: begin, begin + step, ... before end. Throws UsageError for
+  /// a step of 0.
   static Tensor arange(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
   static Tensor arange(std::int64_t end) { return arange(0, end); }
   /// f32 or f64: n numbers from begin to end, both included, evenly apart.
@@ -88,7 +90,9 @@ class Tensor {
   /// of the element's size.
   static Tensor over(Storage storage, std::size_t offset, const Shape& shape, DType dtype);
 
+  /// Whether it has a storage; false for Tensor().
   bool defined() const { return static_cast<bool>(storage_); }
+  /// The sizes, how many there are, one of them (counted from 0), and their product.
   const Shape& shape() const {
     check<StateError>(defined(), "[shape] of an undefined tensor");
     return shape_;
@@ -96,14 +100,18 @@ class Tensor {
   std::int64_t size(int dimension) const { return shape()[dimension]; }
   int rank() const { return shape().rank(); }
   std::int64_t numel() const { return defined() ? shape_.numel() : 0; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  ///< the type of its elements
+  /// Where its elements lie.
   Device device() const {
     check<StateError>(defined(), "[device] of an undefined tensor");
     return storage_.device();
   }
+  /// The size of its elements together.
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
+  /// The memory that it shares with its copies and views; other tensors may lie there, too.
   const Storage& storage() const { return storage_; }
 
+  /// The first element, in the device's memory.
   std::byte* raw() const { return defined() ? storage_.data() + offset_ : nullptr; }
   /// The elements, in the device's memory. Throws DTypeError unless T is this tensor's element
   /// type.
@@ -134,7 +142,7 @@ class Tensor {
   std::vector<Tensor> rows() const;
   /// The same elements, cut off from any tape.
   Tensor detach() const;
-  Tensor clone() const;
+  Tensor clone() const;  ///< a copy of them, in memory of its own; not recorded either
   /// The same elements on `device`: this tensor itself if it lies there, else a copy. Not recorded:
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;
@@ -150,6 +158,7 @@ class Tensor {
   /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;
 
+  /// For autograd/ alone.
   const GradientRef& gradient_ref() const { return gradient_; }
   void set_gradient_ref(GradientRef ref) { gradient_ = ref; }
 

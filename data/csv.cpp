@@ -261,11 +261,11 @@ Fields read_columns(const std::filesystem::path& path, const CsvOptions& options
 
 }  // namespace
 
-Fields read_csv(const std::filesystem::path& path, const CsvOptions& options) {
+Fields read_csv(const std::string& path, const CsvOptions& options) {
   return read_columns(path, options, {});
 }
 
-TensorDataset load_csv(const std::filesystem::path& path, const CsvSetOptions& options) {
+TensorDataset load_csv(const std::string& path, const CsvSetOptions& options) {
   const bool labelled = !options.label.empty();
   check<UsageError>(labelled == options.targets.empty(),
                     "[load_csv] one of the options `targets` and `label` says which columns are y");
@@ -283,7 +283,7 @@ TensorDataset load_csv(const std::filesystem::path& path, const CsvSetOptions& o
   if (of_x.empty())
     for (const Field& column : table)
       if (std::ranges::find(of_y, column.name) == of_y.end()) of_x.push_back(column.name);
-  check<DataError>(!of_x.empty(), "[csv] {}: no column is left for x", path.string());
+  check<DataError>(!of_x.empty(), "[csv] {}: no column is left for x", path);
 
   const auto matrix = [&](const std::vector<std::string>& names) {
     const std::int64_t rows = table[names[0]].numel(), width = std::ssize(names);

@@ -7,7 +7,6 @@
 ///   const data::TensorDataset iris = data::load_csv("iris.csv", {.label = "species"});
 ///   const data::Fields table = data::read_csv("log.csv", {.delimiter = ';'});  // column by column
 
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 
 namespace lockstep::data {
 
+/// Of read_csv.
 struct CsvOptions {
   char delimiter = ',';
   std::vector<std::string> names = {};       ///< of all columns, if the file has no header line
@@ -38,7 +38,7 @@ struct CsvOptions {
 /// Throws UsageError for options that make no sense, DataError that names file, line, column and
 /// text for what is no number or missing; also for a column that does not exist, exists twice or
 /// has no name, and for a line with more or fewer fields than there are columns.
-Fields read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
+Fields read_csv(const std::string& path, const CsvOptions& options = {});
 
 /// What load_csv makes of a table: either `targets` or `label` is given.
 struct CsvSetOptions {
@@ -51,6 +51,6 @@ struct CsvSetOptions {
 };
 
 /// Reads a data set with the fields x, f32 (n, features), and y. Throws as read_csv.
-TensorDataset load_csv(const std::filesystem::path& path, const CsvSetOptions& options);
+TensorDataset load_csv(const std::string& path, const CsvSetOptions& options);
 
 }  // namespace lockstep::data

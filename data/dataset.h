@@ -28,7 +28,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  virtual std::int64_t size() const = 0;
+  virtual std::int64_t size() const = 0;  ///< the number of samples
   /// The fields of one sample.
   virtual Fields sample(std::int64_t index) const = 0;
 
@@ -84,6 +84,7 @@ class TensorDataset : public Dataset {
 /// std::shared_ptr to it. Copies share the data set.
 class AnyDataset {
  public:
+  /// Takes the data set itself: a copy, or what was moved in.
   template <std::derived_from<Dataset> D>
   AnyDataset(D dataset) : dataset_(std::make_shared<const D>(std::move(dataset))) {}
   /// Throws UsageError for a null pointer.

@@ -43,7 +43,7 @@ void to_native_order(const Tensor& tensor) {
 
 }  // namespace
 
-Tensor read_idx(const std::filesystem::path& path) {
+Tensor read_idx(const std::string& path) {
   Input input(path);
   const std::string& name = input.name();
 

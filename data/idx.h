@@ -3,7 +3,7 @@
 /// digits", section "File formats"): two zero bytes; a type byte; the number of dimensions; that
 /// many big-endian 4-byte sizes; the elements, row-major and big-endian.
 
-#include <filesystem>
+#include <string>
 
 #include "lockstep/core/tensor.h"
 
@@ -14,6 +14,6 @@ namespace lockstep::data {
 /// long as its header says, which is checked before memory is allocated, as far as a gzipped file
 /// can tell. Its elements must fit into the memory that is free (core/system/memory_limits.h).
 /// Throws DataError that names the file and the value at fault.
-Tensor read_idx(const std::filesystem::path& path);
+Tensor read_idx(const std::string& path);
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 #include "lockstep/data/idx_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string_view>
@@ -163,7 +164,7 @@ TrainTest split_single(const Pair& files) {
 
 }  // namespace
 
-TrainTest load_idx(const fs::path& folder) {
+TrainTest load_idx(const std::string& folder) {
   const std::map<std::string, Pair> pairs = find_pairs(folder);
   const auto train = pairs.find("train-");
   const auto test = pairs.find("t10k-");
@@ -173,8 +174,8 @@ TrainTest load_idx(const fs::path& folder) {
   std::string names;
   for (const auto& [name, pair] : pairs)
     names += fmt::format(" {}", pair.images.filename().string());
-  fail<DataError>("[data] folder {}: neither a single pair nor train- and t10k-; it has{}",
-                  folder.string(), names);
+  fail<DataError>("[data] folder {}: neither a single pair nor train- and t10k-; it has{}", folder,
+                  names);
 }
 
 void check_labels(const IdxDataset& dataset, std::int64_t classes) {

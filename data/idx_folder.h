@@ -2,7 +2,6 @@
 /// Folders of IDX files: labelled images for classification.
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -12,7 +11,8 @@ namespace lockstep::data {
 
 /// The fields x, f32 (n, pixels) from 0 to 1, and y, i64 (n,): the labels.
 struct IdxDataset : TensorDataset {
-  IdxDataset() = default;
+  IdxDataset() = default;  ///< of no samples
+  /// Of n images, n labels, and the places of both in their files.
   IdxDataset(const Tensor& x, const Tensor& y, Tensor file_records, std::string file)
       : TensorDataset({{"x", x}, {"y", y}}),
         records(std::move(file_records)),
@@ -22,6 +22,7 @@ struct IdxDataset : TensorDataset {
   std::string source;  ///< the file of the labels, for messages
 };
 
+/// What load_idx reads.
 struct TrainTest {
   IdxDataset train;
   IdxDataset test;
@@ -38,7 +39,7 @@ struct TrainTest {
 /// Pixels are divided by 16 if none of both sets is above 16, else by 255. How many classes there
 /// are is not guessed from the labels: see check_labels. Throws DataError that names the folder or
 /// the file and what is wrong with it.
-TrainTest load_idx(const std::filesystem::path& folder);
+TrainTest load_idx(const std::string& folder);
 
 /// Throws DataError that names file, record, label and number of classes, unless all labels are in
 /// 0 .. classes-1.

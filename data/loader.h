@@ -14,6 +14,7 @@
 
 namespace lockstep::data {
 
+/// What a rank takes in one step.
 struct Batch {
   Tensor x;  ///< the field "x", undefined if there is none: (rows, ...)
   Tensor y;  ///< the field "y", likewise
@@ -27,6 +28,7 @@ struct Batch {
   const Tensor& operator[](std::string_view name) const { return fields[name]; }
 };
 
+/// Of Loader.
 struct LoaderOptions {
   std::int64_t batch = 32;  ///< samples per rank and step, at least 1
   /// Not 0: samples per step on all ranks together, in the place of `batch`. Training then takes
@@ -49,6 +51,7 @@ class Loader {
   /// UsageError for the options that EpochPlan refuses and for a negative epoch.
   Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
 
+  /// The batches of an epoch, the same number on every rank.
   std::int64_t steps() const { return plan_.steps(); }
   /// Gathers the batch of a step, 0 <= step < steps(). Throws DataError if its fields are not those
   /// of sample 0, in names, dtypes and shapes.
@@ -78,6 +81,7 @@ class Loader {
     std::int64_t step_ = 0;
     Batch batch_;
   };
+  /// Over the batches of all steps, each gathered when it is reached.
   Iterator begin() const { return Iterator(*this); }
   std::default_sentinel_t end() const { return {}; }
 

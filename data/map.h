@@ -19,14 +19,16 @@ namespace lockstep::data {
 /// The random numbers of one sample in one epoch, a function of (seed, epoch, sample) alone: the
 /// same on any number of ranks, in any order of the samples. Philox4x32-10 (core/philox.h) with the
 /// seed as key and the counter {block, epoch, sample's low half, high half}. Also a generator for
-/// std::shuffle and the distributions of <random>, whose numbers are those of the C++ library.
+/// std::shuffle and for C++'s distributions, whose numbers are those of the standard library.
 /// Thread-safety: none; each call of a Map's function has its own.
 class Random {
  public:
   using result_type = std::uint32_t;
+  /// The least and the largest output, for C++'s distributions.
   static constexpr result_type min() { return 0; }
   static constexpr result_type max() { return 0xffffffff; }
 
+  /// At the beginning of the numbers of a sample in an epoch.
   Random(std::uint64_t seed, int epoch, std::int64_t sample)
       : seed_(seed), epoch_(epoch), sample_(sample) {}
 

@@ -214,7 +214,7 @@ Tensor detail::read_array(const ByteSource& source) {
   return turn ? row_major(read) : read;
 }
 
-Tensor read_npy(const std::filesystem::path& path) {
+Tensor read_npy(const std::string& path) {
   Input input(path);
   const Tensor result = detail::read_array(
       {input.name(), input.max_bytes(),

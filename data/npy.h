@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -22,12 +21,12 @@ namespace lockstep::data {
 /// order is brought into row-major order. The file must be exactly as long as its header says,
 /// which is checked before memory is allocated; a gzipped file is unpacked on the way. Throws
 /// DataError that names the file and the value at fault.
-Tensor read_npy(const std::filesystem::path& path);
+Tensor read_npy(const std::string& path);
 
 /// Reads all arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
 /// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy, also
 /// for an archive that was written to a pipe (whose members do not say their sizes).
-Fields read_npz(const std::filesystem::path& path);
+Fields read_npz(const std::string& path);
 
 namespace detail {
 

@@ -228,6 +228,6 @@ class Archive {
 
 }  // namespace
 
-Fields read_npz(const std::filesystem::path& path) { return Archive(path).read(); }
+Fields read_npz(const std::string& path) { return Archive(path).read(); }
 
 }  // namespace lockstep::data

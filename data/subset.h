@@ -25,6 +25,7 @@ class Subset : public Dataset {
   /// Of the other data set's and of all indices.
   std::uint64_t digest() const override;
 
+  /// As given: i64 (n,).
   const Tensor& indices() const { return indices_; }
 
  private:
@@ -34,6 +35,7 @@ class Subset : public Dataset {
   Tensor indices_;
 };
 
+/// For `auto [train, test] = data::split(...)`.
 struct TwoParts {
   Subset train;
   Subset test;

@@ -14,6 +14,7 @@ class Function : public Module {
   Another make_another() const override { return std::make_unique<Function>(); }
 };
 
+/// The function of the same name (ops.h), as a layer.
 using ReLU = Function<lockstep::relu>;
 using ELU = Function<lockstep::elu>;
 using GELU = Function<lockstep::gelu>;
@@ -31,8 +32,10 @@ class Identity : public Module {
   Another make_another() const override { return std::make_unique<Identity>(); }
 };
 
+/// x > 0 ? x : slope x.
 class LeakyReLU : public Module {
  public:
+  /// `slope`: of the negative side.
   explicit LeakyReLU(double slope = 0.01) : slope_(slope) {}
   Tensor forward(const Tensor& x) override { return leaky_relu(x, slope_); }
   Another make_another() const override { return std::make_unique<LeakyReLU>(slope_); }
@@ -41,9 +44,10 @@ class LeakyReLU : public Module {
   double slope_;
 };
 
-/// Along a dimension; -1 is the last.
+/// exp(x) / sum(exp(x)) along a dimension.
 class Softmax : public Module {
  public:
+  /// -1: the last dimension.
   explicit Softmax(int dim = -1) : dim_(dim) {}
   Tensor forward(const Tensor& x) override { return softmax(x, dim_); }
   Another make_another() const override { return std::make_unique<Softmax>(dim_); }
@@ -55,6 +59,7 @@ class Softmax : public Module {
 /// (n, ...) -> (n, c).
 class Flatten : public Module {
  public:
+  /// Dimensions from `first` on become one.
   explicit Flatten(int first = 1) : first_(first) {}
   Tensor forward(const Tensor& x) override { return flatten(x, first_); }
   Another make_another() const override { return std::make_unique<Flatten>(first_); }

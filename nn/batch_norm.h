@@ -29,6 +29,7 @@
 
 namespace lockstep::nn {
 
+/// Of BatchNorm.
 struct BatchNormOptions {
   double eps = 1e-5;
   /// running = (1 - momentum) * running + momentum * batch. Without a value: the average over all
@@ -73,6 +74,7 @@ class BatchNorm : public Module {
 /// A BatchNorm that is synchronized from the start.
 class SyncBatchNorm : public BatchNorm {
  public:
+  /// As BatchNorm's and synchronize(); of a world, with its layer_communicator().
   SyncBatchNorm(std::int64_t channels, dist::Communicator& communicator,
                 const BatchNormOptions& options = {}, std::string layer = "")
       : BatchNorm(channels, options) {

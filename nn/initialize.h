@@ -12,8 +12,10 @@
 
 namespace lockstep::nn::init {
 
+/// Which fan a bound is made of.
 enum class Fan : std::uint8_t { in, out };
 
+/// U(low, high), N(mean, stddev^2), and one value for all elements.
 void uniform(const Tensor& w, double low = 0, double high = 1);
 void normal(const Tensor& w, double mean = 0, double stddev = 1);
 inline void constant(const Tensor& w, double value) { w.fill(value); }

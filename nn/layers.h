@@ -59,6 +59,7 @@ class Embedding : public Module {
 /// "inner".
 class Residual : public Module {
  public:
+  /// Takes the inner module.
   template <std::derived_from<Module> M>
   explicit Residual(M inner) : inner_(std::make_unique<M>(std::move(inner))) {}
   explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {}
@@ -83,12 +84,14 @@ class Sequential : public Module {
   using Modules = std::vector<std::unique_ptr<Module>>;
 
  public:
+  /// Takes the modules, in order.
   template <std::derived_from<Module>... Parts>
   requires(sizeof...(Parts) > 0) explicit Sequential(Parts... parts) {
     (append(std::move(parts)), ...);
   }
   Sequential() = default;
 
+  /// Behind the last module.
   template <std::derived_from<Module> M>
   void append(M module) {
     insert(size(), std::move(module));
@@ -104,6 +107,7 @@ class Sequential : public Module {
   void visit(Visitor& p) override;
   Another make_another() const override;
 
+  /// How many modules there are, not counting those within them.
   std::size_t size() const { return modules_.size(); }
   /// Throws UsageError for a module that does not exist.
   Module& operator[](std::size_t i) const;
@@ -122,6 +126,7 @@ class Sequential : public Module {
    private:
     Modules::const_iterator at_;
   };
+  /// For a range-for over the modules.
   Iterator begin() const { return Iterator(modules_.begin()); }
   Iterator end() const { return Iterator(modules_.end()); }
 

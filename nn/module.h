@@ -27,13 +27,15 @@ namespace lockstep::nn {
 
 class Module;
 namespace detail {
+/// clone() below, of any class.
 std::unique_ptr<Module> clone(Module& module);
-}
+}  // namespace detail
 
 /// What a module calls, once per part, in the order of registration.
 class Visitor {
  public:
   virtual ~Visitor() = default;
+  /// A part of the module that is visited, and its name there.
   virtual void operator()(std::string_view name, Parameter& parameter) = 0;
   virtual void operator()(std::string_view name, Tensor& buffer) = 0;
   virtual void operator()(std::string_view name, Module& child) = 0;
@@ -53,9 +55,12 @@ class Module {
   Module& operator=(const Module&) = delete;
   virtual ~Module() = default;
 
+  /// What the module computes of x. Call it as module(x), which also names it in errors.
   virtual Tensor forward(const Tensor& x) = 0;
+  /// Lists the parts: calls the visitor with each one's name.
   virtual void visit(Visitor&) {}
 
+  /// forward(x).
   Tensor operator()(const Tensor& x);
 
   /// What it is, for people: "Linear(64 -> 10)"; at first its C++ class.
@@ -71,7 +76,7 @@ class Module {
 
   /// All parameters, in order, each named by its path. Undefined ones (no bias) are left out.
   std::vector<Parameter> parameters();
-  std::vector<Buffer> buffers();
+  std::vector<Buffer> buffers();  ///< tensors that are no parameters, named likewise
 
   /// Parameters and buffers by path. The tensors share the model's memory.
   std::map<std::string, Tensor> state_dict();
@@ -92,6 +97,7 @@ class Module {
   /// those within.
   void for_each_module(const std::function<void(const std::string& path, Module&)>& visit);
 
+  /// The mode of this module and all within: layers such as Dropout work in training alone.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }

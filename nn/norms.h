@@ -32,6 +32,7 @@ class LayerNorm : public Module {
 /// By the root of the mean square of the last dimension: rms_norm (ops.h).
 class RMSNorm : public Module {
  public:
+  /// Throws as LayerNorm's.
   explicit RMSNorm(std::int64_t features, double eps = 1e-6, DType dtype = DType::f32);
 
   Tensor forward(const Tensor& x) override;

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-// Elementwise, with NumPy's broadcasting; operands of one dtype, or a number.
+/// Elementwise, with NumPy's broadcasting; operands of one dtype, or a number.
 Tensor operator==(const Tensor& a, const Tensor& b);
 Tensor operator!=(const Tensor& a, const Tensor& b);
 Tensor operator<(const Tensor& a, const Tensor& b);
@@ -23,6 +23,7 @@ Tensor operator&(const Tensor& a, const Tensor& b);  ///< of masks: both
 Tensor operator|(const Tensor& a, const Tensor& b);  ///< of masks: either
 Tensor operator~(const Tensor& mask);                ///< of a mask: not
 
+/// Masks of the elements that are NaN, and of those that are neither NaN nor infinite.
 Tensor isnan(const Tensor& x);
 Tensor isfinite(const Tensor& x);
 

@@ -13,6 +13,7 @@ namespace lockstep {
 /// Dimensions of a tensor; negative ones count from the end. 1 and {0, -1} are Dims.
 class Dims {
  public:
+  /// One of them, or several.
   Dims(int dim) : Dims({dim}) {}  // NOLINT: sum(x, 1)
   Dims(std::initializer_list<int> dims) : dims_(dims) {}
   /// All of them.

@@ -14,6 +14,7 @@ enum class Reduction : std::uint8_t { mean, sum, none };
 /// (). Forward and backward share one pass over the logits.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels);
 
+/// Of cross_entropy and nll.
 struct CrossEntropyOptions {
   Tensor weight = {};                ///< (c,): what a row of each class counts for; undefined: 1
   double label_smoothing = 0;        ///< this share of a label is spread over all classes evenly

@@ -12,10 +12,12 @@ Tensor sum(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
 /// The mean of nothing is 0.
 Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
 
+/// Of var and stdev.
 struct VarianceOptions {
   double correction = 1;  ///< divides by n - correction (Bessel's is 1), by 0 if that is negative
   bool keepdim = false;
 };
+/// The variance along dimensions, and its root.
 Tensor var(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
 Tensor stdev(const Tensor& x, const Dims& dims = Dims::all(), VarianceOptions options = {});
 
@@ -27,7 +29,7 @@ Tensor norm(const Tensor& x, const Dims& dims = Dims::all(), KeepDim keep = Keep
 Tensor amax(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
 Tensor amin(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
 Tensor max(const Tensor& x);  ///< amax of all elements
-Tensor min(const Tensor& x);
+Tensor min(const Tensor& x);  ///< amin of all elements
 
 /// The largest (smallest) along a dimension, and where it is: i64, the first of equals, which gets
 /// the whole gradient.
@@ -39,6 +41,7 @@ Extreme min(const Tensor& x, int dim);
 Tensor argmax(const Tensor& x, int dim);
 Tensor argmin(const Tensor& x, int dim);
 
+/// exp(x) / sum(exp(x)) along a dimension, and its logarithm; without overflow.
 Tensor softmax(const Tensor& x, int dim);
 Tensor log_softmax(const Tensor& x, int dim);
 /// log(sum(exp(x))), without overflow.

@@ -24,15 +24,6 @@ Tensor transposed(const Tensor& x) {
 
 }  // namespace
 
-Tensor sum(const Tensor& x) {
-  return is_any_floating(x.dtype()) ? scaled_sum("sum", x, 1) : sum(x, Dims::all());
-}
-
-Tensor mean(const Tensor& x) {
-  check<DTypeError>(is_any_floating(x.dtype()), "[mean] takes f32 or f64, got {}", x.dtype());
-  return scaled_sum("mean", x, x.numel() > 0 ? 1.0 / static_cast<double>(x.numel()) : 0.0);
-}
-
 Tensor reshape(const Tensor& x, const Shape& shape) {
   check<ShapeError>(shape.numel() == x.numel(), "[reshape] {} does not have as many elements as {}",
                     shape, x.shape());

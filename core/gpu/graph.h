@@ -41,6 +41,7 @@ namespace lockstep {
 
 class StepGraph {
  public:
+  /// `step` is run and recorded on `device` by the first calls; nothing happens yet.
   StepGraph(std::function<void()> step, Device device);
   ~StepGraph();
   StepGraph(StepGraph&&) noexcept;

@@ -34,7 +34,7 @@ class Stream {
   /// Another stream of the device.
   static Stream create(Device device);
 
-  Device device() const;
+  Device device() const;  ///< whose stream it is
   /// The host waits until everything given so far is done. Throws what went wrong meanwhile.
   void synchronize() const;
   /// What is given from now on runs after `event`. Does not block the host.
@@ -43,6 +43,7 @@ class Stream {
   void* native() const;
 
   struct State;
+  /// For core/ alone.
   explicit Stream(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const State& state() const { return *state_; }
   const std::shared_ptr<State>& shared() const { return state_; }
@@ -54,6 +55,7 @@ class Stream {
 /// Makes a stream current for this thread, in a scope.
 class [[nodiscard]] StreamGuard {
  public:
+  /// Until it ends, `stream` is current for its device.
   explicit StreamGuard(const Stream& stream);
   ~StreamGuard();
   StreamGuard(const StreamGuard&) = delete;
@@ -76,6 +78,7 @@ class Event {
   double milliseconds_since(const Event& earlier) const;
 
   struct State;
+  /// For core/ alone.
   const State& state() const { return *state_; }
 
  private:

@@ -19,6 +19,7 @@
 
 namespace lockstep {
 
+/// As above.
 std::string to_string(const Tensor& tensor);
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 

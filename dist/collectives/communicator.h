@@ -27,8 +27,8 @@ namespace lockstep::dist {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  virtual int rank() const = 0;  ///< this rank's number, from 0
+  virtual int size() const = 0;  ///< how many ranks there are
   /// The number in the job of `rank`, which another one of a group may have: for Error::culprit.
   virtual int rank_in_job(int rank) const { return rank; }
 

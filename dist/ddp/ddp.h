@@ -76,6 +76,7 @@ struct DdpOptions {
 /// Backwards only accumulate while it lives. It must not outlive its DistributedDataParallel.
 class [[nodiscard]] NoSync {
  public:
+  /// What DistributedDataParallel::no_sync calls.
   explicit NoSync(Reducer& reducer) : reducer_(reducer) { reducer_.pause(); }
   ~NoSync() { reducer_.resume(); }
   NoSync(const NoSync&) = delete;
@@ -151,6 +152,7 @@ class [[nodiscard]] DistributedDataParallel {
   /// Store it in the checkpoint: a resumed run then has the same buckets from its first step.
   std::string bucket_layout() const { return to_text(buckets().layout()); }
 
+  /// How the gradients are laid out now.
   const GradientBuckets& buckets() const { return reducer().buckets(); }
 
  private:

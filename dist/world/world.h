@@ -17,6 +17,7 @@
 
 namespace lockstep {
 
+/// Of World::join and run_threads.
 struct JoinOptions {
   std::string comm = "auto";  ///< one of communicator_names()
   /// shm or tcp; empty: shm inside a machine, tcp between machines. Or ipc, for tensors on GPUs;
@@ -51,10 +52,11 @@ class World {
   /// no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
 
-  int rank() const;
-  int size() const;
+  int rank() const;        ///< this rank's number, from 0
+  int size() const;        ///< how many ranks there are
   int local_rank() const;  ///< among the ranks of this machine
-  int local_size() const;
+  int local_size() const;  ///< how many of them there are
+  /// For collectives among all ranks. It lives as long as the world.
   dist::Communicator& communicator() const;
   /// A second one among the same ranks, with an order of its own: for collectives of layers, within
   /// forward and backward. The first one runs the reducer's buckets in call order, and when a
@@ -63,6 +65,7 @@ class World {
   /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).
   std::string_view transport() const;
 
+  /// This rank's part of the data.
   operator Shard() const { return {rank(), size()}; }
 
   /// A world of some of the ranks, in the order of this world; nothing on the other ranks.

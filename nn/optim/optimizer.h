@@ -133,6 +133,7 @@ inline constexpr Range not_negative{0, infinity}, share{0, 1}, any_number{-infin
 
 /// An option, by its name and its value.
 struct Option {
+  /// A number, or a flag.
   Option(std::string_view name_, double value_, Range range_)
       : name(name_), value(value_), range(range_) {}
   Option(std::string_view name_, bool on) : name(name_), value(on), is_flag(true) {}
@@ -207,6 +208,7 @@ extern template class Grouped<SgdOptions, SgdState>;
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
 class SGD : public Grouped<SgdOptions, SgdState> {
  public:
+  /// Of parameters that share their options, or of groups.
   SGD(std::vector<Parameter> parameters, Options options);
   explicit SGD(std::vector<Group<Options>> groups);
 
@@ -241,6 +243,7 @@ extern template class Grouped<AdamOptions, AdamState>;
 /// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
 class Adam : public Grouped<AdamOptions, AdamState> {
  public:
+  /// Of parameters that share their options, or of groups.
   Adam(std::vector<Parameter> parameters, Options options);
   explicit Adam(std::vector<Group<Options>> groups) : Adam(std::move(groups), false) {}
 
@@ -270,6 +273,7 @@ struct AdamWOptions {
 class AdamW : public Adam {
  public:
   using Options = AdamWOptions;
+  /// Of parameters that share their options, or of groups.
   AdamW(std::vector<Parameter> parameters, AdamWOptions options)
       : Adam({{std::move(parameters), options}}, true) {}
   explicit AdamW(const std::vector<Group<AdamWOptions>>& groups)
@@ -305,6 +309,7 @@ extern template class Grouped<RmspropOptions, RmspropState>;
 /// Hinton 2012, lecture 6e of "Neural Networks for Machine Learning"; `centered`: Graves 2013.
 class RMSprop : public Grouped<RmspropOptions, RmspropState> {
  public:
+  /// Of parameters that share their options, or of groups.
   RMSprop(std::vector<Parameter> parameters, Options options);
   explicit RMSprop(std::vector<Group<Options>> groups);
 
@@ -337,6 +342,7 @@ extern template class Grouped<LionOptions, LionState>;
 /// replicas turn it alike.
 class Lion : public Grouped<LionOptions, LionState> {
  public:
+  /// Of parameters that share their options, or of groups.
   Lion(std::vector<Parameter> parameters, Options options);
   explicit Lion(std::vector<Group<Options>> groups);
 

@@ -31,6 +31,7 @@ namespace lockstep::optim {
 /// While it lives, the optimizer steps early. On all ranks or on none. Both must outlive it.
 class [[nodiscard]] Overlap final : dist::EarlyStepper {
  public:
+  /// From now on until its end.
   Overlap(Optimizer& optimizer, dist::DistributedDataParallel& ddp)
       : optimizer_(optimizer), ddp_(ddp) {
     ddp_.overlap(*this);

@@ -131,5 +131,5 @@ TEST_CASE("operands that do not fit are named with both values") {
   CHECK_THROWS_AS(mse(a, b), ShapeError);
   CHECK_THROWS_AS(reshape(a, {5}), ShapeError);
   CHECK_THROWS_AS(exp(Tensor::zeros({2}, DType::i64)), DTypeError);
-  CHECK_THROWS_WITH_AS(mean(a == a), "[mean] takes f32 or f64, got u8", DTypeError);
+  CHECK_THROWS_WITH_AS(mean(a == a), "[mean] takes f32, f64, f16 or bf16, got u8", DTypeError);
 }

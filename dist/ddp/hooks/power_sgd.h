@@ -49,6 +49,7 @@
 
 namespace lockstep::dist {
 
+/// Of power_sgd.
 struct PowerSgdOptions {
   int rank = 4;                  ///< r, at least 1
   std::int64_t start_after = 0;  ///< synchronizations in which gradients travel as they are
@@ -57,7 +58,7 @@ struct PowerSgdOptions {
 /// For f32 and f64 gradients. Throws UsageError for options that make no sense.
 class PowerSgd final : public CommunicationHook {
  public:
-  explicit PowerSgd(PowerSgdOptions options);
+  explicit PowerSgd(PowerSgdOptions options);  ///< power_sgd makes one to be shared
   ~PowerSgd() override;
 
   std::string name() const override;
@@ -82,6 +83,7 @@ class PowerSgd final : public CommunicationHook {
   std::unordered_map<const void*, Matrix> matrices_;  // by Parameter::id()
 };
 
+/// A PowerSgd for DdpOptions::hook: one per rank.
 inline std::shared_ptr<PowerSgd> power_sgd(PowerSgdOptions options = {}) {
   return std::make_shared<PowerSgd>(options);
 }
