@@ -1,5 +1,6 @@
-// The functions of a backend, once for the interface and for every kind of device. backend.h and the
-// kinds' own headers include this list in a class, with LOCKSTEP_BACKEND as `= 0` or `override`.
+// The functions of a backend, once for the interface and for every kind of device: backend.h and
+// the kinds' own headers include this list in a class, with LOCKSTEP_BACKEND as `= 0` or
+// `override`.
 
 // elementwise.h
 virtual void unary(Unary op, const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
