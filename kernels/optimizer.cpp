@@ -6,30 +6,39 @@
 namespace lockstep::kernels {
 namespace {
 
-void check_fingerprint(std::string_view operation, const Fingerprint& fingerprint,
-                       const Tensor& value) {
-  if (!fingerprint.sum) return;
-  check_beside(operation, "fingerprint", *fingerprint.sum, DType::i64, value);
-  check<ShapeError>(fingerprint.sum->numel() == 1, "[{}] fingerprint: expected one element, got {}",
-                    operation, fingerprint.sum->shape());
+/// One i64 beside the value.
+void check_one(std::string_view operation, std::string_view name, const Tensor& tensor,
+               const Tensor& value) {
+  check_beside(operation, name, tensor, DType::i64, value);
+  check<ShapeError>(tensor.numel() == 1, "[{}] {}: expected one element, got {}", operation, name,
+                    tensor.shape());
 }
 
-template <class Item>
-void check_item(std::string_view operation, const Item& item) {
+template <class Item, class Config>
+void check_item(std::string_view operation, const Item& item, const Config& config) {
   check_defined(operation, "value", item.value);
   check_differentiable(operation, item.value);
   check_alike(operation, "gradient", item.gradient, item.value);
-  check_fingerprint(operation, item.fingerprint, item.value);
+  if (item.fingerprint.sum) check_one(operation, "fingerprint", *item.fingerprint.sum, item.value);
+  visit_kept(item, config, [&](std::string_view name, const Tensor& tensor, bool kept) {
+    if (kept) check_alike(operation, name, tensor, item.value);
+  });
+  if constexpr (requires { item.step; }) check_one(operation, "step", item.step, item.value);
 }
 
-/// Calls step(run) for every run of neighbouring items on one device.
-template <class Item, class F>
-void for_each_device(std::span<const Item> items, F&& step) {
+/// `run` takes the neighbouring items that lie on one device.
+template <class Item, class Config>
+void step(std::string_view operation, std::span<const Item> items, const Config& config,
+          void (Backend::*run)(std::span<const Item>, const Config&)) {
+  for (const Item& item : items) {
+    check_item(operation, item, config);
+    item.value.storage().changed();
+  }
   while (!items.empty()) {
     std::size_t n = 1;
     const Device device = items[0].value.device();
     while (n < items.size() && items[n].value.device() == device) ++n;
-    step(backend_of(device), items.first(n));
+    (backend_of(device).*run)(items.first(n), config);
     items = items.subspan(n);
   }
 }
@@ -37,46 +46,16 @@ void for_each_device(std::span<const Item> items, F&& step) {
 }  // namespace
 
 void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
-  for (const SgdItem& item : items) {
-    check_item("sgd_step", item);
-    if (config.momentum != 0) check_alike("sgd_step", "momentum", item.momentum, item.value);
-    item.value.storage().changed();
-  }
-  for_each_device(items, [&](Backend& backend, auto run) { backend.sgd_step(run, config); });
+  step("sgd_step", items, config, &Backend::sgd_step);
 }
-
 void adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
-  for (const AdamItem& item : items) {
-    check_item("adam_step", item);
-    check_alike("adam_step", "mean", item.mean, item.value);
-    check_alike("adam_step", "variance", item.variance, item.value);
-    if (config.amsgrad) check_alike("adam_step", "max_variance", item.max_variance, item.value);
-    check_beside("adam_step", "step", item.step, DType::i64, item.value);
-    check<ShapeError>(item.step.numel() == 1, "[adam_step] step: expected one element, got {}",
-                      item.step.shape());
-    item.value.storage().changed();
-  }
-  for_each_device(items, [&](Backend& backend, auto run) { backend.adam_step(run, config); });
+  step("adam_step", items, config, &Backend::adam_step);
 }
-
 void rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) {
-  for (const RmspropItem& item : items) {
-    check_item("rmsprop_step", item);
-    check_alike("rmsprop_step", "square", item.square, item.value);
-    if (config.centered) check_alike("rmsprop_step", "mean", item.mean, item.value);
-    if (config.momentum != 0) check_alike("rmsprop_step", "momentum", item.momentum, item.value);
-    item.value.storage().changed();
-  }
-  for_each_device(items, [&](Backend& backend, auto run) { backend.rmsprop_step(run, config); });
+  step("rmsprop_step", items, config, &Backend::rmsprop_step);
 }
-
 void lion_step(std::span<const LionItem> items, const LionConfig& config) {
-  for (const LionItem& item : items) {
-    check_item("lion_step", item);
-    check_alike("lion_step", "momentum", item.momentum, item.value);
-    item.value.storage().changed();
-  }
-  for_each_device(items, [&](Backend& backend, auto run) { backend.lion_step(run, config); });
+  step("lion_step", items, config, &Backend::lion_step);
 }
 
 void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
@@ -86,7 +65,7 @@ void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerp
   check_defined("add_fingerprint", "tensor", tensors[0]);
   check_differentiable("add_fingerprint", tensors[0]);
   for (const Tensor& tensor : tensors) check_alike("add_fingerprint", "tensor", tensor, tensors[0]);
-  check_fingerprint("add_fingerprint", fingerprint, tensors[0]);
+  check_one("add_fingerprint", "fingerprint", *fingerprint.sum, tensors[0]);
   backend_of(tensors[0].device()).add_fingerprint(tensors, fingerprint);
 }
 

@@ -14,8 +14,8 @@
 
 namespace lockstep::kernels {
 
-/// The scalars are used as they are: their ranges are checked by whoever lets users choose them
-/// (nn/optim/optimizer.h).
+/// The options are used as they are. Their ranges, noted beside the defaults, are checked by
+/// whoever lets users choose them (nn/optim/optimizer.h).
 struct SgdItem {
   Tensor value;
   Tensor gradient;
@@ -26,12 +26,13 @@ struct SgdItem {
 };
 
 struct SgdConfig {
-  double lr = 1e-3;
-  double momentum = 0;
-  double dampening = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-  bool maximize = false;  ///< here and below: the gradient is negated first
+  double lr = 1e-3;         ///< [0, inf)
+  double momentum = 0;      ///< [0, inf); from 1 on, old gradients never fade
+  double dampening = 0;     ///< any finite number
+  double weight_decay = 0;  ///< [0, inf)
+  bool nesterov = false;    ///< needs momentum > 0 and dampening 0
+  bool maximize = false;    ///< here and below: the gradient is negated first
+  bool operator==(const SgdConfig&) const = default;
 };
 
 /// g = gradient + weight_decay * value;
@@ -58,14 +59,15 @@ struct AdamItem {
 };
 
 struct AdamConfig {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  bool decoupled = false;  ///< AdamW: decay the value itself, not through the gradient
-  bool amsgrad = false;    ///< divide by the largest variance so far
+  double lr = 1e-3;         ///< [0, inf)
+  double beta1 = 0.9;       ///< [0, 1): how much of the gradient's running mean is kept
+  double beta2 = 0.999;     ///< [0, 1): the same for the mean of its square
+  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
+  double weight_decay = 0;  ///< [0, inf)
+  bool decoupled = false;   ///< AdamW: decay the value itself, not through the gradient
+  bool amsgrad = false;     ///< divide by the largest variance so far
   bool maximize = false;
+  bool operator==(const AdamConfig&) const = default;
 };
 
 /// decoupled: value *= 1 - lr * weight_decay, else: g = gradient + weight_decay * value;
@@ -88,13 +90,14 @@ struct RmspropItem {
 };
 
 struct RmspropConfig {
-  double lr = 1e-2;
-  double alpha = 0.99;
-  double eps = 1e-8;
-  double momentum = 0;
-  double weight_decay = 0;
-  bool centered = false;  ///< divide by the standard deviation, not by the root of the square
+  double lr = 1e-2;         ///< [0, inf)
+  double alpha = 0.99;      ///< [0, 1): how much of the running mean of the square is kept
+  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
+  double weight_decay = 0;  ///< [0, inf)
+  double momentum = 0;      ///< [0, inf)
+  bool centered = false;    ///< divide by the standard deviation, not by the root of the square
   bool maximize = false;
+  bool operator==(const RmspropConfig&) const = default;
 };
 
 /// g = gradient + weight_decay * value;
@@ -116,11 +119,12 @@ struct LionItem {
 };
 
 struct LionConfig {
-  double lr = 1e-4;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double weight_decay = 0;
+  double lr = 1e-4;         ///< [0, inf): every element moves by this much
+  double beta1 = 0.9;       ///< [0, 1): how much of the momentum is in the direction of a step
+  double beta2 = 0.99;      ///< [0, 1): how much of the momentum is kept
+  double weight_decay = 0;  ///< [0, inf); on the value itself, times lr
   bool maximize = false;
+  bool operator==(const LionConfig&) const = default;
 };
 
 /// c = beta1 * momentum + (1 - beta1) * gradient;
@@ -129,5 +133,25 @@ struct LionConfig {
 /// The sign of 0 is 0. That of NaN is NaN (in PyTorch 0), so that it does not pass unseen.
 /// (Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.)
 void lion_step(std::span<const LionItem> items, const LionConfig& config);
+
+/// What steps keep of a value, in the order of its fingerprint: visit(name, tensor, whether steps
+/// with these options keep it). Adam's `step`, which is no tensor of the value's shape, is not in
+/// it.
+void visit_kept(auto& item, const SgdConfig& config, const auto& visit) {
+  visit("momentum", item.momentum, config.momentum != 0);
+}
+void visit_kept(auto& item, const AdamConfig& config, const auto& visit) {
+  visit("mean", item.mean, true);
+  visit("variance", item.variance, true);
+  visit("max_variance", item.max_variance, config.amsgrad);
+}
+void visit_kept(auto& item, const RmspropConfig& config, const auto& visit) {
+  visit("square", item.square, true);
+  visit("mean", item.mean, config.centered);
+  visit("momentum", item.momentum, config.momentum != 0);
+}
+void visit_kept(auto& item, const LionConfig&, const auto& visit) {
+  visit("momentum", item.momentum, true);
+}
 
 }  // namespace lockstep::kernels

@@ -1,5 +1,3 @@
-#include <array>
-
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/fingerprint_formulas.h"
 #include "lockstep/kernels/formulas/optimizer_formulas.h"
@@ -35,103 +33,39 @@ std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restr
   return sum;
 }
 
-/// The pass over an item that keeps the first n tensors of `kept`. Adds `extra` and a fingerprint.
-template <int n, class T, class Item, class Update>
-void update_item(const Item& item, std::array<const Tensor*, 3> kept, std::uint64_t extra,
-                 const Update& update) {
-  const auto data = [&](int k) {
-    return k < n ? kept[static_cast<std::size_t>(k)]->template data<T>() : nullptr;
-  };
-  with_flag(item.fingerprint.sum != nullptr, [&](auto fingerprinted) {
-    add_to(item.fingerprint,
-           extra + pass<n, fingerprinted()>(
-                       item.value.template data<T>(), item.gradient.template data<T>(), data(0),
-                       data(1), data(2), item.value.numel(), item.fingerprint.salt, update));
-  });
-}
-
-template <class T>
-void sgd_item(const SgdItem& item, const SgdConfig& config) {
-  const auto s = SgdScalars<T>::of(config, item.first);
-  if (config.momentum != 0 && item.first) item.momentum.fill_zero();  // momentum * 0 + 1 * g is g
-  const auto run = [&](auto momentum, auto decay, auto nesterov, auto maximize) {
-    update_item<momentum() ? 1 : 0, T>(item, {&item.momentum}, 0,
-                                       [=](T& value, T gradient, T& buffer, T&, T&) {
-                                         constexpr SgdFlags flags{decay(), nesterov(), maximize()};
-                                         if constexpr (momentum())
-                                           sgd_momentum(value, gradient, buffer, s, flags);
-                                         else
-                                           sgd_plain(value, gradient, s, flags);
-                                       });
-  };
-  const SgdFlags flags = SgdFlags::of(config);
-  with_flags(run, config.momentum != 0, flags.decay, flags.nesterov, flags.maximize);
-}
-
-template <class T>
-void adam_item(const AdamItem& item, const AdamConfig& config) {
-  const std::int64_t step = ++*item.step.data<std::int64_t>();
-  const std::uint32_t salt = item.fingerprint.salt;
-  const auto s = AdamScalars<T>::of(config, step);
-  const auto run = [&](auto decay, auto from_end, auto amsgrad, auto maximize) {
-    update_item<amsgrad() ? 3 : 2, T>(
-        item, {&item.mean, &item.variance, &item.max_variance}, count_term(salt, step),
-        [=](T& value, T gradient, T& mean, T& variance, T& largest) {
-          constexpr AdamFlags flags{decay(), from_end(), amsgrad(), maximize()};
-          adam(value, gradient, mean, variance, largest, s, flags);
-        });
-  };
-  const AdamFlags flags = AdamFlags::of(config);
-  with_flags(run, flags.decay, flags.from_end, flags.amsgrad, flags.maximize);
-}
-
-template <class T>
-void rmsprop_item(const RmspropItem& item, const RmspropConfig& config) {
-  const auto s = RmspropScalars<T>::of(config);
-  const auto run = [&](auto decay, auto from_end, auto centered, auto momentum, auto maximize) {
-    // The momentum comes behind the mean, if there is one.
-    update_item<1 + centered() + momentum(), T>(
-        item, {&item.square, centered() ? &item.mean : &item.momentum, &item.momentum}, 0,
-        [=](T& value, T gradient, T& square, T& second, T& third) {
-          constexpr RmspropFlags flags{decay(), from_end(), centered(), momentum(), maximize()};
-          rmsprop(value, gradient, square, second, centered() ? third : second, s, flags);
-        });
-  };
-  const RmspropFlags flags = RmspropFlags::of(config);
-  with_flags(run, flags.decay, flags.from_end, flags.centered, flags.momentum, flags.maximize);
-}
-
-template <class T>
-void lion_item(const LionItem& item, const LionConfig& config) {
-  const auto s = LionScalars<T>::of(config);
-  with_flag(config.maximize, [&](auto maximize) {
-    update_item<1, T>(item, {&item.momentum}, 0, [=](T& value, T gradient, T& momentum, T&, T&) {
-      lion(value, gradient, momentum, s, maximize());
+/// A step by Formula<T> on an item that has these flags; the `number` of the step if the formula
+/// counts them, which is in the fingerprint, too.
+template <template <class> class Formula, class Item, class Config, class... Number>
+void update_item(const Item& item, const Config& config, unsigned flags, Number... number) {
+  visit_floating("step", item.value.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto formula = Formula<T>::of(config, number...);
+    const auto salt = item.fingerprint.salt;
+    T* kept[3] = {};
+    int n = 0;
+    visit_kept(item, config, [&](std::string_view, const Tensor& tensor, bool is_kept) {
+      if (is_kept) kept[n++] = tensor.template data<T>();
+    });
+    const auto run = [&](auto on, auto fingerprinted) {
+      const std::uint64_t sum = pass<kept_with<Formula<T>>(on()), fingerprinted()>(
+          item.value.template data<T>(), item.gradient.template data<T>(), kept[0], kept[1],
+          kept[2], item.value.numel(), salt,
+          [=](T& value, T gradient, T& a, T& b, T& c) { formula(value, gradient, a, b, c, on()); });
+      add_to(item.fingerprint, (count_term(salt, number) + ... + sum));
+    };
+    with_flags<Formula<T>::flags>(flags, [&](auto on) {
+      with_flag(item.fingerprint.sum != nullptr, [&](auto printed) { run(on, printed); });
     });
   });
 }
 
-template <class T>
-std::uint64_t fingerprint_of(std::span<const Tensor> tensors, std::uint32_t salt) {
-  const std::int64_t n = tensors[0].numel();
-  const T* a = tensors[0].data<T>();
-  const T* b = tensors.size() > 1 ? tensors[1].data<T>() : nullptr;
-  const T* c = tensors.size() > 2 ? tensors[2].data<T>() : nullptr;
-  const T* d = tensors.size() > 3 ? tensors[3].data<T>() : nullptr;
+/// Of `more` + 1 tensors.
+template <unsigned more, class T>
+std::uint64_t fingerprint_of(const T* const (&data)[4], std::int64_t count, std::uint32_t key) {
   std::uint64_t sum = 0;
-  const auto add = [&](auto... elements) {
-    std::uint32_t key = salt;
-    for (std::int64_t i = 0; i < n; ++i, key += element_key_step<T>)
-      sum += fingerprint_term(key, elements[i]...);
-  };
-  if (d)
-    add(a, b, c, d);
-  else if (c)
-    add(a, b, c);
-  else if (b)
-    add(a, b);
-  else
-    add(a);
+  for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>)
+    sum += fingerprint_term(key, data[0][i], more > 0 ? data[1][i] : 0, more > 1 ? data[2][i] : 0,
+                            more > 2 ? data[3][i] : 0);
   return sum;
 }
 
@@ -139,31 +73,31 @@ std::uint64_t fingerprint_of(std::span<const Tensor> tensors, std::uint32_t salt
 
 void CpuBackend::sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
   for (const SgdItem& item : items)
-    visit_floating("sgd_step", item.value.dtype(),
-                   [&](auto zero) { sgd_item<decltype(zero)>(item, config); });
+    update_item<Sgd>(item, config, flags_of(config) | when(item.first, first_step));
 }
 
 void CpuBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
   for (const AdamItem& item : items)
-    visit_floating("adam_step", item.value.dtype(),
-                   [&](auto zero) { adam_item<decltype(zero)>(item, config); });
+    update_item<Adam>(item, config, flags_of(config), ++*item.step.data<std::int64_t>());
 }
 
 void CpuBackend::rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) {
-  for (const RmspropItem& item : items)
-    visit_floating("rmsprop_step", item.value.dtype(),
-                   [&](auto zero) { rmsprop_item<decltype(zero)>(item, config); });
+  for (const RmspropItem& item : items) update_item<Rmsprop>(item, config, flags_of(config));
 }
 
 void CpuBackend::lion_step(std::span<const LionItem> items, const LionConfig& config) {
-  for (const LionItem& item : items)
-    visit_floating("lion_step", item.value.dtype(),
-                   [&](auto zero) { lion_item<decltype(zero)>(item, config); });
+  for (const LionItem& item : items) update_item<Lion>(item, config, flags_of(config));
 }
 
 void CpuBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
   visit_floating("add_fingerprint", tensors[0].dtype(), [&](auto zero) {
-    add_to(fingerprint, fingerprint_of<decltype(zero)>(tensors, fingerprint.salt));
+    using T = decltype(zero);
+    const T* data[4] = {};
+    for (std::size_t k = 0; k < tensors.size(); ++k) data[k] = tensors[k].data<T>();
+    const auto more = static_cast<unsigned>(tensors.size() - 1);
+    with_flags<3>(more, [&](auto constant) {
+      add_to(fingerprint, fingerprint_of<constant()>(data, tensors[0].numel(), fingerprint.salt));
+    });
   });
 }
 

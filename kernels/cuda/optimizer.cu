@@ -1,8 +1,6 @@
 // Optimizers over a table of tensors: one launch updates as many tensors as fit into a kernel's
 // parameters, each element once.
 
-#include <array>
-
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"
 #include "lockstep/kernels/cuda/tensor_table.cuh"
@@ -36,23 +34,40 @@ struct DeviceFingerprint {
   }
 };
 
-/// One tensor, and the n tensors that are kept of it.
-template <class T, int n>
-struct UpdateEntry {
+/// What of an item its step needs beside the tensors.
+template <class Item>
+struct Beside {};
+template <>
+struct Beside<SgdItem> {
+  bool first;
+};
+template <>
+struct Beside<AdamItem> {
+  std::int64_t* step;
+};
+
+/// One item of a step by Formula<T> that keeps n tensors.
+template <class T, class Item, int n>
+struct UpdateEntry : Beside<Item> {
   TablePart part;
   T* value;
   const T* gradient;
   T* kept[n > 0 ? n : 1];
   DeviceFingerprint fingerprint;
 
-  template <class Item>
-  static UpdateEntry of(const Item& item, const std::array<const Tensor*, 3>& tensors) {
-    UpdateEntry entry{{},
-                      item.value.template data<T>(),
-                      item.gradient.template data<T>(),
-                      {},
-                      DeviceFingerprint::of(item.fingerprint)};
-    for (int k = 0; k < n; ++k) entry.kept[k] = tensors[k]->template data<T>();
+  template <class Config>
+  static UpdateEntry of(const Item& item, const Config& config) {
+    UpdateEntry entry{};
+    entry.value = item.value.template data<T>();
+    entry.gradient = item.gradient.template data<T>();
+    int k = 0;
+    visit_kept(item, config, [&](std::string_view, const Tensor& tensor, bool is_kept) {
+      if (is_kept) entry.kept[k++] = tensor.template data<T>();
+    });
+    entry.fingerprint = DeviceFingerprint::of(item.fingerprint);
+    if constexpr (std::is_same_v<Item, SgdItem>) entry.first = item.first;
+    if constexpr (std::is_same_v<Item, AdamItem>)
+      entry.step = item.step.template data<std::int64_t>();
     return entry;
   }
   bool aligned() const {
@@ -61,19 +76,6 @@ struct UpdateEntry {
     return all;
   }
 };
-
-template <class T, bool momentum>
-struct SgdEntry : UpdateEntry<T, momentum ? 1 : 0> {
-  bool first;
-};
-
-template <class T, bool amsgrad>
-struct AdamEntry : UpdateEntry<T, amsgrad ? 3 : 2> {
-  std::int64_t* step;
-};
-
-template <class T, bool centered, bool momentum>
-using RmspropEntry = UpdateEntry<T, 1 + centered + momentum>;
 
 template <class T>
 struct FingerprintEntry {
@@ -84,8 +86,8 @@ struct FingerprintEntry {
 
 /// Calls update(value, gradient, a, b, c) for each element of the block's chunk, of which the first
 /// n of `a`, `b` and `c` are what is kept of it. Adds `own` and the fingerprint of what it leaves.
-template <class T, int n, class Update>
-__device__ void update_chunk(const UpdateEntry<T, n>& entry, unsigned long long own,
+template <class T, class Item, int n, class Update>
+__device__ void update_chunk(const UpdateEntry<T, Item, n>& entry, unsigned long long own,
                              unsigned long long (&shared)[warp_size], Update update) {
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
@@ -109,25 +111,6 @@ __device__ void update_chunk(const UpdateEntry<T, n>& entry, unsigned long long 
   if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
 
-/// 16-byte loads of value, gradient and buffer, where the entry is aligned.
-template <class T, bool momentum>
-__global__ void __launch_bounds__(table_threads)
-    sgd_step_kernel(const __grid_constant__ TensorTable<SgdEntry<T, momentum>> table,
-                    const SgdConfig config) {
-  __shared__ unsigned long long shared[warp_size];
-  const SgdEntry<T, momentum>& entry = entry_of_block(table);
-  const SgdScalars<T> s = SgdScalars<T>::of(config, entry.first);
-  const SgdFlags flags = SgdFlags::of(config);
-  update_chunk(entry, 0, shared, [&](T& value, T gradient, T& buffer, T&, T&) {
-    if constexpr (momentum) {
-      if (entry.first) buffer = 0;
-      sgd_momentum(value, gradient, buffer, s, flags);
-    } else {
-      sgd_plain(value, gradient, s, flags);
-    }
-  });
-}
-
 /// The number of this step, the same for all blocks of a tensor; the counter ends one higher. While
 /// they run, its lower half is the number of steps done, and its upper half the number of blocks
 /// that have read it: whoever reads it last knows that the others have, and writes the new count.
@@ -139,54 +122,32 @@ __device__ std::int64_t next_step(std::int64_t* step, unsigned blocks) {
   return static_cast<std::int64_t>(next);
 }
 
-/// 16-byte loads of value, gradient and what is kept, where the entry is aligned.
-template <class T, bool amsgrad>
-__global__ void __launch_bounds__(table_threads)
-    adam_step_kernel(const __grid_constant__ TensorTable<AdamEntry<T, amsgrad>> table,
-                     const AdamConfig config) {
-  __shared__ AdamScalars<T> shared_scalars;
+/// 16-byte loads of value, gradient and what is kept, where the entry is aligned. `keeping`: those
+/// of the flags that say what is kept.
+template <template <class> class Formula, class T, unsigned keeping, class Item, class Config>
+__global__ void __launch_bounds__(table_threads) optimizer_step_kernel(
+    const __grid_constant__ TensorTable<UpdateEntry<T, Item, kept_with<Formula<T>>(keeping)>> table,
+    const Config config) {
   __shared__ unsigned long long shared[warp_size];
-  const AdamEntry<T, amsgrad>& entry = entry_of_block(table);
+  const auto& entry = entry_of_block(table);
+  unsigned flags = (flags_of(config) & ~keeping_flags) | keeping;
   unsigned long long own = 0;
-  if (threadIdx.x == 0) {
-    const std::int64_t step = next_step(entry.step, entry.part.blocks);
-    shared_scalars = AdamScalars<T>::of(config, step);
-    if (blockIdx.x == entry.part.first_block) own = count_term(entry.fingerprint.salt, step);
+  Formula<T> formula;
+  if constexpr (std::is_same_v<Item, AdamItem>) {
+    __shared__ Formula<T> of_block;
+    if (threadIdx.x == 0) {
+      const std::int64_t step = next_step(entry.step, entry.part.blocks);
+      of_block = Formula<T>::of(config, step);
+      if (blockIdx.x == entry.part.first_block) own = count_term(entry.fingerprint.salt, step);
+    }
+    __syncthreads();
+    formula = of_block;
+  } else {
+    formula = Formula<T>::of(config);
   }
-  __syncthreads();
-  const AdamScalars<T> s = shared_scalars;
-  AdamFlags flags = AdamFlags::of(config);
-  flags.amsgrad = amsgrad;  // a constant
-  update_chunk(entry, own, shared, [&](T& value, T gradient, T& mean, T& variance, T& largest) {
-    adam(value, gradient, mean, variance, largest, s, flags);
-  });
-}
-
-/// 16-byte loads of value, gradient and what is kept, where the entry is aligned.
-template <class T, bool centered, bool momentum>
-__global__ void __launch_bounds__(table_threads) rmsprop_step_kernel(
-    const __grid_constant__ TensorTable<RmspropEntry<T, centered, momentum>> table,
-    const RmspropConfig config) {
-  __shared__ unsigned long long shared[warp_size];
-  const RmspropScalars<T> s = RmspropScalars<T>::of(config);
-  RmspropFlags flags = RmspropFlags::of(config);
-  flags.centered = centered;  // constants
-  flags.momentum = momentum;
-  update_chunk(entry_of_block(table), 0, shared,
-               [&](T& value, T gradient, T& square, T& second, T& third) {
-                 rmsprop(value, gradient, square, second, centered ? third : second, s, flags);
-               });
-}
-
-/// 16-byte loads of value, gradient and momentum, where the entry is aligned.
-template <class T>
-__global__ void __launch_bounds__(table_threads)
-    lion_step_kernel(const __grid_constant__ TensorTable<UpdateEntry<T, 1>> table,
-                     const LionConfig config) {
-  __shared__ unsigned long long shared[warp_size];
-  const LionScalars<T> s = LionScalars<T>::of(config);
-  update_chunk(entry_of_block(table), 0, shared, [&](T& value, T gradient, T& momentum, T&, T&) {
-    lion(value, gradient, momentum, s, config.maximize);
+  if constexpr (std::is_same_v<Item, SgdItem>) flags |= when(entry.first, first_step);
+  update_chunk(entry, own, shared, [&](T& value, T gradient, T& a, T& b, T& c) {
+    formula(value, gradient, a, b, c, flags);
   });
 }
 
@@ -212,66 +173,32 @@ __global__ void __launch_bounds__(table_threads)
   entry.fingerprint.add(own, shared);
 }
 
-/// Launches `kernel` for the items of type T, a table at a time: `entry_of(item)` for each. (One
-/// without elements is launched too: Adam counts its steps.)
-template <auto kernel, class T, class Item, class Config, class EntryOf>
-void update_items(std::span<const Item> items, const Config& config, EntryOf entry_of) {
-  using Entry = decltype(entry_of(items[0]));
+/// Launches the kernel for the items of type T, a table at a time. (One without elements is
+/// launched too: Adam counts its steps.)
+template <template <class> class Formula, class T, unsigned keeping, class Item, class Config>
+void update_items(std::span<const Item> items, const Config& config) {
+  using Entry = UpdateEntry<T, Item, kept_with<Formula<T>>(keeping)>;
   const Queue queue = queue_of(items[0].value);
   for_each_table<Entry>(
       items,
       [&](TensorTable<Entry>& table, const Item& item) {
         if (item.value.dtype() != dtype_of<T>()) return;
-        const Entry entry = entry_of(item);
+        const Entry entry = Entry::of(item, config);
         table.template add<T>(entry, item.value, entry.aligned());
       },
       [&](const TensorTable<Entry>& table) {
-        launch<kernel>({.grid = table.blocks, .block = table_threads}, queue.stream, table, config);
+        launch<optimizer_step_kernel<Formula, T, keeping, Item, Config>>(
+            {.grid = table.blocks, .block = table_threads}, queue.stream, table, config);
       });
 }
 
-template <class T>
-void sgd_items(std::span<const SgdItem> items, const SgdConfig& config) {
-  with_flag(config.momentum != 0, [&](auto constant) {
-    constexpr bool momentum = decltype(constant)::value;
-    using Entry = SgdEntry<T, momentum>;
-    update_items<sgd_step_kernel<T, momentum>, T>(items, config, [](const SgdItem& item) {
-      return Entry{{Entry::of(item, {&item.momentum})}, item.first};
-    });
-  });
-}
-
-template <class T>
-void adam_items(std::span<const AdamItem> items, const AdamConfig& config) {
-  with_flag(config.amsgrad, [&](auto constant) {
-    constexpr bool amsgrad = decltype(constant)::value;
-    using Entry = AdamEntry<T, amsgrad>;
-    update_items<adam_step_kernel<T, amsgrad>, T>(items, config, [](const AdamItem& item) {
-      return Entry{{Entry::of(item, {&item.mean, &item.variance, &item.max_variance})},
-                   item.step.data<std::int64_t>()};
-    });
-  });
-}
-
-template <class T>
-void rmsprop_items(std::span<const RmspropItem> items, const RmspropConfig& config) {
-  const auto run = [&](auto first, auto second) {
-    constexpr bool centered = decltype(first)::value, momentum = decltype(second)::value;
-    using Entry = RmspropEntry<T, centered, momentum>;
-    update_items<rmsprop_step_kernel<T, centered, momentum>, T>(
-        items, config, [](const RmspropItem& item) {
-          // The momentum comes behind the mean, if there is one.
-          return Entry::of(item,
-                           {&item.square, centered ? &item.mean : &item.momentum, &item.momentum});
-        });
-  };
-  with_flags(run, config.centered, config.momentum != 0);
-}
-
-template <class T>
-void lion_items(std::span<const LionItem> items, const LionConfig& config) {
-  update_items<lion_step_kernel<T>, T>(items, config, [](const LionItem& item) {
-    return UpdateEntry<T, 1>::of(item, {&item.momentum});
+template <template <class> class Formula, class Item, class Config>
+void step_on(std::span<const Item> items, const Config& config) {
+  if (items.empty()) return;
+  with_flags<Formula<float>::flags & keeping_flags>(flags_of(config), [&](auto constant) {
+    constexpr unsigned keeping = decltype(constant)::value;
+    update_items<Formula, float, keeping>(items, config);
+    update_items<Formula, double, keeping>(items, config);
   });
 }
 
@@ -294,27 +221,19 @@ void add_fingerprint_of(std::span<const Tensor> tensors, const Fingerprint& fing
 }  // namespace
 
 void CudaBackend::sgd_step(std::span<const SgdItem> items, const SgdConfig& config) {
-  if (items.empty()) return;
-  sgd_items<float>(items, config);
-  sgd_items<double>(items, config);
+  step_on<Sgd>(items, config);
 }
 
 void CudaBackend::adam_step(std::span<const AdamItem> items, const AdamConfig& config) {
-  if (items.empty()) return;
-  adam_items<float>(items, config);
-  adam_items<double>(items, config);
+  step_on<Adam>(items, config);
 }
 
 void CudaBackend::rmsprop_step(std::span<const RmspropItem> items, const RmspropConfig& config) {
-  if (items.empty()) return;
-  rmsprop_items<float>(items, config);
-  rmsprop_items<double>(items, config);
+  step_on<Rmsprop>(items, config);
 }
 
 void CudaBackend::lion_step(std::span<const LionItem> items, const LionConfig& config) {
-  if (items.empty()) return;
-  lion_items<float>(items, config);
-  lion_items<double>(items, config);
+  step_on<Lion>(items, config);
 }
 
 void CudaBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {

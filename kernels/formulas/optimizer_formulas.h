@@ -3,7 +3,12 @@
 /// threads of a GPU. The flags are arguments, so that a loop can make them constants. Compiled
 /// without contraction into fused multiply-adds on both sides (kernels/CMakeLists.txt): the bits of
 /// an element do not depend on the loop in which it is computed.
+///
+/// A formula has the scalars of one step (`of`, computed in f64 as Python does, then rounded), the
+/// flags that it knows, and the number of tensors that it keeps whatever the flags. It gets the
+/// elements of up to three tensors that are kept, in the order of visit_kept (optimizer.h).
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -12,63 +17,82 @@
 
 namespace lockstep::kernels {
 
-/// The scalars of one step, computed in f64 as Python does, then rounded.
-template <class T>
-struct SgdScalars {
-  T minus_lr, weight_decay, momentum, gain;
-
-  /// A tensor's `first` step is not dampened.
-  static LOCKSTEP_HOST_DEVICE SgdScalars of(const SgdConfig& c, bool first) {
-    return {static_cast<T>(-c.lr), static_cast<T>(c.weight_decay), static_cast<T>(c.momentum),
-            static_cast<T>(first ? 1 : 1 - c.dampening)};
-  }
+/// What a step does beside the least. With each of the first three it keeps one more tensor.
+enum StepFlag : unsigned {
+  with_momentum = 1,
+  centered = 2,
+  amsgrad = 4,
+  decays = 8,  ///< weight decay goes through the gradient
+  maximizes = 16,
+  nesterov = 32,
+  first_step = 64,  ///< the momentum holds nothing yet
+  from_end = 128    ///< which of PyTorch's two ways lerp() takes
 };
+inline constexpr unsigned keeping_flags = with_momentum | centered | amsgrad;
 
-/// The direction in which a step reduces the loss, or with `maximize` increases it.
+LOCKSTEP_HOST_DEVICE constexpr unsigned when(bool on, StepFlag flag) { return on ? flag : 0u; }
+
+/// How many tensors a step keeps.
+template <class Formula>
+constexpr int kept_with(unsigned flags) {
+  return Formula::always_kept + std::popcount(flags & Formula::flags & keeping_flags);
+}
+
+/// The direction in which a step reduces the loss, or if it maximizes increases it.
 template <class T>
-LOCKSTEP_HOST_DEVICE inline T descent(T gradient, T value, T weight_decay, bool decay,
-                                      bool maximize) {
-  const T g = maximize ? -gradient : gradient;
-  return decay ? g + weight_decay * value : g;
+LOCKSTEP_HOST_DEVICE inline T descent(T gradient, T value, T weight_decay, unsigned flags) {
+  const T g = flags & maximizes ? -gradient : gradient;
+  return flags & decays ? g + weight_decay * value : g;
 }
 
 /// PyTorch's lerp(a, b, w) is a + w (b - a) for w < 1/2, else b - (b - a) (1 - w): `from_end`.
 /// `weight` is w and `keep` is 1 - w.
 template <class T>
-LOCKSTEP_HOST_DEVICE inline T lerp(T a, T b, T weight, T keep, bool from_end) {
+LOCKSTEP_HOST_DEVICE inline T lerp(T a, T b, T weight, T keep, unsigned flags) {
   const T difference = b - a;
-  return from_end ? b - difference * keep : a + weight * difference;
+  return flags & from_end ? b - difference * keep : a + weight * difference;
 }
 
-struct SgdFlags {
-  bool decay, nesterov, maximize;
-  static LOCKSTEP_HOST_DEVICE SgdFlags of(const SgdConfig& c) {
-    return {c.weight_decay != 0, c.nesterov, c.maximize};
+LOCKSTEP_HOST_DEVICE inline unsigned flags_of(const SgdConfig& c) {
+  return when(c.momentum != 0, with_momentum) | when(c.weight_decay != 0, decays) |
+         when(c.nesterov, nesterov) | when(c.maximize, maximizes);
+}
+
+template <class T>
+struct Sgd {
+  static constexpr unsigned flags = with_momentum | first_step | decays | nesterov | maximizes;
+  static constexpr int always_kept = 0;
+  T minus_lr, weight_decay, momentum, gain;
+
+  static LOCKSTEP_HOST_DEVICE Sgd of(const SgdConfig& c) {
+    return {static_cast<T>(-c.lr), static_cast<T>(c.weight_decay), static_cast<T>(c.momentum),
+            static_cast<T>(1 - c.dampening)};
+  }
+
+  LOCKSTEP_HOST_DEVICE void operator()(T& value, T gradient, T& buffer, T&, T&, unsigned on) const {
+    T g = descent(gradient, value, weight_decay, on);
+    if (on & with_momentum) {
+      buffer = on & first_step ? g : momentum * buffer + gain * g;
+      g = on & nesterov ? g + momentum * buffer : buffer;
+    }
+    value += minus_lr * g;
   }
 };
 
-template <class T>
-LOCKSTEP_HOST_DEVICE inline void sgd_plain(T& value, T gradient, const SgdScalars<T>& s,
-                                           SgdFlags flags) {
-  value += s.minus_lr * descent(gradient, value, s.weight_decay, flags.decay, flags.maximize);
+LOCKSTEP_HOST_DEVICE inline unsigned flags_of(const AdamConfig& c) {
+  return when(c.amsgrad, amsgrad) | when(c.weight_decay != 0 && !c.decoupled, decays) |
+         when(1 - c.beta1 >= 0.5, from_end) | when(c.maximize, maximizes);
 }
 
 template <class T>
-LOCKSTEP_HOST_DEVICE inline void sgd_momentum(T& value, T gradient, T& buffer,
-                                              const SgdScalars<T>& s, SgdFlags flags) {
-  const T g = descent(gradient, value, s.weight_decay, flags.decay, flags.maximize);
-  const T b = s.momentum * buffer + s.gain * g;
-  buffer = b;
-  value += s.minus_lr * (flags.nesterov ? g + s.momentum * b : b);
-}
-
-template <class T>
-struct AdamScalars {
+struct Adam {
+  static constexpr unsigned flags = amsgrad | decays | from_end | maximizes;
+  static constexpr int always_kept = 2;
   T shrink, weight_decay, mean_weight, mean_keep, beta2, variance_weight, root_correction, eps,
       minus_step_size;
 
   /// `step` counts from 1.
-  static LOCKSTEP_HOST_DEVICE AdamScalars of(const AdamConfig& c, std::int64_t step) {
+  static LOCKSTEP_HOST_DEVICE Adam of(const AdamConfig& c, std::int64_t step) {
     using std::pow;
     using std::sqrt;
     const double t = static_cast<double>(step);
@@ -82,77 +106,71 @@ struct AdamScalars {
             static_cast<T>(c.eps),
             static_cast<T>(-c.lr / (1 - pow(c.beta1, t)))};
   }
-};
 
-struct AdamFlags {
-  bool decay;  ///< weight decay goes through the gradient
-  bool from_end, amsgrad, maximize;
-  static LOCKSTEP_HOST_DEVICE AdamFlags of(const AdamConfig& c) {
-    return {c.weight_decay != 0 && !c.decoupled, 1 - c.beta1 >= 0.5, c.amsgrad, c.maximize};
+  LOCKSTEP_HOST_DEVICE void operator()(T& value, T gradient, T& mean, T& variance, T& largest,
+                                       unsigned on) const {
+    using std::sqrt;
+    const T g = descent(gradient, value, weight_decay, on);
+    mean = lerp(mean, g, mean_weight, mean_keep, on);
+    variance = variance * beta2 + variance_weight * g * g;
+    T v = variance;
+    if (on & amsgrad) largest = v = v <= largest || largest != largest ? largest : v;
+    const T denominator = sqrt(v) / root_correction + eps;
+    value = value * shrink + minus_step_size * mean / denominator;
   }
 };
 
-/// `largest` is touched by amsgrad alone.
-template <class T>
-LOCKSTEP_HOST_DEVICE inline void adam(T& value, T gradient, T& mean, T& variance, T& largest,
-                                      const AdamScalars<T>& s, AdamFlags flags) {
-  using std::sqrt;
-  const T g = descent(gradient, value, s.weight_decay, flags.decay, flags.maximize);
-  const T m = lerp(mean, g, s.mean_weight, s.mean_keep, flags.from_end);
-  T v = variance * s.beta2 + s.variance_weight * g * g;
-  mean = m;
-  variance = v;
-  if (flags.amsgrad) largest = v = v <= largest || largest != largest ? largest : v;
-  const T denominator = sqrt(v) / s.root_correction + s.eps;
-  value = value * s.shrink + s.minus_step_size * m / denominator;
+LOCKSTEP_HOST_DEVICE inline unsigned flags_of(const RmspropConfig& c) {
+  return when(c.centered, centered) | when(c.momentum != 0, with_momentum) |
+         when(c.weight_decay != 0, decays) | when(1 - c.alpha >= 0.5, from_end) |
+         when(c.maximize, maximizes);
 }
 
 template <class T>
-struct RmspropScalars {
+struct Rmsprop {
+  static constexpr unsigned flags = centered | with_momentum | decays | from_end | maximizes;
+  static constexpr int always_kept = 1;
   T minus_lr, weight_decay, alpha, weight, keep, eps, momentum;
 
-  static LOCKSTEP_HOST_DEVICE RmspropScalars of(const RmspropConfig& c) {
+  static LOCKSTEP_HOST_DEVICE Rmsprop of(const RmspropConfig& c) {
     return {static_cast<T>(-c.lr),       static_cast<T>(c.weight_decay),    static_cast<T>(c.alpha),
             static_cast<T>(1 - c.alpha), static_cast<T>(1 - (1 - c.alpha)), static_cast<T>(c.eps),
             static_cast<T>(c.momentum)};
   }
+
+  /// The momentum comes behind the mean, if there is one.
+  LOCKSTEP_HOST_DEVICE void operator()(T& value, T gradient, T& square, T& second, T& third,
+                                       unsigned on) const {
+    using std::sqrt;
+    const T g = descent(gradient, value, weight_decay, on);
+    square = square * alpha + weight * g * g;
+    T v = square;
+    if (on & centered) {
+      second = lerp(second, g, weight, keep, on);
+      v -= second * second;
+    }
+    const T denominator = sqrt(v) + eps;
+    if (on & with_momentum) {
+      T& buffer = on & centered ? third : second;
+      buffer = buffer * momentum + g / denominator;
+      value += minus_lr * buffer;
+    } else {
+      value += minus_lr * g / denominator;
+    }
+  }
 };
 
-struct RmspropFlags {
-  bool decay, from_end, centered, momentum, maximize;
-  static LOCKSTEP_HOST_DEVICE RmspropFlags of(const RmspropConfig& c) {
-    return {c.weight_decay != 0, 1 - c.alpha >= 0.5, c.centered, c.momentum != 0, c.maximize};
-  }
-};
-
-/// `mean` is touched only if centered, `buffer` only with momentum.
-template <class T>
-LOCKSTEP_HOST_DEVICE inline void rmsprop(T& value, T gradient, T& square, T& mean, T& buffer,
-                                         const RmspropScalars<T>& s, RmspropFlags flags) {
-  using std::sqrt;
-  const T g = descent(gradient, value, s.weight_decay, flags.decay, flags.maximize);
-  T v = square * s.alpha + s.weight * g * g;
-  square = v;
-  if (flags.centered) {
-    const T m = lerp(mean, g, s.weight, s.keep, flags.from_end);
-    mean = m;
-    v -= m * m;
-  }
-  const T denominator = sqrt(v) + s.eps;
-  if (flags.momentum) {
-    const T b = buffer * s.momentum + g / denominator;
-    buffer = b;
-    value += s.minus_lr * b;
-  } else {
-    value += s.minus_lr * g / denominator;
-  }
+LOCKSTEP_HOST_DEVICE inline unsigned flags_of(const LionConfig& c) {
+  return when(c.maximize, maximizes);
 }
 
 template <class T>
-struct LionScalars {
+struct Lion {
+  static constexpr unsigned flags = maximizes;
+  static constexpr int always_kept = 1;
   T shrink, minus_lr, beta1, weight1, beta2, weight2;
 
-  static LOCKSTEP_HOST_DEVICE LionScalars of(const LionConfig& c) {
+  static LOCKSTEP_HOST_DEVICE Lion of(const LionConfig& c) {
     return {static_cast<T>(1 - c.lr * c.weight_decay),
             static_cast<T>(-c.lr),
             static_cast<T>(c.beta1),
@@ -160,16 +178,15 @@ struct LionScalars {
             static_cast<T>(c.beta2),
             static_cast<T>(1 - c.beta2)};
   }
-};
 
-template <class T>
-LOCKSTEP_HOST_DEVICE inline void lion(T& value, T gradient, T& momentum, const LionScalars<T>& s,
-                                      bool maximize) {
-  const T g = maximize ? -gradient : gradient;
-  const T c = momentum * s.beta1 + g * s.weight1;
-  momentum = momentum * s.beta2 + g * s.weight2;
-  const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
-  value = value * s.shrink + s.minus_lr * sign;
-}
+  LOCKSTEP_HOST_DEVICE void operator()(T& value, T gradient, T& momentum, T&, T&,
+                                       unsigned on) const {
+    const T g = on & maximizes ? -gradient : gradient;
+    const T c = momentum * beta1 + g * weight1;
+    momentum = momentum * beta2 + g * weight2;
+    const T sign = c > 0 ? T(1) : c < 0 ? T(-1) : c;
+    value = value * shrink + minus_lr * sign;
+  }
+};
 
 }  // namespace lockstep::kernels

@@ -15,16 +15,18 @@ void with_flag(bool flag, F&& f) {
     f(std::false_type{});
 }
 
-/// Calls f(constants...), one for each flag.
-template <class F>
-void with_flags(F&& f) {
-  f();
-}
-template <class F, class... Flags>
-void with_flags(F&& f, bool first, Flags... rest) {
-  with_flag(first, [&](auto constant) {
-    with_flags([&](auto... constants) { f(constant, constants...); }, rest...);
-  });
+/// Calls f(constant) with those bits of `flags` that are in `mask`.
+template <unsigned mask, unsigned known = 0, class F>
+void with_flags(unsigned flags, F&& f) {
+  if constexpr (mask == 0) {
+    f(std::integral_constant<unsigned, known>{});
+  } else {
+    constexpr unsigned bit = mask & -mask;
+    if (flags & bit)
+      with_flags<mask - bit, known + bit>(flags, f);
+    else
+      with_flags<mask - bit, known>(flags, f);
+  }
 }
 
 }  // namespace lockstep::kernels

@@ -60,93 +60,102 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
   });
 }
 
-/// Throws UsageError unless `value` is a number in `range`.
-inline void check_range(std::string_view optimizer, std::string_view name, double value,
-                        Range range) {
-  check<UsageError>(std::isfinite(value) && value >= range.low && value < range.high,
-                    "[{}] {} must be in {}{}, {}), got {}", optimizer, name,
-                    std::isfinite(range.low) ? '[' : '(', range.low, range.high, value);
+template <class Rule>
+void check_ranges(const typename Rule::Options& options) {
+  for (const Option& option : Rule::list(options))
+    check_range(Rule::name, option.name, option.value, option.range);
+  if constexpr (requires { Rule::check_together(options); }) Rule::check_together(options);
 }
 
-template <class Options>
-void check_ranges(std::string_view optimizer, const Options& options) {
-  for (const Option& option : options.list())
-    check_range(optimizer, option.name, option.value, option.range);
-  if constexpr (requires { options.check_together(); }) options.check_together();
+/// Makes what the item of this parameter lacks: zeros. Returns whether it lacked something. What a
+/// recorded step allocates does not outlive it: throws StateError there.
+template <class Item, class Options>
+bool complete(Item& item, const Parameter& parameter, const Options& options) {
+  bool lacked = false;
+  kernels::visit_kept(item, options, [&](std::string_view name, Tensor& tensor, bool is_kept) {
+    if (!is_kept || tensor.defined()) return;
+    check<StateError>(!StepGraph::recording(),
+                      "[step] '{}' has no {} yet, and a recorded step cannot make it: take this "
+                      "step once outside of the recording",
+                      parameter.name(), name);
+    tensor = zeros_like(item.value);
+    lacked = true;
+  });
+  return lacked;
 }
 
-/// Zeros to keep of a parameter. What a recorded step allocates does not outlive it: throws
-/// StateError there.
-inline void make_state(Tensor& kept, std::string_view name, const Parameter& parameter) {
-  check<StateError>(!StepGraph::recording(),
-                    "[step] '{}' has no {} yet, and a recorded step cannot make it: take this step "
-                    "once outside of the recording",
-                    parameter.name(), name);
-  const Tensor& value = parameter.value();
-  kept = Tensor::zeros(value.shape(), value.dtype(), value.device());
+/// As before the first step. A momentum that begins as the first gradient is made by that step.
+template <class Item, class Options>
+Item first_state(const Parameter& parameter, const Options& options) {
+  Item item{};
+  item.value = parameter.value();
+  if constexpr (requires { item.step; })
+    item.step = Tensor::zeros({}, DType::i64, item.value.device());
+  if constexpr (!requires { item.first; }) complete(item, parameter, options);
+  return item;
 }
 
-template <class Options, class State>
-Grouped<Options, State>::Grouped(std::string_view name, std::vector<Group<Options>> groups)
-    : Optimizer(all_of(groups)), name_(name), groups_(std::move(groups)) {
+template <class Rule>
+Grouped<Rule>::Grouped(std::vector<Group<Options>> groups)
+    : Optimizer(all_of(groups)), groups_(std::move(groups)) {
   for (const auto& group : groups_) kept_.push_back(make_kept(group));
 }
 
-template <class Options, class State>
-auto Grouped<Options, State>::make_kept(const Group<Options>& group) const -> Kept {
-  check_ranges(name_, group.options);
+template <class Rule>
+auto Grouped<Rule>::make_kept(const Group<Options>& group) const -> Kept {
+  check_ranges<Rule>(group.options);
   Kept kept;
   for (const Parameter& parameter : group.parameters)
-    kept.states.emplace_back(parameter.value(), group.options);
+    kept.states.push_back(first_state<Item>(parameter, group.options));
   kept.items.reserve(group.parameters.size());
   return kept;
 }
 
-template <class Options, class State>
-void Grouped<Options, State>::add_param_group(std::vector<Parameter> parameters, Options options) {
-  check_members(name_, groups_, all());
-  check_ranges(name_, options);
+template <class Rule>
+void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Options options) {
+  check_members(Rule::name, groups_, all());
+  check_ranges<Rule>(options);
   include("add_param_group", parameters);
   groups_.push_back({std::move(parameters), options});
   kept_.push_back(make_kept(groups_.back()));
 }
 
-template <class Options, class State>
-std::vector<GroupView> Grouped<Options, State>::group_views() {
+template <class Rule>
+std::vector<GroupView> Grouped<Rule>::group_views() {
   std::vector<GroupView> views;
   for (auto& [parameters, options] : groups_)
     views.push_back({parameters, options.lr, options.weight_decay});
   return views;
 }
 
-template <class Options, class State>
-std::uint64_t Grouped<Options, State>::options_digest() const {
+template <class Rule>
+std::uint64_t Grouped<Rule>::options_digest() const {
   Fnv1a digest;
-  digest.add(name_);
+  digest.add(Rule::name);
   for (const auto& group : groups_)
-    for (const Option& option : group.options.list())
+    for (const Option& option : Rule::list(group.options))
       digest.add(std::bit_cast<std::uint64_t>(option.value));
   return digest.value();
 }
 
-template <class Options, class State>
-std::string Grouped<Options, State>::options_text() const {
+template <class Rule>
+std::string Grouped<Rule>::options_text() const {
   std::string text;
   for (std::size_t k = 0; k < groups_.size(); ++k)
-    for (const auto& [option, value, range, is_flag] : groups_[k].options.list())
-      text += fmt::format("{}'s {} {}\n", name_of_group(name_, k, groups_.size()), option,
+    for (const auto& [option, value, range, is_flag] : Rule::list(groups_[k].options))
+      text += fmt::format("{}'s {} {}\n", name_of_group(Rule::name, k, groups_.size()), option,
                           is_flag ? (value != 0 ? "true" : "false") : fmt::to_string(value));
   return text;
 }
 
-template <class Options, class State>
-void Grouped<Options, State>::check_options() const {
-  check_members(name_, groups_, all());
-  for (const auto& group : groups_) check_ranges(name_, group.options);
+template <class Rule>
+void Grouped<Rule>::check_options() const {
+  check_members(Rule::name, groups_, all());
+  for (const auto& group : groups_) check_ranges<Rule>(group.options);
 }
 
-template <class Options, class State>
-void Grouped<Options, State>::update() {
+template <class Rule>
+void Grouped<Rule>::update() {
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
@@ -154,38 +163,46 @@ void Grouped<Options, State>::update() {
     items.clear();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!takes_part(parameters[i])) continue;
-      items.push_back(states[i].item(parameters[i], options));
-      items.back().fingerprint = fingerprint(parameters[i]);
+      [[maybe_unused]] const bool lacked = complete(states[i], parameters[i], options);
+      Item& item = items.emplace_back(states[i]);
+      item.gradient = parameters[i].gradient_slot();
+      item.fingerprint = fingerprint(parameters[i]);
+      if constexpr (requires { item.first; }) item.first = lacked;
     }
-    step_items(items, options);
+    Rule::step(items, options);
   }
 }
 
-template <class Options, class State>
-const State* Grouped<Options, State>::find(const Parameter& parameter) const {
-  for (std::size_t k = 0; k < groups_.size(); ++k) {
-    const auto& parameters = groups_[k].parameters;
-    const auto at = std::ranges::find(parameters, parameter);
-    if (at != parameters.end())
-      return &kept_[k].states[static_cast<std::size_t>(at - parameters.begin())];
+/// Calls visit(state, options) for what is kept of the parameter.
+template <class Rule>
+template <class Self, class Visit>
+void Grouped<Rule>::visit_state(Self& self, const Parameter& parameter, const Visit& visit) {
+  for (std::size_t k = 0; k < self.groups_.size(); ++k) {
+    const auto& [parameters, options] = self.groups_[k];
+    const auto at = std::ranges::find(parameters, parameter) - parameters.begin();
+    auto& states = self.kept_[k].states;
+    if (at < std::ssize(states)) visit(states[static_cast<std::size_t>(at)], options);
   }
-  return nullptr;
 }
 
-template <class Options, class State>
-std::vector<StateTensor> Grouped<Options, State>::state_of(const Parameter& parameter) const {
-  const State* const state = find(parameter);
-  std::vector<StateTensor> tensors = state ? state->tensors() : std::vector<StateTensor>{};
-  std::erase_if(tensors, [](const StateTensor& tensor) { return !tensor.value.defined(); });
+template <class Rule>
+std::vector<StateTensor> Grouped<Rule>::state_of(const Parameter& parameter) const {
+  std::vector<StateTensor> tensors;
+  const auto add = [&](std::string_view name, const Tensor& tensor, bool = true) {
+    if (tensor.defined()) tensors.push_back({std::string(name), tensor});
+  };
+  visit_state(*this, parameter, [&](const Item& state, const Options& options) {
+    kernels::visit_kept(state, options, add);
+    if constexpr (requires { state.step; }) add("step", state.step);
+  });
   return tensors;
 }
 
-template <class Options, class State>
-void Grouped<Options, State>::forget(const Parameter& parameter) {
-  for (std::size_t k = 0; k < groups_.size(); ++k)
-    for (std::size_t i = 0; i < groups_[k].parameters.size(); ++i)
-      if (groups_[k].parameters[i] == parameter)
-        kept_[k].states[i] = State(parameter.value(), groups_[k].options);
+template <class Rule>
+void Grouped<Rule>::forget(const Parameter& parameter) {
+  visit_state(*this, parameter, [&](Item& state, const Options& options) {
+    state = first_state<Item>(parameter, options);
+  });
 }
 
 }  // namespace lockstep::optim

@@ -5,10 +5,11 @@
 ///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
 ///   optimizer.add_param_group(adapter, {.lr = 1e-4});                         // one more, later
 ///
-/// Options out of their range (each is noted beside its default; NaN is in none) throw UsageError,
-/// which names the option, its range and its value: at once where they are given to a constructor,
-/// add_param_group or set_lr, and in the next step where they are changed through groups() or
-/// group_views(). On all ranks change them alike, between the same two steps.
+/// The options, their defaults and their ranges are those of kernels/optimizer.h. One out of its
+/// range (NaN is in none) throws UsageError, which names the option, its range and its value: at
+/// once where it is given to a constructor, add_param_group or set_lr, and in the next step where
+/// it is changed through groups() or group_views(). On all ranks change them alike, between the
+/// same two steps.
 ///
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are.
 /// A parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
@@ -39,11 +40,6 @@ template <class Options>
 struct Group {
   std::vector<Parameter> parameters;
   Options options;
-  /// A group of options that convert to these.
-  template <class Other>
-  operator Group<Other>() const {  // NOLINT
-    return {parameters, options};
-  }
 };
 
 /// What the groups of all optimizers have, to be read and changed while the optimizer lives and no
@@ -143,12 +139,21 @@ struct Option {
   bool is_flag = false;
 };
 
-/// What the optimizers below have in common: groups of parameters, each with its options, and a
-/// State for each parameter. `Options::list` lists all options, for checks, digest and text.
-template <class Options_, class State>
+/// Throws UsageError unless `value` is a number in `range`.
+void check_range(std::string_view where, std::string_view name, double value, Range range);
+
+/// What the optimizers below have in common: groups of parameters, each with its options, and an
+/// item of the kernel for each parameter, with what is kept of it. The Rule says which kernel that
+/// is, and lists all options, for checks, digest and text.
+template <class Rule>
 class Grouped : public Optimizer {
  public:
-  using Options = Options_;
+  using Options = typename Rule::Options;
+  /// Of parameters that share their options, or of groups.
+  Grouped(std::vector<Parameter> parameters, Options options)
+      : Grouped(std::vector<Group<Options>>{{std::move(parameters), options}}) {}
+  explicit Grouped(std::vector<Group<Options>> groups);
+
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change options between steps
   std::vector<GroupView> group_views() override;
   /// One more group; its parameters begin as before their first step. Under DDP on all ranks,
@@ -160,102 +165,57 @@ class Grouped : public Optimizer {
   std::string options_text() const override;
   void forget(const Parameter& parameter) override;
 
- protected:
-  using Item = typename State::Item;
-  /// `name` is a literal.
-  Grouped(std::string_view name, std::vector<Group<Options>> groups);
-  /// The kernel call for those of a group that take part.
-  virtual void step_items(std::span<const Item> items, const Options& options) = 0;
-
  private:
+  using Item = typename Rule::Item;
   void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
-  const State* find(const Parameter& parameter) const;
   struct Kept {
-    std::vector<State> states;  // per parameter
-    std::vector<Item> items;
+    std::vector<Item> states;  // per parameter
+    std::vector<Item> items;   // of a step
   };
   Kept make_kept(const Group<Options>& group) const;
+  template <class Self, class Visit>
+  static void visit_state(Self& self, const Parameter& parameter, const Visit& visit);
 
-  std::string_view name_;
   std::vector<Group<Options>> groups_;
   std::vector<Kept> kept_;  // per group
 };
 
-struct SgdOptions {
-  double lr = 1e-3;         ///< [0, inf)
-  double momentum = 0;      ///< [0, inf); from 1 on, old gradients never fade
-  double dampening = 0;     ///< any finite number
-  double weight_decay = 0;  ///< [0, inf)
-  bool nesterov = false;    ///< needs momentum > 0 and dampening 0
-  bool maximize = false;    ///< here and below: steps in the direction that increases the loss
-  bool operator==(const SgdOptions&) const = default;
-
-  std::array<Option, 6> list() const;
-  void check_together() const;
-};
-
-struct SgdState {
+using SgdOptions = kernels::SgdConfig;
+struct SgdRule {
+  using Options = SgdOptions;
   using Item = kernels::SgdItem;
-  SgdState(const Tensor&, const SgdOptions&) {}
-  Item item(const Parameter& parameter, const SgdOptions& options);
-  std::vector<StateTensor> tensors() const { return {{"momentum", momentum}}; }
-  Tensor momentum;  // undefined until the first step
+  static constexpr std::string_view name = "SGD";
+  static constexpr auto step = kernels::sgd_step;
+  static std::array<Option, 6> list(const SgdOptions& options);
+  static void check_together(const SgdOptions& options);
 };
-extern template class Grouped<SgdOptions, SgdState>;
+extern template class Grouped<SgdRule>;
 
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
-class SGD : public Grouped<SgdOptions, SgdState> {
+class SGD : public Grouped<SgdRule> {
  public:
-  /// Of parameters that share their options, or of groups.
-  SGD(std::vector<Parameter> parameters, Options options);
-  explicit SGD(std::vector<Group<Options>> groups);
-
- private:
-  void step_items(std::span<const Item> items, const Options& options) override;
+  using Grouped::Grouped;
 };
 
-struct AdamOptions {
-  double lr = 1e-3;         ///< [0, inf)
-  double beta1 = 0.9;       ///< [0, 1): how much of the gradient's running mean is kept
-  double beta2 = 0.999;     ///< [0, 1): the same for the mean of its square
-  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
-  double weight_decay = 0;  ///< [0, inf)
-  bool amsgrad = false;     ///< Reddi et al. 2018: divide by the largest mean of squares so far
-  bool maximize = false;
-  bool operator==(const AdamOptions&) const = default;
-
-  std::array<Option, 7> list() const;
-};
-
-struct AdamState {
+using AdamOptions = kernels::AdamConfig;
+struct AdamRule {
+  using Options = AdamOptions;
   using Item = kernels::AdamItem;
-  AdamState(const Tensor& value, const AdamOptions& options);
-  Item item(const Parameter& parameter, const AdamOptions& options);
-  std::vector<StateTensor> tensors() const;
-  Tensor mean, variance;  // moments, zeros at the start
-  Tensor step;            // i64 (), on the value's device
-  Tensor max_variance;    // undefined without amsgrad
+  static constexpr std::string_view name = "Adam";
+  static constexpr auto step = kernels::adam_step;
+  static std::array<Option, 8> list(const AdamOptions& options);
 };
-extern template class Grouped<AdamOptions, AdamState>;
+extern template class Grouped<AdamRule>;
 
 /// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
-class Adam : public Grouped<AdamOptions, AdamState> {
+class Adam : public Grouped<AdamRule> {
  public:
-  /// Of parameters that share their options, or of groups.
-  Adam(std::vector<Parameter> parameters, Options options);
-  explicit Adam(std::vector<Group<Options>> groups) : Adam(std::move(groups), false) {}
-
- protected:
-  Adam(std::vector<Group<Options>> groups, bool decoupled);
-
- private:
-  void step_items(std::span<const Item> items, const Options& options) override;
-  bool decoupled_;  // weight decay on the value itself, not through the gradient
+  using Grouped::Grouped;
 };
 
-/// The ranges are those of AdamOptions.
+/// AdamOptions, `decoupled` and with another default.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -264,90 +224,55 @@ struct AdamWOptions {
   double weight_decay = 0.01;
   bool amsgrad = false;
   bool maximize = false;
+  bool operator==(const AdamWOptions&) const = default;
   operator AdamOptions() const {  // NOLINT
-    return {lr, beta1, beta2, eps, weight_decay, amsgrad, maximize};
+    return {lr, beta1, beta2, eps, weight_decay, true, amsgrad, maximize};
   }
 };
+struct AdamWRule : AdamRule {
+  using Options = AdamWOptions;
+  static constexpr std::string_view name = "AdamW";
+};
+extern template class Grouped<AdamWRule>;
 
 /// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
-class AdamW : public Adam {
+class AdamW : public Grouped<AdamWRule> {
  public:
-  using Options = AdamWOptions;
-  /// Of parameters that share their options, or of groups.
-  AdamW(std::vector<Parameter> parameters, AdamWOptions options)
-      : Adam({{std::move(parameters), options}}, true) {}
-  explicit AdamW(const std::vector<Group<AdamWOptions>>& groups)
-      : Adam(std::vector<Group<AdamOptions>>(groups.begin(), groups.end()), true) {}
-  void add_param_group(std::vector<Parameter> parameters, AdamWOptions options) {
-    Adam::add_param_group(std::move(parameters), options);
-  }
+  using Grouped::Grouped;
 };
 
-struct RmspropOptions {
-  double lr = 1e-2;         ///< [0, inf)
-  double alpha = 0.99;      ///< [0, 1): how much of the running mean of the square is kept
-  double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
-  double weight_decay = 0;  ///< [0, inf)
-  double momentum = 0;      ///< [0, inf)
-  bool centered = false;    ///< divide by the standard deviation, not by the root of the square
-  bool maximize = false;
-  bool operator==(const RmspropOptions&) const = default;
-
-  std::array<Option, 7> list() const;
-};
-
-struct RmspropState {
+using RmspropOptions = kernels::RmspropConfig;
+struct RmspropRule {
+  using Options = RmspropOptions;
   using Item = kernels::RmspropItem;
-  RmspropState(const Tensor& value, const RmspropOptions& options);
-  Item item(const Parameter& parameter, const RmspropOptions& options);
-  std::vector<StateTensor> tensors() const;
-  Tensor square;
-  Tensor mean, momentum;  // undefined without `centered`, and without momentum
+  static constexpr std::string_view name = "RMSprop";
+  static constexpr auto step = kernels::rmsprop_step;
+  static std::array<Option, 7> list(const RmspropOptions& options);
 };
-extern template class Grouped<RmspropOptions, RmspropState>;
+extern template class Grouped<RmspropRule>;
 
 /// Hinton 2012, lecture 6e of "Neural Networks for Machine Learning"; `centered`: Graves 2013.
-class RMSprop : public Grouped<RmspropOptions, RmspropState> {
+class RMSprop : public Grouped<RmspropRule> {
  public:
-  /// Of parameters that share their options, or of groups.
-  RMSprop(std::vector<Parameter> parameters, Options options);
-  explicit RMSprop(std::vector<Group<Options>> groups);
-
- private:
-  void step_items(std::span<const Item> items, const Options& options) override;
+  using Grouped::Grouped;
 };
 
-struct LionOptions {
-  double lr = 1e-4;         ///< [0, inf): every element moves by this much
-  double beta1 = 0.9;       ///< [0, 1): how much of the momentum is in the direction of a step
-  double beta2 = 0.99;      ///< [0, 1): how much of the momentum is kept
-  double weight_decay = 0;  ///< [0, inf); on the value itself, times lr
-  bool maximize = false;
-  bool operator==(const LionOptions&) const = default;
-
-  std::array<Option, 5> list() const;
-};
-
-struct LionState {
+using LionOptions = kernels::LionConfig;
+struct LionRule {
+  using Options = LionOptions;
   using Item = kernels::LionItem;
-  LionState(const Tensor& value, const LionOptions& options);
-  Item item(const Parameter& parameter, const LionOptions& options);
-  std::vector<StateTensor> tensors() const { return {{"momentum", momentum}}; }
-  Tensor momentum;
+  static constexpr std::string_view name = "Lion";
+  static constexpr auto step = kernels::lion_step;
+  static std::array<Option, 5> list(const LionOptions& options);
 };
-extern template class Grouped<LionOptions, LionState>;
+extern template class Grouped<LionRule>;
 
 /// Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2: the sign of a
 /// momentum. It keeps half of what Adam keeps. Rounding may turn the sign of a number near 0; the
 /// replicas turn it alike.
-class Lion : public Grouped<LionOptions, LionState> {
+class Lion : public Grouped<LionRule> {
  public:
-  /// Of parameters that share their options, or of groups.
-  Lion(std::vector<Parameter> parameters, Options options);
-  explicit Lion(std::vector<Group<Options>> groups);
-
- private:
-  void step_items(std::span<const Item> items, const Options& options) override;
+  using Grouped::Grouped;
 };
 
 }  // namespace lockstep::optim
