@@ -154,10 +154,15 @@ void Tensor::set(std::initializer_list<std::int64_t> index, double value) const 
   element("set", index).fill(value);
 }
 
-Tensor Tensor::view(const Shape& shape) const {
-  check<StateError>(defined(), "[view] of an undefined tensor");
+// What gives the elements another handle is not recorded.
+void Tensor::check_not_recorded(const char* call, const char* instead) const {
+  check<StateError>(defined(), "[{}] of an undefined tensor", call);
   check<StateError>(gradient_.tape == GradientRef::nothing,
-                    "[view] {} is recorded on a tape: use reshape(), or detach() it first", shape_);
+                    "[{}] {} is recorded on a tape: {}detach() it first", call, shape_, instead);
+}
+
+Tensor Tensor::view(const Shape& shape) const {
+  check_not_recorded("view", "use reshape(), or ");
   check<ShapeError>(shape.numel() == numel(), "[view] {} does not have as many elements as {}",
                     shape, shape_);
   Tensor result = *this;
@@ -166,9 +171,7 @@ Tensor Tensor::view(const Shape& shape) const {
 }
 
 Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
-  check<StateError>(defined(), "[slice] of an undefined tensor");
-  check<StateError>(gradient_.tape == GradientRef::nothing,
-                    "[slice] {} is recorded on a tape: detach() it first", shape_);
+  check_not_recorded("slice");
   check<ShapeError>(rank() > 0 && 0 <= begin && begin <= end && end <= shape_[0],
                     "[slice] there are no rows {}..{} in {}", begin, end, shape_);
   std::int64_t sizes[Shape::max_rank];
@@ -182,9 +185,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
 }
 
 std::vector<Tensor> Tensor::rows() const {
-  check<StateError>(defined(), "[rows] of an undefined tensor");
-  check<StateError>(gradient_.tape == GradientRef::nothing,
-                    "[rows] {} is recorded on a tape: use select(), or detach() it first", shape_);
+  check_not_recorded("rows", "use select(), or ");
   check<ShapeError>(rank() > 0, "[rows] of a scalar");
   const Shape shape(std::span(shape_.begin() + 1, shape_.end()));
   std::vector<Tensor> result;

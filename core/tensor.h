@@ -170,6 +170,7 @@ class Tensor {
   GradientRef gradient_;
 
   Tensor element(const char* call, std::initializer_list<std::int64_t> index) const;
+  void check_not_recorded(const char* call, const char* instead = "") const;
 };
 
 template <class T>

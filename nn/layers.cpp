@@ -2,25 +2,18 @@
 
 #include <cmath>
 
-#include "lockstep/core/generator.h"
+#include "lockstep/nn/initialize.h"
 
 namespace lockstep::nn {
-namespace {
-
-Parameter uniform_parameter(const Shape& shape, DType dtype, double bound) {
-  Tensor value = Tensor::empty(shape, dtype);
-  default_generator().uniform(value, -bound, bound);
-  return Parameter(value);
-}
-
-}  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, DType dtype) {
   check<ShapeError>(in > 0 && out > 0, "[Linear] widths must be positive, got {} -> {}", in, out);
-  const double root = std::sqrt(static_cast<double>(in));
-  const double gain = std::sqrt(2.0 / (1.0 + 5.0));  // a = sqrt(5), squared
-  weight = uniform_parameter({out, in}, dtype, std::sqrt(3.0) * (gain / root));
-  if (with_bias) bias = uniform_parameter({out}, dtype, 1.0 / root);
+  weight = Parameter(Tensor::empty({out, in}, dtype));
+  init::kaiming_uniform(weight.value(), std::sqrt(2.0 / (1.0 + 5.0)));  // a = sqrt(5), squared
+  if (!with_bias) return;
+  bias = Parameter(Tensor::empty({out}, dtype));
+  const double bound = 1.0 / std::sqrt(static_cast<double>(in));
+  init::uniform(bias.value(), -bound, bound);
 }
 
 void Linear::visit(Visitor& p) {
@@ -41,9 +34,7 @@ Module::Another Linear::make_another() const {
 Embedding::Embedding(std::int64_t rows, std::int64_t features, DType dtype) {
   check<ShapeError>(rows > 0 && features > 0, "[Embedding] sizes must be positive, got {} x {}",
                     rows, features);
-  const Tensor value = Tensor::empty({rows, features}, dtype);
-  default_generator().normal(value);
-  weight = Parameter(value);
+  weight = Parameter(Tensor::randn({rows, features}, dtype));
 }
 
 std::string Embedding::describe() const {

@@ -7,12 +7,13 @@
 #include <memory>
 #include <span>
 #include <typeinfo>
+#include <unordered_set>
 
 #include "lockstep/core/generator.h"
 
 namespace lockstep::nn {
 
-/// Walks a model depth first and keeps the path.
+/// Walks a model depth first and keeps the path. A parameter that appears twice is met once.
 class Walk : public Visitor {
  public:
   std::function<void(const std::string& path, Parameter&)> on_parameter = [](auto&&, auto&&) {};
@@ -25,7 +26,8 @@ class Walk : public Visitor {
     module.visit(*this);
   }
   void operator()(std::string_view name, Parameter& parameter) override {
-    if (parameter.defined()) on_parameter(path_ + std::string(name), parameter);
+    if (parameter.defined() && seen_.insert(parameter.id()).second)
+      on_parameter(path_ + std::string(name), parameter);
   }
   void operator()(std::string_view name, Tensor& buffer) override {
     if (buffer.defined()) on_buffer(path_ + std::string(name), buffer);
@@ -39,6 +41,7 @@ class Walk : public Visitor {
 
  private:
   std::string path_;
+  std::unordered_set<const void*> seen_;  // Parameter::id()
 };
 
 namespace {
@@ -110,7 +113,6 @@ std::vector<Parameter> Module::parameters() {
   std::vector<Parameter> result;
   Walk walk;
   walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
-    if (std::ranges::find(result, parameter) != result.end()) return;
     parameter.set_name(path);
     result.push_back(parameter);
   };
@@ -184,27 +186,22 @@ std::string Module::to_string() {
     std::int64_t parameters;
   };
   std::vector<Line> lines;
-  std::vector<Parameter> seen;
+  std::size_t paths = 0, texts = 0;  // the longest
+  std::int64_t all = 0;
   Walk walk;
   walk.on_module = [&](const std::string& path, Module& module) {
     lines.push_back({path, module.describe(), 0});
+    paths = std::max(paths, path.size());
+    texts = std::max(texts, lines.back().text.size());
   };
   walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
-    if (std::ranges::find(seen, parameter) != seen.end()) return;
-    seen.push_back(parameter);
     const auto dot = path.rfind('.');
     const std::string owner = dot == path.npos ? "" : path.substr(0, dot);
     for (Line& line : lines)
       if (line.path == owner) line.parameters += parameter.value().numel();
+    all += parameter.value().numel();
   };
   walk.visit(*this);
-  std::size_t paths = 0, texts = 0;
-  std::int64_t all = 0;
-  for (const Line& line : lines) {
-    paths = std::max(paths, line.path.size());
-    texts = std::max(texts, line.text.size());
-    all += line.parameters;
-  }
   std::string result = fmt::format("{}: {} parameters\n", describe(), all);
   const auto digits = fmt::formatted_size("{}", all);
   for (const Line& line : std::span(lines).subspan(1)) {

@@ -28,21 +28,16 @@ class Text {
 
   /// The elements from dimension `dim` on, of which `first` is the first row's number.
   std::string of(int dim, std::int64_t row, std::size_t indent) const {
-    if (dim == x_.rank()) {
-      const std::string text = number(row);
-      return spaces(width_ - std::min(width_, text.size())) + text;
-    }
+    if (dim == x_.rank()) return fmt::format("{:>{}}", number(row), width_);
     const bool innermost = dim == x_.rank() - 1;
     const std::size_t per_line =
         innermost ? std::max<std::size_t>(1, (line_width - indent) / (width_ + 2)) : 1;
-    const auto blank_lines = static_cast<std::size_t>(std::max(0, x_.rank() - dim - 2));
+    const auto line_ends = static_cast<std::size_t>(std::max(1, x_.rank() - dim - 1));
+    const std::string new_line = "," + std::string(line_ends, '\n') + spaces(indent + 1);
     std::string text = "[";
     std::size_t place = 0;
     for (const std::int64_t i : shown(dim)) {
-      if (place > 0 && place % per_line == 0)
-        text += ",\n" + std::string(blank_lines, '\n') + spaces(indent + 1);
-      else if (place > 0)
-        text += ", ";
+      if (place > 0) text += place % per_line == 0 ? new_line : ", ";
       ++place;
       if (i == dots)
         text += innermost ? " ..." : "...";
@@ -97,19 +92,12 @@ class Text {
   void widen(const std::string& text) { width_ = std::max(width_, text.size()); }
 
   std::string number(std::int64_t i) const {
-    if (!floating_)
-      return visit_any(x_.dtype(), [&](auto zero) -> std::string {
-        using T = decltype(zero);
-        if constexpr (std::is_integral_v<T>)
-          return std::to_string(x_.data<T>()[i]);
-        else
-          return {};
-      });
+    if (x_.dtype() == DType::i64) return std::to_string(x_.data<std::int64_t>()[i]);
     const double x = value(i);
+    if (!floating_) return fmt::format("{:.0f}", x);
     if (std::isnan(x)) return "nan";  // without a sign
     if (scientific_) return fmt::format("{:.4e}", x);
-    if (!whole_) return fmt::format("{:.4f}", x);
-    return fmt::format("{:.0f}", x) + (std::isinf(x) ? "" : ".");
+    return whole_ ? fmt::format("{:#.0f}", x) : fmt::format("{:.4f}", x);
   }
 
   const Tensor& x_;

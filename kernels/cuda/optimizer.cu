@@ -80,7 +80,7 @@ struct UpdateEntry : Beside<Item> {
 template <class T>
 struct FingerprintEntry {
   TablePart part;
-  const T *a, *b, *c, *d;  // all but a may be null
+  const T* data[4];  // all but the first may be null
   DeviceFingerprint fingerprint;
 };
 
@@ -160,15 +160,14 @@ __global__ void __launch_bounds__(table_threads)
   unsigned long long own = 0;
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
-    const Pack<T, width> a = load_pack<width>(entry.a + i);
-    Pack<T, width> b{}, c{}, d{};
-    if (entry.b != nullptr) b = load_pack<width>(entry.b + i);
-    if (entry.c != nullptr) c = load_pack<width>(entry.c + i);
-    if (entry.d != nullptr) d = load_pack<width>(entry.d + i);
+    Pack<T, width> x[4] = {};
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+      if (entry.data[t] != nullptr) x[t] = load_pack<width>(entry.data[t] + i);
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own +=
-          fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), a[k], b[k], c[k], d[k]);
+      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), x[0][k], x[1][k],
+                              x[2][k], x[3][k]);
   });
   entry.fingerprint.add(own, shared);
 }
@@ -205,15 +204,14 @@ void step_on(std::span<const Item> items, const Config& config) {
 template <class T>
 void add_fingerprint_of(std::span<const Tensor> tensors, const Fingerprint& fingerprint,
                         const Queue& queue) {
-  const auto data = [&](std::size_t k) {
-    return k < tensors.size() ? tensors[k].data<T>() : nullptr;
-  };
-  const FingerprintEntry<T> entry{{},      data(0), data(1),
-                                  data(2), data(3), DeviceFingerprint::of(fingerprint)};
+  FingerprintEntry<T> entry{{}, {}, DeviceFingerprint::of(fingerprint)};
+  bool aligned = true;
+  for (std::size_t k = 0; k < tensors.size(); ++k) {
+    entry.data[k] = tensors[k].data<T>();
+    aligned = aligned && is_aligned(entry.data[k]);
+  }
   TensorTable<FingerprintEntry<T>> table;
-  table.template add<T>(
-      entry, tensors[0],
-      is_aligned(entry.a) && is_aligned(entry.b) && is_aligned(entry.c) && is_aligned(entry.d));
+  table.template add<T>(entry, tensors[0], aligned);
   launch<fingerprint_kernel<T>>({.grid = table.blocks, .block = table_threads}, queue.stream,
                                 table);
 }

@@ -37,10 +37,6 @@ void check_positive(std::string_view operation, std::string_view name, double va
                     operation, name, value);
 }
 
-}  // namespace
-
-namespace {
-
 Tensor clip(const std::vector<Parameter>& parameters, const std::vector<Tensor>& gradients,
             double max_norm) {
   const Device device = parameters.empty() ? Device{} : parameters[0].value().device();
