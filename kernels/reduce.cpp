@@ -73,8 +73,7 @@ void argmax(const Tensor& x, const Tensor& out) {
   check_beside("argmax", "out", out, DType::i64, x);
   check<ShapeError>(x.rank() > 0 && x.size(-1) > 0,
                     "[argmax] x has no last dimension to search: {}", x.shape());
-  const auto leading = static_cast<std::size_t>(x.rank() - 1);
-  check_shape("argmax", "out", out, Shape(std::span(x.shape().begin(), leading)));
+  check_shape("argmax", "out", out, x.shape().with(x.rank() - 1, x.rank(), {}));
   backend_of(x.device()).argmax(x, out);
 }
 
