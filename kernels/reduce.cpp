@@ -51,7 +51,7 @@ void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
                     "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
                     x.shape());
-  const BroadcastPlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
+  const StridePlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
   const std::int64_t inner = plan.stride_a[0], outer = plan.rank == 2 ? plan.stride_a[1] : -1;
   const Tensor from = x.detach(), to = out.detach();  // handles that may be viewed in another shape
   Backend& backend = backend_of(x.device());
