@@ -1,6 +1,6 @@
 #pragma once
-/// How two operands are walked together, as a plan: a pure function of shapes and strides, made once
-/// and walked by a kernel.
+/// How two operands are walked together, as a plan: a pure function of shapes and strides, made
+/// once and walked by a kernel.
 ///
 /// Neighbouring dimensions along which both operands advance alike are merged, and dimensions of
 /// size 1 vanish. So the common cases of broadcasting all become one or two dimensions:

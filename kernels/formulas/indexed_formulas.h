@@ -14,7 +14,7 @@
 
 namespace lockstep::kernels {
 
-/// A formula of two operands has a plan instead, and an operator()(i, place of a, place of b): a loop
+/// A formula of two operands has a plan, too, and an operator()(i, place of a, place of b): a loop
 /// over rows does without the plan's divisions.
 
 struct Equal {
