@@ -64,9 +64,9 @@ struct AdamConfig {
   double beta2 = 0.999;     ///< [0, 1): the same for the mean of its square
   double eps = 1e-8;        ///< [0, inf); with 0, an element whose gradients were all 0 becomes NaN
   double weight_decay = 0;  ///< [0, inf)
-  bool decoupled = false;   ///< AdamW: decay the value itself, not through the gradient
   bool amsgrad = false;     ///< divide by the largest variance so far
   bool maximize = false;
+  bool decoupled = false;  ///< AdamW: decay the value itself, not through the gradient
   bool operator==(const AdamConfig&) const = default;
 };
 

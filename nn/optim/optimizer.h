@@ -226,7 +226,7 @@ struct AdamWOptions {
   bool maximize = false;
   bool operator==(const AdamWOptions&) const = default;
   operator AdamOptions() const {  // NOLINT
-    return {lr, beta1, beta2, eps, weight_decay, true, amsgrad, maximize};
+    return {lr, beta1, beta2, eps, weight_decay, amsgrad, maximize, true};
   }
 };
 struct AdamWRule : AdamRule {

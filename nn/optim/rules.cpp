@@ -32,9 +32,9 @@ std::array<Option, 8> AdamRule::list(const AdamOptions& o) {
       {"beta2", o.beta2, share},
       {"eps", o.eps, not_negative},
       {"weight_decay", o.weight_decay, not_negative},
-      {"decoupled", o.decoupled},
       {"amsgrad", o.amsgrad},
       {"maximize", o.maximize},
+      {"decoupled", o.decoupled},
   }};
 }
 

@@ -25,9 +25,9 @@ AdamConfig adam_config(const nlohmann::json& options, bool decoupled) {
           .beta2 = options["betas"][1],
           .eps = options.value("eps", 1e-8),
           .weight_decay = options.value("weight_decay", 0.0),
-          .decoupled = decoupled,
           .amsgrad = options.value("amsgrad", false),
-          .maximize = options.value("maximize", false)};
+          .maximize = options.value("maximize", false),
+          .decoupled = decoupled};
 }
 
 RmspropConfig rmsprop_config(const nlohmann::json& options) {

@@ -49,9 +49,9 @@ TEST_CASE("options digest: no option of an optimizer is left out") {
                                  {.beta2 = 0.5},
                                  {.eps = 0.5},
                                  {.weight_decay = 0.5},
-                                 {.decoupled = true},
                                  {.amsgrad = true},
-                                 {.maximize = true}});
+                                 {.maximize = true},
+                                 {.decoupled = true}});
   check_all_differ<optim::AdamW>({{.lr = 0.5},
                                   {.beta1 = 0.5},
                                   {.beta2 = 0.5},
