@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # Public is every header of the library's folders, but not those of one backend: they are included
-# by sources alone, and need headers of Eigen, CUDA, MPI or zlib.
+# by sources alone, and need headers of Eigen, CUDA, MPI, zlib or libzip.
 set(headers lockstep.h)
 foreach(folder core kernels autograd dist launch nn data)
   file(GLOB_RECURSE found RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${folder}/*.h)
