@@ -17,32 +17,19 @@
 
 namespace lockstep::kernels {
 
-enum class Unary : std::uint8_t {
-  neg,
-  exp,
-  expm1,
-  log,
-  log1p,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  abs,
-  sign,
-  floor,
-  round,
-  sin,
-  cos,
-  erf,
-  relu,
-  elu,
-  sigmoid,
-  tanh,
-  gelu,
-  gelu_tanh,
-  silu,
-  softplus
-};
+/// Every operation of one operand: its name, and its formula's (functors.h).
+// clang-format off
+#define LOCKSTEP_UNARY_OPERATIONS(of)                                                          \
+  of(neg, Neg) of(exp, Exp) of(expm1, Expm1) of(log, Log) of(log1p, Log1p) of(sqrt, Sqrt)      \
+  of(rsqrt, Rsqrt) of(reciprocal, Reciprocal) of(square, Square) of(abs, Abs) of(sign, Sign)   \
+  of(floor, Floor) of(round, Round) of(sin, Sin) of(cos, Cos) of(erf, Erf) of(relu, Relu)      \
+  of(elu, Elu) of(sigmoid, Sigmoid) of(tanh, Tanh) of(gelu, Gelu) of(gelu_tanh, GeluTanh)      \
+  of(silu, Silu) of(softplus, Softplus)
+// clang-format on
+
+#define LOCKSTEP_ENUMERATOR(name, Formula) name,
+enum class Unary : std::uint8_t { LOCKSTEP_UNARY_OPERATIONS(LOCKSTEP_ENUMERATOR) };
+#undef LOCKSTEP_ENUMERATOR
 enum class Binary : std::uint8_t { add, sub, mul, div, remainder, maximum, minimum, pow };
 enum class Activation : std::uint8_t { none, relu };
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/shapes.h"
@@ -28,14 +29,7 @@ Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
 Tensor compared(Compare op, const Tensor& a, double b) {
   const bool exact = is_any_floating(a.dtype()) || b == std::trunc(b);
   const Tensor x = exact ? a : cast(a.detach(), DType::f64);
-  return compared(op, x, Tensor::scalar(b, x.dtype(), x.device()));
-}
-
-Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
-  const Tensor out = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
-                                   a.dtype(), a.device());
-  kernels::binary(op, a, b, out);
-  return out;
+  return compared(op, x, like(x, b));
 }
 
 // a or, where the mask says, b; of the shape of all three.
@@ -50,21 +44,12 @@ Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor nothing(const Tensor& x) { return Tensor::scalar(0, x.dtype(), x.device()); }
-
-// A gradient of the result's shape, brought back to an operand's.
-void pass_summed(Gradients& g, int i, const Tensor& gradient, const Shape& operand) {
-  if (gradient.shape() == operand) return g.pass(i, gradient);
-  const auto to = g.into(i);
-  kernels::sum_to(gradient, to.tensor, to.accumulate);
-}
-
 // y = x where `kept` says, else the bound: dx = dy where x was kept.
 Tensor bounded(const char* name, const Tensor& x, Binary op, Compare kept, double bound) {
-  const Tensor limit = Tensor::scalar(bound, x.dtype(), x.device());
+  const Tensor limit = like(x, bound);
   return record(name, combined(op, x, limit), {&x},
                 [x = SavedTensor(x), kept, limit](Gradients& g) {
-                  g.pass(0, chosen(compared(kept, *x, limit), g.output(), nothing(g.output())));
+                  g.pass(0, chosen(compared(kept, *x, limit), g.output(), like(g.output(), 0)));
                 });
 }
 
@@ -76,17 +61,14 @@ Tensor share(Compare wins, const Tensor& a, const Tensor& b) {
 }
 
 Tensor winner(const char* name, Binary op, Compare wins, const Tensor& a, const Tensor& b) {
-  if (all_16_bit(name, {{"a", a}, {"b", b}}))
-    return in_f32([&](const Tensor& wide_a,
-                      const Tensor& wide_b) { return winner(name, op, wins, wide_a, wide_b); },
-                  a, b);
+  if (all_16_bit(name, {{"a", a}, {"b", b}})) return in_f32(winner, name, op, wins, a, b);
   return record(
       name, combined(op, a, b), {&a, &b},
       [wins, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
         if (g.needed(0))
-          pass_summed(g, 0, combined(Binary::mul, g.output(), share(wins, *a, *b)), a.shape());
+          contribute(g, 0, combined(Binary::mul, g.output(), share(wins, *a, *b)), a.shape());
         if (g.needed(1))
-          pass_summed(g, 1, combined(Binary::mul, g.output(), share(wins, *b, *a)), b.shape());
+          contribute(g, 1, combined(Binary::mul, g.output(), share(wins, *b, *a)), b.shape());
       });
 }
 
@@ -130,16 +112,12 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   return record("where", chosen(mask, a, b), {&a, &b},
                 [mask, sa = a.shape(), sb = b.shape()](Gradients& g) {
                   const Tensor& dy = g.output();
-                  if (g.needed(0)) pass_summed(g, 0, chosen(mask, dy, nothing(dy)), sa);
-                  if (g.needed(1)) pass_summed(g, 1, chosen(mask, nothing(dy), dy), sb);
+                  if (g.needed(0)) contribute(g, 0, chosen(mask, dy, like(dy, 0)), sa);
+                  if (g.needed(1)) contribute(g, 1, chosen(mask, like(dy, 0), dy), sb);
                 });
 }
-Tensor where(const Tensor& mask, const Tensor& a, double b) {
-  return where(mask, a, Tensor::scalar(b, a.dtype(), a.device()));
-}
-Tensor where(const Tensor& mask, double a, const Tensor& b) {
-  return where(mask, Tensor::scalar(a, b.dtype(), b.device()), b);
-}
+Tensor where(const Tensor& mask, const Tensor& a, double b) { return where(mask, a, like(a, b)); }
+Tensor where(const Tensor& mask, double a, const Tensor& b) { return where(mask, like(b, a), b); }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   return where(mask, value, x);
 }
@@ -155,13 +133,11 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return clamp_max(clamp_min(x, low), high);
 }
 Tensor clamp_min(const Tensor& x, double low) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([low](const Tensor& wide) { return clamp_min(wide, low); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(clamp_min, x, low);
   return bounded("clamp_min", x, Binary::maximum, Compare::gt, low);
 }
 Tensor clamp_max(const Tensor& x, double high) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([high](const Tensor& wide) { return clamp_max(wide, high); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(clamp_max, x, high);
   return bounded("clamp_max", x, Binary::minimum, Compare::lt, high);
 }
 Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }

@@ -1,19 +1,28 @@
 #include "lockstep/kernels/elementwise.h"
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/reduce.h"
 
 namespace lockstep {
-namespace {
 
 using kernels::Binary;
 using kernels::Unary;
 
-// A gradient in the broadcast shape, brought back to the operand's: summed where it was repeated.
-void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand,
-                double sign = 1) {
+Tensor like(const Tensor& x, double number) {
+  return Tensor::scalar(number, x.dtype(), x.device());
+}
+
+Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
+  const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
+                                 a.dtype(), a.device());
+  kernels::binary(op, a, b, y);
+  return y;
+}
+
+void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign) {
   if (!g.needed(i)) return;
   if (sign == 1 && gradient.shape() == operand) return g.pass(i, gradient);
   const auto to = g.into(i);
@@ -23,6 +32,8 @@ void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operan
   kernels::sum_to(gradient, summed);
   kernels::scale(sign, summed, to.tensor, to.accumulate);
 }
+
+namespace {
 
 // d(operand i) = factor * other, or factor / other, then summed back.
 void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tensor& other,
@@ -37,15 +48,8 @@ void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tens
   contribute(g, i, product, operand, sign);
 }
 
-Tensor binary(const char* name, Binary op, const Tensor& a, const Tensor& b) {
-  Tensor y = Tensor::empty(Shape::broadcast(name, a.shape(), b.shape()), a.dtype(), a.device());
-  kernels::binary(op, a, b, y);
-  return y;
-}
-
 Tensor unary(const char* name, Unary op, const Tensor& x) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return unary(name, op, wide); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(unary, name, op, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::unary(op, x, y);
   return record(name, y, {&x},
@@ -60,7 +64,7 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
 // y = a + b: da = dy, db = dy
 Tensor add(const Tensor& a, const Tensor& b) {
   if (all_16_bit("add", {{"a", a}, {"b", b}})) return in_f32(add, a, b);
-  return record("add", binary("add", Binary::add, a, b), {&a, &b},
+  return record("add", combined(Binary::add, a, b), {&a, &b},
                 [sa = a.shape(), sb = b.shape()](Gradients& g) {
                   contribute(g, 0, g.output(), sa);
                   contribute(g, 1, g.output(), sb);
@@ -70,7 +74,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 // y = a - b: da = dy, db = -dy
 Tensor sub(const Tensor& a, const Tensor& b) {
   if (all_16_bit("sub", {{"a", a}, {"b", b}})) return in_f32(sub, a, b);
-  return record("sub", binary("sub", Binary::sub, a, b), {&a, &b},
+  return record("sub", combined(Binary::sub, a, b), {&a, &b},
                 [sa = a.shape(), sb = b.shape()](Gradients& g) {
                   contribute(g, 0, g.output(), sa);
                   contribute(g, 1, g.output(), sb, -1);
@@ -80,7 +84,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 // y = a b: da = dy b, db = dy a
 Tensor mul(const Tensor& a, const Tensor& b) {
   if (all_16_bit("mul", {{"a", a}, {"b", b}})) return in_f32(mul, a, b);
-  return record("mul", binary("mul", Binary::mul, a, b), {&a, &b},
+  return record("mul", combined(Binary::mul, a, b), {&a, &b},
                 [a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
                   if (g.needed(0)) contribute(g, 0, Binary::mul, g.output(), *b, a.shape());
                   if (g.needed(1)) contribute(g, 1, Binary::mul, g.output(), *a, b.shape());
@@ -90,7 +94,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 // y = a / b: da = dy / b, db = -dy y / b
 Tensor div(const Tensor& a, const Tensor& b) {
   if (all_16_bit("div", {{"a", a}, {"b", b}})) return in_f32(div, a, b);
-  const Tensor y = binary("div", Binary::div, a, b);
+  const Tensor y = combined(Binary::div, a, b);
   return record("div", y, {&a, &b},
                 [y = SavedTensor(y), sa = a.shape(), b = SavedTensor(b)](Gradients& g) {
                   contribute(g, 0, Binary::div, g.output(), *b, sa);

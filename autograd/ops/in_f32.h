@@ -19,11 +19,22 @@ struct Operand {
 /// dtypes differ: "[add] a is f32, but b is f64".
 bool all_16_bit(std::string_view operation, std::initializer_list<Operand> operands);
 
-/// f(operands), computed in f32 and rounded to the dtype of the first one.
-template <class F, class... Tensors>
-Tensor in_f32(F&& f, const Tensor& first, const Tensors&... others) {
-  const auto wide = [](const Tensor& x) { return x.defined() ? cast(x, DType::f32) : x; };
-  return cast(f(wide(first), wide(others)...), first.dtype());
+namespace detail {
+
+inline const Tensor& first_tensor(const Tensor& x, const auto&...) { return x; }
+const Tensor& first_tensor(const auto&, const auto&... others) { return first_tensor(others...); }
+
+inline Tensor widened(const Tensor& x) {
+  return x.defined() && is_16_bit(x.dtype()) ? cast(x, DType::f32) : x;
+}
+const auto& widened(const auto& argument) { return argument; }
+
+}  // namespace detail
+
+/// f(arguments), its 16-bit tensors as f32, and rounded to the dtype of the first tensor.
+template <class F, class... Arguments>
+Tensor in_f32(F&& f, const Arguments&... arguments) {
+  return cast(f(detail::widened(arguments)...), detail::first_tensor(arguments...).dtype());
 }
 
 /// Throws DTypeError unless the operand has this dtype: "[gather] index is f32, and must be i64".

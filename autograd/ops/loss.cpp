@@ -42,8 +42,7 @@ Tensor reduced(const Tensor& values, Reduction reduction) {
 }  // namespace
 
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
-  if (all_16_bit("mse", {{"x", x}, {"y", y}}))
-    return in_f32([=](const Tensor& a, const Tensor& b) { return mse(a, b, reduction); }, x, y);
+  if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
   if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
   const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
   kernels::mse(x, y, loss);
@@ -56,16 +55,13 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
 }
 
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
-  if (all_16_bit("l1", {{"x", x}, {"y", y}}))
-    return in_f32([=](const Tensor& a, const Tensor& b) { return l1(a, b, reduction); }, x, y);
+  if (all_16_bit("l1", {{"x", x}, {"y", y}})) return in_f32(l1, x, y, reduction);
   return reduced(abs(x - y), reduction);
 }
 
 Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
-  if (all_16_bit("huber", {{"x", x}, {"y", y}}))
-    return in_f32([=](const Tensor& a, const Tensor& b) { return huber(a, b, delta, reduction); },
-                  x, y);
+  if (all_16_bit("huber", {{"x", x}, {"y", y}})) return in_f32(huber, x, y, delta, reduction);
   const Tensor d = abs(x - y), inner = clamp_max(d, delta);
   // Up to delta d^2 / 2; beyond it delta^2 / 2 + delta (d - delta), whose slope is delta.
   return reduced(square(inner) * 0.5 + (d - inner) * delta, reduction);
@@ -73,9 +69,7 @@ Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction
 
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
   if (all_16_bit("bce_with_logits", {{"logits", logits}, {"targets", targets}}))
-    return in_f32(
-        [=](const Tensor& x, const Tensor& q) { return bce_with_logits(x, q, reduction); }, logits,
-        targets);
+    return in_f32(bce_with_logits, logits, targets, reduction);
   return reduced(softplus(logits) - logits * targets, reduction);
 }
 
@@ -117,7 +111,7 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
                     labels.shape());
   check_dtype("nll", {"labels", labels}, DType::i64);
   if (all_16_bit("nll", {{"log_probabilities", x}, {"weight", options.weight}}))
-    return in_f32([&](const Tensor& wide) { return nll(wide, labels, in_f32_too(options)); }, x);
+    return in_f32(nll, x, labels, in_f32_too(options));
   const Rows rows = rows_of(x, labels, options);
   const Tensor picked = squeeze(gather(x, 1, unsqueeze(rows.labels, 1)), 1);
   Tensor losses = -(picked * rows.weights);

@@ -8,81 +8,49 @@
 namespace lockstep {
 namespace {
 
-// y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
-// For a transposed operand the transposed equation is computed, so that nothing is transposed in
-// memory.
-Tensor matrix_product(const Tensor& a, const Tensor& b, MatmulOptions options) {
-  const bool ta = options.transpose_a, tb = options.transpose_b;
-  const Tensor y = Tensor::empty({a.size(ta ? 1 : 0), b.size(tb ? 0 : 1)}, a.dtype(), a.device());
-  kernels::matmul(a, b, y, {.transpose_a = ta, .transpose_b = tb});
-  return record(
-      "matmul", y, {&a, &b}, [a = SavedTensor(a), b = SavedTensor(b), ta, tb](Gradients& g) {
-        const Tensor& dy = g.output();  // (n, m)
-        if (const auto da = g.into(0)) {
-          if (ta)  // a (k, n): da = B dy^T
-            kernels::matmul(*b, dy, da.tensor,
-                            {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
-          else  // a (n, k): da = dy B^T
-            kernels::matmul(dy, *b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
-        }
-        if (const auto db = g.into(1)) {
-          if (tb)  // b (m, k): db = dy^T A
-            kernels::matmul(dy, *a, db.tensor,
-                            {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
-          else  // b (k, m): db = A^T dy
-            kernels::matmul(*a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
-        }
-      });
-}
-
-// Matrix i of a tensor (b, n, m).
-Tensor matrix(const Tensor& x, std::int64_t i) {
-  return x.slice(i, i + 1).view({x.size(1), x.size(2)});
-}
-
-// The same for each of b matrices: a (b, n, k), b (b, k, m), or transposed.
-Tensor batched_product(const Tensor& a, const Tensor& b, MatmulOptions options) {
-  const bool ta = options.transpose_a, tb = options.transpose_b;
-  const std::int64_t count = a.size(0);
-  const Tensor y =
-      Tensor::empty({count, a.size(ta ? 2 : 1), b.size(tb ? 1 : 2)}, a.dtype(), a.device());
-  const Tensor from_a = a.detach(), from_b = b.detach();
-  for (std::int64_t i = 0; i < count; ++i)
-    kernels::matmul(matrix(from_a, i), matrix(from_b, i), matrix(y, i),
-                    {.transpose_a = ta, .transpose_b = tb});
-  return record("matmul", y, {&a, &b},
-                [a = SavedTensor(a), b = SavedTensor(b), ta, tb, count](Gradients& g) {
-                  const Tensor dy = g.output().detach();
-                  if (const auto da = g.into(0))
-                    for (std::int64_t i = 0; i < count; ++i) {
-                      const Tensor to = matrix(da.tensor.detach(), i), right = matrix(*b, i);
-                      if (ta)
-                        kernels::matmul(
-                            right, matrix(dy, i), to,
-                            {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
-                      else
-                        kernels::matmul(matrix(dy, i), right, to,
-                                        {.transpose_b = !tb, .accumulate = da.accumulate});
-                    }
-                  if (const auto db = g.into(1))
-                    for (std::int64_t i = 0; i < count; ++i) {
-                      const Tensor to = matrix(db.tensor.detach(), i), left = matrix(*a, i);
-                      if (tb)
-                        kernels::matmul(
-                            matrix(dy, i), left, to,
-                            {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
-                      else
-                        kernels::matmul(left, matrix(dy, i), to,
-                                        {.transpose_a = !ta, .accumulate = db.accumulate});
-                    }
-                });
-}
-
 // The sizes of a tensor but for its last two dimensions, then two more (or one).
 Shape leading(const Shape& shape, std::initializer_list<std::int64_t> last) {
   std::vector<std::int64_t> sizes(shape.begin(), shape.end() - 2);
   sizes.insert(sizes.end(), last);
   return Shape(sizes);
+}
+
+// y = op(a) op(b): of matrices, or of each pair of two batches (b, n, k) and (b, k, m).
+void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::MatmulFlags flags) {
+  if (a.rank() == 2) return kernels::matmul(a, b, y, flags);
+  const auto matrix = [](const Tensor& batch, std::int64_t i) {
+    return batch.detach().slice(i, i + 1).view({batch.size(1), batch.size(2)});
+  };
+  for (std::int64_t i = 0; i < a.size(0); ++i)
+    kernels::matmul(matrix(a, i), matrix(b, i), matrix(y, i), flags);
+}
+
+// y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
+// For a transposed operand the transposed equation is computed, so that nothing is transposed in
+// memory. Batches have one more dimension in front.
+Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  const bool ta = options.transpose_a, tb = options.transpose_b;
+  const Tensor y = Tensor::empty(leading(a.shape(), {a.size(ta ? -1 : -2), b.size(tb ? -2 : -1)}),
+                                 a.dtype(), a.device());
+  multiply(a, b, y, {.transpose_a = ta, .transpose_b = tb});
+  return record(
+      "matmul", y, {&a, &b}, [a = SavedTensor(a), b = SavedTensor(b), ta, tb](Gradients& g) {
+        const Tensor& dy = g.output();  // (n, m)
+        if (const auto da = g.into(0)) {
+          if (ta)  // a (k, n): da = B dy^T
+            multiply(*b, dy, da.tensor,
+                     {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
+          else  // a (n, k): da = dy B^T
+            multiply(dy, *b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
+        }
+        if (const auto db = g.into(1)) {
+          if (tb)  // b (m, k): db = dy^T A
+            multiply(dy, *a, db.tensor,
+                     {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
+          else  // b (k, m): db = A^T dy
+            multiply(*a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
+        }
+      });
 }
 
 // (..., n, m) -> (b, n, m), repeated to the batch's shape.
@@ -101,7 +69,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   check<ShapeError>(a.rank() >= 1 && b.rank() >= 1, "[matmul] of {} and {}: a scalar is no matrix",
                     a.shape(), b.shape());
   const bool in_16_bits = all_16_bit("matmul", {{"a", a}, {"b", b}});
-  if (a.rank() == 2 && b.rank() == 2) return matrix_product(a, b, options);
+  if (a.rank() == 2 && b.rank() == 2) return product(a, b, options);
   if (a.rank() == 1)
     return squeeze(matmul(unsqueeze(a, 0), b, {.transpose_b = options.transpose_b}), -2);
   if (b.rank() == 1)
@@ -109,14 +77,14 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   if (b.rank() == 2 && !options.transpose_a) {  // one product of all rows
     const std::int64_t k = a.size(-1);
     const std::int64_t rows = leading(a.shape(), {a.size(-2)}).numel();
-    const Tensor y = matrix_product(reshape(a, {rows, k}), b, options);
+    const Tensor y = product(reshape(a, {rows, k}), b, options);
     return reshape(y, leading(a.shape(), {a.size(-2), y.size(1)}));
   }
   const Shape batch = Shape::broadcast("matmul", leading(a.shape(), {}), leading(b.shape(), {}));
   // Where a matrix repeats, its gradient is a sum over the batch.
   if (in_16_bits && leading(a.shape(), {}) != leading(b.shape(), {}))
     return in_f32([=](const Tensor& x, const Tensor& y) { return matmul(x, y, options); }, a, b);
-  const Tensor y = batched_product(as_batch(a, batch), as_batch(b, batch), options);
+  const Tensor y = product(as_batch(a, batch), as_batch(b, batch), options);
   std::vector<std::int64_t> sizes(batch.begin(), batch.end());
   sizes.push_back(y.size(1));
   sizes.push_back(y.size(2));

@@ -83,9 +83,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
-    return in_f32([eps](const Tensor& wide, const Tensor& w,
-                        const Tensor& b) { return layer_norm(wide, w, b, eps); },
-                  x, weight, bias);
+    return in_f32(layer_norm, x, weight, bias, eps);
   const Tensor centered = x - mean(x, -1, keepdim);
   Tensor y = centered * rsqrt(mean(square(centered), -1, keepdim) + eps);
   if (weight.defined()) y = y * weight;
@@ -94,8 +92,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight}}))
-    return in_f32([eps](const Tensor& wide, const Tensor& w) { return rms_norm(wide, w, eps); }, x,
-                  weight);
+    return in_f32(rms_norm, x, weight, eps);
   const Tensor y = x * rsqrt(mean(square(x), -1, keepdim) + eps);
   return weight.defined() ? y * weight : y;
 }

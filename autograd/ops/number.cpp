@@ -1,5 +1,6 @@
 // Operations with a number, powers, remainders, and changes in place.
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
@@ -8,17 +9,6 @@ namespace lockstep {
 namespace {
 
 using kernels::Binary;
-
-Tensor like(const Tensor& x, double number) {
-  return Tensor::scalar(number, x.dtype(), x.device());
-}
-
-Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
-  const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
-                                 a.dtype(), a.device());
-  kernels::binary(op, a, b, y);
-  return y;
-}
 
 // f(x), where an operand of 16 bits meets a number in f32: the number is not rounded to 16 bits.
 template <class F>
@@ -120,22 +110,18 @@ Tensor pow(double base, const Tensor& exponent) {
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   if (all_16_bit("pow", {{"base", base}, {"exponent", exponent}}))
     return in_f32([](const Tensor& a, const Tensor& b) { return pow(a, b); }, base, exponent);
-  const Shape shape = Shape::broadcast("pow", base.shape(), exponent.shape());
-  const Tensor a = broadcast_to(base, shape), b = broadcast_to(exponent, shape);
-  const Tensor y = combined(Binary::pow, a, b);
-  return record("pow", y, {&a, &b}, [y, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
-    const Tensor& dy = g.output();
-    if (g.needed(0)) {
-      const Tensor slope = *b * combined(Binary::pow, *a, *b - 1.0);
-      const auto da = g.into(0);
-      kernels::binary(Binary::mul, dy, slope, da.tensor, da.accumulate);
-    }
-    if (g.needed(1)) {
-      const Tensor slope = where(*a == 0.0, 0.0, log(*a) * y);
-      const auto db = g.into(1);
-      kernels::binary(Binary::mul, dy, slope, db.tensor, db.accumulate);
-    }
-  });
+  const Tensor y = combined(Binary::pow, base, exponent);
+  return record("pow", y, {&base, &exponent},
+                [y, a = SavedTensor(base), b = SavedTensor(exponent)](Gradients& g) {
+                  if (g.needed(0)) {
+                    const Tensor slope = *b * combined(Binary::pow, *a, *b - 1.0);
+                    contribute(g, 0, g.output() * slope, a.shape());
+                  }
+                  if (g.needed(1)) {
+                    const Tensor slope = where(*a == 0.0, 0.0, log(*a) * y);
+                    contribute(g, 1, g.output() * slope, b.shape());
+                  }
+                });
 }
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ Tensor dropout(const Tensor& x, double p) {
   check<StateError>(!StepGraph::recording(),
                     "[dropout] in a step that is being recorded: every replay would draw the same "
                     "mask");
-  if (is_16_bit(x.dtype())) return in_f32([p](const Tensor& wide) { return dropout(wide, p); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(dropout, x, p);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   const Tensor mask = Tensor::empty(x.shape(), DType::u8, x.device());
   kernels::dropout(default_philox().reserve(x.numel()), x, p, y, mask);

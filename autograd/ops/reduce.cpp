@@ -59,11 +59,14 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
 
 Tensor scaled_sum(const char* name, const Tensor& x, const Reduced& to, double factor) {
   visit_any_floating(name, x.dtype(), [](auto) {});
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return scaled_sum(name, wide, to, factor); }, x);
-  Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
-  kernels::sum_to(x, y);
-  if (factor != 1) kernels::scale(factor, y, y, false);
+  if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, to, factor);
+  const Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
+  if (y.numel() == 1) {
+    kernels::sum(x, y, false, factor);
+  } else {
+    kernels::sum_to(x, y);
+    if (factor != 1) kernels::scale(factor, y, y, false);
+  }
   return record(name, y.view(to.shape), {&x}, [kept = to.kept, factor](Gradients& g) {
     const auto dx = g.into(0);
     kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate, factor);
@@ -105,8 +108,7 @@ Extreme extreme(const char* name, const Tensor& x, const Tensor& compared, int d
 
 Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const Dims& dims,
                KeepDim keep) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return largest(name, wide, compared, dims, keep); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(largest, name, x, compared, dims, keep);
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
   const Tensor at = places_of_largest(name, compared, mask);
@@ -168,9 +170,11 @@ Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep) {
   return scaled_sum("mean", x, to, to.count > 0 ? 1.0 / static_cast<double>(to.count) : 0.0);
 }
 
+Tensor sum(const Tensor& x) { return sum(x, Dims::all()); }
+Tensor mean(const Tensor& x) { return mean(x, Dims::all()); }
+
 Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return var(wide, dims, options); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(var, x, dims, options);
   const Reduced to = reduced("var", x.shape(), dims, KeepDim::no);
   const Tensor squares =
       sum(square(x - mean(x, dims, keepdim)), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
@@ -179,15 +183,13 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
 }
 
 Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return stdev(wide, dims, options); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(stdev, x, dims, options);
   return sqrt(var(x, dims, options));
 }
 
 // y = |x|: dx = dy x / y, and 0 where y is 0
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([&](const Tensor& wide) { return norm(wide, dims, keep); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
   return record("norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y](Gradients& g) {
@@ -220,8 +222,7 @@ Tensor log_softmax(const Tensor& x, int dim) {
 }
 
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([=](const Tensor& wide) { return logsumexp(wide, dim, keep); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(logsumexp, x, dim, keep);
   const int d = dimension("logsumexp", x.shape(), dim);
   if (x.size(d) == 0) return sum(x, d, keep) - std::numeric_limits<double>::infinity();
   const Tensor top = amax(x.detach(), d, keepdim);
@@ -231,8 +232,7 @@ Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
-  if (is_16_bit(x.dtype()))
-    return in_f32([dim](const Tensor& wide) { return cumsum(wide, dim); }, x);
+  if (is_16_bit(x.dtype())) return in_f32(cumsum, x, dim);
   const int d = dimension("cumsum", x.shape(), dim);
   std::int64_t outer = 1, inner = 1;
   for (int i = 0; i < d; ++i) outer *= x.size(i);

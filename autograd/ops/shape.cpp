@@ -5,17 +5,6 @@
 namespace lockstep {
 namespace {
 
-// y = c * (the sum of x):  dx = c dy, repeated
-Tensor scaled_sum(const char* name, const Tensor& x, double factor) {
-  visit_any_floating(name, x.dtype(), [](auto) {});
-  const Tensor y = Tensor::empty({}, x.dtype(), x.device());
-  kernels::sum(x, y, false, factor);
-  return record(name, y, {&x}, [factor](Gradients& g) {
-    const auto dx = g.into(0);
-    kernels::broadcast_to(g.output(), dx.tensor, dx.accumulate, factor);
-  });
-}
-
 Tensor transposed(const Tensor& x) {
   const Tensor y = Tensor::empty(kernels::transposed(x.shape()), x.dtype(), x.device());
   kernels::transpose(x, y);

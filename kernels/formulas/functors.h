@@ -186,32 +186,12 @@ LOCKSTEP_BINARY(Pow, "pow", detail::power(a, b))
 template <class F>
 decltype(auto) visit(Unary op, F&& f) {
   switch (op) {
-    case Unary::neg: return f(Neg{});
-    case Unary::exp: return f(Exp{});
-    case Unary::expm1: return f(Expm1{});
-    case Unary::log: return f(Log{});
-    case Unary::log1p: return f(Log1p{});
-    case Unary::sqrt: return f(Sqrt{});
-    case Unary::rsqrt: return f(Rsqrt{});
-    case Unary::reciprocal: return f(Reciprocal{});
-    case Unary::abs: return f(Abs{});
-    case Unary::sign: return f(Sign{});
-    case Unary::floor: return f(Floor{});
-    case Unary::round: return f(Round{});
-    case Unary::sin: return f(Sin{});
-    case Unary::cos: return f(Cos{});
-    case Unary::erf: return f(Erf{});
-    case Unary::relu: return f(Relu{});
-    case Unary::elu: return f(Elu{});
-    case Unary::sigmoid: return f(Sigmoid{});
-    case Unary::tanh: return f(Tanh{});
-    case Unary::gelu: return f(Gelu{});
-    case Unary::gelu_tanh: return f(GeluTanh{});
-    case Unary::silu: return f(Silu{});
-    case Unary::softplus: return f(Softplus{});
-    case Unary::square: break;
+#define LOCKSTEP_CASE(name, Formula) \
+  case Unary::name: return f(Formula{});
+    LOCKSTEP_UNARY_OPERATIONS(LOCKSTEP_CASE)
+#undef LOCKSTEP_CASE
   }
-  return f(Square{});
+  return f(Neg{});  // not reached
 }
 
 template <class F>

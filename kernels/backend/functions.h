@@ -1,0 +1,110 @@
+// The functions of a backend, once for the interface and for every kind of device: backend.h and
+// the kinds' own headers include this list in a class, with LOCKSTEP_BACKEND as `= 0` or
+// `override`.
+
+// elementwise.h
+virtual void unary(Unary op, const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+/// `saved` is `dy` where the operation looks at nothing saved.
+virtual void unary_backward(Unary op, const Tensor& dy, const Tensor& saved, const Tensor& dx,
+                            bool accumulate) LOCKSTEP_BACKEND;
+virtual void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
+                    bool accumulate) LOCKSTEP_BACKEND;
+virtual void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate,
+                          double alpha) LOCKSTEP_BACKEND;
+virtual void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
+                             const Tensor& out) LOCKSTEP_BACKEND;
+virtual void cast(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void transpose(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+
+// indexed.h
+virtual void compare(Compare op, const Tensor& a, const Tensor& b,
+                     const Tensor& out) LOCKSTEP_BACKEND;
+/// binary() of integers.
+virtual void combine_integers(Binary op, const Tensor& a, const Tensor& b,
+                              const Tensor& out) LOCKSTEP_BACKEND;
+/// cast() where x or `out` are integers.
+virtual void convert(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
+                         const Window& to, bool accumulate) LOCKSTEP_BACKEND;
+virtual void take(const Taken& what, const Tensor& x, const Tensor& index,
+                  const Tensor& out) LOCKSTEP_BACKEND;
+virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
+                       const Tensor& dx) LOCKSTEP_BACKEND;
+virtual void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
+                            const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+
+// reduce.h
+virtual void sum(const Tensor& x, const Tensor& out, bool accumulate,
+                 double scale) LOCKSTEP_BACKEND;
+virtual void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
+virtual void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
+/// Only for pairs of shapes to which none of the three above applies; x has elements.
+virtual void sum_to(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
+virtual void argmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void find_nonfinite(const Tensor& x, const Tensor& flag) LOCKSTEP_BACKEND;
+
+// loss.h
+virtual void softmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void log_softmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
+                                  bool accumulate) LOCKSTEP_BACKEND;
+virtual void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                           const Tensor& saved) LOCKSTEP_BACKEND;
+virtual void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,
+                                    bool accumulate) LOCKSTEP_BACKEND;
+virtual void mse(const Tensor& x, const Tensor& y, const Tensor& loss) LOCKSTEP_BACKEND;
+virtual void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
+                          bool accumulate) LOCKSTEP_BACKEND;
+
+// matmul.h: sizes m, n and k are > 0. `bias` may be undefined; it never comes with `accumulate`.
+virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                    const MatmulFlags& flags) LOCKSTEP_BACKEND;
+
+// batch_norm.h
+virtual void batch_statistics(const Tensor& x, const Tensor& mean,
+                              const Tensor& m2) LOCKSTEP_BACKEND;
+virtual void batch_inverse_std(const Tensor& m2, double count, double eps,
+                               const Tensor& out) LOCKSTEP_BACKEND;
+virtual void batch_normalize(const Tensor& x, const Tensor& mean, const Tensor& inverse_std,
+                             const Tensor& weight, const Tensor& bias,
+                             const Tensor& out) LOCKSTEP_BACKEND;
+virtual void batch_norm_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                             const Tensor& inverse_std, const Tensor& sum_dy,
+                             const Tensor& sum_dy_xhat) LOCKSTEP_BACKEND;
+virtual void batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                           const Tensor& inverse_std, const Tensor& weight, const Tensor& mean_dy,
+                           const Tensor& mean_dy_xhat, const Tensor& dx,
+                           bool accumulate) LOCKSTEP_BACKEND;
+
+// random.h
+virtual void uniform(const PhiloxState& state, const Tensor& out, double low,
+                     double high) LOCKSTEP_BACKEND;
+virtual void normal(const PhiloxState& state, const Tensor& out, double mean,
+                    double stddev) LOCKSTEP_BACKEND;
+virtual void dropout(const PhiloxState& state, const Tensor& x, double p, const Tensor& out,
+                     const Tensor& mask) LOCKSTEP_BACKEND;
+virtual void dropout_backward(const Tensor& dy, const Tensor& mask, double p, const Tensor& dx,
+                              bool accumulate) LOCKSTEP_BACKEND;
+
+// optimizer.h
+virtual void sgd_step(std::span<const SgdItem> items, const SgdConfig& config) LOCKSTEP_BACKEND;
+virtual void adam_step(std::span<const AdamItem> items, const AdamConfig& config) LOCKSTEP_BACKEND;
+virtual void rmsprop_step(std::span<const RmspropItem> items,
+                          const RmspropConfig& config) LOCKSTEP_BACKEND;
+virtual void lion_step(std::span<const LionItem> items, const LionConfig& config) LOCKSTEP_BACKEND;
+
+// fingerprint.h: `fingerprint.sum` is not null.
+virtual void add_fingerprint(std::span<const Tensor> tensors,
+                             const Fingerprint& fingerprint) LOCKSTEP_BACKEND;
+
+// clip.h: clip_by_value gets at least one tensor.
+virtual void global_norm(std::span<const Tensor> tensors, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm,
+                          double max_norm) LOCKSTEP_BACKEND;
+virtual void clip_by_value(std::span<const Tensor> tensors, double limit) LOCKSTEP_BACKEND;
+
+// tree_reduce.h
+virtual void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
+                         std::span<std::byte* const> destinations, std::int64_t count,
+                         Device device) LOCKSTEP_BACKEND;
