@@ -72,8 +72,8 @@ class Lines {
   void read_quoted(std::string& field) {
     for (;;) {
       const std::size_t quote = rest_.find('"');
-      check<DataError>(quote != rest_.npos, "[csv] {}:{}: a quoted field does not end", name_,
-                       number_);
+      check<DataError>(quote != std::string_view::npos, "[csv] {}:{}: a quoted field does not end",
+                       name_, number_);
       field += take(quote);
       accept("\"");
       if (!accept("\"")) break;
@@ -105,6 +105,7 @@ std::optional<T> number_of(std::string_view text) {
   return value;
 }
 
+// Whether it is a number of the dtype, f32, f64 or i64.
 bool fits(double value, DType dtype) {
   if (dtype == DType::i64) return std::abs(value) <= 0x1p53 && std::trunc(value) == value;
   return dtype == DType::f64 || std::isfinite(static_cast<float>(value));
@@ -184,7 +185,7 @@ std::vector<Column> choose_columns(const std::string& file, const std::vector<st
 Fields read_columns(const std::string& path, const CsvOptions& options,
                     const std::vector<std::string>& complete) {
   const std::string_view impossible("\"\r\n\0", 4);
-  check<UsageError>(impossible.find(options.delimiter) == impossible.npos,
+  check<UsageError>(impossible.find(options.delimiter) == std::string_view::npos,
                     "[csv] the delimiter cannot be a quote, the end of a line or 0");
   Lines lines(path, options.delimiter);
   std::vector<std::string> there = options.names;
@@ -231,19 +232,17 @@ TensorDataset load_csv(const std::string& path, const CsvSetOptions& options) {
   check<UsageError>(labelled == options.targets.empty(),
                     "[load_csv] one of the options `targets` and `label` says which columns are y");
   const std::vector<std::string> of_y = labelled ? std::vector{options.label} : options.targets;
-  CsvOptions csv{
-      .delimiter = options.delimiter, .names = options.names, .missing = options.missing};
+  CsvOptions csv{.delimiter = options.delimiter,
+                 .names = options.names,
+                 .columns = options.features,
+                 .missing = options.missing};
   if (labelled) csv.dtypes = {{options.label, DType::i64}};
-  if (!options.features.empty()) {
-    csv.columns = options.features;
-    csv.columns.insert(csv.columns.end(), of_y.begin(), of_y.end());
-  }
+  if (!csv.columns.empty()) csv.columns.insert(csv.columns.end(), of_y.begin(), of_y.end());
   const Fields table = read_columns(path, csv, of_y);
 
-  std::vector<std::string> of_x = options.features;
-  if (of_x.empty())
-    for (const Field& column : table)
-      if (std::ranges::find(of_y, column.name) == of_y.end()) of_x.push_back(column.name);
+  std::vector<std::string> of_x;
+  for (const Field& column : table)
+    if (std::ranges::find(of_y, column.name) == of_y.end()) of_x.push_back(column.name);
   check<DataError>(!of_x.empty(), "[csv] {}: no column is left for x", path);
 
   const auto matrix = [&](const std::vector<std::string>& names) {

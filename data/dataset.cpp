@@ -13,10 +13,7 @@ constexpr std::int64_t digested_samples = 16;
 constexpr std::size_t label_bytes = 16;  // integer fields of so few bytes are digested as a whole
 
 Shape with_rows(std::int64_t rows, const Shape& row) {
-  std::array<std::int64_t, Shape::max_rank> sizes{rows};
-  check<DataError>(row.rank() < Shape::max_rank,
-                   "[Dataset] a sample of shape {} has {} dimensions; {} at most are supported",
-                   row, row.rank(), Shape::max_rank - 1);
+  std::array<std::int64_t, Shape::max_rank + 1> sizes{rows};
   std::ranges::copy(row, sizes.begin() + 1);
   return Shape(
       std::span<const std::int64_t>(sizes).first(static_cast<std::size_t>(row.rank() + 1)));

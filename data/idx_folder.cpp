@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <string_view>
+#include <regex>
 #include <utility>
 #include <vector>
 
@@ -18,13 +18,6 @@ namespace fs = std::filesystem;
 struct Pair {
   fs::path images, labels;  // empty while not found
 };
-
-// Cuts `suffix` off; false if `name` does not end so.
-bool cut(std::string_view& name, std::string_view suffix) {
-  if (!name.ends_with(suffix)) return false;
-  name.remove_suffix(suffix.size());
-  return true;
-}
 
 // A plain file is read before its gzipped twin.
 void put(fs::path& slot, const fs::path& file) {
@@ -42,16 +35,14 @@ std::map<std::string, Pair> find_pairs(const fs::path& folder) {
   fs::directory_iterator entries(folder, error);
   check<DataError>(!error, "[data] folder {}: {}", folder.string(), error.message());
 
+  const std::regex file_name("(.*)(images[-.]idx3|labels[-.]idx1)-ubyte(\\.gz)?");
   std::map<std::string, Pair> pairs;
   for (const fs::directory_entry& entry : entries) {
-    if (!entry.is_regular_file(error)) continue;
     const std::string file = entry.path().filename().string();
-    std::string_view name = file;
-    cut(name, ".gz");
-    if (cut(name, "images-idx3-ubyte") || cut(name, "images.idx3-ubyte"))
-      put(pairs[std::string(name)].images, entry.path());
-    else if (cut(name, "labels-idx1-ubyte") || cut(name, "labels.idx1-ubyte"))
-      put(pairs[std::string(name)].labels, entry.path());
+    std::smatch parts;
+    if (!entry.is_regular_file(error) || !std::regex_match(file, parts, file_name)) continue;
+    Pair& pair = pairs[parts[1]];
+    put(parts.str(2).starts_with("images") ? pair.images : pair.labels, entry.path());
   }
 
   check<DataError>(!pairs.empty(),

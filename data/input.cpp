@@ -26,7 +26,7 @@ std::string ByteSource::read_rest() {
   std::size_t done = 0, got = 0;
   do {
     if (done == text.size()) {
-      const std::size_t room = std::max<std::size_t>(2 * done, 1 << 16);
+      const std::size_t room = std::min(std::max<std::size_t>(2 * done, 1 << 16), max_bytes_ + 1);
       check_memory(fmt::format("[read] {}: its bytes", name_), room);
       text.resize(room);
     }

@@ -27,7 +27,8 @@ ArrayHeader parse_header(const std::string& file, const std::string& text) {
       {",]", "]"}, {", ]", "]"}, {",}", "}"}, {", }", "}"}};
   std::string json = text;
   for (const auto& [python, other] : json_of_python)
-    for (auto at = json.find(python); at != json.npos; at = json.find(python, at + other.size()))
+    for (auto at = json.find(python); at != std::string::npos;
+         at = json.find(python, at + other.size()))
       json.replace(at, python.size(), other);
 
   using Json = nlohmann::json;
