@@ -1,6 +1,7 @@
 #include "lockstep/core/shape.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace lockstep {
 
@@ -27,6 +28,13 @@ std::int64_t Shape::operator[](int i) const {
 
 bool Shape::operator==(const Shape& other) const {
   return rank_ == other.rank_ && std::equal(begin(), end(), other.begin());
+}
+
+Shape Shape::with(int first, int last, std::initializer_list<std::int64_t> sizes) const {
+  std::vector<std::int64_t> result(begin(), begin() + first);
+  result.insert(result.end(), sizes);
+  result.insert(result.end(), begin() + last, end());
+  return Shape(result);
 }
 
 std::string Shape::to_string() const {

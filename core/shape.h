@@ -33,6 +33,10 @@ class Shape {
 
   bool operator==(const Shape& other) const;
 
+  /// The same, with `sizes` in the place of dimensions begin to end - 1: with(1, 2, {5, 6}) makes
+  /// (2, 5, 6, 4) of (2, 3, 4).
+  Shape with(int begin, int end, std::initializer_list<std::int64_t> sizes) const;
+
   std::string to_string() const;  ///< "(32, 64)"; "(5,)"; "()"
 
   /// NumPy's rule: sizes are aligned at the end; equal, or one of them is 1. Throws ShapeError in

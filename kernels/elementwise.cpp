@@ -1,8 +1,5 @@
 #include "lockstep/kernels/elementwise.h"
 
-#include <algorithm>
-#include <array>
-
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/backend/in_f32.h"
 #include "lockstep/kernels/checks.h"
@@ -108,12 +105,9 @@ void cast(const Tensor& x, const Tensor& out) {
 }
 
 Shape transposed(const Shape& shape) {
-  const auto rank = static_cast<std::size_t>(shape.rank());
+  const int rank = shape.rank();
   check<ShapeError>(rank >= 2, "[transpose] expected at least 2 dimensions, got shape {}", shape);
-  std::array<std::int64_t, Shape::max_rank> sizes{};
-  std::ranges::copy(shape, sizes.begin());
-  std::swap(sizes[rank - 2], sizes[rank - 1]);
-  return Shape(std::span<const std::int64_t>(sizes.data(), rank));
+  return shape.with(rank - 2, rank, {shape[-1], shape[-2]});
 }
 
 void transpose(const Tensor& x, const Tensor& out) {

@@ -49,16 +49,6 @@ void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) {
   backend_of(x.device()).masked_copy(mask, x, out);
 }
 
-Window whole(const Shape& shape) {
-  Window window;
-  std::int64_t stride = 1;
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    window.strides[static_cast<std::size_t>(d)] = stride;
-    stride *= shape[d];
-  }
-  return window;
-}
-
 void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
                  const Window& to, bool accumulate) {
   check_defined("copy_window", "x", x);

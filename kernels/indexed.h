@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/kernels/broadcast.h"
 
 namespace lockstep::kernels {
 
@@ -24,16 +25,6 @@ void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out);
 /// out = x where mask (u8) is not 0; elsewhere `out` stays as it is. x and the mask broadcast to
 /// `out`.
 void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out);
-
-/// Which elements of a tensor a window of some shape shows: element (i, j, ...) of the window is
-/// element first + i strides[0] + j strides[1] + ... of the tensor. Strides may be negative, or 0
-/// to repeat.
-struct Window {
-  std::int64_t first = 0;
-  std::array<std::int64_t, Shape::max_rank> strides{};
-};
-/// The window that shows all of a contiguous tensor.
-Window whole(const Shape& shape);
 
 /// The `to` window of out (+)= the `from` window of x, both of `shape`. The windows must lie within
 /// their tensors; that of `out` shows no element twice.

@@ -51,7 +51,7 @@ void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
                     "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
                     x.shape());
-  const BroadcastPlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
+  const StridePlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
   const std::int64_t inner = plan.stride_a[0], outer = plan.rank == 2 ? plan.stride_a[1] : -1;
   const Tensor from = x.detach(), to = out.detach();  // handles that may be viewed in another shape
   Backend& backend = backend_of(x.device());
@@ -73,8 +73,7 @@ void argmax(const Tensor& x, const Tensor& out) {
   check_beside("argmax", "out", out, DType::i64, x);
   check<ShapeError>(x.rank() > 0 && x.size(-1) > 0,
                     "[argmax] x has no last dimension to search: {}", x.shape());
-  const auto leading = static_cast<std::size_t>(x.rank() - 1);
-  check_shape("argmax", "out", out, Shape(std::span(x.shape().begin(), leading)));
+  check_shape("argmax", "out", out, x.shape().with(x.rank() - 1, x.rank(), {}));
   backend_of(x.device()).argmax(x, out);
 }
 

@@ -28,12 +28,6 @@ Tensor taken(const char* name, const Taken& what, const Tensor& x, const Tensor&
   });
 }
 
-Shape with_size(const Shape& shape, int dim, std::int64_t size) {
-  std::vector<std::int64_t> sizes(shape.begin(), shape.end());
-  sizes[static_cast<std::size_t>(dim)] = size;
-  return Shape(sizes);
-}
-
 }  // namespace
 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
@@ -41,21 +35,20 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   check<ShapeError>(index.rank() == 1,
                     "[index_select] indices of shape {}; one dimension is needed", index.shape());
   return taken("index_select", along(x, d, index.numel(), false), x, index,
-               with_size(x.shape(), d, index.numel()));
+               x.shape().with(d, d + 1, {index.numel()}));
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index) {
   check<ShapeError>(table.rank() == 2, "[embedding] a table of shape {}; two dimensions are needed",
                     table.shape());
-  std::vector<std::int64_t> sizes(index.shape().begin(), index.shape().end());
-  sizes.push_back(table.size(1));
-  return taken("embedding", along(table, 0, index.numel(), false), table, index, Shape(sizes));
+  return taken("embedding", along(table, 0, index.numel(), false), table, index,
+               index.shape().with(index.rank(), index.rank(), {table.size(1)}));
 }
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const int d = dimension("gather", x.shape(), dim);
   check<ShapeError>(
-      index.rank() == x.rank() && index.shape() == with_size(x.shape(), d, index.size(d)),
+      index.rank() == x.rank() && index.shape() == x.shape().with(d, d + 1, {index.size(d)}),
       "[gather] along dimension {}: indices of shape {} for a tensor of shape {}", dim,
       index.shape(), x.shape());
   return taken("gather", along(x, d, index.size(d), true), x, index, index.shape());

@@ -10,9 +10,7 @@ namespace {
 
 // The sizes of a tensor but for its last two dimensions, then two more (or one).
 Shape leading(const Shape& shape, std::initializer_list<std::int64_t> last) {
-  std::vector<std::int64_t> sizes(shape.begin(), shape.end() - 2);
-  sizes.insert(sizes.end(), last);
-  return Shape(sizes);
+  return shape.with(shape.rank() - 2, shape.rank(), last);
 }
 
 // y = op(a) op(b): of matrices, or of each pair of two batches (b, n, k) and (b, k, m).
@@ -55,10 +53,7 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
 
 // (..., n, m) -> (b, n, m), repeated to the batch's shape.
 Tensor as_batch(const Tensor& x, const Shape& batch) {
-  std::vector<std::int64_t> sizes(batch.begin(), batch.end());
-  sizes.push_back(x.size(-2));
-  sizes.push_back(x.size(-1));
-  const Shape whole{sizes};
+  const Shape whole = batch.with(batch.rank(), batch.rank(), {x.size(-2), x.size(-1)});
   return reshape(x.shape() == whole ? x : broadcast_to(x, whole),
                  {batch.numel(), x.size(-2), x.size(-1)});
 }
@@ -85,10 +80,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   if (in_16_bits && leading(a.shape(), {}) != leading(b.shape(), {}))
     return in_f32([=](const Tensor& x, const Tensor& y) { return matmul(x, y, options); }, a, b);
   const Tensor y = product(as_batch(a, batch), as_batch(b, batch), options);
-  std::vector<std::int64_t> sizes(batch.begin(), batch.end());
-  sizes.push_back(y.size(1));
-  sizes.push_back(y.size(2));
-  return reshape(y, Shape(sizes));
+  return reshape(y, batch.with(batch.rank(), batch.rank(), {y.size(1), y.size(2)}));
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {

@@ -44,16 +44,13 @@ struct Reduced {
 
 Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim keep) {
   const unsigned mask = dims.mask(name, shape);
-  std::vector<std::int64_t> kept, left;
-  Reduced result;
-  for (int d = 0; d < shape.rank(); ++d) {
-    const bool gone = (mask >> d & 1) != 0;
-    kept.push_back(gone ? 1 : shape[d]);
-    if (!gone || keep == KeepDim::yes) left.push_back(kept.back());
-    if (gone) result.count *= shape[d];
+  Reduced result{.kept = shape, .shape = shape};
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    if ((mask >> d & 1) == 0) continue;
+    result.count *= shape[d];
+    result.kept = result.kept.with(d, d + 1, {1});
+    result.shape = keep == KeepDim::yes ? result.kept : result.shape.with(d, d + 1, {});
   }
-  result.kept = Shape(kept);
-  result.shape = Shape(left);
   return result;
 }
 
@@ -91,9 +88,8 @@ Tensor places_of_largest(const char* name, const Tensor& x, unsigned mask) {
   const Tensor floating = is_differentiable(x.dtype()) ? x.detach() : cast(x.detach(), DType::f64);
   const Tensor rows = reduced_last(floating, mask);
   check<ShapeError>(rows.size(-1) > 0, "[{}] of nothing: shape {}", name, x.shape());
-  const auto leading = static_cast<std::size_t>(rows.rank() - 1);
-  const Tensor at =
-      Tensor::empty(Shape(std::span(rows.shape().begin(), leading)), DType::i64, x.device());
+  const int last = rows.rank() - 1;
+  const Tensor at = Tensor::empty(rows.shape().with(last, last + 1, {}), DType::i64, x.device());
   if (rows.numel() > 0) kernels::argmax(rows, at);
   return at;
 }

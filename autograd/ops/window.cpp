@@ -12,8 +12,6 @@ namespace {
 using kernels::whole;
 using kernels::Window;
 
-std::vector<std::int64_t> sizes_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
-
 std::int64_t& stride(Window& window, int dim) {
   return window.strides[static_cast<std::size_t>(dim)];
 }
@@ -61,27 +59,20 @@ Tensor transpose(const Tensor& x, int a, int b) {
 
 Tensor flatten(const Tensor& x, int first) {
   const int d = x.rank() == 0 ? 0 : dimension("flatten", x.shape(), first);
-  std::vector<std::int64_t> sizes(x.shape().begin(), x.shape().begin() + d);
-  std::int64_t rest = 1;
-  for (int i = d; i < x.rank(); ++i) rest *= x.size(i);
-  sizes.push_back(rest);
-  return reshape(x, Shape(sizes));
+  return reshape(x, x.shape().with(d, x.rank(), {x.shape().with(0, d, {}).numel()}));
 }
 
 Tensor unsqueeze(const Tensor& x, int dim) {
   check<ShapeError>(dim >= -x.rank() - 1 && dim <= x.rank(),
                     "[unsqueeze] dimension {} of a tensor of shape {}", dim, x.shape());
-  std::vector<std::int64_t> sizes = sizes_of(x.shape());
-  sizes.insert(sizes.begin() + (dim < 0 ? dim + x.rank() + 1 : dim), 1);
-  return reshape(x, Shape(sizes));
+  const int d = dim < 0 ? dim + x.rank() + 1 : dim;
+  return reshape(x, x.shape().with(d, d, {1}));
 }
 
 Tensor squeeze(const Tensor& x, int dim) {
   const int d = dimension("squeeze", x.shape(), dim);
   check<ShapeError>(x.size(d) == 1, "[squeeze] dimension {} of shape {} is not 1", dim, x.shape());
-  std::vector<std::int64_t> sizes = sizes_of(x.shape());
-  sizes.erase(sizes.begin() + d);
-  return reshape(x, Shape(sizes));
+  return reshape(x, x.shape().with(d, d + 1, {}));
 }
 
 Tensor flip(const Tensor& x, const Dims& dims) {
@@ -100,11 +91,10 @@ Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
   const auto placed = [n = x.size(d)](std::int64_t i) {
     return std::clamp(i < 0 ? i + n : i, std::int64_t{0}, n);
   };
-  std::vector<std::int64_t> sizes = sizes_of(x.shape());
-  sizes[static_cast<std::size_t>(d)] = std::max(placed(end) - placed(begin), std::int64_t{0});
+  const std::int64_t rows = std::max(placed(end) - placed(begin), std::int64_t{0});
   Window window = whole(x.shape());
   window.first = placed(begin) * stride(window, d);
-  return shown("slice", x, Shape(sizes), window);
+  return shown("slice", x, x.shape().with(d, d + 1, {rows}), window);
 }
 
 Tensor select(const Tensor& x, int dim, std::int64_t i) {
@@ -132,19 +122,19 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   check<ShapeError>(!tensors.empty(), "[cat] of no tensors");
   const Tensor& first = tensors[0];
   const int d = dimension("cat", first.shape(), dim);
-  std::vector<std::int64_t> sizes = sizes_of(first.shape());
-  sizes[static_cast<std::size_t>(d)] = 0;
+  std::int64_t rows = 0;
   for (const Tensor& tensor : tensors) {
-    std::vector<std::int64_t> like = sizes_of(first.shape());
-    if (tensor.rank() == first.rank()) like[static_cast<std::size_t>(d)] = tensor.size(d);
-    check<ShapeError>(tensor.shape() == Shape(like), "[cat] {} and {} differ beside dimension {}",
-                      first.shape(), tensor.shape(), dim);
+    check<ShapeError>(tensor.rank() == first.rank() &&
+                          tensor.shape() == first.shape().with(d, d + 1, {tensor.size(d)}),
+                      "[cat] {} and {} differ beside dimension {}", first.shape(), tensor.shape(),
+                      dim);
     check<DTypeError>(tensor.dtype() == first.dtype(),
                       "[cat] tensors[0] is {}, but tensors[{}] is {}", first.dtype(),
                       &tensor - tensors.data(), tensor.dtype());
-    sizes[static_cast<std::size_t>(d)] += tensor.size(d);
+    rows += tensor.size(d);
   }
-  const Tensor y = Tensor::empty(Shape(sizes), first.dtype(), first.device());
+  const Tensor y =
+      Tensor::empty(first.shape().with(d, d + 1, {rows}), first.dtype(), first.device());
   std::vector<Window> windows;
   std::vector<Shape> shapes;
   std::vector<const Tensor*> inputs;

@@ -92,7 +92,7 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
 
 void CpuBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out,
                         bool accumulate) {
-  const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+  const StridePlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
   visit_floating(name_of(op), a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto f) {
@@ -107,7 +107,7 @@ void CpuBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tenso
 }
 
 void CpuBackend::broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double alpha) {
-  const BroadcastPlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
+  const StridePlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
   visit_floating("broadcast_to", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T factor = static_cast<T>(alpha);

@@ -6,35 +6,35 @@
 namespace lockstep::kernels {
 namespace {
 
-/// formula.at() for n elements of a row. The strides are constants where they can be, so that the
+/// The formula for n elements of a row. The strides are constants where they can be, so that the
 /// compiler vectorizes.
 template <class Formula>
 void run_row(const Formula& formula, std::int64_t n, std::int64_t i, std::int64_t a,
              std::int64_t step_a, std::int64_t b, std::int64_t step_b) {
   if (step_a == 1 && step_b == 1)
-    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k, b + k);
+    for (std::int64_t k = 0; k < n; ++k) formula(i + k, a + k, b + k);
   else if (step_a == 1 && step_b == 0)
-    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k, b);
+    for (std::int64_t k = 0; k < n; ++k) formula(i + k, a + k, b);
   else if (step_a == 0 && step_b == 1)
-    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a, b + k);
+    for (std::int64_t k = 0; k < n; ++k) formula(i + k, a, b + k);
   else
-    for (std::int64_t k = 0; k < n; ++k) formula.at(i + k, a + k * step_a, b + k * step_b);
+    for (std::int64_t k = 0; k < n; ++k) formula(i + k, a + k * step_a, b + k * step_b);
 }
 
 /// The two innermost dimensions. If one operand advances along the first and the other along the
 /// second, in squares, which stay in the cache.
 template <class Formula>
 void run_plane(const Formula& formula, std::int64_t i, std::int64_t a, std::int64_t b) {
-  const Places &of_a = formula.a_places, &of_b = formula.b_places;
-  const std::int64_t columns = of_a.sizes[0], rows = of_a.rank > 1 ? of_a.sizes[1] : 1;
-  const bool crossed = rows > 1 && of_a.strides[0] != 1 && of_a.strides[1] == 1;
+  const StridePlan& plan = formula.plan;
+  const std::int64_t columns = plan.sizes[0], rows = plan.rank > 1 ? plan.sizes[1] : 1;
+  const bool crossed = rows > 1 && plan.stride_a[0] != 1 && plan.stride_a[1] == 1;
   const std::int64_t side = crossed ? 16 : columns, height = crossed ? 16 : rows;
   for (std::int64_t top = 0; top < rows; top += height)
     for (std::int64_t left = 0; left < columns; left += side)
       for (std::int64_t row = top; row < std::min(top + height, rows); ++row)
         run_row(formula, std::min(side, columns - left), i + row * columns + left,
-                a + row * of_a.strides[1] + left * of_a.strides[0], of_a.strides[0],
-                b + row * of_b.strides[1] + left * of_b.strides[0], of_b.strides[0]);
+                a + row * plan.stride_a[1] + left * plan.stride_a[0], plan.stride_a[0],
+                b + row * plan.stride_b[1] + left * plan.stride_b[0], plan.stride_b[0]);
 }
 
 /// out (count, inner) = rows of x (n, inner).
@@ -71,11 +71,12 @@ struct CpuLoop {
 
   template <class Formula>
   void operator()(std::int64_t n, const Formula& formula) const {
-    if constexpr (requires { formula.a_places; }) {
-      if (n > 0) walk(formula);
-    } else {
+    if constexpr (requires { formula.plan; })
+      for_each_row<2>(formula.plan, [&](std::int64_t i, std::int64_t a, std::int64_t b) {
+        run_plane(formula, i, a, b);
+      });
+    else
       for (std::int64_t i = 0; i < n; ++i) formula(i);
-    }
   }
   // Rows instead of elements or columns: the same results, closer in memory.
   template <class Word>
@@ -98,29 +99,6 @@ struct CpuLoop {
       for (std::int64_t i = 0; i < columns; ++i) f(i);
     else
       for (std::int64_t o = 0; columns > 0 && o < columns / f.inner; ++o) sum_rows(f, o);
-  }
-
- private:
-  /// All planes of the two innermost dimensions, counting up the others.
-  template <class Formula>
-  static void walk(const Formula& formula) {
-    const Places &of_a = formula.a_places, &of_b = formula.b_places;
-    const std::int64_t plane = of_a.sizes[0] * (of_a.rank > 1 ? of_a.sizes[1] : 1);
-    std::int64_t index[Shape::max_rank] = {}, i = 0, a = of_a.first, b = of_b.first;
-    while (true) {
-      run_plane(formula, i, a, b);
-      i += plane;
-      int d = 2;
-      for (; d < of_a.rank; ++d) {
-        a += of_a.strides[d];
-        b += of_b.strides[d];
-        if (++index[d] < of_a.sizes[d]) break;
-        a -= of_a.strides[d] * of_a.sizes[d];
-        b -= of_b.strides[d] * of_a.sizes[d];
-        index[d] = 0;
-      }
-      if (d >= of_a.rank) return;
-    }
   }
 };
 

@@ -32,7 +32,7 @@ void sum_columns(const T* x, std::int64_t rows, std::int64_t columns, std::int64
 
 /// sum_to where nothing simpler applies. `out` already holds what is added to.
 template <class T>
-void sum_general(const BroadcastPlan& plan, const T* x, T* out) {
+void sum_general(const StridePlan& plan, const T* x, T* out) {
   for_each_row(plan, [&](std::int64_t from, std::int64_t to, std::int64_t) {
     const std::int64_t n = plan.sizes[0];
     if (plan.stride_a[0] == 0) {

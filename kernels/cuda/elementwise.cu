@@ -94,7 +94,7 @@ void CudaBackend::binary(Binary op, const Tensor& a, const Tensor& b, const Tens
   const std::int64_t n = out.numel();
   if (n == 0) return;
   const auto queue = queue_of(out);
-  const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+  const StridePlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
   visit_floating("binary", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     visit(op, [&](auto functor) {
@@ -117,7 +117,7 @@ void CudaBackend::broadcast_to(const Tensor& x, const Tensor& out, bool accumula
   const std::int64_t n = out.numel();
   if (n == 0) return;
   const auto queue = queue_of(out);
-  const BroadcastPlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
+  const StridePlan plan = broadcast_plan(x.shape(), Shape{}, out.shape());
   visit_floating("broadcast_to", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_flag(accumulate, [&](auto add) {

@@ -16,7 +16,11 @@ template <class Formula>
 __global__ void __launch_bounds__(indexed_threads)
     indexed_kernel(std::int64_t n, const __grid_constant__ Formula formula) {
   const std::int64_t i = std::int64_t{blockIdx.x} * indexed_threads + threadIdx.x;
-  if (i < n) formula(i);
+  if (i >= n) return;
+  if constexpr (requires { formula.plan; })
+    formula.plan.at(i, formula);
+  else
+    formula(i);
 }
 
 struct GpuLoop {

@@ -43,12 +43,12 @@ template <class T>
 struct Repeated {
   const T* data;
   bool whole;  ///< as many elements as the output: nothing is repeated
-  int rank;    ///< the rest is a BroadcastPlan's, innermost dimension first
+  int rank;    ///< the rest is a StridePlan's, innermost dimension first
   std::int64_t sizes[Shape::max_rank];
   std::int64_t strides[Shape::max_rank];
 
   /// `strides` is the plan's stride_a or stride_b; `n` the output's number of elements.
-  Repeated(const Tensor& x, const BroadcastPlan& plan,
+  Repeated(const Tensor& x, const StridePlan& plan,
            const std::array<std::int64_t, Shape::max_rank>& plan_strides, std::int64_t n)
       : data(x.data<T>()), whole(x.numel() == n), rank(plan.rank) {
     std::copy(plan.sizes.begin(), plan.sizes.end(), sizes);

@@ -134,7 +134,7 @@ void CudaBackend::bias_activation(const Tensor& x, const Tensor& bias, Activatio
                                   const Tensor& out) {
   const std::int64_t n = x.numel();
   if (n == 0) return;
-  const BroadcastPlan plan = broadcast_plan(x.shape(), bias.shape(), out.shape());
+  const StridePlan plan = broadcast_plan(x.shape(), bias.shape(), out.shape());
   visit_floating("bias_activation", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const auto run = [&](auto functor) {

@@ -220,7 +220,7 @@ void CudaBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate) 
 
 /// Sums over one dimension after the other, the innermost first.
 void CudaBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
-  BroadcastPlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
+  StridePlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
   Tensor from = x.detach();
   std::int64_t outer = x.numel(), inner = 1;
   for (std::size_t d = 0; d < static_cast<std::size_t>(plan.rank); ++d) {

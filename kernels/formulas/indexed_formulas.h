@@ -14,64 +14,8 @@
 
 namespace lockstep::kernels {
 
-/// A formula of two operands has their places, and an at(i, place of a, place of b), so that a loop
-/// over rows can do without the divisions below.
-///
-/// Where an operand's element lies, by its row-major number in the output.
-struct Places {
-  int rank = 1;
-  std::int64_t first = 0;
-  std::int64_t sizes[Shape::max_rank] = {1};  // innermost dimension first
-  std::int64_t strides[Shape::max_rank] = {};
-
-  LOCKSTEP_HOST_DEVICE std::int64_t operator()(std::int64_t i) const {
-    std::int64_t place = first;
-    for (int d = 0; d + 1 < rank; ++d) {
-      const std::int64_t outer = i / sizes[d];
-      place += (i - outer * sizes[d]) * strides[d];
-      i = outer;
-    }
-    return place + i * strides[rank - 1];
-  }
-};
-
-/// Of operand a (or b) of a broadcast.
-inline Places places_of(const BroadcastPlan& plan,
-                        const std::array<std::int64_t, Shape::max_rank>& strides) {
-  Places places;
-  places.rank = plan.rank;
-  std::copy(plan.sizes.begin(), plan.sizes.end(), places.sizes);
-  std::copy(strides.begin(), strides.end(), places.strides);
-  return places;
-}
-
-/// Of two windows of one shape. Neighbouring dimensions along which both advance alike are merged,
-/// and those of size 1 vanish.
-struct WindowPlaces {
-  Places from, to;
-};
-inline WindowPlaces places_of(const Shape& shape, const Window& from, const Window& to) {
-  WindowPlaces places;
-  int rank = 0;
-  for (auto d = static_cast<std::size_t>(shape.rank()); d-- > 0;) {
-    const std::int64_t size = shape[static_cast<int>(d)];
-    const auto continues = [&](const Places& inner, const Window& window) {
-      return window.strides[d] == inner.strides[rank - 1] * inner.sizes[rank - 1];
-    };
-    if (size == 1) continue;
-    const bool merged = rank > 0 && continues(places.from, from) && continues(places.to, to);
-    if (!merged) ++rank;
-    for (auto [there, window] : {std::pair{&places.from, &from}, {&places.to, &to}}) {
-      there->sizes[rank - 1] = merged ? there->sizes[rank - 1] * size : size;
-      if (!merged) there->strides[rank - 1] = window->strides[d];
-      there->rank = rank;
-    }
-  }
-  places.from.first = from.first;
-  places.to.first = to.first;
-  places.from.rank = places.to.rank = std::max(rank, 1);
-  return places;
-}
+/// A formula of two operands has a plan, too, and an operator()(i, place of a, place of b): a loop
+/// over rows does without the plan's divisions.
 
 struct Equal {
   template <class T>
@@ -95,11 +39,10 @@ struct LessEqual {
 template <class T, class Op>
 struct CompareElements {
   const T *a, *b;
-  Places a_places, b_places;
+  StridePlan plan;
   bool negated;
   std::uint8_t* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
-  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
     out[i] = Op{}(a[of_a], b[of_b]) != negated;
   }
 };
@@ -108,10 +51,9 @@ struct CompareElements {
 template <class T, class Op>
 struct CombineElements {
   const T *a, *b;
-  Places a_places, b_places;
+  StridePlan plan;
   T* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
-  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
     out[i] = Op{}(a[of_a], b[of_b]);
   }
 };
@@ -127,10 +69,10 @@ template <class Word>
 struct MaskedCopyElements {
   const std::uint8_t* mask;
   const Word* x;
-  Places a_places, b_places;  // of the mask and of x
+  StridePlan plan;  // of the mask and of x
   Word* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
-  LOCKSTEP_HOST_DEVICE void at(std::int64_t i, std::int64_t of_mask, std::int64_t of_x) const {
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i, std::int64_t of_mask,
+                                       std::int64_t of_x) const {
     out[i] = mask[of_mask] ? x[of_x] : out[i];
   }
 };
@@ -138,10 +80,9 @@ struct MaskedCopyElements {
 template <class T, bool accumulate>
 struct WindowElements {
   const T* x;
-  Places a_places, b_places;  // from and to
+  StridePlan plan;  // from and to
   T* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const { at(i, a_places(i), b_places(i)); }
-  LOCKSTEP_HOST_DEVICE void at(std::int64_t, std::int64_t from, std::int64_t to) const {
+  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t, std::int64_t from, std::int64_t to) const {
     if constexpr (accumulate)
       out[to] += x[from];
     else
@@ -250,13 +191,12 @@ class IndexedKernels {
     // a > b is b < a; a >= b is b <= a; a != b is not a == b.
     const bool swapped = op == gt || op == ge;
     const Tensor &left = swapped ? b : a, &right = swapped ? a : b;
-    const BroadcastPlan plan = broadcast_plan(left.shape(), right.shape(), out.shape());
+    const StridePlan plan = broadcast_plan(left.shape(), right.shape(), out.shape());
     visit_number("compare", a.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const auto with = [&]<class Op>(Op) {
-        run_(out.numel(), CompareElements<T, Op>{
-                              left.data<T>(), right.data<T>(), places_of(plan, plan.stride_a),
-                              places_of(plan, plan.stride_b), op == ne, out.data<std::uint8_t>()});
+        run_(out.numel(), CompareElements<T, Op>{left.data<T>(), right.data<T>(), plan, op == ne,
+                                                 out.data<std::uint8_t>()});
       };
       if (op == eq || op == ne) return with(Equal{});
       if (op == lt || op == gt) return with(Less{});
@@ -265,14 +205,13 @@ class IndexedKernels {
   }
 
   void combine(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) const {
-    const BroadcastPlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
+    const StridePlan plan = broadcast_plan(a.shape(), b.shape(), out.shape());
     visit_number(name_of(op), a.dtype(), [&](auto zero) {
       using T = decltype(zero);
       if constexpr (std::is_integral_v<T>)
         visit(op, [&](auto f) {
-          run_(out.numel(), CombineElements<T, decltype(f)>{
-                                a.data<T>(), b.data<T>(), places_of(plan, plan.stride_a),
-                                places_of(plan, plan.stride_b), out.data<T>()});
+          run_(out.numel(),
+               CombineElements<T, decltype(f)>{a.data<T>(), b.data<T>(), plan, out.data<T>()});
         });
     });
   }
@@ -288,29 +227,26 @@ class IndexedKernels {
   }
 
   void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) const {
-    const BroadcastPlan plan = broadcast_plan(mask.shape(), x.shape(), out.shape());
+    const StridePlan plan = broadcast_plan(mask.shape(), x.shape(), out.shape());
     visit_word(x.dtype(), [&](auto zero) {
       using W = decltype(zero);
-      run_(out.numel(), MaskedCopyElements<W>{mask.data<std::uint8_t>(), words<W>(x),
-                                              places_of(plan, plan.stride_a),
-                                              places_of(plan, plan.stride_b), words<W>(out)});
+      run_(out.numel(),
+           MaskedCopyElements<W>{mask.data<std::uint8_t>(), words<W>(x), plan, words<W>(out)});
     });
   }
 
   void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
                    const Window& to, bool accumulate) const {
-    const WindowPlaces places = places_of(shape, from, to);
+    const StridePlan plan = stride_plan(shape, from, to);
     if (accumulate)
       visit_floating("copy_window", x.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        run_(shape.numel(),
-             WindowElements<T, true>{x.data<T>(), places.from, places.to, out.data<T>()});
+        run_(shape.numel(), WindowElements<T, true>{x.data<T>(), plan, out.data<T>()});
       });
     else
       visit_word(x.dtype(), [&](auto zero) {
         using W = decltype(zero);
-        run_(shape.numel(),
-             WindowElements<W, false>{words<W>(x), places.from, places.to, words<W>(out)});
+        run_(shape.numel(), WindowElements<W, false>{words<W>(x), plan, words<W>(out)});
       });
   }
 

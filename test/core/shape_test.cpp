@@ -31,6 +31,15 @@ TEST_CASE("shape: a size of 0 makes it empty, wherever it stands") {
   CHECK(Shape{3, 0, 9}.numel() == 0);
 }
 
+TEST_CASE("shape: with other sizes in the place of some") {
+  const Shape shape{2, 3, 4};
+  CHECK(shape.with(1, 2, {5, 6}) == Shape{2, 5, 6, 4});
+  CHECK(shape.with(0, 1, {}) == Shape{3, 4});
+  CHECK(shape.with(3, 3, {0}) == Shape{2, 3, 4, 0});
+  CHECK(shape.with(0, 3, {}) == Shape{});
+  CHECK_THROWS_AS(shape.with(2, 2, {1, 1, 1, 1}), ShapeError);
+}
+
 TEST_CASE("shape: equality looks at the rank as well") {
   CHECK(Shape{2, 3} == Shape{2, 3});
   CHECK(Shape{2, 3} != Shape{3, 2});

@@ -244,12 +244,12 @@ TEST_CASE("the broadcast plan merges what belongs together") {
   CHECK(plan({4, 5, 6}, {4, 5, 6}).sizes[0] == 120);
   CHECK(plan({4, 5, 6}, {}).rank == 1);
   CHECK(plan({4, 5, 6}, {}).stride_b[0] == 0);
-  const BroadcastPlan row = plan({4, 5, 6}, {6});
+  const StridePlan row = plan({4, 5, 6}, {6});
   CHECK(row.rank == 2);
   CHECK(row.sizes[0] == 6);
   CHECK(row.sizes[1] == 20);
   CHECK(row.stride_b[1] == 0);
-  const BroadcastPlan column = plan({20, 6}, {20, 1});
+  const StridePlan column = plan({20, 6}, {20, 1});
   CHECK(column.rank == 2);
   CHECK(column.stride_b[0] == 0);
   CHECK(column.stride_b[1] == 1);
