@@ -29,9 +29,8 @@ class Member : public ByteSource {
   Member(std::string name, zip_t* archive, const zip_stat_t& stat)
       : ByteSource(std::move(name)), file_(zip_fopen_index(archive, stat.index, 0)) {
     check<DataError>(file_ != nullptr, "[npz] {}: {}", this->name(), zip_strerror(archive));
-    max_bytes_ = stat.comp_method == ZIP_CM_STORE
-                     ? stat.size
-                     : std::min(stat.size, stat.comp_size * max_deflate_ratio);
+    const std::uint64_t ratio = stat.comp_method == ZIP_CM_STORE ? 1 : max_deflate_ratio;
+    max_bytes_ = std::min(stat.size, stat.comp_size * ratio);
   }
   std::size_t read_some(std::span<std::byte> out) override {
     const zip_int64_t got = zip_fread(file_.get(), out.data(), out.size());
