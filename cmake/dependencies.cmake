@@ -7,6 +7,9 @@ set(LOCKSTEP_FMT $<IF:$<CXX_COMPILER_ID:Clang,AppleClang>,fmt::fmt-header-only,f
 find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+# Debian's package for find_package(libzip) insists on libzip's programs, which nothing here uses.
+find_path(LOCKSTEP_ZIP_INCLUDE zip.h REQUIRED)
+find_library(LOCKSTEP_ZIP_LIBRARY zip REQUIRED)
 find_package(Threads REQUIRED)
 
 # oneDNN is 1.3 to 1.5 times as fast as Eigen at matrix products, and optional. Sanitizer builds go

@@ -4,14 +4,14 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Public is every header of the library's folders, but not those of one backend: they are included
-# by sources alone, and need headers of Eigen, CUDA, MPI or zlib.
+# Public is every header of the library's folders, but not those of backends: they are included
+# by sources alone, and need headers of Eigen, CUDA, MPI, zlib or libzip.
 set(headers lockstep.h)
 foreach(folder core kernels autograd dist launch nn data)
   file(GLOB_RECURSE found RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${folder}/*.h)
   list(APPEND headers ${found})
 endforeach()
-list(FILTER headers EXCLUDE REGEX "/(cpu|cuda|formulas|mpi|simulated)/|^dist/gpu/")
+list(FILTER headers EXCLUDE REGEX "/(backend|cpu|cuda|formulas|mpi|simulated)/|^dist/gpu/")
 list(FILTER headers EXCLUDE REGEX "^(data/input|dist/world/fabrics)\\.h$")
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH folder)

@@ -20,7 +20,7 @@ target_include_directories(lockstep INTERFACE "$<BUILD_INTERFACE:${LOCKSTEP_INCL
 
 # Those without a CMake package of their own, as files or names for the linker. An installed library
 # wants the very files that it was built with.
-set(LOCKSTEP_PLAIN_LIBRARIES)
+set(LOCKSTEP_PLAIN_LIBRARIES ${LOCKSTEP_ZIP_LIBRARY})
 if(LOCKSTEP_HAVE_ONEDNN)
   list(APPEND LOCKSTEP_PLAIN_LIBRARIES ${LOCKSTEP_ONEDNN_LIBRARY} ${OpenMP_CXX_LIB_NAMES})
 endif()

@@ -3,7 +3,8 @@
 # depends on the packages that linking needs.
 
 math(EXPR next "${fmt_VERSION_MAJOR} + 1")
-set(depends "libfmt-dev (>= ${fmt_VERSION_MAJOR}), libfmt-dev (<< ${next})" libssl-dev zlib1g-dev)
+set(depends "libfmt-dev (>= ${fmt_VERSION_MAJOR}), libfmt-dev (<< ${next})" libssl-dev zlib1g-dev
+  libzip-dev)
 if(LOCKSTEP_HAVE_ONEDNN)
   list(APPEND depends libdnnl-dev)
 endif()

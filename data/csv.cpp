@@ -3,8 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <string_view>
@@ -14,101 +12,87 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t max_line = 16 << 20;  // bytes; what is longer is no table
-
 /// The lines of a file, each cut into its fields.
 class Lines {
  public:
-  Lines(const std::filesystem::path& path, char delimiter)
-      : input_(path), delimiter_(static_cast<unsigned char>(delimiter)) {
-    constexpr std::string_view mark = "\xef\xbb\xbf";  // of UTF-8
-    peek();
-    if (std::string_view(buffer_.data(), filled_).starts_with(mark)) next_ = mark.size();
+  Lines(const std::string& path, char delimiter) : delimiter_(delimiter) {
+    Input input(path);
+    name_ = input.name();
+    text_ = input.read_rest();
+    rest_ = text_;
+    accept("\xef\xbb\xbf");  // the byte order mark of UTF-8
   }
 
-  const std::string& name() const { return input_.name(); }
+  const std::string& name() const { return name_; }
   std::int64_t number() const { return number_; }  ///< of the line, from 1
-  std::span<const std::string> fields() const { return std::span(fields_).first(count_); }
+  const std::vector<std::string>& fields() const { return fields_; }
 
   /// Goes to the next line that is not empty; false at the end.
   bool next() {
     do {
-      if (peek() == end) return false;
-      number_ = lines_ + 1;
-      count_ = bytes_ = 0;
-      while (read_field() == delimiter_) {
-      }
-    } while (count_ == 1 && fields_[0].empty());
+      if (rest_.empty()) return false;
+      number_ = ended_ + 1;
+      fields_.clear();
+      do read_field();
+      while (accept({&delimiter_, 1}));
+      accept("\r");
+      check<DataError>(rest_.empty() || accept("\n"),
+                       "[csv] {}:{}: text behind the quoted field '{}'", name_, number_,
+                       printable(fields_.back()));
+    } while (fields_.size() == 1 && fields_[0].empty());
     return true;
   }
 
  private:
-  static constexpr int end = -1;
+  bool accept(std::string_view word) {
+    if (!rest_.starts_with(word)) return false;
+    take(word.size());
+    return true;
+  }
+  std::string_view take(std::size_t bytes) {
+    const std::string_view taken = rest_.substr(0, bytes);
+    ended_ += std::ranges::count(taken, '\n');
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+  void skip_blanks() {
+    const std::string_view blanks = delimiter_ == '\t' ? " " : delimiter_ == ' ' ? "\t" : " \t";
+    take(std::min(rest_.find_first_not_of(blanks), rest_.size()));
+  }
 
-  int peek() {
-    if (next_ == filled_) {
-      next_ = 0;
-      filled_ = input_.read_some(std::as_writable_bytes(std::span(buffer_)));
+  // Stops at the delimiter or the line's end.
+  void read_field() {
+    skip_blanks();
+    std::string& field = fields_.emplace_back();
+    if (accept("\"")) return read_quoted(field);
+    const char ends[] = {delimiter_, '\n'};
+    field = take(rest_.find_first_of({ends, 2}));
+    field.erase(field.find_last_not_of(" \t\r") + 1);
+  }
+  void read_quoted(std::string& field) {
+    for (;;) {
+      const std::size_t quote = rest_.find('"');
+      check<DataError>(quote != std::string_view::npos, "[csv] {}:{}: a quoted field does not end",
+                       name_, number_);
+      field += take(quote);
+      accept("\"");
+      if (!accept("\"")) break;
+      field += '"';  // two stand for one
     }
-    return next_ == filled_ ? end : static_cast<unsigned char>(buffer_[next_]);
-  }
-  int get() {
-    const int c = peek();
-    if (c == end) return end;
-    ++next_;
-    lines_ += c == '\n';
-    check<DataError>(++bytes_ <= max_line, "[csv] {}:{}: a line of more than {} bytes", name(),
-                     number_, max_line);
-    return c;
-  }
-  int get_after_blanks() {
-    int c = get();
-    while ((c == ' ' || c == '\t') && c != delimiter_) c = get();
-    return c;
+    skip_blanks();
   }
 
-  // Adds a field; returns what ended it: the delimiter, '\n' or `end`.
-  int read_field() {
-    if (count_ == fields_.size()) fields_.emplace_back();
-    std::string& field = fields_[count_++];
-    field.clear();
-    int c = get_after_blanks();
-    if (c == '"') return read_quoted(field);
-    for (; c != delimiter_ && c != '\n' && c != end; c = get()) field += static_cast<char>(c);
-    if (c != delimiter_ && field.ends_with('\r')) field.pop_back();
-    field.erase(field.find_last_not_of(" \t") + 1);
-    return c;
-  }
-
-  int read_quoted(std::string& field) {
-    for (int c = get(); c != '"' || peek() == '"'; c = get()) {
-      check<DataError>(c != end, "[csv] {}:{}: a quoted field does not end", name(), number_);
-      if (c == '"') get();  // two stand for one
-      field += static_cast<char>(c);
-    }
-    int c = get_after_blanks();
-    if (c == '\r' && peek() == '\n') c = get();
-    check<DataError>(c == delimiter_ || c == '\n' || c == end,
-                     "[csv] {}:{}: text behind the quoted field '{}'", name(), number_,
-                     printable(field));
-    return c;
-  }
-
-  Input input_;
-  int delimiter_;
-  std::array<char, 65536> buffer_;
-  std::size_t next_ = 0, filled_ = 0;
-  std::int64_t lines_ = 0, number_ = 0;  // ended so far; where the fields began
+  char delimiter_;
+  std::string name_, text_;
+  std::string_view rest_;                // of the text
+  std::int64_t ended_ = 0, number_ = 0;  // lines so far; where the fields began
   std::vector<std::string> fields_;
-  std::size_t count_ = 0, bytes_ = 0;  // of the line
 };
 
 bool is_missing(std::string_view text) {
-  constexpr std::string_view words[] = {"", "na", "n/a", "nan", "null"};
-  return text.size() <= 4 && std::ranges::any_of(words, [&](std::string_view word) {
-           return std::ranges::equal(text, word, {},
-                                     [](unsigned char c) { return std::tolower(c); });
-         });
+  constexpr std::string_view words[] = {"",    "NA",  "na",   "N/A", "n/a",
+                                        "NaN", "nan", "null", "NAN", "NULL"};
+  return std::ranges::find(words, text) != std::end(words);
 }
 
 // The number that the whole text is, if it is one.
@@ -121,59 +105,45 @@ std::optional<T> number_of(std::string_view text) {
   return value;
 }
 
+// Whether it is a number of the dtype, f32, f64 or i64.
+bool fits(double value, DType dtype) {
+  if (dtype == DType::i64) return std::abs(value) <= 0x1p53 && std::trunc(value) == value;
+  return dtype == DType::f64 || std::isfinite(static_cast<float>(value));
+}
+
 /// A column that is read: where it stands in a line, and what has been read.
 struct Column {
   std::string name;
   std::size_t place;
-  DType dtype;
-  std::optional<double> missing;            // takes the place of missing values
-  std::vector<double> numbers = {};         // f32 or f64
-  std::vector<std::int64_t> integers = {};  // i64
+  std::optional<double> missing;  // takes the place of missing values
+  Tensor values;                  // there is room for more rows than have been read
 
-  void add(std::string_view text, const Lines& lines);
-  void add_number(std::string_view text, const Lines& lines);
-  Tensor tensor() const;
+  void read(std::int64_t row, const Lines& lines) const;
 };
 
-void Column::add_number(std::string_view text, const Lines& lines) {
+void Column::read(std::int64_t row, const Lines& lines) const {
+  const std::string& text = lines.fields()[place];
+  const DType dtype = values.dtype();
+  const auto refuse = [&](const std::string& why) {
+    fail<DataError>("[csv] {}:{}: column '{}': {}", lines.name(), lines.number(), printable(name),
+                    why);
+  };
   if (const auto whole = number_of<std::int64_t>(text); whole && dtype == DType::i64) {
-    integers.push_back(*whole);
+    values.data<std::int64_t>()[row] = *whole;
     return;
   }
-  const std::optional<double> value = number_of<double>(text);
-  check<DataError>(value && std::isfinite(*value), "[csv] {}:{}: column '{}': '{}' is not a number",
-                   lines.name(), lines.number(), printable(name), printable(text));
-  const bool fits = dtype == DType::i64 ? std::abs(*value) <= 0x1p53 && std::trunc(*value) == *value
-                    : dtype == DType::f32 ? std::isfinite(static_cast<float>(*value))
-                                          : true;
-  check<DataError>(fits, "[csv] {}:{}: column '{}': '{}' is no number of {}", lines.name(),
-                   lines.number(), printable(name), printable(text), dtype);
-  if (dtype == DType::i64)
-    integers.push_back(static_cast<std::int64_t>(*value));
-  else
-    numbers.push_back(*value);
-}
-
-void Column::add(std::string_view text, const Lines& lines) {
-  if (!is_missing(text)) return add_number(text, lines);
-  check<DataError>(missing.has_value(),
-                   "[csv] {}:{}: column '{}': the value is missing ('{}'); the option `missing` "
-                   "gives one",
-                   lines.name(), lines.number(), printable(name), text);
-  if (dtype == DType::i64)
-    integers.push_back(static_cast<std::int64_t>(*missing));
-  else
-    numbers.push_back(*missing);
-}
-
-Tensor Column::tensor() const {
-  const auto n = static_cast<std::int64_t>(std::max(numbers.size(), integers.size()));
-  if (dtype == DType::i64) return Tensor::of({n}, integers);
-  if (dtype == DType::f64) return Tensor::of({n}, numbers);
-  const Tensor result = Tensor::empty({n});
-  std::ranges::transform(numbers, result.data<float>(),
-                         [](double number) { return static_cast<float>(number); });
-  return result;
+  double number = missing.value_or(0);
+  if (!is_missing(text)) {
+    number = number_of<double>(text).value_or(NAN);
+    if (!std::isfinite(number)) refuse(fmt::format("'{}' is not a number", printable(text)));
+    if (!fits(number, dtype))
+      refuse(fmt::format("'{}' is no number of {}", printable(text), dtype));
+  } else if (!missing) {
+    refuse(fmt::format("the value is missing ('{}'); the option `missing` gives one", text));
+  }
+  visit_any(dtype, [&](auto zero) {
+    values.data<decltype(zero)>()[row] = static_cast<decltype(zero)>(number);
+  });
 }
 
 std::size_t place_of(const std::string& name, const std::vector<std::string>& there,
@@ -199,62 +169,54 @@ std::vector<Column> choose_columns(const std::string& file, const std::vector<st
                      file, place + 1);
     check<UsageError>(std::ranges::count(columns, name, &Column::name) == 0,
                       "[csv] column '{}' is asked for twice", printable(name));
-    const auto dtype = options.dtypes.find(name);
+    const auto own = options.dtypes.find(name);
+    const DType dtype = own == options.dtypes.end() ? options.dtype : own->second;
+    check<UsageError>(is_differentiable(dtype) || dtype == DType::i64,
+                      "[csv] columns are f32, f64 or i64, not {}", dtype);
     const bool whole = std::ranges::count(complete, name) > 0;
-    columns.push_back({name, place, dtype == options.dtypes.end() ? options.dtype : dtype->second,
-                       whole ? std::nullopt : options.missing});
+    const std::optional<double> missing = whole ? std::nullopt : options.missing;
+    check<UsageError>(dtype != DType::i64 || fits(missing.value_or(0), dtype),
+                      "[csv] {} cannot stand for missing values of i64", missing.value_or(0));
+    columns.push_back({name, place, missing, Tensor::empty({0}, dtype)});
   }
   return columns;
 }
 
-void check_options(const CsvOptions& options) {
-  const std::string_view impossible("\"\r\n\0", 4);
-  check<UsageError>(impossible.find(options.delimiter) == impossible.npos,
-                    "[csv] the delimiter cannot be a quote, the end of a line or 0");
-  const auto check_dtype = [](DType dtype) {
-    check<UsageError>(is_differentiable(dtype) || dtype == DType::i64,
-                      "[csv] columns are f32, f64 or i64, not {}", dtype);
-  };
-  check_dtype(options.dtype);
-  bool integers = options.dtype == DType::i64;
-  for (const auto& [name, dtype] : options.dtypes) {
-    check_dtype(dtype);
-    integers = integers || dtype == DType::i64;
-  }
-  const double missing = options.missing.value_or(0);
-  check<UsageError>(!integers || (std::abs(missing) <= 0x1p53 && std::trunc(missing) == missing),
-                    "[csv] {} cannot stand for missing values of i64", missing);
-}
-
-Fields read_columns(const std::filesystem::path& path, const CsvOptions& options,
+Fields read_columns(const std::string& path, const CsvOptions& options,
                     const std::vector<std::string>& complete) {
-  check_options(options);
+  const std::string_view impossible("\"\r\n\0", 4);
+  check<UsageError>(impossible.find(options.delimiter) == std::string_view::npos,
+                    "[csv] the delimiter cannot be a quote, the end of a line or 0");
   Lines lines(path, options.delimiter);
   std::vector<std::string> there = options.names;
   if (there.empty()) {
     check<DataError>(lines.next(), "[csv] {}: there is no header line", lines.name());
-    there.assign(lines.fields().begin(), lines.fields().end());
+    there = lines.fields();
   }
   std::vector<Column> columns = choose_columns(lines.name(), there, options, complete);
-  std::size_t rows = 0,
-              room = 4096;  // rows in memory; when that is reached, room is twice as large
+  std::int64_t rows = 0, room = 0;
   for (; lines.next(); ++rows) {
     check<DataError>(lines.fields().size() == there.size(),
                      "[csv] {}:{}: {} fields, but there are {} columns", lines.name(),
                      lines.number(), lines.fields().size(), there.size());
     if (rows == room) {
-      room *= 2;
+      room = std::max(2 * room, std::int64_t{4096});
       check_memory(
           fmt::format("[csv] {}: {} rows of {} columns", lines.name(), room, columns.size()),
-          room * columns.size() * sizeof(double));
+          static_cast<std::size_t>(room) * columns.size() * sizeof(double));
+      for (Column& column : columns) {
+        const Tensor more = Tensor::empty({room}, column.values.dtype());
+        more.slice(0, rows).copy_from(column.values);
+        column.values = more;
+      }
     }
-    for (Column& column : columns) column.add(lines.fields()[column.place], lines);
+    for (const Column& column : columns) column.read(rows, lines);
   }
 
   Fields fields;
   for (Column& column : columns) {
-    fields.set(column.name, column.tensor());
-    column = {};
+    fields.set(column.name, column.values.slice(0, rows).clone());
+    column.values = {};
   }
   return fields;
 }
@@ -270,19 +232,17 @@ TensorDataset load_csv(const std::string& path, const CsvSetOptions& options) {
   check<UsageError>(labelled == options.targets.empty(),
                     "[load_csv] one of the options `targets` and `label` says which columns are y");
   const std::vector<std::string> of_y = labelled ? std::vector{options.label} : options.targets;
-  CsvOptions csv{
-      .delimiter = options.delimiter, .names = options.names, .missing = options.missing};
+  CsvOptions csv{.delimiter = options.delimiter,
+                 .names = options.names,
+                 .columns = options.features,
+                 .missing = options.missing};
   if (labelled) csv.dtypes = {{options.label, DType::i64}};
-  if (!options.features.empty()) {
-    csv.columns = options.features;
-    csv.columns.insert(csv.columns.end(), of_y.begin(), of_y.end());
-  }
+  if (!csv.columns.empty()) csv.columns.insert(csv.columns.end(), of_y.begin(), of_y.end());
   const Fields table = read_columns(path, csv, of_y);
 
-  std::vector<std::string> of_x = options.features;
-  if (of_x.empty())
-    for (const Field& column : table)
-      if (std::ranges::find(of_y, column.name) == of_y.end()) of_x.push_back(column.name);
+  std::vector<std::string> of_x;
+  for (const Field& column : table)
+    if (std::ranges::find(of_y, column.name) == of_y.end()) of_x.push_back(column.name);
   check<DataError>(!of_x.empty(), "[csv] {}: no column is left for x", path);
 
   const auto matrix = [&](const std::vector<std::string>& names) {

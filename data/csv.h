@@ -29,7 +29,7 @@ struct CsvOptions {
 /// Reads columns of numbers: a field (n,) for each, by the names of the header line. Fields may be
 /// quoted as in RFC 4180 ("a ""b"""), lines end in LF or CRLF, blanks around fields, empty lines
 /// and a byte order mark are skipped, a gzipped file is unpacked on the way. A column that is not
-/// read may hold any text.
+/// read may hold any text. Memory holds the whole text while it is read.
 ///
 /// A number is decimal, like -1.5e3, and finite; it is rounded to f64 and then to the column's
 /// dtype; for i64 it must be whole. A field that is empty or says NA, N/A, NaN or null (in small

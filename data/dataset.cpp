@@ -13,62 +13,38 @@ constexpr std::int64_t digested_samples = 16;
 constexpr std::size_t label_bytes = 16;  // integer fields of so few bytes are digested as a whole
 
 Shape with_rows(std::int64_t rows, const Shape& row) {
-  std::array<std::int64_t, Shape::max_rank> sizes{rows};
-  check<DataError>(row.rank() < Shape::max_rank,
-                   "[Dataset] a sample of shape {} has {} dimensions; {} at most are supported",
-                   row, row.rank(), Shape::max_rank - 1);
+  std::array<std::int64_t, Shape::max_rank + 1> sizes{rows};
   std::ranges::copy(row, sizes.begin() + 1);
   return Shape(
       std::span<const std::int64_t>(sizes).first(static_cast<std::size_t>(row.rank() + 1)));
 }
 
-std::string_view bytes_of(const Tensor& tensor, std::int64_t begin, std::int64_t rows) {
-  const std::size_t row =
-      tensor.size(0) ? tensor.bytes() / static_cast<std::size_t>(tensor.size(0)) : 0;
-  return {reinterpret_cast<const char*>(tensor.raw()) + static_cast<std::size_t>(begin) * row,
-          static_cast<std::size_t>(rows) * row};
+Shape row_shape(const Tensor& field) {
+  return Shape(std::span<const std::int64_t>(field.shape().begin() + 1, field.shape().end()));
 }
 
-void add_kind(Fnv1a& digest, const Field& field) {
-  digest.add(field.name).add(name_of(field.value.dtype()));
-  for (const std::int64_t size : field.value.shape()) digest.add(static_cast<std::uint64_t>(size));
-}
-
-// `count` numbers of samples, spread over all `size`.
-std::int64_t spread(std::int64_t k, std::int64_t count, std::int64_t size) {
-  return size / count * k + size % count * k / count;
-}
-
-// Rows of `known` bytes, or, if that is 0, of `bytes`.
-template <std::size_t known>
-void copy_rows(std::byte* out, const std::byte* in, std::span<const std::int64_t> samples,
-               std::size_t bytes) {
-  const std::size_t size = known ? known : bytes;
-  for (const std::int64_t index : samples) {
-    std::memcpy(out, in + static_cast<std::size_t>(index) * size, size);
-    out += size;
-  }
+std::string_view bytes_of(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.raw()), tensor.bytes()};
 }
 
 }  // namespace
 
 Fields Dataset::rows(std::span<const std::int64_t> samples, int) const {
-  detail::Stack stack(std::ssize(samples));
-  if (samples.empty() && size() > 0) stack.add(sample(0), 0);
-  for (const std::int64_t index : samples) stack.add(sample(index), index);
-  return stack.fields();
+  return detail::stack(samples, [&](std::size_t row) { return sample(samples[row]); });
 }
 
 std::uint64_t Dataset::digest() const {
   const std::int64_t n = size(), count = std::min(digested_samples, n);
   std::array<std::int64_t, digested_samples> samples;
   for (std::int64_t k = 0; k < count; ++k)
-    samples[static_cast<std::size_t>(k)] = spread(k, count, n);
+    samples[static_cast<std::size_t>(k)] = n / count * k + n % count * k / count;
   Fnv1a digest;
   digest.add(static_cast<std::uint64_t>(n));
-  for (const Field& field : rows(std::span(samples).first(static_cast<std::size_t>(count)), 0)) {
-    add_kind(digest, field);
-    digest.add(bytes_of(field.value, 0, count));
+  for (const auto& [name, rows] :
+       rows(std::span(samples).first(static_cast<std::size_t>(count)), 0)) {
+    digest.add(name).add(name_of(rows.dtype()));
+    for (const std::int64_t size : rows.shape()) digest.add(static_cast<std::uint64_t>(size));
+    digest.add(bytes_of(rows));
   }
   return digest.value();
 }
@@ -96,8 +72,7 @@ TensorDataset::TensorDataset(Fields fields) : fields_(std::move(fields)) {
 }
 
 Fields TensorDataset::sample(std::int64_t index) const {
-  check<UsageError>(0 <= index && index < size_, "[TensorDataset] sample {} of {}", index, size_);
-  return detail::row_of(fields_, index);
+  return detail::row_of(rows({&index, 1}, 0), 0);
 }
 
 Fields TensorDataset::rows(std::span<const std::int64_t> samples, int) const {
@@ -106,37 +81,32 @@ Fields TensorDataset::rows(std::span<const std::int64_t> samples, int) const {
   Fields result;
   for (const auto& [name, value] : fields_) {
     const Tensor rows =
-        Tensor::empty(with_rows(std::ssize(samples), detail::row_shape(value)), value.dtype());
+        Tensor::empty(with_rows(std::ssize(samples), row_shape(value)), value.dtype());
     const std::size_t bytes = samples.empty() ? 0 : rows.bytes() / samples.size();
-    if (bytes ==
-        sizeof(std::int64_t))  // labels; known to the compiler, the copy is one instruction
-      copy_rows<sizeof(std::int64_t)>(rows.raw(), value.raw(), samples, bytes);
-    else
-      copy_rows<0>(rows.raw(), value.raw(), samples, bytes);
+    std::byte* out = rows.raw();
+    for (const std::int64_t index : samples) {
+      std::memcpy(out, value.raw() + static_cast<std::size_t>(index) * bytes, bytes);
+      out += bytes;
+    }
     result.set(name, rows);
   }
   return result;
 }
 
 std::uint64_t TensorDataset::digest() const {
-  const std::int64_t count = std::min(digested_samples, size_);
   Fnv1a digest;
-  digest.add(static_cast<std::uint64_t>(size_));
-  for (const Field& field : fields_) {
-    add_kind(digest, field);
-    const bool label = !is_any_floating(field.value.dtype()) && size_ > 0 &&
-                       field.value.bytes() / static_cast<std::size_t>(size_) <= label_bytes;
-    if (label) digest.add(bytes_of(field.value, 0, size_));
-    for (std::int64_t k = 0; !label && k < count; ++k)
-      digest.add(bytes_of(field.value, spread(k, count, size_), 1));
-  }
+  digest.add(Dataset::digest());
+  for (const auto& [name, value] : fields_)
+    if (!is_any_floating(value.dtype()) &&
+        value.bytes() <= label_bytes * static_cast<std::size_t>(size_))
+      digest.add(bytes_of(value));
   return digest.value();
 }
 
 namespace detail {
 
-Shape row_shape(const Tensor& field) {
-  return Shape(std::span<const std::int64_t>(field.shape().begin() + 1, field.shape().end()));
+Tensor empty_rows(std::int64_t rows, const Tensor& sample) {
+  return Tensor::empty(with_rows(rows, sample.shape()), sample.dtype());
 }
 
 Fields row_of(const Fields& fields, std::int64_t row) {
@@ -146,35 +116,43 @@ Fields row_of(const Fields& fields, std::int64_t row) {
   return result;
 }
 
-void Stack::begin(const Fields& sample, std::int64_t index) {
-  first_ = index;
-  for (const auto& [name, value] : sample)
-    fields_.set(name, Tensor::empty(with_rows(rows_, value.shape()), value.dtype()));
+void check_like(const Fields& sample, std::int64_t number, const Fields& other,
+                std::int64_t other_number) {
+  const bool same_names = std::ranges::all_of(
+      other, [&](const Field& field) { return sample.find(field.name) != nullptr; });
+  check<DataError>(same_names && sample.size() == other.size(),
+                   "[Dataset] sample {} has the fields {}, but sample {} has {}", number,
+                   sample.names(), other_number, other.names());
+  for (const auto& [name, expected] : other) {
+    const Tensor& value = sample[name];
+    check<DataError>(value.dtype() == expected.dtype() && value.shape() == expected.shape(),
+                     "[Dataset] field '{}' of sample {} is {} {}, but of sample {} {} {}", name,
+                     number, value.dtype(), value.shape(), other_number, expected.dtype(),
+                     expected.shape());
+  }
 }
 
-void Stack::add(const Fields& sample, std::int64_t index) {
-  for (const auto& [name, value] : sample)
-    check<DataError>(value.defined(), "[Dataset] field '{}' of sample {} is an undefined tensor",
-                     name, index);
-  if (done_ == 0) begin(sample, index);
-  const bool same_names = std::ranges::all_of(
-      fields_, [&](const Field& field) { return sample.find(field.name) != nullptr; });
-  check<DataError>(same_names && sample.size() == fields_.size(),
-                   "[Dataset] sample {} has the fields {}, but sample {} has {}", index,
-                   sample.names(), first_, fields_.names());
-  for (const auto& [name, rows] : fields_) {
-    const Tensor& value = sample[name];
-    const Shape shape = row_shape(rows);
-    check<DataError>(value.dtype() == rows.dtype() && value.shape() == shape,
-                     "[Dataset] field '{}' of sample {} is {} {}, but of sample {} {} {}", name,
-                     index, value.dtype(), value.shape(), first_, rows.dtype(), shape);
-    if (done_ >= rows_) continue;
-    const Tensor host = value.detach().to(Device{});
-    if (host.bytes() > 0)
-      std::memcpy(rows.raw() + static_cast<std::size_t>(done_) * host.bytes(), host.raw(),
-                  host.bytes());
+Fields stack(std::span<const std::int64_t> numbers,
+             const std::function<Fields(std::size_t row)>& sample) {
+  Fields first, result;
+  for (std::size_t row = 0; row < numbers.size(); ++row) {
+    const Fields one = sample(row);
+    for (const auto& [name, value] : one)
+      check<DataError>(value.defined(), "[Dataset] field '{}' of sample {} is an undefined tensor",
+                       name, numbers[row]);
+    if (row == 0) {
+      first = one;
+      for (const auto& [name, value] : one)
+        result.set(name, empty_rows(std::ssize(numbers), value));
+    }
+    check_like(one, numbers[row], first, numbers[0]);
+    for (const auto& [name, rows] : result) {
+      const auto at = static_cast<std::int64_t>(row);
+      const Tensor& value = one[name];
+      rows.slice(at, at + 1).view(value.shape()).copy_from(value.detach());
+    }
   }
-  ++done_;
+  return result;
 }
 
 }  // namespace detail

@@ -13,6 +13,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -32,9 +33,9 @@ class Dataset {
   /// The fields of one sample.
   virtual Fields sample(std::int64_t index) const = 0;
 
-  /// The fields of many samples, stacked along a new first dimension; of no samples, tensors of 0
-  /// rows. The tensors are the caller's. Override it where that is faster than sample by sample.
-  /// `epoch` is the loader's; Map (map.h) needs it.
+  /// The fields of many samples, stacked along a new first dimension. The tensors are the caller's.
+  /// Override it where that is faster than sample by sample. `epoch` is the loader's; Map (map.h)
+  /// needs it. A loader asks for one sample at least; of none, there may be no fields.
   /// Throws DataError that names field and sample if samples differ in fields, dtype or shape.
   virtual Fields rows(std::span<const std::int64_t> samples, int epoch) const;
 
@@ -101,28 +102,18 @@ class AnyDataset {
 
 namespace detail {
 
-/// Puts samples together, row by row. Throws DataError for one that differs from the first.
-class Stack {
- public:
-  /// Of no rows, the first sample still says what the fields are.
-  explicit Stack(std::int64_t rows) : rows_(rows) {}
-  /// `index` is the sample's number, for messages.
-  void add(const Fields& sample, std::int64_t index);
-  const Fields& fields() const { return fields_; }
-
- private:
-  void begin(const Fields& sample, std::int64_t index);
-
-  Fields fields_;
-  std::int64_t rows_;
-  std::int64_t done_ = 0;
-  std::int64_t first_ = 0;  // the number of the first sample
-};
-
+/// Samples of these numbers, for messages, stacked along a new first dimension: `sample` gives the
+/// one of a row. Throws DataError for one that differs from the first.
+Fields stack(std::span<const std::int64_t> numbers,
+             const std::function<Fields(std::size_t row)>& sample);
+/// Room for rows like this sample.
+Tensor empty_rows(std::int64_t rows, const Tensor& sample);
+/// Throws DataError, which names both samples by their numbers, unless they have the same fields,
+/// each of the same dtype and shape.
+void check_like(const Fields& sample, std::int64_t number, const Fields& other,
+                std::int64_t other_number);
 /// Row `row` of each field. Shares the elements.
 Fields row_of(const Fields& fields, std::int64_t row);
-/// The shape of a row.
-Shape row_shape(const Tensor& field);
 
 }  // namespace detail
 

@@ -1,42 +1,17 @@
 #include "lockstep/data/input.h"
 
+#include <zlib.h>
+
 #include <algorithm>
-#include <limits>
+#include <filesystem>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/system/memory_limits.h"
 
 namespace lockstep::data {
-Input::Input(const std::filesystem::path& path) : name_(path.string()) {
-  const std::string why = why_unreadable(name_);
-  check<DataError>(why.empty(), "[read] {}: {}", name_, why);
-  std::error_code error;
-  file_bytes_ = std::filesystem::file_size(path, error);
-  check<DataError>(!error, "[read] {}: {}", name_, error.message());
-  file_.open(path, std::ios::binary);
-  check<DataError>(file_.is_open(), "[read] {}: cannot be opened", name_);
 
-  std::array<std::byte, 2> magic{};
-  gzipped_ = read_file(magic.data(), magic.size()) == magic.size() &&
-             magic == std::array{std::byte{0x1f}, std::byte{0x8b}};
-  file_.clear();
-  file_.seekg(0);
-  constexpr int gzip_only = 16;
-  if (gzipped_)
-    check<DataError>(inflateInit2(&stream_, gzip_only + MAX_WBITS) == Z_OK,
-                     "[read] {}: zlib cannot be started", name_);
-}
-
-Input::~Input() {
-  if (gzipped_) inflateEnd(&stream_);
-}
-
-std::uint64_t Input::max_bytes() const {
-  return gzipped_ ? file_bytes_ * max_deflate_ratio : file_bytes_;
-}
-
-void Input::read(std::span<std::byte> out, std::string_view what) {
+void ByteSource::read(std::span<std::byte> out, std::string_view what) {
   std::size_t done = 0;
   while (done < out.size()) {
     const std::size_t got = read_some(out.subspan(done));
@@ -46,49 +21,70 @@ void Input::read(std::span<std::byte> out, std::string_view what) {
   }
 }
 
-void Input::expect_end() {
+std::string ByteSource::read_rest() {
+  std::string text;
+  std::size_t done = 0, got = 0;
+  do {
+    if (done == text.size()) {
+      const std::size_t room = std::min(std::max<std::size_t>(2 * done, 1 << 16), max_bytes_ + 1);
+      check_memory(fmt::format("[read] {}: its bytes", name_), room);
+      text.resize(room);
+    }
+    got = read_some(std::as_writable_bytes(std::span(text)).subspan(done));
+    done += got;
+  } while (got > 0);
+  text.resize(done);
+  return text;
+}
+
+Tensor ByteSource::read_elements(std::span<const std::int64_t> sizes, DType dtype) {
+  const Shape shape = shape_of(name_, sizes);
+  const std::uint64_t bytes = static_cast<std::uint64_t>(shape.numel()) * size_of(dtype);
+  check<DataError>(
+      bytes <= max_bytes_,
+      "[read] {}: truncated: {} elements of shape {} take {} bytes, it holds at most {}", name_,
+      dtype, shape, bytes, max_bytes_);
+  check_memory(fmt::format("[read] {}: {} elements of shape {}", name_, dtype, shape), bytes);
+  const Tensor result = Tensor::empty(shape, dtype);
+  read({result.raw(), result.bytes()}, "the elements");
+  return result;
+}
+
+void ByteSource::expect_end() {
   std::byte extra;
   check<DataError>(read_some({&extra, 1}) == 0, "[read] {}: more bytes than its header says",
                    name_);
 }
 
+Input::Input(const std::string& path) : ByteSource(path), file_(nullptr, gzclose) {
+  check_readable(name());
+  std::error_code error;
+  max_bytes_ = std::filesystem::file_size(path, error);
+  check<DataError>(!error, "[read] {}: {}", name(), error.message());
+  file_.reset(gzopen(path.c_str(), "rb"));
+  check<DataError>(file_ != nullptr, "[read] {}: cannot be opened", name());
+  if (!gzdirect(file_.get())) max_bytes_ *= max_deflate_ratio;
+}
+
 std::size_t Input::read_some(std::span<std::byte> out) {
-  return gzipped_ ? unpack(out) : read_file(out.data(), out.size());
+  const std::size_t got = gzfread(out.data(), 1, out.size(), file_.get());
+  int code = Z_OK;
+  const std::string_view why = gzerror(file_.get(), &code);
+  check<DataError>(code == Z_OK, "[read] truncated or damaged: {}", why);  // `why` names the file
+  return got;
 }
 
-std::size_t Input::read_file(std::byte* out, std::size_t bytes) {
-  file_.read(reinterpret_cast<char*>(out), static_cast<std::streamsize>(bytes));
-  check<DataError>(!file_.bad(), "[read] {}: reading failed", name_);
-  return static_cast<std::size_t>(file_.gcount());
+void check_readable(const std::string& path) {
+  const std::string why = why_unreadable(path);
+  check<DataError>(why.empty(), "[read] {}: {}", path, why);
 }
 
-// A gzipped file is one or more members, one after another; the end is where the file ends and no
-// member is open.
-std::size_t Input::unpack(std::span<std::byte> out) {
-  const auto room =
-      static_cast<uInt>(std::min<std::size_t>(out.size(), std::numeric_limits<uInt>::max()));
-  stream_.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream_.avail_out = room;
-  while (stream_.avail_out == room) {
-    if (stream_.avail_in == 0) {
-      stream_.next_in = reinterpret_cast<Bytef*>(packed_.data());
-      stream_.avail_in = static_cast<uInt>(read_file(packed_.data(), packed_.size()));
-      if (stream_.avail_in == 0) {
-        check<DataError>(between_members_, "[read] {}: truncated gzip stream after {} bytes", name_,
-                         file_bytes_);
-        return 0;
-      }
-    }
-    between_members_ = false;
-    const int status = inflate(&stream_, Z_NO_FLUSH);
-    check<DataError>(status == Z_OK || status == Z_STREAM_END, "[read] {}: damaged gzip stream: {}",
-                     name_, stream_.msg ? stream_.msg : zError(status));
-    if (status == Z_STREAM_END) {
-      between_members_ = true;
-      inflateReset(&stream_);
-    }
+Shape shape_of(const std::string& file, std::span<const std::int64_t> sizes) {
+  try {
+    return Shape(sizes);
+  } catch (const ShapeError& error) {
+    fail<DataError>("[read] {}: {}", file, error.what());
   }
-  return room - stream_.avail_out;
 }
 
 void check_memory(std::string_view what, std::uint64_t bytes) {

@@ -1,59 +1,71 @@
 #pragma once
-/// A file read from its beginning to its end, unpacked on the way if it is gzipped (RFC 1952; known
-/// by its first two bytes, whatever its name). The reader says how many bytes it expects, and this
-/// class sees to it that not one is missing.
+/// Where readers get their bytes: the reader says how many it expects, and these classes see to it
+/// that not one is missing.
 
-#include <zlib.h>
-
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/tensor.h"
+
+struct gzFile_s;  // of zlib
+
 namespace lockstep::data {
 
-class Input {
+/// The densest deflate stream copies 258 bytes per 2 bits (RFC 1951, 3.2.5): 1032 to 1.
+inline constexpr std::uint64_t max_deflate_ratio = 1032;
+
+/// Bytes that are read from their beginning to their end. All functions throw DataError, which
+/// names the source.
+class ByteSource {
  public:
-  /// Throws DataError, as every function here, if the file cannot be opened and read.
-  explicit Input(const std::filesystem::path& path);
-  ~Input();
-  Input(const Input&) = delete;
-  Input& operator=(const Input&) = delete;
+  virtual ~ByteSource() = default;
+  ByteSource(const ByteSource&) = delete;
+  ByteSource& operator=(const ByteSource&) = delete;
 
   const std::string& name() const { return name_; }
 
-  /// The densest deflate stream copies 258 bytes per 2 bits (RFC 1951, 3.2.5): 1032 to 1.
-  static constexpr std::uint64_t max_deflate_ratio = 1032;
-
-  /// An upper bound of the bytes to come out, known before any is unpacked. Check against it before
-  /// allocating what a header asks for.
-  std::uint64_t max_bytes() const;
-
-  /// Fills `out`, or fails: the file is truncated or damaged; `what` names what was being read.
-  void read(std::span<std::byte> out, std::string_view what);
-
   /// Reads as much of `out` as there is at once; how many bytes that was. 0: the end.
-  std::size_t read_some(std::span<std::byte> out);
+  virtual std::size_t read_some(std::span<std::byte> out) = 0;
 
-  /// Fails if anything follows. Of a gzipped file, this also checks length and CRC.
+  /// Fills `out`, or fails: the source is truncated; `what` names what was being read.
+  void read(std::span<std::byte> out, std::string_view what);
+  /// All the rest.
+  std::string read_rest();
+  /// The elements of a tensor, as they lie there. Fails before memory is asked for if the shape is
+  /// none, if the source cannot hold as much, or if so much memory is not free.
+  Tensor read_elements(std::span<const std::int64_t> sizes, DType dtype);
+  /// Fails if anything follows. Of compressed bytes, this also checks length and CRC.
   void expect_end();
 
- private:
-  std::size_t read_file(std::byte* out, std::size_t bytes);
-  std::size_t unpack(std::span<std::byte> out);
+ protected:
+  explicit ByteSource(std::string name) : name_(std::move(name)) {}
 
+  std::uint64_t max_bytes_ = 0;  ///< an upper bound of what comes out, known before it is unpacked
+
+ private:
   std::string name_;
-  std::ifstream file_;
-  std::uint64_t file_bytes_ = 0;
-  bool gzipped_ = false;
-  bool between_members_ = true;  // no gzip member has begun that has not ended
-  z_stream stream_{};
-  std::array<std::byte, 16384> packed_;
 };
+
+/// A file, unpacked on the way if it is gzipped (RFC 1952; known by its first two bytes, whatever
+/// its name). What follows the gzipped members is ignored, as gzip itself does.
+class Input : public ByteSource {
+ public:
+  explicit Input(const std::string& path);
+  std::size_t read_some(std::span<std::byte> out) override;
+
+ private:
+  std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> file_;
+};
+
+/// Throws DataError unless `path` is a regular file that can be opened.
+void check_readable(const std::string& path);
+
+/// What the file's header says. Throws DataError, which names the file, where Shape refuses it.
+Shape shape_of(const std::string& file, std::span<const std::int64_t> sizes);
 
 /// Memory is given before it is there, and what is too much would end the process much later:
 /// throws DataError "`what` take 80 bytes, but 40 bytes of memory are free" if that is known.
@@ -61,5 +73,8 @@ void check_memory(std::string_view what, std::uint64_t bytes);
 
 /// Text of a file, as a message may show it: at most `most` characters, '?' for what is not ASCII.
 std::string printable(std::string_view text, std::size_t most = 40);
+
+/// The array of the .npy format that the source is.
+Tensor read_array(ByteSource& source);
 
 }  // namespace lockstep::data

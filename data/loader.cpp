@@ -24,24 +24,13 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
 }
 
 // A data set of one's own may give anything.
-void check_rows(const std::string& name, const Tensor& value, std::size_t samples) {
-  check<DataError>(value.defined(), "[Loader] rows() gave an undefined tensor for field '{}'",
-                   name);
-  check<DataError>(value.rank() > 0 && static_cast<std::size_t>(value.size(0)) == samples,
-                   "[Loader] rows() gave the shape {} for field '{}' of {} samples", value.shape(),
-                   name, samples);
-}
-
-void check_like(const Fields& fields, const Fields& like, std::span<const std::int64_t> samples) {
-  check<DataError>(fields.size() == like.size(), "[Loader] sample {} has the fields {}, not {}",
-                   samples[0], fields.names(), like.names());
-  for (const auto& [name, expected] : like) {
-    const Tensor& value = fields[name];
-    check_rows(name, value, samples.size());
-    const Shape shape = detail::row_shape(value), like_shape = detail::row_shape(expected);
-    check<DataError>(value.dtype() == expected.dtype() && shape == like_shape,
-                     "[Loader] field '{}' of sample {} is {} {}, but of sample 0 {} {}", name,
-                     samples[0], value.dtype(), shape, expected.dtype(), like_shape);
+void check_rows(const Fields& fields, std::size_t samples) {
+  for (const auto& [name, value] : fields) {
+    check<DataError>(value.defined(), "[Loader] rows() gave an undefined tensor for field '{}'",
+                     name);
+    check<DataError>(value.rank() > 0 && static_cast<std::size_t>(value.size(0)) == samples,
+                     "[Loader] rows() gave the shape {} for field '{}' of {} samples",
+                     value.shape(), name, samples);
   }
 }
 
@@ -54,9 +43,12 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
             {options.batch, options.total_batch, options.padded, options.drop_last}, shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
-      origin_{.plan = digest_of(*dataset_, options, shard, epoch)},
-      empty_(dataset_->rows({}, epoch)) {
-  for (const auto& [name, value] : empty_) check_rows(name, value, 0);
+      origin_{.plan = digest_of(*dataset_, options, shard, epoch)} {
+  if (constexpr std::int64_t first = 0; dataset_->size() > 0) {
+    const Fields rows = dataset_->rows({&first, 1}, epoch);
+    check_rows(rows, 1);
+    first_ = detail::row_of(rows, 0);
+  }
   if (shard.size > std::numeric_limits<std::uint16_t>::max()) return;
   origin_.part = static_cast<std::uint16_t>(shard.rank);
   origin_.parts = static_cast<std::uint16_t>(shard.size);
@@ -75,8 +67,13 @@ Batch Loader::batch(std::int64_t step) const {
   result.weight = plan_.weight(step);
   result.weight.origin = origin_;
   result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);  // not -1
-  result.fields = samples.empty() ? empty_ : dataset_->rows(samples, epoch_);
-  if (!samples.empty()) check_like(result.fields, empty_, samples);
+  if (samples.empty()) {
+    for (const auto& [name, value] : first_) result.fields.set(name, detail::empty_rows(0, value));
+  } else {
+    result.fields = dataset_->rows(samples, epoch_);
+    check_rows(result.fields, samples.size());
+    detail::check_like(detail::row_of(result.fields, 0), samples[0], first_, 0);
+  }
   if (device_ != Device{})
     for (const auto& [name, value] : result.fields) result.fields.set(name, value.to(device_));
   if (const Tensor* x = result.fields.find("x")) result.x = *x;

@@ -92,7 +92,7 @@ class Loader {
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;
   BatchOrigin origin_;
-  Fields empty_;  // of no rows: what every batch must be like
+  Fields first_;  // of sample 0: what every batch must be like
 };
 
 }  // namespace lockstep::data

@@ -49,16 +49,11 @@ Map::Map(AnyDataset dataset, Function function, std::uint64_t seed)
 Fields Map::sample(std::int64_t index) const { return detail::row_of(rows({&index, 1}, 0), 0); }
 
 Fields Map::rows(std::span<const std::int64_t> samples, int epoch) const {
-  detail::Stack stack(std::ssize(samples));
-  constexpr std::int64_t first = 0;  // says what the fields are if no samples are wanted
-  const std::span<const std::int64_t> wanted =
-      samples.empty() && size() > 0 ? std::span(&first, 1) : samples;
-  const Fields all = dataset_->rows(wanted, epoch);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    Random random(seed_, epoch, wanted[i]);
-    stack.add(function_(detail::row_of(all, static_cast<std::int64_t>(i)), random), wanted[i]);
-  }
-  return stack.fields();
+  const Fields theirs = dataset_->rows(samples, epoch);
+  return detail::stack(samples, [&](std::size_t row) {
+    Random random(seed_, epoch, samples[row]);
+    return function_(detail::row_of(theirs, static_cast<std::int64_t>(row)), random);
+  });
 }
 
 std::uint64_t Map::digest() const {

@@ -5,12 +5,7 @@
 ///   const data::Fields all = data::read_npz("train.npz");   // numpy.savez("train.npz", x=a, y=b)
 ///   const data::TensorDataset train({{"x", all["x"]}, {"y", all["y"]}});
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "lockstep/data/fields.h"
 
@@ -24,23 +19,7 @@ namespace lockstep::data {
 Tensor read_npy(const std::string& path);
 
 /// Reads all arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
-/// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy, also
-/// for an archive that was written to a pipe (whose members do not say their sizes).
+/// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy.
 Fields read_npz(const std::string& path);
-
-namespace detail {
-
-/// Where the bytes of an array come from.
-struct ByteSource {
-  std::string name;             ///< for messages
-  std::uint64_t max_bytes = 0;  ///< an upper bound of what will come
-  /// Fills the span or throws DataError; the text names what is being read.
-  std::function<void(std::span<std::byte>, std::string_view)> read;
-};
-
-/// The array that the next bytes hold. Does not look at what follows.
-Tensor read_array(const ByteSource& source);
-
-}  // namespace detail
 
 }  // namespace lockstep::data

@@ -144,7 +144,7 @@ TEST_CASE("dataset: samples that differ are named, with both") {
     return Fields{{"x", i < 97 || i > 98 ? x : Tensor::zeros({7})}};
   });
   CHECK(message_of(late, 1) ==
-        "[Loader] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
+        "[Dataset] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
   CHECK(message_of(late, 100) ==
         "[Dataset] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
 }
@@ -164,17 +164,17 @@ TEST_CASE("dataset: rows() of one's own that gives something else") {
   };
   CHECK(says([](std::size_t) {
           return Fields{{"x", Tensor::zeros({4})}};
-        }) == "[Loader] rows() gave the shape (4,) for field 'x' of 0 samples");
+        }) == "[Loader] rows() gave the shape (4,) for field 'x' of 1 samples");
   CHECK(says([](std::size_t n) {
-          return Fields{{"x", Tensor::zeros({n ? 2 : 0})}};
+          return Fields{{"x", Tensor::zeros({n == 1 ? 1 : 2})}};
         }) == "[Loader] rows() gave the shape (2,) for field 'x' of 4 samples");
   CHECK(says([](std::size_t) {
           return Fields{{"x", Tensor{}}};
         }) == "[Loader] rows() gave an undefined tensor for field 'x'");
   CHECK(says([](std::size_t n) {
           const Tensor x = Tensor::zeros({static_cast<std::int64_t>(n)});
-          return n ? Fields{{"x", x}, {"z", x}} : Fields{{"x", x}};
-        }) == "[Loader] sample 0 has the fields x, z, not x");
+          return n == 1 ? Fields{{"x", x}} : Fields{{"x", x}, {"z", x}};
+        }) == "[Dataset] sample 0 has the fields x, z, but sample 0 has x");
 }
 
 TEST_CASE("dataset: nothing dangles, and a shared pointer is not copied") {

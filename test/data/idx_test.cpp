@@ -68,6 +68,8 @@ TEST_CASE("idx: gzipped files, whatever their name, of one member or several") {
   const Bytes rest = gzip(Bytes(bytes.begin() + 1000, bytes.end()));
   two.insert(two.end(), rest.begin(), rest.end());
   CHECK(read_idx(write(folder, "b.gz", two)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
+  two.push_back(0);  // padding, as of a tape
+  CHECK(read_idx(write(folder, "c.gz", two)).to_vector<std::uint8_t>() == ramp(60000, 3, 7));
 }
 
 TEST_CASE("idx: what is wrong is named") {
@@ -90,10 +92,6 @@ TEST_CASE("idx: what is wrong is named") {
   CHECK_MESSAGE_HAS(file(idx_bytes(8, {2, 3}, ramp(7))), "more bytes than its header says");
   CHECK_MESSAGE_HAS(file(gzip(idx_bytes(8, {2, 3}, ramp(7)))), "more bytes than its header says");
   CHECK_MESSAGE_HAS(file(gzip(idx_bytes(8, {2, 3}, ramp(5)))), "truncated: 5 of 6");
-  Bytes trailing = gzip(idx_bytes(8, {5}, ramp(5)));
-  trailing.push_back(0);
-  CHECK(error_of(file(trailing)) != "no error");
-  CHECK(error_of(file(trailing)).find("file") != std::string::npos);
 }
 
 TEST_CASE("idx: sizes are checked against the file before memory is asked for") {

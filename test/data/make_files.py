@@ -13,6 +13,7 @@ import io
 import json
 import math
 import pathlib
+import struct
 import zipfile
 
 import numpy as np
@@ -91,14 +92,25 @@ def npz_files():
     np.savez_compressed(file, mixed=np.arange(6000, dtype=np.int64) * 2654435761 % 2**32)
     mixed = file.getvalue().hex()
     pipe = Pipe()
-    np.savez(pipe, x=array("<f4", (3,)))
+    piped = array("<f4", (3,))
+    np.savez(pipe, x=piped)
+    files.append({"hex": pipe.bytes.hex(), "compressed": False, "members": {"x": holds(piped)}})
     text = io.BytesIO()
     with zipfile.ZipFile(text, "w") as z:
-        z.writestr("notes.txt", "no array")
+        z.writestr(zipfile.ZipInfo("notes.txt"), "no array")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_BZIP2) as z:
-        z.writestr("x.npy", bytes.fromhex(npy(array("<f4", (3,)))))
-    bad = [(pipe.bytes, "written to a pipe"), (text.getvalue(), "notes.txt: it is no .npy array"),
+        z.writestr(zipfile.ZipInfo("x.npy"), bytes.fromhex(npy(array("<f4", (3,)))),
+                   zipfile.ZIP_BZIP2)
+    lie = io.BytesIO()  # a few bytes that are said to be 2 GiB, by the array and by the archive
+    np.lib.format.write_array_header_1_0(
+        lie, {"descr": "|u1", "fortran_order": False, "shape": (2**31 - 2000,)})
+    small = io.BytesIO()
+    with zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr(zipfile.ZipInfo("x.npy"), lie.getvalue(), zipfile.ZIP_DEFLATED)
+    huge = small.getvalue().replace(struct.pack("<I", len(lie.getvalue())),
+                                    struct.pack("<I", 2**31 - 1))
+    bad = [(huge, "it holds at most"), (text.getvalue(), "notes.txt: it is no .npy array"),
            (packed.getvalue(), "compression method 12")]
     return files, [{"hex": b.hex(), "refused": why} for b, why in bad], mixed
 

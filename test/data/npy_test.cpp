@@ -87,10 +87,11 @@ TEST_CASE("npy: headers that are damaged or lie") {
                                  6))) == "no error");
   for (const char* header :
        {"", "{", "}", "{}", "{'descr': '|u1'}", "{'descr': '|u1', 'fortran_order': False}",
-        "{'descr': '|u1', 'descr': '|u1', 'fortran_order': False, 'shape': ()}",
         "{'descr': '|u1', 'fortran_order': Maybe, 'shape': ()}",
         "{'descr': '|u1', 'fortran_order': False, 'shape': ()} more",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (), 'other': 1}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': 1}",
+        "{'descr': '|u1', 'fortran_order': 0, 'shape': ()}",
+        "{'descr': 1, 'fortran_order': False, 'shape': ()}", "['descr', 'fortran_order', 'shape']",
         "{'descr': '|u1, 'fortran_order': False, 'shape': ()}",
         "{'descr': '|u1', 'fortran_order': False, 'shape': (1}",
         "{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}",
@@ -107,7 +108,7 @@ TEST_CASE("npy: headers that are damaged or lie") {
   version[6] = 4;
   CHECK_SAYS(npy, file(version), "version 4.0 of the format");
   version[6] = 2;  // then the length has four bytes
-  CHECK_SAYS(npy, file(version), "is too long: at most 1048576");
+  CHECK_SAYS(npy, file(version), "is too long: at most 10000");
   CHECK_SAYS(npy, folder / "file2", "No such file");
   REQUIRE(::mkfifo((folder / "file_pipe").c_str(), 0600) == 0);
   CHECK_SAYS(npy, folder / "file_pipe", "it is a pipe");
@@ -135,7 +136,6 @@ TEST_CASE("npz: NumPy's archives, stored and deflated") {
   for (const auto& archive : stored().at("npz")) {
     const Bytes bytes = bytes_of_hex(archive.at("hex"));
     check_archive(read_npz(write(folder, "file.npz", bytes)), archive.at("members"));
-    CHECK(said(npz, write(folder, "file", gzip(bytes))) == "no error");
   }
   const Fields mixed = read_npz(write(folder, "file", bytes_of_hex(stored().at("mixed_npz"))));
   REQUIRE(mixed["mixed"].shape() == Shape{6000});
