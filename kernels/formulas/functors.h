@@ -133,13 +133,13 @@ LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus",
 
 /// A function of two operands. On integers, results wrap around; quotients drop their fraction, as
 /// in C++; what has none (a divisor of 0) is 0, and so is its remainder.
-#define LOCKSTEP_BINARY(Type, text, expression)         \
-  struct Type {                                         \
-    static constexpr std::string_view name = text;      \
-    template <class T>                                  \
-    LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { \
-      return expression;                                \
-    }                                                   \
+#define LOCKSTEP_BINARY(Type, text, expression)            \
+  struct Type {                                            \
+    static constexpr std::string_view name = text;         \
+    template <class T>                                     \
+    LOCKSTEP_HOST_DEVICE auto operator()(T a, T b) const { \
+      return expression;                                   \
+    }                                                      \
   };
 
 namespace detail {
@@ -179,6 +179,10 @@ LOCKSTEP_BINARY(Remainder, "remainder", detail::remainder(a, b))
 LOCKSTEP_BINARY(Maximum, "maximum", a != a || a >= b ? a : b)  // NaN wins
 LOCKSTEP_BINARY(Minimum, "minimum", a != a || a <= b ? a : b)
 LOCKSTEP_BINARY(Pow, "pow", detail::power(a, b))
+LOCKSTEP_BINARY(Equal, "eq", a == b)
+LOCKSTEP_BINARY(NotEqual, "ne", a != b)
+LOCKSTEP_BINARY(Less, "lt", a < b)
+LOCKSTEP_BINARY(LessEqual, "le", a <= b)
 
 #undef LOCKSTEP_BINARY
 

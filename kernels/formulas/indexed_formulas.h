@@ -17,42 +17,12 @@ namespace lockstep::kernels {
 /// A formula of two operands has a plan, too, and an operator()(i, place of a, place of b): a loop
 /// over rows does without the plan's divisions.
 
-struct Equal {
-  template <class T>
-  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
-    return a == b;
-  }
-};
-struct Less {
-  template <class T>
-  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
-    return a < b;
-  }
-};
-struct LessEqual {
-  template <class T>
-  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const {
-    return a <= b;
-  }
-};
-
-template <class T, class Op>
-struct CompareElements {
-  const T *a, *b;
-  StridePlan plan;
-  bool negated;
-  std::uint8_t* out;
-  LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
-    out[i] = Op{}(a[of_a], b[of_b]) != negated;
-  }
-};
-
-/// Of integers; floating numbers have kernels of their own (elementwise.h).
-template <class T, class Op>
+/// Of integers, and comparisons; floating numbers have kernels of their own (elementwise.h).
+template <class T, class Op, class Out = T>
 struct CombineElements {
   const T *a, *b;
   StridePlan plan;
-  T* out;
+  Out* out;
   LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i, std::int64_t of_a, std::int64_t of_b) const {
     out[i] = Op{}(a[of_a], b[of_b]);
   }
@@ -188,17 +158,17 @@ class IndexedKernels {
 
   void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) const {
     using enum Compare;
-    // a > b is b < a; a >= b is b <= a; a != b is not a == b.
-    const bool swapped = op == gt || op == ge;
+    const bool swapped = op == gt || op == ge;  // a > b is b < a; a >= b is b <= a
     const Tensor &left = swapped ? b : a, &right = swapped ? a : b;
     const StridePlan plan = broadcast_plan(left.shape(), right.shape(), out.shape());
     visit_number("compare", a.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const auto with = [&]<class Op>(Op) {
-        run_(out.numel(), CompareElements<T, Op>{left.data<T>(), right.data<T>(), plan, op == ne,
-                                                 out.data<std::uint8_t>()});
+        run_(out.numel(), CombineElements<T, Op, std::uint8_t>{left.data<T>(), right.data<T>(),
+                                                               plan, out.data<std::uint8_t>()});
       };
-      if (op == eq || op == ne) return with(Equal{});
+      if (op == eq) return with(Equal{});
+      if (op == ne) return with(NotEqual{});
       if (op == lt || op == gt) return with(Less{});
       with(LessEqual{});
     });
