@@ -2,9 +2,11 @@
 /// Everything a training program needs.
 
 #include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/generator.h"

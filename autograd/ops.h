@@ -43,15 +43,15 @@ inline Tensor operator*(double a, const Tensor& b) { return b * a; }
 Tensor operator/(double a, const Tensor& b);
 
 /// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
-/// broadcasts to a.
-Tensor& operator+=(Tensor& a, const Tensor& b);
-Tensor& operator-=(Tensor& a, const Tensor& b);
-Tensor& operator*=(Tensor& a, const Tensor& b);
-Tensor& operator/=(Tensor& a, const Tensor& b);
-Tensor& operator+=(Tensor& a, double b);
-Tensor& operator-=(Tensor& a, double b);
-Tensor& operator*=(Tensor& a, double b);
-Tensor& operator/=(Tensor& a, double b);
+/// broadcasts to a. w.value() -= 0.1 * w.gradient() changes a parameter.
+Tensor operator+=(const Tensor& a, const Tensor& b);
+Tensor operator-=(const Tensor& a, const Tensor& b);
+Tensor operator*=(const Tensor& a, const Tensor& b);
+Tensor operator/=(const Tensor& a, const Tensor& b);
+Tensor operator+=(const Tensor& a, double b);
+Tensor operator-=(const Tensor& a, double b);
+Tensor operator*=(const Tensor& a, double b);
+Tensor operator/=(const Tensor& a, double b);
 
 /// -x.
 Tensor neg(const Tensor& x);
@@ -121,6 +121,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 Tensor sum(const Tensor& x);   ///< of all elements -> ()
 Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
+/// The same; one size may be -1: what is left, as in reshape(x, {n, -1}).
+Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes);
 /// x repeated along the dimensions that it lacks or has as 1, in memory of its own. Throws
 /// ShapeError unless x broadcasts to `shape` itself (NumPy's rule, Shape::broadcast): (3,) to (2,
 /// 3), but neither (2,) to (2, 3) nor (2, 3) to (3,).

@@ -123,6 +123,9 @@ class Parameter {
   std::shared_ptr<detail::ParameterState> state_;
 };
 
+/// parameter.label().
+inline std::string to_string(const Parameter& parameter) { return parameter.label(); }
+
 /// The SHA-256 of all values, in order, as raw little-endian bytes: replicas have the same.
 std::string parameter_digest(const std::vector<Parameter>& parameters);
 
@@ -134,12 +137,5 @@ struct Buffer {
 
 }  // namespace lockstep
 
-namespace fmt {
 template <>
-struct formatter<lockstep::Parameter> {
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
-  auto format(const lockstep::Parameter& parameter, fmt::format_context& context) const {
-    return fmt::format_to(context.out(), "{}", parameter.label());
-  }
-};
-}  // namespace fmt
+struct fmt::formatter<lockstep::Parameter> : lockstep::TextFormatter {};

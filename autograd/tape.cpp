@@ -143,7 +143,7 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 // Seeds the loss and tells the observers. There is one seed, so all parameters that the loss
 // reaches have the same weight and divisor.
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
-  pass.refuse_strays();
+  pass.refuse_strays(weight);
   Contribution told = contribution(pass, weight, options.sync);
   if (weight) told.origin = weight->origin;
   pass.zero_weight = told.weight == 0;
@@ -259,6 +259,7 @@ Gradients::Destination Gradients::into(int i) {
 void Gradients::pass(int i, const Tensor& gradient) {
   Node::Input& input = this->input(i);
   if (!input) return;
+  check_passed(i, gradient);
   if (input.node && !input.node->gradient.defined()) {
     input.written = true;
     input.node->gradient = gradient.detach().view(input.node->shape);

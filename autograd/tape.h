@@ -88,7 +88,8 @@ class Gradients {
  private:
   friend class lockstep::Tape;
   Gradients(Node& node, bool zero_weight) : node_(node), zero_weight_(zero_weight) {}
-  Node::Input& input(int i) const { return node_.inputs[static_cast<std::size_t>(i)]; }
+  Node::Input& input(int i) const;
+  void check_passed(int i, const Tensor& gradient) const;
   Node& node_;
   bool zero_weight_;
 };

@@ -1,5 +1,5 @@
-// Second reading: parameters that backward refuses, watched tensors, and tapes within the backward
-// of another one (checkpoint.h).
+// Second reading: parameters that backward refuses, what an operation's backward may name, watched
+// tensors, and tapes within the backward of another one (checkpoint.h).
 
 #include <algorithm>
 
@@ -18,7 +18,13 @@ void Tape::Pass::note(const Parameter& parameter) {
 }
 
 // What a rank steps alone would differ between ranks. What nobody steps stays as it is drawn.
-void Tape::Pass::refuse_strays() const {
+void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
+  if (weight && weight->origin.parts > 1 && stray.defined() && !managed.defined())
+    fail<StateError>(
+        "[backward] the batch is this rank's part of the data, but {} is not under "
+        "DistributedDataParallel: was DistributedDataParallel not made, or the model replaced "
+        "after it? (For a model of this rank alone: Weight{{batch.weight.local}})",
+        stray);
   const bool differs = managed.defined() && stray.defined();
   if (!differs && !(optimized.defined() && nameless.defined())) return;
   const char* user = "";
@@ -42,6 +48,22 @@ void Tape::Pass::refuse_strays() const {
       "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
       "ranks: keep_local())",
       managed, stray);
+}
+
+Node::Input& Gradients::input(int i) const {
+  check<UsageError>(i >= 0 && i < std::ssize(node_.inputs),
+                    "[{}] backward names operand {}, and there are {}", node_.operation, i,
+                    node_.inputs.size());
+  return node_.inputs[static_cast<std::size_t>(i)];
+}
+
+void Gradients::check_passed(int i, const Tensor& gradient) const {
+  const Node::Input& to = input(i);
+  const Shape& shape = to.node ? to.node->shape : to.parameter->value.shape();
+  const DType dtype = to.node ? to.node->dtype : to.parameter->value.dtype();
+  check<ShapeError>(gradient.numel() == shape.numel() && gradient.dtype() == dtype,
+                    "[{}] backward passes {} {} to operand {}, which is {} {}", node_.operation,
+                    gradient.dtype(), gradient.shape(), i, dtype, shape);
 }
 
 Tensor Tape::watch(const Tensor& tensor) {

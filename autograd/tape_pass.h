@@ -22,7 +22,7 @@ struct Tape::Pass {
   bool zero_weight = false;  // this rank's contributions are exact zeros
 
   void note(const Parameter& parameter);
-  void refuse_strays() const;
+  void refuse_strays(const std::optional<Weight>& weight) const;
 };
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/enum_name.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/format.h"
 
 namespace lockstep {
 
@@ -28,4 +29,9 @@ struct Device {
   }
 };
 
+inline std::string to_string(const Device& device) { return device.to_string(); }
+
 }  // namespace lockstep
+
+template <>
+struct fmt::formatter<lockstep::Device> : lockstep::TextFormatter {};

@@ -10,22 +10,15 @@
 #include "lockstep/core/enum_name.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/half.h"
+#include "lockstep/core/text/format.h"
 
 namespace lockstep {
 
 enum class DType : std::uint8_t { f32, f64, i64, i32, u8, f16, bf16 };
 
 constexpr std::size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return 4;
-    case DType::f64: return 8;
-    case DType::i64: return 8;
-    case DType::i32: return 4;
-    case DType::u8: return 1;
-    case DType::f16: return 2;
-    case DType::bf16: return 2;
-  }
-  return 0;
+  constexpr std::size_t sizes[] = {4, 8, 8, 4, 1, 2, 2};
+  return sizes[static_cast<std::size_t>(dtype)];
 }
 
 constexpr std::string_view name_of(DType dtype) {
@@ -64,24 +57,18 @@ constexpr DType dtype_of() {
 /// in the name of `operation` for any other dtype.
 template <class F>
 decltype(auto) visit_floating(std::string_view operation, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::f64: return f(double{});
-    default: fail<DTypeError>("[{}] takes f32 or f64, got {}", operation, name_of(dtype));
-  }
+  check<DTypeError>(is_differentiable(dtype), "[{}] takes f32 or f64, got {}", operation,
+                    name_of(dtype));
+  return dtype == DType::f32 ? f(float{}) : f(double{});
 }
 
 /// As visit_floating, but for the 16-bit types too.
 template <class F>
 decltype(auto) visit_any_floating(std::string_view operation, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::f64: return f(double{});
-    case DType::f16: return f(Half{});
-    case DType::bf16: return f(BFloat16{});
-    default:
-      fail<DTypeError>("[{}] takes f32, f64, f16 or bf16, got {}", operation, name_of(dtype));
-  }
+  if (is_16_bit(dtype)) return dtype == DType::f16 ? f(Half{}) : f(BFloat16{});
+  check<DTypeError>(is_differentiable(dtype), "[{}] takes f32, f64, f16 or bf16, got {}", operation,
+                    name_of(dtype));
+  return dtype == DType::f32 ? f(float{}) : f(double{});
 }
 
 /// Calls f with a zero of the C++ type behind `dtype`, whichever it is.
@@ -99,14 +86,9 @@ decltype(auto) visit_any(DType dtype, F&& f) {
   return f(std::uint8_t{});
 }
 
+inline std::string to_string(DType dtype) { return std::string(name_of(dtype)); }
+
 }  // namespace lockstep
 
-namespace fmt {
 template <>
-struct formatter<lockstep::DType> {
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
-  auto format(lockstep::DType dtype, fmt::format_context& context) const {
-    return fmt::format_to(context.out(), "{}", lockstep::name_of(dtype));
-  }
-};
-}  // namespace fmt
+struct fmt::formatter<lockstep::DType> : lockstep::TextFormatter {};

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/format.h"
 
 namespace lockstep {
 
@@ -49,14 +50,9 @@ class Shape {
   std::int64_t numel_ = 1;
 };
 
+inline std::string to_string(const Shape& shape) { return shape.to_string(); }
+
 }  // namespace lockstep
 
-namespace fmt {
 template <>
-struct formatter<lockstep::Shape> {
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
-  auto format(const lockstep::Shape& shape, fmt::format_context& context) const {
-    return fmt::format_to(context.out(), "{}", shape.to_string());
-  }
-};
-}  // namespace fmt
+struct fmt::formatter<lockstep::Shape> : lockstep::TextFormatter {};

@@ -40,15 +40,25 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
 }
 
 Tensor Tensor::arange(std::int64_t begin, std::int64_t end, std::int64_t step) {
-  check<UsageError>(step != 0, "[arange] a step of 0");
-  const std::int64_t span = step > 0 ? end - begin : begin - end, stride = std::abs(step);
-  const Tensor result =
-      empty({std::max<std::int64_t>(0, (span + stride - 1) / stride)}, DType::i64);
-  std::int64_t value = begin;
-  for (std::int64_t& element : result.span<std::int64_t>()) {
-    element = value;
-    value += step;
-  }
+  check<UsageError>(step != 0 && step != std::numeric_limits<std::int64_t>::min(),
+                    "[arange] a step of {}", step);
+  std::int64_t span = 0;
+  const bool far = step > 0 ? __builtin_sub_overflow(end, begin, &span)
+                            : __builtin_sub_overflow(begin, end, &span);
+  check<UsageError>(!far, "[arange] from {} to {} by {} is too far", begin, end, step);
+  span = std::max<std::int64_t>(0, span);
+  const std::int64_t stride = std::abs(step), n = span / stride + (span % stride != 0);
+  const Tensor result = empty({n}, DType::i64);
+  for (std::int64_t i = 0; i < n; ++i) result.data<std::int64_t>()[i] = begin + i * step;
+  return result;
+}
+
+Tensor Tensor::arange_f32(double begin, double end, double step) {
+  check<UsageError>(step != 0, "[arange] a step of {}", step);
+  const auto n = static_cast<std::int64_t>(std::ceil(std::max(0.0, (end - begin) / step)));
+  const Tensor result = empty({n});
+  for (std::int64_t i = 0; i < n; ++i)
+    result.data<float>()[i] = static_cast<float>(begin + step * static_cast<double>(i));
   return result;
 }
 
@@ -108,9 +118,8 @@ T element_of(double value) {
   if constexpr (std::is_integral_v<T>) {
     constexpr auto least = static_cast<double>(std::numeric_limits<T>::min());
     const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);  // the first beyond
-    const double whole = std::trunc(value);
-    check<UsageError>(whole >= least && whole < end, "[fill] {} is not in the range of {}", value,
-                      dtype_of<T>());
+    check<UsageError>(value >= least && value < end && value == std::trunc(value),
+                      "[fill] an element of {} cannot be {}", dtype_of<T>(), value);
   }
   return static_cast<T>(value);
 }
@@ -174,12 +183,9 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   check_not_recorded("slice");
   check<ShapeError>(rank() > 0 && 0 <= begin && begin <= end && end <= shape_[0],
                     "[slice] there are no rows {}..{} in {}", begin, end, shape_);
-  std::int64_t sizes[Shape::max_rank];
-  std::copy(shape_.begin(), shape_.end(), sizes);
   const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;
-  sizes[0] = end - begin;
   Tensor result = *this;
-  result.shape_ = Shape(std::span<const std::int64_t>(sizes, static_cast<std::size_t>(rank())));
+  result.shape_ = shape_.with(0, 1, {end - begin});
   result.offset_ += static_cast<std::size_t>(begin * row) * size_of(dtype_);
   return result;
 }
@@ -187,9 +193,9 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
 std::vector<Tensor> Tensor::rows() const {
   check_not_recorded("rows", "use select(), or ");
   check<ShapeError>(rank() > 0, "[rows] of a scalar");
-  const Shape shape(std::span(shape_.begin() + 1, shape_.end()));
   std::vector<Tensor> result;
-  for (std::int64_t i = 0; i < shape_[0]; ++i) result.push_back(slice(i, i + 1).view(shape));
+  for (std::int64_t i = 0; i < shape_[0]; ++i)
+    result.push_back(slice(i, i + 1).view(shape_.with(0, 1, {})));
   return result;
 }
 

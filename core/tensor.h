@@ -6,6 +6,7 @@
 /// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need
 /// the caller's own ordering.
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -49,10 +50,14 @@ class Tensor {
   static Tensor ones(const Shape& shape, DType dtype = DType::f32, Device device = {}) {
     return full(shape, 1, dtype, device);
   }
-  /// On the cpu, as the ones below. i64: begin, begin + step, ... before end. Throws UsageError for
-  /// a step of 0.
+  /// On the cpu, as the ones below. begin, begin + step, ... before end: i64, or f32 if one of the
+  /// numbers is floating. Throws UsageError for a step of 0.
   static Tensor arange(std::int64_t begin, std::int64_t end, std::int64_t step = 1);
   static Tensor arange(std::int64_t end) { return arange(0, end); }
+  template <class... Numbers>
+  requires(std::is_floating_point_v<Numbers> || ...) static Tensor arange(Numbers... numbers) {
+    return arange_f32(static_cast<double>(numbers)...);
+  }
   /// f32 or f64: n numbers from begin to end, both included, evenly apart.
   static Tensor linspace(double begin, double end, std::int64_t n, DType dtype = DType::f32);
   /// f32 or f64 (n, n): 1 on the diagonal, else 0.
@@ -61,12 +66,13 @@ class Tensor {
   static Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform in [0, 1)
   static Tensor randn(const Shape& shape, DType dtype = DType::f32);  ///< normal
   static Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape);  ///< i64
+  static Tensor randint(std::int64_t high, const Shape& shape) { return randint(0, high, shape); }
   static Tensor randperm(std::int64_t n);  ///< i64: 0 .. n-1, shuffled
   /// A vector {1.0, 2.0} or std::vector, or a matrix {{1.0, 2.0}, {3.0, 4.0}}, of the C++ type of
-  /// its elements. Throws ShapeError for rows of different sizes.
+  /// its elements; {1, 2} is i64, as labels are. Throws ShapeError for rows of different sizes.
   template <class T>
   static Tensor from(std::initializer_list<T> values) {
-    return of<T>({static_cast<std::int64_t>(values.size())}, values);
+    return from(std::vector<Written<T>>(values.begin(), values.end()));
   }
   template <class T>
   static Tensor from(std::initializer_list<std::initializer_list<T>> rows);
@@ -151,9 +157,8 @@ class Tensor {
   /// `source` may change as soon as it returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
   /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest
-  /// (what is beyond their largest number becomes infinite), integers drop the fraction. Throws
-  /// UsageError for a value that an integer dtype does not hold: NaN, infinity, one out of its
-  /// range.
+  /// (what is beyond their largest number becomes infinite). Throws UsageError for a value that an
+  /// integer dtype does not hold: a fraction, NaN, infinity, one out of its range.
   void fill(double value) const;
   /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;
@@ -163,6 +168,11 @@ class Tensor {
   void set_gradient_ref(GradientRef ref) { gradient_ = ref; }
 
  private:
+  template <class T>  // what a number in the source text becomes
+  using Written = std::conditional_t<std::is_same_v<T, int>, std::int64_t, T>;
+  static Tensor arange_f32(double begin, double end, double step = 1);
+  static Tensor arange_f32(double end) { return arange_f32(0, end); }
+
   Storage storage_;
   std::size_t offset_ = 0;  // bytes
   Shape shape_;
@@ -205,15 +215,15 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
 
 template <class T>
 Tensor Tensor::from(std::initializer_list<std::initializer_list<T>> rows) {
-  std::vector<T> values;
+  std::vector<Written<T>> values;
   for (const auto& row : rows) {
     check<ShapeError>(row.size() == rows.begin()->size(), "[tensor] rows of {} and {} elements",
                       rows.begin()->size(), row.size());
     values.insert(values.end(), row.begin(), row.end());
   }
   const auto columns = rows.size() == 0 ? 0 : rows.begin()->size();
-  return of<T>({static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)},
-               values);
+  return of<Written<T>>(
+      {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)}, values);
 }
 
 /// Of x's shape, dtype and device.
@@ -222,6 +232,12 @@ inline Tensor full_like(const Tensor& x, double value) {
 }
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 inline Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
+inline Tensor rand_like(const Tensor& x) {
+  return Tensor::rand(x.shape(), x.dtype()).to(x.device());
+}
+inline Tensor randn_like(const Tensor& x) {
+  return Tensor::randn(x.shape(), x.dtype()).to(x.device());
+}
 
 /// How often this thread has copied elements: Tensor::copy_from, clone() and to(), and gradients
 /// that backward could not write or share in place. A test that nothing is copied counts here.

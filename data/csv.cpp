@@ -30,16 +30,18 @@ class Lines {
   /// Goes to the next line that is not empty; false at the end.
   bool next() {
     do {
-      if (rest_.empty()) return false;
-      number_ = ended_ + 1;
-      fields_.clear();
-      do read_field();
-      while (accept({&delimiter_, 1}));
+      skip_blanks();
       accept("\r");
-      check<DataError>(rest_.empty() || accept("\n"),
-                       "[csv] {}:{}: text behind the quoted field '{}'", name_, number_,
-                       printable(fields_.back()));
-    } while (fields_.size() == 1 && fields_[0].empty());
+    } while (accept("\n"));
+    if (rest_.empty()) return false;
+    number_ = ended_ + 1;
+    fields_.clear();
+    do read_field();
+    while (accept({&delimiter_, 1}));
+    accept("\r");
+    check<DataError>(rest_.empty() || accept("\n"),
+                     "[csv] {}:{}: text behind the quoted field '{}'", name_, number_,
+                     printable(fields_.back()));
     return true;
   }
 
@@ -68,6 +70,9 @@ class Lines {
     const char ends[] = {delimiter_, '\n'};
     field = take(rest_.find_first_of({ends, 2}));
     field.erase(field.find_last_not_of(" \t\r") + 1);
+    check<DataError>(field.find('\r') == field.npos,
+                     "[csv] {}:{}: a carriage return within '{}': lines end with \\n or \\r\\n",
+                     name_, number_, printable(field));
   }
   void read_quoted(std::string& field) {
     for (;;) {

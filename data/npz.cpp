@@ -57,7 +57,8 @@ Fields read_npz(const std::string& path) {
     check<DataError>(stat.comp_method == ZIP_CM_STORE || stat.comp_method == ZIP_CM_DEFLATE,
                      "[npz] {}: compression method {} is neither stored (0) nor deflated (8)", name,
                      stat.comp_method);
-    check<DataError>(file.ends_with(suffix), "[npz] {}: it is no .npy array", name);
+    check<DataError>(file.ends_with(suffix) && file != suffix, "[npz] {}: it is no .npy array",
+                     name);
     const std::string_view array = file.substr(0, file.size() - suffix.size());
     check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name", name);
     Member member(name, archive.get(), stat);

@@ -49,7 +49,7 @@ void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& out, bool
   check<DTypeError>(
       !accumulate && op != Binary::pow && !is_any_floating(a.dtype()), "[{}] takes {}, got {}",
       name, op == Binary::pow || accumulate ? "f32 or f64" : "f32, f64 or integers", a.dtype());
-  backend.combine_integers(op, a, b, out);
+  backend.indexed().combine_integers(op, a, b, out);
 }
 
 namespace {
@@ -101,7 +101,7 @@ void cast(const Tensor& x, const Tensor& out) {
     check<DTypeError>(size_of(side->dtype()) != 2,
                       "[cast] from {} to {}: between 16-bit types and integers go by f32",
                       x.dtype(), out.dtype());
-  backend.convert(x, out);
+  backend.indexed().convert(x, out);
 }
 
 Shape transposed(const Shape& shape) {

@@ -36,7 +36,7 @@ void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) {
   check_beside("compare", "b", b, a.dtype(), a);
   check_beside("compare", "out", out, DType::u8, a);
   check_shape("compare", "out", out, Shape::broadcast("compare", a.shape(), b.shape()));
-  backend_of(a.device()).compare(op, a, b, out);
+  backend_of(a.device()).indexed().compare(op, a, b, out);
 }
 
 void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) {
@@ -46,7 +46,7 @@ void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) {
   for (const Tensor* operand : {&mask, &x})
     check_shape("masked_copy", "out", out,
                 Shape::broadcast("masked_copy", operand->shape(), out.shape()));
-  backend_of(x.device()).masked_copy(mask, x, out);
+  backend_of(x.device()).indexed().masked_copy(mask, x, out);
 }
 
 void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
@@ -72,18 +72,18 @@ void copy_window(const Shape& shape, const Tensor& x, const Window& from, const 
   if (shape.numel() == 0) return;
   check_inside(from, x);
   check_inside(to, out);
-  backend_of(x.device()).copy_window(shape, x, from, out, to, accumulate);
+  backend_of(x.device()).indexed().copy_window(shape, x, from, out, to, accumulate);
 }
 
 void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) {
-  check_defined("take", "x", x);
-  check_beside("take", "out", out, x.dtype(), x);
-  check_rows("take", "x", what, what.n, x);
-  check_rows("take", "out", what, what.count, out);
-  check_indices("take", what, index, x);
-  check<DataError>(what.n > 0 || out.numel() == 0, "[take] {} indices of a dimension of 0",
-                   what.count);
-  backend_of(x.device()).take(what, x, index, out);
+  check_defined(what.operation, "x", x);
+  check_beside(what.operation, "out", out, x.dtype(), x);
+  check_rows(what.operation, "x", what, what.n, x);
+  check_rows(what.operation, "out", what, what.count, out);
+  check_indices(what.operation, what, index, x);
+  check<DataError>(what.n > 0 || out.numel() == 0, "[{}] {} indices of a dimension of 0",
+                   what.operation, what.count);
+  backend_of(x.device()).indexed().take(what, x, index, out);
 }
 
 void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const Tensor& dx,
@@ -99,7 +99,7 @@ void add_taken(const Taken& what, const Tensor& dy, const Tensor& index, const T
   check_rows("add_taken", "dx", what, what.n, dx);
   check_indices("add_taken", what, index, dy);
   if (!accumulate) dx.fill_zero();
-  if (dy.numel() > 0) backend_of(dy.device()).add_taken(what, dy, index, dx);
+  if (dy.numel() > 0) backend_of(dy.device()).indexed().add_taken(what, dy, index, dx);
 }
 
 void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
@@ -107,7 +107,7 @@ void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool
   check_defined("cumulative_sum", "x", x);
   check_alike("cumulative_sum", "out", out, x);
   check_rows("cumulative_sum", "x", {.outer = outer, .n = n, .inner = inner}, n, x);
-  backend_of(x.device()).cumulative_sum(outer, n, inner, reverse, x, out);
+  backend_of(x.device()).indexed().cumulative_sum(outer, n, inner, reverse, x, out);
 }
 
 }  // namespace lockstep::kernels

@@ -38,6 +38,7 @@ void copy_window(const Shape& shape, const Tensor& x, const Window& from, const 
 struct Taken {
   std::int64_t outer = 1, n = 1, inner = 1, count = 1;
   bool each = false;
+  const char* operation = "take";  // for errors
 };
 /// out (outer, count, inner) = x (outer, n, inner) at the indices.
 void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out);

@@ -26,21 +26,29 @@ class Walk : public Visitor {
     module.visit(*this);
   }
   void operator()(std::string_view name, Parameter& parameter) override {
-    if (parameter.defined() && seen_.insert(parameter.id()).second)
-      on_parameter(path_ + std::string(name), parameter);
+    const std::string path = path_of(name);
+    if (parameter.defined() && seen_.insert(parameter.id()).second) on_parameter(path, parameter);
   }
   void operator()(std::string_view name, Tensor& buffer) override {
-    if (buffer.defined()) on_buffer(path_ + std::string(name), buffer);
+    const std::string path = path_of(name);
+    if (buffer.defined()) on_buffer(path, buffer);
   }
   void operator()(std::string_view name, Module& child) override {
     const std::size_t length = path_.size();
-    path_ += std::string(name) + ".";
+    path_ = path_of(name) + ".";
     visit(child);
     path_.resize(length);
   }
 
  private:
+  std::string path_of(std::string_view name) {
+    std::string path = path_ + std::string(name);
+    check<StateError>(paths_.insert(path).second, "[visit] names two parts '{}'", path);
+    return path;
+  }
+
   std::string path_;
+  std::unordered_set<std::string> paths_;
   std::unordered_set<const void*> seen_;  // Parameter::id()
 };
 

@@ -9,8 +9,9 @@
 ///   };
 ///
 /// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
-/// listed once, under its first name. What visit() forgets has no name, and no optimizer steps it:
-/// backward refuses it, with its shape and the operation that used it.
+/// listed once, under its first name; two parts of one name throw StateError. What visit() forgets
+/// has no name, and no optimizer steps it: backward refuses it, with its shape and the operation
+/// that used it.
 
 #include <concepts>
 #include <functional>
@@ -119,6 +120,12 @@ M& Module::at(std::string_view path) {
   return *module;
 }
 
+/// module.to_string(), which std::cout << module writes.
+inline std::string to_string(const Module& module) {
+  return const_cast<Module&>(module).to_string();  // visit() may change a module; this does not
+}
+using lockstep::operator<<;
+
 /// A module of its own, with the same values, flags and device, in the same mode. Its parameters
 /// have no gradients and are under no DDP. Throws StateError, with its class, for a part that does
 /// not say how to make_another().
@@ -128,3 +135,6 @@ M clone(M& module) {
 }
 
 }  // namespace lockstep::nn
+
+template <std::derived_from<lockstep::nn::Module> M>
+struct fmt::formatter<M> : lockstep::TextFormatter {};

@@ -53,27 +53,27 @@ Tensor bounded(const char* name, const Tensor& x, Binary op, Compare kept, doubl
                 });
 }
 
-// 1 where a wins, 1/2 where both are equal, else 0.
-Tensor share(Compare wins, const Tensor& a, const Tensor& b) {
-  const Tensor won = cast(compared(wins, a, b), a.dtype());
-  kernels::scale(0.5, cast(compared(Compare::eq, a, b), a.dtype()), won, true);
+// 0 where a loses, 1/2 where both are equal, else 1: both get the gradient of NaN.
+Tensor share(Compare loses, const Tensor& a, const Tensor& b) {
+  const Tensor won = cast(~compared(loses, a, b), a.dtype());
+  kernels::scale(-0.5, cast(compared(Compare::eq, a, b), a.dtype()), won, true);
   return won;
 }
 
-Tensor winner(const char* name, Binary op, Compare wins, const Tensor& a, const Tensor& b) {
-  if (all_16_bit(name, {{"a", a}, {"b", b}})) return in_f32(winner, name, op, wins, a, b);
+Tensor winner(const char* name, Binary op, Compare loses, const Tensor& a, const Tensor& b) {
+  if (all_16_bit(name, {{"a", a}, {"b", b}})) return in_f32(winner, name, op, loses, a, b);
   return record(
       name, combined(op, a, b), {&a, &b},
-      [wins, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
+      [loses, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
         if (g.needed(0))
-          contribute(g, 0, combined(Binary::mul, g.output(), share(wins, *a, *b)), a.shape());
+          contribute(g, 0, combined(Binary::mul, g.output(), share(loses, *a, *b)), a.shape());
         if (g.needed(1))
-          contribute(g, 1, combined(Binary::mul, g.output(), share(wins, *b, *a)), b.shape());
+          contribute(g, 1, combined(Binary::mul, g.output(), share(loses, *b, *a)), b.shape());
       });
 }
 
-Tensor triangle(const Tensor& x, std::int64_t k, Compare op) {
-  check<ShapeError>(x.rank() >= 2, "[triangle] of a tensor of shape {}", x.shape());
+Tensor triangle(const char* name, const Tensor& x, std::int64_t k, Compare op) {
+  check<ShapeError>(x.rank() >= 2, "[{}] of a tensor of shape {}", name, x.shape());
   const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
   const Tensor column = Tensor::arange(x.size(-1)).to(x.device()) - static_cast<double>(k);
   return where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);
@@ -108,25 +108,36 @@ Tensor operator~(const Tensor& mask) {
 Tensor isnan(const Tensor& x) { return compared(Compare::ne, x, x); }
 Tensor isfinite(const Tensor& x) { return compared(Compare::eq, x - x, 0.0); }
 
+Tensor isinf(const Tensor& x) { return ~isfinite(x) & ~isnan(x); }
+
+bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute) {
+  const Tensor distance = abs(a.detach() - b.detach());
+  const Tensor near = distance <= absolute + relative * abs(b.detach());
+  return all((a == b) | (near & isfinite(distance))).item() != 0;
+}
+
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
   return record("where", chosen(mask, a, b), {&a, &b},
-                [mask, sa = a.shape(), sb = b.shape()](Gradients& g) {
+                [mask = SavedTensor(mask), sa = a.shape(), sb = b.shape()](Gradients& g) {
                   const Tensor& dy = g.output();
-                  if (g.needed(0)) contribute(g, 0, chosen(mask, dy, like(dy, 0)), sa);
-                  if (g.needed(1)) contribute(g, 1, chosen(mask, like(dy, 0), dy), sb);
+                  if (g.needed(0)) contribute(g, 0, chosen(*mask, dy, like(dy, 0)), sa);
+                  if (g.needed(1)) contribute(g, 1, chosen(*mask, like(dy, 0), dy), sb);
                 });
 }
 Tensor where(const Tensor& mask, const Tensor& a, double b) { return where(mask, a, like(a, b)); }
 Tensor where(const Tensor& mask, double a, const Tensor& b) { return where(mask, like(b, a), b); }
+Tensor where(const Tensor& mask, double a, double b) {
+  return where(mask, Tensor::scalar(a, DType::f32, mask.device()), b);
+}
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   return where(mask, value, x);
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  return winner("maximum", Binary::maximum, Compare::gt, a, b);
+  return winner("maximum", Binary::maximum, Compare::lt, a, b);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
-  return winner("minimum", Binary::minimum, Compare::lt, a, b);
+  return winner("minimum", Binary::minimum, Compare::gt, a, b);
 }
 Tensor clamp(const Tensor& x, double low, double high) {
   check<UsageError>(low <= high, "[clamp] from {} to {}", low, high);
@@ -142,7 +153,7 @@ Tensor clamp_max(const Tensor& x, double high) {
 }
 Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }
 
-Tensor tril(const Tensor& x, std::int64_t k) { return triangle(x, k, Compare::le); }
-Tensor triu(const Tensor& x, std::int64_t k) { return triangle(x, k, Compare::ge); }
+Tensor tril(const Tensor& x, std::int64_t k) { return triangle("tril", x, k, Compare::le); }
+Tensor triu(const Tensor& x, std::int64_t k) { return triangle("triu", x, k, Compare::ge); }
 
 }  // namespace lockstep

@@ -26,11 +26,16 @@ Tensor operator~(const Tensor& mask);                ///< of a mask: not
 /// Masks of the elements that are NaN, and of those that are neither NaN nor infinite.
 Tensor isnan(const Tensor& x);
 Tensor isfinite(const Tensor& x);
+Tensor isinf(const Tensor& x);
+/// Whether |a - b| <= absolute + relative |b| everywhere; infinite ones must be equal. False if
+/// there is a NaN. On a GPU it waits.
+bool allclose(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8);
 
 /// a where the mask is not 0, elsewhere b; all three broadcast.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& mask, const Tensor& a, double b);
 Tensor where(const Tensor& mask, double a, const Tensor& b);
+Tensor where(const Tensor& mask, double a, double b);  ///< f32
 /// `value` where the mask is not 0, elsewhere x.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 

@@ -10,12 +10,14 @@
 
 namespace lockstep {
 
-/// Dimensions of a tensor; negative ones count from the end. 1 and {0, -1} are Dims.
+/// Dimensions of a tensor; negative ones count from the end. 1 and {0, -1} are Dims. A reduction
+/// along {} reduces nothing, as in NumPy.
 class Dims {
  public:
   /// One of them, or several.
   Dims(int dim) : Dims({dim}) {}  // NOLINT: sum(x, 1)
   Dims(std::initializer_list<int> dims) : dims_(dims) {}
+  Dims(double) = delete;  ///< sum(x, 0.5) is a slip
   /// All of them.
   static Dims all() {
     Dims result{};

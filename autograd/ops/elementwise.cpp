@@ -16,6 +16,8 @@ Tensor like(const Tensor& x, double number) {
 }
 
 Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
+  check<StateError>(a.defined() && b.defined(), "[{}] an operand is undefined",
+                    kernels::name_of(op));
   const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
                                  a.dtype(), a.device());
   kernels::binary(op, a, b, y);
@@ -49,6 +51,7 @@ void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tens
 }
 
 Tensor unary(const char* name, Unary op, const Tensor& x) {
+  check<StateError>(x.defined(), "[{}] the operand is undefined", name);
   if (is_16_bit(x.dtype())) return in_f32(unary, name, op, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::unary(op, x, y);
@@ -105,30 +108,11 @@ Tensor div(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor neg(const Tensor& x) { return unary("neg", Unary::neg, x); }
-Tensor exp(const Tensor& x) { return unary("exp", Unary::exp, x); }
-Tensor expm1(const Tensor& x) { return unary("expm1", Unary::expm1, x); }
-Tensor log(const Tensor& x) { return unary("log", Unary::log, x); }
-Tensor log1p(const Tensor& x) { return unary("log1p", Unary::log1p, x); }
-Tensor sqrt(const Tensor& x) { return unary("sqrt", Unary::sqrt, x); }
-Tensor rsqrt(const Tensor& x) { return unary("rsqrt", Unary::rsqrt, x); }
-Tensor reciprocal(const Tensor& x) { return unary("reciprocal", Unary::reciprocal, x); }
-Tensor square(const Tensor& x) { return unary("square", Unary::square, x); }
-Tensor abs(const Tensor& x) { return unary("abs", Unary::abs, x); }
-Tensor sign(const Tensor& x) { return unary("sign", Unary::sign, x); }
-Tensor floor(const Tensor& x) { return unary("floor", Unary::floor, x); }
-Tensor round(const Tensor& x) { return unary("round", Unary::round, x); }
-Tensor sin(const Tensor& x) { return unary("sin", Unary::sin, x); }
-Tensor cos(const Tensor& x) { return unary("cos", Unary::cos, x); }
-Tensor erf(const Tensor& x) { return unary("erf", Unary::erf, x); }
-Tensor relu(const Tensor& x) { return unary("relu", Unary::relu, x); }
-Tensor elu(const Tensor& x) { return unary("elu", Unary::elu, x); }
-Tensor sigmoid(const Tensor& x) { return unary("sigmoid", Unary::sigmoid, x); }
-Tensor tanh(const Tensor& x) { return unary("tanh", Unary::tanh, x); }
-Tensor gelu(const Tensor& x) { return unary("gelu", Unary::gelu, x); }
-Tensor gelu_tanh(const Tensor& x) { return unary("gelu_tanh", Unary::gelu_tanh, x); }
-Tensor silu(const Tensor& x) { return unary("silu", Unary::silu, x); }
-Tensor softplus(const Tensor& x) { return unary("softplus", Unary::softplus, x); }
+#define LOCKSTEP_OPERATION(name, Formula) \
+  Tensor name(const Tensor& x) { return unary(#name, Unary::name, x); }
+LOCKSTEP_UNARY_OPERATIONS(LOCKSTEP_OPERATION)
+#undef LOCKSTEP_OPERATION
+
 Tensor log_sigmoid(const Tensor& x) { return -softplus(-x); }
 
 // y = c x: dx = c dy

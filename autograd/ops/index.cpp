@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {
@@ -10,21 +11,20 @@ namespace {
 
 using kernels::Taken;
 
-Taken along(const Tensor& x, int dim, std::int64_t count, bool each) {
-  Taken what{.n = x.size(dim), .count = count, .each = each};
+Taken along(const char* name, const Tensor& x, int dim, std::int64_t count, bool each) {
+  Taken what{.n = x.size(dim), .count = count, .each = each, .operation = name};
   for (int d = 0; d < dim; ++d) what.outer *= x.size(d);
   for (int d = dim + 1; d < x.rank(); ++d) what.inner *= x.size(d);
   return what;
 }
 
-Tensor taken(const char* name, const Taken& what, const Tensor& x, const Tensor& index,
-             const Shape& shape) {
-  check_dtype(name, {"index", index}, DType::i64);
+Tensor taken(const Taken& what, const Tensor& x, const Tensor& index, const Shape& shape) {
+  check_dtype(what.operation, {"index", index}, DType::i64);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::take(what, x.detach(), index, y);
-  return record(name, y, {&x}, [what, index](Gradients& g) {
+  return record(what.operation, y, {&x}, [what, index = SavedTensor(index)](Gradients& g) {
     const auto dx = g.into(0);
-    kernels::add_taken(what, g.output(), index, dx.tensor, dx.accumulate);
+    kernels::add_taken(what, g.output(), *index, dx.tensor, dx.accumulate);
   });
 }
 
@@ -34,14 +34,14 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const int d = dimension("index_select", x.shape(), dim);
   check<ShapeError>(index.rank() == 1,
                     "[index_select] indices of shape {}; one dimension is needed", index.shape());
-  return taken("index_select", along(x, d, index.numel(), false), x, index,
+  return taken(along("index_select", x, d, index.numel(), false), x, index,
                x.shape().with(d, d + 1, {index.numel()}));
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index) {
   check<ShapeError>(table.rank() == 2, "[embedding] a table of shape {}; two dimensions are needed",
                     table.shape());
-  return taken("embedding", along(table, 0, index.numel(), false), table, index,
+  return taken(along("embedding", table, 0, index.numel(), false), table, index,
                index.shape().with(index.rank(), index.rank(), {table.size(1)}));
 }
 
@@ -51,7 +51,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
       index.rank() == x.rank() && index.shape() == x.shape().with(d, d + 1, {index.size(d)}),
       "[gather] along dimension {}: indices of shape {} for a tensor of shape {}", dim,
       index.shape(), x.shape());
-  return taken("gather", along(x, d, index.size(d), true), x, index, index.shape());
+  return taken(along("gather", x, d, index.size(d), true), x, index, index.shape());
 }
 
 Tensor one_hot(const Tensor& labels, std::int64_t classes) {

@@ -10,9 +10,9 @@ Tensor log_softmax(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32([](const Tensor& wide) { return log_softmax(wide); }, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::log_softmax(x, y);
-  return record("log_softmax", y, {&x}, [y](Gradients& g) {
+  return record("log_softmax", y, {&x}, [y = SavedTensor(y)](Gradients& g) {
     const auto dx = g.into(0);
-    kernels::log_softmax_backward(g.output(), y, dx.tensor, dx.accumulate);
+    kernels::log_softmax_backward(g.output(), *y, dx.tensor, dx.accumulate);
   });
 }
 

@@ -24,6 +24,9 @@ struct CrossEntropyOptions {
 /// The mean divides by the sum of what the rows count for, as PyTorch's does.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options);
+inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, Reduction reduction) {
+  return cross_entropy(logits, labels, {.reduction = reduction});
+}
 /// The same from log-probabilities (n, c); without label smoothing.
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options = {});

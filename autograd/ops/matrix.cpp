@@ -28,6 +28,8 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::Matmul
 // memory. Batches have one more dimension in front.
 Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
   const bool ta = options.transpose_a, tb = options.transpose_b;
+  check<ShapeError>(a.rank() == 2 || a.size(ta ? 1 : 2) == b.size(tb ? 2 : 1),
+                    "[matmul] inner dimensions differ: batches {} x {}", a.shape(), b.shape());
   const Tensor y = Tensor::empty(leading(a.shape(), {a.size(ta ? -1 : -2), b.size(tb ? -2 : -1)}),
                                  a.dtype(), a.device());
   multiply(a, b, y, {.transpose_a = ta, .transpose_b = tb});
@@ -66,7 +68,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   const bool in_16_bits = all_16_bit("matmul", {{"a", a}, {"b", b}});
   if (a.rank() == 2 && b.rank() == 2) return product(a, b, options);
   if (a.rank() == 1)
-    return squeeze(matmul(unsqueeze(a, 0), b, {.transpose_b = options.transpose_b}), -2);
+    return squeeze(matmul(unsqueeze(a, 0), b, {.transpose_b = options.transpose_b}),
+                   b.rank() == 1 ? -1 : -2);
   if (b.rank() == 1)
     return squeeze(matmul(a, unsqueeze(b, 1), {.transpose_a = options.transpose_a}), -1);
   if (b.rank() == 2 && !options.transpose_a) {  // one product of all rows

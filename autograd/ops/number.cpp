@@ -20,23 +20,25 @@ Tensor with_number(const Tensor& x, F f) {
 DType computed_in(const Tensor& x) { return is_16_bit(x.dtype()) ? DType::f32 : x.dtype(); }
 
 // `b` is of the dtype that a is computed in.
-Tensor& in_place(Binary op, Tensor& a, const Tensor& b) {
+Tensor in_place(Binary op, const Tensor& a, const Tensor& b) {
   check<StateError>(a.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
                     "[{}] in place of a tensor whose gradient is being recorded",
                     kernels::name_of(op));
   const Tensor result = cast(a.detach(), computed_in(a));  // a itself, or a copy in f32
-  kernels::binary(op, result, b, result);
+  const bool other_view =
+      b.storage().data() == a.storage().data() && (b.raw() != a.raw() || b.shape() != a.shape());
+  kernels::binary(op, result, other_view ? b.clone() : b, result);
   if (is_16_bit(a.dtype())) kernels::cast(result, a);
   a.storage().changed();
   return a;
 }
 
-Tensor& in_place_beside(Binary op, Tensor& a, const Tensor& b) {
+Tensor in_place_beside(Binary op, const Tensor& a, const Tensor& b) {
   (void)all_16_bit(kernels::name_of(op), {{"a", a}, {"b", b}});
   return in_place(op, a, cast(b.detach(), computed_in(b)));
 }
 
-Tensor& in_place(Binary op, Tensor& a, double b) {
+Tensor in_place(Binary op, const Tensor& a, double b) {
   return in_place(op, a, Tensor::scalar(b, computed_in(a), a.device()));
 }
 
@@ -72,29 +74,27 @@ Tensor operator%(const Tensor& a, const Tensor& b) {
   if (all_16_bit("remainder", {{"a", a}, {"b", b}}))
     return in_f32([](const Tensor& x, const Tensor& y) { return x % y; }, a, b);
   const Tensor y = combined(Binary::remainder, a, b);
-  return record("remainder", y, {&a}, [shape = a.shape()](Gradients& g) {
-    check<ShapeError>(g.output().shape() == shape, "[remainder] the divisor of shape {} repeats {}",
-                      g.output().shape(), shape);
-    g.pass(0, g.output());
-  });
+  return record("remainder", y, {&a},
+                [shape = a.shape()](Gradients& g) { contribute(g, 0, g.output(), shape); });
 }
 
-Tensor& operator+=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::add, a, b); }
-Tensor& operator-=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::sub, a, b); }
-Tensor& operator*=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::mul, a, b); }
-Tensor& operator/=(Tensor& a, const Tensor& b) { return in_place_beside(Binary::div, a, b); }
-Tensor& operator+=(Tensor& a, double b) { return in_place(Binary::add, a, b); }
-Tensor& operator-=(Tensor& a, double b) { return in_place(Binary::sub, a, b); }
-Tensor& operator*=(Tensor& a, double b) { return in_place(Binary::mul, a, b); }
-Tensor& operator/=(Tensor& a, double b) { return in_place(Binary::div, a, b); }
+Tensor operator+=(const Tensor& a, const Tensor& b) { return in_place_beside(Binary::add, a, b); }
+Tensor operator-=(const Tensor& a, const Tensor& b) { return in_place_beside(Binary::sub, a, b); }
+Tensor operator*=(const Tensor& a, const Tensor& b) { return in_place_beside(Binary::mul, a, b); }
+Tensor operator/=(const Tensor& a, const Tensor& b) { return in_place_beside(Binary::div, a, b); }
+Tensor operator+=(const Tensor& a, double b) { return in_place(Binary::add, a, b); }
+Tensor operator-=(const Tensor& a, double b) { return in_place(Binary::sub, a, b); }
+Tensor operator*=(const Tensor& a, double b) { return in_place(Binary::mul, a, b); }
+Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b); }
 
-// y = x^c: dx = c x^(c - 1) dy
+// y = x^c: dx = c x^(c - 1) dy, which is 0 for c = 0
 Tensor pow(const Tensor& x, double exponent) {
   if (exponent == 2) return square(x);
   if (is_16_bit(x.dtype()))
     return in_f32([exponent](const Tensor& wide) { return pow(wide, exponent); }, x);
   const Tensor y = combined(Binary::pow, x, like(x, exponent));
   return record("pow", y, {&x}, [x = SavedTensor(x), exponent](Gradients& g) {
+    if (exponent == 0) return g.pass(0, zeros_like(*x));
     const Tensor slope = combined(Binary::pow, *x, like(*x, exponent - 1));
     kernels::scale(exponent, slope, slope, false);
     const auto dx = g.into(0);
@@ -106,22 +106,23 @@ Tensor pow(double base, const Tensor& exponent) {
   return with_number(exponent, [base](const Tensor& x) { return pow(like(x, base), x); });
 }
 
-// y = a^b: da = b a^(b - 1) dy, db = log(a) y dy, which is 0 where a is 0
+// y = a^b: da = b a^(b - 1) dy, which is 0 where b is 0; db = log(a) y dy, which is 0 where a is 0
 Tensor pow(const Tensor& base, const Tensor& exponent) {
   if (all_16_bit("pow", {{"base", base}, {"exponent", exponent}}))
     return in_f32([](const Tensor& a, const Tensor& b) { return pow(a, b); }, base, exponent);
   const Tensor y = combined(Binary::pow, base, exponent);
-  return record("pow", y, {&base, &exponent},
-                [y, a = SavedTensor(base), b = SavedTensor(exponent)](Gradients& g) {
-                  if (g.needed(0)) {
-                    const Tensor slope = *b * combined(Binary::pow, *a, *b - 1.0);
-                    contribute(g, 0, g.output() * slope, a.shape());
-                  }
-                  if (g.needed(1)) {
-                    const Tensor slope = where(*a == 0.0, 0.0, log(*a) * y);
-                    contribute(g, 1, g.output() * slope, b.shape());
-                  }
-                });
+  return record(
+      "pow", y, {&base, &exponent},
+      [y = SavedTensor(y), a = SavedTensor(base), b = SavedTensor(exponent)](Gradients& g) {
+        if (g.needed(0)) {
+          const Tensor slope = where(*b == 0.0, 0.0, *b * combined(Binary::pow, *a, *b - 1.0));
+          contribute(g, 0, g.output() * slope, a.shape());
+        }
+        if (g.needed(1)) {
+          const Tensor slope = where(*a == 0.0, 0.0, log(*a) * *y);
+          contribute(g, 1, g.output() * slope, b.shape());
+        }
+      });
 }
 
 }  // namespace lockstep

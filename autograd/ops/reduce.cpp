@@ -107,17 +107,20 @@ Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const 
   if (is_16_bit(x.dtype())) return in_f32(largest, name, x, compared, dims, keep);
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
+  if (mask == 0) return reshape(x, x.shape());
   const Tensor at = places_of_largest(name, compared, mask);
   const Tensor rows = reduced_last(x.detach(), mask);
   const Tensor y = gather(rows, -1, with_last_kept(at)).view(to.kept);
-  return record(name, y.view(to.shape), {&x}, [x = SavedTensor(x), y](Gradients& g) {
-    const Tensor equal = cast(*x == y, x->dtype());
-    const Tensor share = Tensor::empty(y.shape(), y.dtype(), y.device());
-    kernels::sum_to(equal, share);
-    kernels::binary(kernels::Binary::div, g.output().detach().view(y.shape()), share, share);
-    const auto dx = g.into(0);
-    kernels::binary(kernels::Binary::mul, equal, share, dx.tensor, dx.accumulate);
-  });
+  return record(
+      name, y.view(to.shape), {&x}, [x = SavedTensor(x), saved = SavedTensor(y)](Gradients& g) {
+        const Tensor& y = *saved;
+        const Tensor equal = cast((*x == y) | isnan(*x), x->dtype());  // NaN is largest
+        const Tensor share = Tensor::empty(y.shape(), y.dtype(), y.device());
+        kernels::sum_to(equal, share);
+        kernels::binary(kernels::Binary::div, g.output().detach().view(y.shape()), share, share);
+        const auto dx = g.into(0);
+        kernels::binary(kernels::Binary::mul, equal, share, dx.tensor, dx.accumulate);
+      });
 }
 
 Tensor opposite(const Tensor& x) {
@@ -130,8 +133,9 @@ Tensor softmax_rows(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32(softmax_rows, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::softmax(x, y);
-  return record("softmax", y, {&x}, [y](Gradients& g) {
+  return record("softmax", y, {&x}, [saved = SavedTensor(y)](Gradients& g) {
     using kernels::Binary;
+    const Tensor& y = *saved;
     const Tensor weighted = Tensor::empty(y.shape(), y.dtype(), y.device());
     const Tensor sums = Tensor::empty({y.size(0), 1}, y.dtype(), y.device());
     kernels::binary(Binary::mul, y, g.output(), weighted);
@@ -188,11 +192,13 @@ Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
-  return record("norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y](Gradients& g) {
-    const Tensor direction = where(y == 0, 0.0, g.output().detach().view(y.shape()) / y);
-    const auto dx = g.into(0);
-    kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
-  });
+  return record(
+      "norm", y.view(to.shape), {&x}, [x = SavedTensor(x), saved = SavedTensor(y)](Gradients& g) {
+        const Tensor& y = *saved;
+        const Tensor direction = where(y == 0, 0.0, g.output().detach().view(y.shape()) / y);
+        const auto dx = g.into(0);
+        kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
+      });
 }
 
 Tensor amax(const Tensor& x, const Dims& dims, KeepDim keep) {
@@ -211,6 +217,9 @@ Tensor argmax(const Tensor& x, int dim) {
 Tensor argmin(const Tensor& x, int dim) {
   return places_of_largest("argmin", opposite(x), 1u << dimension("argmin", x.shape(), dim));
 }
+
+Tensor argmax(const Tensor& x) { return argmax(flatten(x), 0); }
+Tensor argmin(const Tensor& x) { return argmin(flatten(x), 0); }
 
 Tensor softmax(const Tensor& x, int dim) { return along("softmax", x, dim, softmax_rows); }
 Tensor log_softmax(const Tensor& x, int dim) {

@@ -1,6 +1,6 @@
 #pragma once
 /// Differentiable reductions along dimensions. Floating operands; sum, max, min and argmax take
-/// integers and masks too. Sums of integers are exact below 2^53.
+/// integers and masks too, which are exact below 2^53.
 
 #include "lockstep/autograd/ops/dims.h"
 #include "lockstep/core/tensor.h"
@@ -38,8 +38,12 @@ struct Extreme {
 };
 Extreme max(const Tensor& x, int dim);
 Extreme min(const Tensor& x, int dim);
+Extreme max(const Tensor& x, double) = delete;  ///< of a tensor and a number: clamp_min
+Extreme min(const Tensor& x, double) = delete;  ///< clamp_max
 Tensor argmax(const Tensor& x, int dim);
 Tensor argmin(const Tensor& x, int dim);
+Tensor argmax(const Tensor& x);  ///< of all elements, counted in their order -> ()
+Tensor argmin(const Tensor& x);
 
 /// exp(x) / sum(exp(x)) along a dimension, and its logarithm; without overflow.
 Tensor softmax(const Tensor& x, int dim);

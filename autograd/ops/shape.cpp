@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <vector>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/reduce.h"
 
 namespace lockstep {
@@ -20,6 +24,16 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
                 [](Gradients& g) { g.pass(0, g.output()); });
 }
 
+Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
+  std::vector<std::int64_t> all(sizes);
+  const auto open = std::ranges::find(all, -1);
+  if (open == all.end()) return reshape(x, Shape(sizes));
+  *open = 1;
+  const std::int64_t others = Shape(all).numel();
+  *open = others == 0 ? 0 : x.numel() / others;
+  return reshape(x, Shape(all));
+}
+
 Tensor transpose(const Tensor& x) {
   return record("transpose", transposed(x.detach()), {&x},
                 [](Gradients& g) { g.pass(0, transposed(g.output())); });
@@ -27,7 +41,10 @@ Tensor transpose(const Tensor& x) {
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) {
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
-  kernels::broadcast_to(x, y);
+  if (is_any_floating(x.dtype()))
+    kernels::broadcast_to(x, y);
+  else
+    kernels::masked_copy(Tensor::scalar(1, DType::u8, x.device()), x, y);
   return record("broadcast_to", y, {&x}, [](Gradients& g) {
     const auto dx = g.into(0);
     kernels::sum_to(g.output(), dx.tensor, dx.accumulate);

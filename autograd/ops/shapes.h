@@ -16,6 +16,7 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims);  ///< dimension i
 Tensor flatten(const Tensor& x, int first = 0);  ///< dimensions from `first` on as one
 Tensor unsqueeze(const Tensor& x, int dim);      ///< a new dimension of 1 before `dim`
 Tensor squeeze(const Tensor& x, int dim);        ///< without a dimension of 1
+Tensor squeeze(const Tensor& x);                 ///< without any dimension of 1
 Tensor flip(const Tensor& x, const Dims& dims);  ///< the other way round
 
 /// Rows [begin, end) of a dimension; negative ones count from the end, and what lies beyond the

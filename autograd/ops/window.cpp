@@ -75,6 +75,12 @@ Tensor squeeze(const Tensor& x, int dim) {
   return reshape(x, x.shape().with(d, d + 1, {}));
 }
 
+Tensor squeeze(const Tensor& x) {
+  std::vector<std::int64_t> sizes;
+  std::ranges::copy_if(x.shape(), std::back_inserter(sizes), [](std::int64_t n) { return n != 1; });
+  return reshape(x, Shape(sizes));
+}
+
 Tensor flip(const Tensor& x, const Dims& dims) {
   const unsigned mask = dims.mask("flip", x.shape());
   Window window = whole(x.shape());

@@ -12,7 +12,6 @@
 ///
 ///   fmt::print("{}\n", x);   std::cout << x;   to_string(x)
 
-#include <iosfwd>
 #include <string>
 
 #include "lockstep/core/tensor.h"
@@ -21,16 +20,8 @@ namespace lockstep {
 
 /// As above.
 std::string to_string(const Tensor& tensor);
-std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 }  // namespace lockstep
 
-namespace fmt {
 template <>
-struct formatter<lockstep::Tensor> {
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
-  auto format(const lockstep::Tensor& tensor, fmt::format_context& context) const {
-    return fmt::format_to(context.out(), "{}", lockstep::to_string(tensor));
-  }
-};
-}  // namespace fmt
+struct fmt::formatter<lockstep::Tensor> : lockstep::TextFormatter {};

@@ -18,6 +18,25 @@
 
 namespace lockstep::kernels {
 
+/// indexed.h; indexed_formulas.h defines them over the loop of a kind of device.
+class IndexedFunctions {
+ public:
+  virtual ~IndexedFunctions() = default;
+  virtual void compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+  /// binary() of integers.
+  virtual void combine_integers(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) = 0;
+  /// cast() where x or `out` are integers.
+  virtual void convert(const Tensor& x, const Tensor& out) = 0;
+  virtual void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) = 0;
+  virtual void copy_window(const Shape& shape, const Tensor& x, const Window& from,
+                           const Tensor& out, const Window& to, bool accumulate) = 0;
+  virtual void take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) = 0;
+  virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
+                         const Tensor& dx) = 0;
+  virtual void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
+                              const Tensor& x, const Tensor& out) = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -17,22 +17,7 @@ virtual void cast(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void transpose(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 
 // indexed.h
-virtual void compare(Compare op, const Tensor& a, const Tensor& b,
-                     const Tensor& out) LOCKSTEP_BACKEND;
-/// binary() of integers.
-virtual void combine_integers(Binary op, const Tensor& a, const Tensor& b,
-                              const Tensor& out) LOCKSTEP_BACKEND;
-/// cast() where x or `out` are integers.
-virtual void convert(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
-virtual void masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
-virtual void copy_window(const Shape& shape, const Tensor& x, const Window& from, const Tensor& out,
-                         const Window& to, bool accumulate) LOCKSTEP_BACKEND;
-virtual void take(const Taken& what, const Tensor& x, const Tensor& index,
-                  const Tensor& out) LOCKSTEP_BACKEND;
-virtual void add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
-                       const Tensor& dx) LOCKSTEP_BACKEND;
-virtual void cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner, bool reverse,
-                            const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual IndexedFunctions& indexed() LOCKSTEP_BACKEND;
 
 // reduce.h
 virtual void sum(const Tensor& x, const Tensor& out, bool accumulate,

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "lockstep/kernels/backend/indexed_over.h"
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/formulas/indexed_formulas.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -67,10 +67,10 @@ void sum_rows(const CumulativeSumColumns<T>& f, std::int64_t o) {
 }
 
 struct CpuLoop {
-  static unsigned long long* fault() { return nullptr; }
+  static unsigned long long* fault(const Tensor&) { return nullptr; }
 
   template <class Formula>
-  void operator()(std::int64_t n, const Formula& formula) const {
+  static void run(const Tensor&, std::int64_t n, const Formula& formula) {
     if constexpr (requires { formula.plan; })
       for_each_row<2>(formula.plan, [&](std::int64_t i, std::int64_t a, std::int64_t b) {
         run_plane(formula, i, a, b);
@@ -80,21 +80,21 @@ struct CpuLoop {
   }
   // Rows instead of elements or columns: the same results, closer in memory.
   template <class Word>
-  void operator()(std::int64_t n, const TakeElements<Word>& f) const {
+  static void run(const Tensor&, std::int64_t n, const TakeElements<Word>& f) {
     const Taken& t = f.indices.what;
     for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
       take_rows(t, f.indices.index, f.x + o * t.n * t.inner, f.out + o * t.count * t.inner);
     for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
   }
   template <class T>
-  void operator()(std::int64_t n, const AddTakenColumns<T>& f) const {
+  static void run(const Tensor&, std::int64_t n, const AddTakenColumns<T>& f) {
     const Taken& t = f.indices.what;
     for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
       add_rows(t, f.indices.index, f.dy + o * t.count * t.inner, f.dx + o * t.n * t.inner);
     for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
   }
   template <class T>
-  void operator()(std::int64_t columns, const CumulativeSumColumns<T>& f) const {
+  static void run(const Tensor&, std::int64_t columns, const CumulativeSumColumns<T>& f) {
     if (f.inner == 1)
       for (std::int64_t i = 0; i < columns; ++i) f(i);
     else
@@ -102,34 +102,11 @@ struct CpuLoop {
   }
 };
 
-const IndexedKernels<CpuLoop> indexed{CpuLoop{}};
-
 }  // namespace
 
-void CpuBackend::compare(Compare op, const Tensor& a, const Tensor& b, const Tensor& out) {
-  indexed.compare(op, a, b, out);
-}
-void CpuBackend::combine_integers(Binary op, const Tensor& a, const Tensor& b, const Tensor& out) {
-  indexed.combine(op, a, b, out);
-}
-void CpuBackend::convert(const Tensor& x, const Tensor& out) { indexed.convert(x, out); }
-void CpuBackend::masked_copy(const Tensor& mask, const Tensor& x, const Tensor& out) {
-  indexed.masked_copy(mask, x, out);
-}
-void CpuBackend::copy_window(const Shape& shape, const Tensor& x, const Window& from,
-                             const Tensor& out, const Window& to, bool accumulate) {
-  indexed.copy_window(shape, x, from, out, to, accumulate);
-}
-void CpuBackend::take(const Taken& what, const Tensor& x, const Tensor& index, const Tensor& out) {
-  indexed.take(what, x, index, out);
-}
-void CpuBackend::add_taken(const Taken& what, const Tensor& dy, const Tensor& index,
-                           const Tensor& dx) {
-  indexed.add_taken(what, dy, index, dx);
-}
-void CpuBackend::cumulative_sum(std::int64_t outer, std::int64_t n, std::int64_t inner,
-                                bool reverse, const Tensor& x, const Tensor& out) {
-  indexed.cumulative_sum(outer, n, inner, reverse, x, out);
+IndexedFunctions& CpuBackend::indexed() {
+  static IndexedOver<CpuLoop> functions;
+  return functions;
 }
 
 }  // namespace lockstep::kernels

@@ -91,6 +91,15 @@ LOCKSTEP_HOST_DEVICE T magnitude(const T& x) {
     return x.abs();
 }
 
+/// max(x, 0); NaN may become 0.
+template <class T>
+LOCKSTEP_HOST_DEVICE T positive_part(const T& x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return x > 0 ? x : T(0);
+  else
+    return x.max(Number<T>(0));
+}
+
 LOCKSTEP_OF_INPUT(Neg, "neg", -x, -dy)
 LOCKSTEP_LANES_OF_OUTPUT(Exp, "exp", exp(x), dy* y)
 LOCKSTEP_LANES_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
@@ -119,10 +128,7 @@ LOCKSTEP_LANES_OF_INPUT(Gelu, "gelu", x* normal_below(x),
 LOCKSTEP_LANES_OF_INPUT(GeluTanh, "gelu_tanh", Number<T>(0.5) * x * (1 + tanh(gelu_argument(x))),
                         dy* gelu_tanh_slope(x))
 LOCKSTEP_LANES_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
-// (x + |x|) / 2 is max(x, 0)
-LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus",
-                        Number<T>(0.5) * x + Number<T>(0.5) * magnitude(x) +
-                            log1p(exp(-magnitude(x))),
+LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus", positive_part(x) + log1p(exp(-magnitude(x))),
                         dy* logistic(x))
 
 #undef LOCKSTEP_LANES_OF_INPUT

@@ -27,30 +27,6 @@ std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
   return all;
 }
 
-/// "SGD"; of several groups "group 1 of SGD".
-inline std::string name_of_group(std::string_view optimizer, std::size_t group,
-                                 std::size_t groups) {
-  return groups == 1 ? std::string(optimizer) : fmt::format("group {} of {}", group, optimizer);
-}
-
-/// Throws StateError unless the groups hold the parameters that they held at construction: what is
-/// kept of each lies at its place.
-template <class Options>
-void check_members(std::string_view optimizer, const std::vector<Group<Options>>& groups,
-                   const std::vector<Parameter>& all) {
-  std::size_t at = 0;
-  bool same = true;
-  for (const auto& group : groups)
-    for (const Parameter& parameter : group.parameters) {
-      same = same && at < all.size() && parameter == all[at];
-      ++at;
-    }
-  check<StateError>(same && at == all.size(),
-                    "[{}] the parameters of its groups were changed, from {} to {}: make a new "
-                    "optimizer (only the options may change)",
-                    optimizer, all.size(), at);
-}
-
 /// A step that is being recorded (core/gpu/graph.h) holds while the options are as they are now.
 template <class Options>
 void depends_on_options(const std::vector<Group<Options>>& groups) {
@@ -101,10 +77,20 @@ Grouped<Rule>::Grouped(std::vector<Group<Options>> groups)
   for (const auto& group : groups_) kept_.push_back(make_kept(group));
 }
 
+// What is kept of a parameter lies at its place.
+template <class Rule>
+void Grouped<Rule>::check_members() const {
+  check<StateError>(
+      std::ranges::equal(groups_, kept_, {}, &Group<Options>::parameters, &Kept::parameters),
+      "[{}] the parameters of its groups were changed: make a new optimizer, or add_param_group "
+      "(groups() is there to change the options)",
+      Rule::name);
+}
+
 template <class Rule>
 auto Grouped<Rule>::make_kept(const Group<Options>& group) const -> Kept {
   check_ranges<Rule>(group.options);
-  Kept kept;
+  Kept kept{.parameters = group.parameters};
   for (const Parameter& parameter : group.parameters)
     kept.states.push_back(first_state<Item>(parameter, group.options));
   kept.items.reserve(group.parameters.size());
@@ -113,7 +99,7 @@ auto Grouped<Rule>::make_kept(const Group<Options>& group) const -> Kept {
 
 template <class Rule>
 void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Options options) {
-  check_members(Rule::name, groups_, all());
+  check_members();
   check_ranges<Rule>(options);
   include("add_param_group", parameters);
   groups_.push_back({std::move(parameters), options});
@@ -143,14 +129,17 @@ std::string Grouped<Rule>::options_text() const {
   std::string text;
   for (std::size_t k = 0; k < groups_.size(); ++k)
     for (const auto& [option, value, range, is_flag] : Rule::list(groups_[k].options))
-      text += fmt::format("{}'s {} {}\n", name_of_group(Rule::name, k, groups_.size()), option,
-                          is_flag ? (value != 0 ? "true" : "false") : fmt::to_string(value));
+      text +=
+          fmt::format("{}'s {} {}\n",
+                      groups_.size() == 1 ? std::string(Rule::name)
+                                          : fmt::format("group {} of {}", k, Rule::name),
+                      option, is_flag ? (value != 0 ? "true" : "false") : fmt::to_string(value));
   return text;
 }
 
 template <class Rule>
 void Grouped<Rule>::check_options() const {
-  check_members(Rule::name, groups_, all());
+  check_members();
   for (const auto& group : groups_) check_ranges<Rule>(group.options);
 }
 
@@ -159,7 +148,7 @@ void Grouped<Rule>::update() {
   depends_on_options(groups_);
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
-    auto& [states, items] = kept_[k];
+    auto& [members, states, items] = kept_[k];
     items.clear();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!takes_part(parameters[i])) continue;

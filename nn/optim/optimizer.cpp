@@ -12,6 +12,7 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
                     "[{}] backward has stepped on some parameters (optim::Overlap): call step() "
                     "for the others first",
                     operation);
+  check<UsageError>(!parameters.empty(), "[{}] there are no parameters", operation);
   Set own = own_;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];

@@ -167,12 +167,14 @@ class Grouped : public Optimizer {
 
  private:
   using Item = typename Rule::Item;
+  void check_members() const;
   void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
   struct Kept {
-    std::vector<Item> states;  // per parameter
-    std::vector<Item> items;   // of a step
+    std::vector<Parameter> parameters;
+    std::vector<Item> states{};  // per parameter
+    std::vector<Item> items{};   // of a step
   };
   Kept make_kept(const Group<Options>& group) const;
   template <class Self, class Visit>
@@ -194,10 +196,7 @@ struct SgdRule {
 extern template class Grouped<SgdRule>;
 
 /// Stochastic gradient descent; Sutskever et al. 2013 for Nesterov's momentum, in PyTorch's form.
-class SGD : public Grouped<SgdRule> {
- public:
-  using Grouped::Grouped;
-};
+using SGD = Grouped<SgdRule>;
 
 using AdamOptions = kernels::AdamConfig;
 struct AdamRule {
@@ -210,10 +209,7 @@ struct AdamRule {
 extern template class Grouped<AdamRule>;
 
 /// Kingma & Ba 2015, "Adam", algorithm 1. Step counts are per parameter.
-class Adam : public Grouped<AdamRule> {
- public:
-  using Grouped::Grouped;
-};
+using Adam = Grouped<AdamRule>;
 
 /// AdamOptions, `decoupled` and with another default.
 struct AdamWOptions {
@@ -236,10 +232,7 @@ struct AdamWRule : AdamRule {
 extern template class Grouped<AdamWRule>;
 
 /// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", algorithm 2.
-class AdamW : public Grouped<AdamWRule> {
- public:
-  using Grouped::Grouped;
-};
+using AdamW = Grouped<AdamWRule>;
 
 using RmspropOptions = kernels::RmspropConfig;
 struct RmspropRule {
@@ -252,10 +245,7 @@ struct RmspropRule {
 extern template class Grouped<RmspropRule>;
 
 /// Hinton 2012, lecture 6e of "Neural Networks for Machine Learning"; `centered`: Graves 2013.
-class RMSprop : public Grouped<RmspropRule> {
- public:
-  using Grouped::Grouped;
-};
+using RMSprop = Grouped<RmspropRule>;
 
 using LionOptions = kernels::LionConfig;
 struct LionRule {
@@ -270,9 +260,6 @@ extern template class Grouped<LionRule>;
 /// Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2: the sign of a
 /// momentum. It keeps half of what Adam keeps. Rounding may turn the sign of a number near 0; the
 /// replicas turn it alike.
-class Lion : public Grouped<LionRule> {
- public:
-  using Grouped::Grouped;
-};
+using Lion = Grouped<LionRule>;
 
 }  // namespace lockstep::optim

@@ -63,6 +63,13 @@ TEST_CASE("print: by fmt and by a stream, as part of another line") {
   CHECK(out.str() == "tensor([ 1.0000, -2.5000]) tensor(undefined)");
 }
 
+TEST_CASE("print: shapes, dtypes and devices, by fmt and by a stream") {
+  std::ostringstream out;
+  out << Shape{2, 3} << DType::bf16 << Device{.kind = Device::Kind::cuda, .index = 1};
+  CHECK(out.str() == "(2, 3)bf16cuda:1");
+  CHECK(fmt::format("{}{}{}", Shape{2, 3}, DType::bf16, Device{}) == "(2, 3)bf16cpu");
+}
+
 TEST_CASE("print: a negative NaN has no sign, as in PyTorch") {
   CHECK(to_string(Tensor::of<float>({2}, {-std::nanf(""), 1})) == "tensor([nan, 1.])");
 }

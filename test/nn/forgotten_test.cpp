@@ -1,4 +1,5 @@
-// A module whose visit() leaves out a part that its forward uses: nothing would ever step it.
+// A module whose visit() leaves out a part that its forward uses, which nothing would ever step, or
+// gives two parts one name, of which a state dict would keep one.
 
 #include <doctest/doctest.h>
 
@@ -99,4 +100,34 @@ TEST_CASE("other errors about a parameter without a name tell its shape") {
   CHECK_THROWS_WITH_AS(nameless.place_gradient(Tensor::ones({2})),
                        doctest::Contains("a parameter of shape (2, 3) that no visit() names is"),
                        ShapeError);
+}
+
+TEST_CASE("two parts of one name are refused, whatever they are") {
+  struct Twice : nn::Module {
+    nn::Linear a{2, 3}, b{3, 2};
+    nn::Tanh c;
+    Parameter p{Tensor::ones({2})}, same{Tensor::ones({2})};
+    Tensor buffer = Tensor::zeros({2});
+    int kind = 0;
+    Tensor forward(const Tensor& x) override { return b(a(x)); }
+    void visit(nn::Visitor& v) override {
+      v("a", a);
+      if (kind == 0) v("a", b);
+      if (kind == 1) v("a", c);
+      if (kind == 2) v("a", buffer);
+      if (kind == 3) v("a.weight", p);
+      if (kind == 4) v("p", p), v("p", same);
+      if (kind == 5) v("tied", a.weight);  // listed once, as "a.weight"
+    }
+  };
+  Twice model;
+  for (model.kind = 0; model.kind < 5; ++model.kind) {
+    CAPTURE(model.kind);
+    CHECK_THROWS_AS(model.parameters(), StateError);
+    CHECK_THROWS_AS(model.state_dict(), StateError);
+    CHECK_THROWS_AS(model.to_string(), StateError);
+  }
+  CHECK(model.state_dict().size() == 2);
+  model.kind = 0;
+  CHECK_THROWS_WITH(model.parameters(), "[visit] names two parts 'a'");
 }

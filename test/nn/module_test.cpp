@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lockstep/lockstep.h"
 
@@ -218,4 +219,14 @@ TEST_CASE("a safetensors file has the published layout") {
                        doctest::Contains("not a regular file"), DataError);
   CHECK_THROWS_WITH_AS(nn::save_safetensors("/nowhere/x.st", {}),
                        doctest::Contains("/nowhere/x.st"), DataError);
+}
+
+TEST_CASE("modules and parameters are written to a stream and by fmt") {
+  const nn::Sequential model{nn::Linear(2, 3), nn::Tanh()};
+  std::ostringstream out;
+  out << model << Parameter(Tensor::ones({2}), "w");
+  CHECK(out.str() ==
+        "Sequential: 9 parameters\n  0  Linear(2 -> 3)  9\n  1  tanh\n"
+        "'w'");
+  CHECK(fmt::format("{}{}", model, Parameter(Tensor::ones({2}), "w")) == out.str());
 }

@@ -225,3 +225,34 @@ TEST_CASE("nothing to train: nobody has to be waited for") {
     check<Error>(!ddp.join(), "join");
   });
 }
+
+TEST_CASE("a batch of this rank's part is refused for a model that no DDP manages") {
+  run_threads(2, {}, [](World& world) {
+    const data::TensorDataset samples({{"x", Tensor::rand({8, 1})}});
+    nn::Linear model(1, 1), another(1, 1);
+    optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+    for (const data::Batch& batch : data::Loader(samples, {.batch = 4}, world)) {
+      Tape tape;
+      const Tensor loss = mean(model(batch.x));
+      expect_in(thrown([&] { tape.backward(loss, batch.weight); }),
+                "'weight' is not under DistributedDataParallel");
+      tape.backward(loss, Weight{batch.weight.local});  // on purpose: this rank's own model
+    }
+    // The optimizer and the loop have another model than DistributedDataParallel.
+    const dist::DistributedDataParallel ddp(another.parameters(), {}, world);
+    for (const data::Batch& batch : data::Loader(samples, {.batch = 4}, world)) {
+      Tape tape;
+      const Tensor loss = mean(model(batch.x));
+      expect_in(thrown([&] { tape.backward(loss, batch.weight); }), "the model replaced after it");
+    }
+  });
+}
+
+TEST_CASE("an optimizer and DDP refuse an empty list of parameters") {
+  CHECK_THROWS_WITH_AS(optim::SGD({}, {.lr = 0.1}), "[optimizer] there are no parameters",
+                       UsageError);
+  run_threads(1, {}, [](World& world) {
+    expect_in(thrown([&] { dist::DistributedDataParallel ddp({}, {}, world); }),
+              "[DistributedDataParallel] there are no parameters");
+  });
+}

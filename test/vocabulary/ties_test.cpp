@@ -1,8 +1,12 @@
-// Gradients where a function has a corner or operands are equal: what PyTorch 2.15 gives.
+// Values and gradients where a function has a corner or operands are equal, infinite or NaN: what
+// PyTorch 2.15 gives. And what PyTorch users may expect to be otherwise.
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -24,6 +28,11 @@ std::vector<double> slopes(const std::vector<double>& at,
 }
 
 using Slopes = std::vector<double>;
+
+template <class T>
+concept HasMax = requires(const Tensor& x, T second) {
+  max(x, second);
+};
 
 }  // namespace
 
@@ -61,4 +70,87 @@ TEST_CASE("ties: corners") {
   CHECK(slopes({0, 0}, [](const Tensor& x) { return norm(x); }) == Slopes{0, 0});
   CHECK(slopes({-0.5, 0, 2.5}, [](const Tensor& x) { return round(x) + sign(x) + floor(x); }) ==
         Slopes{0, 0, 0});
+}
+
+TEST_CASE("corners: infinite operands, powers of 0, NaN") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  // Eighteen elements, so that full vectors and the rest meet them.
+  const Tensor ends = reshape(broadcast_to(here(Tensor::from({-inf, inf})), {9, 2}), {-1});
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Tensor x = cast(ends, dtype), sign = cast(ends > 0, dtype);
+    CHECK(all(softplus(x) == where(ends > 0, x, 0.0)).item() == 1);
+    CHECK(all(log_sigmoid(x) == where(ends > 0, 0.0, x)).item() == 1);
+    CHECK(all(isnan(softplus(x * 0.0))).item() == 1);
+  }
+  CHECK(slopes({0, 1, 2}, [](const Tensor& x) { return pow(x, 0); }) == Slopes{0, 0, 0});
+  CHECK(slopes({0, 0, 3}, [](const Tensor& x) {
+          return pow(x, here(Tensor::from({0.0, 1.0, 0.0})));
+        }) == Slopes{0, 1, 0});
+  const auto got = slopes({1, nan, 2, nan}, [](const Tensor& x) { return max(x); });
+  CHECK(got == Slopes{0, 0.5, 0, 0.5});
+  const Tensor two = here(Tensor::from({2.0, 2.0, 2.0}));
+  CHECK(slopes({1, nan, 3}, [&](const Tensor& x) { return maximum(x, two); }) == Slopes{0, 1, 1});
+  CHECK(slopes({1, nan, 3}, [&](const Tensor& x) { return minimum(two, x); }) == Slopes{1, 1, 0});
+}
+
+TEST_CASE("corners: a repeated dividend, two vectors, empty batches, no dimensions") {
+  CHECK(slopes({7, 8}, [](const Tensor& x) {
+          return x % here(Tensor::from({{3.0, 5.0}, {4.0, 6.0}}));
+        }) == Slopes{2, 2});
+  const Tensor v = here(Tensor::from({1.0, 2.0, 3.0}));
+  CHECK(matmul(v, v).shape() == Shape{});
+  CHECK(matmul(v, v).item() == 14);
+  CHECK_THROWS_AS(matmul(here(Tensor::zeros({0, 2, 4})), here(Tensor::zeros({0, 3, 5}))),
+                  ShapeError);
+  const Tensor deep = here(Tensor::ones({1, 2, 1, 2, 1, 3}));
+  CHECK(amax(deep, {}).shape() == deep.shape());
+  CHECK(sum(deep, {}).shape() == deep.shape());
+}
+
+TEST_CASE("what could be meant as PyTorch's, but is not, does not compile or is refused") {
+  static_assert(!std::is_constructible_v<Dims, double>);
+  static_assert(HasMax<int> && !HasMax<double>);
+  const Tensor whole = here(Tensor::from({1, 2, 3}));  // i64: a fraction would be lost
+  CHECK_THROWS_WITH_AS(whole * 0.5, "[fill] an element of i64 cannot be 0.5", UsageError);
+  CHECK_THROWS_AS(clamp(whole, 0.5, 2), UsageError);
+  CHECK_THROWS_AS(where(whole > 1, whole, 0.5), UsageError);
+  CHECK_THROWS_AS(Tensor::full({2}, 1.5, DType::i64), UsageError);
+  CHECK((whole * 2).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4, 6});
+}
+
+TEST_CASE("allclose: both tolerances, infinite elements and NaN") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const auto vector = [](std::initializer_list<double> values) {
+    return here(Tensor::from(values));
+  };
+  CHECK(allclose(vector({1, inf, -inf}), vector({1 + 9e-6, inf, -inf})));
+  CHECK(!allclose(vector({1}), vector({1 + 2e-5})));
+  CHECK(allclose(vector({0}), vector({1e-8})));
+  CHECK(!allclose(vector({0}), vector({2e-8})));
+  CHECK(!allclose(vector({inf}), vector({-inf})));
+  CHECK(!allclose(vector({1}), vector({inf})));
+  CHECK(!allclose(vector({std::nan("")}), vector({std::nan("")})));
+  CHECK(allclose(vector({100}), vector({101}), 0.01));
+  CHECK(allclose(vector({100}), vector({101}), 0, 1));
+}
+
+TEST_CASE("reshape: one size may be left open") {
+  const Tensor x = here(Tensor::arange(24));
+  CHECK(reshape(x, {2, -1, 3}).shape() == Shape{2, 4, 3});
+  CHECK(reshape(here(Tensor::zeros({2, 0})), {2, -1}).shape() == Shape{2, 0});
+  CHECK_THROWS_AS(reshape(x, {-1, 5}), ShapeError);
+  CHECK_THROWS_AS(reshape(x, {-1, -1}), ShapeError);
+  CHECK_THROWS_AS(reshape(x, {0, -1}), ShapeError);
+  CHECK_THROWS_AS(reshape(x, {-2, 12}), ShapeError);
+}
+
+TEST_CASE("in place: a parameter's value, by hand") {
+  const Parameter w(here(Tensor::from({1.0, 2.0})));
+  {
+    Tape tape;
+    tape.backward(sum(w * w));
+    w.value() -= 0.25 * w.gradient();
+  }
+  CHECK(w.value().to_vector<double>() == std::vector<double>{0.5, 1});
 }
