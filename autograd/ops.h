@@ -118,8 +118,6 @@ Tensor dot(const Tensor& a, const Tensor& b);    ///< (n,), (n,) -> ()
 /// x W^T + b: x (..., in), w (out, in), b (out,) or undefined -> (..., out). One fused kernel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 
-Tensor sum(const Tensor& x);   ///< of all elements -> ()
-Tensor mean(const Tensor& x);  ///< of all elements -> (); the mean of nothing is 0
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
 /// The same; one size may be -1: what is left, as in reshape(x, {n, -1}).
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes);

@@ -1,7 +1,7 @@
 #include "lockstep/core/shape.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
 
 namespace lockstep {
 
@@ -31,10 +31,11 @@ bool Shape::operator==(const Shape& other) const {
 }
 
 Shape Shape::with(int first, int last, std::initializer_list<std::int64_t> sizes) const {
-  std::vector<std::int64_t> result(begin(), begin() + first);
-  result.insert(result.end(), sizes);
-  result.insert(result.end(), begin() + last, end());
-  return Shape(result);
+  std::array<std::int64_t, 2 * max_rank> result{};  // no heap: views are made in every step
+  auto* const behind =
+      std::ranges::copy(sizes, std::copy(begin(), begin() + first, result.data())).out;
+  return Shape(
+      std::span<const std::int64_t>(result.data(), std::copy(begin() + last, end(), behind)));
 }
 
 std::string Shape::to_string() const {

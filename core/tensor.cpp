@@ -238,7 +238,8 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
-  if (defined()) storage_.changed();
+  check<StateError>(defined(), "[fill] of an undefined tensor");
+  storage_.changed();
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
     const T element = element_of<T>(value);

@@ -12,17 +12,6 @@ namespace {
 constexpr std::int64_t digested_samples = 16;
 constexpr std::size_t label_bytes = 16;  // integer fields of so few bytes are digested as a whole
 
-Shape with_rows(std::int64_t rows, const Shape& row) {
-  std::array<std::int64_t, Shape::max_rank + 1> sizes{rows};
-  std::ranges::copy(row, sizes.begin() + 1);
-  return Shape(
-      std::span<const std::int64_t>(sizes).first(static_cast<std::size_t>(row.rank() + 1)));
-}
-
-Shape row_shape(const Tensor& field) {
-  return Shape(std::span<const std::int64_t>(field.shape().begin() + 1, field.shape().end()));
-}
-
 std::string_view bytes_of(const Tensor& tensor) {
   return {reinterpret_cast<const char*>(tensor.raw()), tensor.bytes()};
 }
@@ -81,7 +70,7 @@ Fields TensorDataset::rows(std::span<const std::int64_t> samples, int) const {
   Fields result;
   for (const auto& [name, value] : fields_) {
     const Tensor rows =
-        Tensor::empty(with_rows(std::ssize(samples), row_shape(value)), value.dtype());
+        Tensor::empty(value.shape().with(0, 1, {std::ssize(samples)}), value.dtype());
     const std::size_t bytes = samples.empty() ? 0 : rows.bytes() / samples.size();
     std::byte* out = rows.raw();
     for (const std::int64_t index : samples) {
@@ -106,13 +95,13 @@ std::uint64_t TensorDataset::digest() const {
 namespace detail {
 
 Tensor empty_rows(std::int64_t rows, const Tensor& sample) {
-  return Tensor::empty(with_rows(rows, sample.shape()), sample.dtype());
+  return Tensor::empty(sample.shape().with(0, 0, {rows}), sample.dtype());
 }
 
 Fields row_of(const Fields& fields, std::int64_t row) {
   Fields result;
   for (const auto& [name, value] : fields)
-    result.set(name, value.slice(row, row + 1).view(row_shape(value)));
+    result.set(name, value.slice(row, row + 1).view(value.shape().with(0, 1, {})));
   return result;
 }
 

@@ -44,11 +44,7 @@ std::vector<Subset> split(const AnyDataset& dataset, const std::vector<std::int6
                           std::uint64_t seed) {
   const std::int64_t n = dataset->size();
   std::int64_t rest = n;
-  for (const std::int64_t size : sizes) {
-    check<UsageError>(0 <= size && size <= rest, "[split] sizes {} do not add up to the {} samples",
-                      sizes, n);
-    rest -= size;
-  }
+  for (const std::int64_t size : sizes) rest = 0 <= size && size <= rest ? rest - size : -1;
   check<UsageError>(rest == 0, "[split] sizes {} do not add up to the {} samples", sizes, n);
 
   const Tensor order = Generator(seed).randperm(n);

@@ -51,6 +51,7 @@ Dropout::Dropout(double p) : p_(p) {
 }
 
 void Sequential::insert(std::size_t place, std::unique_ptr<Module> module) {
+  check<UsageError>(module != nullptr, "[Sequential] insert no module");
   check<UsageError>(place <= size(), "[Sequential] insert at {} of {} modules", place, size());
   modules_.insert(modules_.begin() + static_cast<std::ptrdiff_t>(place), std::move(module));
 }

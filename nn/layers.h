@@ -62,7 +62,9 @@ class Residual : public Module {
   /// Takes the inner module.
   template <std::derived_from<Module> M>
   explicit Residual(M inner) : inner_(std::make_unique<M>(std::move(inner))) {}
-  explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {}
+  explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {
+    check<UsageError>(inner_ != nullptr, "[Residual] of no module");
+  }
 
   Tensor forward(const Tensor& x) override { return x + (*inner_)(x); }
   void visit(Visitor& p) override { p("inner", *inner_); }

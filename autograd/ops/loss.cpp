@@ -33,6 +33,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
 
 namespace {
 
+// A loss broadcasts nothing: (n,) against (n, 1) would be n^2 losses.
+void check_alike(const char* name, const Tensor& x, const Tensor& y) {
+  check<ShapeError>(x.shape() == y.shape(), "[{}] shapes differ: {} and {}", name, x.shape(),
+                    y.shape());
+}
+
 Tensor reduced(const Tensor& values, Reduction reduction) {
   return reduction == Reduction::none  ? values
          : reduction == Reduction::sum ? sum(values)
@@ -43,6 +49,7 @@ Tensor reduced(const Tensor& values, Reduction reduction) {
 
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
+  check_alike("mse", x, y);
   if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
   const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
   kernels::mse(x, y, loss);
@@ -56,12 +63,14 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
 
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
   if (all_16_bit("l1", {{"x", x}, {"y", y}})) return in_f32(l1, x, y, reduction);
+  check_alike("l1", x, y);
   return reduced(abs(x - y), reduction);
 }
 
 Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction) {
   check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
   if (all_16_bit("huber", {{"x", x}, {"y", y}})) return in_f32(huber, x, y, delta, reduction);
+  check_alike("huber", x, y);
   const Tensor d = abs(x - y), inner = clamp_max(d, delta);
   // Up to delta d^2 / 2; beyond it delta^2 / 2 + delta (d - delta), whose slope is delta.
   return reduced(square(inner) * 0.5 + (d - inner) * delta, reduction);
@@ -70,23 +79,26 @@ Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
   if (all_16_bit("bce_with_logits", {{"logits", logits}, {"targets", targets}}))
     return in_f32(bce_with_logits, logits, targets, reduction);
+  check_alike("bce_with_logits", logits, targets);
   return reduced(softplus(logits) - logits * targets, reduction);
 }
 
 namespace {
 
-// What each row counts for, and its label, 0 where it is ignored.
+// Of each row (n,): whether it counts, its label, 0 where it is ignored, and what it counts for.
 struct Rows {
-  Tensor labels;
-  Tensor weights;  // (n,)
+  Tensor counted, labels, weights;
 };
 
 Rows rows_of(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options) {
-  const Tensor counts = labels != static_cast<double>(options.ignore_index);
-  const Tensor safe = where(counts, labels, 0.0);
-  const Tensor weights = cast(counts, logits.dtype());
-  if (!options.weight.defined()) return {safe, weights};
-  return {safe, weights * index_select(options.weight.detach(), 0, safe)};
+  const Tensor counted = labels != static_cast<double>(options.ignore_index);
+  const Tensor safe = where(counted, labels, 0.0);
+  const Tensor weights = cast(counted, logits.dtype());
+  if (!options.weight.defined()) return {counted, safe, weights};
+  check<ShapeError>(options.weight.shape() == Shape{logits.size(1)},
+                    "[cross_entropy] weight of shape {} for {} classes", options.weight.shape(),
+                    logits.size(1));
+  return {counted, safe, weights * index_select(options.weight.detach(), 0, safe)};
 }
 
 CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
@@ -114,15 +126,15 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
     return in_f32(nll, x, labels, in_f32_too(options));
   const Rows rows = rows_of(x, labels, options);
   const Tensor picked = squeeze(gather(x, 1, unsqueeze(rows.labels, 1)), 1);
-  Tensor losses = -(picked * rows.weights);
+  Tensor losses = where(rows.counted, -(picked * rows.weights), 0.0);  // others may be infinite
   if (options.label_smoothing != 0) {
     check<UsageError>(options.label_smoothing > 0 && options.label_smoothing <= 1,
                       "[cross_entropy] label_smoothing {}: it lies in [0, 1]",
                       options.label_smoothing);
     const double share = options.label_smoothing / static_cast<double>(x.size(1));
     const Tensor over_classes = sum(options.weight.defined() ? x * options.weight.detach() : x, 1);
-    const Tensor counts = cast(labels != static_cast<double>(options.ignore_index), x.dtype());
-    losses = losses * (1 - options.label_smoothing) - over_classes * counts * share;
+    losses =
+        losses * (1 - options.label_smoothing) - where(rows.counted, over_classes, 0.0) * share;
   }
   return weighted(losses, rows.weights, options.reduction);
 }

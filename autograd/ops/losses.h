@@ -1,5 +1,6 @@
 #pragma once
-/// Losses. Means over nothing are 0, so that a rank without samples adds nothing.
+/// Losses. Means over nothing are 0, so that a rank without samples adds nothing. Operands are of
+/// one shape, else they throw ShapeError.
 
 #include <cstdint>
 

@@ -81,9 +81,21 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
       });
 }
 
+namespace {
+
+void check_features(const char* name, const Tensor& x, std::initializer_list<Tensor> factors) {
+  for (const Tensor& factor : factors)
+    if (factor.defined() && factor.shape() != Shape{x.size(-1)})
+      fail<ShapeError>("[{}] a weight or bias of shape {} for x of shape {}", name, factor.shape(),
+                       x.shape());
+}
+
+}  // namespace
+
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
     return in_f32(layer_norm, x, weight, bias, eps);
+  check_features("layer_norm", x, {weight, bias});
   const Tensor centered = x - mean(x, -1, keepdim);
   Tensor y = centered * rsqrt(mean(square(centered), -1, keepdim) + eps);
   if (weight.defined()) y = y * weight;
@@ -93,6 +105,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight}}))
     return in_f32(rms_norm, x, weight, eps);
+  check_features("rms_norm", x, {weight});
   const Tensor y = x * rsqrt(mean(square(x), -1, keepdim) + eps);
   return weight.defined() ? y * weight : y;
 }

@@ -170,9 +170,6 @@ Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep) {
   return scaled_sum("mean", x, to, to.count > 0 ? 1.0 / static_cast<double>(to.count) : 0.0);
 }
 
-Tensor sum(const Tensor& x) { return sum(x, Dims::all()); }
-Tensor mean(const Tensor& x) { return mean(x, Dims::all()); }
-
 Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
   if (is_16_bit(x.dtype())) return in_f32(var, x, dims, options);
   const Reduced to = reduced("var", x.shape(), dims, KeepDim::no);
@@ -184,7 +181,11 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
 
 Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
   if (is_16_bit(x.dtype())) return in_f32(stdev, x, dims, options);
-  return sqrt(var(x, dims, options));
+  const auto count = static_cast<double>(reduced("stdev", x.shape(), dims, KeepDim::no).count);
+  if (count <= options.correction) return sqrt(var(x, dims, options));  // NaN, with its gradient
+  const Tensor length =  // not the root of var: the gradient at 0 is 0
+      norm(x - mean(x, dims, keepdim), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
+  return length / std::sqrt(std::max(count - options.correction, 0.0));
 }
 
 // y = |x|: dx = dy x / y, and 0 where y is 0

@@ -7,10 +7,10 @@
 
 namespace lockstep {
 
-/// Integers and masks give i64.
-Tensor sum(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+/// sum(x): of all elements -> (). Integers and masks give i64.
+Tensor sum(const Tensor& x, const Dims& dims = Dims::all(), KeepDim keep = KeepDim::no);
 /// The mean of nothing is 0.
-Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep = KeepDim::no);
+Tensor mean(const Tensor& x, const Dims& dims = Dims::all(), KeepDim keep = KeepDim::no);
 
 /// Of var and stdev.
 struct VarianceOptions {

@@ -51,7 +51,6 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                                                  std::vector<Buffer> buffers,
                                                  Communicator& communicator, DdpOptions options)
     : communicator_(communicator) {
-  check<UsageError>(!parameters.empty(), "[DistributedDataParallel] there are no parameters");
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
                       "[DistributedDataParallel] parameter {} has no name (its shape is {}): ask "

@@ -37,6 +37,13 @@ void run_plane(const Formula& formula, std::int64_t i, std::int64_t a, std::int6
                 b + row * plan.stride_b[1] + left * plan.stride_b[0], plan.stride_b[0]);
 }
 
+constexpr std::int64_t columns_at_once = 64;
+
+/// Where the next piece of a row begins.
+std::int64_t end_of(std::int64_t column, std::int64_t inner) {
+  return std::min(column + columns_at_once, (column / inner + 1) * inner);
+}
+
 /// out (count, inner) = rows of x (n, inner).
 template <class Word>
 void take_rows(const Taken& t, const std::int64_t* index, const Word* x, Word* out) {
@@ -55,14 +62,17 @@ void add_rows(const Taken& t, const std::int64_t* index, const T* dy, T* dx) {
   }
 }
 
-/// Of the o-th of the outer dimension.
+/// Columns [begin, end) of the o-th of the outer dimension.
 template <class T>
-void sum_rows(const CumulativeSumColumns<T>& f, std::int64_t o) {
+void sum_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t begin,
+                 std::int64_t end) {
+  using Sum = typename CumulativeSumColumns<T>::Sum;
+  Sum sums[columns_at_once] = {};
   for (std::int64_t k = 0; k < f.n; ++k) {
-    const std::int64_t row = o * f.n + (f.reverse ? f.n - 1 - k : k);
-    const std::int64_t at = row * f.inner, before = at + (f.reverse ? f.inner : -f.inner);
-    for (std::int64_t j = 0; j < f.inner; ++j)
-      f.out[at + j] = Add{}(k == 0 ? T(0) : f.out[before + j], f.x[at + j]);
+    const std::int64_t row = (o * f.n + (f.reverse ? f.n - 1 - k : k)) * f.inner;
+    for (std::int64_t j = begin; j < end; ++j)
+      f.out[row + j] =
+          static_cast<T>(sums[j - begin] = Add{}(sums[j - begin], static_cast<Sum>(f.x[row + j])));
   }
 }
 
@@ -95,10 +105,8 @@ struct CpuLoop {
   }
   template <class T>
   static void run(const Tensor&, std::int64_t columns, const CumulativeSumColumns<T>& f) {
-    if (f.inner == 1)
-      for (std::int64_t i = 0; i < columns; ++i) f(i);
-    else
-      for (std::int64_t o = 0; columns > 0 && o < columns / f.inner; ++o) sum_rows(f, o);
+    for (std::int64_t i = 0; i < columns; i = end_of(i, f.inner))
+      sum_columns(f, i / f.inner, i % f.inner, i % f.inner + end_of(i, f.inner) - i);
   }
 };
 

@@ -119,7 +119,7 @@ LOCKSTEP_LANES_OF_INPUT(Erf, "erf", erf(x),
                         dy* Number<T>(constants::two_over_sqrt_pi) * exp(-x * x))
 // The comparisons are such that NaN passes.
 LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
-LOCKSTEP_OF_OUTPUT(Elu, "elu", x <= 0 ? expm1(x) : x, y <= 0 ? dy * (y + 1) : dy)
+LOCKSTEP_OF_INPUT(Elu, "elu", x <= 0 ? expm1(x) : x, x <= 0 ? dy * exp(x) : dy)
 LOCKSTEP_LANES_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
 LOCKSTEP_LANES_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
 LOCKSTEP_LANES_OF_INPUT(Gelu, "gelu", x* normal_below(x),

@@ -3,6 +3,7 @@
 /// backend's loop calls it for every i below a number, in any order.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "lockstep/core/compiler.h"
 #include "lockstep/kernels/broadcast.h"
@@ -99,20 +100,21 @@ struct AddTakenColumns {
   }
 };
 
-/// For one (outer, inner).
+/// For one (outer, inner). f32 is added up in f64.
 template <class T>
 struct CumulativeSumColumns {
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   std::int64_t n, inner;
   bool reverse;
   const T* x;
   T* out;
   LOCKSTEP_HOST_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t o = i / inner, first = o * n * inner + (i - o * inner);
-    T sum = 0;
+    Sum sum = 0;
     for (std::int64_t k = 0; k < n; ++k) {
       const std::int64_t at = first + (reverse ? n - 1 - k : k) * inner;
-      sum = Add{}(sum, x[at]);
-      out[at] = sum;
+      sum = Add{}(sum, static_cast<Sum>(x[at]));
+      out[at] = static_cast<T>(sum);
     }
   }
 };

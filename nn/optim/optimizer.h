@@ -81,7 +81,7 @@ class Optimizer : public Stepper {
   void set_lr(double lr);
 
  protected:
-  /// Checks that no parameter stands in two groups or is undefined.
+  /// Throws UsageError if there is no parameter, or one stands in two groups or is undefined.
   explicit Optimizer(const std::vector<Parameter>& all);
   /// The same for parameters that join later. Throws StateError in the middle of a step
   /// (step_early), and changes nothing if it throws.

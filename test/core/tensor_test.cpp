@@ -245,5 +245,22 @@ TEST_CASE("tensor: a device that this build does not have") {
   CHECK(Device{}.to_string() == "cpu");
 }
 
+TEST_CASE("tensor: arange, to the ends of i64, and of floating numbers") {
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  using Whole = std::vector<std::int64_t>;
+  CHECK(Tensor::arange(0, most, most).to_vector<std::int64_t>() == Whole{0});
+  CHECK(Tensor::arange(most - 2, most, 2).to_vector<std::int64_t>() == Whole{most - 2});
+  CHECK(Tensor::arange(3, -3, -2).to_vector<std::int64_t>() == Whole{3, 1, -1});
+  CHECK(Tensor::arange(3, 3).numel() == 0);
+  CHECK(Tensor::arange(3, 1).numel() == 0);
+  CHECK_THROWS_AS(Tensor::arange(least, most), UsageError);
+  CHECK_THROWS_AS(Tensor::arange(most, least, least), UsageError);
+  CHECK_THROWS_AS(Tensor::arange(0, 1, 0), UsageError);
+  CHECK_THROWS_AS(Tensor::arange(0, 1, 0.0), UsageError);
+  CHECK(Tensor::arange(1, 0, -0.25).to_vector<float>() == std::vector<float>{1, 0.75, 0.5, 0.25});
+  CHECK(Tensor::arange(1.5).to_vector<float>() == std::vector<float>{0, 1});
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -62,6 +62,10 @@ TEST_CASE("csv: delimiters, ends of lines, empty lines, a byte order mark, no he
   CHECK(bare["u"].dtype() == DType::f32);
   CHECK(bare["v"].to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4});
   CHECK(read_csv(write_text(folder, "a,b\n"))["b"].shape() == Shape{0});
+  CHECK(elements(read_csv(write_text(folder, "a\n\"\"\n\n1\n"), {.missing = 7})["a"]) ==
+        Numbers{7, 1});
+  CHECK_THROWS_WITH_AS(read_csv(write_text(folder, "a,b\r1,2\r")),
+                       doctest::Contains("a carriage return within"), DataError);
 }
 
 TEST_CASE("csv: more rows than fit into the first piece of memory, and than into the buffer") {

@@ -265,3 +265,9 @@ TEST_CASE("backward takes its options without a weight") {
   tape.backward(loss, {.sync = false});
   CHECK(w.gradient().item() == 12);
 }
+
+TEST_CASE("layers of no module are refused") {
+  CHECK_THROWS_AS(nn::Residual(std::unique_ptr<nn::Module>()), UsageError);
+  nn::Sequential model;
+  CHECK_THROWS_AS(model.insert(0, std::unique_ptr<nn::Module>()), UsageError);
+}

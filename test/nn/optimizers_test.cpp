@@ -191,8 +191,7 @@ TEST_CASE_TEMPLATE("optimizers: a schedule needs no more than Optimizer&", O, AL
   CHECK_THROWS_WITH_AS(optimizer.set_lr(std::nan("")), "[set_lr] lr must be in [0, inf), got nan",
                        UsageError);
   CHECK(optimizer.lr() == 0.125);
-  const O nothing(std::vector<optim::Group<typename O::Options>>{});
-  CHECK_THROWS_AS((void)nothing.lr(), StateError);
+  CHECK_THROWS_AS(O(std::vector<optim::Group<typename O::Options>>{}), UsageError);
 }
 
 TEST_CASE_TEMPLATE("optimizers: frozen parameters and those without a gradient are skipped", O,
@@ -302,4 +301,26 @@ TEST_CASE("trap: a group that joins on one rank alone") {
   check_all_say(messages,
                 {"ranks 0 and 1 did not take the same optimizer steps",
                  "group 0 of RMSprop's lr 0.5 on rank 1, RMSprop's lr 0.5 on ranks 0, 2"});
+}
+
+TEST_CASE_TEMPLATE("optimizers: groups whose parameters were changed are refused", O,
+                   ALL_OPTIMIZERS) {
+  using Groups = std::vector<optim::Group<typename O::Options>>;
+  const auto refused = [](void (*change)(Groups&)) {
+    const Parameter a = parameter("a", {1}), b = parameter("b", {2});
+    O optimizer({{{a}, Kind<O>::options}, {{b}, Kind<O>::options}});
+    change(optimizer.groups());
+    Tape tape;
+    tape.backward(sum(a * b));
+    CHECK_THROWS_WITH_AS(optimizer.step(), doctest::Contains("of its groups were changed"),
+                         StateError);
+  };
+  refused([](Groups& groups) { groups.push_back({}); });
+  refused([](Groups& groups) { groups.pop_back(); });
+  refused([](Groups& groups) { groups[0].parameters.clear(); });
+  refused([](Groups& groups) { std::swap(groups[0], groups[1]); });
+  refused([](Groups& groups) {  // moved across, in the same order
+    groups[0].parameters.push_back(groups[1].parameters[0]);
+    groups[1].parameters.clear();
+  });
 }

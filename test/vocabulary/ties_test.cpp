@@ -154,3 +154,70 @@ TEST_CASE("in place: a parameter's value, by hand") {
   }
   CHECK(w.value().to_vector<double>() == std::vector<double>{0.5, 1});
 }
+
+TEST_CASE("losses refuse other shapes, and rows that are ignored count for nothing") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const Tensor column = here(Tensor::zeros({3, 1})), row = here(Tensor::zeros({3}));
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+    CHECK_THROWS_AS(mse(column, row, reduction), ShapeError);
+    CHECK_THROWS_AS(l1(column, row, reduction), ShapeError);
+    CHECK_THROWS_AS(huber(column, row, 1, reduction), ShapeError);
+    CHECK_THROWS_AS(bce_with_logits(column, row, reduction), ShapeError);
+  }
+  const Tensor x = here(Tensor::from({{1.0, 2.0}}));
+  CHECK_THROWS_AS(layer_norm(x, here(Tensor::ones({1, 2}, DType::f64))), ShapeError);
+  CHECK_THROWS_AS(layer_norm(x, {}, here(Tensor::ones({1}, DType::f64))), ShapeError);
+  CHECK_THROWS_AS(rms_norm(x, here(Tensor::ones({3}, DType::f64))), ShapeError);
+
+  const Tensor labels = here(Tensor::from({-100, 1}));
+  for (const double bad : {-inf, std::nan("")}) {
+    const Tensor logits = here(Tensor::from({{bad, 0.0, 1.0}, {0.0, 1.0, 2.0}}));
+    CHECK(cross_entropy(logits, labels, {.ignore_index = -100}).item() ==
+          doctest::Approx(1.4076059644));
+    CHECK(cross_entropy(logits, labels, {.label_smoothing = 0.3}).item() ==
+          doctest::Approx(1.4076059644));
+  }
+  CHECK_THROWS_AS(cross_entropy(here(Tensor::zeros({2, 3})), labels,
+                                {.weight = here(Tensor::ones({4})), .ignore_index = -100}),
+                  ShapeError);
+}
+
+TEST_CASE("a constant has a spread of 0, and so has its gradient") {
+  CHECK(slopes({2, 2, 2}, [](const Tensor& x) { return stdev(x); }) == Slopes{0, 0, 0});
+}
+
+TEST_CASE("cumulative sums of f32 stay right over millions, along either dimension") {
+  const std::int64_t n = 3000000;
+  CHECK(select(cumsum(here(Tensor::full({n}, 0.1)), 0), 0, -1).item() ==
+        doctest::Approx(300000).epsilon(1e-7));
+  const Tensor wide = cumsum(here(Tensor::full({100000, 67}, 0.1)), 0);
+  for (const std::int64_t column : {0, 63, 64, 66})
+    CHECK(wide.item({-1, column}) == doctest::Approx(10000).epsilon(1e-7));
+}
+
+TEST_CASE("what backward needs is not changed unnoticed: masks, indices, and saved results") {
+  const Parameter p(here(Tensor::from({{1.0, 2.0}, {3.0, 4.0}})));
+  const auto refused = [&](const Tensor& changed, const Tensor& y) {
+    changed.detach().fill(0);
+    CHECK_THROWS_AS(Tape::current()->backward(sum(y)), StateError);
+  };
+  Tape tape;
+  const Tensor mask = here(Tensor::of<std::uint8_t>({2}, {1, 0}));
+  const Tensor index = here(Tensor::from({1, 0})), each = here(Tensor::from({{1, 0}, {0, 1}}));
+  refused(mask, where(mask, p, 0.0));
+  refused(index, index_select(p, 0, index));
+  refused(each, gather(p, 0, each));
+  for (const Tensor& y :
+       {softmax(p, 1), log_softmax(p, 1), norm(p, 1), amax(p, 1), pow(p, p), exp(p), div(p, p)})
+    refused(y, y);
+}
+
+TEST_CASE("in place, an operand over the same memory is read as it was") {
+  const Tensor a = here(Tensor::from({{1, 2}, {3, 4}, {5, 6}}));
+  a += a.slice(0, 1).view({2});
+  CHECK(a.to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4, 4, 6, 6, 8});
+  a.slice(1, 3) += a.slice(0, 2);
+  CHECK(a.to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4, 6, 10, 10, 14});
+  a *= a;
+  CHECK(a.to_vector<std::int64_t>() == std::vector<std::int64_t>{4, 16, 36, 100, 100, 196});
+}
