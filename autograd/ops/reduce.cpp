@@ -112,10 +112,9 @@ Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const 
   const Tensor rows = reduced_last(x.detach(), mask);
   const Tensor y = gather(rows, -1, with_last_kept(at)).view(to.kept);
   return record(
-      name, y.view(to.shape), {&x}, [x = SavedTensor(x), saved = SavedTensor(y)](Gradients& g) {
-        const Tensor& y = *saved;
-        const Tensor equal = cast((*x == y) | isnan(*x), x->dtype());  // NaN is largest
-        const Tensor share = Tensor::empty(y.shape(), y.dtype(), y.device());
+      name, y.view(to.shape), {&x}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+        const Tensor equal = cast((*x == *y) | isnan(*x), x->dtype());  // NaN is largest
+        const Tensor share = Tensor::empty(y.shape(), y->dtype(), y->device());
         kernels::sum_to(equal, share);
         kernels::binary(kernels::Binary::div, g.output().detach().view(y.shape()), share, share);
         const auto dx = g.into(0);
@@ -133,17 +132,16 @@ Tensor softmax_rows(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32(softmax_rows, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::softmax(x, y);
-  return record("softmax", y, {&x}, [saved = SavedTensor(y)](Gradients& g) {
+  return record("softmax", y, {&x}, [y = SavedTensor(y)](Gradients& g) {
     using kernels::Binary;
-    const Tensor& y = *saved;
-    const Tensor weighted = Tensor::empty(y.shape(), y.dtype(), y.device());
-    const Tensor sums = Tensor::empty({y.size(0), 1}, y.dtype(), y.device());
-    kernels::binary(Binary::mul, y, g.output(), weighted);
+    const Tensor weighted = Tensor::empty(y.shape(), y->dtype(), y->device());
+    const Tensor sums = Tensor::empty({y->size(0), 1}, y->dtype(), y->device());
+    kernels::binary(Binary::mul, *y, g.output(), weighted);
     kernels::sum_to(weighted, sums);
-    const Tensor centered = Tensor::empty(y.shape(), y.dtype(), y.device());
+    const Tensor centered = Tensor::empty(y.shape(), y->dtype(), y->device());
     kernels::binary(Binary::sub, g.output(), sums, centered);
     const auto dx = g.into(0);
-    kernels::binary(Binary::mul, y, centered, dx.tensor, dx.accumulate);
+    kernels::binary(Binary::mul, *y, centered, dx.tensor, dx.accumulate);
   });
 }
 
@@ -194,9 +192,8 @@ Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   const Reduced to = reduced("norm", x.shape(), dims, keep);
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
   return record(
-      "norm", y.view(to.shape), {&x}, [x = SavedTensor(x), saved = SavedTensor(y)](Gradients& g) {
-        const Tensor& y = *saved;
-        const Tensor direction = where(y == 0, 0.0, g.output().detach().view(y.shape()) / y);
+      "norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+        const Tensor direction = where(*y == 0, 0.0, g.output().detach().view(y.shape()) / *y);
         const auto dx = g.into(0);
         kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
       });
