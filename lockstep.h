@@ -18,6 +18,7 @@
 #include "lockstep/core/text/print.h"
 #include "lockstep/data/csv.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/idx.h"
 #include "lockstep/data/idx_folder.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/map.h"

@@ -42,8 +42,8 @@ Tensor operator-(double a, const Tensor& b);
 inline Tensor operator*(double a, const Tensor& b) { return b * a; }
 Tensor operator/(double a, const Tensor& b);
 
-/// In place, outside of tapes: StateError for a tensor whose gradient is being recorded. b
-/// broadcasts to a. w.value() -= 0.1 * w.gradient() changes a parameter.
+/// In place, outside of tapes: StateError if the gradient of a or b is being recorded. b broadcasts
+/// to a. w.value() -= 0.1 * w.gradient() changes a parameter.
 Tensor operator+=(const Tensor& a, const Tensor& b);
 Tensor operator-=(const Tensor& a, const Tensor& b);
 Tensor operator*=(const Tensor& a, const Tensor& b);

@@ -54,8 +54,9 @@ Tensor Tensor::arange(std::int64_t begin, std::int64_t end, std::int64_t step) {
 }
 
 Tensor Tensor::arange_f32(double begin, double end, double step) {
-  check<UsageError>(step != 0, "[arange] a step of {}", step);
-  const auto n = static_cast<std::int64_t>(std::ceil(std::max(0.0, (end - begin) / step)));
+  const double count = std::ceil((end - begin) / step);
+  check<UsageError>(count < 0x1p53, "[arange] from {} to {} by {}", begin, end, step);  // not NaN
+  const auto n = static_cast<std::int64_t>(std::max(0.0, count));
   const Tensor result = empty({n});
   for (std::int64_t i = 0; i < n; ++i)
     result.data<float>()[i] = static_cast<float>(begin + step * static_cast<double>(i));
@@ -206,7 +207,7 @@ Tensor Tensor::detach() const {
 }
 
 Tensor Tensor::clone() const {
-  check<StateError>(defined(), "[clone] of an undefined tensor");
+  check_not_recorded("clone");
   Tensor result = empty(shape_, dtype_, device());
   result.copy_from(*this);
   return result;
@@ -239,10 +240,10 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   check<StateError>(defined(), "[fill] of an undefined tensor");
-  storage_.changed();
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
     const T element = element_of<T>(value);
+    storage_.changed();
     if (numel() == 0 || device().kind == Device::Kind::cpu)
       std::fill_n(data<T>(), numel(), element);
     else

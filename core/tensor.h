@@ -1,7 +1,7 @@
 #pragma once
 /// A tensor: a value handle {storage, shape, offset, dtype}, always contiguous and row-major.
-/// Copying a Tensor shares its elements. The only views are `view` (another shape) and `slice` (a
-/// range of the first dimension); transposes are flags of the matrix product.
+/// Copying a Tensor shares its elements. The only views are `view` (another shape), `slice` (a
+/// range of the first dimension) and `rows`; whatever changes the order of elements copies them.
 ///
 /// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need
 /// the caller's own ordering.
@@ -148,7 +148,7 @@ class Tensor {
   std::vector<Tensor> rows() const;
   /// The same elements, cut off from any tape.
   Tensor detach() const;
-  Tensor clone() const;  ///< a copy of them, in memory of its own; not recorded either
+  Tensor clone() const;  ///< a copy of them, in memory of its own. Not recorded, like `view`.
   /// The same elements on `device`: this tensor itself if it lies there, else a copy. Not recorded:
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;

@@ -29,6 +29,7 @@ std::uint64_t Dataset::digest() const {
     samples[static_cast<std::size_t>(k)] = n / count * k + n % count * k / count;
   Fnv1a digest;
   digest.add(static_cast<std::uint64_t>(n));
+  if (count == 0) return digest.value();
   for (const auto& [name, rows] :
        rows(std::span(samples).first(static_cast<std::size_t>(count)), 0)) {
     digest.add(name).add(name_of(rows.dtype()));

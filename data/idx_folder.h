@@ -33,9 +33,8 @@ struct TrainTest {
 /// plain or with .gz behind it (where both exist, the plain one is read); `.idx` for `-idx` is
 /// understood.
 /// - With the pairs `train-` and `t10k-`, these are the training and the test set.
-/// - Otherwise there must be a single pair, of which every sixth sample (index mod 6 = 5) is the
-/// test
-///   set and the others, in their order, the training set.
+/// - Otherwise there must be a single pair. Every sixth sample (index mod 6 = 5) is for testing,
+///   the others, in their order, are for training.
 /// Pixels are divided by 16 if none of both sets is above 16, else by 255. How many classes there
 /// are is not guessed from the labels: see check_labels. Throws DataError that names the folder or
 /// the file and what is wrong with it.

@@ -33,6 +33,7 @@ function uses(text, name,   at, front, back) {
   if (name ~ /^operator/) {
     name = substr(name, 9)
     if (name == "~") return index(text, "~") > 0
+    if (name ~ /^[-+*\/]=$/ && text ~ /(double|int) [a-z]+ = 0;/) return 0  # of a number
     return index(text, " " name " ") > 0
   }
   while (at = index(text, name)) {
@@ -63,6 +64,7 @@ function examples(name, pad,   k, many, program, lines, n, i) {
 }
 # The name of what a line declares, if it is to have examples.
 function shown(line,   name) {
+  if (line ~ /= delete;/) return ""
   name = line
   if (header ~ /^autograd\/(ops|checkpoint)|^nn\/(initialize|optim\/clip)|^data\//) {
     if (match(line, /^(inline )?[A-Za-z][A-Za-z:<>]*&? (operator[^a-z(]+|[a-z_0-9]+)\(/)) {

@@ -30,10 +30,8 @@ void check_item(std::string_view operation, const Item& item, const Config& conf
 template <class Item, class Config>
 void step(std::string_view operation, std::span<const Item> items, const Config& config,
           void (Backend::*run)(std::span<const Item>, const Config&)) {
-  for (const Item& item : items) {
-    check_item(operation, item, config);
-    item.value.storage().changed();
-  }
+  for (const Item& item : items) check_item(operation, item, config);
+  for (const Item& item : items) item.value.storage().changed();
   while (!items.empty()) {
     std::size_t n = 1;
     const Device device = items[0].value.device();

@@ -71,19 +71,17 @@ class BatchNorm : public Module {
   std::shared_ptr<BatchReducer> peers_;  // null in a world of 1
 };
 
-/// A BatchNorm that is synchronized from the start.
-class SyncBatchNorm : public BatchNorm {
- public:
-  /// As BatchNorm's and synchronize(); of a world, with its layer_communicator().
-  SyncBatchNorm(std::int64_t channels, dist::Communicator& communicator,
-                const BatchNormOptions& options = {}, std::string layer = "")
-      : BatchNorm(channels, options) {
-    synchronize(communicator, std::move(layer));
-  }
-  SyncBatchNorm(std::int64_t channels, const World& world, const BatchNormOptions& options = {},
-                std::string layer = "")
-      : SyncBatchNorm(channels, world.layer_communicator(), options, std::move(layer)) {}
-};
+/// A BatchNorm that is synchronized from the start; of a world, with its layer_communicator().
+inline BatchNorm SyncBatchNorm(std::int64_t channels, dist::Communicator& communicator,
+                               const BatchNormOptions& options = {}, std::string layer = "") {
+  BatchNorm norm(channels, options);
+  norm.synchronize(communicator, std::move(layer));
+  return norm;
+}
+inline BatchNorm SyncBatchNorm(std::int64_t channels, const World& world,
+                               const BatchNormOptions& options = {}, std::string layer = "") {
+  return SyncBatchNorm(channels, world.layer_communicator(), options, std::move(layer));
+}
 
 /// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive
 /// the model.

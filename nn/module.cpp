@@ -91,10 +91,14 @@ std::unique_ptr<Module> detail::clone(Module& module) {
   const Generator generator = default_generator();  // making one draws from it
   std::unique_ptr<Module> copy = module.make_another();
   default_generator() = generator;
-  copy->load_state_dict(module.state_dict());  // throws if they are not alike
+  const std::map<std::string, Tensor> state = module.state_dict();
+  copy->load_state_dict(state);  // throws if they are not alike
   const std::vector<Parameter> from = module.parameters(), to = copy->parameters();
-  if (!from.empty()) copy->to(from[0].value().device());
-  for (std::size_t i = 0; i < from.size(); ++i) to[i].set_requires_grad(from[i].requires_grad());
+  if (!state.empty()) copy->to(state.begin()->second.device());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    to[i].set_requires_grad(from[i].requires_grad());
+    if (from[i].kept_local()) to[i].keep_local();
+  }
   module.for_each_module([&](const std::string& path, Module& part) {
     copy->at(path).train(part.training());  // the whole before its parts
   });
@@ -121,7 +125,7 @@ std::vector<Parameter> Module::parameters() {
   std::vector<Parameter> result;
   Walk walk;
   walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
-    parameter.set_name(path);
+    if (!parameter.name().ends_with(path)) parameter.set_name(path);
     result.push_back(parameter);
   };
   walk.visit(*this);
@@ -140,8 +144,10 @@ std::vector<Buffer> Module::buffers() {
 
 std::map<std::string, Tensor> Module::state_dict() {
   std::map<std::string, Tensor> state;
-  for (const Parameter& parameter : parameters()) state[parameter.name()] = parameter.value();
-  for (const Buffer& buffer : buffers()) state[buffer.name] = buffer.value;
+  Walk walk;
+  walk.on_parameter = [&](const std::string& path, Parameter& p) { state[path] = p.value(); };
+  walk.on_buffer = [&](const std::string& path, Tensor& buffer) { state[path] = buffer; };
+  walk.visit(*this);
   return state;
 }
 

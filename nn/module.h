@@ -8,10 +8,10 @@
 ///     void visit(nn::Visitor& p) override { p("first", first); p("second", second); }
 ///   };
 ///
-/// Names are paths, joined with dots: "first.weight". A part that appears twice (tied weights) is
-/// listed once, under its first name; two parts of one name throw StateError. What visit() forgets
-/// has no name, and no optimizer steps it: backward refuses it, with its shape and the operation
-/// that used it.
+/// Names are paths, joined with dots: "first.weight". A parameter that appears twice (tied weights)
+/// is listed once, under its first name; two parts of one name throw StateError. What visit()
+/// forgets has no name, and no optimizer steps it: backward refuses it, with its shape and the
+/// operation that used it.
 
 #include <concepts>
 #include <functional>
@@ -75,7 +75,8 @@ class Module {
   /// is, and the number of its own.
   std::string to_string();
 
-  /// All parameters, in order, each named by its path. Undefined ones (no bias) are left out.
+  /// All parameters, in order, each named by its path, or by the longer one in a model that has
+  /// listed it before. Undefined ones (no bias) are left out.
   std::vector<Parameter> parameters();
   std::vector<Buffer> buffers();  ///< tensors that are no parameters, named likewise
 

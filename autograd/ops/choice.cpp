@@ -25,9 +25,9 @@ Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-// An integer is compared with a fraction as f64.
+// Beside a number that not every dtype of integers has, they are compared as f64.
 Tensor compared(Compare op, const Tensor& a, double b) {
-  const bool exact = is_any_floating(a.dtype()) || b == std::trunc(b);
+  const bool exact = is_any_floating(a.dtype()) || (b == std::trunc(b) && b >= 0 && b < 128);
   const Tensor x = exact ? a : cast(a.detach(), DType::f64);
   return compared(op, x, like(x, b));
 }
@@ -106,7 +106,7 @@ Tensor operator~(const Tensor& mask) {
 }
 
 Tensor isnan(const Tensor& x) { return compared(Compare::ne, x, x); }
-Tensor isfinite(const Tensor& x) { return compared(Compare::eq, x - x, 0.0); }
+Tensor isfinite(const Tensor& x) { return x.detach() - x.detach() == 0.0; }
 
 Tensor isinf(const Tensor& x) { return ~isfinite(x) & ~isnan(x); }
 

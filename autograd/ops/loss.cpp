@@ -102,7 +102,7 @@ Rows rows_of(const Tensor& logits, const Tensor& labels, const CrossEntropyOptio
 }
 
 CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
-  if (options.weight.defined()) options.weight = cast(options.weight.detach(), DType::f32);
+  options.weight = cast(options.weight.detach(), DType::f32);  // or undefined, as it was
   return options;
 }
 

@@ -28,7 +28,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
 inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, Reduction reduction) {
   return cross_entropy(logits, labels, {.reduction = reduction});
 }
-/// The same from log-probabilities (n, c); without label smoothing.
+/// The same from log-probabilities (n, c).
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options = {});
 

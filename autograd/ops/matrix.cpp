@@ -103,9 +103,10 @@ Tensor dot(const Tensor& a, const Tensor& b) {
 // y (n, out) = x (n, in) w^T + b, w (out, in):  dx = dy w, dw = dy^T x, db = the sum of dy's rows.
 // The parameters' gradients come first: the sooner they are ready, the sooner they travel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-  check<ShapeError>(x.rank() >= 2 && w.rank() == 2,
-                    "[linear] x must have rank 2 or more, and w rank 2: {} and {}", x.shape(),
+  check<ShapeError>(x.rank() >= 1 && w.rank() == 2,
+                    "[linear] x must have rank 1 or more, and w rank 2: {} and {}", x.shape(),
                     w.shape());
+  if (x.rank() == 1) return squeeze(linear(unsqueeze(x, 0), w, b), 0);
   (void)all_16_bit("linear", {{"x", x}, {"w", w}, {"b", b}});
   if (x.rank() > 2) {
     const std::int64_t rows = leading(x.shape(), {x.size(-2)}).numel();

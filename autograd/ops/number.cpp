@@ -19,11 +19,16 @@ Tensor with_number(const Tensor& x, F f) {
 // f32 for a 16-bit tensor, else its own dtype.
 DType computed_in(const Tensor& x) { return is_16_bit(x.dtype()) ? DType::f32 : x.dtype(); }
 
+void refuse_recorded(Binary op, const Tensor& x) {
+  check<StateError>(x.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
+                    "[{}] in place where a gradient is being recorded, of shape {}: write a = a + "
+                    "b, or detach()",
+                    kernels::name_of(op), x.shape());
+}
+
 // `b` is of the dtype that a is computed in.
 Tensor in_place(Binary op, const Tensor& a, const Tensor& b) {
-  check<StateError>(a.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
-                    "[{}] in place of a tensor whose gradient is being recorded",
-                    kernels::name_of(op));
+  refuse_recorded(op, a);
   const Tensor result = cast(a.detach(), computed_in(a));  // a itself, or a copy in f32
   const bool other_view =
       b.storage().data() == a.storage().data() && (b.raw() != a.raw() || b.shape() != a.shape());
@@ -35,6 +40,7 @@ Tensor in_place(Binary op, const Tensor& a, const Tensor& b) {
 
 Tensor in_place_beside(Binary op, const Tensor& a, const Tensor& b) {
   (void)all_16_bit(kernels::name_of(op), {{"a", a}, {"b", b}});
+  refuse_recorded(op, b);
   return in_place(op, a, cast(b.detach(), computed_in(b)));
 }
 

@@ -236,6 +236,7 @@ Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
 
 Tensor cumsum(const Tensor& x, int dim) {
   if (is_16_bit(x.dtype())) return in_f32(cumsum, x, dim);
+  if (x.dtype() == DType::u8 || x.dtype() == DType::i32) return cumsum(cast(x, DType::i64), dim);
   const int d = dimension("cumsum", x.shape(), dim);
   std::int64_t outer = 1, inner = 1;
   for (int i = 0; i < d; ++i) outer *= x.size(i);

@@ -1,6 +1,6 @@
 #pragma once
-/// Differentiable reductions along dimensions. Floating operands; sum, max, min and argmax take
-/// integers and masks too, which are exact below 2^53.
+/// Differentiable reductions along dimensions. Floating operands; sum, cumsum, max, min and argmax
+/// take integers and masks too, which are exact below 2^53.
 
 #include "lockstep/autograd/ops/dims.h"
 #include "lockstep/core/tensor.h"
@@ -50,7 +50,7 @@ Tensor softmax(const Tensor& x, int dim);
 Tensor log_softmax(const Tensor& x, int dim);
 /// log(sum(exp(x))), without overflow.
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep = KeepDim::no);
-/// y_k = x_0 + ... + x_k along a dimension.
+/// y_k = x_0 + ... + x_k along a dimension. Integers and masks give i64.
 Tensor cumsum(const Tensor& x, int dim);
 
 /// u8 (): whether any (all) of a mask's elements are not 0.

@@ -26,11 +26,10 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
   std::vector<std::int64_t> all(sizes);
-  const auto open = std::ranges::find(all, -1);
-  if (open == all.end()) return reshape(x, Shape(sizes));
-  *open = 1;
-  const std::int64_t others = Shape(all).numel();
-  *open = others == 0 ? 0 : x.numel() / others;
+  if (const auto open = std::ranges::find(all, -1); open != all.end()) {
+    *open = 1;
+    *open = x.numel() / std::max<std::int64_t>(1, Shape(all).numel());
+  }
   return reshape(x, Shape(all));
 }
 

@@ -4,7 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <concepts>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -24,10 +23,7 @@ std::ostream& write_text(std::ostream& out, std::string_view text);
 
 /// std::cout << value.
 template <class T>
-requires requires(const T& value) {
-  { to_string(value) } -> std::same_as<std::string>;
-}
-std::ostream& operator<<(std::ostream& out, const T& value) {
+auto operator<<(std::ostream& out, const T& value) -> decltype(write_text(out, to_string(value))) {
   return write_text(out, to_string(value));
 }
 

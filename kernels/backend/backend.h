@@ -18,7 +18,7 @@
 
 namespace lockstep::kernels {
 
-/// indexed.h; indexed_formulas.h defines them over the loop of a kind of device.
+/// indexed.h; indexed_over.h defines them over the loop of a kind of device.
 class IndexedFunctions {
  public:
   virtual ~IndexedFunctions() = default;

@@ -13,15 +13,9 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor
   if (bias.defined())
     for (std::int64_t row = 0; row < out.size(0); ++row)
       std::copy_n(bias.data<T>(), bias.numel(), out.data<T>() + row * bias.numel());
-  cpu::gemm(GemmProblem<T>{.m = out.size(0),
-                           .n = out.size(1),
-                           .k = a.size(flags.transpose_a ? 0 : 1),
-                           .a = a.data<T>(),
-                           .transpose_a = flags.transpose_a,
-                           .b = b.data<T>(),
-                           .transpose_b = flags.transpose_b,
-                           .c = out.data<T>(),
-                           .accumulate = flags.accumulate || bias.defined()});
+  GemmProblem<T> problem = problem_of<T>(a, b, bias, out, flags);
+  problem.accumulate = flags.accumulate || bias.defined();
+  cpu::gemm(problem);
 }
 
 Tensor as(DType dtype, const Tensor& x) {

@@ -7,21 +7,6 @@
 namespace lockstep::kernels {
 namespace {
 
-template <class T>
-GemmProblem<T> problem_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                          const MatmulFlags& flags) {
-  return {.m = out.size(0),
-          .n = out.size(1),
-          .k = a.size(flags.transpose_a ? 0 : 1),
-          .a = a.data<T>(),
-          .transpose_a = flags.transpose_a,
-          .b = b.data<T>(),
-          .transpose_b = flags.transpose_b,
-          .c = out.data<T>(),
-          .accumulate = flags.accumulate,
-          .bias = bias.defined() ? bias.data<T>() : nullptr};
-}
-
 void handwritten(const GemmProblem<float>& problem, cudaStream_t stream) {
   if (tf32_allowed())
     cuda::gemm_tf32(problem, stream);

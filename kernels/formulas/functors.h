@@ -158,15 +158,16 @@ LOCKSTEP_HOST_DEVICE Wrapping<T> wrapping(T a) {
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE T quotient(T a, T b) {
-  if constexpr (std::is_integral_v<T>)  // the lowest number has no opposite: it wraps
-    return b == 0 ? T(0) : (b == T(-1) ? static_cast<T>(0 - wrapping(a)) : static_cast<T>(a / b));
-  else
-    return a / b;
+  if constexpr (std::is_integral_v<T>) {
+    if (std::is_signed_v<T> && b == T(-1)) return static_cast<T>(0 - wrapping(a));  // may wrap
+    return b == 0 ? T(0) : static_cast<T>(a / b);
+  }
+  return a / b;
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE T remainder(T a, T b) {
   if constexpr (std::is_integral_v<T>)
-    return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b);
+    return b == 0 || (std::is_signed_v<T> && b == T(-1)) ? T(0) : static_cast<T>(a % b);
   else
     return std::fmod(a, b);
 }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "lockstep/kernels/matmul.h"
+
 namespace lockstep::kernels {
 
 /// c (+)= op(a) op(b) + bias, row-major and contiguous; op(a) is (m, k), op(b) is (k, n), all
@@ -20,6 +22,22 @@ struct GemmProblem {
   bool accumulate;
   const T* bias = nullptr;  ///< (n,), added to every row; null: none. Never with `accumulate`
 };
+
+/// That of tensors, whose shapes and dtypes have been checked.
+template <class T>
+GemmProblem<T> problem_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                          const MatmulFlags& flags) {
+  return {.m = out.size(0),
+          .n = out.size(1),
+          .k = a.size(flags.transpose_a ? 0 : 1),
+          .a = a.data<T>(),
+          .transpose_a = flags.transpose_a,
+          .b = b.data<T>(),
+          .transpose_b = flags.transpose_b,
+          .c = out.data<T>(),
+          .accumulate = flags.accumulate,
+          .bias = bias.defined() ? bias.data<T>() : nullptr};
+}
 
 namespace cpu {
 /// Leaves `bias` to its caller.

@@ -102,8 +102,10 @@ void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Options o
   check_members();
   check_ranges<Rule>(options);
   include("add_param_group", parameters);
-  groups_.push_back({std::move(parameters), options});
-  kept_.push_back(make_kept(groups_.back()));
+  Group<Options> group{std::move(parameters), options};
+  Kept kept = make_kept(group);
+  groups_.push_back(std::move(group));
+  kept_.push_back(std::move(kept));
 }
 
 template <class Rule>

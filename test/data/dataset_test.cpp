@@ -149,6 +149,19 @@ TEST_CASE("dataset: samples that differ are named, with both") {
         "[Dataset] field 'x' of sample 97 is f32 (7,), but of sample 0 f32 (2, 3)");
 }
 
+TEST_CASE("dataset: nothing is asked of an empty one") {
+  struct Empty : Dataset {
+    std::int64_t size() const override { return 0; }
+    Fields sample(std::int64_t) const override { fail<DataError>("a sample of none"); }
+    Fields rows(std::span<const std::int64_t>, int) const override {
+      fail<DataError>("rows of none");
+    }
+  };
+  int batches = 0;
+  for (const Batch& batch : Loader(Empty{}, {.batch = 2})) batches += batch.x.defined();
+  CHECK(batches == 0);
+}
+
 TEST_CASE("dataset: rows() of one's own that gives something else") {
   struct Wrong : Own {
     Wrong(std::function<Fields(std::size_t)> function)

@@ -179,6 +179,30 @@ TEST_CASE("integers wrap around, are divided as in C++, and by 0 they give 0") {
   CHECK(out.to_vector<std::int64_t>() == std::vector<std::int64_t>{1, -1, 1, 0, 0});
 }
 
+TEST_CASE_TEMPLATE("integers of every width are divided by every number", T, std::uint8_t,
+                   std::int32_t, std::int64_t) {
+  const auto every = [](std::initializer_list<int> numbers) {
+    std::vector<T> values;
+    for (const int number : numbers) values.push_back(static_cast<T>(number));
+    return values;
+  };
+  const std::vector<T> dividends = every({0, 1, 100, 127, 128, 254, 255, -1, -100, -128});
+  const std::vector<T> divisors = every({1, 2, 7, 100, 127, 128, 254, 255, -1, -2});
+  const auto n = static_cast<std::int64_t>(dividends.size());
+  const Tensor a = here(Tensor::of<T>({n, 1}, dividends)), b = here(Tensor::of<T>({n}, divisors));
+  const Tensor quotients = like<T>({n, n}), rest = like<T>({n, n});
+  binary(Binary::div, a, b, quotients);
+  binary(Binary::remainder, a, b, rest);
+  std::vector<T> expected, expected_rest;
+  for (const T x : dividends)
+    for (const T y : divisors) {
+      expected.push_back(static_cast<T>(x / y));
+      expected_rest.push_back(static_cast<T>(x % y));
+    }
+  CHECK(quotients.template to_vector<T>() == expected);
+  CHECK(rest.template to_vector<T>() == expected_rest);
+}
+
 TEST_CASE("kernels that choose refuse what does not fit") {
   const Tensor x = varied<float>({2, 3}), d = varied<double>({2, 3});
   const Tensor mask = like<std::uint8_t>({2, 3});

@@ -271,3 +271,32 @@ TEST_CASE("layers of no module are refused") {
   nn::Sequential model;
   CHECK_THROWS_AS(model.insert(0, std::unique_ptr<nn::Module>()), UsageError);
 }
+
+TEST_CASE("a clone has the flags of its model, whatever the model is made of") {
+  nn::Linear layer(2, 3);
+  layer.weight.set_requires_grad(false);
+  layer.bias.keep_local();
+  const nn::Linear copy = nn::clone(layer);
+  CHECK(!copy.weight.requires_grad());
+  CHECK(!copy.weight.kept_local());
+  CHECK(copy.bias.kept_local());
+  nn::BatchNorm buffers(3, {.affine = false});  // no parameters
+  buffers.running_mean.fill(2);
+  CHECK(nn::clone(buffers).running_mean.item({1}) == 2);
+  run_threads(2, {}, [](World& world) {
+    nn::BatchNorm norm = nn::SyncBatchNorm(1, world);
+    nn::BatchNorm another = nn::clone(norm);
+    another(Tensor::full({2, 1}, world.rank()));
+    check<Error>(another.running_mean.item() == 0.05f, "the mean over ranks, not {}",
+                 another.running_mean.item());
+    check<Error>(norm.running_mean.item() == 0, "a mean of its own");
+  });
+}
+
+TEST_CASE("parameters that a model has named keep their names in a list of a part's") {
+  nn::Sequential model{nn::Linear(2, 3), nn::Linear(3, 1)};
+  CHECK(model[1].parameters()[0].name() == "weight");
+  CHECK(model.parameters()[2].name() == "1.weight");
+  CHECK(model[1].parameters()[0].name() == "1.weight");
+  CHECK(model[1].state_dict().contains("weight"));
+}

@@ -212,7 +212,8 @@ TEST_CASE("ranks are merged in the order of the tree, whatever arrives first") {
   run(size_of(batches), [&](dist::Communicator& communicator) {
     const auto me = static_cast<std::size_t>(communicator.rank());
     const std::int64_t begin = begin_of(batches, communicator.rank());
-    nn::SyncBatchNorm layer(channels, communicator, {.momentum = 1, .dtype = DType::f64});
+    nn::BatchNorm layer =
+        nn::SyncBatchNorm(channels, communicator, {.momentum = 1, .dtype = DType::f64});
     layer(rows_of(begin, batches[me], {channels}, DType::f64, 1.7).to({}));
     check<Error>(values_of(layer.running_mean) == values_of(tree[0].mean), "not the tree's mean");
     for (std::int64_t c = 0; c < channels; ++c)
@@ -226,7 +227,7 @@ TEST_CASE("one value per channel on all ranks together: the same error on all, a
   for (const Batches& batches : std::vector<Batches>{{1, 0}, {0, 1, 0}})
     run(size_of(batches), [&](dist::Communicator& communicator) {
       const auto me = static_cast<std::size_t>(communicator.rank());
-      nn::SyncBatchNorm layer(channels, communicator);
+      nn::BatchNorm layer = nn::SyncBatchNorm(channels, communicator);
       layer.to(test_device());
       std::string message;
       try {
@@ -260,7 +261,7 @@ TEST_CASE("one message in forward, one in backward, in f64; the other side playe
     const Tensor messages = Tensor::empty({2, 1 + 2 * channels}, DType::f64);
     const Tensor sums = Tensor::empty({2 * channels}, DType::f64);
     if (communicator.rank() == 0) {
-      nn::SyncBatchNorm layer(channels, communicator, {.dtype = DType::f64});
+      nn::BatchNorm layer = nn::SyncBatchNorm(channels, communicator, {.dtype = DType::f64});
       layer.to(test_device());
       const Tensor x = here(Tensor::of<double>({2, 3}, {1, 2, 3, 3, 2, 7}));
       step(layer, x, here(Tensor::of<double>({2, 3}, {1, 2, 3, 4, 5, 6})));
@@ -282,8 +283,9 @@ TEST_CASE("one message in forward, one in backward, in f64; the other side playe
 
 TEST_CASE("evaluation and a world of 1 need nobody") {
   run(2, [](dist::Communicator& communicator) {
-    nn::SyncBatchNorm tracked(channels, communicator);
-    nn::SyncBatchNorm stateless(channels, communicator, {.track_running_stats = false});
+    nn::BatchNorm tracked = nn::SyncBatchNorm(channels, communicator);
+    nn::BatchNorm stateless =
+        nn::SyncBatchNorm(channels, communicator, {.track_running_stats = false});
     for (nn::BatchNorm* layer :
          {static_cast<nn::BatchNorm*>(&tracked), static_cast<nn::BatchNorm*>(&stateless)}) {
       layer->to(test_device());
@@ -293,7 +295,7 @@ TEST_CASE("evaluation and a world of 1 need nobody") {
     communicator.barrier("the same number of calls on both").wait();
   });
   run(1, [](dist::Communicator& communicator) {
-    nn::SyncBatchNorm layer(channels, communicator);
+    nn::BatchNorm layer = nn::SyncBatchNorm(channels, communicator);
     layer.to(test_device());
     communicator.abort("whoever communicates now fails");
     step(layer, rows_of(0, 4, {channels}, DType::f32), rows_of(0, 4, {channels}, DType::f32));
@@ -304,7 +306,7 @@ TEST_CASE("rows that count for nothing in the loss are refused: they are in the 
   std::vector<std::string> messages(2);
   run(2, [&](dist::Communicator& communicator) {
     const bool counts = communicator.rank() == 0;
-    nn::SyncBatchNorm layer(channels, communicator, {.dtype = DType::f64});
+    nn::BatchNorm layer = nn::SyncBatchNorm(channels, communicator, {.dtype = DType::f64});
     layer.to(test_device());
     Tape tape;
     const Tensor x = tape.watch(rows_of(4 * communicator.rank(), 4, {channels}, DType::f64));

@@ -221,3 +221,22 @@ TEST_CASE("in place, an operand over the same memory is read as it was") {
   a *= a;
   CHECK(a.to_vector<std::int64_t>() == std::vector<std::int64_t>{4, 16, 36, 100, 100, 196});
 }
+
+TEST_CASE("what a tape would not see is refused: changes in place, and copies") {
+  const Parameter w(here(Tensor::from({1.0, 2.0})));
+  const Tensor total = here(Tensor::zeros({}, DType::f64));
+  Tape tape;
+  const Tensor loss = sum(w * w);
+  CHECK_THROWS_AS(total += loss, StateError);  // the gradient of loss would be lost
+  CHECK_THROWS_AS(loss += total, StateError);
+  CHECK_THROWS_AS(loss *= 2, StateError);
+  CHECK_THROWS_AS(loss.clone(), StateError);
+  CHECK(total.item() == 0);
+  total += loss.detach();
+  CHECK(total.item() == 5);
+  const Tensor whole = here(Tensor::arange(3));
+  const Tensor taken = index_select(w, 0, slice(whole, 0, 0, 2));
+  CHECK_THROWS_AS(whole.fill(0.5), UsageError);  // and so nothing has changed
+  tape.backward(loss + sum(taken));
+  CHECK(w.gradient().to_vector<double>() == std::vector<double>{3, 5});
+}
