@@ -2,6 +2,8 @@
 // out, so the compiler may not choose.
 #include "lockstep/core/generator.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -20,6 +22,34 @@ void Generator::manual_seed(std::uint64_t seed) {
 }
 
 // The paper's recurrence: element k + 624 is made of the elements k, k + 1 and k + 397.
+// The words, the next one, the seed, and whether a normal is cached, and which.
+Tensor Generator::state() const {
+  const Tensor state = Tensor::zeros({words + 4}, DType::i64);
+  std::int64_t* at = std::ranges::copy(state_, state.data<std::int64_t>()).out;
+  *at++ = static_cast<std::int64_t>(next_);
+  *at++ = static_cast<std::int64_t>(seed_);
+  *at++ = cached_normal_.has_value();
+  *at = std::bit_cast<std::int64_t>(cached_normal_.value_or(0));
+  return state;
+}
+
+void Generator::set_state(const Tensor& state) {
+  check<UsageError>(
+      state.defined() && state.dtype() == DType::i64 && state.shape() == Shape{words + 4},
+      "[set_state] that is no state of a generator");
+  const auto values = state.to_vector<std::int64_t>();
+  const auto in_range = [](std::int64_t word) { return word >> 32 == 0; };
+  check<UsageError>(std::all_of(values.begin(), values.begin() + words, in_range) &&
+                        values[words] >= 0 && values[words] <= words,
+                    "[set_state] that is no state of a generator");
+  std::transform(values.begin(), values.begin() + words, state_.begin(),
+                 [](std::int64_t word) { return static_cast<std::uint32_t>(word); });
+  next_ = static_cast<std::size_t>(values[words]);
+  seed_ = static_cast<std::uint64_t>(values[words + 1]);
+  cached_normal_ = std::nullopt;
+  if (values[words + 2] != 0) cached_normal_ = std::bit_cast<double>(values[words + 3]);
+}
+
 void Generator::twist() {
   constexpr std::size_t n = 624, m = 397;
   for (std::size_t k = 0; k < n; ++k) {

@@ -33,6 +33,11 @@ class Generator {
   /// The seed as it was given last.
   std::uint64_t seed() const { return seed_; }
 
+  /// Where the stream stands, for a checkpoint: i64 (628,), MT19937's words and what lies beside
+  /// them. set_state throws UsageError for a tensor that is no such state.
+  Tensor state() const;
+  void set_state(const Tensor& state);
+
   /// Fills `out` (f32 or f64) with values of [from, to): fma(x, to - from, from) in the type of
   /// `out`, with x = (r32 mod 2^24) / 2^24 for f32 and x = (r64 mod 2^53) / 2^53 for f64. A value
   /// that rounds up to `to` becomes `from`. (The fused rounding is what PyTorch does on processors
@@ -76,7 +81,8 @@ class Generator {
   void large_normal(std::span<T> out, T mean, T stddev);
 
   // MT19937's. <random> has one, too, and takes a tenth of the time in which a program compiles.
-  std::array<std::uint32_t, 624> state_;
+  static constexpr std::int64_t words = 624;
+  std::array<std::uint32_t, words> state_;
   std::size_t next_ = 0;  // the element of the next output
   std::uint64_t seed_ = 0;
   std::optional<double> cached_normal_;

@@ -17,6 +17,7 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
   digest.add(static_cast<std::uint64_t>(dataset.size())).add(dataset.digest());
   digest.add(static_cast<std::uint64_t>(options.batch)).add(static_cast<std::uint64_t>(shard.size));
   digest.add(static_cast<std::uint64_t>(options.total_batch));
+  digest.add(static_cast<std::uint64_t>(options.begin));
   digest.add(options.shuffle ? options.seed + static_cast<std::uint64_t>(epoch) : 0);
   for (const bool flag : {options.shuffle, options.padded, options.drop_last})
     digest.add(std::uint64_t{flag});
@@ -40,7 +41,8 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
     : dataset_(std::move(dataset)),
       epoch_(epoch),
       plan_(dataset_->size(),
-            {options.batch, options.total_batch, options.padded, options.drop_last}, shard),
+            {options.batch, options.total_batch, options.padded, options.drop_last, options.begin},
+            shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
       origin_{.plan = digest_of(*dataset_, options, shard, epoch)} {
@@ -64,6 +66,7 @@ Batch Loader::batch(std::int64_t step) const {
         order[static_cast<std::size_t>(plan_.position(step, static_cast<std::int64_t>(row)))];
 
   Batch result;
+  result.position = plan_.end(step);
   result.weight = plan_.weight(step);
   result.weight.origin = origin_;
   result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);  // not -1

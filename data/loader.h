@@ -23,6 +23,9 @@ struct Batch {
   /// was split beforehand, give it Weight{weight.local}.
   Weight weight;
   Fields fields;  ///< all fields, in the data set's order
+  /// How many samples of the epoch all ranks have taken when the step has been done:
+  /// LoaderOptions::begin of a run that goes on after it.
+  std::int64_t position = 0;
 
   /// A field by its name. Throws DataError, which lists the names that exist.
   const Tensor& operator[](std::string_view name) const { return fields[name]; }
@@ -38,7 +41,10 @@ struct LoaderOptions {
   std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
   bool padded = false;     ///< see SamplerOptions
   bool drop_last = false;  ///< see SamplerOptions
-  Device device = {};      ///< where batches are wanted; they are put together on the cpu
+  /// Go on in the epoch where a batch of this `position` was the last, also on another number of
+  /// ranks: no sample is left out, none taken twice.
+  std::int64_t begin = 0;
+  Device device = {};  ///< where batches are wanted; they are put together on the cpu
 };
 
 /// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has

@@ -21,7 +21,8 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
   return identity;
 }
 
-EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n), shard_(shard) {
+EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard)
+    : n_(n), begin_(options.begin), shard_(shard) {
   check<UsageError>(n >= 0, "[sampler] the number of samples must be 0 or more, got {}", n);
   check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",
                     options.batch);
@@ -31,9 +32,12 @@ EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n
                     "[sampler] there is no rank {} of {}", shard.rank, shard.size);
   check<UsageError>(options.padded || !options.drop_last,
                     "[sampler] drop_last needs padded: the exact partition drops no sample");
+  check<UsageError>(0 <= begin_ && (begin_ <= n || options.padded),
+                    "[sampler] begin {} of {} samples", begin_, n);
   dealt_ = !options.padded     ? n
            : options.drop_last ? n / shard.size * shard.size
                                : ceil_div(n, shard.size) * shard.size;
+  dealt_ = std::max(dealt_, begin_);
   // A batch beyond all there is, is that; so products with it stay in range.
   const std::int64_t all = std::max(dealt_, std::int64_t{1});
   const std::int64_t share = ceil_div(all, shard.size);
@@ -41,10 +45,14 @@ EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard) : n_(n
                                    : std::min(options.batch, share) * shard.size;
 }
 
-std::int64_t EpochPlan::steps() const { return ceil_div(dealt_, whole_); }
+std::int64_t EpochPlan::steps() const { return ceil_div(dealt_ - begin_, whole_); }
 
 /// The first position of a step, of all ranks.
-std::int64_t EpochPlan::begin(std::int64_t step) const { return std::min(step * whole_, dealt_); }
+std::int64_t EpochPlan::begin(std::int64_t step) const {
+  return std::min(begin_ + step * whole_, dealt_);
+}
+
+std::int64_t EpochPlan::end(std::int64_t step) const { return begin(step + 1); }
 
 /// How many of the positions before `end` this rank holds: all p with p mod W = r.
 std::int64_t EpochPlan::held(std::int64_t end) const {

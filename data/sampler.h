@@ -29,16 +29,19 @@ struct SamplerOptions {
   bool padded = false;
   /// With `padded`: leave out the last n mod W positions, instead of repeating the beginning.
   bool drop_last = false;
+  /// The first position to be taken: what a run that was interrupted has taken already, whatever
+  /// the number of its ranks.
+  std::int64_t begin = 0;
 };
 
 /// A rank's part of an epoch. Functions of a step take 0 <= step < steps().
 class EpochPlan {
  public:
-  /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= total_batch, 0 <= rank < size, and drop_last
-  /// only with padded.
+  /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= total_batch, 0 <= rank < size, 0 <= begin <=
+  /// n (with padded also beyond, where nothing is left), and drop_last only with padded.
   EpochPlan(std::int64_t n, SamplerOptions options, Shard shard);
 
-  /// The same number on every rank: ceil(n / (batch * W)) unless samples are dropped.
+  /// The same number on every rank: ceil((n - begin) / (batch * W)) unless samples are dropped.
   std::int64_t steps() const;
   /// How many samples this rank takes in a step; 0 is possible in the last one, and in all if there
   /// are fewer samples in a step than ranks.
@@ -47,12 +50,15 @@ class EpochPlan {
   Weight weight(std::int64_t step) const;
   /// The index into the permutation of a row, 0 <= row < rows(step).
   std::int64_t position(std::int64_t step, std::int64_t row) const;
+  /// The first position that is left after a step: where another plan of the epoch can begin.
+  std::int64_t end(std::int64_t step) const;
 
  private:
   std::int64_t begin(std::int64_t step) const;
   std::int64_t held(std::int64_t end) const;
 
   std::int64_t n_;
+  std::int64_t begin_;
   std::int64_t dealt_;  // positions of all ranks; those from n_ on begin again at 0
   std::int64_t whole_;  // positions of all ranks in a step
   Shard shard_;

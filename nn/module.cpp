@@ -91,7 +91,7 @@ std::unique_ptr<Module> detail::clone(Module& module) {
   const Generator generator = default_generator();  // making one draws from it
   std::unique_ptr<Module> copy = module.make_another();
   default_generator() = generator;
-  const std::map<std::string, Tensor> state = module.state_dict();
+  const StateDict state = module.state_dict();
   copy->load_state_dict(state);  // throws if they are not alike
   const std::vector<Parameter> from = module.parameters(), to = copy->parameters();
   if (!state.empty()) copy->to(state.begin()->second.device());
@@ -142,8 +142,8 @@ std::vector<Buffer> Module::buffers() {
   return result;
 }
 
-std::map<std::string, Tensor> Module::state_dict() {
-  std::map<std::string, Tensor> state;
+StateDict Module::state_dict() {
+  StateDict state;
   Walk walk;
   walk.on_parameter = [&](const std::string& path, Parameter& p) { state[path] = p.value(); };
   walk.on_buffer = [&](const std::string& path, Tensor& buffer) { state[path] = buffer; };
@@ -151,21 +151,8 @@ std::map<std::string, Tensor> Module::state_dict() {
   return state;
 }
 
-void Module::load_state_dict(const std::map<std::string, Tensor>& state) {
-  const std::map<std::string, Tensor> own = state_dict();
-  for (const auto& [name, value] : state)
-    check<StateError>(own.contains(name), "[load_state_dict] the model has no '{}'", name);
-  for (const auto& [name, value] : own) {
-    const auto found = state.find(name);
-    check<StateError>(found != state.end(), "[load_state_dict] '{}' is missing", name);
-    check<ShapeError>(found->second.shape() == value.shape(),
-                      "[load_state_dict] '{}' is {} in the model and {} in the state", name,
-                      value.shape(), found->second.shape());
-    check<DTypeError>(found->second.dtype() == value.dtype(),
-                      "[load_state_dict] '{}' is {} in the model and {} in the state", name,
-                      value.dtype(), found->second.dtype());
-  }
-  for (const auto& [name, value] : own) value.copy_from(state.at(name));
+LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
+  return load_tensors("the model", state_dict(), state, strict);
 }
 
 void Module::to(Device device) {

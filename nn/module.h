@@ -15,7 +15,6 @@
 
 #include <concepts>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/nn/state_dict.h"
 
 namespace lockstep::nn {
 
@@ -81,10 +81,11 @@ class Module {
   std::vector<Buffer> buffers();  ///< tensors that are no parameters, named likewise
 
   /// Parameters and buffers by path. The tensors share the model's memory.
-  std::map<std::string, Tensor> state_dict();
-  /// Copies values in. Throws StateError for a missing or an unknown name, ShapeError or DTypeError
-  /// for a value that does not fit; then nothing has been copied.
-  void load_state_dict(const std::map<std::string, Tensor>& state);
+  StateDict state_dict();
+  /// Copies values in; under DDP on all ranks. Throws StateError for a missing or an unknown name,
+  /// ShapeError or DTypeError for a value that does not fit; then nothing has been copied. Without
+  /// `strict`, what has no counterpart is left out, and listed in the report.
+  LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
   /// Moves parameters and buffers to a device; gradients are lost. Before the optimizer and DDP are
   /// made: their state lies where the parameters are. Throws StateError under DDP.

@@ -112,23 +112,40 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
   throw blaming(in_minority(communicator, found[0].said), StateError(message));
 }
 
-void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
+namespace {
+
+// `patience`: how long this rank waits for the others.
+void together(Communicator& communicator, const std::function<void()>& task, std::string_view name,
+              std::optional<Seconds> patience) {
   std::exception_ptr error;
   std::string message;
-  if (communicator.rank() == 0) try {
-      task();
-    } catch (...) {
-      error = std::current_exception();
-      message = current_message().substr(0, 4096);
-    }
-  // Rank 0 comes when it is done. It waits for the others only as long as for any collective.
-  const auto patience = communicator.rank() == 0 ? std::nullopt : std::optional(timeout);
-  message = gather_text(communicator, message, "on_rank0", patience)[0];
-  if (!message.empty()) meet_before_error(communicator, "rank 0 failed");
+  try {
+    task();
+  } catch (...) {
+    error = std::current_exception();
+    message = current_message().substr(0, 4096);
+  }
+  const auto messages = gather_text(communicator, message, name, patience);
+  const auto failed = std::ranges::find_if_not(messages, &std::string::empty);
+  if (failed == messages.end()) return;
+  const auto rank = static_cast<int>(failed - messages.begin());
+  meet_before_error(communicator, fmt::format("rank {} failed", rank));
   if (error) std::rethrow_exception(error);
-  if (!message.empty())
-    throw blaming(fmt::format("rank {} failed", communicator.rank_in_job(0)),
-                  PeerError("[on_rank0] rank 0 failed: " + message));
+  throw blaming(fmt::format("rank {} failed", communicator.rank_in_job(rank)),
+                PeerError(fmt::format("[{}] rank {} failed: {}", name, rank, *failed)));
+}
+
+}  // namespace
+
+void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
+  // Rank 0 comes when it is done. It waits for the others only as long as for any collective.
+  if (communicator.rank() == 0) return together(communicator, task, "on_rank0", std::nullopt);
+  together(
+      communicator, [] {}, "on_rank0", timeout);
+}
+
+void on_every_rank(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
+  together(communicator, task, "on_every_rank", timeout);
 }
 
 }  // namespace lockstep::dist

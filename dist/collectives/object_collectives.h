@@ -58,4 +58,10 @@ double sum_over_ranks(Communicator& communicator, double value);
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               Seconds timeout = Seconds(3600));
 
+/// Every rank runs its `task`; no rank returns before all have ended. If one throws, every rank
+/// throws: itself the same exception, the others a PeerError with the message of the first. As
+/// on_rank0 in all else.
+void on_every_rank(Communicator& communicator, const std::function<void()>& task,
+                   Seconds timeout = Seconds(3600));
+
 }  // namespace lockstep::dist

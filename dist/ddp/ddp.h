@@ -149,7 +149,11 @@ class [[nodiscard]] DistributedDataParallel {
   /// Who computes how long, and who waits, since construction.
   const StepStatistics& statistics() const { return reducer().statistics(); }
 
-  /// Store it in the checkpoint: a resumed run then has the same buckets from its first step.
+  /// The one it was made with.
+  Communicator& communicator() const { return communicator_; }
+
+  /// Store it in the checkpoint (nn::Checkpoint does): a resumed run then has the same buckets from
+  /// its first step.
   std::string bucket_layout() const { return to_text(buckets().layout()); }
 
   /// How the gradients are laid out now.

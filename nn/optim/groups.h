@@ -38,8 +38,9 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
 
 template <class Rule>
 void check_ranges(const typename Rule::Options& options) {
-  for (const Option& option : Rule::list(options))
-    check_range(Rule::name, option.name, option.value, option.range);
+  Rule::visit(options, [](std::string_view name, const auto& value, Range range = any_number) {
+    check_range(Rule::name, name, value, range);
+  });
   if constexpr (requires { Rule::check_together(options); }) Rule::check_together(options);
 }
 
@@ -121,21 +122,22 @@ std::uint64_t Grouped<Rule>::options_digest() const {
   Fnv1a digest;
   digest.add(Rule::name);
   for (const auto& group : groups_)
-    for (const Option& option : Rule::list(group.options))
-      digest.add(std::bit_cast<std::uint64_t>(option.value));
+    Rule::visit(group.options, [&](std::string_view, const auto& value, Range = {}) {
+      digest.add(std::bit_cast<std::uint64_t>(static_cast<double>(value)));
+    });
   return digest.value();
 }
 
 template <class Rule>
 std::string Grouped<Rule>::options_text() const {
   std::string text;
-  for (std::size_t k = 0; k < groups_.size(); ++k)
-    for (const auto& [option, value, range, is_flag] : Rule::list(groups_[k].options))
-      text +=
-          fmt::format("{}'s {} {}\n",
-                      groups_.size() == 1 ? std::string(Rule::name)
-                                          : fmt::format("group {} of {}", k, Rule::name),
-                      option, is_flag ? (value != 0 ? "true" : "false") : fmt::to_string(value));
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    const std::string whose = groups_.size() == 1 ? std::string(Rule::name)
+                                                  : fmt::format("group {} of {}", k, Rule::name);
+    Rule::visit(groups_[k].options, [&](std::string_view option, const auto& value, Range = {}) {
+      text += fmt::format("{}'s {} {}\n", whose, option, value);
+    });
+  }
   return text;
 }
 
@@ -194,6 +196,79 @@ void Grouped<Rule>::forget(const Parameter& parameter) {
   visit_state(*this, parameter, [&](Item& state, const Options& options) {
     state = first_state<Item>(parameter, options);
   });
+}
+
+/// Calls visit(name in the state, tensor, whether a state must have it) for what is kept of the
+/// parameter. A momentum that begins as the first gradient may not be there yet.
+template <class Item, class Options>
+void visit_named(Item& item, const Parameter& parameter, const Options& options,
+                 const auto& visit) {
+  const auto named = [&](std::string_view what, auto& tensor, bool is_kept) {
+    visit(
+        fmt::format("{}.{}", parameter.name(), what), tensor, is_kept && !requires { item.first; });
+  };
+  kernels::visit_kept(item, options, named);
+  if constexpr (requires { item.step; }) named("step", item.step, true);
+}
+
+inline std::string option_name(std::size_t group, std::string_view option) {
+  return fmt::format("group {}.{}", group, option);
+}
+inline std::string group_name(const Parameter& parameter) { return parameter.name() + ".group"; }
+
+template <class Rule>
+nn::StateDict Grouped<Rule>::state_dict() const {
+  check_members();
+  nn::StateDict state = Optimizer::state_dict();
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    const auto& [parameters, options] = groups_[k];
+    Rule::visit(options, [&](std::string_view name, const auto& value, Range = {}) {
+      state[option_name(k, name)] = Tensor::scalar(static_cast<double>(value), DType::f64);
+    });
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      state[group_name(parameters[i])] = Tensor::scalar(static_cast<double>(k), DType::i64);
+      visit_named(kept_[k].states[i], parameters[i], options,
+                  [&](const std::string& name, const Tensor& tensor, bool needed) {
+                    if (needed && !tensor.defined())  // the next step makes it
+                      state[name] = zeros_like(parameters[i].value());
+                  });
+    }
+  }
+  return state;
+}
+
+/// Takes a number out of a state.
+double take_number(nn::StateDict& state, const std::string& name, DType dtype);
+
+template <class Rule>
+void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
+  check_between_steps("load_state_dict");
+  check_members();
+  nn::StateDict rest = state, own;
+  auto groups = groups_;
+  auto kept = kept_;
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    auto& [parameters, options] = groups[k];
+    Rule::visit(options, [&]<class T>(std::string_view name, T& value, Range = {}) {
+      value = static_cast<T>(take_number(rest, option_name(k, name), DType::f64));
+    });
+    check_ranges<Rule>(options);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const double group = take_number(rest, group_name(parameters[i]), DType::i64);
+      check<StateError>(group == static_cast<double>(k),
+                        "[load_state_dict] {} is in group {}, and in group {} in the state",
+                        parameters[i], k, group);
+      visit_named(kept[k].states[i], parameters[i], options,
+                  [&](const std::string& name, Tensor& tensor, bool needed) {
+                    if (!needed && !rest.contains(name)) return void(tensor = Tensor());
+                    if (!tensor.defined()) tensor = zeros_like(parameters[i].value());
+                    own.emplace(name, tensor);
+                  });
+    }
+  }
+  nn::load_tensors("the optimizer", own, rest);
+  groups_ = std::move(groups);
+  kept_ = std::move(kept);
 }
 
 }  // namespace lockstep::optim

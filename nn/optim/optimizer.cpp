@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/nn/optim/groups.h"
@@ -8,10 +9,7 @@ namespace lockstep::optim {
 Optimizer::Optimizer(const std::vector<Parameter>& all) { include("optimizer", all); }
 
 void Optimizer::include(std::string_view operation, const std::vector<Parameter>& parameters) {
-  check<StateError>(early_.empty(),
-                    "[{}] backward has stepped on some parameters (optim::Overlap): call step() "
-                    "for the others first",
-                    operation);
+  check_between_steps(operation);
   check<UsageError>(!parameters.empty(), "[{}] there are no parameters", operation);
   Set own = own_;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -25,6 +23,44 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
   for (const Parameter& parameter : parameters) parameter.set_optimized();
   all_.insert(all_.end(), parameters.begin(), parameters.end());
   own_ = std::move(own);
+}
+
+void Optimizer::check_between_steps(std::string_view operation) const {
+  check<StateError>(early_.empty(),
+                    "[{}] backward has stepped on some parameters (optim::Overlap): call step() "
+                    "for the others first",
+                    operation);
+}
+
+nn::StateDict Optimizer::state_dict() const {
+  std::set<std::string> names;
+  nn::StateDict state;
+  for (const Parameter& parameter : all_) {
+    const std::string& name = parameter.name();
+    check<StateError>(!name.empty() && names.insert(name).second,
+                      "[state_dict] {}: set_name() tells them apart",
+                      name.empty() ? "a parameter has no name"
+                                   : fmt::format("two parameters are named '{}'", name));
+    for (auto& [what, tensor] : state_of(parameter)) state.emplace(name + "." + what, tensor);
+  }
+  return state;
+}
+
+double take_number(nn::StateDict& state, const std::string& name, DType dtype) {
+  const auto found = state.find(name);
+  check<StateError>(found != state.end(), "[load_state_dict] the state lacks '{}'", name);
+  const Tensor number = std::move(found->second);
+  state.erase(found);
+  check<ShapeError>(number.shape() == Shape{}, "[load_state_dict] '{}' is {}, not one number", name,
+                    number.shape());
+  check<DTypeError>(number.dtype() == dtype, "[load_state_dict] '{}' is {}, not {}", name,
+                    number.dtype(), dtype);
+  return number.item();
+}
+
+void Optimizer::load_state_dict(const nn::StateDict& state) {
+  check_between_steps("load_state_dict");
+  nn::load_tensors("the optimizer", state_dict(), state);
 }
 
 double Optimizer::lr() const {
@@ -141,9 +177,7 @@ bool Optimizer::takes_part(const Parameter& parameter) const {
 }
 
 void Optimizer::zero_grad() {
-  check<StateError>(early_.empty(),
-                    "[zero_grad] backward has stepped on some parameters (optim::Overlap): call "
-                    "step() for the others first");
+  check_between_steps("zero_grad");
   for (const Parameter& parameter : all_) parameter.zero_grad();
 }
 

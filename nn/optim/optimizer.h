@@ -32,6 +32,7 @@
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/kernels/optimizer.h"
+#include "lockstep/nn/state_dict.h"
 
 namespace lockstep::optim {
 
@@ -71,6 +72,18 @@ class Optimizer : public Stepper {
   /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
   void step_early(std::span<const Parameter> parameters);
 
+  /// What a checkpoint needs for the next step to be the one that would have come: what is kept of
+  /// each parameter ("0.weight.momentum"), and of the optimizers below also all options ("group
+  /// 0.lr": f64) and the group of each parameter ("0.weight.group": i64). The tensors of the first
+  /// kind share the optimizer's memory. Throws StateError for a parameter that has no name,
+  /// or the name of another one.
+  virtual nn::StateDict state_dict() const;
+  /// Copies them in, between two steps; under DDP on all ranks. Throws StateError for a missing or
+  /// an unknown name, ShapeError or DTypeError for a value that does not fit, UsageError for an
+  /// option out of its range; then nothing has changed. (An SGD that has taken no step yet keeps no
+  /// momentum; its state has none.)
+  virtual void load_state_dict(const nn::StateDict& state);
+
   /// Every group, in order: a schedule, for example, needs to know no more of an optimizer. None of
   /// an optimizer that does not define it.
   virtual std::vector<GroupView> group_views() { return {}; }
@@ -91,6 +104,8 @@ class Optimizer : public Stepper {
   /// Steps every parameter that takes part.
   virtual void update() = 0;
   const std::vector<Parameter>& all() const { return all_; }
+  /// Throws StateError if step_early() has begun a step.
+  void check_between_steps(std::string_view operation) const;
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
   bool takes_part(const Parameter& parameter) const;
   /// A digest of the options, the same for the same options: ranks compare them.
@@ -127,24 +142,13 @@ struct Range {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr Range not_negative{0, infinity}, share{0, 1}, any_number{-infinity, infinity};
 
-/// An option, by its name and its value.
-struct Option {
-  /// A number, or a flag.
-  Option(std::string_view name_, double value_, Range range_)
-      : name(name_), value(value_), range(range_) {}
-  Option(std::string_view name_, bool on) : name(name_), value(on), is_flag(true) {}
-  std::string_view name;  // a literal
-  double value;
-  Range range = any_number;
-  bool is_flag = false;
-};
-
 /// Throws UsageError unless `value` is a number in `range`.
 void check_range(std::string_view where, std::string_view name, double value, Range range);
 
 /// What the optimizers below have in common: groups of parameters, each with its options, and an
 /// item of the kernel for each parameter, with what is kept of it. The Rule says which kernel that
-/// is, and lists all options, for checks, digest and text.
+/// is, and lists all options, for checks, digest, text and state_dict():
+/// visit(name, a number, its range), or visit(name, a flag).
 template <class Rule>
 class Grouped : public Optimizer {
  public:
@@ -164,6 +168,8 @@ class Grouped : public Optimizer {
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
   std::string options_text() const override;
   void forget(const Parameter& parameter) override;
+  nn::StateDict state_dict() const override;
+  void load_state_dict(const nn::StateDict& state) override;
 
  private:
   using Item = typename Rule::Item;
@@ -190,7 +196,7 @@ struct SgdRule {
   using Item = kernels::SgdItem;
   static constexpr std::string_view name = "SGD";
   static constexpr auto step = kernels::sgd_step;
-  static std::array<Option, 6> list(const SgdOptions& options);
+  static void visit(auto& options, const auto& visit);
   static void check_together(const SgdOptions& options);
 };
 extern template class Grouped<SgdRule>;
@@ -204,7 +210,7 @@ struct AdamRule {
   using Item = kernels::AdamItem;
   static constexpr std::string_view name = "Adam";
   static constexpr auto step = kernels::adam_step;
-  static std::array<Option, 8> list(const AdamOptions& options);
+  static void visit(auto& options, const auto& visit);
 };
 extern template class Grouped<AdamRule>;
 
@@ -240,7 +246,7 @@ struct RmspropRule {
   using Item = kernels::RmspropItem;
   static constexpr std::string_view name = "RMSprop";
   static constexpr auto step = kernels::rmsprop_step;
-  static std::array<Option, 7> list(const RmspropOptions& options);
+  static void visit(auto& options, const auto& visit);
 };
 extern template class Grouped<RmspropRule>;
 
@@ -253,7 +259,7 @@ struct LionRule {
   using Item = kernels::LionItem;
   static constexpr std::string_view name = "Lion";
   static constexpr auto step = kernels::lion_step;
-  static std::array<Option, 5> list(const LionOptions& options);
+  static void visit(auto& options, const auto& visit);
 };
 extern template class Grouped<LionRule>;
 

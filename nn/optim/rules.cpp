@@ -8,15 +8,13 @@ void check_range(std::string_view where, std::string_view name, double value, Ra
                     std::isfinite(range.low) ? '[' : '(', range.low, range.high, value);
 }
 
-std::array<Option, 6> SgdRule::list(const SgdOptions& o) {
-  return {{
-      {"lr", o.lr, not_negative},
-      {"momentum", o.momentum, not_negative},
-      {"dampening", o.dampening, any_number},
-      {"weight_decay", o.weight_decay, not_negative},
-      {"nesterov", o.nesterov},
-      {"maximize", o.maximize},
-  }};
+void SgdRule::visit(auto& o, const auto& visit) {
+  visit("lr", o.lr, not_negative);
+  visit("momentum", o.momentum, not_negative);
+  visit("dampening", o.dampening, any_number);
+  visit("weight_decay", o.weight_decay, not_negative);
+  visit("nesterov", o.nesterov);
+  visit("maximize", o.maximize);
 }
 
 void SgdRule::check_together(const SgdOptions& o) {
@@ -25,39 +23,33 @@ void SgdRule::check_together(const SgdOptions& o) {
                     o.dampening);
 }
 
-std::array<Option, 8> AdamRule::list(const AdamOptions& o) {
-  return {{
-      {"lr", o.lr, not_negative},
-      {"beta1", o.beta1, share},
-      {"beta2", o.beta2, share},
-      {"eps", o.eps, not_negative},
-      {"weight_decay", o.weight_decay, not_negative},
-      {"amsgrad", o.amsgrad},
-      {"maximize", o.maximize},
-      {"decoupled", o.decoupled},
-  }};
+void AdamRule::visit(auto& o, const auto& visit) {
+  visit("lr", o.lr, not_negative);
+  visit("beta1", o.beta1, share);
+  visit("beta2", o.beta2, share);
+  visit("eps", o.eps, not_negative);
+  visit("weight_decay", o.weight_decay, not_negative);
+  visit("amsgrad", o.amsgrad);
+  visit("maximize", o.maximize);
+  if constexpr (requires { o.decoupled; }) visit("decoupled", o.decoupled);
 }
 
-std::array<Option, 7> RmspropRule::list(const RmspropOptions& o) {
-  return {{
-      {"lr", o.lr, not_negative},
-      {"alpha", o.alpha, share},
-      {"eps", o.eps, not_negative},
-      {"weight_decay", o.weight_decay, not_negative},
-      {"momentum", o.momentum, not_negative},
-      {"centered", o.centered},
-      {"maximize", o.maximize},
-  }};
+void RmspropRule::visit(auto& o, const auto& visit) {
+  visit("lr", o.lr, not_negative);
+  visit("alpha", o.alpha, share);
+  visit("eps", o.eps, not_negative);
+  visit("weight_decay", o.weight_decay, not_negative);
+  visit("momentum", o.momentum, not_negative);
+  visit("centered", o.centered);
+  visit("maximize", o.maximize);
 }
 
-std::array<Option, 5> LionRule::list(const LionOptions& o) {
-  return {{
-      {"lr", o.lr, not_negative},
-      {"beta1", o.beta1, share},
-      {"beta2", o.beta2, share},
-      {"weight_decay", o.weight_decay, not_negative},
-      {"maximize", o.maximize},
-  }};
+void LionRule::visit(auto& o, const auto& visit) {
+  visit("lr", o.lr, not_negative);
+  visit("beta1", o.beta1, share);
+  visit("beta2", o.beta2, share);
+  visit("weight_decay", o.weight_decay, not_negative);
+  visit("maximize", o.maximize);
 }
 
 template class Grouped<SgdRule>;

@@ -62,7 +62,7 @@ void run_rank(const Options& options, const World& world) {
 int run(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return 0;
-  if (samples::writes_results()) check_checkpoint(*options);
+  if (samples::writes_results()) check_files(*options);
   return samples::run_ranks(*options, 2, argc, argv,
                             [&](const World& world) { run_rank(*options, world); });
 }

@@ -30,6 +30,9 @@ void validate(const Options& o) {
                     o.momentum.value_or(0), o.optimizer);
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
+  check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
+  check<UsageError>(!o.checkpoint.empty() || (o.checkpoint_every == 0 && o.keep == 1 && !o.resume),
+                    "--checkpoint-every, --keep and --resume need --checkpoint FILE");
 }
 
 // Where a path leads: its folder, which may have several names, and the file's name.
@@ -44,15 +47,20 @@ bool same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-void check_checkpoint(const Options& o) {
-  if (o.checkpoint.empty()) return;
-  lockstep::cli::check_writable("--checkpoint", o.checkpoint);
-  const lockstep::FileKind kind = lockstep::kind_of_file(o.checkpoint);
-  check<UsageError>(kind == lockstep::FileKind::none || kind == lockstep::FileKind::file,
-                    "--checkpoint '{}' is {}, not a regular file", o.checkpoint,
-                    lockstep::name_of(kind));
-  check<UsageError>(o.json.empty() || !same_file(o.checkpoint, o.json),
-                    "--checkpoint '{}' and --json '{}' are the same file", o.checkpoint, o.json);
+void check_files(const Options& o) {
+  const std::pair<const char*, const std::string*> files[] = {
+      {"--checkpoint", &o.checkpoint}, {"--save-model", &o.save_model}, {"--json", &o.json}};
+  for (const auto& [name, path] : files) {
+    if (path->empty()) continue;
+    for (const auto& [other, its_path] : files)
+      check<UsageError>(other == name || its_path->empty() || !same_file(*path, *its_path),
+                        "{} '{}' and {} '{}' are the same file", name, *path, other, *its_path);
+    if (path == &o.json) continue;  // which may be a pipe
+    lockstep::cli::check_writable(name, *path);
+    const lockstep::FileKind kind = lockstep::kind_of_file(*path);
+    check<UsageError>(kind == lockstep::FileKind::none || kind == lockstep::FileKind::file,
+                      "{} '{}' is {}, not a regular file", name, *path, lockstep::name_of(kind));
+  }
 }
 
 std::optional<Options> parse(int argc, const char* const* argv) {
@@ -89,7 +97,16 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
   app.add_flag("--overlap-optimizer", o.overlap_optimizer,
                "Step on a bucket as soon as it has arrived");
-  app.add_option("--checkpoint", o.checkpoint, "Write the trained model, as safetensors");
+  app.add_option(
+      "--checkpoint", o.checkpoint,
+      "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "Steps from one checkpoint to the next")
+      ->check(whole);
+  app.add_option("--keep", o.keep, "Checkpoints: FILE, the one before as FILE.1, ... (1)")
+      ->check(whole);
+  app.add_flag("--resume", o.resume, "Go on from the checkpoint; begin if there is none");
+  app.add_option("--save-model", o.save_model,
+                 "Write the trained model alone, as PyTorch's safetensors");
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
   o.shuffle = !no_shuffle;
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);

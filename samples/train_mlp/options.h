@@ -26,15 +26,20 @@ struct Options : lockstep::samples::RunOptions {
   std::string plan = "ready";  ///< order of the buckets: registration or ready
   std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
   bool overlap_optimizer = false;
-  std::string checkpoint;
+  std::string checkpoint;             ///< a file: the state of the run, to be resumed
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
+  int keep = 1;
+  bool resume = false;
+  std::string save_model;  ///< a file: the trained model alone
 };
 
 /// Throws UsageError with one line for anything that makes no sense. After --help, which it prints,
 /// nothing is returned.
 std::optional<Options> parse(int argc, const char* const* argv);
 
-/// Throws UsageError if --checkpoint cannot be written here: better before the training than after
-/// it. For the process that starts the ranks, and for rank 0, which writes it.
-void check_checkpoint(const Options& options);
+/// Throws UsageError if --checkpoint or --save-model cannot be written here: better before the
+/// training than after it. For the process that starts the ranks, and for rank 0, which writes
+/// them.
+void check_files(const Options& options);
 
 }  // namespace train_mlp

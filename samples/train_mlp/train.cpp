@@ -160,11 +160,17 @@ data::TrainTest load(const Options& options) {
 class Training {
  public:
   Training(const Options& options, const World& world);
-  void epoch(std::int64_t number);
-  Result finish();
+  Result run();
 
  private:
   void begin_progress();
+  void resume();
+  void epoch();
+  void save();
+  bool save_is_due() const {
+    return options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+  }
+  void finish();
 
   const Options& options_;
   const World& world_;
@@ -176,6 +182,11 @@ class Training {
   std::unique_ptr<optim::Optimizer> optimizer_;
   dist::DistributedDataParallel ddp_;
   std::optional<optim::Overlap> overlap_;
+  // Where the run stands: what the checkpoint has besides model and optimizer. `position_` counts
+  // the samples that this epoch has taken.
+  std::int64_t epoch_ = 0, position_ = 0, step_ = 0;
+  std::int64_t seed_, samples_in_set_;
+  nn::Checkpoint checkpoint_;
   Progress progress_;
   Result result_;
   double seconds_ = 0, samples_ = 0;  // of all training steps
@@ -190,6 +201,14 @@ nn::Sequential seeded_model(const Options& options, const std::vector<std::int64
   return model;
 }
 
+bool is_there(const std::string& path) { return kind_of_file(path) != FileKind::none; }
+
+// A resumed run has the buckets of its checkpoint from the first step.
+std::string resumed_layout(const Options& o) {
+  return o.resume && is_there(o.checkpoint) ? nn::Checkpoint::manifest(o.checkpoint).bucket_layout
+                                            : "";
+}
+
 Training::Training(const Options& options, const World& world)
     : options_(options),
       world_(world),
@@ -202,10 +221,21 @@ Training::Training(const Options& options, const World& world)
       ddp_(parameters_, model_.buffers(), world,
            {.bucket_cap_mb = options.bucket_cap_mb,
             .rebuild_buckets = options.plan == "ready",
+            .bucket_layout = resumed_layout(options),
             .hook = make_hook(options.hook)}),
+      seed_(static_cast<std::int64_t>(options.seed)),
+      samples_in_set_(set_.train.size()),
+      checkpoint_(ddp_),
       progress_(world.rank() == 0, options.epochs) {
+  checkpoint_.add("model", model_);
+  checkpoint_.add("optimizer", *optimizer_);
+  for (const auto& [name, number] :
+       {std::pair("epoch", &epoch_), std::pair("position", &position_), std::pair("step", &step_),
+        std::pair("seed", &seed_), std::pair("samples", &samples_in_set_)})
+    checkpoint_.add(name, *number);
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
+  if (options.resume) resume();
   begin_progress();
 }
 
@@ -233,7 +263,27 @@ void Training::begin_progress() {
       set_.train.size(), set_.test.size(), options_.data));
 }
 
-void Training::epoch(std::int64_t number) {
+// What --resume changes silently would be neither the old run nor the new one.
+void Training::resume() {
+  const std::string& path = options_.checkpoint;
+  if (!is_there(path)) return progress_.note("no '" + path + "' yet: the run begins\n");
+  const std::string asked = optimizer_->options_text();
+  checkpoint_.load(path);
+  const std::string texts[] = {asked, optimizer_->options_text()};
+  for (const auto& [line, said] : dist::differences(texts))
+    fail<UsageError>("--resume: {} has {}, this command line {}", path, said[1].first,
+                     said[0].first);
+  check<UsageError>(seed_ == static_cast<std::int64_t>(options_.seed),
+                    "--resume: {} has seed {}, this command line {}", path, seed_, options_.seed);
+  check<UsageError>(samples_in_set_ == set_.train.size(),
+                    "--resume: {} was trained on {} samples, '{}' has {}", path, samples_in_set_,
+                    options_.data, set_.train.size());
+  progress_.note(fmt::format("goes on from '{}': epoch {}, step {}\n", path, epoch_ + 1, step_));
+}
+
+void Training::save() { checkpoint_.save(options_.checkpoint, {.keep = options_.keep}); }
+
+void Training::epoch() {
   const auto start = std::chrono::steady_clock::now();
   const std::uint64_t bytes_before = world_.communicator().bytes_moved();
   data::Loader loader(set_.train,
@@ -241,8 +291,9 @@ void Training::epoch(std::int64_t number) {
                        .shuffle = options_.shuffle,
                        .seed = options_.seed,
                        .padded = options_.padded,
+                       .begin = position_,
                        .device = device_},
-                      world_, static_cast<int>(number));
+                      world_, static_cast<int>(epoch_));
   LossLog log(loader.steps());
   std::int64_t step = 0;
   for (const data::Batch& batch : loader) {
@@ -252,7 +303,10 @@ void Training::epoch(std::int64_t number) {
     optimizer_->step();
     optimizer_->zero_grad();
     log.add(loss, batch.weight);
-    progress_.step(number, ++step, loader.steps());
+    position_ = batch.position;
+    ++step_;
+    progress_.step(epoch_, ++step, loader.steps());
+    if (save_is_due() && step < loader.steps()) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
   result_.train_loss = log.finish(world_, result_.losses);
@@ -261,16 +315,29 @@ void Training::epoch(std::int64_t number) {
   samples_ += log.samples();
   const double train_accuracy = accuracy(model_, set_.train, world_, device_);
   result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
-  progress_.epoch({.epoch = number,
+  progress_.epoch({.epoch = epoch_,
                    .loss = result_.train_loss,
                    .train_accuracy = train_accuracy,
                    .test_accuracy = result_.test_accuracy,
                    .samples_per_second = log.samples() / seconds.count()});
 }
 
-Result Training::finish() {
+Result Training::run() {
+  const std::int64_t begin = epoch_;
+  while (epoch_ < options_.epochs) {
+    epoch();
+    ++epoch_;
+    position_ = 0;
+    if (save_is_due() && epoch_ < options_.epochs) save();
+  }
+  if (begin == epoch_) result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
+  finish();
+  return std::move(result_);
+}
+
+void Training::finish() {
   const auto steps = static_cast<double>(std::max<std::size_t>(1, result_.losses.size()));
-  result_.samples_per_second = samples_ / seconds_;
+  result_.samples_per_second = seconds_ > 0 ? samples_ / seconds_ : 0;
   result_.bytes_per_step = static_cast<double>(bytes_) / steps;
   result_.buckets = ddp_.buckets().all().size();
   result_.bucket_layout = ddp_.bucket_layout();
@@ -280,20 +347,13 @@ Result Training::finish() {
   result_.replicas_identical = std::ranges::all_of(result_.replicas, [&](const Replica& replica) {
     return replica.digest == result_.replicas[0].digest;
   });
-  if (!options_.checkpoint.empty())
-    ddp_.save_on_rank0([&] {
-      nn::save_safetensors(options_.checkpoint, model_.state_dict(),
-                           {{"bucket_layout", result_.bucket_layout}});
-    });
-  return std::move(result_);
+  if (!options_.checkpoint.empty()) save();
+  if (!options_.save_model.empty())
+    ddp_.save_on_rank0([&] { nn::save_safetensors(options_.save_model, model_.state_dict()); });
 }
 
 }  // namespace
 
-Result train(const Options& options, const World& world) {
-  Training training(options, world);
-  for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) training.epoch(epoch);
-  return training.finish();
-}
+Result train(const Options& options, const World& world) { return Training(options, world).run(); }
 
 }  // namespace train_mlp

@@ -126,6 +126,51 @@ TEST_CASE("sampler: a total batch is the same step for any number of ranks") {
                        "[sampler] total batch size -1; 0 or more is needed", UsageError);
 }
 
+TEST_CASE("sampler: what begins in the middle takes the rest, once, on any number of ranks") {
+  for (const std::int64_t n : {0, 1, 7, 24, 25})
+    for (const int world : {1, 2, 3, 4, 7})
+      for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 1, n})
+        for (const SamplerOptions options :
+             {SamplerOptions{.batch = 2}, SamplerOptions{.batch = 3, .total_batch = 5}}) {
+          if (begin < 0 || begin > n) continue;
+          CAPTURE(n);
+          CAPTURE(world);
+          CAPTURE(begin);
+          SamplerOptions rest = options;
+          rest.begin = begin;
+          Indices all;
+          for (int rank = 0; rank < world; ++rank)
+            std::ranges::copy(positions_of(EpochPlan(n, rest, {rank, world})),
+                              std::back_inserter(all));
+          std::ranges::sort(all);
+          CHECK(static_cast<std::int64_t>(all.size()) == n - begin);
+          for (std::size_t i = 0; i < all.size(); ++i)
+            CHECK(all[i] == begin + static_cast<std::int64_t>(i));
+        }
+}
+
+TEST_CASE("sampler: a plan that begins at the end of a step goes on as the whole one") {
+  for (const bool padded : {false, true})
+    for (const SamplerOptions options :
+         {SamplerOptions{.batch = 2, .padded = padded},
+          SamplerOptions{.total_batch = 5, .padded = padded},
+          SamplerOptions{.batch = 2, .padded = padded, .drop_last = padded}})
+      for (const int world : {1, 2, 3})
+        for (int rank = 0; rank < world; ++rank) {
+          const EpochPlan whole(23, options, {rank, world});
+          for (std::int64_t step = 0; step < whole.steps(); ++step) {
+            SamplerOptions later = options;
+            later.begin = whole.end(step);
+            const EpochPlan rest(23, later, {rank, world});
+            REQUIRE(rest.steps() == whole.steps() - step - 1);
+            for (std::int64_t i = 0; i < rest.steps(); ++i)
+              CHECK(positions_of(rest, i) == positions_of(whole, step + 1 + i));
+          }
+        }
+  CHECK_THROWS_AS(EpochPlan(5, {.begin = 6}, {}), UsageError);
+  CHECK_THROWS_AS(EpochPlan(5, {.begin = -1}, {}), UsageError);
+}
+
 TEST_CASE("sampler: a rank may have an empty last batch") {
   // 5 samples, 4 ranks, batches of 1: two steps; only rank 0 has a sample in the second.
   for (int rank = 0; rank < 4; ++rank) {

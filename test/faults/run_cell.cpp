@@ -16,7 +16,7 @@
 #include "faults/cell.h"
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/dist/rendezvous/endpoint.h"
-#include "lockstep/nn/safetensors.h"
+#include "lockstep/nn/checkpoint/safetensors.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 

@@ -1,0 +1,236 @@
+#include "lockstep/nn/checkpoint/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "lockstep/core/generator.h"
+#include "lockstep/core/system/atomic_file.h"
+#include "lockstep/nn/checkpoint/safetensors.h"
+#include "lockstep/version.h"
+
+namespace lockstep::nn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view random_name = "random";
+
+StateDict random_state() {
+  const PhiloxState philox = default_philox().state();
+  return {{"mt19937", default_generator().state()},
+          {"philox", Tensor::of<std::int64_t>({2}, {static_cast<std::int64_t>(philox.seed),
+                                                    static_cast<std::int64_t>(philox.offset)})}};
+}
+
+void load_random_state(const StateDict& state) {
+  const StateDict own = random_state();
+  load_tensors("the random generators", own, state);
+  default_generator().set_state(own.at("mt19937"));
+  const auto philox = own.at("philox").to_vector<std::int64_t>();
+  default_philox().set_state(
+      {static_cast<std::uint64_t>(philox[0]), static_cast<std::uint64_t>(philox[1])});
+}
+
+std::string older(const std::string& path, int age) {
+  return age == 0 ? path : fmt::format("{}.{}", path, age);
+}
+
+// The newest file keeps its name until another one takes it: there is always one.
+void keep_older(const std::string& path, int keep) {
+  if (keep < 2 || !fs::exists(path)) return;
+  std::error_code error;
+  for (int age = keep - 1; age >= 2 && !error; --age)
+    if (fs::exists(older(path, age - 1))) fs::rename(older(path, age - 1), older(path, age), error);
+  if (!error) fs::remove(older(path, 1), error);
+  if (!error) fs::create_hard_link(path, older(path, 1), error);
+  check<DataError>(!error, "[save] cannot keep '{}' as '{}': {}", path, older(path, 1),
+                   error.message());
+}
+
+std::string others_left(const std::string& path) {
+  std::string left;
+  for (int age = 1; fs::exists(older(path, age)); ++age)
+    left += fmt::format("{}'{}'", age == 1 ? " (there is also " : ", ", older(path, age));
+  return left.empty() ? "" : left + ")";
+}
+
+Manifest manifest_of(const std::string& path, const SafetensorsFile& file) {
+  try {
+    return parse_manifest(file.header().metadata);
+  } catch (const DataError& error) {
+    fail<DataError>("[load] {}: {}", path, error.what());
+  }
+}
+
+// A tensor that is what it was when it was saved.
+Tensor read_checked(const std::string& path, const SafetensorsFile& file, const Manifest& manifest,
+                    const SafetensorsEntry& entry) {
+  const auto hash = manifest.sha256.find(entry.name);
+  check<DataError>(hash != manifest.sha256.end(), "[load] {}: its manifest does not know '{}'",
+                   path, entry.name);
+  const Tensor tensor = file.read(entry);
+  check<DataError>(sha256_of(tensor) == hash->second,
+                   "[load] {}: '{}' is damaged: its SHA-256 is not the one it was saved with", path,
+                   entry.name);
+  return tensor;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint() {
+  parts_.push_back({std::string(random_name), true, random_state, load_random_state});
+}
+
+Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() { ddp_ = &ddp; }
+
+void Checkpoint::check_name(const std::string& name) const {
+  check<UsageError>(!name.empty() && name.find('/') == name.npos,
+                    "[Checkpoint] '{}' cannot be a name: it is empty or has a '/'", name);
+  check<UsageError>(std::ranges::find(parts_, name, &Part::name) == parts_.end() &&
+                        std::ranges::find(numbers_, name, &Number::name) == numbers_.end(),
+                    "[Checkpoint] there is a '{}' already", name);
+}
+
+void Checkpoint::add(const std::string& name, std::int64_t& number) {
+  check_name(name);
+  numbers_.push_back({name, &number});
+}
+
+void Checkpoint::on_every_rank(const std::function<void()>& task) const {
+  if (ddp_) return dist::on_every_rank(ddp_->communicator(), task);
+  task();
+}
+
+void Checkpoint::on_rank0(const std::function<void()>& task) const {
+  if (ddp_) return dist::on_rank0(ddp_->communicator(), task);
+  task();
+}
+
+std::vector<std::string> Checkpoint::gather(const std::string& text) const {
+  if (!ddp_) return {text};
+  return dist::gather_text(ddp_->communicator(), text, "checkpoint");
+}
+
+std::string Checkpoint::prefix(const Part& part, int rank) const {
+  return part.per_rank ? fmt::format("rank {}/{}/", rank, part.name) : part.name + "/";
+}
+
+// What this rank writes.
+StateDict Checkpoint::own_tensors() const {
+  StateDict own;
+  for (const Part& part : parts_)
+    if (part.per_rank || rank() == 0)
+      for (auto& [name, tensor] : part.save()) own.emplace(prefix(part, rank()) + name, tensor);
+  return own;
+}
+
+// The header of the file to which every rank contributes its own tensors: the same on all ranks.
+SafetensorsHeader Checkpoint::whole_header(const StateDict& own) const {
+  Manifest mine;
+  mine.version = version();
+  mine.world = world();
+  if (ddp_) mine.bucket_layout = ddp_->bucket_layout();
+  for (const Number& number : numbers_) mine.numbers[number.name] = *number.value;
+  for (const auto& [name, tensor] : own) mine.sha256[name] = sha256_of(tensor);
+
+  std::vector<SafetensorsEntry> entries;
+  std::optional<Manifest> whole;
+  for (const std::string& text : gather(to_bytes(plan_safetensors(own, to_metadata(mine))))) {
+    const SafetensorsHeader part = header_of_bytes(text);
+    entries.insert(entries.end(), part.entries.begin(), part.entries.end());
+    const Manifest theirs = parse_manifest(part.metadata);
+    if (!whole) whole = theirs;  // rank 0's numbers
+    whole->sha256.insert(theirs.sha256.begin(), theirs.sha256.end());
+  }
+  return {.entries = in_order(std::move(entries)), .metadata = to_metadata(*whole)};
+}
+
+void Checkpoint::save(const std::string& path, SaveOptions options) {
+  check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
+  if (ddp_) ddp_->check_replicas();
+  StateDict own;
+  on_every_rank([&] { own = own_tensors(); });
+  const SafetensorsHeader header = whole_header(own);
+  const std::string begin = to_bytes(header);
+
+  std::optional<AtomicFile> file;  // rank 0's
+  on_rank0([&] {
+    file.emplace(path);
+    file->write(begin.data(), begin.size());
+  });
+  const std::string temporary = gather(file ? file->temporary() : "")[0];
+  on_every_rank([&] {
+    TemporaryPart part(temporary, path);
+    for (const auto& entry : header.entries)
+      if (const auto tensor = own.find(entry.name); tensor != own.end()) {
+        const Tensor here = tensor->second.to(Device{});
+        part.write_at(begin.size() + entry.begin, here.raw(), here.bytes());
+      }
+    part.sync();
+  });
+  on_rank0([&] {
+    keep_older(path, options.keep);
+    file->commit();
+  });
+}
+
+Manifest Checkpoint::manifest(const std::string& path) {
+  const SafetensorsFile file(path);
+  return manifest_of(path, file);
+}
+
+void Checkpoint::check_parts(const std::string& path, const SafetensorsHeader& header,
+                             const Manifest& manifest) const {
+  std::set<std::string> there, here;
+  for (const auto& [name, value] : manifest.numbers) there.insert("the number '" + name + "'");
+  for (const Number& number : numbers_) here.insert("the number '" + number.name + "'");
+  for (const auto& entry : header.entries) {
+    const std::size_t slash = entry.name.find('/');
+    const bool per_rank = entry.name.starts_with("rank ");
+    const std::size_t begin = per_rank ? slash + 1 : 0;
+    there.insert("'" + entry.name.substr(begin, entry.name.find('/', begin) - begin) + "'");
+  }
+  for (const Part& part : parts_)
+    if (!part.save().empty()) here.insert("'" + part.name + "'");
+  for (const std::string& name : here)
+    check<StateError>(there.contains(name), "[load] {} has no {}; it has {}", path, name,
+                      fmt::join(there, ", "));
+  for (const std::string& name : there)
+    check<StateError>(here.contains(name), "[load] {} has {}, which was not added; {} was", path,
+                      name, fmt::join(here, ", "));
+}
+
+void Checkpoint::load(const std::string& path) {
+  std::vector<StateDict> states(parts_.size());
+  Manifest manifest;
+  on_every_rank([&] {
+    try {
+      const SafetensorsFile file(path);
+      manifest = manifest_of(path, file);
+      check_parts(path, file.header(), manifest);
+      for (std::size_t i = 0; i < parts_.size(); ++i) {
+        const std::string prefix = this->prefix(parts_[i], rank());
+        for (const auto& entry : file.header().entries)
+          if (entry.name.starts_with(prefix))
+            states[i].emplace(entry.name.substr(prefix.size()),
+                              read_checked(path, file, manifest, entry));
+      }
+    } catch (const DataError& error) {
+      fail<DataError>("{}{}", error.what(), others_left(path));
+    }
+  });
+  if (ddp_)
+    dist::check_same(ddp_->communicator(), "checkpoints",
+                     "the hash of its manifest " + to_metadata(manifest).at("lockstep.sha256"));
+  on_every_rank([&] {
+    for (std::size_t i = 0; i < parts_.size(); ++i)
+      if (!parts_[i].per_rank || manifest.world == world()) parts_[i].load(states[i]);
+    for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
+  });
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,128 @@
+#pragma once
+/// The state of a training run in one file, to go on from it as if nothing had happened:
+///
+///   nn::Checkpoint checkpoint(ddp);                  // without DDP: nn::Checkpoint checkpoint;
+///   std::int64_t epoch = 0, position = 0;
+///   checkpoint.add("model", model);
+///   checkpoint.add("optimizer", optimizer);
+///   checkpoint.add("epoch", epoch);
+///   checkpoint.add("position", position);
+///   if (resume) checkpoint.load("run.safetensors");
+///   for (; epoch < epochs; ++epoch, position = 0)
+///     for (const data::Batch& batch :
+///          data::Loader(train, {.batch = 32, .begin = position}, world, epoch)) {
+///       ...                                          // forward, backward, step
+///       position = batch.position;
+///       if (++steps % 100 == 0) checkpoint.save("run.safetensors");
+///     }
+///
+/// The file is a safetensors file (safetensors.h). The tensors of a part have its name and '/'
+/// before theirs, "model/0.weight"; those that each rank has of its own also the rank,
+/// "rank 1/random/mt19937". A manifest (manifest.h) holds the program's numbers, the number of
+/// ranks, the layout of the buckets, and the SHA-256 of each tensor, which load() checks.
+///
+/// The random generators of the calling thread (default_generator, default_philox) are parts that
+/// each rank has of its own; they are always there.
+///
+/// A file is written whole or not at all: beside the old one, with its new name only at the end
+/// (core/system/atomic_file.h). Rank 0 makes it, and each rank writes what it has of its own into
+/// it: all must see the folder.
+///
+/// Under DDP, save() and load() are collective, and an error of one rank is thrown on all. The
+/// objects that were added must outlive the last call. Thread-safety: as the DDP's.
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/dist/ddp/ddp.h"
+#include "lockstep/nn/checkpoint/manifest.h"
+#include "lockstep/nn/state_dict.h"
+
+namespace lockstep::nn {
+
+/// A model, an optimizer, or something of one's own.
+template <class T>
+concept Stateful = requires(T object, const StateDict& state) {
+  { object.state_dict() } -> std::convertible_to<StateDict>;
+  object.load_state_dict(state);
+};
+
+/// Of Checkpoint::save.
+struct SaveOptions {
+  /// How many checkpoints there are at most: with 3, the one before becomes "PATH.1", and that of
+  /// before "PATH.2".
+  int keep = 1;
+};
+
+class Checkpoint {
+ public:
+  Checkpoint();  ///< of a run without DDP, on one rank
+  explicit Checkpoint(dist::DistributedDataParallel& ddp);
+
+  /// What all ranks have alike. Throws UsageError for a name that is empty, has a '/', or was added
+  /// before.
+  template <Stateful T>
+  void add(const std::string& name, T& object) {
+    add_part(name, false, object);
+  }
+  /// What each rank has of its own. Loaded if as many ranks load as have saved; otherwise each
+  /// rank's stays as it is.
+  template <Stateful T>
+  void add_per_rank(const std::string& name, T& object) {
+    add_part(name, true, object);
+  }
+  /// A number of the program, the same on all ranks.
+  void add(const std::string& name, std::int64_t& number);
+
+  /// Compares the replicas (DistributedDataParallel::check_replicas), then writes the file. Throws
+  /// DataError with the path and the reason; an older file is then whole, and under its name.
+  void save(const std::string& path, SaveOptions options = {});
+
+  /// Reads and checks the whole file, then loads its parts. Throws DataError for a file that is no
+  /// checkpoint, or damaged, and StateError if its parts and numbers are not those that were added;
+  /// then nothing has been loaded. A part may refuse its own, by its load_state_dict: those that
+  /// were added before it have then been loaded.
+  void load(const std::string& path);
+
+  /// What the file says of itself: DdpOptions::bucket_layout, for example, is needed before there
+  /// is a DDP. Not collective. Throws DataError.
+  static Manifest manifest(const std::string& path);
+
+ private:
+  struct Part {
+    std::string name;
+    bool per_rank;
+    std::function<StateDict()> save;
+    std::function<void(const StateDict&)> load;
+  };
+  struct Number {
+    std::string name;
+    std::int64_t* value;
+  };
+  template <class T>
+  void add_part(const std::string& name, bool per_rank, T& object) {
+    check_name(name);
+    parts_.push_back({name, per_rank, [&object] { return object.state_dict(); },
+                      [&object](const StateDict& state) { object.load_state_dict(state); }});
+  }
+  void check_name(const std::string& name) const;
+  int rank() const { return ddp_ ? ddp_->communicator().rank() : 0; }
+  int world() const { return ddp_ ? ddp_->communicator().size() : 1; }
+  void on_every_rank(const std::function<void()>& task) const;
+  void on_rank0(const std::function<void()>& task) const;
+  std::vector<std::string> gather(const std::string& text) const;
+  std::string prefix(const Part& part, int rank) const;
+  StateDict own_tensors() const;
+  SafetensorsHeader whole_header(const StateDict& own) const;
+  void check_parts(const std::string& path, const SafetensorsHeader& header,
+                   const Manifest& manifest) const;
+
+  dist::DistributedDataParallel* ddp_ = nullptr;
+  std::vector<Part> parts_;
+  std::vector<Number> numbers_;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,184 @@
+// `train --checkpoint FILE --resume`: a run that is killed and started again ends as if it had not.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "support/drill.h"
+#include "support/expect.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+
+using namespace lockstep;
+using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words train_command(Words options) {
+  options.insert(options.begin(), LOCKSTEP_BIN_DIR "/train_mlp");
+  return options;
+}
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// The summary of a run that must succeed.
+nlohmann::json summary(const Words& options) {
+  const TemporaryFolder folder;
+  const Ended ended = test::run(train_command(options + Words{"--json", folder / "json"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(std::ifstream(folder / "json"));
+}
+
+const std::vector<Words>& kinds() {
+  static const std::vector<Words> all = {{"--optimizer", "sgd"},
+                                         {"--optimizer", "sgd", "--comm", "ring"},
+                                         {"--optimizer", "adam", "--hook", "bf16"},
+                                         {"--optimizer", "adamw", "--overlap-optimizer"},
+                                         {"--optimizer", "rmsprop", "--momentum", "0.5"},
+                                         {"--optimizer", "lion", "--ranks", "3"}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("resume: in the middle of an epoch, with the bits of the run that was not interrupted") {
+  for (const Words& kind : kinds()) {
+    const TemporaryFolder folder;
+    CAPTURE(kind);
+    const Words options = kind + Words{"--epochs", "3"};
+    const nlohmann::json whole = summary(options);
+    const Words saved = options + Words{"--checkpoint", folder / "run"};
+    // The last of these checkpoints but the one at the end: step 29 of 72, in the second epoch.
+    summary(kind + Words{"--epochs", "2", "--checkpoint", folder / "run", "--checkpoint-every",
+                         "29", "--keep", "2"});
+    std::filesystem::rename(folder / "run.1", folder / "run");
+    const nlohmann::json resumed = summary(saved + Words{"--resume"});
+    CHECK(resumed.at("parameter_digest") == whole.at("parameter_digest"));
+    const auto losses = whole.at("losses").get<std::vector<double>>();
+    const auto later = resumed.at("losses").get<std::vector<double>>();
+    REQUIRE(later.size() < losses.size());
+    CHECK(later.size() % 24 != 0);  // it was in the middle
+    CHECK(std::equal(later.rbegin(), later.rend(), losses.rbegin()));
+  }
+}
+
+TEST_CASE("drill resume: killed at random moments until it ends, a run has the bits of one") {
+  std::vector<std::string> digests(kinds().size());
+  test::drill(6, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t which = seed % kinds().size();
+    const TemporaryFolder folder;
+    const Words options = kinds()[which] + Words{"--epochs", "12"};
+    if (digests[which].empty()) digests[which] = summary(options).at("parameter_digest");
+    const Words command =
+        train_command(options + Words{"--checkpoint", folder / "run", "--checkpoint-every", "2",
+                                      "--resume", "--json", folder / "json"});
+    for (int killed = 0;; ++killed) {
+      test::Process process(command);
+      if (killed < 8) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 300));
+        for (const pid_t pid : process.family()) ::kill(pid, SIGKILL);
+      }
+      const Ended ended = process.wait();
+      if (ended.code == 0) break;
+      test::expect(ended.signal == SIGKILL || killed < 8, "{}", ended.err);
+      process.wait_for_empty_family();
+    }
+    const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
+    test::expect(json.at("parameter_digest") == digests[which], "other bits");
+  });
+}
+
+TEST_CASE("resume: on another number of ranks every sample is taken once, losses agree") {
+  const Words options = {"--epochs", "3"};
+  const TemporaryFolder folder;
+  const nlohmann::json whole = summary(options + Words{"--ranks", "4", "--batch", "12"});
+  for (const auto& [ranks, batch] :
+       {std::pair("1", "48"), std::pair("2", "24"), std::pair("3", "16")}) {
+    CAPTURE(ranks);
+    summary({"--ranks", "4", "--batch", "12", "--epochs", "2", "--checkpoint", folder / "run",
+             "--checkpoint-every", "41", "--keep", "2"});
+    std::filesystem::rename(folder / "run.1", folder / "run");
+    const auto losses = whole.at("losses").get<std::vector<double>>();
+    const auto later = summary(options + Words{"--ranks", ranks, "--batch", batch, "--checkpoint",
+                                               folder / "run", "--resume"})
+                           .at("losses")
+                           .get<std::vector<double>>();
+    REQUIRE(later.size() == losses.size() - 41);
+    for (std::size_t i = 0; i < later.size(); ++i)
+      CHECK(later[i] == doctest::Approx(losses[41 + i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("resume: what the command line would change silently is refused") {
+  const TemporaryFolder folder;
+  const Words options = {"--epochs", "1", "--checkpoint", folder / "run"};
+  summary(options + Words{"--lr", "0.1"});
+  const auto refused = [&](const Words& more, const std::string& part) {
+    const Ended ended = test::run(train_command(options + Words{"--resume"} + more));
+    CAPTURE(ended.err);
+    CHECK(ended.code != 0);
+    CHECK(test::contains(ended.err, "error: "));
+    CHECK(test::contains(ended.err, part));
+  };
+  refused({"--lr", "0.2"}, "has SGD's lr 0.1, this command line SGD's lr 0.2");
+  refused({"--momentum", "0.5"}, "momentum");
+  refused({"--optimizer", "adam"}, "lacks 'group 0.beta1'");
+  refused({"--seed", "5"}, "has seed 0, this command line 5");
+  refused({"--layers", "64,32,10"}, "layout");
+  std::filesystem::resize_file(folder / "run", std::filesystem::file_size(folder / "run") - 1);
+  refused({}, "bytes, but");
+}
+
+TEST_CASE("resume: with no checkpoint yet the run begins, and says so") {
+  const TemporaryFolder folder;
+  const Ended ended = test::run(train_command(
+      {"--epochs", "1", "--checkpoint", folder / "run", "--resume", "--checkpoint-every", "5"}));
+  CHECK(ended.code == 0);
+  CHECK(test::contains(ended.err, "no '" + (folder / "run") + "' yet"));
+  const Ended again =
+      test::run(train_command({"--epochs", "1", "--checkpoint", folder / "run", "--resume"}));
+  CHECK(again.code == 0);
+  CHECK(test::contains(again.err, "goes on from"));
+  CHECK(again.out.substr(0, 28) == ended.out.substr(0, 28));  // final test_accuracy=0.dddd
+}
+
+TEST_CASE("drill kill-while-saving: there is always one whole checkpoint") {
+  test::drill(3, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const TemporaryFolder folder;
+    const Words command =
+        train_command({"--layers", "64,512,512,10", "--checkpoint", folder / "run",
+                       "--checkpoint-every", "1", "--resume", "--keep", "2", "--epochs", "1000"});
+    for (int round = 0; round < 3; ++round) {
+      test::Process process(command);
+      while (!std::filesystem::exists(folder / "run")) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 200000));
+      for (const pid_t pid : process.family()) ::kill(pid, SIGKILL);
+      process.wait();
+      process.wait_for_empty_family();
+    }
+    // It goes on from what is there, for 0 epochs more, and nothing is left beside the two.
+    const Ended ended =
+        test::run(train_command({"--layers", "64,512,512,10", "--checkpoint", folder / "run",
+                                 "--resume", "--keep", "2", "--epochs", "1"}));
+    test::expect(ended.code == 0, "{}", ended.err);
+    test::expect(test::contains(ended.err, "goes on from"), "{}", ended.err);
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "")) {
+      const std::string name = entry.path().filename();
+      test::expect(name == "run" || name == "run.1", "left behind: {}", name);
+    }
+  });
+}
