@@ -1,6 +1,8 @@
 #pragma once
 /// Everything a training program needs.
 
+#include <iostream>
+
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/gradient_reducer.h"
@@ -40,4 +42,5 @@
 #include "lockstep/nn/optim/clip.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/overlap.h"
+#include "lockstep/nn/optim/schedule.h"
 #include "lockstep/version.h"

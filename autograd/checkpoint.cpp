@@ -55,7 +55,8 @@ std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
 
 bool recomputing() { return second_run; }
 
-Tensor checkpoint(Block block, std::vector<Tensor> inputs) {
+Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,
+                  std::vector<Tensor> inputs) {
   Tape* const outer = Tape::current();
   if (!outer) return block(inputs);
   const RandomState start;

@@ -24,16 +24,13 @@
 
 namespace lockstep {
 
-/// What checkpoint recomputes: a function of its inputs.
-using Block = std::function<Tensor(std::span<const Tensor>)>;
-
 /// block(inputs), recomputed in backward if a tape is alive.
-Tensor checkpoint(Block block, std::vector<Tensor> inputs);
+Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block, std::vector<Tensor> inputs);
 
 /// The same with a function of as many tensors as are given.
 template <class F, class... Tensors>
 Tensor checkpoint(F block, const Tensor& first, const Tensors&... rest) {
-  return checkpoint(Block([block = std::move(block)](std::span<const Tensor> in) {
+  return checkpoint(std::function([block = std::move(block)](std::span<const Tensor> in) {
                       return [&]<std::size_t... I>(std::index_sequence<I...>) {
                         return block(in[I]...);
                       }

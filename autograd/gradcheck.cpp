@@ -65,8 +65,8 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
       const double error = std::abs(recorded[i] - numeric) / scale;
       if (std::isnan(result.worst) || error <= result.worst) continue;  // the first NaN stays
       result.worst = error;
-      result.where =
-          fmt::format("input {} element {}: recorded {}, numeric {}", k, i, recorded[i], numeric);
+      result.where = fmt::format("input {} element {}: recorded {}, numeric {} (outputs weighted)",
+                                 k, i, recorded[i], numeric);
     }
   }
   return result;

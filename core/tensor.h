@@ -185,8 +185,8 @@ class Tensor {
 
 template <class T>
 T* Tensor::data() const {
-  check<DTypeError>(dtype_ == dtype_of<T>(), "[data] tensor is {}, read as {}", dtype_,
-                    dtype_of<T>());
+  check<DTypeError>(dtype_ == dtype_of<T>(),
+                    "[data] a tensor of {} is read as {} (cast() converts)", dtype_, dtype_of<T>());
   return reinterpret_cast<T*>(raw());
 }
 

@@ -4,7 +4,7 @@
 ///   // x: f32 (n, features), all other columns; y: f32 (n, 1)
 ///   const data::TensorDataset all = data::load_csv("prices.csv", {.targets = {"price"}});
 ///   // y: i64 (n,), for cross_entropy
-///   const data::TensorDataset iris = data::load_csv("iris.csv", {.label = "species"});
+///   const data::TensorDataset flowers = data::load_csv("flowers.csv", {.label = "kind"});
 ///   const data::Fields table = data::read_csv("log.csv", {.delimiter = ';'});  // column by column
 
 #include <map>

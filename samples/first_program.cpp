@@ -20,4 +20,6 @@ int main() {
       optimizer.step();                   // refuses a gradient that was not synchronized
       optimizer.zero_grad();
     }
+  double right = sum(argmax(model(test["x"]), 1) == test["y"]).item();
+  if (world.rank() == 0) fmt::print("{} of {} are right\n", right, test.size());
 }

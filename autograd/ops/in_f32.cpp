@@ -8,8 +8,9 @@ bool all_16_bit(std::string_view operation, std::initializer_list<Operand> opera
     if (!operand.tensor.defined()) continue;
     if (!first) first = &operand;
     check<DTypeError>(operand.tensor.dtype() == first->tensor.dtype(),
-                      "[{}] {} is {}, but {} is {}", operation, first->name, first->tensor.dtype(),
-                      operand.name, operand.tensor.dtype());
+                      "[{}] {} is {}, but {} is {}: cast(tensor, dtype) makes them alike",
+                      operation, first->name, first->tensor.dtype(), operand.name,
+                      operand.tensor.dtype());
   }
   return first && is_16_bit(first->tensor.dtype());
 }

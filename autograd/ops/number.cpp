@@ -1,4 +1,6 @@
 // Operations with a number, powers, remainders, and changes in place.
+#include <cmath>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
@@ -18,6 +20,14 @@ Tensor with_number(const Tensor& x, F f) {
 
 // f32 for a 16-bit tensor, else its own dtype.
 DType computed_in(const Tensor& x) { return is_16_bit(x.dtype()) ? DType::f32 : x.dtype(); }
+
+// The number as a tensor beside x, for this operation.
+Tensor beside(Binary op, const Tensor& x, double number) {
+  check<UsageError>(is_any_floating(x.dtype()) || number == std::trunc(number),
+                    "[{}] {} beside a tensor of {}: cast(tensor, DType::f32) first",
+                    kernels::name_of(op), number, x.dtype());
+  return like(x, number);
+}
 
 void refuse_recorded(Binary op, const Tensor& x) {
   check<StateError>(x.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
@@ -51,25 +61,25 @@ Tensor in_place(Binary op, const Tensor& a, double b) {
 }  // namespace
 
 Tensor operator+(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x + like(x, b); });
+  return with_number(a, [b](const Tensor& x) { return x + beside(Binary::add, x, b); });
 }
 Tensor operator-(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x - like(x, b); });
+  return with_number(a, [b](const Tensor& x) { return x - beside(Binary::sub, x, b); });
 }
 Tensor operator*(const Tensor& a, double b) {
-  return is_any_floating(a.dtype()) ? scale(a, b) : a * like(a, b);
+  return is_any_floating(a.dtype()) ? scale(a, b) : a * beside(Binary::mul, a, b);
 }
 Tensor operator/(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x / like(x, b); });
+  return with_number(a, [b](const Tensor& x) { return x / beside(Binary::div, x, b); });
 }
 Tensor operator%(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x % like(x, b); });
+  return with_number(a, [b](const Tensor& x) { return x % beside(Binary::remainder, x, b); });
 }
 Tensor operator-(double a, const Tensor& b) {
-  return with_number(b, [a](const Tensor& x) { return like(x, a) - x; });
+  return with_number(b, [a](const Tensor& x) { return beside(Binary::sub, x, a) - x; });
 }
 Tensor operator/(double a, const Tensor& b) {
-  return with_number(b, [a](const Tensor& x) { return like(x, a) / x; });
+  return with_number(b, [a](const Tensor& x) { return beside(Binary::div, x, a) / x; });
 }
 
 // y = a - trunc(a / b) b: da = dy
@@ -95,6 +105,8 @@ Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b
 
 // y = x^c: dx = c x^(c - 1) dy, which is 0 for c = 0
 Tensor pow(const Tensor& x, double exponent) {
+  check<DTypeError>(is_any_floating(x.dtype()), "[pow] takes f32, f64, f16 or bf16, got {}",
+                    x.dtype());
   if (exponent == 2) return square(x);
   if (is_16_bit(x.dtype()))
     return in_f32([exponent](const Tensor& wide) { return pow(wide, exponent); }, x);

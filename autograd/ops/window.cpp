@@ -134,9 +134,11 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
                           tensor.shape() == first.shape().with(d, d + 1, {tensor.size(d)}),
                       "[cat] {} and {} differ beside dimension {}", first.shape(), tensor.shape(),
                       dim);
-    check<DTypeError>(tensor.dtype() == first.dtype(),
-                      "[cat] tensors[0] is {}, but tensors[{}] is {}", first.dtype(),
-                      &tensor - tensors.data(), tensor.dtype());
+    check<DTypeError>(
+        tensor.dtype() == first.dtype(),
+        "[cat] tensors[0] is {}, but tensors[{}] is {}: cast(tensor, dtype) makes them "
+        "alike",
+        first.dtype(), &tensor - tensors.data(), tensor.dtype());
     rows += tensor.size(d);
   }
   const Tensor y =

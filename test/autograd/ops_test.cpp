@@ -125,8 +125,8 @@ TEST_CASE("operands that do not fit are named with both values") {
   const Tensor a = Tensor::zeros({32, 64}), b = Tensor::zeros({63, 128});
   CHECK_THROWS_WITH_AS(matmul(a, b), doctest::Contains("(32, 64) x (63, 128)"), ShapeError);
   CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("(32, 64) and (63, 128)"), ShapeError);
-  CHECK_THROWS_WITH_AS(add(a, Tensor::zeros({64}, DType::f64)), "[add] a is f32, but b is f64",
-                       DTypeError);
+  CHECK_THROWS_WITH_AS(add(a, Tensor::zeros({64}, DType::f64)),
+                       doctest::Contains("[add] a is f32, but b is f64"), DTypeError);
   CHECK_THROWS_AS(linear(a, b), ShapeError);
   CHECK_THROWS_AS(mse(a, b), ShapeError);
   CHECK_THROWS_AS(reshape(a, {5}), ShapeError);

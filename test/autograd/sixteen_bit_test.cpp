@@ -214,8 +214,10 @@ TEST_CASE("operands of different dtypes: the texts") {
   const Tensor half = Tensor::ones({2, 3}, DType::bf16), v = Tensor::ones({3}, DType::f64);
   const Tensor whole = Tensor::ones({2}, DType::i64);
   Tensor z = x.clone();
-  const auto says = [](const char* text, const auto& call) {
-    CHECK_THROWS_WITH_AS(call(), text, DTypeError);
+  const auto says = [](const std::string& text, const auto& call) {
+    const bool compares = text.find(", but ") != std::string::npos;
+    const std::string hint = compares ? ": cast(tensor, dtype) makes them alike" : "";
+    CHECK_THROWS_WITH_AS(call(), (text + hint).c_str(), DTypeError);
   };
   says("[add] a is f32, but b is f64", [&] { x + y; });
   says("[mul] a is f32, but b is f64", [&] { x* Tensor::scalar(2, DType::f64); });

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -51,11 +52,17 @@ TEST_CASE("first program: the README has the text of the sample") {
 
 TEST_CASE("first program: one rank and two train the digits, replicas are the same") {
   for (const int ranks : {1, 2}) {
-    const std::vector<std::string> lines = learned(ranks);
-    REQUIRE(lines.size() == static_cast<std::size_t>(ranks));
+    std::vector<std::string> lines = learned(ranks);
+    REQUIRE(lines.size() == static_cast<std::size_t>(ranks) + 1);
+    const auto own = std::ranges::find_if(
+        lines, [](const std::string& line) { return line.ends_with(" of 299 are right"); });
+    REQUIRE(own != lines.end());
+    const int right = std::stoi(*own);
+    lines.erase(own);
     CHECK(std::set<std::string>(lines.begin(), lines.end()).size() == 1);
     double accuracy = 0;
     REQUIRE(std::sscanf(lines[0].c_str(), "accuracy=%lf digest=", &accuracy) == 1);
     CHECK(accuracy > 0.95);
+    CHECK(right == doctest::Approx(accuracy * 299).epsilon(1e-4));
   }
 }

@@ -194,7 +194,8 @@ TEST_CASE("tensor: over a storage, at an offset") {
 
 TEST_CASE("tensor: reading in another type than it has") {
   const Tensor t = Tensor::zeros({2});
-  CHECK_THROWS_WITH_AS(t.data<double>(), "[data] tensor is f32, read as f64", DTypeError);
+  CHECK_THROWS_WITH_AS(t.data<double>(), "[data] a tensor of f32 is read as f64 (cast() converts)",
+                       DTypeError);
   CHECK_THROWS_AS(t.span<std::int64_t>(), DTypeError);
   CHECK_THROWS_AS(t.to_vector<std::uint8_t>(), DTypeError);
 }

@@ -205,7 +205,7 @@ TEST_CASE("a batch of another dtype is refused by name, and leaves the statistic
     const Tensor x = cast(Tensor::of<float>({2, 2}, {1, 2, 3, 5}), dtype);
     const std::string text =
         fmt::format("layer BatchNorm(2): [batch_norm] x is {}, but weight is f32", dtype);
-    CHECK_THROWS_WITH_AS(layer(x), text.c_str(), DTypeError);
+    CHECK_THROWS_WITH_AS(layer(x), doctest::Contains(text.c_str()), DTypeError);
     CHECK(layer.num_batches_tracked.item() == 0);
     CHECK(layer.running_mean.to_vector<float>() == std::vector<float>{0, 0});
     CHECK(layer.running_var.to_vector<float>() == std::vector<float>{1, 1});

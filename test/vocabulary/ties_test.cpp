@@ -112,7 +112,9 @@ TEST_CASE("what could be meant as PyTorch's, but is not, does not compile or is 
   static_assert(!std::is_constructible_v<Dims, double>);
   static_assert(HasMax<int> && !HasMax<double>);
   const Tensor whole = here(Tensor::from({1, 2, 3}));  // i64: a fraction would be lost
-  CHECK_THROWS_WITH_AS(whole * 0.5, "[fill] an element of i64 cannot be 0.5", UsageError);
+  CHECK_THROWS_WITH_AS(
+      whole * 0.5, "[mul] 0.5 beside a tensor of i64: cast(tensor, DType::f32) first", UsageError);
+  CHECK_THROWS_WITH_AS(pow(whole, 2), "[pow] takes f32, f64, f16 or bf16, got i64", DTypeError);
   CHECK_THROWS_AS(clamp(whole, 0.5, 2), UsageError);
   CHECK_THROWS_AS(where(whole > 1, whole, 0.5), UsageError);
   CHECK_THROWS_AS(Tensor::full({2}, 1.5, DType::i64), UsageError);
