@@ -12,9 +12,9 @@ void check_steps(std::string_view name, std::int64_t step, std::int64_t steps, s
   check<UsageError>(steps >= least, "[{}] {} steps; at least {} are needed", name, steps, least);
 }
 
-// From `begin` to `end` along half a cosine, 0 <= share <= 1.
-double half_cosine(double begin, double end, double share) {
-  return end + (begin - end) * (1 + std::cos(std::numbers::pi * share)) / 2;
+// From `begin` to `end` along half a cosine, 0 <= done <= 1.
+double half_cosine(double begin, double end, double done) {
+  return end + (begin - end) * (1 + std::cos(std::numbers::pi * done)) / 2;
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ double multi_step_decay(std::int64_t step, std::span<const std::int64_t> milesto
 
 double warm_up(std::int64_t step, std::int64_t steps, double start) {
   check_steps("warm_up", step, steps, 1);
-  const double share = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
-  return start + (1 - start) * share;
+  const double done = static_cast<double>(std::min(step, steps)) / static_cast<double>(steps);
+  return start + (1 - start) * done;
 }
 
 double cosine(std::int64_t step, std::int64_t steps, double end) {
