@@ -56,18 +56,24 @@ struct TimedSignal {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options)
+  Launcher(const LaunchOptions& options, int restart)
       : options_(options),
+        restart_(restart),
         nodes_(options.nodes, options.ranks, options.grace),
         job_(nodes_.plan()),
         guardian_(job_.folder()),
         outcomes_(dist::index(options.ranks)) {}
   ~Launcher();
   void start(const std::vector<std::string>& command);
-  int run();
+  JobResult run();
 
  private:
   void start_one(const std::vector<std::string>& command);
+  auto environment(int local_rank, int record) const {
+    auto variables = job_.environment(local_rank, record);
+    variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
+    return variables;
+  }
   void tell_processes() const;
   Descriptor open_stream(StreamKind kind);
   bool ranks_finished() const;
@@ -88,6 +94,7 @@ class Launcher {
   JobResult own_result() const;
 
   LaunchOptions options_;
+  int restart_;
   Nodes nodes_;
   Job job_;
   SignalPipe signals_;
@@ -132,14 +139,13 @@ void Launcher::start_one(const std::vector<std::string>& command) {
   Descriptor output, error;  // empty: the launcher's own
   if (options_.prefix) output = open_stream(StreamKind::output);
   if (options_.prefix || !first) error = open_stream(StreamKind::error);
-  ranks_.push_back(
-      {.process = start_rank({.command = command,
-                              .environment = job_.environment(local_rank, record.get()),
-                              .lifeline = guardian_.lifeline(),
-                              .standard_output = output.get(),
-                              .standard_error = error.get(),
-                              .inherited = {job_.token(), record.get()},
-                              .signal_mask = signals_.mask_before()})});
+  ranks_.push_back({.process = start_rank({.command = command,
+                                           .environment = environment(local_rank, record.get()),
+                                           .lifeline = guardian_.lifeline(),
+                                           .standard_output = output.get(),
+                                           .standard_error = error.get(),
+                                           .inherited = {job_.token(), record.get()},
+                                           .signal_mask = signals_.mask_before()})});
 }
 
 // Makes a pipe from the rank that is being started and returns its write end.
@@ -162,7 +168,7 @@ Launcher::~Launcher() {
     while (kill(-rank.process, 0) == 0 && !deadline.passed()) usleep(1000);
 }
 
-int Launcher::run() {
+JobResult Launcher::run() {
   // The other nodes' ranks must have ended as well, unless the user wants to leave before: then
   // take_signal() gives the result.
   while (!ranks_finished() || !nodes_.result()) {
@@ -180,7 +186,7 @@ int Launcher::run() {
   // A rank that was killed may have left a progress bar on the terminal's line.
   if (!result.report.empty() && isatty(STDERR_FILENO)) dist::write_all(STDERR_FILENO, "\r\x1b[K");
   dist::write_all(STDERR_FILENO, result.report);
-  return result.exit_code;
+  return result;
 }
 
 // All ranks and their streams have ended. A stream that stays open belongs to a process that a rank
@@ -320,6 +326,12 @@ JobResult Launcher::own_result() const {
 
 }  // namespace
 
+static bool helped_by_restart(const JobResult& result) {
+  return (result.cause == Cause::killed || result.cause == Cause::failed ||
+          result.cause == Cause::consequence) &&
+         result.exit_code != 2;
+}
+
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command) {
   check<UsageError>(options.ranks >= 1, "[launch] the number of ranks must be at least 1, not {}",
                     options.ranks);
@@ -327,9 +339,18 @@ int run_ranks(const LaunchOptions& options, const std::vector<std::string>& comm
   check<UsageError>(options.grace >= Seconds(0) && options.grace <= longest_grace,
                     "[launch] the grace period must be in 0..{} s, not {} s", longest_grace.count(),
                     options.grace.count());
-  Launcher launcher(options);
-  launcher.start(command);
-  return launcher.run();
+  check<UsageError>(options.restarts >= 0, "[launch] the number of restarts is {}",
+                    options.restarts);
+  check<UsageError>(options.restarts == 0 || options.nodes.count == 1,
+                    "[launch] restarts are for a job on one machine");
+  for (int restart = 0;; ++restart) {
+    Launcher launcher(options, restart);
+    launcher.start(command);
+    const JobResult result = launcher.run();
+    if (restart == options.restarts || !helped_by_restart(result)) return result.exit_code;
+    dist::write_all(STDERR_FILENO,
+                    fmt::format("restart {} of {}\n", restart + 1, options.restarts));
+  }
 }
 
 int run_this_program(const LaunchOptions& options, int argc, const char* const* argv) {

@@ -20,6 +20,7 @@
 ///                                  0700; with several nodes HOST:PORT, where rank 0 listens
 ///   LOCKSTEP_TOKEN_FD              descriptor of 32 random bytes at offset 0: proof of membership
 ///   LOCKSTEP_INTERFACE             if one was asked for (environment.h)
+///   LOCKSTEP_RESTART               how often the job has been started again: 0, 1, ...
 ///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
 /// stdin is /dev/null, stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
@@ -44,6 +45,9 @@ struct LaunchOptions {
   bool prefix = false;     ///< put `[rank] ` in front of every line that any rank writes
   NodesOptions nodes{};    ///< with a `count` of 1, this machine is the only one
   dist::Seconds grace{2};  ///< between SIGTERM, or a signal passed on, and SIGKILL; at most a day
+  /// After a failure, start all ranks again, up to so many times: they go on from the checkpoint
+  /// that they find. On one machine.
+  int restarts = 0;
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
@@ -53,13 +57,17 @@ struct LaunchOptions {
 /// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after the
 /// same time. When this returns or throws, no process of any rank's group is left.
 ///
+/// A job is started again (LaunchOptions::restarts) if a rank was killed or failed by itself; not
+/// after exit code 2 (a wrong option stays wrong), replicas that differ at the end, or a signal to
+/// the launcher. Every failure is reported.
+///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
 /// lets all continue. A collective does not count the stop as a time without progress; the ranks of
 /// other nodes do. SIGHUP and SIGTSTP are left alone if they were ignored when the launcher was
 /// started (nohup).
 ///
-/// Throws UsageError for no ranks, no command or a `grace` out of its range, Error if a rank cannot
-/// be started, and what Nodes throws if the nodes do not meet.
+/// Throws UsageError for no ranks, no command, a `grace` out of its range or restarts on several
+/// nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.

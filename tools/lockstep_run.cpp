@@ -91,6 +91,11 @@ int run(int argc, char** argv) {
                  "SIGKILL (2); the same on all machines")
       ->check(cli::number())
       ->check(CLI::Range(0.0, launch::longest_grace.count()));
+  app.add_option("--restarts", options.restarts,
+                 "Start all ranks again after a failure, up to so many times: for programs that go "
+                 "on from a checkpoint (0)")
+      ->excludes(several)
+      ->check(whole);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
   cli::refuse_empty_values(app, argc, argv);

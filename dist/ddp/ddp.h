@@ -149,8 +149,9 @@ class [[nodiscard]] DistributedDataParallel {
   /// Who computes how long, and who waits, since construction.
   const StepStatistics& statistics() const { return reducer().statistics(); }
 
-  /// The one it was made with.
+  /// What it was made with. The hook: null if there is none.
   Communicator& communicator() const { return communicator_; }
+  CommunicationHook* hook() const { return reducer().hook(); }
 
   /// Store it in the checkpoint (nn::Checkpoint does): a resumed run then has the same buckets from
   /// its first step.

@@ -101,6 +101,7 @@ class Reducer final : public GradientReducer {
   void set_joined(bool joined) { exchange_.mine.joined = joined ? 1 : 0; }  ///< no more data here
 
   const StepReport& last_step() const { return exchange_.report(); }
+  CommunicationHook* hook() const { return options_.hook.get(); }
   const StepStatistics& statistics() const { return exchange_.statistics(); }
   const GradientBuckets& buckets() const { return buckets_; }
 

@@ -85,11 +85,22 @@ Checkpoint::Checkpoint() {
   parts_.push_back({std::string(random_name), true, random_state, load_random_state});
 }
 
-Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() { ddp_ = &ddp; }
+Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
+  ddp_ = &ddp;
+  if (!ddp.hook()) return;
+  parts_.push_back({"hook", true, [&ddp] { return ddp.hook()->state_dict(); },
+                    [&ddp](const StateDict& state) { ddp.hook()->load_state_dict(state); },
+                    [&ddp](const std::vector<StateDict>& states) {
+                      const Shard mine{ddp.communicator().rank(), ddp.communicator().size()};
+                      ddp.hook()->load_of_other_world(states, mine);
+                    }});
+}
 
 void Checkpoint::check_name(const std::string& name) const {
-  check<UsageError>(!name.empty() && name.find('/') == name.npos,
-                    "[Checkpoint] '{}' cannot be a name: it is empty or has a '/'", name);
+  check<UsageError>(!name.empty() && name.find('/') == name.npos && !name.starts_with("rank "),
+                    "[Checkpoint] '{}' cannot be a name: it is empty, has a '/' or begins with "
+                    "'rank '",
+                    name);
   check<UsageError>(std::ranges::find(parts_, name, &Part::name) == parts_.end() &&
                         std::ranges::find(numbers_, name, &Number::name) == numbers_.end(),
                     "[Checkpoint] there is a '{}' already", name);
@@ -204,21 +215,32 @@ void Checkpoint::check_parts(const std::string& path, const SafetensorsHeader& h
                       name, fmt::join(here, ", "));
 }
 
+// One state; or those of all ranks, if another number of them has saved.
+std::vector<StateDict> Checkpoint::read_states(const Part& part, const std::string& path,
+                                               const SafetensorsFile& file,
+                                               const Manifest& manifest) const {
+  const bool other_world = is_of_other_world(part, manifest);
+  if (other_world && !part.load_other_world) return {};
+  std::vector<StateDict> states;
+  for (int k = other_world ? 0 : rank(); k < (other_world ? manifest.world : rank() + 1); ++k) {
+    const std::string prefix = this->prefix(part, k);
+    StateDict& state = states.emplace_back();
+    for (const auto& entry : file.header().entries)
+      if (entry.name.starts_with(prefix))
+        state.emplace(entry.name.substr(prefix.size()), read_checked(path, file, manifest, entry));
+  }
+  return states;
+}
+
 void Checkpoint::load(const std::string& path) {
-  std::vector<StateDict> states(parts_.size());
+  std::vector<std::vector<StateDict>> states;
   Manifest manifest;
   on_every_rank([&] {
     try {
       const SafetensorsFile file(path);
       manifest = manifest_of(path, file);
       check_parts(path, file.header(), manifest);
-      for (std::size_t i = 0; i < parts_.size(); ++i) {
-        const std::string prefix = this->prefix(parts_[i], rank());
-        for (const auto& entry : file.header().entries)
-          if (entry.name.starts_with(prefix))
-            states[i].emplace(entry.name.substr(prefix.size()),
-                              read_checked(path, file, manifest, entry));
-      }
+      for (const Part& part : parts_) states.push_back(read_states(part, path, file, manifest));
     } catch (const DataError& error) {
       fail<DataError>("{}{}", error.what(), others_left(path));
     }
@@ -228,7 +250,10 @@ void Checkpoint::load(const std::string& path) {
                      "the hash of its manifest " + to_metadata(manifest).at("lockstep.sha256"));
   on_every_rank([&] {
     for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (!parts_[i].per_rank || manifest.world == world()) parts_[i].load(states[i]);
+      if (!is_of_other_world(parts_[i], manifest))
+        parts_[i].load(states[i][0]);
+      else if (parts_[i].load_other_world)
+        parts_[i].load_other_world(states[i]);
     for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
   });
 }

@@ -21,8 +21,10 @@
 /// "rank 1/random/mt19937". A manifest (manifest.h) holds the program's numbers, the number of
 /// ranks, the layout of the buckets, and the SHA-256 of each tensor, which load() checks.
 ///
-/// The random generators of the calling thread (default_generator, default_philox) are parts that
-/// each rank has of its own; they are always there.
+/// Parts that each rank has of its own are always there: the random generators of the calling
+/// thread (default_generator, default_philox), and what the DDP's communication hook keeps. On
+/// another number of ranks the generators stay as they are, and each rank takes over what the hooks
+/// of some ranks had kept, all of it together.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
 /// (core/system/atomic_file.h). Rank 0 makes it, and each rank writes what it has of its own into
@@ -39,6 +41,7 @@
 
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/checkpoint/manifest.h"
+#include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/nn/state_dict.h"
 
 namespace lockstep::nn {
@@ -62,8 +65,8 @@ class Checkpoint {
   Checkpoint();  ///< of a run without DDP, on one rank
   explicit Checkpoint(dist::DistributedDataParallel& ddp);
 
-  /// What all ranks have alike. Throws UsageError for a name that is empty, has a '/', or was added
-  /// before.
+  /// What all ranks have alike. Throws UsageError for a name that is empty, has a '/', begins with
+  /// "rank ", or was added before.
   template <Stateful T>
   void add(const std::string& name, T& object) {
     add_part(name, false, object);
@@ -97,6 +100,8 @@ class Checkpoint {
     bool per_rank;
     std::function<StateDict()> save;
     std::function<void(const StateDict&)> load;
+    /// Of all ranks' states, where another number of ranks has saved; null: it is not loaded then.
+    std::function<void(const std::vector<StateDict>&)> load_other_world = {};
   };
   struct Number {
     std::string name;
@@ -115,7 +120,12 @@ class Checkpoint {
   void on_rank0(const std::function<void()>& task) const;
   std::vector<std::string> gather(const std::string& text) const;
   std::string prefix(const Part& part, int rank) const;
+  bool is_of_other_world(const Part& part, const Manifest& manifest) const {
+    return part.per_rank && manifest.world != world();
+  }
   StateDict own_tensors() const;
+  std::vector<StateDict> read_states(const Part& part, const std::string& path,
+                                     const SafetensorsFile& file, const Manifest& manifest) const;
   SafetensorsHeader whole_header(const StateDict& own) const;
   void check_parts(const std::string& path, const SafetensorsHeader& header,
                    const Manifest& manifest) const;

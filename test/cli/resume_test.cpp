@@ -182,3 +182,44 @@ TEST_CASE("drill kill-while-saving: there is always one whole checkpoint") {
     }
   });
 }
+
+TEST_CASE("restarts: a rank is killed again and again, and the run ends with the bits of one") {
+  const TemporaryFolder folder;
+  const Words options = {"--epochs",           "6", "--optimizer", "adam",
+                         "--checkpoint-every", "2", "--resume"};
+  // Rank 1 is killed by itself in the middle of its first two lives.
+  const std::string script =
+      "if [ $RANK = 1 ] && [ $LOCKSTEP_RESTART -lt 2 ]; then "
+      "(sleep 0.15; kill -9 $$) & fi; exec \"$@\"";
+  Words command = {
+      LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "3", "--restarts", "4", "sh", "-c", script, "sh"};
+  command = command + train_command(options + Words{"--checkpoint", folder / "run", "--json",
+                                                    folder / "json"});
+  const Ended ended = test::run(command);
+  CAPTURE(ended.err);
+  CHECK(ended.code == 0);
+  const nlohmann::json whole = summary({"--epochs", "6", "--optimizer", "adam", "--ranks", "3"});
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "json")).at("parameter_digest") ==
+        whole.at("parameter_digest"));
+}
+
+TEST_CASE("restarts: as often as was said, each failure is told; not what a restart cannot mend") {
+  const std::string launcher = LOCKSTEP_BIN_DIR "/lockstep-run";
+  const Ended failing = test::run({launcher, "-n", "2", "--restarts", "2", "sh", "-c",
+                                   "echo life $LOCKSTEP_RESTART; [ $RANK = 0 ] || exit 7"});
+  CAPTURE(failing.err);
+  CHECK(failing.code == 7);
+  CHECK(test::count(failing.err, "rank 1 failed with exit code 7") == 3);
+  CHECK(test::count(failing.err, "restart 1 of 2\n") == 1);
+  CHECK(test::count(failing.err, "restart 2 of 2\n") == 1);
+  for (const char* life : {"life 0\n", "life 1\n", "life 2\n"})
+    CHECK(test::count(failing.out, life) == 2);
+  const Ended wrong = test::run({launcher, "-n", "2", "--restarts", "2", "sh", "-c", "exit 2"});
+  CHECK(wrong.code == 2);
+  CHECK(!test::contains(wrong.err, "restart"));
+  const Ended well = test::run({launcher, "-n", "2", "--restarts", "2", "true"});
+  CHECK(well.code == 0);
+  CHECK(well.err.empty());
+  CHECK(test::run({launcher, "-n", "2", "--restarts", "-1", "true"}).code == 2);
+  CHECK(test::run({launcher, "-n", "2", "--nnodes", "2", "--restarts", "1", "true"}).code == 2);
+}

@@ -22,12 +22,14 @@
 ///
 /// A hook of your own can average, clip or add noise in `complete`.
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/shard.h"
 #include "lockstep/dist/collectives/communicator.h"
 
 namespace lockstep::dist {
@@ -64,6 +66,16 @@ class CommunicationHook {
   /// The ranks have agreed to give up the step (NonFinite::skip), after `complete`. What the hook
   /// learned from its gradients may be infinite or NaN.
   virtual void skipped() {}
+
+  /// What this rank's hook keeps from step to step, by name, for a checkpoint.
+  using State = std::map<std::string, Tensor>;
+  virtual State state_dict() const { return {}; }
+  /// Takes it back, after the buckets have been laid out; under DDP on all ranks. Throws StateError
+  /// if it does not fit.
+  virtual void load_state_dict(const State& state);
+  /// The same of a run on another number of ranks: its ranks' states, of which this rank takes over
+  /// those of rank, rank + size, ...
+  virtual void load_of_other_world(std::span<const State> states, Shard mine);
 
   /// A reducer takes the hook until the result is gone. Throws StateError while another one has it:
   /// what a hook keeps belongs to the buckets of one reducer.

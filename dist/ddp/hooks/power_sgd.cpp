@@ -66,6 +66,7 @@ Tensor flat(const Tensor& gradient) { return gradient.view({gradient.numel()}); 
 
 /// What is kept of one parameter from step to step.
 struct PowerSgd::Matrix {
+  std::string name;  // the parameter's
   std::uint64_t seed = 0;
   Tensor q;     // (n, r)
   Tensor kept;  // (m, n)
@@ -136,7 +137,7 @@ void PowerSgd::prepare(std::span<const BucketView> views, Communicator& communic
       second += q.numel();
       Matrix& matrix = matrices_[parameter.id()];
       if (!matrix.q.defined()) {
-        matrix = {matrices_.size(), Tensor::empty({shape[1], r}, dtype, device),
+        matrix = {parameter.name(), matrices_.size(), Tensor::empty({shape[1], r}, dtype, device),
                   Tensor::zeros(shape, dtype, device)};
         draw(matrix.q, matrix.seed);
       }
@@ -196,6 +197,40 @@ Work PowerSgd::send_whole(Bucket& bucket, const BucketView& view, Communicator& 
 
 void PowerSgd::receive_whole(Bucket& bucket, const BucketView& view) {
   if (bucket.whole.defined()) view.memory.copy_from(std::exchange(bucket.whole, Tensor()));
+}
+
+CommunicationHook::State PowerSgd::state_dict() const {
+  State state{{"step", Tensor::of<std::int64_t>({}, {step_})}};
+  for (const auto& [id, matrix] : matrices_) {
+    state.emplace(matrix.name + ".kept", matrix.kept);
+    state.emplace(matrix.name + ".q", matrix.q);
+  }
+  return state;
+}
+
+void PowerSgd::load_state_dict(const State& state) {
+  const State own = state_dict();
+  for (const auto& [name, tensor] : own) {
+    const auto found = state.find(name);
+    check<StateError>(found != state.end() && found->second.shape() == tensor.shape() &&
+                          found->second.dtype() == tensor.dtype(),
+                      "[power_sgd] the state has no '{}' of {} {}", name, tensor.dtype(),
+                      tensor.shape());
+  }
+  check<StateError>(own.size() == state.size(), "[power_sgd] the state has {} tensors, not {}",
+                    state.size(), own.size());
+  for (const auto& [name, tensor] : own) tensor.copy_from(state.at(name));
+  step_ = own.at("step").to_vector<std::int64_t>()[0];
+}
+
+void PowerSgd::load_of_other_world(std::span<const State> states, Shard mine) {
+  State sum;
+  for (const auto& [name, tensor] : states[0])
+    sum[name] = name.ends_with(".kept") ? zeros_like(tensor) : tensor;
+  for (std::size_t k = index(mine.rank); k < states.size(); k += index(mine.size))
+    for (const auto& [name, tensor] : states[k])
+      if (name.ends_with(".kept")) kernels::scale(1, tensor, sum.at(name), true);
+  load_state_dict(sum);
 }
 
 void PowerSgd::skipped() {

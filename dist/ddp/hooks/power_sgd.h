@@ -26,8 +26,9 @@
 /// The first Q is random, from a fixed seed and the parameter's place. It is the same on all ranks
 /// and in every run. No generator of the program is used.
 ///
-/// State. E_k and Q need memory of the size of the gradients, per rank. Checkpoints do not store
-/// them yet: a resumed run begins with E_k = 0, and is another run from there on. A skipped step
+/// State. E_k and Q need memory of the size of the gradients, per rank. A checkpoint has them
+/// (state_dict); on another number of ranks, each rank takes over the sum of the E_k of some, so
+/// that nothing of what was not sent is lost. A skipped step
 /// (NonFinite::skip) resets both, on all ranks. If no rank uses a parameter in a step, what was
 /// kept of it is sent in this step, and dropped with it. The E_k have the unit in which gradients
 /// are summed: accumulation windows, whose sums are divided at their end, should have equal
@@ -66,6 +67,9 @@ class PowerSgd final : public CommunicationHook {
   Work reduce(const BucketView& bucket, Communicator& communicator) override;
   void complete(const BucketView& bucket, Communicator& communicator) override;
   void skipped() override;
+  State state_dict() const override;  ///< "step", and "NAME.kept", "NAME.q" of each matrix
+  void load_state_dict(const State& state) override;
+  void load_of_other_world(std::span<const State> states, Shard mine) override;
 
   /// E_k, of the gradient's shape; undefined if this parameter's gradient travels as it is.
   Tensor kept(const Parameter& parameter) const;

@@ -1,0 +1,47 @@
+#include "lockstep/nn/optim/ema.h"
+
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+Ema::Ema(std::vector<Parameter> parameters, double decay)
+    : parameters_(std::move(parameters)), decay_(decay) {
+  check_range("Ema", "decay", decay, share);
+  for (const Parameter& parameter : parameters_) averages_.push_back(parameter.value().clone());
+}
+
+void Ema::update() {
+  check<StateError>(!applied_, "[Ema] update() while the averages are applied");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    kernels::scale(decay_, averages_[i], averages_[i], false);
+    kernels::scale(1 - decay_, parameters_[i].value(), averages_[i], true);
+  }
+}
+
+void Ema::exchange(bool apply) {
+  check<StateError>(applied_ != apply, "[Ema] the averages are applied already");
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor value = parameters_[i].value().clone();
+    parameters_[i].value().copy_from(averages_[i]);
+    averages_[i].copy_from(value);
+  }
+  applied_ = apply;
+}
+
+nn::StateDict Ema::state_dict() const {
+  check<StateError>(!applied_, "[Ema] state_dict() while the averages are applied");
+  nn::StateDict state;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::string& name = parameters_[i].name();
+    check<StateError>(!name.empty() && state.emplace(name, averages_[i]).second,
+                      "[Ema] the name '{}' is missing or not the only one", name);
+  }
+  return state;
+}
+
+void Ema::load_state_dict(const nn::StateDict& state) {
+  nn::load_tensors("the average", state_dict(), state);
+}
+
+}  // namespace lockstep::optim

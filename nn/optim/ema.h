@@ -1,0 +1,62 @@
+#pragma once
+/// The exponential moving average of weights, which often does better on unseen data than the
+/// weights themselves (Polyak & Juditsky, "Acceleration of stochastic approximation by averaging",
+/// 1992, in the form of torch.optim.swa_utils.get_ema_multi_avg_fn):
+///
+///   optim::Ema ema(model.parameters(), 0.999);
+///   ...
+///   optimizer.step();
+///   ema.update();                    // average = 0.999 * average + 0.001 * value
+///   ...
+///   {
+///     optim::Ema::Applied applied(ema);   // the model has the averages while this lives
+///     evaluate(model);
+///   }
+///
+/// Under DDP every rank computes the same averages from the same values: nothing travels.
+/// Thread-safety: as the parameters.
+
+#include <vector>
+
+#include "lockstep/autograd/parameter.h"
+#include "lockstep/nn/state_dict.h"
+
+namespace lockstep::optim {
+
+class Ema {
+ public:
+  /// The averages begin as the values. Throws UsageError unless 0 <= decay < 1, and for a parameter
+  /// that is undefined.
+  Ema(std::vector<Parameter> parameters, double decay);
+
+  /// After each step of the optimizer. Throws StateError while the averages are applied.
+  void update();
+
+  /// Exchanges the model's values with the averages, and back at its end. No step may be taken
+  /// meanwhile: it would be one of the averages.
+  class [[nodiscard]] Applied {
+   public:
+    explicit Applied(Ema& ema) : ema_(ema) { ema_.exchange(true); }
+    ~Applied() { ema_.exchange(false); }
+    Applied(const Applied&) = delete;
+    Applied& operator=(const Applied&) = delete;
+
+   private:
+    Ema& ema_;
+  };
+
+  /// The averages, by the parameters' names; they share memory. Throws StateError while they are
+  /// applied, and for names that are missing or not unique.
+  nn::StateDict state_dict() const;
+  void load_state_dict(const nn::StateDict& state);
+
+ private:
+  void exchange(bool apply);
+
+  std::vector<Parameter> parameters_;
+  std::vector<Tensor> averages_;
+  double decay_;
+  bool applied_ = false;
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,56 @@
+#include "lockstep/nn/optim/ema.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+using namespace lockstep;
+
+TEST_CASE("ema: the weighted sum of all values so far, in closed form") {
+  const Parameter w(Tensor::full({3}, 2, DType::f64), "w");
+  optim::Ema ema({w}, 0.9);
+  for (int i = 1; i <= 20; ++i) {
+    w.value().fill(i);
+    ema.update();
+    double expected = 2 * std::pow(0.9, i);
+    for (int k = 1; k <= i; ++k) expected += 0.1 * std::pow(0.9, i - k) * k;
+    CHECK(ema.state_dict().at("w").to_vector<double>()[2] == doctest::Approx(expected));
+  }
+}
+
+TEST_CASE("ema: applied while it is evaluated, and then the values are as they were") {
+  nn::Sequential model{nn::Linear(2, 3)};
+  optim::Ema ema(model.parameters(), 0.5);
+  const auto weight = [&] { return model.state_dict().at("0.weight").to_vector<float>(); };
+  const auto begin = weight();
+  model.state_dict().at("0.weight").fill(4);
+  ema.update();
+  {
+    const optim::Ema::Applied applied(ema);
+    for (std::size_t i = 0; i < begin.size(); ++i)
+      CHECK(weight()[i] == doctest::Approx(0.5 * begin[i] + 2));
+    CHECK_THROWS_AS(ema.update(), StateError);
+    CHECK_THROWS_AS(ema.state_dict(), StateError);
+    CHECK_THROWS_AS(optim::Ema::Applied{ema}, StateError);
+  }
+  CHECK(weight() == std::vector<float>(6, 4));
+  ema.update();
+  for (std::size_t i = 0; i < begin.size(); ++i)
+    CHECK(ema.state_dict().at("0.weight").to_vector<float>()[i] ==
+          doctest::Approx(0.25 * begin[i] + 3));
+}
+
+TEST_CASE("ema: another one takes over its state; what makes no sense is refused") {
+  nn::Sequential model{nn::Linear(2, 3)}, other{nn::Linear(2, 3)};
+  optim::Ema ema(model.parameters(), 0.5), resumed(other.parameters(), 0.5);
+  ema.update();
+  resumed.load_state_dict(ema.state_dict());
+  CHECK(resumed.state_dict().at("0.bias").to_vector<float>() ==
+        ema.state_dict().at("0.bias").to_vector<float>());
+  CHECK_THROWS_AS(optim::Ema(model.parameters(), 1), UsageError);
+  CHECK_THROWS_AS(optim::Ema(model.parameters(), std::nan("")), UsageError);
+  CHECK_THROWS_AS(optim::Ema({Parameter(Tensor::ones({1}))}, 0.5).state_dict(), StateError);
+}
