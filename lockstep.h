@@ -41,6 +41,7 @@
 #include "lockstep/nn/norms.h"
 #include "lockstep/nn/optim/clip.h"
 #include "lockstep/nn/optim/ema.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/overlap.h"
 #include "lockstep/nn/optim/schedule.h"

@@ -59,6 +59,8 @@ class GradientReducer : public GradientObserver {
   /// True if optimizers step on gradients as soon as they are summed: it is too late to change
   /// them.
   virtual bool steps_early() const = 0;
+  /// Whether the ranks gave up the gradients of the last synchronization (NonFinite::skip).
+  virtual bool gave_up() const = 0;
   /// How many times gradients have been summed.
   virtual std::uint64_t synchronizations() const = 0;
 };

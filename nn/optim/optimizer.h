@@ -92,6 +92,8 @@ class Optimizer : public Stepper {
   /// Gives all groups this learning rate. Throws UsageError unless it is in [0, inf), StateError if
   /// there is no group.
   void set_lr(double lr);
+  /// All parameters, group by group.
+  const std::vector<Parameter>& all() const { return all_; }
 
  protected:
   /// Throws UsageError if there is no parameter, or one stands in two groups or is undefined.
@@ -103,7 +105,6 @@ class Optimizer : public Stepper {
   virtual void check_options() const {}
   /// Steps every parameter that takes part.
   virtual void update() = 0;
-  const std::vector<Parameter>& all() const { return all_; }
   /// Throws StateError if step_early() has begun a step.
   void check_between_steps(std::string_view operation) const;
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.

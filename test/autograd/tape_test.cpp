@@ -44,6 +44,7 @@ struct FakeReducer : GradientReducer {
   kernels::Fingerprint fingerprint(const Parameter&) override { return {}; }
   void stepped(const std::weak_ptr<Stepper>&, std::uint64_t, bool) override {}
   bool steps_early() const override { return false; }
+  bool gave_up() const override { return false; }
   std::uint64_t synchronizations() const override { return 0; }
 
  private:

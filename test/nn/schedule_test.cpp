@@ -16,7 +16,7 @@ namespace {
 
 const nlohmann::json& stored_rates() {
   static const nlohmann::json all =
-      nlohmann::json::parse(std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/schedules.json"));
+      nlohmann::json::parse(std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/optim/schedules.json"));
   return all;
 }
 

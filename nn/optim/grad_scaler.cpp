@@ -1,0 +1,100 @@
+#include "lockstep/nn/optim/grad_scaler.h"
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
+
+namespace lockstep::optim {
+
+GradScaler::GradScaler(GradScalerOptions options)
+    : options_(options), scale_(static_cast<float>(options.scale)) {
+  const auto check_in = [](bool good, std::string_view name, double value, std::string_view range) {
+    check<UsageError>(good, "[GradScaler] {} must be in {}, got {}", name, range, value);
+  };
+  check_in(std::isfinite(scale_) && scale_ > 0, "scale", options.scale, "(0, inf) as f32");
+  check_in(std::isfinite(options.growth_factor) && options.growth_factor > 1, "growth_factor",
+           options.growth_factor, "(1, inf)");
+  check_in(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor",
+           options.backoff_factor, "(0, 1)");
+  check_in(options.growth_interval >= 1, "growth_interval",
+           static_cast<double>(options.growth_interval), "[1, inf)");
+}
+
+Tensor GradScaler::scale(const Tensor& loss) const {
+  return (is_16_bit(loss.dtype()) ? cast(loss, DType::f32) : loss) * scale_;
+}
+
+void GradScaler::unscale(Optimizer& optimizer) {
+  check<StateError>(!unscaled_.contains(&optimizer),
+                    "[unscale] this optimizer's gradients are divided by the scale already: call "
+                    "update() after each step");
+  Progress progress;
+  for (const Parameter& parameter : optimizer.all()) {
+    const GradientReducer* reducer = parameter.reducer();
+    const GradientState state = parameter.gradient_state();
+    check<StateError>(state != GradientState::local || !reducer,
+                      "[unscale] the gradient of {} is not synchronized: run a backward that "
+                      "synchronizes first",
+                      parameter);
+    check<StateError>(!reducer || !reducer->steps_early(),
+                      "[unscale] an optimizer may have stepped on {} during backward "
+                      "(optim::Overlap), with the scaled gradient",
+                      parameter);
+    progress.finite = progress.finite && !(reducer && reducer->gave_up());
+    if (state == GradientState::nothing) continue;
+    const Tensor& gradient = parameter.gradient_slot();
+    progress.finite = progress.finite && kernels::all_finite(gradient);
+    kernels::scale(1.0 / scale_, gradient, gradient, false);
+  }
+  unscaled_.emplace(&optimizer, progress);
+}
+
+bool GradScaler::step(Optimizer& optimizer) {
+  if (!unscaled_.contains(&optimizer)) unscale(optimizer);
+  Progress& progress = unscaled_.at(&optimizer);
+  check<StateError>(!progress.stepped,
+                    "[step] this optimizer was stepped since the last update() of the GradScaler");
+  if (progress.finite) optimizer.step();
+  progress.stepped = true;
+  return progress.finite;
+}
+
+void GradScaler::update() {
+  check<StateError>(!unscaled_.empty(),
+                    "[update] no optimizer was stepped since the last update()");
+  bool finite = true;
+  for (const auto& [optimizer, progress] : unscaled_) finite = finite && progress.finite;
+  unscaled_.clear();
+  if (!finite) {
+    scale_ *= static_cast<float>(options_.backoff_factor);
+    steady_ = 0;
+    check<StateError>(scale_ >= std::numeric_limits<float>::min(),
+                      "[update] gradients are infinite or NaN at every scale down to {}: is the "
+                      "loss itself not finite?",
+                      scale_);
+  } else if (++steady_ >= options_.growth_interval) {
+    const float grown = scale_ * static_cast<float>(options_.growth_factor);
+    if (std::isfinite(grown)) scale_ = grown;
+    steady_ = 0;
+  }
+}
+
+nn::StateDict GradScaler::state_dict() const {
+  return {{"scale", Tensor::scalar(scale_, DType::f64)},
+          {"steady", Tensor::scalar(static_cast<double>(steady_), DType::i64)}};
+}
+
+void GradScaler::load_state_dict(const nn::StateDict& state) {
+  const nn::StateDict own = state_dict();
+  nn::load_tensors("the GradScaler", own, state);
+  const double scale = own.at("scale").item();
+  check<UsageError>(std::isfinite(scale) && scale > 0, "[load_state_dict] the scale is {}", scale);
+  scale_ = static_cast<float>(scale);
+  steady_ = static_cast<std::int64_t>(own.at("steady").item());
+}
+
+}  // namespace lockstep::optim
