@@ -16,6 +16,8 @@
 ///
 /// Up to four tensors of a kind are mixed word by word into one, before it is added: a parameter
 /// and what an optimizer keeps of it.
+///
+/// The same pass sees whether an element of the first tensor, the parameter, is infinite or NaN.
 
 #include <cstdint>
 #include <span>
@@ -26,10 +28,12 @@ namespace lockstep::kernels {
 
 /// Where a fingerprint is added, and what tells this tensor from others in the same sum.
 struct Fingerprint {
-  /// i64, one element, on the tensors' device; null: nobody wants it. It must outlive the call, and
-  /// on a GPU the kernels that it enqueues.
+  /// i64, (2,), on the tensors' device: the sum, and a number that grows if an element of the
+  /// parameter is infinite or NaN. Null: nobody wants it. It must outlive the call, and on a GPU
+  /// the kernels that it enqueues.
   const Tensor* sum = nullptr;
   std::uint32_t salt = 0;
+  bool terms = true;  ///< false: an optimizer's step need not add to the sum, the number is enough
 };
 
 /// sum += the fingerprint of `tensors`: one to four tensors of one shape, dtype (f32 or f64) and

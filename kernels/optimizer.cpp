@@ -14,12 +14,18 @@ void check_one(std::string_view operation, std::string_view name, const Tensor& 
                     tensor.shape());
 }
 
+void check_fingerprint(std::string_view operation, const Tensor& sum, const Tensor& value) {
+  check_beside(operation, "fingerprint", sum, DType::i64, value);
+  check<ShapeError>(sum.numel() == 2, "[{}] fingerprint: expected two elements, got {}", operation,
+                    sum.shape());
+}
+
 template <class Item, class Config>
 void check_item(std::string_view operation, const Item& item, const Config& config) {
   check_defined(operation, "value", item.value);
   check_differentiable(operation, item.value);
   check_alike(operation, "gradient", item.gradient, item.value);
-  if (item.fingerprint.sum) check_one(operation, "fingerprint", *item.fingerprint.sum, item.value);
+  if (item.fingerprint.sum) check_fingerprint(operation, *item.fingerprint.sum, item.value);
   visit_kept(item, config, [&](std::string_view name, const Tensor& tensor, bool kept) {
     if (kept) check_alike(operation, name, tensor, item.value);
   });
@@ -63,7 +69,7 @@ void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerp
   check_defined("add_fingerprint", "tensor", tensors[0]);
   check_differentiable("add_fingerprint", tensors[0]);
   for (const Tensor& tensor : tensors) check_alike("add_fingerprint", "tensor", tensor, tensors[0]);
-  check_one("add_fingerprint", "fingerprint", *fingerprint.sum, tensors[0]);
+  check_fingerprint("add_fingerprint", *fingerprint.sum, tensors[0]);
   backend_of(tensors[0].device()).add_fingerprint(tensors, fingerprint);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 // By the enumerators' values.
 constexpr std::string_view buffer_modes[] = {"broadcast", "average", "off"};
-constexpr std::string_view nonfinite_policies[] = {"ignore", "skip", "stop"};
+constexpr std::string_view nonfinite_policies[] = {"report", "ignore", "skip", "stop"};
 
 // A line per parameter ("parameter '0.weight' (128, 64) f32"), per buffer, and per option that must
 // be the same on all ranks.

@@ -59,7 +59,7 @@ struct DdpOptions {
   /// Of a checkpoint (DistributedDataParallel::bucket_layout): then the layout never changes.
   std::string bucket_layout = {};
   BufferMode buffers = BufferMode::broadcast;
-  NonFinite nonfinite = NonFinite::ignore;
+  NonFinite nonfinite = NonFinite::report;
   /// On a GPU: the host does not wait for a backward's collectives. It reads what the ranks told
   /// each other when the next backward begins. last_step() is then of the step before, and an error
   /// (ranks that disagree, a rank without data where no Weight gave a total) stops training one
@@ -124,12 +124,13 @@ class [[nodiscard]] DistributedDataParallel {
   /// Collective. Compares all parameters, and what optimizers keep of them, bit by bit. Throws
   /// StateError on all ranks if something differs: the error names the first tensor and index, and
   /// what each rank has there. Every step compares fingerprints of the same; call this before what
-  /// must not go wrong, such as replacing a checkpoint.
+  /// must not go wrong, such as replacing a checkpoint. Also throws if a parameter is infinite or
+  /// NaN, with NonFinite::report.
   void check_replicas() { reducer().check_replicas(); }
 
-  /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: replicas that differ do
-  /// not replace a good checkpoint. If they do, or if `save` throws, every rank throws. The others
-  /// wait for rank 0 for `timeout`, then throw CommError, which names it.
+  /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: what that refuses does
+  /// not replace a good one. If it throws, or `save` does, every rank throws. The others wait for
+  /// rank 0 for `timeout`, then throw CommError, which names it.
   ///
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
   void save_on_rank0(const std::function<void()>& save, Seconds timeout = Seconds(3600));

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "lockstep/dist/ddp/nonfinite.h"
+
 namespace lockstep::dist {
 
 void EarlySteps::add(EarlyStepper& stepper, NonFinite policy) {
   check<UsageError>(
-      policy == NonFinite::ignore,
+      !looks_in_gradients(policy),
       "[overlap] a step that begins before all buckets have arrived cannot be given up for a bad "
       "gradient in a later one: it does not go together with NonFinite::{}",
       policy == NonFinite::skip ? "skip" : "stop");

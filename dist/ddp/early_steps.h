@@ -20,7 +20,7 @@ class EarlyStepper {
 
 class EarlySteps {
  public:
-  /// Throws UsageError unless `policy` is NonFinite::ignore: a step that has begun cannot be given
+  /// Throws UsageError for NonFinite::skip and stop: a step that has begun cannot be given
   /// up. `stepper` must outlive its registration.
   void add(EarlyStepper& stepper, NonFinite policy);
   void remove(EarlyStepper& stepper) noexcept { std::erase(steppers_, &stepper); }

@@ -1,13 +1,20 @@
 #pragma once
-/// Looks for gradients that are infinite or NaN, before and after their sum.
+/// Looks for numbers that are infinite or NaN: in gradients, before and after their sum, and in
+/// parameters.
 
 #include <cstdint>
 
 #include "lockstep/dist/ddp/buckets/gradient_buckets.h"
+#include "lockstep/dist/ddp/step_metadata.h"
 
 namespace lockstep::dist {
 
-/// The first gradient element of a backward that is infinite or NaN.
+/// Whether the policy looks through the gradients.
+inline bool looks_in_gradients(NonFinite policy) {
+  return policy == NonFinite::skip || policy == NonFinite::stop;
+}
+
+/// The first element of a gradient, or of a parameter, that is infinite or NaN.
 struct NonFiniteElement {
   int parameter = -1;  ///< index in registration order; -1: all are finite
   std::int64_t element = -1;
@@ -15,6 +22,8 @@ struct NonFiniteElement {
   bool found() const { return parameter >= 0; }
   /// Looks through a bucket's gradients unless one was found already. On a GPU the host waits.
   void look_in(const GradientBuckets::Bucket& bucket);
+  /// Looks through the values of all parameters. On a GPU the host waits.
+  void look_in(std::span<const Parameter> parameters);
 };
 
 }  // namespace lockstep::dist

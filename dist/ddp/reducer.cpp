@@ -74,7 +74,7 @@ void Reducer::launch(GradientBuckets::Bucket& bucket) {
     bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
     return;
   }
-  if (options_.nonfinite != NonFinite::ignore) bad_.look_in(bucket);
+  if (looks_in_gradients(options_.nonfinite)) bad_.look_in(bucket);
   if (last) write_metadata();
   if (options_.hook) return launch_hook(bucket, last);
   copy_to_host(bucket);
@@ -84,6 +84,7 @@ void Reducer::launch(GradientBuckets::Bucket& bucket) {
 void Reducer::write_metadata() {
   window_.write(exchange_.mine);  // weight and divisor
   exchange_.mine.replicas = replicas_.sum();
+  if (replicas_.saw_nonfinite()) bad_.look_in(parameters());
   exchange_.mine.bad_parameter = bad_.parameter;
   exchange_.mine.bad_element = bad_.element;
   exchange_.write(buckets_);
@@ -123,7 +124,7 @@ void Reducer::receive_sums() {
 bool Reducer::apply_scale(double scale) {
   for (const GradientBuckets::Bucket& bucket : buckets_.all())
     if (scale != 1) kernels::scale(scale, bucket.memory, bucket.memory, false);
-  return options_.nonfinite == NonFinite::ignore || sums_are_finite();
+  return !looks_in_gradients(options_.nonfinite) || sums_are_finite();
 }
 
 // The gradients are the mean, or are given up. Then DDP brings the model's buffers up to date

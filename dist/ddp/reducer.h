@@ -120,6 +120,7 @@ class Reducer final : public GradientReducer {
   bool sums_are_finite();
   [[noreturn]] void stop(const StepOutcome& outcome);
   std::string difference_now();
+  std::string bad_value_now();
   bool can_defer() const;
   StepOutcome read_beside();
   void commit_unread();

@@ -9,6 +9,17 @@
 #include "lockstep/dist/ddp/reducer.h"
 
 namespace lockstep::dist {
+namespace {
+
+std::string bad_value(const std::vector<Parameter>& parameters, int i, std::int64_t element) {
+  return fmt::format(
+      "element {} of {} has become infinite or NaN: a learning rate that is too large, or data "
+      "that "
+      "is not finite? (NonFinite::stop tells in whose gradient it begins)",
+      element, parameters[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace
 
 void Reducer::check_can_add(const Contribution& contribution) const {
   check<StateError>(!synchronizing_ || !drifted_,
@@ -38,8 +49,8 @@ void Reducer::check_recordable(const Contribution& contribution) const {
   };
   refuse(!contribution.total_known(),
          "the total weight must be known when backward begins: give Weight a total, or no Weight");
-  refuse(options_.nonfinite != NonFinite::ignore,
-         "nobody can look for infinite gradients: NonFinite::ignore");
+  refuse(looks_in_gradients(options_.nonfinite),
+         "nobody can look for infinite gradients: NonFinite::report");
   refuse(options_.hook != nullptr, "there can be no communication hook");
   refuse(steps_early(), "no optimizer can step early");
   refuse(!synchronizing_, "gradients cannot only be accumulated");
@@ -72,6 +83,13 @@ bool Reducer::sums_are_finite() {
                   bad_.element, parameters()[static_cast<std::size_t>(bad_.parameter)].name()));
 }
 
+// Of a step that all ranks have taken.
+std::string Reducer::bad_value_now() {
+  NonFiniteElement bad;
+  if (replicas_.saw_nonfinite()) bad.look_in(parameters());
+  return bad.found() ? bad_value(parameters(), bad.parameter, bad.element) : "";
+}
+
 void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
   const auto& all = exchange_.all();
@@ -92,6 +110,9 @@ void Reducer::stop(const StepOutcome& outcome) {
     culprit = replicas_.culprit();
   } else if (problem.empty()) {
     const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
+    if (options_.nonfinite == NonFinite::report)
+      stop_all_ranks(communicator_,
+                     "[backward] " + bad_value(parameters(), bad.bad_parameter, bad.bad_element));
     problem = fmt::format(
         "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
         parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(), outcome.bad_rank);
@@ -166,6 +187,11 @@ void Reducer::check_replicas() {
   if (!found.empty())
     stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found,
                    replicas_.culprit());
+  NonFiniteElement bad;
+  if (options_.nonfinite == NonFinite::report) bad.look_in(parameters());
+  if (bad.found())
+    stop_all_ranks(communicator_,
+                   "[check_replicas] " + bad_value(parameters(), bad.parameter, bad.element));
 }
 
 }  // namespace lockstep::dist

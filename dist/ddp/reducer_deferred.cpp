@@ -18,7 +18,7 @@ namespace lockstep::dist {
 
 bool Reducer::can_defer() const {
   return options_.deferred && ready_order_.done() && exchange_.mine.already_reduced == 0 &&
-         !options_.hook && !steps_early() && options_.nonfinite == NonFinite::ignore &&
+         !options_.hook && !steps_early() && !looks_in_gradients(options_.nonfinite) &&
          window_.first().total_known() && buckets_.all().back().wire.device() != Device{} &&
          window_.all_used();
 }
@@ -28,9 +28,10 @@ bool Reducer::can_defer() const {
 void Reducer::commit_unread() {
   if (recording_)
     StepGraph::depends_on([this] {
-      if (!replicas_.differ_before_replay()) return true;
-      const std::string difference = difference_now();
-      stop_all_ranks(communicator_, "[step graph] " + difference, replicas_.culprit());
+      const bool differ = replicas_.differ_before_replay();
+      const std::string problem = differ ? difference_now() : bad_value_now();
+      if (problem.empty()) return true;
+      stop_all_ranks(communicator_, "[step graph] " + problem, differ ? replicas_.culprit() : "");
     });
   for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.work.wait();
   for (const Parameter& parameter : parameters())

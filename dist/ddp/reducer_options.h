@@ -18,7 +18,7 @@ struct ReducerOptions {
   BucketCaps caps;
   bool rebuild_buckets = true;              ///< once, in the order of the first backward
   std::optional<BucketLayout> layout = {};  ///< of a checkpoint: then it is never changed
-  NonFinite nonfinite = NonFinite::ignore;
+  NonFinite nonfinite = NonFinite::report;
   std::shared_ptr<CommunicationHook> hook = {};  ///< null: buckets are summed where they lie
   bool deferred = false;                         ///< see reducer_deferred.cpp
   bool check_replicas = true;                    ///< compare the replicas at every step

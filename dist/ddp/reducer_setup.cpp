@@ -48,7 +48,8 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
                number_ == 0 ? "" : fmt::format(", model {}", number_)),
       window_(buckets_.parameters()),
       exchange_(communicator, options_.nonfinite),
-      replicas_(joined(parameters, options_.frozen), communicator, options_.check_replicas),
+      replicas_(joined(parameters, options_.frozen), communicator, options_.check_replicas,
+                options_.nonfinite == NonFinite::report),
       ready_order_(options_.rebuild_buckets && !options_.layout ? parameters.size() : 0) {
   for (std::size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].id()] = i;
   observe_all();

@@ -28,7 +28,7 @@ std::uint32_t salt_of(std::size_t parameter) {
 std::string fingerprint_of(const Tensor& tensor) {
   if (!is_differentiable(tensor.dtype()))  // a count of steps
     return fmt::format("{}", fmt::join(tensor.to_vector<std::int64_t>(), " "));
-  const Tensor sum = Tensor::zeros({}, DType::i64, tensor.device());
+  const Tensor sum = Tensor::zeros({2}, DType::i64, tensor.device());
   kernels::add_fingerprint({&tensor, 1}, {&sum, 0});
   return fmt::format("{:016x}", std::bit_cast<std::uint64_t>(sum.to_vector<std::int64_t>()[0]));
 }
@@ -112,20 +112,23 @@ std::string locate(Communicator& communicator, const Tensor& tensor) {
 }  // namespace
 
 ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator,
-                           bool enabled)
+                           bool compares, bool watches)
     : parameters_(std::move(parameters)),
       communicator_(communicator),
+      compares_(compares && communicator.size() > 1 && !parameters_.empty()),
+      watches_(watches),
       stepped_(parameters_.size()) {
   for (const Parameter& parameter : parameters_)
     names_.push_back(fmt::format("'{}'", parameter.name()));
-  if (!enabled || communicator.size() == 1 || parameters_.empty()) return;
+  if (!compares_ && !watches_) return;
   for (const Parameter& parameter : parameters_) {
     const Device device = parameter.value().device();
     if (std::ranges::find(sums_, device, &Sum::device) == sums_.end())
-      sums_.push_back({device, Tensor::zeros({}, DType::i64, device)});
+      sums_.push_back({device, Tensor::zeros({2}, DType::i64, device)});
   }
   for (const Parameter& parameter : parameters_)
     sum_of_.push_back(&sum_on(parameter.value().device()));
+  if (!compares_) return;
   const Tensor number = Tensor::empty({}, DType::i64);
   std::random_device random;
   *number.data<std::int64_t>() =
@@ -136,7 +139,7 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
 }
 
 ReplicaCheck::~ReplicaCheck() {
-  if (sum_of_.empty() || ::getpid() != process_) return;
+  if (!compares_ || ::getpid() != process_) return;
   if (difference_known_) {
     leave_replica(communicator_.thread_rank(), model_, not_compared);
     return;
@@ -158,7 +161,7 @@ Tensor& ReplicaCheck::sum_on(Device device) {
 kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
   if (sum_of_.empty() || parameters_[i].kept_local()) return {};
   stepped_[i] = true;
-  return {sum_of_[i], salt_of(i)};
+  return {sum_of_[i], salt_of(i), compares_};
 }
 
 void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {
@@ -171,7 +174,7 @@ void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {
 
 void ReplicaCheck::begin_step() {
   if (sum_of_.empty()) return;
-  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+  for (std::size_t k = 0; compares_ && k < parameters_.size(); ++k) {
     const std::size_t i = (next_ + k) % parameters_.size();
     if (stepped_[i] || parameters_[i].kept_local()) continue;
     kernels::add_fingerprint({&parameters_[i].value(), 1}, step_on(i));
@@ -192,6 +195,7 @@ void ReplicaCheck::record_events() {
 
 std::uint64_t ReplicaCheck::sum() {
   std::uint64_t total = 0;
+  nonfinite_ = 0;
   for (Sum& sum : sums_) {
     if (sum.side) {  // what the current stream was given since then is not waited for
       communicator_.wait_for(*sum.ready, "replicas");
@@ -199,15 +203,18 @@ std::uint64_t ReplicaCheck::sum() {
       sum.on_host.copy_from(sum.value);
     }
     const Tensor& readable = sum.side ? sum.on_host : sum.value;
-    total += std::bit_cast<std::uint64_t>(*readable.data<std::int64_t>());
+    total += std::bit_cast<std::uint64_t>(readable.data<std::int64_t>()[0]);
+    nonfinite_ += readable.data<std::int64_t>()[1];
   }
-  return total;
+  return compares_ ? total : 0;
 }
 
 bool ReplicaCheck::differ_before_replay() {
   if (sum_of_.empty() || ++replays_ % 64 != 0) return false;
   record_events();
-  return !differences(gather_text(communicator_, fmt::format("{:x}", sum()), "replicas")).empty();
+  const std::uint64_t sum = this->sum();
+  if (!compares_) return false;
+  return !differences(gather_text(communicator_, fmt::format("{:x}", sum), "replicas")).empty();
 }
 
 std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {

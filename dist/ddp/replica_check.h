@@ -20,8 +20,11 @@
 /// Recorded steps (core/gpu/graph.h) add to the sum, too; it is compared before every 64th replay,
 /// and in the next backward that is not recorded.
 ///
+/// The same pass sees a parameter that has become infinite or NaN (NonFinite::report), also in a
+/// world of 1.
+///
 /// Cost: one multiplication and some additions per element that is in a register anyway, and 8
-/// bytes of metadata. A world of 1 computes nothing.
+/// bytes of metadata. A world of 1 computes nothing that is not asked for by `report`.
 ///
 /// Thread-safety: as Communicator.
 
@@ -42,8 +45,10 @@ namespace lockstep::dist {
 
 class ReplicaCheck {
  public:
-  /// `communicator` must outlive this.
-  ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool enabled);
+  /// `compares` the replicas of a world of more than 1, and `watches` for parameters that are
+  /// infinite or NaN. `communicator` must outlive this.
+  ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool compares,
+               bool watches);
   /// Leaves the fingerprint of all parameters, of what optimizers keep and of all steps for a last
   /// comparison (dist/rendezvous/left_replicas.h), unless an error has told that something is
   /// wrong, or this is a child that was forked. Does not wait for others.
@@ -54,15 +59,19 @@ class ReplicaCheck {
   /// An error has left a backward: no last comparison is needed.
   void error_told() noexcept { difference_known_ = true; }
 
-  /// Where a step on parameter i adds its fingerprint; nowhere if nothing is compared.
+  /// Where a step on parameter i adds its fingerprint; nowhere if nobody wants it.
   kernels::Fingerprint step_on(std::size_t i);
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
   void note(const std::weak_ptr<Stepper>& stepper);
 
   /// A synchronizing backward begins: reads the next parameter that was not stepped on.
   void begin_step();
-  /// The sum as of begin_step(). Waits for what a GPU was given until then, not for later work.
+  /// The sum as of begin_step(); 0 if nothing is compared. Waits for what a GPU was given until
+  /// then, not for later work.
   std::uint64_t sum();
+  /// If it watches: whether one of the steps before the last sum() has left a parameter infinite or
+  /// NaN.
+  bool saw_nonfinite() const { return watches_ && nonfinite_ > 0; }
   /// Before each replay of a recorded step. Collective at every 64th, which waits for the GPU: true
   /// if the ranks' sums differ.
   bool differ_before_replay();
@@ -85,8 +94,8 @@ class ReplicaCheck {
   /// Tensors of one device have one sum.
   struct Sum {
     Device device;
-    Tensor value;  // i64, one element
-    Tensor on_host = Tensor::zeros({}, DType::i64);
+    Tensor value;  // i64, (2,): see Fingerprint
+    Tensor on_host = Tensor::zeros({2}, DType::i64);
     std::optional<Event> ready{};
     std::optional<Stream> side{};
   };
@@ -107,7 +116,9 @@ class ReplicaCheck {
   int process_ = ::getpid();
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;
-  std::vector<Tensor*> sum_of_;  // by parameter; empty if nothing is compared
+  bool compares_, watches_;
+  std::int64_t nonfinite_ = 0;   // in the last sum
+  std::vector<Tensor*> sum_of_;  // by parameter; empty if nobody wants it
   std::vector<bool> stepped_;    // by parameter, since the last begin_step()
   std::string culprit_;
   bool difference_known_ = false;  // all ranks know that replicas differ

@@ -61,7 +61,7 @@ StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy
           first->divisor, outcome.weight);
   }
   if (!outcome.problem.empty() || outcome.replicas_differ ||
-      (outcome.nonfinite && policy == NonFinite::stop))
+      (outcome.nonfinite && (policy == NonFinite::stop || policy == NonFinite::report)))
     outcome.verdict = StepVerdict::stop;
   else if (outcome.nonfinite && policy == NonFinite::skip)
     outcome.verdict = StepVerdict::skip;

@@ -28,7 +28,7 @@ struct StepMetadata {
   BatchOrigin origin;          ///< of its batch
   std::uint64_t steps = 0;     ///< digest of the optimizers' options in the steps since the last
   std::uint64_t replicas = 0;  ///< fingerprint of what all steps so far have left (replica_check.h)
-  std::int64_t bad_element = -1;  ///< of `bad_parameter`, the first that is infinite or NaN
+  std::int64_t bad_element = -1;  ///< of `bad_parameter` or its gradient: infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
   std::uint8_t already_reduced = 0;  ///< 1: its gradients held what an earlier backward reduced
@@ -51,11 +51,12 @@ enum class StepVerdict : std::uint8_t {
   stop,    ///< backward throws on every rank
 };
 
-/// What to do about a gradient that is infinite or NaN on some rank.
+/// What to do about numbers that are infinite or NaN. `skip` and `stop` look through gradients.
 enum class NonFinite : std::uint8_t {
+  report,  ///< a step, in its pass, left one in a parameter: the next backward stops all ranks
   ignore,  ///< nothing; nobody looks for one
-  skip,    ///< give up the step, on all ranks
-  stop,    ///< stop training, on all ranks
+  skip,    ///< one in a gradient: give up the step, on all ranks
+  stop,    ///< one in a gradient: stop training, on all ranks
 };
 
 struct StepOutcome {
@@ -64,7 +65,7 @@ struct StepOutcome {
   double scale = 1;         ///< by which the sums are to be multiplied
   bool all_joined = false;  ///< no rank has data left
   int source = 0;           ///< the first rank that contributed; 0 if none did
-  bool nonfinite = false;   ///< `bad_rank` found a gradient that is infinite or NaN
+  bool nonfinite = false;   ///< `bad_rank` found what is infinite or NaN
   int bad_rank = 0;
   bool replicas_differ = false;
   std::string problem;  ///< why the verdict is `stop`, unless it is one of the two above

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/fingerprint_formulas.h"
 #include "lockstep/kernels/formulas/optimizer_formulas.h"
@@ -6,19 +8,32 @@
 namespace lockstep::kernels {
 namespace {
 
-void add_to(const Fingerprint& fingerprint, std::uint64_t sum) {
-  if (fingerprint.sum)
-    *reinterpret_cast<std::uint64_t*>(fingerprint.sum->data<std::int64_t>()) += sum;
-}
+/// What a pass has seen: the sum of the terms, and the largest magnitude of the parameter.
+template <class T>
+struct Seen {
+  std::uint64_t sum = 0;
+  decltype(magnitude_bits(T())) largest = 0;
+
+  void add(std::uint32_t key, T value, T second, T third, T fourth) {
+    sum += fingerprint_term(key, value, second, third, fourth);
+  }
+  void look_at(T value) { largest = std::max(largest, magnitude_bits(value)); }
+  void add_to(const Fingerprint& fingerprint) const {
+    if (!fingerprint.sum) return;
+    auto* to = reinterpret_cast<std::uint64_t*>(fingerprint.sum->data<std::int64_t>());
+    to[0] += sum;
+    if (!is_finite_magnitude(largest)) ++to[1];
+  }
+};
 
 /// Calls update(value, gradient, a, b, c) for each element, of which the first n of `a`, `b` and
-/// `c` are what is kept of it. Returns the fingerprint of what that leaves; 0 if nobody wants it.
+/// `c` are what is kept of it. Returns what it has seen, the sum only if it is `fingerprinted`.
 /// The pointers of one item never overlap (__restrict): each names memory of its own.
 template <int n, bool fingerprinted, class T, class Update>
-std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restrict first,
-                   T* __restrict second, T* __restrict third, std::int64_t count, std::uint32_t key,
-                   const Update update) {
-  std::uint64_t sum = 0;
+Seen<T> pass(T* __restrict value, const T* __restrict gradient, T* __restrict first,
+             T* __restrict second, T* __restrict third, std::int64_t count, std::uint32_t key,
+             const Update update) {
+  Seen<T> seen;
   for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>) {
     T a = 0, b = 0, c = 0;
     if constexpr (n > 0) a = first[i];
@@ -28,9 +43,10 @@ std::uint64_t pass(T* __restrict value, const T* __restrict gradient, T* __restr
     if constexpr (n > 0) first[i] = a;
     if constexpr (n > 1) second[i] = b;
     if constexpr (n > 2) third[i] = c;
-    if constexpr (fingerprinted) sum += fingerprint_term(key, value[i], a, b, c);
+    if constexpr (fingerprinted) seen.add(key, value[i], a, b, c);
+    seen.look_at(value[i]);
   }
-  return sum;
+  return seen;
 }
 
 /// A step by Formula<T> on an item that has these flags; the `number` of the step if the formula
@@ -47,26 +63,30 @@ void update_item(const Item& item, const Config& config, unsigned flags, Number.
       if (is_kept) kept[n++] = tensor.template data<T>();
     });
     const auto run = [&](auto on, auto fingerprinted) {
-      const std::uint64_t sum = pass<kept_with<Formula<T>>(on()), fingerprinted()>(
+      Seen<T> seen = pass<kept_with<Formula<T>>(on()), fingerprinted()>(
           item.value.template data<T>(), item.gradient.template data<T>(), kept[0], kept[1],
           kept[2], item.value.numel(), salt,
           [=](T& value, T gradient, T& a, T& b, T& c) { formula(value, gradient, a, b, c, on()); });
-      add_to(item.fingerprint, (count_term(salt, number) + ... + sum));
+      seen.sum = (count_term(salt, number) + ... + seen.sum);
+      seen.add_to(item.fingerprint);
     };
     with_flags<Formula<T>::flags>(flags, [&](auto on) {
-      with_flag(item.fingerprint.sum != nullptr, [&](auto printed) { run(on, printed); });
+      with_flag(item.fingerprint.sum && item.fingerprint.terms,
+                [&](auto printed) { run(on, printed); });
     });
   });
 }
 
 /// Of `more` + 1 tensors.
 template <unsigned more, class T>
-std::uint64_t fingerprint_of(const T* const (&data)[4], std::int64_t count, std::uint32_t key) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>)
-    sum += fingerprint_term(key, data[0][i], more > 0 ? data[1][i] : 0, more > 1 ? data[2][i] : 0,
-                            more > 2 ? data[3][i] : 0);
-  return sum;
+Seen<T> fingerprint_of(const T* const (&data)[4], std::int64_t count, std::uint32_t key) {
+  Seen<T> seen;
+  for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>) {
+    seen.add(key, data[0][i], more > 0 ? data[1][i] : 0, more > 1 ? data[2][i] : 0,
+             more > 2 ? data[3][i] : 0);
+    seen.look_at(data[0][i]);
+  }
+  return seen;
 }
 
 }  // namespace
@@ -96,7 +116,7 @@ void CpuBackend::add_fingerprint(std::span<const Tensor> tensors, const Fingerpr
     for (std::size_t k = 0; k < tensors.size(); ++k) data[k] = tensors[k].data<T>();
     const auto more = static_cast<unsigned>(tensors.size() - 1);
     with_flags<3>(more, [&](auto constant) {
-      add_to(fingerprint, fingerprint_of<constant()>(data, tensors[0].numel(), fingerprint.salt));
+      fingerprint_of<constant()>(data, tensors[0].numel(), fingerprint.salt).add_to(fingerprint);
     });
   });
 }

@@ -26,11 +26,27 @@ struct DeviceFingerprint {
             fingerprint.salt};
   }
 
-  /// The terms of `own` of all threads of the block. An integer sum: the order does not matter.
-  __device__ void add(unsigned long long own, unsigned long long (&shared)[warp_size]) const {
+  /// What all threads of the block have seen. Integer sums: the order does not matter. (Infinities
+  /// are rare: each thread that has seen one says so itself.)
+  template <class Seen>
+  __device__ void add(const Seen& own, unsigned long long (&shared)[warp_size]) const {
     const unsigned long long total =
-        team_fold(own, Adding<unsigned long long>(), table_threads, shared);
+        team_fold(own.sum, Adding<unsigned long long>(), table_threads, shared);
     if (threadIdx.x == 0) atomicAdd(sum, total);
+    if (!is_finite_magnitude(own.largest)) atomicAdd(sum + 1, 1ull);
+  }
+};
+
+/// What a thread has seen: the sum of the terms, and the largest magnitude of the parameter.
+template <class T>
+struct Seen {
+  unsigned long long sum = 0;
+  decltype(magnitude_bits(T())) largest = 0;
+
+  __device__ void add(std::uint32_t key, T value, T second, T third, T fourth) {
+    sum += fingerprint_term(key, value, second, third, fourth);
+    const auto magnitude = magnitude_bits(value);
+    largest = magnitude > largest ? magnitude : largest;
   }
 };
 
@@ -87,7 +103,7 @@ struct FingerprintEntry {
 /// Calls update(value, gradient, a, b, c) for each element of the block's chunk, of which the first
 /// n of `a`, `b` and `c` are what is kept of it. Adds `own` and the fingerprint of what it leaves.
 template <class T, class Item, int n, class Update>
-__device__ void update_chunk(const UpdateEntry<T, Item, n>& entry, unsigned long long own,
+__device__ void update_chunk(const UpdateEntry<T, Item, n>& entry, Seen<T> own,
                              unsigned long long (&shared)[warp_size], Update update) {
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
@@ -105,8 +121,8 @@ __device__ void update_chunk(const UpdateEntry<T, Item, n>& entry, unsigned long
     if (entry.fingerprint.sum == nullptr) return;
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), value[k], kept[0][k],
-                              kept[1][k], kept[2][k]);
+      own.add(element_key<T>(entry.fingerprint.salt, i + k), value[k], kept[0][k], kept[1][k],
+              kept[2][k]);
   });
   if (entry.fingerprint.sum != nullptr) entry.fingerprint.add(own, shared);
 }
@@ -131,14 +147,14 @@ __global__ void __launch_bounds__(table_threads) optimizer_step_kernel(
   __shared__ unsigned long long shared[warp_size];
   const auto& entry = entry_of_block(table);
   unsigned flags = (flags_of(config) & ~keeping_flags) | keeping;
-  unsigned long long own = 0;
+  Seen<T> own;
   Formula<T> formula;
   if constexpr (std::is_same_v<Item, AdamItem>) {
     __shared__ Formula<T> of_block;
     if (threadIdx.x == 0) {
       const std::int64_t step = next_step(entry.step, entry.part.blocks);
       of_block = Formula<T>::of(config, step);
-      if (blockIdx.x == entry.part.first_block) own = count_term(entry.fingerprint.salt, step);
+      if (blockIdx.x == entry.part.first_block) own.sum = count_term(entry.fingerprint.salt, step);
     }
     __syncthreads();
     formula = of_block;
@@ -157,7 +173,7 @@ __global__ void __launch_bounds__(table_threads)
     fingerprint_kernel(const __grid_constant__ TensorTable<FingerprintEntry<T>> table) {
   __shared__ unsigned long long shared[warp_size];
   const FingerprintEntry<T>& entry = entry_of_block(table);
-  unsigned long long own = 0;
+  Seen<T> own;
   for_chunk<T>(entry.part, [&](auto constant, std::int64_t i) {
     constexpr int width = decltype(constant)::value;
     Pack<T, width> x[4] = {};
@@ -166,8 +182,7 @@ __global__ void __launch_bounds__(table_threads)
       if (entry.data[t] != nullptr) x[t] = load_pack<width>(entry.data[t] + i);
 #pragma unroll
     for (int k = 0; k < width; ++k)
-      own += fingerprint_term(element_key<T>(entry.fingerprint.salt, i + k), x[0][k], x[1][k],
-                              x[2][k], x[3][k]);
+      own.add(element_key<T>(entry.fingerprint.salt, i + k), x[0][k], x[1][k], x[2][k], x[3][k]);
   });
   entry.fingerprint.add(own, shared);
 }

@@ -56,6 +56,21 @@ LOCKSTEP_HOST_DEVICE inline std::uint64_t fingerprint_term(std::uint32_t key, do
          word_term(key + key_step, static_cast<std::uint32_t>(words >> 32));
 }
 
+/// The bits of |x|, which are ordered as |x| is: those of infinity and of NaN are the largest. (The
+/// largest of many integers is found faster than whether one of many numbers is not finite.)
+LOCKSTEP_HOST_DEVICE inline std::uint32_t magnitude_bits(float x) {
+  return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
+}
+LOCKSTEP_HOST_DEVICE inline std::uint64_t magnitude_bits(double x) {
+  return std::bit_cast<std::uint64_t>(x) & 0x7fffffffffffffffu;
+}
+LOCKSTEP_HOST_DEVICE inline bool is_finite_magnitude(std::uint32_t bits) {
+  return bits < 0x7f800000u;
+}
+LOCKSTEP_HOST_DEVICE inline bool is_finite_magnitude(std::uint64_t bits) {
+  return bits < 0x7ff0000000000000u;
+}
+
 /// A count of steps, as a word beside the elements.
 LOCKSTEP_HOST_DEVICE inline std::uint64_t count_term(std::uint32_t salt, std::int64_t count) {
   return word_term(~salt, static_cast<std::uint32_t>(count));

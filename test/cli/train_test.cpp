@@ -334,7 +334,7 @@ TEST_CASE("train: a training that diverges says so") {
   const Ended ended = train({"--lr", "1e30"});
   CHECK(ended.code == 1);
   CHECK(ended.out == "");
-  CHECK(test::contains(test::lines_of(ended.err).back(), "diverged"));
+  CHECK(test::contains(test::lines_of(ended.err).back(), "has become infinite or NaN"));
 }
 
 TEST_CASE("train: damaged data is named") {

@@ -18,8 +18,8 @@ using lockstep::test::expect_error;
 namespace {
 
 const nlohmann::json& stored_runs() {
-  static const nlohmann::json all =
-      nlohmann::json::parse(std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/optim/grad_scaler.json"));
+  static const nlohmann::json all = nlohmann::json::parse(
+      std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/optim/grad_scaler.json"));
   return all;
 }
 

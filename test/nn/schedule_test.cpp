@@ -15,8 +15,8 @@ using lockstep::test::TemporaryFolder;
 namespace {
 
 const nlohmann::json& stored_rates() {
-  static const nlohmann::json all =
-      nlohmann::json::parse(std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/optim/schedules.json"));
+  static const nlohmann::json all = nlohmann::json::parse(
+      std::ifstream(LOCKSTEP_SOURCE_DIR "/test/reference/optim/schedules.json"));
   return all;
 }
 

@@ -124,7 +124,7 @@ TEST_CASE("trap 11: models that differ are told apart by every rank, rank 0 incl
       {[](Net&, dist::DdpOptions& options) { options.buffers = dist::BufferMode::average; },
        "buffers broadcast", "buffers average"},
       {[](Net&, dist::DdpOptions& options) { options.nonfinite = dist::NonFinite::skip; },
-       "nonfinite ignore", "nonfinite skip"},
+       "nonfinite report", "nonfinite skip"},
       {[](Net&, dist::DdpOptions& options) { options.hook = dist::power_sgd(); }, "hook none", ""},
       {[](Net&, dist::DdpOptions& options) { options.deferred = !options.deferred; },
        "deferred false", "deferred true"},

@@ -39,7 +39,8 @@ std::string difference_of(const std::vector<Names>& kept) {
   run_threads(static_cast<int>(kept.size()), {}, [&](World& world) {
     const auto r = static_cast<std::size_t>(world.rank());
     const auto keeper = std::make_shared<Keeper>(kept[r]);
-    dist::ReplicaCheck check({Parameter(Tensor::zeros({2}), "w")}, world.communicator(), true);
+    dist::ReplicaCheck check({Parameter(Tensor::zeros({2}), "w")}, world.communicator(), true,
+                             false);
     check.note(keeper);
     said[r] = check.find_difference();
     check.error_told();
