@@ -48,8 +48,9 @@ class GradientReducer : public GradientObserver {
   /// Throws StateError if that would let replicas drift apart.
   virtual void step_begins(const Parameter& parameter, bool local) = 0;
   /// Where the step on this parameter adds the fingerprint of what it leaves in the parameter and
-  /// in the optimizer's state: the ranks compare the sum of all. Nowhere if nobody does.
-  virtual kernels::Fingerprint fingerprint(const Parameter& parameter) = 0;
+  /// in the optimizer's state: the ranks compare the sum of all. Nowhere if nobody does. A step on
+  /// a `part`, which other ranks do not take, adds nothing to the sum.
+  virtual kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) = 0;
   /// An optimizer has stepped on some of the parameters; with `local`, on this rank's own
   /// gradients. `options` is a digest of how.
   virtual void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options,

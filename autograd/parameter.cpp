@@ -72,22 +72,28 @@ void Parameter::move_to(Device device) const {
   place_gradient({});
 }
 
+void Parameter::check_memory(std::string_view what, const Tensor& memory) const {
+  check<ShapeError>(memory.shape() == value().shape(), "[{}] {} is {}, the memory {}", what, *this,
+                    value().shape(), memory.shape());
+  check<DTypeError>(memory.dtype() == value().dtype(), "[{}] {} is {}, the memory {}", what, *this,
+                    value().dtype(), memory.dtype());
+  check<DeviceError>(memory.device() == value().device(), "[{}] {} is on {}, the memory on {}",
+                     what, *this, value().device().to_string(), memory.device().to_string());
+}
+
+void Parameter::place_value(const Tensor& memory) const {
+  const Tensor old = value();
+  if (memory.defined()) check_memory("place_value", memory);
+  state_->value = memory.defined() ? memory.detach() : old.clone();
+  if (memory.defined()) state_->value.copy_from(old);
+}
+
 void Parameter::place_gradient(Tensor slot) const {
   const detail::ParameterState& it = state("place_gradient");
   check<StateError>(!it.reducer,
                     "[place_gradient] {} is under DistributedDataParallel, which owns its memory",
                     *this);
-  if (slot.defined()) {
-    check<ShapeError>(slot.shape() == value().shape(),
-                      "[place_gradient] {} is {}, its gradient's memory {}", *this, value().shape(),
-                      slot.shape());
-    check<DTypeError>(slot.dtype() == value().dtype(),
-                      "[place_gradient] {} is {}, its gradient's memory {}", *this, value().dtype(),
-                      slot.dtype());
-    check<DeviceError>(slot.device() == value().device(),
-                       "[place_gradient] {} is on {}, its gradient's memory on {}", *this,
-                       value().device().to_string(), slot.device().to_string());
-  }
+  if (slot.defined()) check_memory("place_gradient", slot);
   state_->slot = std::move(slot);
   zero_grad();
 }

@@ -59,6 +59,9 @@ class Parameter {
   /// an optimizer is made: the optimizer's state lies where the values are. Throws StateError while
   /// a reducer manages the parameter.
   void move_to(Device device) const;
+  /// Moves the elements into `memory`, of the value's shape, dtype and device; an undefined tensor
+  /// gives them memory of their own. Who holds the old value does not see later changes.
+  void place_value(const Tensor& memory) const;
   /// The same elements as an operand: operations on it are recorded if it requires a gradient.
   /// Such a tensor must not outlive the parameter.
   operator Tensor() const;  // NOLINT: a parameter is used like a tensor
@@ -119,6 +122,7 @@ class Parameter {
     return *state_;
   }
   [[noreturn]] static void throw_undefined(const char* call);
+  void check_memory(std::string_view what, const Tensor& memory) const;
 
   std::shared_ptr<detail::ParameterState> state_;
 };

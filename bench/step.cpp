@@ -39,7 +39,7 @@ struct Options {
   std::string optimizer = "sgd";
   int rounds = 7;
   double round_seconds = 0.5;
-  bool graph = false;
+  bool graph = false, shard = false;
   std::string comm = "auto", transport = "shm", peer, python, json;
 };
 
@@ -53,6 +53,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
+  app.add_flag("--shard-optimizer", o.shard, "Each rank steps its part (Optimizer::shard)");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
@@ -100,8 +101,9 @@ class Trainer {
                                                 optim::SGD::Options{.lr = 1e-3, .momentum = 0.9});
     else
       optimizer_ = std::make_unique<optim::Adam>(parameters, optim::Adam::Options{.lr = 1e-3});
-    if (!o.graph || world.size() > 1)
+    if (!o.graph || o.shard || world.size() > 1)
       ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
+    if (o.shard) optimizer_->shard(*ddp_);
     Generator generator(1000 + static_cast<std::uint64_t>(world.rank()));
     x_ = Tensor::empty({o.batch, o.layers.front()});
     y_ = Tensor::empty({o.batch}, DType::i64);
@@ -207,6 +209,7 @@ void report(const Options& o, const World& world, const Figures& ours,
                {"transport", world.transport()},
                {"device", o.device.choose(0).to_string()},
                {"graph", o.graph},
+               {"shard_optimizer", o.shard},
                {"peer", nullptr}});
   if (theirs) {
     print(*theirs);

@@ -33,7 +33,7 @@ struct Fingerprint {
   /// the kernels that it enqueues.
   const Tensor* sum = nullptr;
   std::uint32_t salt = 0;
-  bool terms = true;  ///< false: an optimizer's step need not add to the sum, the number is enough
+  bool terms = true;  ///< false: an optimizer's step adds nothing to the sum; the number is enough
 };
 
 /// sum += the fingerprint of `tensors`: one to four tensors of one shape, dtype (f32 or f64) and

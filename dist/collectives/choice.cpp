@@ -87,6 +87,8 @@ double predicted_seconds(const Choice& choice, Algorithm algorithm, std::size_t 
 
 Algorithm choose(const Choice& choice, Operation operation, std::size_t bytes, bool in_region) {
   using enum Algorithm;
+  if (operation == Operation::all_gather && in_region && choice.requested != ring)
+    return two_shot_shared;
   if (operation != Operation::all_reduce) {
     const bool flat = choice.requested == automatic && !choice.shared_memory;
     const bool ring_wins =

@@ -66,7 +66,7 @@ class Executor {
   void act();
   void reduce_slots();
   void add_slots();
-  void reduce_regions();
+  void reduce_regions(), copy_into_regions(Range own);
 
   // How many bytes of a message go through outgoing_ or incoming_: none, its header, or all of it
   // if it is small. The rest is sent from, and received into, its place.

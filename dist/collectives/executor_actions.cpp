@@ -13,6 +13,7 @@ void Executor::act() {
   switch (step_.action) {
     case Step::Action::none: return;
     case Step::Action::copy_in:
+      if (size > 0 && collective_.region) return copy_into_regions(own);
       if (size > 0) std::memmove(at(own.begin), collective_.part, size);
       return;
     case Step::Action::copy_out:
@@ -38,6 +39,13 @@ void Executor::add_slots() {
   kernels::tree_reduce(collective_.header.dtype, std::span(sources_).first(index(step_.sources)),
                        std::span(&sum, 1), step_.reduced.size());
   add(at(step_.reduced.begin), sum, bytes(step_.reduced.size()));
+}
+
+void Executor::copy_into_regions(Range own) {
+  for (std::byte* const base : collective_.region->base)
+    std::memmove(base + collective_.header.offset + bytes(own.begin), collective_.part,
+                 bytes(own.size()));
+  bytes_moved_ += index(collective_.input.world - 1) * bytes(own.size());
 }
 
 void Executor::reduce_regions() {

@@ -73,7 +73,7 @@ class Reducer final : public GradientReducer {
   bool in_window(bool sync) override { return paused_ > 0 || !sync || window_.open(); }
   double window_weight() const override { return window_.weight(); }
   void step_begins(const Parameter& parameter, bool local) override;
-  kernels::Fingerprint fingerprint(const Parameter& parameter) override;
+  kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) override;
   void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
   void requires_grad_changes(const Parameter& parameter, bool yes) override;
   bool steps_early() const override { return early_steps_.any(); }

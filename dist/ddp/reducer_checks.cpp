@@ -156,8 +156,8 @@ void Reducer::step_begins(const Parameter& parameter, bool local) {
   window_.make_local_mean(index_.at(parameter.id()));
 }
 
-kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter) {
-  return replicas_.step_on(index_.at(parameter.id()));
+kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter, bool part) {
+  return replicas_.step_on(index_.at(parameter.id()), part);
 }
 
 // Two optimizers may step in another order on another rank: a sum of their digests.
@@ -177,8 +177,8 @@ void Reducer::requires_grad_changes(const Parameter& parameter, bool yes) {
 std::string Reducer::difference_now() {
   const std::string found = replicas_.find_difference();
   if (!found.empty()) return "the replicas differ: " + found;
-  return "the replicas have differed since the last step, and are equal now: was a parameter or "
-         "what an optimizer keeps written to between step and backward?";
+  return "the replicas have differed since the last step, and are equal now: was a parameter, what "
+         "an optimizer keeps or the gradient of a sharded one changed on one rank?";
 }
 
 void Reducer::check_replicas() {

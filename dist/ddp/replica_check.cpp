@@ -158,10 +158,10 @@ Tensor& ReplicaCheck::sum_on(Device device) {
   return std::ranges::find(sums_, device, &Sum::device)->value;
 }
 
-kernels::Fingerprint ReplicaCheck::step_on(std::size_t i) {
+kernels::Fingerprint ReplicaCheck::step_on(std::size_t i, bool part) {
   if (sum_of_.empty() || parameters_[i].kept_local()) return {};
-  stepped_[i] = true;
-  return {sum_of_[i], salt_of(i), compares_};
+  stepped_[i] = stepped_[i] || !part;
+  return {sum_of_[i], salt_of(i), compares_ && !part};
 }
 
 void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {

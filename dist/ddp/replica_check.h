@@ -60,7 +60,8 @@ class ReplicaCheck {
   void error_told() noexcept { difference_known_ = true; }
 
   /// Where a step on parameter i adds its fingerprint; nowhere if nobody wants it.
-  kernels::Fingerprint step_on(std::size_t i);
+  /// A step on a `part` of it adds nothing: its value is read as that of one that was not stepped.
+  kernels::Fingerprint step_on(std::size_t i, bool part = false);
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
   void note(const std::weak_ptr<Stepper>& stepper);
 

@@ -21,7 +21,7 @@ struct Seen {
   void add_to(const Fingerprint& fingerprint) const {
     if (!fingerprint.sum) return;
     auto* to = reinterpret_cast<std::uint64_t*>(fingerprint.sum->data<std::int64_t>());
-    to[0] += sum;
+    if (fingerprint.terms) to[0] += sum;
     if (!is_finite_magnitude(largest)) ++to[1];
   }
 };

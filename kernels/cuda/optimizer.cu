@@ -19,11 +19,12 @@ using cuda::queue_of;
 struct DeviceFingerprint {
   unsigned long long* sum;  // null: nowhere
   std::uint32_t salt;
+  bool terms;
 
   static DeviceFingerprint of(const Fingerprint& fingerprint) {
-    if (!fingerprint.sum) return {nullptr, 0};
+    if (!fingerprint.sum) return {nullptr, 0, false};
     return {reinterpret_cast<unsigned long long*>(fingerprint.sum->data<std::int64_t>()),
-            fingerprint.salt};
+            fingerprint.salt, fingerprint.terms};
   }
 
   /// What all threads of the block have seen. Integer sums: the order does not matter. (Infinities
@@ -32,7 +33,7 @@ struct DeviceFingerprint {
   __device__ void add(const Seen& own, unsigned long long (&shared)[warp_size]) const {
     const unsigned long long total =
         team_fold(own.sum, Adding<unsigned long long>(), table_threads, shared);
-    if (threadIdx.x == 0) atomicAdd(sum, total);
+    if (threadIdx.x == 0 && terms) atomicAdd(sum, total);
     if (!is_finite_magnitude(own.largest)) atomicAdd(sum + 1, 1ull);
   }
 };

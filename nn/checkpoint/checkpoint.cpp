@@ -133,9 +133,11 @@ std::string Checkpoint::prefix(const Part& part, int rank) const {
 // What this rank writes.
 StateDict Checkpoint::own_tensors() const {
   StateDict own;
-  for (const Part& part : parts_)
+  for (const Part& part : parts_) {
+    const StateDict state = part.save();  // collective, of a sharded optimizer
     if (part.per_rank || rank() == 0)
-      for (auto& [name, tensor] : part.save()) own.emplace(prefix(part, rank()) + name, tensor);
+      for (const auto& [name, tensor] : state) own.emplace(prefix(part, rank()) + name, tensor);
+  }
   return own;
 }
 

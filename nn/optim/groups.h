@@ -61,13 +61,12 @@ bool complete(Item& item, const Parameter& parameter, const Options& options) {
   return lacked;
 }
 
-/// As before the first step. A momentum that begins as the first gradient is made by that step.
+/// As before the first step on `value`, which makes a momentum that begins as the first gradient.
 template <class Item, class Options>
-Item first_state(const Parameter& parameter, const Options& options) {
+Item first_state(const Parameter& parameter, const Tensor& value, const Options& options) {
   Item item{};
-  item.value = parameter.value();
-  if constexpr (requires { item.step; })
-    item.step = Tensor::zeros({}, DType::i64, item.value.device());
+  item.value = value;
+  if constexpr (requires { item.step; }) item.step = Tensor::zeros({}, DType::i64, value.device());
   if constexpr (!requires { item.first; }) complete(item, parameter, options);
   return item;
 }
@@ -93,7 +92,7 @@ auto Grouped<Rule>::make_kept(const Group<Options>& group) const -> Kept {
   check_ranges<Rule>(group.options);
   Kept kept{.parameters = group.parameters};
   for (const Parameter& parameter : group.parameters)
-    kept.states.push_back(first_state<Item>(parameter, group.options));
+    kept.states.push_back(first_state<Item>(parameter, parameter.value(), group.options));
   kept.items.reserve(group.parameters.size());
   return kept;
 }
@@ -158,7 +157,7 @@ void Grouped<Rule>::update() {
       if (!takes_part(parameters[i])) continue;
       [[maybe_unused]] const bool lacked = complete(states[i], parameters[i], options);
       Item& item = items.emplace_back(states[i]);
-      item.gradient = parameters[i].gradient_slot();
+      item.gradient = own_part(parameters[i], parameters[i].gradient_slot());
       item.fingerprint = fingerprint(parameters[i]);
       if constexpr (requires { item.first; }) item.first = lacked;
     }
@@ -181,6 +180,7 @@ void Grouped<Rule>::visit_state(Self& self, const Parameter& parameter, const Vi
 template <class Rule>
 std::vector<StateTensor> Grouped<Rule>::state_of(const Parameter& parameter) const {
   std::vector<StateTensor> tensors;
+  if (sharding()) return tensors;  // nothing that all ranks have
   const auto add = [&](std::string_view name, const Tensor& tensor, bool = true) {
     if (tensor.defined()) tensors.push_back({std::string(name), tensor});
   };
@@ -194,8 +194,44 @@ std::vector<StateTensor> Grouped<Rule>::state_of(const Parameter& parameter) con
 template <class Rule>
 void Grouped<Rule>::forget(const Parameter& parameter) {
   visit_state(*this, parameter, [&](Item& state, const Options& options) {
-    state = first_state<Item>(parameter, options);
+    state = first_state<Item>(parameter, own_part(parameter, parameter.value()), options);
   });
+}
+
+template <class Rule>
+std::size_t Grouped<Rule>::state_bytes() const {
+  std::size_t bytes = 0;
+  for (std::size_t k = 0; k < groups_.size(); ++k)
+    for (const Item& state : kept_[k].states) {
+      kernels::visit_kept(
+          state, groups_[k].options,
+          [&](std::string_view, const Tensor& tensor, bool) { bytes += tensor.bytes(); });
+      if constexpr (requires { state.step; }) bytes += state.step.bytes();
+    }
+  return bytes;
+}
+
+template <class Rule>
+void Grouped<Rule>::release_values() {
+  for (Kept& kept : kept_) {
+    kept.items.clear();
+    for (Item& state : kept.states) state.value = {};
+  }
+}
+
+template <class Rule>
+void Grouped<Rule>::take_values() {
+  for (std::size_t k = 0; k < groups_.size(); ++k) {
+    const auto& [parameters, options] = groups_[k];
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      Item& state = kept_[k].states[i];
+      state.value = own_part(parameters[i], parameters[i].value());
+      const auto cut = [&](std::string_view, Tensor& tensor, bool) {
+        if (tensor.defined() && sharding()) tensor = own_part(parameters[i], tensor).clone();
+      };
+      kernels::visit_kept(state, options, cut);
+    }
+  }
 }
 
 /// Calls visit(name in the state, tensor, whether a state must have it) for what is kept of the
@@ -210,6 +246,9 @@ void visit_named(Item& item, const Parameter& parameter, const Options& options,
   kernels::visit_kept(item, options, named);
   if constexpr (requires { item.step; }) named("step", item.step, true);
 }
+
+/// Of steps; all else that is kept is of the value's shape.
+inline bool is_count(const Tensor& tensor) { return !is_differentiable(tensor.dtype()); }
 
 inline std::string option_name(std::size_t group, std::string_view option) {
   return fmt::format("group {}.{}", group, option);
@@ -231,6 +270,8 @@ nn::StateDict Grouped<Rule>::state_dict() const {
                   [&](const std::string& name, const Tensor& tensor, bool needed) {
                     if (needed && !tensor.defined())  // the next step makes it
                       state[name] = zeros_like(parameters[i].value());
+                    else if (tensor.defined())
+                      state[name] = is_count(tensor) ? tensor : whole(parameters[i], tensor);
                   });
     }
   }
@@ -260,9 +301,16 @@ void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
                         parameters[i], k, group);
       visit_named(kept[k].states[i], parameters[i], options,
                   [&](const std::string& name, Tensor& tensor, bool needed) {
-                    if (!needed && !rest.contains(name)) return void(tensor = Tensor());
-                    if (!tensor.defined()) tensor = zeros_like(parameters[i].value());
+                    const auto saved = rest.find(name);
+                    if (!needed && saved == rest.end()) return void(tensor = Tensor());
+                    if (!tensor.defined()) tensor = zeros_like(kept[k].states[i].value);
                     own.emplace(name, tensor);
+                    if (saved == rest.end() || !sharding() || is_count(tensor)) return;
+                    const Shape& shape = parameters[i].value().shape();
+                    check<ShapeError>(saved->second.shape() == shape,
+                                      "[load_state_dict] '{}' is {}, and {} in the state", name,
+                                      shape, saved->second.shape());
+                    saved->second = own_part(parameters[i], saved->second);
                   });
     }
   }

@@ -2,14 +2,19 @@
 #include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/groups.h"
+#include "lockstep/nn/optim/sharding.h"
 
 namespace lockstep::optim {
 
 Optimizer::Optimizer(const std::vector<Parameter>& all) { include("optimizer", all); }
+Optimizer::~Optimizer() = default;
 
 void Optimizer::include(std::string_view operation, const std::vector<Parameter>& parameters) {
   check_between_steps(operation);
+  check<StateError>(!sharding_, "[{}] this optimizer is sharded: give it all parameters before",
+                    operation);
   check<UsageError>(!parameters.empty(), "[{}] there are no parameters", operation);
   Set own = own_;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -82,6 +87,9 @@ void Optimizer::set_lr(double lr) {
 }
 
 void Optimizer::take_step(bool own) {
+  check<UsageError>(!own || !sharding_,
+                    "[step] a sharded optimizer steps each element on one rank: it has no steps on "
+                    "local gradients");
   check_options();
   local_ = own;
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
@@ -92,6 +100,7 @@ void Optimizer::take_step(bool own) {
                     "parameters already (optim::Overlap): change them before backward");
   synchronizations_ = synchronizations;
   update_and_fingerprint();
+  if (sharding_) sharding_->gather();
   early_.clear();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
 }
@@ -99,16 +108,29 @@ void Optimizer::take_step(bool own) {
 void Optimizer::update_and_fingerprint() {
   fingerprinted_ = false;
   update();
+  if (sharding_) return fingerprint_a_gradient();
   if (fingerprinted_) return;
   for (const Parameter& parameter : all_)
     if (takes_part(parameter))
       kernels::add_fingerprint({&parameter.value(), 1}, fingerprint(parameter));
 }
 
+// No rank steps what another one does, so the fingerprint of the values tells nothing. If one rank
+// alone has changed a gradient, all ranks have taken over its wrong step. So the ranks compare the
+// gradient of one parameter per step, in turn.
+void Optimizer::fingerprint_a_gradient() {
+  for (std::size_t k = 0; k < all_.size(); ++k) {
+    const Parameter& parameter = all_[next_compared_++ % all_.size()];
+    if (!takes_part(parameter)) continue;
+    return kernels::add_fingerprint({&parameter.gradient_slot(), 1},
+                                    parameter.reducer()->fingerprint(parameter, false));
+  }
+}
+
 kernels::Fingerprint Optimizer::fingerprint(const Parameter& parameter) {
   fingerprinted_ = true;
   GradientReducer* const reducer = local_ ? nullptr : parameter.reducer();
-  return reducer ? reducer->fingerprint(parameter) : kernels::Fingerprint{};
+  return reducer ? reducer->fingerprint(parameter, sharding_ != nullptr) : kernels::Fingerprint{};
 }
 
 // Each reducer refuses a gradient that is not synchronized. A step without any synchronization
@@ -169,6 +191,49 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   update_and_fingerprint();
   early_.merge(now_);
   now_.clear();
+}
+
+void Optimizer::shard(dist::DistributedDataParallel& ddp) {
+  check_between_steps("shard");
+  check<StateError>(!sharding_, "[shard] this optimizer is sharded already");
+  std::string names;
+  for (const Parameter& parameter : all_) {
+    check<StateError>(parameter.managed() && !parameter.kept_local(),
+                      "[shard] {} is not under the DistributedDataParallel: the ranks do not step "
+                      "it alike",
+                      parameter);
+    check<UsageError>(!parameter.reducer()->steps_early(),
+                      "[shard] optim::Overlap steps during backward, a sharded optimizer cannot");
+    names += parameter.name() + "\n";
+  }
+  dist::check_same(ddp.communicator(), "shard", names);
+  release_values();
+  try {
+    sharding_ = std::make_unique<Sharding>(all_, ddp.communicator());
+  } catch (...) {
+    take_values();
+    throw;
+  }
+  take_values();
+}
+
+void Optimizer::release_values() {
+  fail<UsageError>("[shard] this optimizer cannot be sharded: it does not define release_values()");
+}
+
+Tensor Optimizer::own_part(const Parameter& parameter, const Tensor& of) const {
+  return sharding_ ? sharding_->own(parameter, of) : of;
+}
+
+Tensor Optimizer::whole(const Parameter& parameter, const Tensor& part) const {
+  return sharding_ ? sharding_->whole(parameter, part) : part;
+}
+
+std::size_t Optimizer::state_bytes() const {
+  std::size_t bytes = 0;
+  for (const Parameter& parameter : all_)
+    for (const StateTensor& state : state_of(parameter)) bytes += state.value.bytes();
+  return bytes;
 }
 
 bool Optimizer::takes_part(const Parameter& parameter) const {

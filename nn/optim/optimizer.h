@@ -23,6 +23,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +35,13 @@
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/nn/state_dict.h"
 
+namespace lockstep::dist {
+class DistributedDataParallel;
+}
+
 namespace lockstep::optim {
+
+class Sharding;
 
 /// Parameters that share their options.
 template <class Options>
@@ -57,6 +64,7 @@ inline constexpr Local local;
 /// To write an optimizer: derive from this, and define update(), state_of() and options_digest().
 class Optimizer : public Stepper {
  public:
+  ~Optimizer() override;
   Optimizer(const Optimizer&) = delete;  // two of them would share their state
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -95,6 +103,18 @@ class Optimizer : public Stepper {
   /// All parameters, group by group.
   const std::vector<Parameter>& all() const { return all_; }
 
+  /// Collective, between two steps: from now on each rank keeps the state of its part of the
+  /// parameters alone, and step() is collective (sharding.h: ZeRO, stage 1). The bits of the result
+  /// stay the same. state_dict() and load_state_dict() become collective, too, and have the whole
+  /// tensors: a checkpoint can be loaded by any number of ranks, sharded or not. The ddp must
+  /// outlive the last step. Throws StateError for a second call, a parameter that is not under the
+  /// ddp, or one whose elements somebody else holds; UsageError if this optimizer cannot do it. It
+  /// does not go together with optim::Overlap, step(optim::local) and add_param_group.
+  void shard(dist::DistributedDataParallel& ddp);
+  bool sharded() const { return sharding_ != nullptr; }
+  /// What this rank keeps of all parameters.
+  virtual std::size_t state_bytes() const;
+
  protected:
   /// Throws UsageError if there is no parameter, or one stands in two groups or is undefined.
   explicit Optimizer(const std::vector<Parameter>& all);
@@ -115,9 +135,19 @@ class Optimizer : public Stepper {
   /// same pass. If update() does not ask, the values are read once more after it.
   kernels::Fingerprint fingerprint(const Parameter& parameter);
 
+  /// How shard() cuts the state: first no value is held, then own_part() is all that is kept.
+  virtual void release_values();
+  virtual void take_values() {}
+  const Sharding* sharding() const { return sharding_.get(); }
+  /// Of a tensor of the parameter's shape: what this rank steps. All of it, unless sharded.
+  Tensor own_part(const Parameter& parameter, const Tensor& of) const;
+  /// Of what is kept of the parameter: what all ranks keep. Collective if sharded.
+  Tensor whole(const Parameter& parameter, const Tensor& part) const;
+
  private:
   void take_step(bool own);
   void update_and_fingerprint();
+  void fingerprint_a_gradient();
   std::uint64_t ask_reducers(bool own);  // how often they have synchronized
   void check_unmanaged(bool beside_managed) const;
 
@@ -132,6 +162,8 @@ class Optimizer : public Stepper {
   std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
   bool local_ = false;                      // this step is on this rank's own gradients
   bool fingerprinted_ = false;              // update() has asked for a fingerprint
+  std::unique_ptr<Sharding> sharding_;      // null: each rank steps all
+  std::size_t next_compared_ = 0;           // whose gradient is compared, if sharded
   // For weak references, which then know when this has ended; it keeps nothing alive.
   std::shared_ptr<Stepper> self_{this, [](Stepper*) {}};
 };
@@ -167,6 +199,7 @@ class Grouped : public Optimizer {
   void add_param_group(std::vector<Parameter> parameters, Options options);
 
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
+  std::size_t state_bytes() const override;
   std::string options_text() const override;
   void forget(const Parameter& parameter) override;
   nn::StateDict state_dict() const override;
@@ -178,6 +211,8 @@ class Grouped : public Optimizer {
   void check_options() const override;
   void update() override;
   std::uint64_t options_digest() const override;
+  void release_values() override;
+  void take_values() override;
   struct Kept {
     std::vector<Parameter> parameters;
     std::vector<Item> states{};  // per parameter

@@ -19,7 +19,8 @@
 /// A step that has begun cannot be taken back. So this does not go together with NonFinite::skip or
 /// stop (UsageError), with clipping between backward and step (StateError), with options that
 /// change between backward and step (StateError), with a second backward before the step
-/// (StateError), or with ranks without data, which change the divisor in the end (StateError).
+/// (StateError), with Optimizer::shard (UsageError), or with ranks without data, which change the
+/// divisor in the end (StateError).
 
 #include <span>
 
@@ -34,6 +35,8 @@ class [[nodiscard]] Overlap final : dist::EarlyStepper {
   /// From now on until its end.
   Overlap(Optimizer& optimizer, dist::DistributedDataParallel& ddp)
       : optimizer_(optimizer), ddp_(ddp) {
+    check<UsageError>(!optimizer.sharded(),
+                      "[overlap] a sharded optimizer cannot step during backward");
     ddp_.overlap(*this);
   }
   ~Overlap() override { ddp_.end_overlap(*this); }

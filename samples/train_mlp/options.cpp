@@ -97,6 +97,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
   app.add_flag("--overlap-optimizer", o.overlap_optimizer,
                "Step on a bucket as soon as it has arrived");
+  app.add_flag("--shard-optimizer", o.shard_optimizer,
+               "Each rank keeps and steps its part of the optimizer's state (ZeRO, stage 1)");
   app.add_option(
       "--checkpoint", o.checkpoint,
       "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");

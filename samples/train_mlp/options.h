@@ -26,6 +26,7 @@ struct Options : lockstep::samples::RunOptions {
   std::string plan = "ready";  ///< order of the buckets: registration or ready
   std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
   bool overlap_optimizer = false;
+  bool shard_optimizer = false;
   std::string checkpoint;             ///< a file: the state of the run, to be resumed
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
   int keep = 1;

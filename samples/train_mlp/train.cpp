@@ -233,6 +233,7 @@ Training::Training(const Options& options, const World& world)
        {std::pair("epoch", &epoch_), std::pair("position", &position_), std::pair("step", &step_),
         std::pair("seed", &seed_), std::pair("samples", &samples_in_set_)})
     checkpoint_.add(name, *number);
+  if (options.shard_optimizer) optimizer_->shard(ddp_);
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
   if (options.resume) resume();

@@ -41,7 +41,7 @@ struct FakeReducer : GradientReducer {
   bool in_window(bool) override { return window; }
   double window_weight() const override { return -1; }
   void step_begins(const Parameter&, bool) override {}
-  kernels::Fingerprint fingerprint(const Parameter&) override { return {}; }
+  kernels::Fingerprint fingerprint(const Parameter&, bool) override { return {}; }
   void stepped(const std::weak_ptr<Stepper>&, std::uint64_t, bool) override {}
   bool steps_early() const override { return false; }
   bool gave_up() const override { return false; }

@@ -47,6 +47,7 @@ const std::vector<Words>& kinds() {
                                          {"--optimizer", "adam", "--hook", "bf16"},
                                          {"--optimizer", "adamw", "--overlap-optimizer"},
                                          {"--optimizer", "rmsprop", "--momentum", "0.5"},
+                                         {"--optimizer", "adam", "--shard-optimizer"},
                                          {"--optimizer", "lion", "--ranks", "3"}};
   return all;
 }

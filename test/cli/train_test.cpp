@@ -238,13 +238,17 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
   CHECK(low.at("train_loss").get<double>() < 0.1 * low.at("losses")[0].get<double>());
 }
 
-TEST_CASE("train: an overlapped optimizer changes nothing" * doctest::test_suite("slow")) {
+TEST_CASE("train: an overlapped or sharded optimizer changes nothing" *
+          doctest::test_suite("slow")) {
   for (const char* optimizer : {"sgd", "adamw", "rmsprop", "lion"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
-    std::vector<std::string> early = base;
-    early.push_back("--overlap-optimizer");
-    CHECK(summary(base).at("parameter_digest") == summary(early).at("parameter_digest"));
+    const auto plain = summary(base).at("parameter_digest");
+    for (const char* way : {"--overlap-optimizer", "--shard-optimizer"}) {
+      std::vector<std::string> other = base;
+      other.push_back(way);
+      CHECK(summary(other).at("parameter_digest") == plain);
+    }
   }
 }
 

@@ -19,7 +19,7 @@ struct Result {
 
 struct How {
   std::string comm = "auto", transport = "";
-  bool on_gpu = true, recorded = false, deferred = false;
+  bool on_gpu = true, recorded = false, deferred = false, sharded = false;
   double bucket_cap_mb = 25;
 };
 
@@ -46,9 +46,10 @@ Result train(int ranks, const How& how) {
     nn::Sequential model{nn::Linear(10, 16), nn::ReLU(), nn::Linear(16, 4)};
     model.to(device);
     optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
-    const dist::DistributedDataParallel ddp(
+    dist::DistributedDataParallel ddp(
         model.parameters(), {}, world,
         {.bucket_cap_mb = how.bucket_cap_mb, .deferred = how.deferred});
+    if (how.sharded) optimizer.shard(ddp);
     const Tensor x = samples(world.rank()).to(device), y = labels(world.rank()).to(device);
     const Tensor last = Tensor::empty({1}, DType::f32, device);
     const auto step = [&] {
@@ -88,7 +89,10 @@ TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in t
          {How{.comm = "nccl-direct"}, How{.transport = "ipc", .bucket_cap_mb = 1e-4},
           How{.comm = "direct", .transport = "ipc", .recorded = true},
           How{.comm = "nccl-direct", .recorded = true}, How{.transport = "ipc", .deferred = true},
-          How{.comm = "nccl-direct", .deferred = true}})
+          How{.comm = "nccl-direct", .deferred = true}, How{.transport = "ipc", .sharded = true},
+          How{.comm = "nccl-direct", .sharded = true}, How{.comm = "direct", .sharded = true},
+          How{.transport = "ipc", .recorded = true, .sharded = true},
+          How{.comm = "nccl-direct", .recorded = true, .sharded = true}})
       CHECK(train(ranks, how).digest == direct.digest);
     for (const How& how : {How{.comm = "nccl"}, How{.comm = "ring", .transport = "ipc"}}) {
       CAPTURE(how.comm);
@@ -133,7 +137,7 @@ TEST_CASE("GPU DDP: a recorded step refuses what the host would have to read") {
                        doctest::Contains("every parameter must be used, 'b' is not"), StateError);
   CHECK_THROWS_WITH_AS(
       run_threads(2, ipc, recorded(plain, {.nonfinite = dist::NonFinite::skip}, true)),
-      doctest::Contains("NonFinite::ignore"), StateError);
+      doctest::Contains("NonFinite::report"), StateError);
 }
 
 TEST_CASE("GPU DDP: what one rank does between two replays is found within 64 of them") {

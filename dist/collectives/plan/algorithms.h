@@ -41,7 +41,7 @@ Group everyone(const PlanInput& input);
 
 void two_shot_reduce_scatter(const Group& group, Plan& plan);
 void two_shot_all_gather(const Group& group, bool header, Plan& plan);
-void two_shot_shared_all_reduce(const PlanInput& input, Plan& plan);
+void two_shot_shared(const PlanInput& input, Plan& plan);
 void one_shot_all_reduce(const PlanInput& input, Plan& plan);
 void halving_all_reduce(const PlanInput& input, Plan& plan);
 void hierarchical_all_reduce(const PlanInput& input, Plan& plan);

@@ -23,7 +23,7 @@ void plan_all_gather(const PlanInput& input, bool header, Plan& plan) {
 
 void plan_all_reduce(const PlanInput& input, Plan& plan) {
   switch (input.algorithm) {
-    case Algorithm::two_shot_shared: return two_shot_shared_all_reduce(input, plan);
+    case Algorithm::two_shot_shared: return two_shot_shared(input, plan);
     case Algorithm::one_shot: return one_shot_all_reduce(input, plan);
     case Algorithm::halving: return halving_all_reduce(input, plan);
     case Algorithm::hierarchical: return hierarchical_all_reduce(input, plan);
@@ -46,6 +46,7 @@ void make_plan(const PlanInput& input, Plan& plan) {
       plan.push_back({.action = Step::Action::copy_out});
       return;
     case Operation::all_gather:
+      if (input.algorithm == Algorithm::two_shot_shared) return two_shot_shared(input, plan);
       plan.push_back({.action = Step::Action::copy_in});
       return plan_all_gather(input, true, plan);
     case Operation::broadcast: return tree_broadcast(input, plan);

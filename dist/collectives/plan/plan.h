@@ -32,7 +32,7 @@ struct Step {
   };
   enum class Action : std::uint8_t {
     none,
-    copy_in,         ///< own part of the buffer := the input (all_gather)
+    copy_in,         ///< own part of the buffer (in shared memory: of all ranks') := the input
     copy_out,        ///< the output := own part of the buffer (reduce_scatter)
     reduce_slots,    ///< `reduced` := tree sum of `sources` ranges. Number `mine` is `reduced`
                      ///< itself; the others are the slots, in order

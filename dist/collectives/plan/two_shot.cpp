@@ -23,6 +23,9 @@
 //                          r. 0  r. 1  r. 2   reads and writes this column
 //
 //   t = 2 a  +  (n-1)/n S w        w: seconds per byte reduced in place; sent: headers only
+//
+// An all-gather there does the same, but copies in the place of reducing: each rank writes its own
+// part into everybody's memory.
 
 #include "lockstep/dist/collectives/plan/algorithms.h"
 
@@ -73,15 +76,17 @@ void two_shot_all_gather(const Group& group, bool header, Plan& plan) {
   }
 }
 
-void two_shot_shared_all_reduce(const PlanInput& input, Plan& plan) {
+void two_shot_shared(const PlanInput& input, Plan& plan) {
   const auto tell_all = [&] {
     for (int distance = 1; distance < input.world; ++distance) {
       plan.push_back(everyone(input).shift(distance));
       plan.back().header = true;
     }
   };
+  const bool gathers = input.operation == Operation::all_gather;
   tell_all();
-  if (input.world > 1) plan.push_back({.action = Step::Action::reduce_regions});
+  if (gathers) plan.push_back({.action = Step::Action::copy_in});
+  if (!gathers && input.world > 1) plan.push_back({.action = Step::Action::reduce_regions});
   tell_all();
 }
 

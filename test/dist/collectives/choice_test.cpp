@@ -44,7 +44,11 @@ TEST_CASE("what is asked for is what is taken") {
   CHECK(choose(on("tcp", 9, two_shot), operation, large_bytes, false) == two_shot);
   CHECK(choose(on("shm", 9, two_shot), operation, large_bytes, true) == two_shot_shared);
   CHECK(choose(on("shm", 4, two_shot), Operation::reduce_scatter, large_bytes, true) == two_shot);
-  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large_bytes, true) == two_shot);
+  CHECK(choose(on("shm", 4, halving), Operation::all_gather, large_bytes, false) == two_shot);
+  for (const std::size_t bytes : {tiny_bytes, large_bytes}) {
+    CHECK(choose(on("shm", 4), Operation::all_gather, bytes, true) == two_shot_shared);
+    CHECK(choose(on("shm", 4, ring), Operation::all_gather, bytes, true) == ring);
+  }
 }
 
 TEST_CASE("levels are used where several ranks share each of several machines") {

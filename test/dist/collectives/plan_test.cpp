@@ -140,7 +140,7 @@ TEST_CASE("reduce_scatter: every rank ends with the sum of its own part") {
 }
 
 TEST_CASE("all_gather: every part arrives at its place") {
-  for_all(Operation::all_gather, {Algorithm::ring, Algorithm::two_shot},
+  for_all(Operation::all_gather, {Algorithm::ring, Algorithm::two_shot, Algorithm::two_shot_shared},
           [](const PlanInput& plan, SymbolicWorld& world) {
             for (int r = 0; r < plan.world; ++r) {
               for (std::size_t i = 0; i < world.rank(r).part.size(); ++i) {

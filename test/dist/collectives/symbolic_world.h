@@ -149,7 +149,11 @@ class SymbolicWorld {
       Sum sum = 0;
       switch (step.action) {
         case Step::Action::none: break;
-        case Step::Action::copy_in: me.buffer.at(in_buffer) = me.part.at(in_part); break;
+        case Step::Action::copy_in:
+          me.buffer.at(in_buffer) = me.part.at(in_part);
+          if (me.input.algorithm == Algorithm::two_shot_shared)
+            for (RankState& other : ranks_) other.buffer.at(in_buffer) = me.part.at(in_part);
+          break;
         case Step::Action::copy_out: me.part.at(in_part) = me.buffer.at(in_buffer); break;
         case Step::Action::reduce_slots:
         case Step::Action::add_slots: break;  // below
