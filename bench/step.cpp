@@ -7,6 +7,10 @@
 // maximum its spread. While one works the other waits without using a core.
 //
 // With --graph the step is recorded once and replayed (core/gpu/graph.h).
+//
+// With --checkpoint FILE there is a third kind of turn, of as many steps as --checkpoint-every says
+// or a multiple: before each such number of steps the state is saved, and the turn lasts until the
+// last file is complete.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -39,7 +43,9 @@ struct Options {
   std::string optimizer = "sgd";
   int rounds = 7;
   double round_seconds = 0.5;
-  bool graph = false, shard = false;
+  bool graph = false, shard = false, checkpoint_async = false;
+  std::string checkpoint;
+  std::int64_t checkpoint_every = 50;
   std::string comm = "auto", transport = "shm", peer, python, json;
 };
 
@@ -54,6 +60,14 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
   app.add_flag("--shard-optimizer", o.shard, "Each rank steps its part (Optimizer::shard)");
+  CLI::Option* checkpoint =
+      app.add_option("--checkpoint", o.checkpoint,
+                     "Also time steps with checkpoints, in turns: a file that is replaced");
+  app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between two of them (50)")
+      ->check(whole)
+      ->needs(checkpoint);
+  app.add_flag("--checkpoint-async", o.checkpoint_async, "A thread writes the file")
+      ->needs(checkpoint);
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
@@ -78,6 +92,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
     check<UsageError>(device.kind != Device::Kind::cpu,
                       "--graph with --device cpu: only a GPU's launches can be recorded");
   }
+  check<UsageError>(o.checkpoint_every > 0, "--checkpoint-every must be positive, got {}",
+                    o.checkpoint_every);
   check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
   check<UsageError>(o.round_seconds > 0 && o.round_seconds <= 60,
                     "--round must be in (0, 60], got {}", o.round_seconds);
@@ -104,6 +120,9 @@ class Trainer {
     if (!o.graph || o.shard || world.size() > 1)
       ddp_ = std::make_unique<dist::DistributedDataParallel>(parameters, model_.buffers(), world);
     if (o.shard) optimizer_->shard(*ddp_);
+    ddp_ ? checkpoint_.emplace(*ddp_) : checkpoint_.emplace();
+    checkpoint_->add("model", model_);
+    checkpoint_->add("optimizer", *optimizer_);
     Generator generator(1000 + static_cast<std::uint64_t>(world.rank()));
     x_ = Tensor::empty({o.batch, o.layers.front()});
     y_ = Tensor::empty({o.batch}, DType::i64);
@@ -142,6 +161,21 @@ class Trainer {
            static_cast<double>(steps);
   }
 
+  /// The same, with a checkpoint before each `o.checkpoint_every` steps.
+  double round_with_checkpoints(const Options& o, std::int64_t steps) {
+    world_.communicator().barrier("round").wait();
+    const auto start = Clock::now();
+    for (std::int64_t i = 0; i < steps; ++i) {
+      if (i % o.checkpoint_every == 0)
+        checkpoint_->save(o.checkpoint, {.async = o.checkpoint_async});
+      step();
+    }
+    Stream::current(x_.device()).synchronize();
+    checkpoint_->wait();
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
+           static_cast<double>(steps);
+  }
+
   /// How many steps take about `seconds`: measured by rank 0, agreed by all.
   std::int64_t calibrate(double seconds) {
     for (int i = 0; i < 3; ++i) step();
@@ -166,6 +200,7 @@ class Trainer {
   nn::Sequential model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
+  std::optional<nn::Checkpoint> checkpoint_;
   Tensor x_, y_, loss_;
   std::optional<StepGraph> graph_;
 };
@@ -196,8 +231,13 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   return peer;
 }
 
-void report(const Options& o, const World& world, const Figures& ours,
-            const std::optional<Figures>& theirs) {
+struct AllFigures {
+  Figures ours;
+  std::optional<Figures> saving, theirs;
+};
+
+void report(const Options& o, const World& world, const AllFigures& figures) {
+  const auto& [ours, saving, theirs] = figures;
   fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
   print(ours);
   nlohmann::ordered_json json = ours.json();
@@ -211,6 +251,13 @@ void report(const Options& o, const World& world, const Figures& ours,
                {"graph", o.graph},
                {"shard_optimizer", o.shard},
                {"peer", nullptr}});
+  if (saving) {
+    print(*saving);
+    const double ratio = saving->median() / ours.median();
+    fmt::print("a checkpoint every {} steps costs {:.1f} %\n", o.checkpoint_every,
+               100 * (ratio - 1));
+    json["with_checkpoints"] = saving->json();
+  }
   if (theirs) {
     print(*theirs);
     const double ratio = theirs->median() / ours.median();
@@ -226,11 +273,16 @@ int run_rank(const Options& o, const World& world) {
   const double first_loss = trainer.mean_loss();
   const bool first = world.rank() == 0;
   const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
-  const std::int64_t steps = trainer.calibrate(o.round_seconds);
-  Figures ours{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, theirs;
+  std::int64_t steps = trainer.calibrate(o.round_seconds);
+  AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, {}, {}};
+  if (!o.checkpoint.empty()) {
+    steps = (steps + o.checkpoint_every - 1) / o.checkpoint_every * o.checkpoint_every;
+    figures.saving = Figures{"with checkpoints", {}};
+    trainer.round_with_checkpoints(o, o.checkpoint_every);
+  }
   std::int64_t peer_steps = 0;
   if (peer) {
-    theirs.name = peer->name();
+    figures.theirs = Figures{peer->name(), {}};
     peer->round(5);
     peer_steps = std::max<std::int64_t>(3, std::llround(o.round_seconds * 1e6 / peer->round(5)));
   }
@@ -239,12 +291,13 @@ int run_rank(const Options& o, const World& world) {
                fmt::join(o.layers, "-"), o.batch, world.size(), world.size() == 1 ? "" : "s",
                o.optimizer, o.rounds, steps, peer ? ", in turns with the peer" : "");
   for (int i = 0; i < o.rounds; ++i) {
-    ours.rounds.push_back(trainer.round(steps));
-    if (peer) theirs.rounds.push_back(peer->round(peer_steps));
+    figures.ours.rounds.push_back(trainer.round(steps));
+    if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
+    if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));
   }
   // All ranks stay until the peer has ended its last round.
   world.communicator().barrier("end").wait();
-  if (first) report(o, world, ours, peer ? std::optional(theirs) : std::nullopt);
+  if (first) report(o, world, figures);
   return 0;
 }
 
@@ -255,7 +308,10 @@ int run(int argc, char** argv) {
   check<UsageError>(!environment || !options->ranks || *options->ranks == environment->size,
                     "--ranks {} in a world of {}", options->ranks.value_or(0),
                     environment ? environment->size : 0);
-  if (!environment || environment->rank == 0) cli::check_writable("--json", options->json);
+  if (!environment || environment->rank == 0)
+    for (const auto& [name, path] :
+         {std::pair("--json", &options->json), std::pair("--checkpoint", &options->checkpoint)})
+      cli::check_writable(name, *path);
   const int ranks = options->ranks.value_or(2);
   if (!environment && ranks > 1) return launch::run_this_program({.ranks = ranks}, argc, argv);
   // The ranks wait for one another while the peer starts up and works.

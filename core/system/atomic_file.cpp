@@ -165,32 +165,6 @@ void AtomicFile::give_up(std::string_view what) const {
   fail<DataError>("[save] cannot {} '{}': {}", what, path_, std::strerror(error));
 }
 
-TemporaryPart::TemporaryPart(const std::string& temporary, std::string path)
-    : path_(std::move(path)),
-      descriptor_(::open(temporary.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC)) {
-  check<DataError>(descriptor_ >= 0, "[save] cannot open the temporary file '{}' of '{}': {}",
-                   temporary, path_, std::strerror(errno));
-}
-
-TemporaryPart::~TemporaryPart() { ::close(descriptor_); }
-
-void TemporaryPart::write_at(std::uint64_t at, const void* data, std::size_t bytes) {
-  const auto* from = static_cast<const std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    check<DataError>(written >= 0, "[save] cannot write '{}': {}", path_, std::strerror(errno));
-    from += written;
-    at += static_cast<std::uint64_t>(written);
-    bytes -= static_cast<std::size_t>(written);
-  }
-}
-
-void TemporaryPart::sync() {
-  check<DataError>(::fsync(descriptor_) == 0, "[save] cannot sync '{}': {}", path_,
-                   std::strerror(errno));
-}
-
 void write_file(const std::string& path, std::string_view text) {
   const FileKind kind = kind_of_file(path);
   if (kind == FileKind::pipe || kind == FileKind::device) return write_stream(path, kind, text);

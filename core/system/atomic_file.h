@@ -33,9 +33,6 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
-  /// The temporary file's path: others may write into it at places of their own, and sync what they
-  /// wrote, before commit().
-  const std::string& temporary() const { return temporary_; }
   /// Durable when it returns: the file is synced before it gets its name, its folder after that.
   void commit();
 
@@ -48,22 +45,6 @@ class AtomicFile {
   std::string path_, temporary_;
   int descriptor_ = -1;
   bool committed_ = false;
-};
-
-/// Writes into the temporary file of an AtomicFile, perhaps of another process. Throws DataError
-/// `[save] ...` with the AtomicFile's path.
-class TemporaryPart {
- public:
-  TemporaryPart(const std::string& temporary, std::string path);
-  ~TemporaryPart();
-  TemporaryPart(const TemporaryPart&) = delete;
-  TemporaryPart& operator=(const TemporaryPart&) = delete;
-  void write_at(std::uint64_t at, const void* data, std::size_t bytes);
-  void sync();
-
- private:
-  std::string path_;
-  int descriptor_;
 };
 
 /// The same for a text that is in memory. But where a pipe, a terminal or a device of characters is

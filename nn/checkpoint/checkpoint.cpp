@@ -1,14 +1,15 @@
 #include "lockstep/nn/checkpoint/checkpoint.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <set>
+#include <utility>
 
 #include "lockstep/core/generator.h"
-#include "lockstep/core/system/atomic_file.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/version.h"
 
@@ -47,6 +48,7 @@ void keep_older(const std::string& path, int keep) {
     if (fs::exists(older(path, age - 1))) fs::rename(older(path, age - 1), older(path, age), error);
   if (!error) fs::remove(older(path, 1), error);
   if (!error) fs::create_hard_link(path, older(path, 1), error);
+  if (error && !fs::exists(older(path, 1))) fs::copy_file(path, older(path, 1), error);
   check<DataError>(!error, "[save] cannot keep '{}' as '{}': {}", path, older(path, 1),
                    error.message());
 }
@@ -121,16 +123,11 @@ void Checkpoint::on_rank0(const std::function<void()>& task) const {
   task();
 }
 
-std::vector<std::string> Checkpoint::gather(const std::string& text) const {
-  if (!ddp_) return {text};
-  return dist::gather_text(ddp_->communicator(), text, "checkpoint");
-}
-
 std::string Checkpoint::prefix(const Part& part, int rank) const {
   return part.per_rank ? fmt::format("rank {}/{}/", rank, part.name) : part.name + "/";
 }
 
-// What this rank writes.
+// What this rank has to save: of what all ranks have alike, rank 0's.
 StateDict Checkpoint::own_tensors() const {
   StateDict own;
   for (const Part& part : parts_) {
@@ -141,54 +138,78 @@ StateDict Checkpoint::own_tensors() const {
   return own;
 }
 
-// The header of the file to which every rank contributes its own tensors: the same on all ranks.
-SafetensorsHeader Checkpoint::whole_header(const StateDict& own) const {
-  Manifest mine;
-  mine.version = version();
-  mine.world = world();
-  if (ddp_) mine.bucket_layout = ddp_->bucket_layout();
-  for (const Number& number : numbers_) mine.numbers[number.name] = *number.value;
-  for (const auto& [name, tensor] : own) mine.sha256[name] = sha256_of(tensor);
-
-  std::vector<SafetensorsEntry> entries;
-  std::optional<Manifest> whole;
-  for (const std::string& text : gather(to_bytes(plan_safetensors(own, to_metadata(mine))))) {
-    const SafetensorsHeader part = header_of_bytes(text);
-    entries.insert(entries.end(), part.entries.begin(), part.entries.end());
-    const Manifest theirs = parse_manifest(part.metadata);
-    if (!whole) whole = theirs;  // rank 0's numbers
-    whole->sha256.insert(theirs.sha256.begin(), theirs.sha256.end());
+// Adds to rank 0's tensors those that the others have of their own.
+void Checkpoint::collect(StateDict& own) const {
+  if (world() == 1) return;
+  dist::Communicator& communicator = ddp_->communicator();
+  const SafetensorsHeader mine = plan_safetensors(rank() == 0 ? StateDict() : own);
+  const auto headers = dist::gather_text(communicator, to_bytes(mine), "checkpoint");
+  for (int r = 1; r < world(); ++r) {
+    const SafetensorsHeader header = header_of_bytes(headers[static_cast<std::size_t>(r)]);
+    const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(header.data_bytes())}, DType::u8);
+    const auto part = [&](const SafetensorsEntry& entry) {
+      return Tensor::over(bytes.storage(), entry.begin, entry.shape, entry.dtype);
+    };
+    if (rank() == r)
+      for (const auto& entry : header.entries) part(entry).copy_from(own.at(entry.name));
+    communicator.broadcast(bytes, r, "checkpoint").wait();
+    if (rank() == 0)
+      for (const auto& entry : header.entries) own.emplace(entry.name, part(entry));
   }
-  return {.entries = in_order(std::move(entries)), .metadata = to_metadata(*whole)};
+}
+
+Manifest Checkpoint::new_manifest() const {
+  Manifest manifest;
+  manifest.version = version();
+  manifest.world = world();
+  if (ddp_) manifest.bucket_layout = ddp_->bucket_layout();
+  for (const Number& number : numbers_) manifest.numbers[number.name] = *number.value;
+  return manifest;
 }
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
+  wait();
   if (ddp_) ddp_->check_replicas();
-  StateDict own;
-  on_every_rank([&] { own = own_tensors(); });
-  const SafetensorsHeader header = whole_header(own);
-  const std::string begin = to_bytes(header);
+  StateDict tensors;
+  on_every_rank([&] { tensors = own_tensors(); });
+  collect(tensors);
+  const auto write = [path, keep = options.keep](const StateDict& all, Manifest manifest) {
+    for (const auto& [name, tensor] : all) manifest.sha256[name] = sha256_of(tensor);
+    save_safetensors(path, all, to_metadata(manifest), [&] { keep_older(path, keep); });
+  };
+  if (!options.async) return on_rank0([&] { write(tensors, new_manifest()); });
+  on_rank0([&] {
+    take_snapshot(tensors);
+    writing_ = std::async(std::launch::async,
+                          [this, write, manifest = new_manifest()] { write(snapshot_, manifest); });
+  });
+  path_ = path;
+}
 
-  std::optional<AtomicFile> file;  // rank 0's
-  on_rank0([&] {
-    file.emplace(path);
-    file->write(begin.data(), begin.size());
-  });
-  const std::string temporary = gather(file ? file->temporary() : "")[0];
-  on_every_rank([&] {
-    TemporaryPart part(temporary, path);
-    for (const auto& entry : header.entries)
-      if (const auto tensor = own.find(entry.name); tensor != own.end()) {
-        const Tensor here = tensor->second.to(Device{});
-        part.write_at(begin.size() + entry.begin, here.raw(), here.bytes());
-      }
-    part.sync();
-  });
-  on_rank0([&] {
-    keep_older(path, options.keep);
-    file->commit();
-  });
+// Its memory is used again by the next one.
+void Checkpoint::take_snapshot(const StateDict& tensors) {
+  std::erase_if(snapshot_, [&](const auto& entry) { return !tensors.contains(entry.first); });
+  for (const auto& [name, tensor] : tensors) {
+    Tensor& copy = snapshot_[name];
+    if (!copy.defined() || copy.shape() != tensor.shape() || copy.dtype() != tensor.dtype())
+      copy = Tensor::empty(tensor.shape(), tensor.dtype());
+    copy.copy_from(tensor);
+  }
+}
+
+void Checkpoint::wait() {
+  if (std::exchange(path_, "").empty()) return;
+  on_rank0([&] { writing_.get(); });
+}
+
+Checkpoint::~Checkpoint() {
+  if (!writing_.valid()) return;
+  try {
+    writing_.get();
+  } catch (const std::exception& error) {  // wait() would have thrown it
+    dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", error.what()));
+  }
 }
 
 Manifest Checkpoint::manifest(const std::string& path) {
@@ -235,6 +256,7 @@ std::vector<StateDict> Checkpoint::read_states(const Part& part, const std::stri
 }
 
 void Checkpoint::load(const std::string& path) {
+  wait();
   std::vector<std::vector<StateDict>> states;
   Manifest manifest;
   on_every_rank([&] {

@@ -27,8 +27,11 @@
 /// of some ranks had kept, all of it together.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
-/// (core/system/atomic_file.h). Rank 0 makes it, and each rank writes what it has of its own into
-/// it: all must see the folder.
+/// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors of which each
+/// rank has its own from all ranks. All ranks read it: they must see the folder then.
+///
+/// With SaveOptions::async, save() takes a snapshot on rank 0 and returns; a thread writes it. The
+/// memory of the snapshot, as much as the file has, is kept for the next one.
 ///
 /// Under DDP, save() and load() are collective, and an error of one rank is thrown on all. The
 /// objects that were added must outlive the last call. Thread-safety: as the DDP's.
@@ -36,6 +39,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -58,12 +62,20 @@ struct SaveOptions {
   /// How many checkpoints there are at most: with 3, the one before becomes "PATH.1", and that of
   /// before "PATH.2".
   int keep = 1;
+  /// Return before the file is written. An error is then thrown by the next save(), load() or
+  /// wait(), on all ranks. Call wait() at the end of the program.
+  bool async = false;
 };
 
 class Checkpoint {
  public:
   Checkpoint();  ///< of a run without DDP, on one rank
   explicit Checkpoint(dist::DistributedDataParallel& ddp);
+  /// Ends the file that is being written. An error that nobody has waited for becomes one line on
+  /// stderr.
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
 
   /// What all ranks have alike. Throws UsageError for a name that is empty, has a '/', begins with
   /// "rank ", or was added before.
@@ -83,6 +95,9 @@ class Checkpoint {
   /// Compares the replicas (DistributedDataParallel::check_replicas), then writes the file. Throws
   /// DataError with the path and the reason; an older file is then whole, and under its name.
   void save(const std::string& path, SaveOptions options = {});
+
+  /// Until the file of the last asynchronous save() is complete. Throws what writing it has thrown.
+  void wait();
 
   /// Reads and checks the whole file, then loads its parts. Throws DataError for a file that is no
   /// checkpoint, or damaged, and StateError if its parts and numbers are not those that were added;
@@ -118,7 +133,6 @@ class Checkpoint {
   int world() const { return ddp_ ? ddp_->communicator().size() : 1; }
   void on_every_rank(const std::function<void()>& task) const;
   void on_rank0(const std::function<void()>& task) const;
-  std::vector<std::string> gather(const std::string& text) const;
   std::string prefix(const Part& part, int rank) const;
   bool is_of_other_world(const Part& part, const Manifest& manifest) const {
     return part.per_rank && manifest.world != world();
@@ -126,13 +140,18 @@ class Checkpoint {
   StateDict own_tensors() const;
   std::vector<StateDict> read_states(const Part& part, const std::string& path,
                                      const SafetensorsFile& file, const Manifest& manifest) const;
-  SafetensorsHeader whole_header(const StateDict& own) const;
+  void collect(StateDict& own) const;
+  Manifest new_manifest() const;
+  void take_snapshot(const StateDict& tensors);
   void check_parts(const std::string& path, const SafetensorsHeader& header,
                    const Manifest& manifest) const;
 
   dist::DistributedDataParallel* ddp_ = nullptr;
   std::vector<Part> parts_;
   std::vector<Number> numbers_;
+  std::string path_;           // of an asynchronous save() that nobody has waited for
+  StateDict snapshot_;         // rank 0's, for its thread
+  std::future<void> writing_;  // rank 0's
 };
 
 }  // namespace lockstep::nn

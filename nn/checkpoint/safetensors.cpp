@@ -17,7 +17,8 @@ namespace lockstep::nn {
 static_assert(std::endian::native == std::endian::little, "data is kept as it lies in memory");
 
 void save_safetensors(const std::string& path, const StateDict& tensors,
-                      const std::map<std::string, std::string>& metadata) {
+                      const std::map<std::string, std::string>& metadata,
+                      const std::function<void()>& before_naming) {
   const SafetensorsHeader header = plan_safetensors(tensors, metadata);
   const std::string begin = to_bytes(header);
   AtomicFile file(path);
@@ -26,6 +27,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
     const Tensor tensor = tensors.at(entry.name).to(Device{});
     file.write(tensor.raw(), tensor.bytes());
   }
+  if (before_naming) before_naming();
   file.commit();
 }
 

@@ -12,6 +12,7 @@
 /// falling element size and then by name, so that each is aligned. Texts that belong to the file as
 /// a whole are kept under "__metadata__".
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -22,9 +23,11 @@
 namespace lockstep::nn {
 
 /// Atomic and durable, with the mode of an older file (core/system/atomic_file.h). On failure
-/// throws DataError with the reason, and an older file of that name is intact.
+/// throws DataError with the reason, and an older file of that name is intact. `before_naming` runs
+/// when all is written, just before the new file takes the name.
 void save_safetensors(const std::string& path, const StateDict& tensors,
-                      const std::map<std::string, std::string>& metadata = {});
+                      const std::map<std::string, std::string>& metadata = {},
+                      const std::function<void()>& before_naming = {});
 
 /// All tensors of the file, on the cpu, by name. Dtypes: F32, F64, F16, BF16, I64, I32, U8, and
 /// BOOL as u8; others are refused by name. Throws DataError, which names the file and the tensor,

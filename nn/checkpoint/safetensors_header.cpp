@@ -148,13 +148,7 @@ void check_places(const SafetensorsHeader& header, std::uint64_t data_bytes) {
                    data_bytes);
 }
 
-}  // namespace
-
-const SafetensorsEntry* SafetensorsHeader::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries, name, &SafetensorsEntry::name);
-  return found == entries.end() ? nullptr : &*found;
-}
-
+// Gives each entry its place: by falling element size, then by name.
 std::vector<SafetensorsEntry> in_order(std::vector<SafetensorsEntry> entries) {
   std::ranges::sort(entries, [](const auto& a, const auto& b) {
     return std::pair(size_of(b.dtype), a.name) < std::pair(size_of(a.dtype), b.name);
@@ -166,6 +160,13 @@ std::vector<SafetensorsEntry> in_order(std::vector<SafetensorsEntry> entries) {
     entry.end = offset;
   }
   return entries;
+}
+
+}  // namespace
+
+const SafetensorsEntry* SafetensorsHeader::find(std::string_view name) const {
+  const auto found = std::ranges::find(entries, name, &SafetensorsEntry::name);
+  return found == entries.end() ? nullptr : &*found;
 }
 
 SafetensorsHeader plan_safetensors(const StateDict& tensors,

@@ -34,9 +34,6 @@ struct SafetensorsHeader {
 /// The longest JSON that readers take.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
-/// Gives each entry its place: by falling element size, then by name.
-std::vector<SafetensorsEntry> in_order(std::vector<SafetensorsEntry> entries);
-
 /// Where each tensor goes: by falling element size, then by name. Throws UsageError for a tensor
 /// named "__metadata__", and for one that is undefined.
 SafetensorsHeader plan_safetensors(const StateDict& tensors,

@@ -31,8 +31,10 @@ void validate(const Options& o) {
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
   check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
-  check<UsageError>(!o.checkpoint.empty() || (o.checkpoint_every == 0 && o.keep == 1 && !o.resume),
-                    "--checkpoint-every, --keep and --resume need --checkpoint FILE");
+  check<UsageError>(!o.checkpoint.empty() || (o.checkpoint_every == 0 && !o.checkpoint_async &&
+                                              o.keep == 1 && !o.resume),
+                    "--checkpoint-every, --checkpoint-async, --keep and --resume need --checkpoint "
+                    "FILE");
 }
 
 // Where a path leads: its folder, which may have several names, and the file's name.
@@ -104,6 +106,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps from one checkpoint to the next")
       ->check(whole);
+  app.add_flag("--checkpoint-async", o.checkpoint_async,
+               "Train on while a thread writes a copy of the state");
   app.add_option("--keep", o.keep, "Checkpoints: FILE, the one before as FILE.1, ... (1)")
       ->check(whole);
   app.add_flag("--resume", o.resume, "Go on from the checkpoint; begin if there is none");

@@ -29,6 +29,7 @@ struct Options : lockstep::samples::RunOptions {
   bool shard_optimizer = false;
   std::string checkpoint;             ///< a file: the state of the run, to be resumed
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
+  bool checkpoint_async = false;      ///< a thread writes it
   int keep = 1;
   bool resume = false;
   std::string save_model;  ///< a file: the trained model alone

@@ -282,7 +282,10 @@ void Training::resume() {
   progress_.note(fmt::format("goes on from '{}': epoch {}, step {}\n", path, epoch_ + 1, step_));
 }
 
-void Training::save() { checkpoint_.save(options_.checkpoint, {.keep = options_.keep}); }
+void Training::save() {
+  checkpoint_.save(options_.checkpoint,
+                   {.keep = options_.keep, .async = options_.checkpoint_async});
+}
 
 void Training::epoch() {
   const auto start = std::chrono::steady_clock::now();
@@ -349,6 +352,7 @@ void Training::finish() {
     return replica.digest == result_.replicas[0].digest;
   });
   if (!options_.checkpoint.empty()) save();
+  checkpoint_.wait();
   if (!options_.save_model.empty())
     ddp_.save_on_rank0([&] { nn::save_safetensors(options_.save_model, model_.state_dict()); });
 }

@@ -48,6 +48,7 @@ const std::vector<Words>& kinds() {
                                          {"--optimizer", "adamw", "--overlap-optimizer"},
                                          {"--optimizer", "rmsprop", "--momentum", "0.5"},
                                          {"--optimizer", "adam", "--shard-optimizer"},
+                                         {"--optimizer", "sgd", "--hook", "powersgd"},
                                          {"--optimizer", "lion", "--ranks", "3"}};
   return all;
 }
@@ -83,9 +84,10 @@ TEST_CASE("drill resume: killed at random moments until it ends, a run has the b
     const TemporaryFolder folder;
     const Words options = kinds()[which] + Words{"--epochs", "12"};
     if (digests[which].empty()) digests[which] = summary(options).at("parameter_digest");
-    const Words command =
+    Words command =
         train_command(options + Words{"--checkpoint", folder / "run", "--checkpoint-every", "2",
                                       "--resume", "--json", folder / "json"});
+    if (random() % 2) command.push_back("--checkpoint-async");
     for (int killed = 0;; ++killed) {
       test::Process process(command);
       if (killed < 8) {
@@ -160,9 +162,10 @@ TEST_CASE("drill kill-while-saving: there is always one whole checkpoint") {
   test::drill(3, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const TemporaryFolder folder;
-    const Words command =
+    Words command =
         train_command({"--layers", "64,512,512,10", "--checkpoint", folder / "run",
                        "--checkpoint-every", "1", "--resume", "--keep", "2", "--epochs", "1000"});
+    if (random() % 2) command.push_back("--checkpoint-async");
     for (int round = 0; round < 3; ++round) {
       test::Process process(command);
       while (!std::filesystem::exists(folder / "run")) std::this_thread::yield();
