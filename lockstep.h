@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/gradient_reducer.h"

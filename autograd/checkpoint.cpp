@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/generator.h"
 
@@ -10,20 +11,22 @@ namespace {
 
 thread_local bool second_run = false;
 
-/// The thread's random state.
-struct RandomState {
+/// What a block depends on beside its operands: the thread's random state and its Autocast.
+struct Surroundings {
+  DType precision = Autocast::current();
   Generator generator = default_generator();
   PhiloxGenerator philox = default_philox();
-  void restore() const {
+  void restore() const {  // the random state
     default_generator() = generator;
     default_philox() = philox;
   }
 };
 
-/// The second run of a block, in its scope: with the random state of the first one.
+/// The second run of a block, in its scope: with the surroundings of the first one.
 class Rerun {
  public:
-  explicit Rerun(const RandomState& first) : outer_(std::exchange(second_run, true)) {
+  explicit Rerun(const Surroundings& first)
+      : outer_(std::exchange(second_run, true)), autocast_(first.precision) {
     first.restore();
   }
   Rerun(const Rerun&) = delete;
@@ -34,8 +37,9 @@ class Rerun {
   }
 
  private:
-  RandomState now_;
+  Surroundings now_;
   bool outer_;
+  Autocast autocast_;
 };
 
 bool wants_gradient(const Tensor& tensor) {
@@ -59,7 +63,7 @@ Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,
                   std::vector<Tensor> inputs) {
   Tape* const outer = Tape::current();
   if (!outer) return block(inputs);
-  const RandomState start;
+  const Surroundings start;
   std::vector<bool> watched;
   for (const Tensor& input : inputs) watched.push_back(wants_gradient(input));
 

@@ -41,6 +41,7 @@ struct Options {
   std::optional<int> ranks;  // 2, or as many as the launcher started
   cli::DeviceOptions device;
   std::string optimizer = "sgd";
+  cli::Precision precision;
   int rounds = 7;
   double round_seconds = 0.5;
   bool graph = false, shard = false, checkpoint_async = false;
@@ -56,6 +57,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   std::string layers = "64,128,64,10";
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
   cli::add_options(app, o.device);
+  cli::add_options(app, o.precision);
   app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
   app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
   app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
@@ -103,7 +105,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
 /// One rank's model, data and optimizer; the same numbers as bench/peers/pytorch_step.py.
 class Trainer {
  public:
-  Trainer(const Options& o, const World& world) : world_(world) {
+  Trainer(const Options& o, const World& world) : world_(world), factors_(o.precision.factors()) {
+    o.precision.apply();
     manual_seed(0);
     for (std::size_t i = 0; i + 1 < o.layers.size(); ++i) {
       if (i > 0) model_.append(nn::ReLU());
@@ -188,6 +191,7 @@ class Trainer {
 
  private:
   void plain_step() {
+    const Autocast autocast(factors_);
     Tape tape;
     const Tensor loss = nn::cross_entropy(model_(x_), y_);
     tape.backward(loss);
@@ -197,6 +201,7 @@ class Trainer {
   }
 
   const World& world_;
+  DType factors_;
   nn::Sequential model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
@@ -222,10 +227,11 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
   }
   auto peer = std::make_unique<Peer>(std::vector<std::string>{
       python, LOCKSTEP_PEER_SCRIPTS "/pytorch_step.py", fmt::format("{}", fmt::join(o.layers, ",")),
-      std::to_string(o.batch), std::to_string(ranks), o.optimizer, o.device.choose(0).to_string()});
+      std::to_string(o.batch), std::to_string(ranks), o.optimizer, o.device.choose(0).to_string(),
+      o.precision.name});
   const double their_loss = std::strtod(peer->ask("loss", "loss").c_str(), nullptr);
   const double difference = std::abs(their_loss - our_loss);
-  check<Error>(difference <= 1e-4 * our_loss,
+  check<Error>(difference <= (o.precision.name == "f32" ? 1e-4 : 1e-2) * our_loss,
                "[bench] not the same work: first loss {} here, {} in {}", our_loss, their_loss,
                peer->name());
   return peer;
@@ -248,6 +254,7 @@ void report(const Options& o, const World& world, const AllFigures& figures) {
                {"comm", o.comm},
                {"transport", world.transport()},
                {"device", o.device.choose(0).to_string()},
+               {"precision", o.precision.name},
                {"graph", o.graph},
                {"shard_optimizer", o.shard},
                {"peer", nullptr}});
@@ -272,6 +279,7 @@ int run_rank(const Options& o, const World& world) {
   Trainer trainer(o, world);
   const double first_loss = trainer.mean_loss();
   const bool first = world.rank() == 0;
+  const std::string precision = o.precision.describe(o.device.choose(0));
   const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
   std::int64_t steps = trainer.calibrate(o.round_seconds);
   AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, {}, {}};
@@ -287,9 +295,10 @@ int run_rank(const Options& o, const World& world) {
     peer_steps = std::max<std::int64_t>(3, std::llround(o.round_seconds * 1e6 / peer->round(5)));
   }
   if (first)
-    fmt::print("{} | batch {} per rank, {} rank{}, {} | {} rounds of {} steps{}\n",
+    fmt::print("{} | batch {} per rank, {} rank{}, {}{}{} | {} rounds of {} steps{}\n",
                fmt::join(o.layers, "-"), o.batch, world.size(), world.size() == 1 ? "" : "s",
-               o.optimizer, o.rounds, steps, peer ? ", in turns with the peer" : "");
+               o.optimizer, precision.empty() ? "" : ", ", precision, o.rounds, steps,
+               peer ? ", in turns with the peer" : "");
   for (int i = 0; i < o.rounds; ++i) {
     figures.ours.rounds.push_back(trainer.round(steps));
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));

@@ -27,7 +27,8 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
   check_defined(operation, "a", a);
   check_floating(operation, a);
   check_beside(operation, "b", b, a.dtype(), a);
-  check_beside(operation, "out", out, a.dtype(), a);
+  const bool mixed = is_16_bit(a.dtype()) && out.defined() && out.dtype() == DType::f32;
+  check_beside(operation, "out", out, mixed ? DType::f32 : a.dtype(), a);
   check_rank(operation, "a", a, 2);
   check_rank(operation, "b", b, 2);
   const std::int64_t m = a.size(flags.transpose_a ? 1 : 0), k = a.size(flags.transpose_a ? 0 : 1);
@@ -63,7 +64,7 @@ void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& 
   const MatmulFlags flags{.transpose_b = true};
   const Shape shape = check_product("linear", x, w, out, flags);
   if (bias.defined()) {
-    check_beside("linear", "bias", bias, x.dtype(), x);
+    check_beside("linear", "bias", bias, out.dtype(), x);
     check_shape("linear", "bias", bias, {shape[1]});
   }
   if (x.numel() > 0 && w.numel() > 0)

@@ -1,8 +1,14 @@
 #pragma once
 /// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
 /// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
-/// configuration, else to Eigen; f64 to Eigen. On a GPU `gemm_library` chooses. Empty dimensions
-/// are allowed: a product over K = 0 is all zeros.
+/// configuration, else to Eigen; f64 to Eigen; bf16 to bf16_unit(); what is left is multiplied as
+/// f32. On a GPU `gemm_library` chooses. Empty dimensions are allowed: a product over K = 0 is all
+/// zeros.
+///
+/// Dtypes: a and b alike, and so `out` and the bias. Or a and b of 16 bits, `out` and the bias f32:
+/// then nothing is rounded after the product.
+
+#include <string_view>
 
 #include "lockstep/core/tensor.h"
 
@@ -19,6 +25,10 @@ bool has_cublas();
 /// cores. Off at first.
 void allow_tf32(bool allow);
 bool tf32_allowed();
+
+/// What this processor multiplies bf16 with, through oneDNN: "AMX", "AVX512-BF16", or "": nothing,
+/// or there is no oneDNN. Both take numbers below 1e-38 for 0.
+std::string_view bf16_unit();
 
 struct MatmulFlags {
   bool transpose_a = false;

@@ -17,6 +17,7 @@
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/tools/device_options.h"
 #include "lockstep/tools/option_values.h"
+#include "lockstep/tools/precision.h"
 #include "lockstep/version.h"
 
 namespace lockstep::cli {
@@ -63,6 +64,12 @@ inline void add_options(CLI::App& app, DeviceOptions& options) {
       ->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   app.add_option("--gemm", options.gemm, "Products on a GPU: handwritten, cublas or auto (auto)")
       ->check(CLI::IsMember({"handwritten", "cublas", "auto"}));
+}
+
+inline void add_options(CLI::App& app, Precision& precision) {
+  app.add_option("--precision", precision.name,
+                 "What factors of products are rounded to: f32, tf32, bf16 or f16 (f32)")
+      ->check(CLI::IsMember({"f32", "tf32", "bf16", "f16"}));
 }
 
 /// True if `path` leads to where `descriptor` does.

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/saved_tensor.h"
@@ -32,10 +33,11 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
                     "[matmul] inner dimensions differ: batches {} x {}", a.shape(), b.shape());
   const Tensor y = Tensor::empty(leading(a.shape(), {a.size(ta ? -1 : -2), b.size(tb ? -2 : -1)}),
                                  a.dtype(), a.device());
-  multiply(a, b, y, {.transpose_a = ta, .transpose_b = tb});
+  const Tensor af = detail::factor(a), bf = detail::factor(b);
+  multiply(af, bf, y, {.transpose_a = ta, .transpose_b = tb});
   return record(
-      "matmul", y, {&a, &b}, [a = SavedTensor(a), b = SavedTensor(b), ta, tb](Gradients& g) {
-        const Tensor& dy = g.output();  // (n, m)
+      "matmul", y, {&a, &b}, [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
+        const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
         if (const auto da = g.into(0)) {
           if (ta)  // a (k, n): da = B dy^T
             multiply(*b, dy, da.tensor,
@@ -114,15 +116,17 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
                    leading(x.shape(), {x.size(-2), w.size(0)}));
   }
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
-  kernels::linear(x, w, b, y);
-  return record("linear", y, {&x, &w, &b}, [x = SavedTensor(x), w = SavedTensor(w)](Gradients& g) {
-    const Tensor& dy = g.output();
-    if (const auto dw = g.into(1))
-      kernels::matmul(dy, *x, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
-    if (const auto db = g.into(2)) kernels::sum_rows(dy, db.tensor, db.accumulate);
-    if (const auto dx = g.into(0))
-      kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate});
-  });
+  const Tensor xf = detail::factor(x), wf = detail::factor(w);
+  kernels::linear(xf, wf, b, y);
+  return record(
+      "linear", y, {&x, &w, &b}, [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
+        const Tensor dy = detail::rounded_to(x->dtype(), g.output());
+        if (const auto dw = g.into(1))
+          kernels::matmul(dy, *x, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
+        if (const auto db = g.into(2)) kernels::sum_rows(g.output(), db.tensor, db.accumulate);
+        if (const auto dx = g.into(0))
+          kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate});
+      });
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 """The step of bench/step.cpp in PyTorch: DistributedDataParallel over gloo, one thread per rank.
 
-Usage: pytorch_step.py LAYERS BATCH RANKS OPTIMIZER DEVICE, for example 64,128,64,10 32 2 sgd cpu
+Usage: pytorch_step.py LAYERS BATCH RANKS OPTIMIZER DEVICE PRECISION, for example 64,128,64,10 32 2
+sgd cpu f32
 
 Speaks the protocol of bench/peer.h on stdin and stdout, and answers `loss` with `loss X`, the mean
 over the ranks of the loss of the first step. The same seeds give the same weights and the same data
@@ -18,7 +19,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 
-def make_step(rank, world, layers, batch, optimizer, device):
+def make_step(rank, world, layers, batch, optimizer, device, precision):
     torch.manual_seed(0)
     modules = []
     for i in range(len(layers) - 1):
@@ -36,10 +37,13 @@ def make_step(rank, world, layers, batch, optimizer, device):
     x = torch.randn(batch, layers[0]).to(device)
     y = torch.randint(0, layers[-1], (batch,)).to(device)
     criterion = nn.CrossEntropyLoss()
+    half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
     def step():
         stepper.zero_grad()
-        loss = criterion(model(x), y)
+        with torch.autocast(device.type, half or torch.bfloat16, enabled=half is not None):
+            loss = criterion(model(x), y)
         loss.backward()
         stepper.step()
         return loss
@@ -47,12 +51,12 @@ def make_step(rank, world, layers, batch, optimizer, device):
     return step
 
 
-def work(rank, world, port, layers, batch, optimizer, device):
+def work(rank, world, port, layers, batch, optimizer, device, precision):
     torch.set_num_threads(1)
     if world > 1:
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    step = make_step(rank, world, layers, batch, optimizer, device)
+    step = make_step(rank, world, layers, batch, optimizer, device, precision)
     loss = step().detach().cpu()
     if world > 1:
         dist.all_reduce(loss)
@@ -90,7 +94,7 @@ def main():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    rest = (world, port, layers, batch, optimizer, device)
+    rest = (world, port, layers, batch, optimizer, device, sys.argv[6])
     others = [mp.Process(target=work, args=(r, *rest), daemon=True) for r in range(1, world)]
     for process in others:
         process.start()

@@ -6,23 +6,32 @@
 namespace lockstep::kernels {
 namespace {
 
-template <class T>
+template <class T, class C = T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
               const MatmulFlags& flags) {
   // The product is added to rows that already hold the bias: cheaper than another pass after it.
   if (bias.defined())
     for (std::int64_t row = 0; row < out.size(0); ++row)
-      std::copy_n(bias.data<T>(), bias.numel(), out.data<T>() + row * bias.numel());
-  GemmProblem<T> problem = problem_of<T>(a, b, bias, out, flags);
+      std::copy_n(bias.data<C>(), bias.numel(), out.data<C>() + row * bias.numel());
+  GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
   problem.accumulate = flags.accumulate || bias.defined();
   cpu::gemm(problem);
 }
 
 Tensor as(DType dtype, const Tensor& x) {
-  if (!x.defined()) return {};
+  if (!x.defined() || x.dtype() == dtype) return x;
   const Tensor result = Tensor::empty(x.shape(), dtype);
   cpu_backend().cast(x, result);
   return result;
+}
+
+// Of 16-bit factors. Result and bias are f32.
+void multiply_16_bit(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                     const MatmulFlags& flags) {
+  if (a.dtype() == DType::bf16 && !bf16_unit().empty())
+    multiply<BFloat16, float>(a, b, bias, out, flags);
+  else
+    multiply<float>(as(DType::f32, a), as(DType::f32, b), bias, out, flags);
 }
 
 }  // namespace
@@ -31,9 +40,11 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
                         const MatmulFlags& flags) {
   if (a.dtype() == DType::f64) return multiply<double>(a, b, bias, out, flags);
   if (a.dtype() == DType::f32) return multiply<float>(a, b, bias, out, flags);
-  // 16-bit: the product, what is added to it and the bias are f32, rounded once at the end.
-  const Tensor sum = as(DType::f32, out);
-  multiply<float>(as(DType::f32, a), as(DType::f32, b), as(DType::f32, bias), sum, flags);
+  if (out.dtype() == DType::f32) return multiply_16_bit(a, b, bias, out, flags);
+  // What the product is added to and the bias are f32 as it is: all is rounded once, at the end.
+  const Tensor sum =
+      flags.accumulate ? as(DType::f32, out) : Tensor::empty(out.shape(), DType::f32);
+  multiply_16_bit(a, b, as(DType::f32, bias), sum, flags);
   cast(sum, out);
 }
 

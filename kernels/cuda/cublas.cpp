@@ -45,17 +45,25 @@ cublasHandle_t handle_for(cudaStream_t stream) {
   return library.handle.get();
 }
 
+template <class T>
+constexpr cudaDataType_t type_of = CUDA_R_32F;
+template <>
+constexpr cudaDataType_t type_of<double> = CUDA_R_64F;
+template <>
+constexpr cudaDataType_t type_of<Half> = CUDA_R_16F;
+template <>
+constexpr cudaDataType_t type_of<BFloat16> = CUDA_R_16BF;
+
 // cuBLAS is column-major: it sees every row-major matrix transposed. c^T = op(b)^T op(a)^T, so the
 // operands change places and the flags stay.
-template <class T, class Scalar>
-void gemm(const GemmProblem<T>& p, cudaStream_t stream, cudaDataType_t type,
-          cublasComputeType_t compute) {
+template <class Scalar, class T, class C>
+void gemm(const GemmProblem<T, C>& p, cudaStream_t stream, cublasComputeType_t compute) {
   const Scalar one = 1, beta = p.accumulate ? 1 : 0;
   const auto flag = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   call("cublasGemmEx_64",
        cublasGemmEx_64(handle_for(stream), flag(p.transpose_b), flag(p.transpose_a), p.n, p.m, p.k,
-                       &one, p.b, type, p.transpose_b ? p.k : p.n, p.a, type,
-                       p.transpose_a ? p.m : p.k, &beta, p.c, type, p.n, compute,
+                       &one, p.b, type_of<T>, p.transpose_b ? p.k : p.n, p.a, type_of<T>,
+                       p.transpose_a ? p.m : p.k, &beta, p.c, type_of<C>, p.n, compute,
                        CUBLAS_GEMM_DEFAULT));
 }
 
@@ -64,20 +72,27 @@ void gemm(const GemmProblem<T>& p, cudaStream_t stream, cudaDataType_t type,
 bool cublas_available() { return true; }
 
 void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf32) {
-  gemm<float, float>(problem, stream, CUDA_R_32F,
-                     tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+  gemm<float>(problem, stream, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
 }
 
 void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool) {
-  gemm<double, double>(problem, stream, CUDA_R_64F, CUBLAS_COMPUTE_64F);
+  gemm<double>(problem, stream, CUBLAS_COMPUTE_64F);
 }
 
 void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool) {
-  gemm<Half, float>(problem, stream, CUDA_R_16F, CUBLAS_COMPUTE_32F);
+  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
 }
 
 void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool) {
-  gemm<BFloat16, float>(problem, stream, CUDA_R_16BF, CUBLAS_COMPUTE_32F);
+  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
+}
+
+void cublas_gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream, bool) {
+  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
+}
+
+void cublas_gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream, bool) {
+  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
 }
 
 }  // namespace lockstep::kernels::cuda

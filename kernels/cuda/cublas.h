@@ -17,5 +17,7 @@ void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf
 void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool tf32);
 void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool tf32);
 void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool tf32);
+void cublas_gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream, bool tf32);
+void cublas_gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream, bool tf32);
 
 }  // namespace lockstep::kernels::cuda

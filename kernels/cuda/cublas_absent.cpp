@@ -13,5 +13,7 @@ void cublas_gemm(const GemmProblem<float>&, cudaStream_t, bool) { absent(); }
 void cublas_gemm(const GemmProblem<double>&, cudaStream_t, bool) { absent(); }
 void cublas_gemm(const GemmProblem<Half>&, cudaStream_t, bool) { absent(); }
 void cublas_gemm(const GemmProblem<BFloat16>&, cudaStream_t, bool) { absent(); }
+void cublas_gemm(const GemmProblem<Half, float>&, cudaStream_t, bool) { absent(); }
+void cublas_gemm(const GemmProblem<BFloat16, float>&, cudaStream_t, bool) { absent(); }
 
 }  // namespace lockstep::kernels::cuda

@@ -14,9 +14,20 @@ void handwritten(const GemmProblem<float>& problem, cudaStream_t stream) {
     cuda::gemm(problem, stream);
 }
 
-template <class T>
-void handwritten(const GemmProblem<T>& problem, cudaStream_t stream) {
+template <class T, class C>
+void handwritten(const GemmProblem<T, C>& problem, cudaStream_t stream) {
   cuda::gemm(problem, stream);
+}
+
+template <class T, class C>
+void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+              const MatmulFlags& flags) {
+  const cudaStream_t stream = lockstep::cuda::queue_of(out).stream;
+  const GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
+  const bool fused = bias.defined() && !is_differentiable(out.dtype());  // only ours add that bias
+  if (fused || gemm_library() == GemmLibrary::handwritten) return handwritten(problem, stream);
+  cuda::cublas_gemm(problem, stream, tf32_allowed());
+  if (bias.defined()) bias_activation(out, bias, Activation::none, out);
 }
 
 }  // namespace
@@ -25,14 +36,11 @@ bool has_cublas() { return cuda::cublas_available(); }
 
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
                          const MatmulFlags& flags) {
-  const cudaStream_t stream = lockstep::cuda::queue_of(out).stream;
   visit_any_floating("matmul", a.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    GemmProblem<T> problem = problem_of<T>(a, b, bias, out, flags);
-    const bool fused = bias.defined() && !is_differentiable(a.dtype());  // only ours add that bias
-    if (fused || gemm_library() == GemmLibrary::handwritten) return handwritten(problem, stream);
-    cuda::cublas_gemm(problem, stream, tf32_allowed());
-    if (bias.defined()) bias_activation(out, bias, Activation::none, out);
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+      if (out.dtype() == DType::f32) return multiply<T, float>(a, b, bias, out, flags);
+    multiply<T, T>(a, b, bias, out, flags);
   });
 }
 

@@ -40,6 +40,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"choices", world.communicator().choices()},
       {"transport", world.transport()},
       {"device", result.device},
+      {"precision", options.precision.name},
       {"seed", options.seed},
       {"losses", result.losses},
   };

@@ -30,6 +30,9 @@ void validate(const Options& o) {
                     o.momentum.value_or(0), o.optimizer);
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
+  check<UsageError>(o.precision.name != "f16" || !o.overlap_optimizer,
+                    "--precision f16 and --overlap-optimizer: whether a scaled gradient is finite "
+                    "is known when all have arrived");
   check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
   check<UsageError>(!o.checkpoint.empty() || (o.checkpoint_every == 0 && !o.checkpoint_async &&
                                               o.keep == 1 && !o.resume),
@@ -97,6 +100,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--hook", o.hook,
                  "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
       ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
+  lockstep::cli::add_options(app, o.precision);
   app.add_flag("--overlap-optimizer", o.overlap_optimizer,
                "Step on a bucket as soon as it has arrived");
   app.add_flag("--shard-optimizer", o.shard_optimizer,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/samples/common/ranks.h"
+#include "lockstep/tools/precision.h"
 
 namespace train_mlp {
 
@@ -19,6 +20,7 @@ struct Options : lockstep::samples::RunOptions {
   std::optional<double> momentum;      ///< sgd 0.9, rmsprop 0
   std::optional<double> weight_decay;  ///< 0; adamw 0.01
   std::uint64_t seed = 0;
+  lockstep::cli::Precision precision;
   std::string data;  ///< a folder of IDX files
   bool shuffle = true;
   bool padded = false;

@@ -166,6 +166,7 @@ class Training {
   void begin_progress();
   void resume();
   void epoch();
+  void step();
   void save();
   bool save_is_due() const {
     return options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
@@ -182,16 +183,23 @@ class Training {
   std::unique_ptr<optim::Optimizer> optimizer_;
   dist::DistributedDataParallel ddp_;
   std::optional<optim::Overlap> overlap_;
+  std::optional<optim::GradScaler> scaler_;  // of f16
   // Where the run stands: what the checkpoint has besides model and optimizer. `position_` counts
   // the samples that this epoch has taken.
   std::int64_t epoch_ = 0, position_ = 0, step_ = 0;
-  std::int64_t seed_, samples_in_set_;
+  std::int64_t seed_, samples_in_set_, precision_;
   nn::Checkpoint checkpoint_;
   Progress progress_;
   Result result_;
   double seconds_ = 0, samples_ = 0;  // of all training steps
   std::uint64_t bytes_ = 0;
 };
+
+constexpr std::string_view precisions[] = {"f32", "tf32", "bf16", "f16"};  // as checkpoints count
+
+std::int64_t number_of(const cli::Precision& precision) {
+  return std::ranges::find(precisions, precision.name) - std::begin(precisions);
+}
 
 nn::Sequential seeded_model(const Options& options, const std::vector<std::int64_t>& layers,
                             Device device) {
@@ -202,6 +210,12 @@ nn::Sequential seeded_model(const Options& options, const std::vector<std::int64
 }
 
 bool is_there(const std::string& path) { return kind_of_file(path) != FileKind::none; }
+
+// A hook that remembers must forget a step that a scaler leaves out.
+dist::NonFinite nonfinite(const Options& o) {
+  return o.precision.name == "f16" && o.hook == "powersgd" ? dist::NonFinite::skip
+                                                           : dist::NonFinite::report;
+}
 
 // A resumed run has the buckets of its checkpoint from the first step.
 std::string resumed_layout(const Options& o) {
@@ -222,17 +236,22 @@ Training::Training(const Options& options, const World& world)
            {.bucket_cap_mb = options.bucket_cap_mb,
             .rebuild_buckets = options.plan == "ready",
             .bucket_layout = resumed_layout(options),
+            .nonfinite = nonfinite(options),
             .hook = make_hook(options.hook)}),
       seed_(static_cast<std::int64_t>(options.seed)),
       samples_in_set_(set_.train.size()),
+      precision_(number_of(options.precision)),
       checkpoint_(ddp_),
       progress_(world.rank() == 0, options.epochs) {
   checkpoint_.add("model", model_);
   checkpoint_.add("optimizer", *optimizer_);
   for (const auto& [name, number] :
        {std::pair("epoch", &epoch_), std::pair("position", &position_), std::pair("step", &step_),
-        std::pair("seed", &seed_), std::pair("samples", &samples_in_set_)})
+        std::pair("seed", &seed_), std::pair("samples", &samples_in_set_),
+        std::pair("precision", &precision_)})
     checkpoint_.add(name, *number);
+  options.precision.apply();
+  if (options.precision.name == "f16") checkpoint_.add("scaler", scaler_.emplace());
   if (options.shard_optimizer) optimizer_->shard(ddp_);
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
@@ -248,11 +267,12 @@ void Training::begin_progress() {
   result_.algorithm = world_.communicator().algorithm(elements * size_of(wire), wire);
   const std::size_t buckets = ddp_.buckets().all().size();
   const bool alone = world_.size() == 1;
+  const std::string precision = options_.precision.describe(device_);
   std::int64_t elements_in_all = 0;
   for (const Parameter& parameter : parameters_) elements_in_all += parameter.value().numel();
   progress_.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
-      "{} rank{} with batches of {}{}{}\n"
+      "{} rank{} with batches of {}{}{}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers_, "-"), elements_in_all, buckets, buckets == 1 ? "" : "s", world_.size(),
       alone ? "" : "s", options_.batch,
@@ -261,7 +281,8 @@ void Training::begin_progress() {
           : fmt::format(", {} all-reduce{} over {}", result_.algorithm,
                         options_.hook == "none" ? "" : " of " + options_.hook, world_.transport()),
       device_ == Device{} ? "" : fmt::format(", on {}", gpu::describe(device_.index)),
-      set_.train.size(), set_.test.size(), options_.data));
+      precision.empty() ? "" : ", " + precision, set_.train.size(), set_.test.size(),
+      options_.data));
 }
 
 // What --resume changes silently would be neither the old run nor the new one.
@@ -270,6 +291,9 @@ void Training::resume() {
   if (!is_there(path)) return progress_.note("no '" + path + "' yet: the run begins\n");
   const std::string asked = optimizer_->options_text();
   checkpoint_.load(path);
+  check<UsageError>(precision_ == number_of(options_.precision),
+                    "--resume: {} has --precision {}, this command line {}", path,
+                    precisions[static_cast<std::size_t>(precision_)], options_.precision.name);
   const std::string texts[] = {asked, optimizer_->options_text()};
   for (const auto& [line, said] : dist::differences(texts))
     fail<UsageError>("--resume: {} has {}, this command line {}", path, said[1].first,
@@ -287,6 +311,12 @@ void Training::save() {
                    {.keep = options_.keep, .async = options_.checkpoint_async});
 }
 
+void Training::step() {
+  if (!scaler_) return optimizer_->step();
+  scaler_->step(*optimizer_);
+  scaler_->update();
+}
+
 void Training::epoch() {
   const auto start = std::chrono::steady_clock::now();
   const std::uint64_t bytes_before = world_.communicator().bytes_moved();
@@ -299,18 +329,19 @@ void Training::epoch() {
                        .device = device_},
                       world_, static_cast<int>(epoch_));
   LossLog log(loader.steps());
-  std::int64_t step = 0;
+  std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
+    const Autocast autocast(options_.precision.factors());
     Tape tape;
     const Tensor loss = nn::cross_entropy(model_(batch.x), batch.y);
-    tape.backward(loss, batch.weight);
-    optimizer_->step();
+    tape.backward(scaler_ ? scaler_->scale(loss) : loss, batch.weight);
+    step();
     optimizer_->zero_grad();
     log.add(loss, batch.weight);
     position_ = batch.position;
     ++step_;
-    progress_.step(epoch_, ++step, loader.steps());
-    if (save_is_due() && step < loader.steps()) save();
+    progress_.step(epoch_, ++done, loader.steps());
+    if (save_is_due() && done < loader.steps()) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
   result_.train_loss = log.finish(world_, result_.losses);

@@ -49,6 +49,8 @@ const std::vector<Words>& kinds() {
                                          {"--optimizer", "rmsprop", "--momentum", "0.5"},
                                          {"--optimizer", "adam", "--shard-optimizer"},
                                          {"--optimizer", "sgd", "--hook", "powersgd"},
+                                         {"--optimizer", "adam", "--precision", "bf16"},
+                                         {"--optimizer", "sgd", "--precision", "f16"},
                                          {"--optimizer", "lion", "--ranks", "3"}};
   return all;
 }
@@ -78,7 +80,7 @@ TEST_CASE("resume: in the middle of an epoch, with the bits of the run that was 
 
 TEST_CASE("drill resume: killed at random moments until it ends, a run has the bits of one") {
   std::vector<std::string> digests(kinds().size());
-  test::drill(6, [&](std::uint64_t seed) {
+  test::drill(10, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const std::size_t which = seed % kinds().size();
     const TemporaryFolder folder;
@@ -101,6 +103,34 @@ TEST_CASE("drill resume: killed at random moments until it ends, a run has the b
     }
     const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
     test::expect(json.at("parameter_digest") == digests[which], "other bits");
+  });
+}
+
+TEST_CASE("drill restarts: killed ranks, dropout, local steps: the bits of a run without a kill") {
+  std::map<std::string, std::string> digests;
+  test::drill(8, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const TemporaryFolder folder;
+    const std::string kind = seed % 2 ? "local" : "dropout",
+                      ranks = std::to_string(2 + random() % 3);
+    Words command = {LOCKSTEP_BIN_DIR "/lockstep-run", "-n", ranks, "--restarts", "20",
+                     LOCKSTEP_BIN_DIR "/resumed_run",  kind};
+    std::string& digest = digests[kind + ranks];
+    if (digest.empty()) digest = test::run(command + Words{folder / "whole"}).out;
+    test::expect(test::contains(digest, "digest="), "no digest: '{}'", digest);
+    command.push_back(folder / "run");
+    if (random() % 2) command.push_back("async");
+    test::Process process(command);
+    std::optional<Ended> ended;
+    for (int kills = 0; kills < 6 && !(ended = process.try_wait()); ++kills) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 100));
+      const std::vector<pid_t> family = process.family();
+      const pid_t victim = family.empty() ? process.id() : family[random() % family.size()];
+      if (victim != process.id()) ::kill(victim, SIGKILL);
+    }
+    if (!ended) ended = process.wait();
+    test::expect(ended->code == 0, "{}", ended->err);
+    test::expect(ended->out == digest, "{} instead of {}", ended->out, digest);
   });
 }
 

@@ -59,26 +59,26 @@ struct Case {
   std::size_t offset = 0;  ///< in elements, of all pointers
 };
 
-template <class T>
-using Product = void (*)(const GemmProblem<T>&, cudaStream_t);
+template <class T, class C = T>
+using Product = void (*)(const GemmProblem<T, C>&, cudaStream_t);
 
 /// What one case computes, and what it should: three loops in f64.
-template <class T>
+template <class T, class C = T>
 class Trial {
  public:
   explicit Trial(const Case& c)
       : case_(c),
         a_(varied_values<T>(c.m * c.k, 1)),
         b_(varied_values<T>(c.k * c.n, 2)),
-        bias_(varied_values<T>(c.n, 3)),
+        bias_(varied_values<C>(c.n, 3)),
         before_(c.then == Then::accumulate
-                    ? varied_values<T>(c.m * c.n, 4)
-                    : std::vector<T>(static_cast<std::size_t>(c.m * c.n),
-                                     T(std::numeric_limits<float>::quiet_NaN()))) {}
+                    ? varied_values<C>(c.m * c.n, 4)
+                    : std::vector<C>(static_cast<std::size_t>(c.m * c.n),
+                                     C(std::numeric_limits<float>::quiet_NaN()))) {}
 
-  std::vector<T> run(Product<T> product) const {
-    const OnDevice<T> a(a_, case_.offset), b(b_, case_.offset), bias(bias_, case_.offset);
-    const OnDevice<T> c(before_, case_.offset);
+  std::vector<C> run(Product<T, C> product) const {
+    const OnDevice<T> a(a_, case_.offset), b(b_, case_.offset);
+    const OnDevice<C> c(before_, case_.offset), bias(bias_, case_.offset);
     product({case_.m, case_.n, case_.k, a.data(), case_.transpose_a, b.data(), case_.transpose_b,
              c.data(), case_.then == Then::accumulate,
              case_.then == Then::bias ? bias.data() : nullptr},
@@ -87,8 +87,8 @@ class Trial {
   }
 
   /// |error| <= `relative` * (the sum of the magnitudes of what is added up) + half a unit in the
-  /// last place of T, for every element.
-  void compare(const std::vector<T>& results, double relative) const {
+  /// last place of C, for every element.
+  void compare(const std::vector<C>& results, double relative) const {
     const auto [m, n, k] = std::tuple(case_.m, case_.n, case_.k);
     int wrong = 0;
     for (std::int64_t i = 0; i < m; ++i)
@@ -112,21 +112,22 @@ class Trial {
   }
 
  private:
-  static double at(const std::vector<T>& values, std::int64_t i) {
+  static double at(const auto& values, std::int64_t i) {
     return static_cast<double>(values[static_cast<std::size_t>(i)]);
   }
   /// Half a unit in the last place, and a little for the error of the sum that is rounded.
   static constexpr double rounding() {
-    if constexpr (std::is_same_v<T, BFloat16>)
+    if constexpr (std::is_same_v<C, BFloat16>)
       return 1.01 * 0x1p-8;
-    else if constexpr (std::is_same_v<T, Half>)
+    else if constexpr (std::is_same_v<C, Half>)
       return 1.01 * 0x1p-11;
     else
       return 0;
   }
 
   Case case_;
-  std::vector<T> a_, b_, bias_, before_;
+  std::vector<T> a_, b_;
+  std::vector<C> bias_, before_;
 };
 
 /// What k additions, one after the other in whatever order, may lose of the sum of magnitudes: k
@@ -140,8 +141,8 @@ double bound(std::int64_t k, bool tf32) {
   return additions * 0x1p-23 + (tf32 ? 0x1.01p-10 : 0);
 }
 
-template <class T>
-void check_product(Product<T> product, const Case& c, bool tf32 = false) {
+template <class T, class C = T>
+void check_product(Product<T, C> product, const Case& c, bool tf32 = false) {
   CAPTURE(c.m);
   CAPTURE(c.n);
   CAPTURE(c.k);
@@ -149,34 +150,48 @@ void check_product(Product<T> product, const Case& c, bool tf32 = false) {
   CAPTURE(c.transpose_b);
   CAPTURE(static_cast<int>(c.then));
   CAPTURE(c.offset);
-  const Trial<T> trial(c);
+  const Trial<T, C> trial(c);
   trial.compare(trial.run(product), bound<T>(c.k, tf32));
 }
 
 constexpr bool flags[] = {false, true};
 constexpr Then thens[] = {Then::nothing, Then::accumulate, Then::bias};
 
-}  // namespace
-
-TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloat16, Half) {
+template <class T, class C>
+void check_all_kinds(Product<T, C> product, bool tf32 = false) {
   // The last two have rows of multiples of 16 bytes, and one does not fill its tiles.
   const std::int64_t sizes[][3] = {{1, 1, 1},      {3, 5, 7},    {17, 9, 33},  {128, 10, 256},
                                    {129, 65, 130}, {64, 64, 64}, {72, 136, 40}};
+  std::size_t turn = 0;  // every transpose meets every way to end, aligned and not
+  for (const auto& [m, n, k] : sizes) {
+    for (const bool ta : flags)
+      for (const bool tb : flags) {
+        const std::size_t offset = turn % 2;
+        check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 3], offset}, tf32);
+        if (m % 8 == 0 && n % 8 == 0)
+          check_product<T, C>(product, {m, n, k, ta, tb, thens[turn % 3], 1 - offset}, tf32);
+        ++turn;
+      }
+    ++turn;  // 5 turns per shape: the transposes meet other ends and offsets at the next
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloat16, Half) {
   for (const Rung<T>& rung : rungs<T>()) {
     CAPTURE(rung.name);
-    std::size_t turn = 0;  // every transpose meets every way to end, aligned and not
-    for (const auto& [m, n, k] : sizes) {
-      for (const bool ta : flags)
-        for (const bool tb : flags) {
-          const std::size_t offset = turn % 2;
-          check_product<T>(rung.run, {m, n, k, ta, tb, thens[turn % 3], offset}, rung.tf32);
-          if (m % 8 == 0 && n % 8 == 0)
-            check_product<T>(rung.run, {m, n, k, ta, tb, thens[turn % 3], 1 - offset}, rung.tf32);
-          ++turn;
-        }
-      ++turn;  // 5 turns per shape: the transposes meet other ends and offsets at the next
-    }
+    check_all_kinds<T, T>(rung.run, rung.tf32);
   }
+}
+
+TEST_CASE("products of 16-bit factors into f32, on every rung that has them") {
+  check_all_kinds<BFloat16, float>(gemm_tensor_bf16);
+  check_all_kinds<Half, float>(gemm_tensor_f16);
+  check_all_kinds<BFloat16, float>(gemm_hopper_bf16);
+  check_all_kinds<Half, float>(gemm_hopper_f16);
+  check_all_kinds<BFloat16, float>(gemm);
+  check_all_kinds<Half, float>(gemm);
 }
 
 // Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x

@@ -74,29 +74,30 @@ struct Reference {
 
 enum class After { nothing, accumulate, bias };
 
-template <class T>
+template <class T, class C = T>
 void check_exact(const Reference& r, After after,
-                 void (*product)(const GemmProblem<T>&, cudaStream_t)) {
+                 void (*product)(const GemmProblem<T, C>&, cudaStream_t)) {
   CAPTURE(r.m);
   CAPTURE(r.n);
   CAPTURE(r.k);
   CAPTURE(r.transpose_a);
   CAPTURE(r.transpose_b);
   CAPTURE(static_cast<int>(after));
-  const Integers<T> a(r.m * r.k, 1), b(r.k * r.n, 2), bias(r.n, 3), c(r.m * r.n, 4);
-  const GemmProblem<T> problem{.m = r.m,
-                               .n = r.n,
-                               .k = r.k,
-                               .a = a.data(),
-                               .transpose_a = r.transpose_a,
-                               .b = b.data(),
-                               .transpose_b = r.transpose_b,
-                               .c = c.data(),
-                               .accumulate = after == After::accumulate,
-                               .bias = after == After::bias ? bias.data() : nullptr};
+  const Integers<T> a(r.m * r.k, 1), b(r.k * r.n, 2);
+  const Integers<C> bias(r.n, 3), c(r.m * r.n, 4);
+  const GemmProblem<T, C> problem{.m = r.m,
+                                  .n = r.n,
+                                  .k = r.k,
+                                  .a = a.data(),
+                                  .transpose_a = r.transpose_a,
+                                  .b = b.data(),
+                                  .transpose_b = r.transpose_b,
+                                  .c = c.data(),
+                                  .accumulate = after == After::accumulate,
+                                  .bias = after == After::bias ? bias.data() : nullptr};
   CHECK(ladder::hopper_can(problem));
   product(problem, nullptr);
-  const std::vector<T> results = c.read();
+  const std::vector<C> results = c.read();
   int wrong = 0;
   for (std::int64_t i = 0; i < r.m; ++i) {
     const std::vector<int> sums = r.row(a.values, b.values, i);
@@ -105,7 +106,7 @@ void check_exact(const Reference& r, After after,
       int sum = sums[static_cast<std::size_t>(j)];
       if (after == After::accumulate) sum += c.values[at];
       if (after == After::bias) sum += bias.values[static_cast<std::size_t>(j)];
-      const auto expected = static_cast<float>(T(static_cast<float>(sum)));
+      const auto expected = static_cast<float>(C(static_cast<float>(sum)));
       const auto result = static_cast<float>(results[at]);
       if (result != expected && ++wrong <= 3)
         FAIL_CHECK("c[", i, "][", j, "] = ", result, " instead of ", expected);
@@ -124,6 +125,8 @@ void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
       check_exact<BFloat16>(r, afters[turn++ % 3], ladder::gemm_hopper_bf16);
       check_exact<Half>(r, afters[turn++ % 3], ladder::gemm_hopper_f16);
       check_exact<float>(r, afters[turn++ % 3], ladder::gemm_hopper_tf32);
+      check_exact<BFloat16, float>(r, afters[turn % 3], ladder::gemm_hopper_bf16);
+      check_exact<Half, float>(r, afters[(turn + 1) % 3], ladder::gemm_hopper_f16);
     }
 }
 
@@ -141,6 +144,7 @@ TEST_CASE("hopper: several tiles, several rounds of the ring") {
   // cluster.
   check_exact<BFloat16>({264, 520, 72, false, false}, After::bias, ladder::gemm_hopper_bf16);
   check_exact<float>({264, 520, 36, true, false}, After::accumulate, ladder::gemm_hopper_tf32);
+  check_exact<Half, float>({264, 516, 72, false, true}, After::accumulate, ladder::gemm_hopper_f16);
 }
 
 TEST_CASE("hopper: many tiles, many rounds of the ring") {

@@ -159,3 +159,53 @@ TEST_CASE_TEMPLATE("16-bit products are added up in f32 and rounded once", T, Ha
   for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
   check_close<T>(out, expected, half_unit);
 }
+
+TEST_CASE("products of 16-bit factors into f32: exact products, f32 sums") {
+  const std::int64_t sizes[][3] = {{1, 1, 1},  {2, 3, 4},    {1, 7, 5},    {5, 1, 7}, {7, 5, 1},
+                                   {3, 3, 17}, {32, 10, 64}, {33, 65, 31}, {0, 3, 4}, {3, 4, 0}};
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const auto& [m, n, k] : sizes)
+      for (const bool ta : {false, true})
+        for (const bool tb : {false, true}) {
+          CAPTURE_BINDING(m);
+          CAPTURE_BINDING(n);
+          CAPTURE_BINDING(k);
+          CAPTURE(ta);
+          CAPTURE(tb);
+          const auto factor = [&](const Shape& shape, int seed) {
+            const Tensor x = Tensor::empty(shape, dtype, test_device());
+            cast(varied<float>(shape, seed), x);
+            return x;
+          };
+          const auto as_f32 = [&](const Tensor& x) {
+            const Tensor y = nan<float>(x.shape());
+            cast(x, y);
+            return y;
+          };
+          const Tensor a = factor(ta ? Shape{k, m} : Shape{m, k}, 1);
+          const Tensor b = factor(tb ? Shape{n, k} : Shape{k, n}, 2);
+          const Tensor bias = varied<float>({n}, 3), out = nan<float>({m, n});
+          Values expected = naive_product<float>(as_f32(a), ta, as_f32(b), tb, m, n, k);
+          const double enough = tolerance<float>(1e-5, 0);
+          matmul(a, b, out, {.transpose_a = ta, .transpose_b = tb});
+          check_close<float>(out, expected, enough);
+          matmul(a, b, out, {.transpose_a = ta, .transpose_b = tb, .accumulate = true});
+          for (double& v : expected) v *= 2;
+          check_close<float>(out, expected, enough);
+          if (ta || !tb) continue;
+          for (std::size_t i = 0; i < expected.size(); ++i)
+            expected[i] = expected[i] / 2 + value_at(static_cast<std::int64_t>(i) % n, 3);
+          out.fill(std::nan(""));
+          linear(a, b, bias, out);
+          check_close<float>(out, expected, enough);
+        }
+  const Tensor half = Tensor::zeros({2, 2}, DType::f16, test_device());
+  const Tensor single = Tensor::zeros({2, 2}, DType::f32, test_device());
+  const Tensor wide = Tensor::zeros({2, 2}, DType::f64, test_device());
+  const Tensor brain = Tensor::zeros({2, 2}, DType::bf16, test_device());
+  for (const Tensor& out : {wide, brain}) CHECK_THROWS_AS(matmul(half, half, out), DTypeError);
+  CHECK_THROWS_AS(matmul(half, brain, single), DTypeError);
+  CHECK_THROWS_AS(matmul(single, single, half), DTypeError);
+  CHECK_THROWS_AS(linear(half, half, Tensor::zeros({2}, DType::f16, test_device()), single),
+                  DTypeError);
+}

@@ -3,7 +3,7 @@
 /// A number of 16 bits is half the traffic at every level of memory, and tensor cores are twice as
 /// fast again: mma.m16n8k16 is 2048 multiply-adds, 989 TFLOP/s on an H200. bf16 has the range of a
 /// float and 8 significant bits, f16 has 11 bits and ends at 65504. Products are exact, sums are
-/// f32; the result is rounded once, at the end.
+/// f32; a result of 16 bits is rounded once, at the end.
 ///
 /// In rung 9 a lane reads its operands word by word, 32 reads for 32 instructions. For 16-bit
 /// numbers there is an instruction made for this pattern: ldmatrix. Each lane names one row of 8
@@ -53,19 +53,19 @@ struct Core16 {
 };
 
 /// One Tile of results per block, by mma. 16-byte loads where rows are aligned.
-template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
+template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
 __global__ void __launch_bounds__(Tile::THREADS, 2)
-    gemm_tensor_bf16_kernel(const GemmProblem<typename Tile::Element> p,
+    gemm_tensor_bf16_kernel(const GemmProblem<typename Tile::Element, C> p,
                             const TensorAccess access) {
   tensor_product<Tile, A_DEPTH_CONTIGUOUS, B_DEPTH_CONTIGUOUS>(p, access);
 }
 
-template <class Tile>
-void run(const GemmProblem<typename Tile::Element>& p, cudaStream_t stream) {
+template <class Tile, class C>
+void run(const GemmProblem<typename Tile::Element, C>& p, cudaStream_t stream) {
   const TensorAccess access{operand_a(p).aligned_rows(), operand_b(p).aligned_rows(),
                             aligned_pairs(p)};
   with_orders(p, [&](auto a, auto b) {
-    lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value>>(
+    lockstep::cuda::launch<gemm_tensor_bf16_kernel<Tile, a.value, b.value, C>>(
         {.grid = tile_count(p, Tile::TILE, Tile::TILE),
          .block = Tile::THREADS,
          .shared_bytes = Tile::SHARED_BYTES},
@@ -74,8 +74,8 @@ void run(const GemmProblem<typename Tile::Element>& p, cudaStream_t stream) {
 }
 
 /// Large tiles where there is one for each of about 128 multiprocessors, else small ones.
-template <class T>
-void choose(const GemmProblem<T>& p, cudaStream_t stream) {
+template <class T, class C>
+void choose(const GemmProblem<T, C>& p, cudaStream_t stream) {
   if (tiles(p.m, 128) * tiles(p.n, 128) >= 128)
     run<TensorTiling<Core16<T>, 64>>(p, stream);
   else
@@ -88,6 +88,12 @@ void gemm_tensor_bf16(const GemmProblem<BFloat16>& p, cudaStream_t stream) {
   choose(on_device(p), stream);
 }
 void gemm_tensor_f16(const GemmProblem<Half>& p, cudaStream_t stream) {
+  choose(on_device(p), stream);
+}
+void gemm_tensor_bf16(const GemmProblem<BFloat16, float>& p, cudaStream_t stream) {
+  choose(on_device(p), stream);
+}
+void gemm_tensor_f16(const GemmProblem<Half, float>& p, cudaStream_t stream) {
   choose(on_device(p), stream);
 }
 

@@ -45,26 +45,33 @@
 #include "lockstep/kernels/cuda/gemm/hopper.h"
 #include "lockstep/kernels/cuda/gemm/hopper_product.cuh"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
+#include "lockstep/kernels/cuda/gemm/operand.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-/// T is CUDA's type for the bits that Bits stores.
-template <class T, class Bits>
-void hopper_product(const GemmProblem<Bits>& p, cudaStream_t stream) {
-  const auto* a = reinterpret_cast<const T*>(p.a);
-  const auto* b = reinterpret_cast<const T*>(p.b);
-  const Output<T> out{reinterpret_cast<T*>(p.c), reinterpret_cast<const T*>(p.bias),
-                      static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
+template <class Bits, class CBits>
+void hopper_product(const GemmProblem<Bits, CBits>& bits, cudaStream_t stream) {
+  const auto p = on_device(bits);
+  using T = typename CudaType<Bits>::Type;
+  using C = typename CudaType<CBits>::Type;
+  const auto *a = p.a, *b = p.b;
+  const Output<C> out{p.c, p.bias, static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
   const CUtensorMap a_map =
       p.transpose_a ? tensor_map(a, p.k, p.m, p.m) : tensor_map(a, p.m, p.k, p.k);
   const CUtensorMap b_map =
       p.transpose_b ? tensor_map(b, p.n, p.k, p.k) : tensor_map(b, p.k, p.n, p.n);
   const auto launch =
       p.transpose_a
-          ? (p.transpose_b ? launch_product<T, true, true> : launch_product<T, true, false>)
-          : (p.transpose_b ? launch_product<T, false, true> : launch_product<T, false, false>);
+          ? (p.transpose_b ? launch_product<T, true, true, C> : launch_product<T, true, false, C>)
+          : (p.transpose_b ? launch_product<T, false, true, C>
+                           : launch_product<T, false, false, C>);
   launch(a_map, b_map, out, static_cast<int>(p.k), stream);
+}
+
+template <class T, class C>
+bool can(const GemmProblem<T, C>& problem) {
+  return hopper_can(problem) && hopper_available();
 }
 
 }  // namespace
@@ -72,13 +79,23 @@ void hopper_product(const GemmProblem<Bits>& p, cudaStream_t stream) {
 bool hopper_available() { return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
 
 void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream) {
-  if (!hopper_can(problem) || !hopper_available()) return gemm_tensor_bf16(problem, stream);
-  hopper_product<__nv_bfloat16>(problem, stream);
+  if (!can(problem)) return gemm_tensor_bf16(problem, stream);
+  hopper_product(problem, stream);
 }
 
 void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream) {
-  if (!hopper_can(problem) || !hopper_available()) return gemm_tensor_f16(problem, stream);
-  hopper_product<__half>(problem, stream);
+  if (!can(problem)) return gemm_tensor_f16(problem, stream);
+  hopper_product(problem, stream);
+}
+
+void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream) {
+  if (!can(problem)) return gemm_tensor_bf16(problem, stream);
+  hopper_product(problem, stream);
+}
+
+void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream) {
+  if (!can(problem)) return gemm_tensor_f16(problem, stream);
+  hopper_product(problem, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

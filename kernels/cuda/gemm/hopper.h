@@ -21,8 +21,8 @@ bool hopper_rows(const T* matrix, std::int64_t inner) {
 
 /// Whether the Hopper kernels can take the problem: all rows at multiples of 16 bytes, and
 /// coordinates that fit the copy engine's 32 bits. A pure function of shapes and addresses.
-template <class T>
-bool hopper_can(const GemmProblem<T>& p) {
+template <class T, class C>
+bool hopper_can(const GemmProblem<T, C>& p) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() / 2;
   return p.m <= most && p.n <= most && p.k <= most && hopper_rows(p.c, p.n) &&
          hopper_rows(p.a, p.transpose_a ? p.m : p.k) && hopper_rows(p.b, p.transpose_b ? p.k : p.n);

@@ -15,6 +15,14 @@ void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream) {
   gemm_tensor_f16(problem, stream);
 }
 
+void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream) {
+  gemm_tensor_bf16(problem, stream);
+}
+
+void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream) {
+  gemm_tensor_f16(problem, stream);
+}
+
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream) {
   gemm_tensor_tf32(problem, stream);
 }

@@ -70,23 +70,24 @@ struct Patch {
   alignas(16) T rows[16][columns + 8];
 };
 
-template <class T>
+/// C: the elements of c.
+template <class C>
 struct Shared {
   Stage stages[kStages];  ///< at a multiple of 1024, see hopper.cuh
-  Patch<T> patches[kConsumerWarps];
+  Patch<C> patches[kConsumerWarps];
   hw::Barrier full[kStages];   ///< phase i complete: the copies of the ring's round i have arrived
   hw::Barrier empty[kStages];  ///< phase i complete: everybody has read what round i brought
 };
 
 /// With what it takes to move the beginning to a multiple of 1024.
-template <class T>
-constexpr std::size_t shared_bytes = sizeof(Shared<T>) + 1024;
+template <class C>
+constexpr std::size_t shared_bytes = sizeof(Shared<C>) + 1024;
 static_assert(shared_bytes<float> <= 227 << 10, "what a block of a Hopper may have");
 
-template <class T>
-__device__ Shared<T>& shared_memory() {
+template <class C>
+__device__ Shared<C>& shared_memory() {
   auto* bytes = dynamic_shared<unsigned char>();
-  return *reinterpret_cast<Shared<T>*>(bytes + (1024 - shared_address(bytes) % 1024) % 1024);
+  return *reinterpret_cast<Shared<C>*>(bytes + (1024 - shared_address(bytes) % 1024) % 1024);
 }
 
 /// A place in the ring. Producer and consumers walk it in step, each with a place of its own.
@@ -103,10 +104,10 @@ struct RingPlace {
 };
 
 /// What the kernel computes. n is a multiple of 16 bytes, c begins at one.
-template <class T>
+template <class C>
 struct Output {
-  T* c;
-  const T* bias;
+  C* c;
+  const C* bias;
   int m, n;
   bool accumulate;
 };
@@ -134,8 +135,8 @@ struct Tiles {
 };
 
 /// One thread starts all copies. Coordinates are (inner, outer) of the matrix in memory.
-template <class T, bool a_mn_major, bool b_mn_major>
-__device__ void produce(Shared<T>& shared, const CUtensorMap& a, const CUtensorMap& b,
+template <class T, bool a_mn_major, bool b_mn_major, class C>
+__device__ void produce(Shared<C>& shared, const CUtensorMap& a, const CUtensorMap& b,
                         const Tiles& tiles, int k_blocks, int rank) {
   constexpr int block_k = hw::kRowBytes / sizeof(T);
   constexpr int own_panels_b = kPanelsB / kCluster;  // the other blocks send theirs here
@@ -167,8 +168,8 @@ __device__ void produce(Shared<T>& shared, const CUtensorMap& a, const CUtensorM
 }
 
 /// Adds the bias of this thread's columns, the first of which is in column `column` of c.
-template <class T>
-__device__ void add_bias(hw::Accumulators& sum, const Output<T>& out, int column) {
+template <class C>
+__device__ void add_bias(hw::Accumulators& sum, const Output<C>& out, int column) {
 #pragma unroll
   for (int j = 0; j < kTileN / 8; ++j) {
     if (column + 8 * j >= out.n) return;
@@ -182,16 +183,16 @@ __device__ void add_bias(hw::Accumulators& sum, const Output<T>& out, int column
 /// A warp writes its 16 rows of the tile, from (row, column) on, in patches of 16 x 128 bytes: from
 /// the accumulators, where each thread has pairs of columns, through shared memory, to c, 16 bytes
 /// per thread and 128 contiguous ones per row. The sum is rounded once, after all additions.
-template <class T>
-__device__ void store(hw::Accumulators& sum, Patch<T>& patch, const Output<T>& out, int row,
+template <class C>
+__device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& out, int row,
                       int column) {
-  using Pair = typename Element<T>::Pair;
-  constexpr int chunk = 16 / sizeof(T);
-  constexpr int groups = Patch<T>::columns / 8;
+  using Pair = typename Element<C>::Pair;
+  constexpr int chunk = 16 / sizeof(C);
+  constexpr int groups = Patch<C>::columns / 8;
   const int lane = threadIdx.x % 32;
   if (out.bias != nullptr) add_bias(sum, out, column + 2 * (lane % 4));
 #pragma unroll
-  for (int first = 0; first < kTileN / 8; first += groups, column += Patch<T>::columns) {
+  for (int first = 0; first < kTileN / 8; first += groups, column += Patch<C>::columns) {
     // use(16 bytes of the patch, the same of c): 8 lanes per row of 128 bytes, 4 rows at a time.
     const int at_column = column + lane % 8 * chunk;
     const auto each_chunk = [&](auto&& use) {
@@ -215,12 +216,12 @@ __device__ void store(hw::Accumulators& sum, Patch<T>& patch, const Output<T>& o
       each_chunk([](uint4& staged, const uint4& c) { staged = c; });
       __syncwarp();
       each_pair([](const Pair& staged, float& left, float& right) {
-        const float2 old = Element<T>::floats(staged);
+        const float2 old = Element<C>::floats(staged);
         left += old.x, right += old.y;
       });
     }
     each_pair([](Pair& staged, float left, float right) {
-      staged = Element<T>::pair(make_float2(left, right));
+      staged = Element<C>::pair(make_float2(left, right));
     });
     __syncwarp();
     each_chunk([](const uint4& staged, uint4& c) { c = staged; });
@@ -228,8 +229,8 @@ __device__ void store(hw::Accumulators& sum, Patch<T>& patch, const Output<T>& o
 }
 
 /// A warpgroup multiplies 64 rows of the block's tile of A with its tile of B.
-template <class T, bool a_mn_major, bool b_mn_major>
-__device__ void consume(Shared<T>& shared, const Output<T>& out, const Tiles& tiles, int k_blocks,
+template <class T, bool a_mn_major, bool b_mn_major, class C>
+__device__ void consume(Shared<C>& shared, const Output<C>& out, const Tiles& tiles, int k_blocks,
                         int rank, int consumer) {
   const int warp = threadIdx.x / 32 % 4;
   const std::uint32_t lane = threadIdx.x % 32;
@@ -276,15 +277,15 @@ __device__ void consume(Shared<T>& shared, const Output<T>& out, const Tiles& ti
 /// c (m, n) (+)= op(A) op(B) + bias; `a` and `b` describe the matrices as they lie in memory, boxes
 /// are panels. As many blocks as fit the GPU take tile after tile. Panels come by TMA; products by
 /// wgmma.
-template <class T, bool transpose_a, bool transpose_b>
+template <class T, bool transpose_a, bool transpose_b, class C>
 __global__ void __launch_bounds__(kThreads, 1)
     hopper_product_kernel(const __grid_constant__ CUtensorMap a,
-                          const __grid_constant__ CUtensorMap b, Output<T> out, int k) {
+                          const __grid_constant__ CUtensorMap b, Output<C> out, int k) {
   // In memory, rows of A go along k, unless transposed; rows of B do when it is transposed.
   constexpr bool a_mn_major = transpose_a;
   constexpr bool b_mn_major = !transpose_b;
   constexpr int block_k = hw::kRowBytes / sizeof(T);
-  Shared<T>& shared = shared_memory<T>();
+  Shared<C>& shared = shared_memory<C>();
   const int rank = hw::cluster_rank();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -362,15 +363,15 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 /// Starts the kernel: as many clusters as the GPU has multiprocessors for, or as there are tiles.
-template <class T, bool transpose_a, bool transpose_b>
-void launch_product(const CUtensorMap& a, const CUtensorMap& b, const Output<T>& out, int k,
+template <class T, bool transpose_a, bool transpose_b, class C>
+void launch_product(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& out, int k,
                     cudaStream_t stream) {
   const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / kCluster,
                                 Tiles(out.m, out.n).count());
-  lockstep::cuda::launch<hopper_product_kernel<T, transpose_a, transpose_b>>(
+  lockstep::cuda::launch<hopper_product_kernel<T, transpose_a, transpose_b, C>>(
       {.grid = static_cast<unsigned>(clusters * kCluster),
        .block = kThreads,
-       .shared_bytes = shared_bytes<T>,
+       .shared_bytes = shared_bytes<C>,
        .cluster = kCluster},
       stream, a, b, out, k);
 }

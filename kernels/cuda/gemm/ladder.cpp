@@ -6,21 +6,28 @@ namespace {
 
 /// Hopper's kernels compute tiles of 128 x 128 and more: too few of them leave most of the GPU
 /// idle, where the small tiles of rungs 9 and 10 do not.
-template <class T>
-bool large(const GemmProblem<T>& p) {
+template <class T, class C>
+bool large(const GemmProblem<T, C>& p) {
   return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;
+}
+
+template <class C>
+void gemm_16_bit(const GemmProblem<BFloat16, C>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_bf16(p, stream) : gemm_tensor_bf16(p, stream);
+}
+template <class C>
+void gemm_16_bit(const GemmProblem<Half, C>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_f16(p, stream) : gemm_tensor_f16(p, stream);
 }
 
 }  // namespace
 
 void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
-void gemm(const GemmProblem<BFloat16>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_bf16(p, stream) : gemm_tensor_bf16(p, stream);
-}
-void gemm(const GemmProblem<Half>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_f16(p, stream) : gemm_tensor_f16(p, stream);
-}
+void gemm(const GemmProblem<BFloat16>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
+void gemm(const GemmProblem<Half>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
+void gemm(const GemmProblem<BFloat16, float>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
+void gemm(const GemmProblem<Half, float>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
   large(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
 }

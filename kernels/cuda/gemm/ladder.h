@@ -16,6 +16,8 @@
 ///   bf16, f16  11_hopper_bf16      the copies and the tensor cores of Hopper GPUs (sm_90a)
 ///   tf32       12_hopper_tf32      the same for tf32
 ///
+/// A product of 16-bit factors may have a result of f32 (rungs 10 and 11).
+///
 /// All functions only enqueue work on `stream` and may be called from any thread. Results are
 /// deterministic: their bits depend on the problem alone. Sums are made in f32 (f64 for f64); the
 /// bias and the former value of c are added to the sum before it is rounded to c's type.
@@ -36,6 +38,8 @@ void gemm(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<double>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<Half>& problem, cudaStream_t stream);
+void gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
+void gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream);
 /// The same on tensor cores, for those who accept inputs rounded to tf32: 11 significant bits
 /// instead of 24 in each factor; sums stay f32.
 void gemm_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
@@ -53,10 +57,14 @@ void gemm_double_buffered(const GemmProblem<float>& problem, cudaStream_t stream
 void gemm_tensor_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_tensor_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm_tensor_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
+void gemm_tensor_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
+void gemm_tensor_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream);
 /// On other GPUs than Hopper's (the simulated one is one if it is asked to be: docs/simulator.md),
 /// and for rows that the copy engine cannot take, these call their portable twins, gemm_tensor_*.
 void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
+void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
+void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream);
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 
 /// One row of a table that tests and benchmarks go through.

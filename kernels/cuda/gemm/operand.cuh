@@ -46,31 +46,39 @@ struct Operand {
   }
 };
 
-template <class T>
-__host__ __device__ Operand<T> operand_a(const GemmProblem<T>& p) {
+template <class T, class C>
+__host__ __device__ Operand<T> operand_a(const GemmProblem<T, C>& p) {
   return {p.a, p.m, p.k, !p.transpose_a};
 }
-template <class T>
-__host__ __device__ Operand<T> operand_b(const GemmProblem<T>& p) {
+template <class T, class C>
+__host__ __device__ Operand<T> operand_b(const GemmProblem<T, C>& p) {
   return {p.b, p.n, p.k, p.transpose_b};
 }
 
-/// The same problem with CUDA's names for the 16-bit types.
-inline GemmProblem<__nv_bfloat16> on_device(const GemmProblem<BFloat16>& p) {
-  using T = __nv_bfloat16;
-  return {p.m,           p.n,
-          p.k,           reinterpret_cast<const T*>(p.a),
-          p.transpose_a, reinterpret_cast<const T*>(p.b),
-          p.transpose_b, reinterpret_cast<T*>(p.c),
-          p.accumulate,  reinterpret_cast<const T*>(p.bias)};
-}
-inline GemmProblem<__half> on_device(const GemmProblem<Half>& p) {
-  using T = __half;
-  return {p.m,           p.n,
-          p.k,           reinterpret_cast<const T*>(p.a),
-          p.transpose_a, reinterpret_cast<const T*>(p.b),
-          p.transpose_b, reinterpret_cast<T*>(p.c),
-          p.accumulate,  reinterpret_cast<const T*>(p.bias)};
+/// CUDA's names for the types of numbers.
+template <class T>
+struct CudaType {
+  using Type = T;
+};
+template <>
+struct CudaType<BFloat16> {
+  using Type = __nv_bfloat16;
+};
+template <>
+struct CudaType<Half> {
+  using Type = __half;
+};
+
+/// The same problem with them.
+template <class T, class C>
+auto on_device(const GemmProblem<T, C>& p) {
+  using Factor = typename CudaType<T>::Type;
+  using Result = typename CudaType<C>::Type;
+  return GemmProblem<Factor, Result>{p.m,           p.n,
+                                     p.k,           reinterpret_cast<const Factor*>(p.a),
+                                     p.transpose_a, reinterpret_cast<const Factor*>(p.b),
+                                     p.transpose_b, reinterpret_cast<Result*>(p.c),
+                                     p.accumulate,  reinterpret_cast<const Result*>(p.bias)};
 }
 
 __device__ __forceinline__ float widen(float x) { return x; }
@@ -85,11 +93,11 @@ __device__ __forceinline__ void narrow(float x, __nv_bfloat16& out) {
 }
 
 /// Finishes c[row][column], if it exists: sum + bias, or sum + what was there.
-template <class T, class Sum>
-__device__ __forceinline__ void store(const GemmProblem<T>& p, std::int64_t row,
+template <class T, class C, class Sum>
+__device__ __forceinline__ void store(const GemmProblem<T, C>& p, std::int64_t row,
                                       std::int64_t column, Sum sum) {
   if (row >= p.m || column >= p.n) return;
-  T& c = p.c[row * p.n + column];
+  C& c = p.c[row * p.n + column];
   if (p.bias) sum += widen(p.bias[column]);
   if (p.accumulate) sum += widen(c);
   narrow(sum, c);
@@ -111,8 +119,8 @@ __device__ __forceinline__ TileOrigin tile_origin(std::int64_t n, int tile_rows,
 }
 
 /// The number of blocks for it.
-template <class T>
-unsigned tile_count(const GemmProblem<T>& p, int tile_rows, int tile_columns) {
+template <class T, class C>
+unsigned tile_count(const GemmProblem<T, C>& p, int tile_rows, int tile_columns) {
   return static_cast<unsigned>(tiles(p.m, tile_rows) * tiles(p.n, tile_columns));
 }
 

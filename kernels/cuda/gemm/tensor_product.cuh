@@ -70,8 +70,8 @@ struct TensorFragments {
 
 /// Where a block's tile lies. Blocks that run together should share operands in the second-level
 /// cache: they fill a band of 8 rows of tiles from left to right, each column downwards.
-template <class Tile, class T>
-__device__ __forceinline__ TileOrigin banded_origin(const GemmProblem<T>& p) {
+template <class Tile, class T, class C>
+__device__ __forceinline__ TileOrigin banded_origin(const GemmProblem<T, C>& p) {
   constexpr int BAND = 8;
   const std::int64_t down = tiles(p.m, Tile::TILE), across = tiles(p.n, Tile::TILE);
   const std::int64_t band = blockIdx.x / (BAND * across), place = blockIdx.x % (BAND * across);
@@ -80,15 +80,15 @@ __device__ __forceinline__ TileOrigin banded_origin(const GemmProblem<T>& p) {
 }
 
 /// True if c, and the bias, can be accessed by pairs of elements.
-template <class T>
-bool aligned_pairs(const GemmProblem<T>& p) {
+template <class T, class C>
+bool aligned_pairs(const GemmProblem<T, C>& p) {
   return is_aligned<2>(p.c) && is_aligned<2>(p.bias) && p.n % 2 == 0;
 }
 
 /// Finishes the results at (row, column) and to its right. `paired` requires aligned_pairs(p) and
 /// an even column.
-template <class T>
-__device__ __forceinline__ void store_pair(const GemmProblem<T>& p, std::int64_t row,
+template <class T, class C>
+__device__ __forceinline__ void store_pair(const GemmProblem<T, C>& p, std::int64_t row,
                                            std::int64_t column, float x, float y, bool paired) {
   if (!paired) {
     store(p, row, column, x);
@@ -96,22 +96,22 @@ __device__ __forceinline__ void store_pair(const GemmProblem<T>& p, std::int64_t
     return;
   }
   if (row >= p.m || column >= p.n) return;
-  T* c = p.c + row * p.n + column;
-  const auto add = [&](const Pack<T, 2>& pair) {
+  C* c = p.c + row * p.n + column;
+  const auto add = [&](const Pack<C, 2>& pair) {
     x += widen(pair[0]);
     y += widen(pair[1]);
   };
   if (p.bias) add(load_pack<2>(p.bias + column));
   if (p.accumulate) add(load_pack<2>(c));
-  Pack<T, 2> pair;
+  Pack<C, 2> pair;
   narrow(x, pair[0]);
   narrow(y, pair[1]);
   store_pack(c, pair);
 }
 
 /// The kernel of one block.
-template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
-__device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::Element>& p,
+template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS, class C>
+__device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::Element, C>& p,
                                                const TensorAccess& access) {
   using Core = typename Tile::Core;
   using Element = typename Tile::Element;
@@ -174,8 +174,8 @@ __device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::
 }
 
 /// Calls f with two std::bool_constant: whether `a` and `b` are contiguous along the depth.
-template <class T, class F>
-void with_orders(const GemmProblem<T>& p, F&& f) {
+template <class T, class C, class F>
+void with_orders(const GemmProblem<T, C>& p, F&& f) {
   const auto with_b = [&](auto a) {
     if (p.transpose_b)
       f(a, std::true_type{});

@@ -1,0 +1,57 @@
+#pragma once
+/// Mixed precision (Micikevicius et al., "Mixed precision training", ICLR 2018): while an Autocast
+/// lives, products of f32 matrices have their factors rounded to bf16 or f16.
+///
+///   {
+///     Autocast autocast(DType::bf16);
+///     loss = nn::cross_entropy(model(x), y);
+///   }
+///   tape.backward(loss);                    // inside the scope or after it, as you like
+///
+/// Which operations. `matmul` and `linear`, and whatever is made of them. Their factors are rounded
+/// to 16 bits, products are exact, sums are f32 and stay f32. Backward does the same with the same
+/// rounded factors, and with the incoming gradient rounded. Everything else stays as it is, in f32:
+/// biases, sums, softmax, losses, norms, activations, weights, gradients of weights and what
+/// travels between ranks. (PyTorch's autocast leaves products in 16 bits and has a list of
+/// operations that take them; here no operation sees a new dtype.) f64 and 16-bit operands are left
+/// alone.
+///
+/// Why. Tensor cores and AMX multiply 16-bit numbers 2 to 16 times as fast as f32, and what a tape
+/// keeps of the factors needs half the memory. bf16 has the range of f32 and 8 significant bits;
+/// f16 has 11 bits, but small gradients vanish: use optim::GradScaler with it.
+///
+/// Thread-safety: a scope counts for the thread that made it, which must end it: the last one made
+/// is the first to end.
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+class Autocast {
+ public:
+  /// bf16, f16, or f32: off, also inside of another scope. Throws DTypeError for another one.
+  explicit Autocast(DType dtype);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+  /// Of this thread's innermost scope; f32 outside of all.
+  static DType current();
+
+ private:
+  DType outer_;
+};
+
+namespace detail {
+
+/// x itself if it is `dtype`, else rounded to it, in new memory. Not recorded.
+Tensor rounded_to(DType dtype, const Tensor& x);
+
+/// A factor of a product: rounded to Autocast::current() if it is f32, else x itself.
+inline Tensor factor(const Tensor& x) {
+  return x.dtype() == DType::f32 ? rounded_to(Autocast::current(), x) : x;
+}
+
+}  // namespace detail
+
+}  // namespace lockstep

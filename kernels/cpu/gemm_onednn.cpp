@@ -1,0 +1,89 @@
+#include <dnnl.h>
+#include <omp.h>
+
+#include <dnnl.hpp>
+
+#include "lockstep/core/error.h"
+#include "lockstep/kernels/formulas/gemm.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// oneDNN spreads a product over OpenMP's threads. There is one rank per core already: ask for one
+/// thread, in every thread that computes (OpenMP keeps the number per thread).
+void use_one_thread() {
+  thread_local bool done = false;
+  if (done) return;
+  omp_set_num_threads(1);
+  done = true;
+}
+
+// A matrix (rows, columns) of row-major memory, or of the transposed one.
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, bool transposed,
+                          dnnl::memory::data_type type) {
+  using Strides = dnnl::memory::dims;
+  return {{rows, columns}, type, transposed ? Strides{1, rows} : Strides{columns, 1}};
+}
+
+struct Bf16Product {
+  dnnl::memory::desc a, b, c;
+  dnnl::matmul multiply;
+};
+
+// oneDNN keeps the last 1,024 of them: one that is there already costs about 1 us.
+Bf16Product product(const GemmProblem<BFloat16, float>& p, const dnnl::engine& engine) {
+  using Type = dnnl::memory::data_type;
+  const auto a = matrix(p.m, p.k, p.transpose_a, Type::bf16);
+  const auto b = matrix(p.k, p.n, p.transpose_b, Type::bf16);
+  const auto c = matrix(p.m, p.n, false, Type::f32);
+  dnnl::primitive_attr attributes;
+  dnnl::post_ops sum;
+  sum.append_sum(1.0f);
+  if (p.accumulate) attributes.set_post_ops(sum);
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc how(engine, a, b, c, attributes);
+#else
+  const dnnl::matmul::primitive_desc how({a, b, c}, attributes, engine);
+#endif
+  return {a, b, c, dnnl::matmul(how)};
+}
+
+bool processor_has(dnnl::cpu_isa isa) {
+  const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (has & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa);
+}
+
+}  // namespace
+
+std::string_view bf16_unit() {
+  if (processor_has(dnnl::cpu_isa::avx512_core_amx)) return "AMX";
+  return processor_has(dnnl::cpu_isa::avx512_core_bf16) ? "AVX512-BF16" : "";
+}
+
+void cpu::gemm(const GemmProblem<float>& p) {
+  use_one_thread();
+  const dnnl_status_t status =
+      dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a,
+                 p.transpose_a ? p.m : p.k, p.b, p.transpose_b ? p.k : p.n,
+                 p.accumulate ? 1.0f : 0.0f, p.c, p.n);
+  check<Error>(status == dnnl_success, "[matmul] oneDNN failed with status {} for {} x {} x {}",
+               static_cast<int>(status), p.m, p.k, p.n);
+}
+
+void cpu::gemm(const GemmProblem<BFloat16, float>& p) try {
+  use_one_thread();
+  thread_local const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  thread_local dnnl::stream stream(engine);
+  const Bf16Product bf16 = product(p, engine);
+  const auto memory = [&](const dnnl::memory::desc& of, const void* data) {
+    return dnnl::memory(of, engine, const_cast<void*>(data));
+  };
+  bf16.multiply.execute(stream, {{DNNL_ARG_SRC, memory(bf16.a, p.a)},
+                                 {DNNL_ARG_WEIGHTS, memory(bf16.b, p.b)},
+                                 {DNNL_ARG_DST, memory(bf16.c, p.c)}});
+  stream.wait();
+} catch (const dnnl::error& error) {
+  fail<Error>("[matmul] oneDNN: {} for bf16 {} x {} x {}", error.what(), p.m, p.k, p.n);
+}
+
+}  // namespace lockstep::kernels
