@@ -27,10 +27,10 @@
 
 namespace lockstep {
 
-class Autocast {
+class [[nodiscard]] Autocast {
  public:
   /// bf16, f16, or f32: off, also inside of another scope. Throws DTypeError for another one.
-  explicit Autocast(DType dtype);
+  [[nodiscard]] explicit Autocast(DType dtype);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

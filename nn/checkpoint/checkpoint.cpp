@@ -53,11 +53,12 @@ void keep_older(const std::string& path, int keep) {
                    error.message());
 }
 
-std::string others_left(const std::string& path) {
-  std::string left;
-  for (int age = 1; fs::exists(older(path, age)); ++age)
-    left += fmt::format("{}'{}'", age == 1 ? " (there is also " : ", ", older(path, age));
-  return left.empty() ? "" : left + ")";
+// What a user may go on from, among the files from `first` on.
+std::string what_is_left(const std::string& path, int first) {
+  std::vector<std::string> left;
+  for (int age = first; fs::exists(older(path, age)); ++age)
+    left.push_back(fmt::format("'{}'", older(path, age)));
+  return left.empty() ? "there is no older one" : fmt::format("whole: {}", fmt::join(left, ", "));
 }
 
 Manifest manifest_of(const std::string& path, const SafetensorsFile& file) {
@@ -176,7 +177,11 @@ void Checkpoint::save(const std::string& path, SaveOptions options) {
   collect(tensors);
   const auto write = [path, keep = options.keep](const StateDict& all, Manifest manifest) {
     for (const auto& [name, tensor] : all) manifest.sha256[name] = sha256_of(tensor);
-    save_safetensors(path, all, to_metadata(manifest), [&] { keep_older(path, keep); });
+    try {
+      save_safetensors(path, all, to_metadata(manifest), [&] { keep_older(path, keep); });
+    } catch (const DataError& error) {
+      fail<DataError>("{} ({})", error.what(), what_is_left(path, 0));
+    }
   };
   if (!options.async) return on_rank0([&] { write(tensors, new_manifest()); });
   on_rank0([&] {
@@ -266,7 +271,7 @@ void Checkpoint::load(const std::string& path) {
       check_parts(path, file.header(), manifest);
       for (const Part& part : parts_) states.push_back(read_states(part, path, file, manifest));
     } catch (const DataError& error) {
-      fail<DataError>("{}{}", error.what(), others_left(path));
+      fail<DataError>("{} ({})", error.what(), what_is_left(path, 1));
     }
   });
   if (ddp_)

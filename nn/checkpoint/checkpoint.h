@@ -33,7 +33,7 @@
 /// With SaveOptions::async, save() takes a snapshot on rank 0 and returns; a thread writes it. The
 /// memory of the snapshot, as much as the file has, is kept for the next one.
 ///
-/// Under DDP, save() and load() are collective, and an error of one rank is thrown on all. The
+/// Under DDP, save(), wait() and load() are collective; an error of one rank is thrown on all. The
 /// objects that were added must outlive the last call. Thread-safety: as the DDP's.
 
 #include <concepts>

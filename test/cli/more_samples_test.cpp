@@ -181,3 +181,48 @@ TEST_CASE("samples of any number of ranks: a headline, a verdict, and what they 
   expect_usage_error("syncbn", {"--ranks", "0"}, "--ranks must be in 1..");
   expect_usage_error("syncbn", {"--json", "/nowhere/x.json"}, "/nowhere");
 }
+
+TEST_CASE("walk: PyTorch's numbers, and those that docs/ddp.md tells") {
+  const json reference = json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/walk.json"));
+  for (const auto& [ranks, comm] : {std::pair("2", "auto"), std::pair("3", "ring")}) {
+    CAPTURE(ranks);
+    const json result = summary("walk", {"--ranks", ranks, "--comm", comm});
+    const json& expected = reference.at(ranks);
+    for (std::size_t rank = 0; rank < expected.at("own").size(); ++rank)
+      CHECK(result["own"][rank].get<double>() ==
+            doctest::Approx(expected["own"][rank].get<double>()).epsilon(1e-5));
+    for (const char* figure : {"sum", "before", "after"})
+      CHECK(result[figure].get<double>() ==
+            doctest::Approx(expected[figure].get<double>()).epsilon(1e-5));
+  }
+  if (test::test_device() != Device{}) return;  // the page tells of processors
+  const json result = summary("walk", {});
+  std::ifstream page(LOCKSTEP_SOURCE_DIR "/docs/ddp.md");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  const std::size_t begin = text.find("## The walk of one gradient");
+  const std::string section = text.substr(begin, text.find("\n## ", begin + 1) - begin);
+  // The three fractions of the page, in its order, and its whole numbers.
+  std::vector<double> told;
+  for (std::size_t at = 0; (at = section.find("-0.0", at)) != section.npos; at += 4)
+    told.push_back(std::strtod(section.c_str() + at, nullptr));
+  REQUIRE(told.size() == 3);
+  CHECK(told[0] == doctest::Approx(result["own"][0].get<double>()).epsilon(1e-5));
+  CHECK(told[1] == doctest::Approx(result["own"][1].get<double>()).epsilon(1e-5));
+  CHECK(told[2] == doctest::Approx(result["sum"].get<double>()).epsilon(1e-5));
+  const std::string lines =
+      fmt::format("{}", fmt::join(result["lines"].get<std::vector<std::string>>(), "\n"));
+  CAPTURE(lines);
+  for (const auto& [page_says, walk_says] :
+       {std::pair("element 131,328 of bucket 0", "element 131328 of bucket 0"),
+        std::pair("all-reduce, of 133,904 elements", "all-reduce starts, of 133904 elements"),
+        std::pair("401,920 elements, and behind them 94 of step metadata",
+                  "behind bucket 1 travel 94 elements of step metadata"),
+        std::pair("waits for 4 gradients, bucket 1 for 2", "bucket 0 for 4, bucket 1 for 2"),
+        std::pair("The seed was 32 / 64", "seeded with 32 / 64"),
+        std::pair("rank 1 owns", "rank 1 owns it")}) {
+    CHECK(test::contains(section, page_says));
+    CHECK(test::contains(lines, walk_says));
+  }
+  CHECK(test::contains(section, "2,143,672 bytes per rank"));
+  CHECK(result["bytes"] == 2143672);
+}
