@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -20,6 +22,9 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t alignment = 4096;  // of memory and places in a file, for O_DIRECT
+constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
 
 // Renaming onto a link, a pipe or a device would replace it.
 std::string target_of(const std::string& path) {
@@ -139,11 +144,51 @@ void AtomicFile::take_over_owner_and_mode() {
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  if (!write_all(descriptor_, {static_cast<const char*>(data), bytes})) give_up("write");
+  if (!chunk_) chunk_.reset(static_cast<char*>(std::aligned_alloc(alignment, chunk_bytes)));
+  if (!chunk_) throw std::bad_alloc();
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const std::size_t part = std::min(bytes, chunk_bytes - filled_);
+    std::memcpy(chunk_.get() + filled_, from, part);
+    from += part;
+    bytes -= part;
+    filled_ += part;
+    if (filled_ == chunk_bytes) flush();
+  }
+}
+
+void AtomicFile::flush() {
+  set_direct(filled_ == chunk_bytes);
+  std::string_view rest(chunk_.get(), std::exchange(filled_, 0));
+  while (!rest.empty()) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written > 0) {
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EINVAL && direct_) {  // it wants another alignment
+      may_be_direct_ = false;
+      set_direct(false);
+    } else if (written < 0 && errno != EINTR) {
+      give_up("write");
+    }
+  }
+}
+
+void AtomicFile::set_direct(bool direct) {
+  direct = direct && may_be_direct_;
+  if (direct == direct_) return;
+  if (::fcntl(descriptor_, F_SETFL, direct ? O_DIRECT : 0) == 0)
+    direct_ = direct;
+  else
+    may_be_direct_ = false;
+}
+
+void AtomicFile::sync() {
+  flush();
+  if (::fsync(descriptor_) != 0) give_up("sync");
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) give_up("sync");
+  sync();
   // Renamed before it is closed, which drops the lock: nobody takes it for a leftover.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("rename");
   committed_ = true;

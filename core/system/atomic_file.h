@@ -14,12 +14,17 @@
 /// refused. The new file has the old one's mode, and its owner and group where the system lets us;
 /// a file that is new has mode 0666 less the umask.
 ///
+/// What fills chunks of 4 MiB goes past the page cache (O_DIRECT) where the file system lets it:
+/// that takes a tenth of the processor's time. The last bytes, and small files, go through it.
+///
 /// All throw DataError `[save] ...` with the path and the system's reason.
 /// Thread-safety: one thread uses an AtomicFile at a time. Several of the same name, in threads or
 /// processes, do not disturb each other; the last commit() stands.
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -33,6 +38,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
+  /// What was written is on the disk when it returns. commit() does it, too.
+  void sync();
   /// Durable when it returns: the file is synced before it gets its name, its folder after that.
   void commit();
 
@@ -40,11 +47,19 @@ class AtomicFile {
   AtomicFile() = default;
   bool create(const std::string& temporary, unsigned mode);
   void take_over_owner_and_mode();
+  void flush();
+  void set_direct(bool direct);
   [[noreturn]] void give_up(std::string_view what) const;
 
   std::string path_, temporary_;
   int descriptor_ = -1;
   bool committed_ = false;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<char, Free> chunk_;  // what has not been written yet, `filled_` bytes
+  std::size_t filled_ = 0;
+  bool direct_ = false, may_be_direct_ = true;
 };
 
 /// The same for a text that is in memory. But where a pipe, a terminal or a device of characters is

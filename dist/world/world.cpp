@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
@@ -166,6 +167,10 @@ void World::abort(std::string_view reason) const noexcept {
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
   check<UsageError>(options.comm != "mpi", "[world] ranks as threads cannot use comm mpi");
+  check<UsageError>(Autocast::current() == DType::f32,
+                    "[world] an Autocast to {} does not reach ranks that are threads of their own: "
+                    "make one in each of them",
+                    Autocast::current());
   auto fabrics = dist::threads_fabrics(size, fabric_options(options));
   const std::string transport = host_transport(options);
   check<UsageError>(transport.empty() || transport == "threads",

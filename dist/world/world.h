@@ -95,7 +95,8 @@ class World {
 /// them threw, the others are made to fail, and the first error is thrown that is not a consequence
 /// of another rank's (PeerError). Throws StateError if replicas of a model differed when their
 /// DistributedDataParallel ended (left_replicas.h), Error if a thread cannot be started, UsageError
-/// if `options.transport` is neither empty nor "threads".
+/// if `options.transport` is neither empty nor "threads", or in the scope of an Autocast, which
+/// would not reach the ranks.
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body);
 
 namespace dist {

@@ -27,7 +27,10 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
     const Tensor tensor = tensors.at(entry.name).to(Device{});
     file.write(tensor.raw(), tensor.bytes());
   }
-  if (before_naming) before_naming();
+  if (before_naming) {
+    file.sync();
+    before_naming();
+  }
   file.commit();
 }
 

@@ -24,7 +24,7 @@ namespace lockstep::nn {
 
 /// Atomic and durable, with the mode of an older file (core/system/atomic_file.h). On failure
 /// throws DataError with the reason, and an older file of that name is intact. `before_naming` runs
-/// when all is written, just before the new file takes the name.
+/// when all is on the disk, just before the new file takes the name.
 void save_safetensors(const std::string& path, const StateDict& tensors,
                       const std::map<std::string, std::string>& metadata = {},
                       const std::function<void()>& before_naming = {});

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -225,4 +226,38 @@ TEST_CASE("walk: PyTorch's numbers, and those that docs/ddp.md tells") {
   }
   CHECK(test::contains(section, "2,143,672 bytes per rank"));
   CHECK(result["bytes"] == 2143672);
+}
+
+TEST_CASE("break_it: what drifts, from which step on, and what is noticed") {
+  for (const char* ranks : {"2", "3", "4"}) {
+    CAPTURE(ranks);
+    const std::string path =
+        fmt::format("{}/lockstep-break-{}.json", fs::temp_directory_path().string(), ::getpid());
+    const Ended ended = test::run({LOCKSTEP_BIN_DIR "/break_it", "--ranks", ranks, "--json", path});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);  // it checks what it explains
+    const json lessons = json::parse(std::ifstream(path));
+    fs::remove(path);
+    CHECK(lessons.size() == 8);
+    const auto drift = [&](const char* name) {
+      return lessons.at(name).at("between_replicas").get<std::vector<double>>();
+    };
+    for (const double difference : drift("nothing is wrong")) CHECK(difference == 0);
+    // Weights of Linear(3, 5) are drawn from +-1/sqrt(3): they differ by no more than twice that.
+    const auto own_weights = drift("each rank draws its own first weights");
+    CHECK(own_weights.front() < 2 / std::sqrt(3.0));
+    const auto forgotten = drift("step 2 is taken on each rank's own gradient");
+    CHECK((forgotten[0] == 0 && forgotten[1] > 0 && forgotten.size() == 20));
+    const json& order = lessons.at("rank 1 sums the gradients in another order");
+    CHECK(test::contains(order.at("error").get<std::string>(), "'2.bias'"));
+    for (const auto& [name, lesson] : lessons.items()) {
+      const auto where = lesson.at("where").get<std::string>();
+      CAPTURE(where);
+      CHECK(fs::exists(LOCKSTEP_SOURCE_DIR "/" + where.substr(0, where.find(':'))));
+      const int line = test::count(ended.out, ". " + name + "\n");
+      CHECK(line == 1);
+    }
+  }
+  for (const char* ranks : {"1", "5"})
+    CHECK(test::run({LOCKSTEP_BIN_DIR "/break_it", "--ranks", ranks}).code == 2);
 }

@@ -78,6 +78,23 @@ TEST_CASE("lockstep: help goes to stdout, bad usage to stderr with code 2") {
   }
 }
 
+TEST_CASE("lockstep sample: without a name it lists them all, with what they show") {
+  const Ended listed = run({script, "sample"});
+  CHECK(listed.code == 0);
+  CHECK(listed.err.empty());
+  std::map<std::string, std::string> said;
+  for (const std::string& line : lines_of(listed.out))
+    said[line.substr(0, line.find(' '))] = line.substr(line.find_last_of(' ') + 1);
+  int samples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LOCKSTEP_SOURCE_DIR "/samples")) {
+    if (entry.path().extension() != ".cpp") continue;
+    CAPTURE(entry.path());
+    CHECK(!said[entry.path().stem()].empty());
+    ++samples;
+  }
+  CHECK(lines_of(listed.out).size() == static_cast<std::size_t>(samples));
+}
+
 TEST_CASE("lockstep: each kind of build is the preset of its name, stricter in CI") {
   const FakeSystem system;
   std::filesystem::create_directories(system / "test/core");

@@ -122,6 +122,25 @@ TEST_CASE("atomic file: the old file is intact until commit, and without it") {
   CHECK(names_in(folder) == std::vector<std::string>{"file"});
 }
 
+TEST_CASE("atomic file: files of every size, written in pieces of every size") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file";
+  constexpr std::size_t chunk = std::size_t{4} << 20;
+  std::string text(2 * chunk + 777, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761U >> 13);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, chunk - 1,
+                                 chunk, chunk + 1, 2 * chunk, text.size()})
+    for (const std::size_t piece : {chunk / 3 + 5, text.size()}) {
+      CAPTURE(size);
+      CAPTURE(piece);
+      AtomicFile file(path);
+      for (std::size_t at = 0; at < size; at += piece)
+        file.write(text.data() + at, std::min(piece, size - at));
+      file.commit();
+      CHECK((contents_of(path) == text.substr(0, size)));
+    }
+}
+
 TEST_CASE("atomic file: the mode of the file that it replaces; a new one's is the umask's") {
   const TemporaryFolder folder;
   const std::string path = folder / "file";

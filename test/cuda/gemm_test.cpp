@@ -216,6 +216,19 @@ TEST_CASE("large tiles on tensor cores") {
   check_product<Half>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
 }
 
+TEST_CASE("large tiles of 16-bit factors, into f32") {
+  std::size_t turn = 0;
+  for (const bool ta : flags)
+    for (const bool tb : flags) {
+      const Then then = thens[turn++ % 3];
+      check_product<BFloat16, float>(gemm_tensor_bf16, {127 * 128 + 8, 8, 24, ta, tb, then});
+      check_product<Half, float>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, ta, tb, then, 1});
+    }
+  // The default is Hopper's rung from 64 tiles on.
+  check_product<BFloat16, float>(gemm, {63 * 128 + 8, 8, 24, true, false, Then::bias});
+  check_product<Half, float>(gemm, {8, 63 * 128 + 8, 24, false, true, Then::accumulate});
+}
+
 TEST_CASE("tiles in several bands") {
   for (const std::int64_t m : {9 * 64, 19 * 64 + 1}) {
     check_product<float>(gemm_tensor_tf32, {m, 130, 3}, true);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "dist/collectives/exercise.h"
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "support/forked_ranks.h"
 
@@ -41,6 +42,9 @@ TEST_CASE("world: options") {
   CHECK_THROWS_WITH_AS(run_threads(2, {.comm = "mpi"}, [](World&) {}),
                        "[world] ranks as threads cannot use comm mpi", UsageError);
   CHECK_THROWS_AS(run_threads(0, {}, [](World&) {}), UsageError);
+  const Autocast autocast(DType::bf16);  // of this thread alone
+  CHECK_THROWS_WITH_AS(run_threads(2, {}, [](World&) {}), doctest::Contains("Autocast to bf16"),
+                       UsageError);
 }
 
 TEST_CASE("world: ranks as threads") {
