@@ -31,6 +31,7 @@
 #include "lockstep/dist/collectives/differentiable.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/ddp/hooks/power_sgd.h"
+#include "lockstep/dist/world/trace.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/nn/activations.h"
 #include "lockstep/nn/batch_norm.h"

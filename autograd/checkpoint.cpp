@@ -83,6 +83,7 @@ Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,
   for (const Tensor& operand : operands) read.emplace_back(operand);
   for (Tensor& input : inputs) input = input.detach();
 
+  trace::forward_ends("checkpoint");
   return outer->record(
       "checkpoint", result, pointers,
       [block = std::move(block), inputs, watched, used, start, read](Gradients& g) {

@@ -193,8 +193,11 @@ void Tape::run(Pass& pass, bool retain) {
   for (Node* node = pass.loss; node; node = node->previous) {
     if (!std::exchange(node->reached, false)) continue;
     if (!node->closure) continue;  // a watched value: it only keeps its gradient
-    Gradients gradients(*node, pass.zero_weight);
-    node->run(node->closure, gradients);
+    {
+      const trace::Slice slice(trace::Kind::backward, node->operation);
+      Gradients gradients(*node, pass.zero_weight);
+      node->run(node->closure, gradients);
+    }
     for (const Node::Input& input : node->inputs)
       check<StateError>(!input || input.written,
                         "[{}] backward left the gradient of operand {} unwritten", node->operation,

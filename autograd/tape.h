@@ -30,6 +30,7 @@
 #include "lockstep/core/arena.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/trace/recorder.h"
 
 namespace lockstep {
 
@@ -183,6 +184,7 @@ class Tape {
 template <class F>
 Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
               F backward) {
+  trace::forward_ends(operation);
   Tape* tape = Tape::current();
   return tape ? tape->record(operation, std::move(output), std::span(inputs), std::move(backward))
               : output;

@@ -11,6 +11,9 @@
 // With --checkpoint FILE there is a third kind of turn, of as many steps as --checkpoint-every says
 // or a multiple: before each such number of steps the state is saved, and the turn lasts until the
 // last file is complete.
+//
+// With --trace DIR there are traced turns, whose time includes noting the events, but not writing
+// the files.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,7 +48,7 @@ struct Options {
   int rounds = 7;
   double round_seconds = 0.5;
   bool graph = false, shard = false, checkpoint_async = false;
-  std::string checkpoint;
+  std::string checkpoint, trace;
   std::int64_t checkpoint_every = 50;
   std::string comm = "auto", transport = "shm", peer, python, json;
 };
@@ -70,6 +73,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->needs(checkpoint);
   app.add_flag("--checkpoint-async", o.checkpoint_async, "A thread writes the file")
       ->needs(checkpoint);
+  app.add_option("--trace", o.trace, "Also time steps that are traced, in turns: a folder");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
   app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
@@ -164,6 +168,14 @@ class Trainer {
            static_cast<double>(steps);
   }
 
+  /// The same, traced.
+  double traced_round(const Options& o, std::int64_t steps) {
+    dist::Trace trace(world_, o.trace, {.most_events = 100'000'000});
+    const double us = round(steps);
+    trace.write();
+    return us;
+  }
+
   /// The same, with a checkpoint before each `o.checkpoint_every` steps.
   double round_with_checkpoints(const Options& o, std::int64_t steps) {
     world_.communicator().barrier("round").wait();
@@ -239,11 +251,11 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
 
 struct AllFigures {
   Figures ours;
-  std::optional<Figures> saving, theirs;
+  std::optional<Figures> saving, traced, theirs;
 };
 
 void report(const Options& o, const World& world, const AllFigures& figures) {
-  const auto& [ours, saving, theirs] = figures;
+  const auto& [ours, saving, traced, theirs] = figures;
   fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
   print(ours);
   nlohmann::ordered_json json = ours.json();
@@ -265,6 +277,11 @@ void report(const Options& o, const World& world, const AllFigures& figures) {
                100 * (ratio - 1));
     json["with_checkpoints"] = saving->json();
   }
+  if (traced) {
+    print(*traced);
+    fmt::print("a trace costs {:.1f} %\n", 100 * (traced->median() / ours.median() - 1));
+    json["traced"] = traced->json();
+  }
   if (theirs) {
     print(*theirs);
     const double ratio = theirs->median() / ours.median();
@@ -282,12 +299,13 @@ int run_rank(const Options& o, const World& world) {
   const std::string precision = o.precision.describe(o.device.choose(0));
   const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
   std::int64_t steps = trainer.calibrate(o.round_seconds);
-  AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, {}, {}};
+  AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, {}, {}, {}};
   if (!o.checkpoint.empty()) {
     steps = (steps + o.checkpoint_every - 1) / o.checkpoint_every * o.checkpoint_every;
     figures.saving = Figures{"with checkpoints", {}};
     trainer.round_with_checkpoints(o, o.checkpoint_every);
   }
+  if (!o.trace.empty()) figures.traced = Figures{"traced", {}};
   std::int64_t peer_steps = 0;
   if (peer) {
     figures.theirs = Figures{peer->name(), {}};
@@ -302,6 +320,7 @@ int run_rank(const Options& o, const World& world) {
   for (int i = 0; i < o.rounds; ++i) {
     figures.ours.rounds.push_back(trainer.round(steps));
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
+    if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));
   }
   // All ranks stay until the peer has ended its last round.

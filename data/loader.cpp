@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/core/trace/recorder.h"
 
 namespace lockstep::data {
 namespace {
@@ -58,6 +59,7 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
 
 Batch Loader::batch(std::int64_t step) const {
   check<UsageError>(step >= 0 && step < steps(), "[Loader] batch {} of {}", step, steps());
+  const trace::Slice slice(trace::Kind::load, "load", {plan_.rows(step), plan_.end(step)});
   const Tensor numbers = Tensor::empty({plan_.rows(step)}, DType::i64);
   const auto samples = numbers.span<std::int64_t>();
   const auto order = order_.span<std::int64_t>();

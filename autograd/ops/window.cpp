@@ -154,6 +154,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     inputs.push_back(&tensor);
     window.first += tensor.size(d) * stride(window, d);
   }
+  trace::forward_ends("cat");
   if (!Tape::current()) return y;
   return Tape::current()->record(
       "cat", y, inputs, [windows = std::move(windows), shapes = std::move(shapes)](Gradients& g) {

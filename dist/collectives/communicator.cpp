@@ -2,6 +2,8 @@
 
 #include "lockstep/dist/collectives/communicator.h"
 
+#include "lockstep/core/trace/recorder.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -22,7 +24,7 @@ void check_part(Operation operation, const Tensor& part, std::string_view role, 
 Work Communicator::all_reduce(const Tensor& data, std::string_view name) {
   check<DTypeError>(data.dtype() != DType::u8, "[all_reduce] '{}' takes {}, got {}", name,
                     summable_dtypes, data.dtype());
-  return enqueue({Operation::all_reduce, data}, name);
+  return issue({Operation::all_reduce, data}, name);
 }
 
 Work Communicator::reduce_scatter(const Tensor& input, const Tensor& output,
@@ -31,32 +33,79 @@ Work Communicator::reduce_scatter(const Tensor& input, const Tensor& output,
                     "[reduce_scatter] '{}' takes {} twice, got {} and {}", name, summable_dtypes,
                     input.dtype(), output.dtype());
   check_part(Operation::reduce_scatter, output, "output", input, *this, name);
-  return enqueue({Operation::reduce_scatter, input, output}, name);
+  return issue({Operation::reduce_scatter, input, output}, name);
 }
 
 Work Communicator::all_gather(const Tensor& input, const Tensor& output, std::string_view name) {
   check<DTypeError>(input.dtype() == output.dtype(), "[all_gather] '{}': input is {}, output {}",
                     name, input.dtype(), output.dtype());
   check_part(Operation::all_gather, input, "input", output, *this, name);
-  return enqueue({Operation::all_gather, output, input}, name);
+  return issue({Operation::all_gather, output, input}, name);
 }
 
 Work Communicator::broadcast(const Tensor& data, int root, std::string_view name) {
   check<CommError>(root >= 0 && root < size(),
                    "[broadcast] '{}': there is no root {} in a world of {}", name, root, size());
-  return enqueue({Operation::broadcast, data, {}, root}, name);
+  return issue({Operation::broadcast, data, {}, root}, name);
 }
 
-Work Communicator::barrier(std::string_view name) { return enqueue({}, name); }
+Work Communicator::barrier(std::string_view name) { return issue({}, name); }
 
-bool Work::progress() { return !communicator_ || communicator_->progress(sequence_); }
+Seconds Communicator::exposed() {
+  if (!exposed_) exposed_ = Seconds(0);
+  return *exposed_;
+}
+
+// ---- the computing thread in a communicator ----
+
+/// As long as it lives: a slice of a trace, and a part of Communicator::exposed().
+class Communicator::Inside {
+ public:
+  Inside(Communicator& communicator, trace::Kind kind, std::string_view name)
+      : slice(kind, name), communicator_(communicator) {
+    if (communicator_.exposed_) begin_ = communicator_.now();
+  }
+  ~Inside() {
+    if (communicator_.exposed_) *communicator_.exposed_ += communicator_.now() - begin_;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  trace::Slice slice;
+
+ private:
+  Communicator& communicator_;
+  Seconds begin_{0};
+};
+
+Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
+  const Inside here(*this, trace::Kind::call, name);
+  return enqueue(call, name);
+}
+
+bool Work::progress() {
+  if (!communicator_) return true;
+  Communicator::Inside here(*communicator_, trace::Kind::progress, "progress");
+  if (!here.slice.noted()) return communicator_->progress(sequence_);
+  const auto moved = [&] {
+    return std::pair(communicator_->bytes_moved(), trace::current->size());
+  };
+  const auto before = moved();
+  const bool done = communicator_->progress(sequence_);
+  if (moved() == before) here.slice.give_up();
+  return done;
+}
 
 void Work::wait(std::optional<Seconds> timeout) {
-  if (communicator_) communicator_->wait(sequence_, timeout);
+  if (!communicator_) return;
+  const Communicator::Inside here(*communicator_, trace::Kind::wait, "wait");
+  communicator_->wait(sequence_, timeout);
 }
 
 void Work::finish(std::optional<Seconds> timeout) {
-  if (communicator_) communicator_->finish(sequence_, timeout);
+  if (!communicator_) return;
+  const Communicator::Inside here(*communicator_, trace::Kind::wait, "finish");
+  communicator_->finish(sequence_, timeout);
 }
 
 std::exception_ptr Work::exception() const {

@@ -73,6 +73,10 @@ class Communicator {
   virtual void wait_for(const Event& event, std::string_view /*what*/) { event.synchronize(); }
   virtual Seconds now() const = 0;     ///< the world's clock, virtual in a simulated world
   virtual Seconds waited() const = 0;  ///< for other ranks so far, spins of a microsecond aside
+  /// The time that this rank's thread has spent in this communicator, since the first call of
+  /// exposed(): in calls of collectives, progress() and waits. Communication that is not hidden
+  /// behind computation.
+  Seconds exposed();
   /// Bytes of tensors received from other ranks, or read and written in their memory; 0: not known.
   virtual std::uint64_t bytes_moved() const { return 0; }
   /// Its last calls, a line each, the oldest first: dist/collectives/flight_recorder.h.
@@ -92,6 +96,10 @@ class Communicator {
   Communicator* linked_ = nullptr;
 
  private:
+  class Inside;
+  Work issue(const CollectiveCall& call, std::string_view name);
+
+  std::optional<Seconds> exposed_;  // nothing: nobody wants to know
   ThreadRank thread_rank_;
 };
 

@@ -66,6 +66,7 @@ bool Executor::progress() {
     const bool received = received_ < head(to_receive_) ? pull_head() : pull_payload();
     if (sent_ == to_send_ && received_ == to_receive_) {
       act();
+      recorder_.stepped(step_);
       ++index_;
       begin_step();
     } else if (!sent && !received) {

@@ -1,6 +1,7 @@
 #include "lockstep/dist/collectives/flight_recorder.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lockstep::dist {
 namespace {
@@ -16,13 +17,61 @@ void FlightRecorder::called(const CallHeader& header, Seconds now) {
   next_ = header.sequence + 1;
 }
 
-void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now) {
+void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now,
+                              std::string_view name) {
+  if (trace::current) trace_call(sequence, name);
   done_ = sequence + 1;
   Entry& call = entry(sequence);
   if (call.header.sequence != sequence) return;  // forgotten: many calls have followed it
   call.finished = now;
   call.done = true;
 }
+
+// ---- for a trace ----
+
+// Calls run one after another: one begins when it is called, or when the one before it ends.
+std::int64_t FlightRecorder::begun() const {
+  const Entry& call = entry(done_);
+  if (call.header.sequence != done_) return call_ended_;  // forgotten: many calls have followed it
+  return std::max<std::int64_t>(std::llround(call.called.count() * 1e9), call_ended_);
+}
+
+void FlightRecorder::trace_step(const Step& step) {
+  trace::Recorder& recorder = *trace::current;
+  trace::Event event{
+      .begin = steps_ == 0 ? begun() : step_ended_,
+      .end = recorder.now(),
+      .numbers = {steps_, step.to, step.send.begin, step.send.end, step.from, step.receive.begin,
+                  step.receive.end, static_cast<std::int64_t>(step.action)},
+      .kind = trace::Kind::step,
+      .communicator = recorder.number_of(this)};
+  recorder.add(event);
+  ++steps_;
+  step_ended_ = event.end;
+}
+
+void FlightRecorder::trace_call(std::uint64_t sequence, std::string_view name) {
+  trace::Recorder& recorder = *trace::current;
+  const CallHeader& header = entry(sequence).header;
+  trace::Event event{.begin = begun(),
+                     .end = recorder.now(),
+                     .kind = trace::Kind::collective,
+                     .communicator = recorder.number_of(this)};
+  steps_ = 0;
+  call_ended_ = event.end;
+  if (header.sequence != sequence) return;
+  event.set_name(name);
+  event.numbers = {static_cast<std::int64_t>(sequence),
+                   static_cast<std::int64_t>(header.operation),
+                   static_cast<std::int64_t>(header.algorithm),
+                   header.count,
+                   header.count * static_cast<std::int64_t>(size_of(header.dtype)),
+                   std::llround(entry(sequence).called.count() * 1e9),
+                   header.root};
+  recorder.add(event);
+}
+
+// ---- for people ----
 
 std::string FlightRecorder::last_seen(int peer) const {
   std::string text = "this rank last finished ";

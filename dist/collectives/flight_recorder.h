@@ -16,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/call_header.h"
+#include "lockstep/dist/collectives/plan/plan.h"
 #include "lockstep/dist/transport/transport.h"
 
 namespace lockstep::dist {
@@ -28,8 +30,13 @@ class FlightRecorder {
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
   void called(const CallHeader& header, Seconds now);
-  /// `now`: nothing if the wait ended at once and did not look at the clock.
-  void finished(std::uint64_t sequence, std::optional<Seconds> now);
+  /// `now`: nothing if the wait ended at once and did not look at the clock. `name` is whole, of
+  /// which a header has only the beginning.
+  void finished(std::uint64_t sequence, std::optional<Seconds> now, std::string_view name);
+  /// A step of the call under way has ended.
+  void stepped(const Step& step) {
+    if (trace::current) trace_step(step);
+  }
   /// `peer` has said that it is in this call.
   void heard(int peer, const CallHeader& header) { heard_[index(peer)] = header; }
 
@@ -40,17 +47,25 @@ class FlightRecorder {
 
  private:
   struct Entry {
-    CallHeader header;
+    CallHeader header{};
     Seconds called{0};
     std::optional<Seconds> finished{};
     bool done = false;
   };
+  std::int64_t begun() const;
+  void trace_step(const Step& step);
+  void trace_call(std::uint64_t sequence, std::string_view name);
+
+  const Entry& entry(std::uint64_t sequence) const { return entries_[sequence % remembered]; }
   Entry& entry(std::uint64_t sequence) { return entries_[sequence % remembered]; }
 
   std::array<Entry, remembered> entries_{};
   std::uint64_t next_ = 0;                        // the number of calls so far
   std::uint64_t done_ = 0;                        // of these, the first so many have ended
   std::vector<std::optional<CallHeader>> heard_;  // from each rank, the last
+  // For a trace: when the last call ended and the last step, in nanoseconds; how many steps of the
+  // call under way have ended.
+  std::int64_t call_ended_ = 0, step_ended_ = 0, steps_ = 0;
 };
 
 }  // namespace lockstep::dist

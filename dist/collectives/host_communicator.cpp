@@ -1,9 +1,5 @@
 #include "lockstep/dist/collectives/host_communicator.h"
 
-#include <algorithm>
-
-#include "lockstep/core/gpu/gpu.h"
-
 namespace lockstep::dist {
 
 HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
@@ -31,13 +27,6 @@ Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name
   return append(call, name, algorithm, place);
 }
 
-Algorithm HostCommunicator::chosen(Operation operation, std::size_t bytes, DType dtype,
-                                   bool in_region) const {
-  Choice choice = choice_;
-  if (adds_16_bit(operation, dtype)) choice.requested = Algorithm::two_shot;
-  return choose(choice, operation, bytes, in_region);
-}
-
 // ---- the call at the front ----
 
 void HostCommunicator::begin(Call& call) {
@@ -55,12 +44,6 @@ HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
   const bool moved = executor_.progress();
   if (executor_.done()) return Progress::ended;
   return moved ? Progress::some : Progress::none;
-}
-
-void HostCommunicator::relax(unsigned round, bool) {
-  gpu::nudge();  // in the simulator: lets this rank's streams move on meanwhile
-  if (watch_.due()) tell_wait();
-  transport_->relax(round);
 }
 
 }  // namespace lockstep::dist

@@ -1,4 +1,4 @@
-// Second reading: memory that the transport reaches without a copy.
+// Second reading: memory that the transport reaches without a copy, and which algorithm uses it.
 
 #include <algorithm>
 
@@ -14,6 +14,13 @@ RegionPlace place_in(const std::vector<SharedRegion>& regions, int rank, const T
       return {static_cast<std::int32_t>(k), static_cast<std::uint64_t>(data - base)};
   }
   return {};
+}
+
+Algorithm HostCommunicator::chosen(Operation operation, std::size_t bytes, DType dtype,
+                                   bool in_region) const {
+  Choice choice = choice_;
+  if (adds_16_bit(operation, dtype)) choice.requested = Algorithm::two_shot;
+  return choose(choice, operation, bytes, in_region);
 }
 
 Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {

@@ -1,5 +1,6 @@
 // How a host communicator waits for long: second reading.
 
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/host_communicator.h"
 
 namespace lockstep::dist {
@@ -7,6 +8,14 @@ namespace lockstep::dist {
 WaitWatch HostCommunicator::make_watch(const Transport& transport,
                                        const CommunicatorOptions& options) {
   return {options.timeout, transport.longest_nap(), options.board, options.members};
+}
+
+void HostCommunicator::relax(unsigned round, bool) {
+  gpu::nudge();  // in the simulator: lets this rank's streams move on meanwhile
+  if (watch_.due()) tell_wait();
+  const std::int64_t begin = trace::current ? trace::current->now() : 0;
+  transport_->relax(round);
+  if (trace::current) trace::current->idle(executor_.awaited(), begin);
 }
 
 void HostCommunicator::tell_wait() {

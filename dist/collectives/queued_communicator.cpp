@@ -48,7 +48,8 @@ bool QueuedCommunicator::advance(bool timed) {
       front().arguments.buffer = front().arguments.part = Tensor();
       begun_ = false;
       if (timed) finished_ = now();
-      recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt);
+      recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt,
+                         front().name.data());
       ++front_;
     }
   } catch (const CommError& error) {

@@ -1,6 +1,7 @@
 #include "lockstep/dist/ddp/reducer.h"
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -52,7 +53,9 @@ void Reducer::gradient_ready(const Parameter& parameter) {
   if (!synchronizing_) return;
   const std::size_t i = index_.at(parameter.id());
   ready_order_.note(i);
-  --buckets_.of(i).pending;
+  GradientBuckets::Bucket& bucket = buckets_.of(i);
+  --bucket.pending;
+  trace::ready(parameter.name(), bucket.index, bucket.pending);
   launch_ready();
   // The computing thread moves the collectives on. They end in the order of their launch, so this
   // moves all of them.
@@ -70,6 +73,7 @@ void Reducer::launch_ready() {
 
 void Reducer::launch(GradientBuckets::Bucket& bucket) {
   const bool last = &bucket == &buckets_.all().back();
+  trace::launched(bucket.name, bucket.index, bucket.memory.bytes());
   if (recording_) {  // a step for StepGraph (GPUs): nothing that the host would read travels
     bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
     return;
@@ -131,6 +135,7 @@ bool Reducer::apply_scale(double scale) {
 // (after_sync).
 void Reducer::commit(StepVerdict verdict, int source) {
   exchange_.report().verdict = verdict;
+  trace::verdict(verdict == StepVerdict::commit ? "commit" : "skip");
   if (verdict == StepVerdict::commit) {
     visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
       const auto* used = buckets_.used().data<decltype(zero)>();

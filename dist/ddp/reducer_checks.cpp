@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
@@ -91,6 +92,7 @@ std::string Reducer::bad_value_now() {
 }
 
 void Reducer::stop(const StepOutcome& outcome) {
+  trace::verdict("stop");
   replicas_.error_told();
   const auto& all = exchange_.all();
   std::string problem = outcome.problem, culprit;

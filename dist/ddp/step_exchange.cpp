@@ -12,6 +12,7 @@ StepExchange::StepExchange(Communicator& communicator, NonFinite policy)
   statistics_.slowest.resize(all_.size());
   computing_since_ = communicator.now();
   waited_before_ = communicator.waited();
+  exposed_before_ = communicator.exposed();
 }
 
 void StepExchange::write(const GradientBuckets& buckets) {
@@ -56,6 +57,7 @@ void StepExchange::end_step() {
   const Seconds waited = communicator_.waited();
   last_wait_ = (waited - waited_before_).count();
   waited_before_ = waited;
+  statistics_.exposed_seconds = (communicator_.exposed() - exposed_before_).count();
   computing_since_ = communicator_.now();
 }
 

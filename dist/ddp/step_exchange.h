@@ -27,6 +27,7 @@ struct StepReport {
 struct StepStatistics {
   std::int64_t steps = 0, skipped = 0;
   std::vector<double> compute_seconds, wait_seconds;  ///< by rank
+  double exposed_seconds = 0;  ///< of this rank alone: Communicator::exposed()
   /// By rank: in how many steps it computed longest, so that the others waited for it.
   std::vector<std::int64_t> slowest;
 };
@@ -72,6 +73,7 @@ class StepExchange {
   StepStatistics statistics_;
   Seconds computing_since_{0};  // by the communicator's clock
   Seconds waited_before_{0};    // Communicator::waited() at that time
+  Seconds exposed_before_{0};   // Communicator::exposed() at the beginning
   double last_wait_ = 0;        // seconds
   bool ragged_ = false;         // windows had different lengths: origins say nothing any more
 };

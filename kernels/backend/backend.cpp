@@ -1,8 +1,11 @@
 #include "lockstep/kernels/backend/backend.h"
 
+#include "lockstep/core/trace/recorder.h"
+
 namespace lockstep::kernels {
 
 Backend& backend_of(Device device) {
+  if (trace::current) trace::current->kernel_begins();
   return device.kind == Device::Kind::cpu ? cpu_backend() : gpu_backend();
 }
 

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/groups.h"
 #include "lockstep/nn/optim/sharding.h"
@@ -87,6 +88,7 @@ void Optimizer::set_lr(double lr) {
 }
 
 void Optimizer::take_step(bool own) {
+  const trace::Slice slice(trace::Kind::optimizer, own ? "step, local" : "step");
   check<UsageError>(!own || !sharding_,
                     "[step] a sharded optimizer steps each element on one rank: it has no steps on "
                     "local gradients");
@@ -186,6 +188,7 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
     now_.insert(parameter.id());
   }
   if (now_.empty()) return;
+  const trace::Slice slice(trace::Kind::optimizer, "step, early");
   early_options_ = options_digest();
   local_ = false;
   update_and_fingerprint();

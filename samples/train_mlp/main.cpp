@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "lockstep/dist/world/trace.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
 #include "train.h"
@@ -49,7 +50,10 @@ void write_json(const Options& options, const Result& result, const World& world
 }
 
 void run_rank(const Options& options, const World& world) {
+  std::optional<dist::Trace> trace;
+  if (!options.trace.empty()) trace.emplace(world, options.trace);
   const Result result = train(options, world);
+  if (trace) trace->write();
   if (world.rank() == 0) {
     if (!options.json.empty()) write_json(options, result, world);
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",

@@ -105,6 +105,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                "Step on a bucket as soon as it has arrived");
   app.add_flag("--shard-optimizer", o.shard_optimizer,
                "Each rank keeps and steps its part of the optimizer's state (ZeRO, stage 1)");
+  app.add_option("--trace", o.trace,
+                 "Write what each rank computes, sends and waits for into this folder, for "
+                 "./lockstep trace and ui.perfetto.dev");
   app.add_option(
       "--checkpoint", o.checkpoint,
       "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");

@@ -29,6 +29,7 @@ struct Options : lockstep::samples::RunOptions {
   std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
   bool overlap_optimizer = false;
   bool shard_optimizer = false;
+  std::string trace;                  ///< a folder: what each rank does, and when
   std::string checkpoint;             ///< a file: the state of the run, to be resumed
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
   bool checkpoint_async = false;      ///< a thread writes it

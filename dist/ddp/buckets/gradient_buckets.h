@@ -29,11 +29,11 @@ class GradientBuckets {
  public:
   struct Bucket {
     int index = 0;
-    std::string name;         ///< "bucket 0"
-    Tensor memory;            ///< (numel,): the gradients
-    Tensor wire;              ///< what the communicator sums: `memory` or its copy on the host; in
-                              ///< the last bucket the trailer follows
-    std::size_t pending = 0;  ///< gradients still to become ready in this backward
+    std::string name;          ///< "bucket 0"
+    Tensor memory;             ///< (numel,): the gradients
+    Tensor wire;               ///< what the communicator sums: `memory` or its copy on the host; in
+                               ///< the last bucket the trailer follows
+    std::int64_t pending = 0;  ///< gradients still to become ready in this backward
     Work work{};
     std::vector<int> members{};           ///< indices of its parameters, in registration order
     std::vector<Parameter> parameters{};  ///< the same parameters

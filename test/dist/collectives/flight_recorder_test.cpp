@@ -26,7 +26,7 @@ TEST_CASE("the recorder remembers the last calls, and how they ended") {
     header.set_name("bucket");
     recorder.called(header, Seconds(static_cast<double>(k)));
     const std::optional<Seconds> end = Seconds(static_cast<double>(k) + 0.25);
-    if (k < 99) recorder.finished(k, k == 98 ? std::nullopt : end);
+    if (k < 99) recorder.finished(k, k == 98 ? std::nullopt : end, "call");
   }
   recorder.heard(1, header);
   CHECK(recorder.last_seen(1) ==
@@ -50,7 +50,7 @@ TEST_CASE("the end of a call that is forgotten is not taken for that of a later 
     CallHeader header{.operation = Operation::all_reduce, .sequence = k, .count = 10};
     recorder.called(header, Seconds(0));
   }
-  recorder.finished(3, Seconds(1));  // its entry is now that of call 67
+  recorder.finished(3, Seconds(1), "call");  // its entry is now that of call 67
   CHECK(recorder.text(Seconds(2)).find("done") == std::string::npos);
   CHECK(recorder.last_seen(1) == "this rank last finished #3; rank 1 was never heard from");
 }

@@ -1,0 +1,69 @@
+#include "lockstep/core/trace/recorder.h"
+
+namespace lockstep::trace {
+
+void Recorder::add(const Event& event) {
+  constexpr std::size_t chunk = 4096;
+  if (size_ == most_) {
+    ++dropped_;
+    return;
+  }
+  if (size_++ % chunk == 0) chunks_.emplace_back().reserve(chunk);
+  chunks_.back().push_back(event);
+}
+
+void Recorder::instant(Kind kind, std::string_view name, const Numbers& numbers) {
+  Event event{.numbers = numbers, .kind = kind};
+  event.begin = event.end = now();
+  event.set_name(name);
+  add(event);
+}
+
+void Recorder::forward_ends(const char* operation) {
+  Event event{.kind = Kind::forward};
+  event.end = now();
+  event.begin = computing_since_ < 0 ? event.end : std::exchange(computing_since_, -1);
+  event.set_name(operation);
+  add(event);
+}
+
+void Recorder::idle(int rank, std::int64_t begin) {
+  const std::int64_t end = now();
+  if (!chunks_.empty()) {
+    Event& last = chunks_.back().back();
+    if (last.kind == Kind::idle && last.numbers[0] == rank && size_ < most_) {
+      last.end = end;
+      return;
+    }
+  }
+  Event event{.begin = begin, .end = end, .numbers = {rank}, .kind = Kind::idle};
+  event.set_name("idle");
+  add(event);
+}
+
+std::uint8_t Recorder::number_of(const void* communicator) {
+  const auto found = std::ranges::find(communicators_, communicator);
+  const auto number = found - communicators_.begin();
+  if (found == communicators_.end()) communicators_.push_back(communicator);
+  return static_cast<std::uint8_t>(std::min<std::ptrdiff_t>(number, 255));
+}
+
+void Slice::start(Kind kind, std::string_view name, const Numbers& numbers) {
+  kind_ = kind;
+  name_ = name;
+  numbers_ = numbers;
+  outer_ = std::exchange(recorder_->computing_since_, -1);
+  begin_ = recorder_->now();
+}
+
+// An operation that communicates (SyncBatchNorm) contains the wait. Other kernels so far, and those
+// of the slice itself, belong to no later operation.
+void Slice::end() {
+  if (recorder_ != current) return;  // the trace has ended meanwhile
+  recorder_->computing_since_ = kind_ >= Kind::call && kind_ <= Kind::wait ? outer_ : -1;
+  Event event{.begin = begin_, .end = recorder_->now(), .numbers = numbers_, .kind = kind_};
+  event.set_name(name_);
+  recorder_->add(event);
+}
+
+}  // namespace lockstep::trace

@@ -1,0 +1,145 @@
+#pragma once
+/// What one thread does, and when: the events of a trace. The layers note events where they happen;
+/// dist::Trace (dist/world/trace.h) turns this on and writes files.
+///
+///   slices of the thread:  | linear | relu | ... || relu |progress| linear |  wait  | SGD |
+///                             forward                 backward
+///   instants of the thread:                               ^ 4.weight is ready   ^ commit
+///   slices of a communicator:                      |----- all-reduce 'bucket 0' -----|
+///                                                  | step 1 | step 2 | ...
+///
+/// While no Recorder is current, a place that could note something costs one read of a thread-local
+/// pointer.
+///
+/// Thread-safety: a Recorder belongs to one thread.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::trace {
+
+/// What an event is. In brackets: what its numbers mean, in their order.
+enum class Kind : std::uint8_t {
+  // Slices of the thread. Two of them are apart, or one contains the other.
+  forward,    ///< an operation computes, from its first kernel on
+  backward,   ///< an operation's gradients are computed
+  optimizer,  ///< a step of an optimizer
+  load,       ///< a batch is put together [rows, position in the epoch]
+  call,       ///< a collective is called, and begins if none is under way []
+  progress,   ///< the thread moves collectives on; only if something moved []
+  wait,       ///< the thread waits for a collective []
+  idle,       ///< within a wait: nothing moves before a rank does something [that rank]
+  // Instants of the thread.
+  ready,     ///< a parameter's gradient [bucket, gradients of the bucket still to come]
+  launched,  ///< a bucket is handed over to its collective [bucket, bytes]
+  verdict,   ///< of a synchronization: commit, skip or stop
+  // Slices of a communicator, which do not overlap; a step lies within its collective.
+  collective,  ///< [sequence, operation, algorithm, elements, bytes, ns when called, root]
+  step,        ///< of its plan [number, to, send from, up to, from, receive from, up to, action]
+};
+constexpr std::size_t kinds = static_cast<std::size_t>(Kind::step) + 1;
+
+using Numbers = std::array<std::int64_t, 8>;
+
+struct Event {
+  std::int64_t begin = 0, end = 0;  ///< nanoseconds of the recorder's clock; equal for an instant
+  Numbers numbers{};
+  std::array<char, 46> name{};  ///< cut to fit, ends with a zero
+  Kind kind = Kind::forward;
+  std::uint8_t communicator = 0;  ///< which one, for its slices
+
+  void set_name(std::string_view text) {
+    *std::copy_n(text.begin(), std::min(text.size(), name.size() - 1), name.begin()) = 0;
+  }
+};
+
+class Recorder {
+ public:
+  /// Nanoseconds since any fixed time.
+  using Clock = std::function<std::int64_t()>;
+
+  /// Keeps the first `most` events, and counts the others.
+  Recorder(Clock clock, std::size_t most) : clock_(std::move(clock)), most_(most) {}
+
+  std::int64_t now() const { return clock_(); }
+  void add(const Event& event);
+  /// An event of now.
+  void instant(Kind kind, std::string_view name, const Numbers& numbers = {});
+
+  /// Kernels run without knowing for which operation; the operation is noted when it has ended.
+  void kernel_begins() {
+    if (computing_since_ < 0) computing_since_ = now();
+  }
+  void forward_ends(const char* operation);
+
+  /// Nothing moves before `rank` does something, from `begin` until now. Lengthens the last event
+  /// if it says the same.
+  void idle(int rank, std::int64_t begin);
+
+  /// 0, 1, ... for each communicator, in the order in which they are met.
+  std::uint8_t number_of(const void* communicator);
+
+  const std::vector<std::vector<Event>>& events() const { return chunks_; }
+  std::size_t size() const { return size_; }
+  std::size_t dropped() const { return dropped_; }
+
+ private:
+  friend class Slice;
+  Clock clock_;
+  std::size_t most_, size_ = 0, dropped_ = 0;
+  std::vector<std::vector<Event>> chunks_;  // so that a long trace is never copied
+  std::vector<const void*> communicators_;
+  std::int64_t computing_since_ = -1;  // the first kernel's begin; -1: none has begun
+};
+
+/// This thread's recorder, or null: nothing is noted. Whoever sets it keeps it alive.
+inline constinit thread_local Recorder* current = nullptr;
+
+/// An operation has computed its result.
+inline void forward_ends(const char* operation) {
+  if (current) current->forward_ends(operation);
+}
+
+inline void ready(std::string_view parameter, std::int64_t bucket, std::int64_t pending) {
+  if (current) current->instant(Kind::ready, parameter, {bucket, pending});
+}
+inline void launched(std::string_view name, std::int64_t bucket, std::size_t bytes) {
+  if (current) current->instant(Kind::launched, name, {bucket, static_cast<std::int64_t>(bytes)});
+}
+inline void verdict(std::string_view text) {
+  if (current) current->instant(Kind::verdict, text);
+}
+
+/// A slice of the thread, as long as this object lives. `name` must live longer.
+class Slice {
+ public:
+  Slice(Kind kind, std::string_view name, const Numbers& numbers = {}) : recorder_(current) {
+    if (recorder_) start(kind, name, numbers);
+  }
+  ~Slice() {
+    if (recorder_) end();
+  }
+  Slice(const Slice&) = delete;
+  Slice& operator=(const Slice&) = delete;
+
+  bool noted() const { return recorder_ != nullptr; }
+  void set_numbers(const Numbers& numbers) { numbers_ = numbers; }
+  void give_up() { recorder_ = nullptr; }  ///< nothing is noted
+
+ private:
+  void start(Kind kind, std::string_view name, const Numbers& numbers);
+  void end();
+
+  Recorder* recorder_;
+  Kind kind_{};
+  std::string_view name_;
+  Numbers numbers_;
+  std::int64_t begin_, outer_;  // outer_: since when the operation computes in which this happens
+};
+
+}  // namespace lockstep::trace

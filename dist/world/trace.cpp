@@ -1,0 +1,268 @@
+#include "lockstep/dist/world/trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <regex>
+#include <unordered_map>
+
+#include "lockstep/core/system/atomic_file.h"
+#include "lockstep/core/trace/recorder.h"
+#include "lockstep/dist/collectives/plan/plan.h"
+#include "lockstep/dist/world/clocks.h"
+#include "lockstep/version.h"
+
+namespace lockstep::dist {
+namespace {
+
+using trace::Event;
+using trace::Kind;
+
+constexpr int thread_track = 1;  // a communicator's is 2, 3, ...
+
+struct Text {
+  const char* category;
+  bool slice;
+};
+constexpr Text text_of(Kind kind) {
+  switch (kind) {
+    case Kind::forward: return {"forward", true};
+    case Kind::backward: return {"backward", true};
+    case Kind::optimizer: return {"optimizer", true};
+    case Kind::load: return {"load", true};
+    case Kind::call: return {"call", true};
+    case Kind::progress: return {"progress", true};
+    case Kind::wait: return {"wait", true};
+    case Kind::idle: return {"idle", true};
+    case Kind::ready: return {"ready", false};
+    case Kind::launched: return {"launched", false};
+    case Kind::verdict: return {"verdict", false};
+    case Kind::collective: return {"collective", true};
+    case Kind::step: return {"step", true};
+  }
+  return {"", false};
+}
+
+std::string_view name_of(Step::Action action) {
+  switch (action) {
+    case Step::Action::none: return "none";
+    case Step::Action::copy_in: return "copy in";
+    case Step::Action::copy_out: return "copy out";
+    case Step::Action::reduce_slots: return "reduce slots";
+    case Step::Action::add_slots: return "add slots";
+    case Step::Action::reduce_regions: return "reduce regions";
+  }
+  return "";
+}
+
+/// Writes events as Chrome's JSON, a line each: "Trace Event Format" (Google, 2016), complete
+/// events (X), instants (i) and metadata (M). Times are microseconds.
+class Writer {
+ public:
+  Writer(AtomicFile& file, int rank, std::int64_t zero) : file_(file), rank_(rank), zero_(zero) {}
+  ~Writer() = default;
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  void begin(const nlohmann::ordered_json& about) {
+    buffer_ = fmt::format("{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\n\"traceEvents\":[\n",
+                          about.dump());
+    buffer_ += fmt::format(
+        R"({{"ph":"M","pid":{0},"name":"process_name","args":{{"name":"rank {0}"}}}})", rank_);
+    name_track(thread_track, "thread");
+  }
+  void name_track(int track, const std::string& name) {
+    buffer_ += fmt::format(
+        R"(,{}{{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", "\n",
+        rank_, track, name);
+  }
+  void event(const Event& event) {
+    const Text text = text_of(event.kind);
+    buffer_ += fmt::format(R"(,{}{{"ph":"{}","pid":{},"tid":{},"ts":{:.3f},)", "\n",
+                           text.slice ? "X" : "i", rank_, track_of(event), time(event.begin));
+    if (text.slice)
+      buffer_ +=
+          fmt::format(R"("dur":{:.3f},)", static_cast<double>(event.end - event.begin) / 1e3);
+    else
+      buffer_ += R"("s":"t",)";
+    buffer_ += fmt::format(R"("cat":"{}","name":{})", text.category, quoted(event));
+    add_arguments(event);
+    buffer_ += '}';
+    if (buffer_.size() > (1U << 20U)) flush();
+  }
+  void end() {
+    buffer_ += "\n]}\n";
+    flush();
+  }
+
+  static int track_of(const Event& event) {
+    return event.kind >= Kind::collective ? thread_track + 1 + event.communicator : thread_track;
+  }
+
+ private:
+  double time(std::int64_t at) const { return static_cast<double>(at - zero_) / 1e3; }
+
+  void add_arguments(const Event& event) {
+    const auto& n = event.numbers;
+    switch (event.kind) {
+      case Kind::load: return add(R"("rows":{},"position":{})", n[0], n[1]);
+      case Kind::idle: return add(R"("rank":{})", n[0]);
+      case Kind::ready: return add(R"("bucket":{},"pending":{})", n[0], n[1]);
+      case Kind::launched: return add(R"("bucket":{},"bytes":{})", n[0], n[1]);
+      case Kind::collective:
+        return add(R"("sequence":{},"operation":"{}","algorithm":"{}","elements":{},"bytes":{},)"
+                   R"("called":{:.3f},"root":{})",
+                   n[0], dist::name_of(static_cast<Operation>(n[1])),
+                   dist::name_of(static_cast<Algorithm>(n[2])), n[3], n[4], time(n[5]), n[6]);
+      case Kind::step:
+        return add(
+            R"("number":{},"to":{},"send":[{},{}],"from":{},"receive":[{},{}],"action":"{}")", n[0],
+            n[1], n[2], n[3], n[4], n[5], n[6], name_of(static_cast<Step::Action>(n[7])));
+      default: return;
+    }
+  }
+  template <class... A>
+  void add(fmt::format_string<A...> format, A&&... arguments) {
+    buffer_ += R"(,"args":{)";
+    fmt::format_to(std::back_inserter(buffer_), format, std::forward<A>(arguments)...);
+    buffer_ += '}';
+  }
+
+  const std::string& quoted(const Event& event) {
+    const auto& n = event.numbers;
+    std::string name = event.name.data();
+    if (event.kind == Kind::step) {
+      name = fmt::format("step {}", n[0]);
+      if (n[1] >= 0) name += fmt::format(", to {}", n[1]);
+      if (n[4] >= 0) name += fmt::format(", from {}", n[4]);
+    } else if (event.kind == Kind::idle) {
+      name = fmt::format("for rank {}", n[0]);
+    }
+    auto [found, is_new] = quoted_.try_emplace(std::move(name));
+    if (is_new)
+      found->second = nlohmann::json(found->first)
+                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return found->second;
+  }
+  void flush() {
+    file_.write(buffer_.data(), buffer_.size());
+    buffer_.clear();
+  }
+
+  AtomicFile& file_;
+  int rank_;
+  std::int64_t zero_;
+  std::string buffer_;
+  std::unordered_map<std::string, std::string> quoted_;  // names as JSON
+};
+
+/// In the order in which viewers want them: a slice before those that it contains.
+std::vector<const Event*> in_order(const trace::Recorder& recorder) {
+  std::vector<const Event*> events;
+  events.reserve(recorder.size());
+  for (const auto& chunk : recorder.events())
+    for (const Event& event : chunk) events.push_back(&event);
+  std::ranges::stable_sort(events, [](const Event* a, const Event* b) {
+    const auto key = [](const Event* e) {
+      return std::tuple(Writer::track_of(*e), e->begin, -e->end, -static_cast<int>(e->kind));
+    };
+    return key(a) < key(b);
+  });
+  return events;
+}
+
+std::int64_t nanoseconds(const Communicator& communicator) {
+  return std::llround(communicator.now().count() * 1e9);
+}
+
+// Rank 0 alone does it, before any rank writes.
+void make_room(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::create_directories(directory, error);
+  check<DataError>(!error && fs::is_directory(directory), "[trace] cannot make the folder '{}': {}",
+                   directory, error ? error.message() : "a file has that name");
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (std::regex_match(name, std::regex("rank-[0-9]+\\.json"))) fs::remove(entry.path(), error);
+  }
+  check<DataError>(!error, "[trace] cannot clear the folder '{}': {}", directory, error.message());
+}
+
+}  // namespace
+
+struct Trace::State {
+  State(Communicator& communicator, const std::string& directory, const TraceOptions& options)
+      : recorder([&communicator] { return nanoseconds(communicator); },
+                 static_cast<std::size_t>(options.most_events)),
+        path(fmt::format("{}/rank-{}.json", directory, communicator.rank())),
+        rank(communicator.rank()),
+        size(communicator.size()) {}
+
+  trace::Recorder recorder;
+  std::string path;
+  int rank, size;
+  std::string run;  // the same on all ranks, another one for each run
+  ClockOffset clock;
+  std::int64_t zero = 0;  // of the files' times, by rank 0's clock
+};
+
+Trace::Trace(const World& world, const std::string& directory, const TraceOptions& options)
+    : Trace(world.communicator(), directory, options) {}
+
+Trace::Trace(Communicator& communicator, const std::string& directory,
+             const TraceOptions& options) {
+  check<StateError>(!trace::current, "[trace] this thread has a Trace already");
+  check<UsageError>(options.most_events > 0, "[trace] most_events must be positive, got {}",
+                    options.most_events);
+  state_ = std::make_unique<State>(communicator, directory, options);
+  on_rank0(communicator, [&] { make_room(directory); });
+  on_every_rank(communicator, [&] { AtomicFile(state_->path); });  // fails now if it will later
+  state_->run = gather_text(communicator, fmt::format("{:08x}", std::random_device{}()))[0];
+  state_->clock = measure_clocks(communicator)[index(communicator.rank())];
+  state_->zero =
+      std::stoll(gather_text(communicator, std::to_string(nanoseconds(communicator)))[0]);
+  trace::current = &state_->recorder;
+}
+
+Trace::~Trace() {
+  if (!state_) return;
+  try {
+    write();
+  } catch (const std::exception& error) {
+    std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
+  }
+}
+
+void Trace::write() {
+  check<StateError>(state_ != nullptr, "[trace] it was written already");
+  const std::unique_ptr<State> state = std::move(state_);
+  if (trace::current == &state->recorder) trace::current = nullptr;
+  AtomicFile file(state->path);
+  Writer writer(file, state->rank, state->zero + state->clock.offset);
+  writer.begin({{"lockstep", version()},
+                {"run", state->run},
+                {"rank", state->rank},
+                {"world", state->size},
+                {"clock_offset_us", static_cast<double>(state->clock.offset) / 1e3},
+                {"clock_uncertainty_us", static_cast<double>(state->clock.uncertainty) / 1e3},
+                {"events", state->recorder.size()},
+                {"dropped", state->recorder.dropped()}});
+  int tracks = thread_track;
+  for (const Event* event : in_order(state->recorder)) {
+    for (; tracks < Writer::track_of(*event); ++tracks)
+      writer.name_track(tracks + 1,
+                        tracks == thread_track
+                            ? "communication"
+                            : fmt::format("communication {}", tracks - thread_track + 1));
+    writer.event(*event);
+  }
+  writer.end();
+  file.commit();
+}
+
+}  // namespace lockstep::dist

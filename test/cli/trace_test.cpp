@@ -1,0 +1,116 @@
+// Traces through the front door: train --trace, `lockstep trace`, the sample overlap.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "sample.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+
+using namespace lockstep;
+using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Ended trace(Words words) {
+  words.insert(words.begin(), LOCKSTEP_BIN_DIR "/lockstep_trace");
+  return test::run(words);
+}
+
+/// What does not depend on time.
+std::string masked(const std::string& text) {
+  return std::regex_replace(text, std::regex(R"([0-9]+(\.[0-9]+)?)"), "#");
+}
+
+}  // namespace
+
+TEST_CASE("trace: train --trace, and what lockstep trace says of it") {
+  const TemporaryFolder folder;
+  const Words options = {"--trace",         folder / "t", "--epochs", "1",
+                         "--bucket-cap-mb", "0.03",       "--ranks",  "3"};
+  const Ended trained = test::run(test::sample_command("train_mlp", options));
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto file =
+        nlohmann::json::parse(std::ifstream(fmt::format("{}/rank-{}.json", folder / "t", rank)));
+    CHECK(file.at("otherData").at("world") == 3);
+    CHECK(file.at("otherData").at("dropped") == 0);
+  }
+  const Ended said = trace({folder / "t"});
+  CHECK(said.code == 0);
+  CHECK(said.err == "");
+  CHECK(test::contains(said.out, "3 ranks, "));
+  CHECK(test::contains(said.out, "rank 2 "));
+  CHECK(test::contains(said.out, "bucket 0 "));
+  CHECK(test::contains(said.out, " us exposed (median)."));
+  CHECK(trace({folder / "t", "--summary"}).out == said.out);
+  const Ended drawn = trace({folder / "t", "--step", "0", "--width", "80"});
+  CHECK(drawn.code == 0);
+  CHECK(test::count(drawn.out, "\nrank ") == 3);
+  for (std::size_t begin = 0, end; (end = drawn.out.find('\n', begin)) != std::string::npos;
+       begin = end + 1)
+    CHECK(end - begin <= 100);
+
+  REQUIRE(trace({folder / "t", "--merge", folder / "all.json"}).code == 0);
+  std::size_t apart = 0;
+  for (int rank = 0; rank < 3; ++rank)
+    apart +=
+        nlohmann::json::parse(std::ifstream(fmt::format("{}/rank-{}.json", folder / "t", rank)))
+            .at("traceEvents")
+            .size();
+  const auto all = nlohmann::json::parse(std::ifstream(folder / "all.json"));
+  CHECK(all.at("traceEvents").size() == apart);
+}
+
+TEST_CASE("trace: bad usage is one line") {
+  const TemporaryFolder folder;
+  for (const Words& words : std::vector<Words>{{},
+                                               {folder / "none"},
+                                               {folder / "none", "--step", "x"},
+                                               {folder / "", "--width", "3"}}) {
+    const Ended ended = trace(words);
+    CAPTURE(ended.err);
+    CHECK(ended.code != 0);
+    CHECK(test::count(ended.err, "\n") == 1);
+  }
+  std::ofstream(folder / "file") << "here";
+  const Ended ended =
+      test::run(test::sample_command("train_mlp", {"--trace", folder / "file", "--epochs", "1"}));
+  CHECK(ended.code != 0);
+  CHECK(test::contains(ended.err, "cannot make the folder"));
+}
+
+TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of it") {
+  const TemporaryFolder folder;
+  for (const char* ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const Words options = {"--ranks", ranks, "--json", folder / "json", "--trace", folder / "t"};
+    const Words command = [&] {
+      Words words = options;
+      words.insert(words.begin(), LOCKSTEP_BIN_DIR "/overlap");
+      return words;
+    }();
+    const Ended ended = test::run(command);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);  // it checks what it explains
+    CHECK(test::count(ended.out, "\nrank 0      |") == 2);
+    CHECK(test::count(ended.out, "\n  bucket 5  |") == 2 * std::stoi(ranks));
+    CHECK(test::contains(masked(ended.out), "# us exposed.\n\nWhat you see"));
+    for (const char* file : {"dist/ddp/reducer.cpp"}) {
+      CHECK(test::contains(ended.out, file));
+      CHECK(std::filesystem::exists(std::string(LOCKSTEP_SOURCE_DIR "/") + file));
+    }
+    const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
+    CHECK(json.at("buckets") == 6);
+    CHECK(trace({folder / "t/off"}).code == 0);
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "lockstep-overlap"));
+}

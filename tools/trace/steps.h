@@ -1,0 +1,68 @@
+#pragma once
+/// What traces amount to: steps, overlap, exposed communication, waits. Pure functions.
+///
+/// A step ends with the verdict of its synchronization. The first step is left out of all figures:
+/// buckets are laid out anew after it. Times are microseconds.
+///
+///   in flight    a collective has begun and not ended
+///   exposed      the thread is in the communicator: it calls a collective, moves bytes or waits
+///   hidden       in flight, while the thread does something else: overlap
+///
+/// On CPUs the thread itself moves the bytes, so that even perfect overlap leaves some exposed.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/tools/trace/trace_file.h"
+
+namespace lockstep::traces {
+
+/// Of one rank, sums over the steps.
+struct RankFigures {
+  double time = 0;  ///< of the steps, from verdict to verdict
+  double forward = 0, backward = 0, optimizer = 0, load = 0;  ///< without what is exposed in them
+  double exposed = 0;  ///< of it, waiting for others: `waits`
+  double in_flight = 0, hidden = 0;
+  std::map<int, double> waits{};  ///< by the rank for which it waited
+};
+
+/// One bucket in one step on one rank, after that step's backward began.
+struct BucketTimes {
+  std::string name;
+  std::int64_t bytes = 0;
+  double ready = 0;     ///< its last gradient was
+  double launched = 0;  ///< its collective was called
+  double begun = 0;     ///< the collective came to the front of the queue
+  double arrived = 0;   ///< the sum was complete
+};
+
+/// One step of all ranks.
+struct Step {
+  std::string verdict;
+  struct Rank {
+    double begin = 0, end = 0;                      ///< from the verdict before to its own
+    double backward_begins = 0, backward_ends = 0;  ///< the first and the last operation
+    std::vector<BucketTimes> buckets{};             ///< in the order of their launch
+  };
+  std::vector<Rank> ranks;
+};
+
+/// In order, the first step of the run left out. Throws DataError if ranks have different numbers
+/// of steps, or none has two.
+std::vector<Step> steps_of(const std::vector<RankTrace>& traces);
+
+RankFigures figures_of(const RankTrace& trace);
+
+/// The best that the same buckets could do, if they needed no thread: each begins when it is ready
+/// on all ranks and the one before it has arrived, and takes `cost[k]`. Returns the time from the
+/// last rank's end of backward until the last bucket has arrived, at least 0.
+double ideal_exposed(const Step& step, const std::vector<double>& cost);
+
+/// What each bucket takes once the last rank has begun it: the shortest time in all steps.
+std::vector<double> bucket_costs(const std::vector<Step>& steps);
+
+/// All that as a text of some lines.
+std::string summary(const std::vector<RankTrace>& traces);
+
+}  // namespace lockstep::traces

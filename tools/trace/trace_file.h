@@ -1,0 +1,32 @@
+#pragma once
+/// Reads the files that dist::Trace has written.
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep::traces {
+
+/// A slice or an instant; times are microseconds by rank 0's clock.
+struct Event {
+  double begin = 0, end = 0;
+  std::string category;  ///< forward, backward, ..., as the kinds of core/trace/recorder.h
+  std::string name;
+  int track = 1;  ///< 1: the thread; 2, 3, ...: communicators
+  nlohmann::json arguments;
+
+  double duration() const { return end - begin; }
+};
+
+/// What one rank did: tracks one after another, by begin; a slice comes before those within it.
+struct RankTrace {
+  int rank = 0;
+  std::vector<Event> events;
+  double clock_uncertainty = 0;  ///< us
+  std::int64_t dropped = 0;      ///< events after the last one here
+};
+
+/// By rank. Throws DataError if a file is missing, damaged, or of another run than the others.
+std::vector<RankTrace> read_traces(const std::string& directory);
+
+}  // namespace lockstep::traces
