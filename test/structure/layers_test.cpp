@@ -36,6 +36,7 @@ const std::vector<Room>& rooms() {
       {"dist/mpi", {"dist/collectives"}},
       {"dist/world", {"dist/gpu", "dist/mpi"}},
       {"dist/ddp", {"dist/world"}},
+      {"dist/doctor", {"dist/ddp"}},
       {"launch", {"dist/rendezvous"}},
       {"nn", {"dist/ddp"}},
       {"lockstep.h", {"nn", "data"}},

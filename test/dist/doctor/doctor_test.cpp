@@ -1,0 +1,176 @@
+// The doctor finds what was planted, names it, and says what to do.
+
+#include "lockstep/dist/doctor/doctor.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "lockstep/dist/rendezvous/endpoint.h"
+#include "lockstep/nn/layers.h"
+#include "support/device.h"
+#include "support/temporary_folder.h"
+#include "support/text.h"
+#include "support/worlds.h"
+
+using namespace lockstep;
+using lockstep::doctor::Finding;
+using lockstep::test::contains;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+void check_bad(const Finding& finding, const std::string& found, const std::string& advice) {
+  INFO(doctor::to_text(finding));
+  CHECK_FALSE(finding.good);
+  CHECK(contains(finding.found, found));
+  CHECK(contains(finding.advice, advice));
+}
+
+void check_good(const Finding& finding) {
+  INFO(doctor::to_text(finding));
+  CHECK(finding.good);
+  CHECK(finding.advice == "");
+  CHECK(finding.found != "");
+}
+
+dist::Getenv from(const std::map<std::string, std::string>& variables) {
+  return [variables](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+}
+
+}  // namespace
+
+TEST_CASE("doctor: variables that contradict each other") {
+  check_good(doctor::check_environment(from({})));
+  const std::map<std::string, std::string> right{{"RANK", "1"},
+                                                 {"WORLD_SIZE", "2"},
+                                                 {"LOCAL_RANK", "1"},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"MASTER_PORT", "29500"}};
+  check_good(doctor::check_environment(from(right)));
+  for (const auto& [name, value] : {std::pair("WORLD_SIZE", "1"), std::pair("WORLD_SIZE", "two"),
+                                    std::pair("RANK", "2"), std::pair("LOCAL_WORLD_SIZE", "3")}) {
+    auto wrong = right;
+    wrong[name] = value;
+    check_bad(doctor::check_environment(from(wrong)), value, "WORLD_SIZE");
+  }
+  auto missing = right;
+  missing.erase("WORLD_SIZE");
+  check_bad(doctor::check_environment(from(missing)), "WORLD_SIZE", "lockstep-run");
+}
+
+TEST_CASE("doctor: shared memory that is too small or missing") {
+  check_good(doctor::check_shared_memory(2, 1 << 20));
+  check_bad(doctor::check_shared_memory(3, std::uint64_t{1} << 50), "3 ranks", "remount,size=");
+  check_bad(doctor::check_shared_memory(2, 1, "/dev/none"), "/dev/none", "--transport tcp");
+}
+
+TEST_CASE("doctor: a folder that cannot be written, or is full") {
+  const TemporaryFolder folder;
+  check_good(doctor::check_folder(folder.path(), 1000));
+  CHECK(folder.empty());
+  check_bad(doctor::check_folder(folder / "none", 1), "none", "--folder");
+  check_bad(doctor::check_folder("/proc", 1), "/proc", "--folder");
+  std::ofstream(folder / "file") << "here";
+  check_bad(doctor::check_folder(folder / "file", 1), "file", "--folder");
+  check_bad(doctor::check_folder(folder.path(), std::uint64_t{1} << 60), "free", "checkpoint");
+}
+
+TEST_CASE("doctor: a port that is taken, a socket that was left") {
+  const dist::Descriptor taken = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
+  const auto port = dist::local_port(taken.get());
+  check_bad(doctor::check_meeting_place(fmt::format("127.0.0.1:{}", port)), std::to_string(port),
+            "MASTER_PORT");
+  check_good(doctor::check_meeting_place("127.0.0.1:0"));
+
+  const TemporaryFolder folder;
+  const std::string path = folder / "socket", place = "unix:" + path;
+  check_good(doctor::check_meeting_place(place));
+  {
+    const dist::Descriptor listener = dist::listen_on(dist::Endpoint::parse(place));
+    check_bad(doctor::check_meeting_place(place), "is in use", "End that job");
+  }
+  if (!std::filesystem::exists(path)) {  // left by a process that was killed
+    const dist::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, path.size());
+    REQUIRE(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  }
+  const Finding left = doctor::check_meeting_place(place);
+  check_good(left);
+  CHECK(contains(left.found, "was left by a process that is gone"));
+  std::filesystem::remove(path);
+  std::ofstream(path) << "here";
+  check_bad(doctor::check_meeting_place(place), "is no socket", "rm '");
+}
+
+TEST_CASE("doctor: another model on a rank") {
+  run_threads(3, {}, [](World& world) {
+    nn::Linear layer(4, 5), other(4, world.rank() == 1 ? 6 : 5);
+    const Finding alike = doctor::check_same_model(world, layer.parameters());
+    const Finding different = doctor::check_same_model(world, other.parameters());
+    check<Error>(alike.good, "{}", doctor::to_text(alike));
+    check<Error>(!different.good && contains(different.found, "(6, 4)") &&
+                     contains(different.found, "rank 1 is in the minority") &&
+                     contains(different.advice, "same options"),
+                 "{}", doctor::to_text(different));
+  });
+}
+
+TEST_CASE("doctor: a parameter on another device") {
+  if (test::test_device() == Device{}) return;  // there is no other one
+  run_threads(2, {}, [](World& world) {
+    const Device device = test::test_device();
+    const Parameter moved(Tensor::zeros({2}).to(device), "moved"),
+        left(Tensor::zeros({2}), "left behind");
+    const std::vector<Buffer> buffers;
+    const Finding good = doctor::check_placement(world, {moved}, buffers, {});
+    check<Error>(good.good, "{}", doctor::to_text(good));
+    const Finding one = doctor::check_placement(
+        world, world.rank() == 1 ? std::vector{moved, left} : std::vector{moved}, buffers, {});
+    check<Error>(!one.good && contains(one.found, "rank 1: left behind is on cpu") &&
+                     contains(one.advice, "model.to(device)"),
+                 "{}", doctor::to_text(one));
+    const Finding all =
+        doctor::check_placement(world, {world.rank() == 1 ? left : moved}, buffers, {});
+    check<Error>(!all.good && contains(all.found, "rank 1: everything is on cpu"), "{}",
+                 doctor::to_text(all));
+  });
+}
+
+TEST_CASE("doctor: a slow link") {
+  using doctor::Link;
+  check_good(doctor::judge_links({}));
+  check_good(doctor::judge_links({{0, 1, 10, 1000}}));
+  check_good(doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 900, 800}, {1, 2, 30, 400}}));
+  check_bad(doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 5000, 1000}, {1, 2, 12, 1000}}),
+            "ranks 0 and 2: 5000.0 us", "slowest link");
+  check_bad(doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 10, 1000}, {1, 2, 12, 100}}),
+            "ranks 1 and 2: 12.0 us, 100 MB/s", "slowest link");
+  // A bad rank: two of three pairs.
+  const Finding bad = doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 9e3, 9}, {1, 2, 9e3, 9}});
+  check_bad(bad, "ranks 0 and 2", "slowest link");
+  check_bad(bad, "ranks 1 and 2", "slowest link");
+}
+
+TEST_CASE("doctor: worlds in which all is well") {
+  for (const int ranks : {1, 2, 3, 4})
+    run_threads(ranks, {}, [&](World& world) {
+      const std::vector<Finding> findings = doctor::check_world(world);
+      check<Error>(findings.size() == 4, "{} findings", findings.size());
+      // Links are measured: a busy machine may make one slow.
+      for (const Finding& finding : findings)
+        check<Error>(finding.good || finding.check == "links", "{}", doctor::to_text(finding));
+      const auto links = doctor::measure_links(world);
+      check<Error>(links.size() == static_cast<std::size_t>(ranks * (ranks - 1) / 2), "{} links",
+                   links.size());
+    });
+}

@@ -1,0 +1,132 @@
+// `./lockstep doctor`: checks whether jobs can train here (dist/doctor/doctor.h), and says what to
+// do if not. Alone it starts ranks of its own; in a launcher's world it is one of its ranks.
+
+#include "lockstep/dist/doctor/doctor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "lockstep/launch/launch.h"
+#include "lockstep/launch/report.h"
+#include "lockstep/tools/cli.h"
+
+namespace {
+
+using namespace lockstep;
+using doctor::Finding;
+
+struct Options {
+  int ranks = 2;
+  std::string comm = "auto", transport, folder = ".", json;
+  double timeout = 10, megabytes = 64;
+};
+
+std::optional<Options> parse(int argc, const char* const* argv) {
+  Options o;
+  CLI::App app("Checks whether jobs can train here, and says what to do if not", "lockstep doctor");
+  app.add_option("--ranks", o.ranks, "Ranks to start; in a launcher's world: its size (2)")
+      ->check(cli::whole_number<int>());
+  app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
+      ->check(CLI::IsMember(communicator_names()));
+  app.add_option("--transport", o.transport, "shm or tcp (shm inside a machine)")
+      ->check(CLI::IsMember({"shm", "tcp"}));
+  app.add_option("--folder", o.folder, "Where checkpoints are to be written (.)");
+  app.add_option("--gradients-mb", o.megabytes, "Of gradients, per rank (64)")
+      ->check(cli::number());
+  app.add_option("--timeout", o.timeout, "Seconds to wait for another rank (10)")
+      ->check(cli::number());
+  app.add_option("--json", o.json, "Also write the findings to this file");
+  if (!cli::parse(app, argc, argv)) return {};
+  check<UsageError>(o.ranks > 0 && o.ranks <= dist::max_ranks, "--ranks must be in 1..{}, got {}",
+                    dist::max_ranks, o.ranks);
+  check<UsageError>(o.timeout > 0 && o.megabytes >= 0 && o.megabytes < 1e9,
+                    "--timeout and --gradients-mb must be positive");
+  cli::check_writable("--json", o.json);
+  return o;
+}
+
+/// Prints findings as they come, and knows what the exit code is.
+class Report {
+ public:
+  explicit Report(const Options& options) : path_(options.json) {}
+
+  void add(const Finding& finding) {
+    fmt::print("{}\n", doctor::to_text(finding));
+    std::fflush(stdout);
+    bad_ += finding.good ? 0 : 1;
+    json_.push_back({{"check", finding.check},
+                     {"good", finding.good},
+                     {"found", finding.found},
+                     {"advice", finding.advice}});
+  }
+  void add(const std::vector<Finding>& findings) {
+    for (const Finding& finding : findings) add(finding);
+  }
+  int end() {
+    fmt::print("{}\n", bad_ == 0   ? "Nothing is wrong."
+                       : bad_ == 1 ? "There is 1 problem."
+                                   : fmt::format("There are {} problems.", bad_));
+    if (!path_.empty()) cli::write_json(path_, json_);
+    return bad_ == 0 ? 0 : 1;
+  }
+
+ private:
+  std::string path_;
+  nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
+  int bad_ = 0;
+};
+
+doctor::MachineOptions machine(const Options& o, int ranks) {
+  return {
+      .ranks = ranks, .bytes = static_cast<std::uint64_t>(o.megabytes * 1e6), .folder = o.folder};
+}
+
+/// One rank. Rank 0 prints, and looks at its machine first.
+int run_rank(const Options& o) {
+  Report report(o);
+  const Finding environment = doctor::check_environment(&std::getenv);
+  if (!environment.good) {
+    report.add(environment);
+    report.end();
+    throw AlreadyReported{1};
+  }
+  const auto info = dist::read_environment();
+  const bool first = !info || info->rank == 0;
+  if (first) report.add(doctor::check_machine(machine(o, info ? info->local_size : 1)));
+  std::vector<Finding> findings;
+  try {
+    const World world = World::join(
+        {.comm = o.comm, .transport = o.transport, .timeout = dist::Seconds(o.timeout)});
+    findings = doctor::check_world(world);
+  } catch (const Error& error) {
+    report.add(doctor::explain_join(error));
+    report.end();
+    throw AlreadyReported{1};
+  }
+  if (first) report.add(findings);
+  const bool bad = std::ranges::any_of(findings, [](const Finding& f) { return !f.good; });
+  if ((first && report.end() != 0) || bad) throw AlreadyReported{1};
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const std::optional<Options> options = parse(argc, argv);
+  if (!options) return 0;
+  bool launched = true;
+  try {
+    launched = dist::read_environment().has_value();
+  } catch (const Error&) {
+    // run_rank says what is wrong with it.
+  }
+  if (launched || options->ranks == 1) return run_rank(*options);
+  return launch::run_this_program({.ranks = options->ranks}, argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] { return run(argc, argv); });
+}
