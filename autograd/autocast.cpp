@@ -7,19 +7,24 @@
 namespace lockstep {
 namespace {
 
-thread_local DType dtype_of_factors = DType::f32;
+thread_local Autocast* innermost = nullptr;
 
 }  // namespace
 
-Autocast::Autocast(DType dtype) : outer_(dtype_of_factors) {
+Autocast::Autocast(DType dtype) : dtype_(dtype), outer_(innermost) {
   check<DTypeError>(dtype == DType::f32 || is_16_bit(dtype),
                     "[Autocast] bf16, f16 or f32 is needed, got {}", dtype);
-  dtype_of_factors = dtype;
+  innermost = this;
 }
 
-Autocast::~Autocast() { dtype_of_factors = outer_; }
+// Scopes in std::optional may end in any order.
+Autocast::~Autocast() {
+  Autocast** place = &innermost;
+  while (*place && *place != this) place = &(*place)->outer_;
+  if (*place) *place = outer_;
+}
 
-DType Autocast::current() { return dtype_of_factors; }
+DType Autocast::current() { return innermost ? innermost->dtype_ : DType::f32; }
 
 Tensor detail::rounded_to(DType dtype, const Tensor& x) {
   if (x.dtype() == dtype) return x;

@@ -16,12 +16,12 @@
 /// operations that take them; here no operation sees a new dtype.) f64 and 16-bit operands are left
 /// alone.
 ///
-/// Why. Tensor cores and AMX multiply 16-bit numbers 2 to 16 times as fast as f32, and what a tape
-/// keeps of the factors needs half the memory. bf16 has the range of f32 and 8 significant bits;
-/// f16 has 11 bits, but small gradients vanish: use optim::GradScaler with it.
+/// Why. Tensor cores and AMX multiply 16-bit numbers 2 to 16 times as fast as f32. What it costs: a
+/// tape keeps the rounded factors, beside the weights and activations in f32. bf16 has the range of
+/// f32 and 8 significant bits; f16 has 11 bits, but small gradients vanish: use optim::GradScaler
+/// with it.
 ///
-/// Thread-safety: a scope counts for the thread that made it, which must end it: the last one made
-/// is the first to end.
+/// Thread-safety: a scope counts for the thread that made it, which must end it.
 
 #include "lockstep/core/tensor.h"
 
@@ -39,7 +39,8 @@ class [[nodiscard]] Autocast {
   static DType current();
 
  private:
-  DType outer_;
+  DType dtype_;
+  Autocast* outer_;
 };
 
 namespace detail {

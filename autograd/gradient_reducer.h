@@ -62,6 +62,8 @@ class GradientReducer : public GradientObserver {
   virtual bool steps_early() const = 0;
   /// Whether the ranks gave up the gradients of the last synchronization (NonFinite::skip).
   virtual bool gave_up() const = 0;
+  /// From now on the loss is multiplied by `ratio` times what it was (optim::GradScaler).
+  virtual void scale_changes(double ratio) = 0;
   /// How many times gradients have been summed.
   virtual std::uint64_t synchronizations() const = 0;
 };

@@ -161,12 +161,19 @@ class Trainer {
   /// Microseconds per step of a round, on this rank. All ranks start together.
   double round(std::int64_t steps) {
     world_.communicator().barrier("round").wait();
+    const double exposed = ddp_ ? ddp_->statistics().exposed_seconds : 0;
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < steps; ++i) step();
     Stream::current(x_.device()).synchronize();
+    if (ddp_)
+      exposed_us_ =
+          1e6 * (ddp_->statistics().exposed_seconds - exposed) / static_cast<double>(steps);
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
            static_cast<double>(steps);
   }
+
+  /// Of the last round: microseconds per step that this rank's thread spent in communication.
+  double exposed_us() const { return exposed_us_; }
 
   /// The same, traced.
   double traced_round(const Options& o, std::int64_t steps) {
@@ -219,6 +226,7 @@ class Trainer {
   std::unique_ptr<dist::DistributedDataParallel> ddp_;
   std::optional<nn::Checkpoint> checkpoint_;
   Tensor x_, y_, loss_;
+  double exposed_us_ = 0;
   std::optional<StepGraph> graph_;
 };
 
@@ -250,15 +258,17 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
 }
 
 struct AllFigures {
-  Figures ours;
+  Figures ours, exposed;
   std::optional<Figures> saving, traced, theirs;
 };
 
 void report(const Options& o, const World& world, const AllFigures& figures) {
-  const auto& [ours, saving, traced, theirs] = figures;
+  const auto& [ours, exposed, saving, traced, theirs] = figures;
   fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
   print(ours);
+  print(exposed);
   nlohmann::ordered_json json = ours.json();
+  json["exposed"] = exposed.json();
   json.update({{"layers", o.layers},
                {"batch", o.batch},
                {"ranks", world.size()},
@@ -299,7 +309,11 @@ int run_rank(const Options& o, const World& world) {
   const std::string precision = o.precision.describe(o.device.choose(0));
   const std::unique_ptr<Peer> peer = first ? start_peer(o, world.size(), first_loss) : nullptr;
   std::int64_t steps = trainer.calibrate(o.round_seconds);
-  AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}}, {}, {}, {}};
+  AllFigures figures{{o.graph ? "Lockstep, recorded" : "Lockstep", {}},
+                     {"  of it in communication", {}},
+                     {},
+                     {},
+                     {}};
   if (!o.checkpoint.empty()) {
     steps = (steps + o.checkpoint_every - 1) / o.checkpoint_every * o.checkpoint_every;
     figures.saving = Figures{"with checkpoints", {}};
@@ -319,6 +333,7 @@ int run_rank(const Options& o, const World& world) {
                peer ? ", in turns with the peer" : "");
   for (int i = 0; i < o.rounds; ++i) {
     figures.ours.rounds.push_back(trainer.round(steps));
+    figures.exposed.rounds.push_back(trainer.exposed_us());
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
     if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));

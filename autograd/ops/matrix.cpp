@@ -83,7 +83,12 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
   const Shape batch = Shape::broadcast("matmul", leading(a.shape(), {}), leading(b.shape(), {}));
   // Where a matrix repeats, its gradient is a sum over the batch.
   if (in_16_bits && leading(a.shape(), {}) != leading(b.shape(), {}))
-    return in_f32([=](const Tensor& x, const Tensor& y) { return matmul(x, y, options); }, a, b);
+    return in_f32(
+        [=](const Tensor& x, const Tensor& y) {
+          const Autocast off(DType::f32);  // which leaves 16-bit operands alone
+          return matmul(x, y, options);
+        },
+        a, b);
   const Tensor y = product(as_batch(a, batch), as_batch(b, batch), options);
   return reshape(y, batch.with(batch.rank(), batch.rank(), {y.size(1), y.size(2)}));
 }

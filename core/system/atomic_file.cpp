@@ -164,9 +164,10 @@ void AtomicFile::flush() {
     const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
     if (written > 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
-    } else if (written < 0 && errno == EINVAL && direct_) {  // it wants another alignment
-      may_be_direct_ = false;
+    } else if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP) && direct_) {
+      may_be_direct_ = false;  // it wants another alignment, or knows no direct writes at all
       set_direct(false);
+      if (direct_) give_up("write through the page cache");
     } else if (written < 0 && errno != EINTR) {
       give_up("write");
     }
@@ -188,6 +189,7 @@ void AtomicFile::sync() {
 }
 
 void AtomicFile::commit() {
+  check<DataError>(!failed_, "[save] '{}' is not complete: writing it has failed before", path_);
   sync();
   // Renamed before it is closed, which drops the lock: nobody takes it for a leftover.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("rename");
@@ -205,8 +207,9 @@ void AtomicFile::commit() {
   if (result != 0) give_up("sync the folder of");
 }
 
-void AtomicFile::give_up(std::string_view what) const {
+void AtomicFile::give_up(std::string_view what) {
   const int error = errno;
+  failed_ = true;
   fail<DataError>("[save] cannot {} '{}': {}", what, path_, std::strerror(error));
 }
 

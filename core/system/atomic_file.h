@@ -17,7 +17,8 @@
 /// What fills chunks of 4 MiB goes past the page cache (O_DIRECT) where the file system lets it:
 /// that takes a tenth of the processor's time. The last bytes, and small files, go through it.
 ///
-/// All throw DataError `[save] ...` with the path and the system's reason.
+/// All throw DataError `[save] ...` with the path and the system's reason. After that, commit()
+/// throws, too.
 /// Thread-safety: one thread uses an AtomicFile at a time. Several of the same name, in threads or
 /// processes, do not disturb each other; the last commit() stands.
 
@@ -49,11 +50,11 @@ class AtomicFile {
   void take_over_owner_and_mode();
   void flush();
   void set_direct(bool direct);
-  [[noreturn]] void give_up(std::string_view what) const;
+  [[noreturn]] void give_up(std::string_view what);
 
   std::string path_, temporary_;
   int descriptor_ = -1;
-  bool committed_ = false;
+  bool committed_ = false, failed_ = false;
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };

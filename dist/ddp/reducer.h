@@ -77,6 +77,7 @@ class Reducer final : public GradientReducer {
   void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
   void requires_grad_changes(const Parameter& parameter, bool yes) override;
   bool steps_early() const override { return early_steps_.any(); }
+  void scale_changes(double ratio) override;
   bool gave_up() const override { return last_step().verdict == StepVerdict::skip; }
   std::uint64_t synchronizations() const override { return synchronizations_; }
 

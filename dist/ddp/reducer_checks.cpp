@@ -91,6 +91,10 @@ std::string Reducer::bad_value_now() {
   return bad.found() ? bad_value(parameters(), bad.parameter, bad.element) : "";
 }
 
+void Reducer::scale_changes(double ratio) {
+  if (options_.hook) options_.hook->scale_changes(ratio);
+}
+
 void Reducer::stop(const StepOutcome& outcome) {
   trace::verdict("stop");
   replicas_.error_told();

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "lockstep/core/generator.h"
+#include "lockstep/core/system/file_kind.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/version.h"
@@ -40,25 +40,35 @@ std::string older(const std::string& path, int age) {
   return age == 0 ? path : fmt::format("{}.{}", path, age);
 }
 
-// The newest file keeps its name until another one takes it: there is always one.
+bool is_file(const std::string& path) { return kind_of_file(path) == FileKind::file; }
+
+// The newest file keeps its name until another one takes it: there is always one. Another process
+// that saves under the same name may do this at the same time.
 void keep_older(const std::string& path, int keep) {
-  if (keep < 2 || !fs::exists(path)) return;
+  if (keep < 2 || !is_file(path)) return;
   std::error_code error;
-  for (int age = keep - 1; age >= 2 && !error; --age)
-    if (fs::exists(older(path, age - 1))) fs::rename(older(path, age - 1), older(path, age), error);
+  const auto unless = [&](std::errc expected) {
+    if (error == expected) error.clear();
+  };
+  for (int age = keep - 1; age >= 2 && !error; --age) {
+    fs::rename(older(path, age - 1), older(path, age), error);
+    unless(std::errc::no_such_file_or_directory);
+  }
   if (!error) fs::remove(older(path, 1), error);
   if (!error) fs::create_hard_link(path, older(path, 1), error);
-  if (error && !fs::exists(older(path, 1))) fs::copy_file(path, older(path, 1), error);
+  unless(std::errc::file_exists);
+  if (error && !is_file(older(path, 1))) fs::copy_file(path, older(path, 1), error);
   check<DataError>(!error, "[save] cannot keep '{}' as '{}': {}", path, older(path, 1),
                    error.message());
 }
 
-// What a user may go on from, among the files from `first` on.
+// What a user may try to go on from, among the files from `first` on.
 std::string what_is_left(const std::string& path, int first) {
   std::vector<std::string> left;
-  for (int age = first; fs::exists(older(path, age)); ++age)
+  for (int age = first; is_file(older(path, age)); ++age)
     left.push_back(fmt::format("'{}'", older(path, age)));
-  return left.empty() ? "there is no older one" : fmt::format("whole: {}", fmt::join(left, ", "));
+  return left.empty() ? "there is no older one"
+                      : fmt::format("still there: {}", fmt::join(left, ", "));
 }
 
 Manifest manifest_of(const std::string& path, const SafetensorsFile& file) {
@@ -128,14 +138,33 @@ std::string Checkpoint::prefix(const Part& part, int rank) const {
   return part.per_rank ? fmt::format("rank {}/{}/", rank, part.name) : part.name + "/";
 }
 
+// A part may be collective (a sharded optimizer). So every rank goes through all parts, whatever
+// one of them throws; after that the ranks agree.
+void Checkpoint::for_each_part(const std::function<void(std::size_t)>& task) const {
+  std::exception_ptr first;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    try {
+      task(i);
+    } catch (const std::exception&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  on_every_rank([&] {
+    if (first) std::rethrow_exception(first);
+  });
+}
+
 // What this rank has to save: of what all ranks have alike, rank 0's.
 StateDict Checkpoint::own_tensors() const {
   StateDict own;
-  for (const Part& part : parts_) {
-    const StateDict state = part.save();  // collective, of a sharded optimizer
-    if (part.per_rank || rank() == 0)
-      for (const auto& [name, tensor] : state) own.emplace(prefix(part, rank()) + name, tensor);
-  }
+  for_each_part([&](std::size_t i) {
+    const Part& part = parts_[i];
+    StateDict mine;
+    for (const auto& [name, tensor] : part.save())
+      if (part.per_rank || rank() == 0) mine.emplace(prefix(part, rank()) + name, tensor);
+    (void)plan_safetensors(mine);  // throws now what it would throw later
+    own.merge(mine);
+  });
   return own;
 }
 
@@ -147,7 +176,10 @@ void Checkpoint::collect(StateDict& own) const {
   const auto headers = dist::gather_text(communicator, to_bytes(mine), "checkpoint");
   for (int r = 1; r < world(); ++r) {
     const SafetensorsHeader header = header_of_bytes(headers[static_cast<std::size_t>(r)]);
-    const Tensor bytes = Tensor::empty({static_cast<std::int64_t>(header.data_bytes())}, DType::u8);
+    Tensor bytes;
+    on_every_rank([&] {  // memory may be short
+      bytes = Tensor::empty({static_cast<std::int64_t>(header.data_bytes())}, DType::u8);
+    });
     const auto part = [&](const SafetensorsEntry& entry) {
       return Tensor::over(bytes.storage(), entry.begin, entry.shape, entry.dtype);
     };
@@ -170,26 +202,35 @@ Manifest Checkpoint::new_manifest() const {
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
-  wait();
+  std::exception_ptr earlier;  // this state is saved all the same, and its file is waited for
+  try {
+    wait();
+  } catch (const Error&) {
+    earlier = std::current_exception();
+  }
   if (ddp_) ddp_->check_replicas();
-  StateDict tensors;
-  on_every_rank([&] { tensors = own_tensors(); });
+  StateDict tensors = own_tensors();
   collect(tensors);
-  const auto write = [path, keep = options.keep](const StateDict& all, Manifest manifest) {
+  const auto write = [named = path, keep = options.keep](const StateDict& all, Manifest manifest) {
     for (const auto& [name, tensor] : all) manifest.sha256[name] = sha256_of(tensor);
+    const std::string path = follow_links(named).value_or(named);  // older ones lie beside it
     try {
       save_safetensors(path, all, to_metadata(manifest), [&] { keep_older(path, keep); });
     } catch (const DataError& error) {
       fail<DataError>("{} ({})", error.what(), what_is_left(path, 0));
     }
   };
-  if (!options.async) return on_rank0([&] { write(tensors, new_manifest()); });
+  if (!options.async || earlier) {
+    on_rank0([&] { write(tensors, new_manifest()); });
+    if (earlier) std::rethrow_exception(earlier);
+    return;
+  }
   on_rank0([&] {
     take_snapshot(tensors);
     writing_ = std::async(std::launch::async,
                           [this, write, manifest = new_manifest()] { write(snapshot_, manifest); });
   });
-  path_ = path;
+  pending_ = true;
 }
 
 // Its memory is used again by the next one.
@@ -204,8 +245,13 @@ void Checkpoint::take_snapshot(const StateDict& tensors) {
 }
 
 void Checkpoint::wait() {
-  if (std::exchange(path_, "").empty()) return;
+  if (!std::exchange(pending_, false)) return;
   on_rank0([&] { writing_.get(); });
+}
+
+bool Checkpoint::is_written() const {
+  return !writing_.valid() ||
+         writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 Checkpoint::~Checkpoint() {
@@ -222,19 +268,26 @@ Manifest Checkpoint::manifest(const std::string& path) {
   return manifest_of(path, file);
 }
 
-void Checkpoint::check_parts(const std::string& path, const SafetensorsHeader& header,
-                             const Manifest& manifest) const {
-  std::set<std::string> there, here;
-  for (const auto& [name, value] : manifest.numbers) there.insert("the number '" + name + "'");
+// The parts that have something to save, and the numbers.
+std::set<std::string> Checkpoint::names_here() const {
+  std::set<std::string> here;
+  for_each_part([&](std::size_t i) {
+    if (!parts_[i].save().empty()) here.insert("'" + parts_[i].name + "'");
+  });
   for (const Number& number : numbers_) here.insert("the number '" + number.name + "'");
+  return here;
+}
+
+void Checkpoint::check_parts(const std::string& path, const SafetensorsHeader& header,
+                             const Manifest& manifest, const std::set<std::string>& here) const {
+  std::set<std::string> there;
+  for (const auto& [name, value] : manifest.numbers) there.insert("the number '" + name + "'");
   for (const auto& entry : header.entries) {
     const std::size_t slash = entry.name.find('/');
     const bool per_rank = entry.name.starts_with("rank ");
     const std::size_t begin = per_rank ? slash + 1 : 0;
     there.insert("'" + entry.name.substr(begin, entry.name.find('/', begin) - begin) + "'");
   }
-  for (const Part& part : parts_)
-    if (!part.save().empty()) here.insert("'" + part.name + "'");
   for (const std::string& name : here)
     check<StateError>(there.contains(name), "[load] {} has no {}; it has {}", path, name,
                       fmt::join(there, ", "));
@@ -262,13 +315,14 @@ std::vector<StateDict> Checkpoint::read_states(const Part& part, const std::stri
 
 void Checkpoint::load(const std::string& path) {
   wait();
+  const std::set<std::string> here = names_here();
   std::vector<std::vector<StateDict>> states;
   Manifest manifest;
   on_every_rank([&] {
     try {
       const SafetensorsFile file(path);
       manifest = manifest_of(path, file);
-      check_parts(path, file.header(), manifest);
+      check_parts(path, file.header(), manifest, here);
       for (const Part& part : parts_) states.push_back(read_states(part, path, file, manifest));
     } catch (const DataError& error) {
       fail<DataError>("{} ({})", error.what(), what_is_left(path, 1));
@@ -277,14 +331,13 @@ void Checkpoint::load(const std::string& path) {
   if (ddp_)
     dist::check_same(ddp_->communicator(), "checkpoints",
                      "the hash of its manifest " + to_metadata(manifest).at("lockstep.sha256"));
-  on_every_rank([&] {
-    for (std::size_t i = 0; i < parts_.size(); ++i)
-      if (!is_of_other_world(parts_[i], manifest))
-        parts_[i].load(states[i][0]);
-      else if (parts_[i].load_other_world)
-        parts_[i].load_other_world(states[i]);
-    for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
+  for_each_part([&](std::size_t i) {
+    if (!is_of_other_world(parts_[i], manifest))
+      parts_[i].load(states[i][0]);
+    else if (parts_[i].load_other_world)
+      parts_[i].load_other_world(states[i]);
   });
+  for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
 }
 
 }  // namespace lockstep::nn

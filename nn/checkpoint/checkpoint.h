@@ -28,7 +28,9 @@
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
 /// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors of which each
-/// rank has its own from all ranks. All ranks read it: they must see the folder then.
+/// rank has its own from all ranks; they travel one rank after another, and pass through memory of
+/// all ranks. All ranks read the file: they must see the folder then. Where a name is a link, older
+/// files lie beside what it leads to. A name belongs to one Checkpoint at a time.
 ///
 /// With SaveOptions::async, save() takes a snapshot on rank 0 and returns; a thread writes it. The
 /// memory of the snapshot, as much as the file has, is kept for the next one.
@@ -40,6 +42,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,11 +62,11 @@ concept Stateful = requires(T object, const StateDict& state) {
 
 /// Of Checkpoint::save.
 struct SaveOptions {
-  /// How many checkpoints there are at most: with 3, the one before becomes "PATH.1", and that of
-  /// before "PATH.2".
+  /// How many checkpoints this save keeps: with 3, the one before becomes "PATH.1", and that of
+  /// before "PATH.2". Files with higher numbers are left alone.
   int keep = 1;
-  /// Return before the file is written. An error is then thrown by the next save(), load() or
-  /// wait(), on all ranks. Call wait() at the end of the program.
+  /// Return before the file is written. An error is then thrown on all ranks: by the next save(),
+  /// when it has written its own file, by load() or wait(). Call wait() at the end of the program.
   bool async = false;
 };
 
@@ -98,11 +101,13 @@ class Checkpoint {
 
   /// Until the file of the last asynchronous save() is complete. Throws what writing it has thrown.
   void wait();
+  /// Whether wait() would return, or throw, at once on rank 0, which writes. Not collective.
+  bool is_written() const;
 
   /// Reads and checks the whole file, then loads its parts. Throws DataError for a file that is no
   /// checkpoint, or damaged, and StateError if its parts and numbers are not those that were added;
-  /// then nothing has been loaded. A part may refuse its own, by its load_state_dict: those that
-  /// were added before it have then been loaded.
+  /// then nothing has been loaded. A part may refuse its own, by its load_state_dict: the others
+  /// have then been loaded.
   void load(const std::string& path);
 
   /// What the file says of itself: DdpOptions::bucket_layout, for example, is needed before there
@@ -137,19 +142,21 @@ class Checkpoint {
   bool is_of_other_world(const Part& part, const Manifest& manifest) const {
     return part.per_rank && manifest.world != world();
   }
+  void for_each_part(const std::function<void(std::size_t)>& task) const;
   StateDict own_tensors() const;
+  std::set<std::string> names_here() const;
   std::vector<StateDict> read_states(const Part& part, const std::string& path,
                                      const SafetensorsFile& file, const Manifest& manifest) const;
   void collect(StateDict& own) const;
   Manifest new_manifest() const;
   void take_snapshot(const StateDict& tensors);
   void check_parts(const std::string& path, const SafetensorsHeader& header,
-                   const Manifest& manifest) const;
+                   const Manifest& manifest, const std::set<std::string>& here) const;
 
   dist::DistributedDataParallel* ddp_ = nullptr;
   std::vector<Part> parts_;
   std::vector<Number> numbers_;
-  std::string path_;           // of an asynchronous save() that nobody has waited for
+  bool pending_ = false;       // an asynchronous save() that nobody has waited for
   StateDict snapshot_;         // rank 0's, for its thread
   std::future<void> writing_;  // rank 0's
 };

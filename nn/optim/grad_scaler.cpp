@@ -1,7 +1,9 @@
 #include "lockstep/nn/optim/grad_scaler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
@@ -32,8 +34,14 @@ void GradScaler::unscale(Optimizer& optimizer) {
   check<StateError>(!unscaled_.contains(&optimizer),
                     "[unscale] this optimizer's gradients are divided by the scale already: call "
                     "update() after each step");
+  const auto& all = optimizer.all();
+  const bool managed = std::ranges::any_of(all, &Parameter::managed);
   Progress progress;
-  for (const Parameter& parameter : optimizer.all()) {
+  for (const Parameter& parameter : all) {
+    check<StateError>(!managed || !parameter.kept_local(),
+                      "[unscale] {} is kept local: whether its gradient is finite may differ "
+                      "between ranks, and with it whether they step",
+                      parameter);
     const GradientReducer* reducer = parameter.reducer();
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !reducer,
@@ -67,8 +75,14 @@ void GradScaler::update() {
   check<StateError>(!unscaled_.empty(),
                     "[update] no optimizer was stepped since the last update()");
   bool finite = true;
-  for (const auto& [optimizer, progress] : unscaled_) finite = finite && progress.finite;
+  std::set<GradientReducer*> reducers;
+  for (const auto& [optimizer, progress] : unscaled_) {
+    finite = finite && progress.finite;
+    for (const Parameter& parameter : optimizer->all())
+      if (parameter.managed()) reducers.insert(parameter.reducer());
+  }
   unscaled_.clear();
+  const double before = scale_;
   if (!finite) {
     scale_ *= static_cast<float>(options_.backoff_factor);
     steady_ = 0;
@@ -81,6 +95,8 @@ void GradScaler::update() {
     if (std::isfinite(grown)) scale_ = grown;
     steady_ = 0;
   }
+  if (scale_ != before)
+    for (GradientReducer* reducer : reducers) reducer->scale_changes(scale_ / before);
 }
 
 nn::StateDict GradScaler::state_dict() const {

@@ -18,8 +18,10 @@
 /// bf16 has the exponents of f32 and needs no scaler.
 ///
 /// Under DDP nothing is asked of the other ranks: an infinite contribution makes the sum infinite
-/// or NaN, and all ranks have the same sum. A communication hook that remembers what it saw
-/// (power_sgd) needs NonFinite::skip beside the scaler: it then forgets such a step.
+/// or NaN, and all ranks have the same sum. So parameters that are kept local are refused beside
+/// managed ones. A communication hook that remembers what it saw
+/// (power_sgd) needs NonFinite::skip beside the scaler: it then forgets such a step. When the scale
+/// changes, it is told so.
 ///
 /// Thread-safety: as the optimizer's.
 

@@ -55,6 +55,10 @@ bool same_file(const std::string& a, const std::string& b) {
 void check_files(const Options& o) {
   const std::pair<const char*, const std::string*> files[] = {
       {"--checkpoint", &o.checkpoint}, {"--save-model", &o.save_model}, {"--json", &o.json}};
+  for (int age = 1; age < o.keep && !o.checkpoint.empty(); ++age)
+    check<UsageError>(
+        o.save_model.empty() || !same_file(o.save_model, fmt::format("{}.{}", o.checkpoint, age)),
+        "--save-model '{}' is where --keep {} keeps an older checkpoint", o.save_model, o.keep);
   for (const auto& [name, path] : files) {
     if (path->empty()) continue;
     for (const auto& [other, its_path] : files)

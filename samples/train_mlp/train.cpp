@@ -250,6 +250,7 @@ Training::Training(const Options& options, const World& world)
         std::pair("seed", &seed_), std::pair("samples", &samples_in_set_),
         std::pair("precision", &precision_)})
     checkpoint_.add(name, *number);
+  dist::check_same(world.communicator(), "--precision", options.precision.name);
   options.precision.apply();
   if (options.precision.name == "f16") checkpoint_.add("scaler", scaler_.emplace());
   if (options.shard_optimizer) optimizer_->shard(ddp_);
@@ -290,10 +291,13 @@ void Training::resume() {
   const std::string& path = options_.checkpoint;
   if (!is_there(path)) return progress_.note("no '" + path + "' yet: the run begins\n");
   const std::string asked = optimizer_->options_text();
+  const auto numbers = nn::Checkpoint::manifest(path).numbers;  // f16 has a part that f32 has not
+  if (const auto saved = numbers.find("precision"); saved != numbers.end())
+    check<UsageError>(saved->second == precision_,
+                      "--resume: {} has --precision {}, this command line {}", path,
+                      precisions[static_cast<std::size_t>(saved->second) % std::size(precisions)],
+                      options_.precision.name);
   checkpoint_.load(path);
-  check<UsageError>(precision_ == number_of(options_.precision),
-                    "--resume: {} has --precision {}, this command line {}", path,
-                    precisions[static_cast<std::size_t>(precision_)], options_.precision.name);
   const std::string texts[] = {asked, optimizer_->options_text()};
   for (const auto& [line, said] : dist::differences(texts))
     fail<UsageError>("--resume: {} has {}, this command line {}", path, said[1].first,
@@ -382,10 +386,10 @@ void Training::finish() {
   result_.replicas_identical = std::ranges::all_of(result_.replicas, [&](const Replica& replica) {
     return replica.digest == result_.replicas[0].digest;
   });
-  if (!options_.checkpoint.empty()) save();
-  checkpoint_.wait();
   if (!options_.save_model.empty())
     ddp_.save_on_rank0([&] { nn::save_safetensors(options_.save_model, model_.state_dict()); });
+  if (!options_.checkpoint.empty()) save();
+  checkpoint_.wait();
 }
 
 }  // namespace

@@ -100,14 +100,41 @@ TEST_CASE("autocast: every other operation, and other dtypes, keep their bits") 
     for (const OpCase& op : op_table())
       for (const DType of : {DType::f32, DType::f64, DType::bf16}) {
         if (is_product(op) && of == DType::f32) continue;
-        const auto& shapes = op.shapes[0];
-        INFO(title(op, shapes), " ", name_of(of), " in ", name_of(dtype));
-        const auto x = as(of, operands(op, shapes, DType::f32, test_device()));
-        const Tensor weights = weights_of(op.function(x).shape());
-        const auto inside = value_and_gradients(op.function, x, weights, dtype);
-        const auto outside = value_and_gradients(op.function, x, weights, DType::f32);
-        for (std::size_t i = 0; i < inside.size(); ++i) CHECK(same_bits(inside[i], outside[i]));
+        // A product takes other ways for other shapes: batches, vectors, matrices that repeat.
+        const std::size_t all = is_product(op) ? op.shapes.size() : 1;
+        for (std::size_t k = 0; k < all; ++k) {
+          const auto& shapes = op.shapes[k];
+          INFO(title(op, shapes), " ", name_of(of), " in ", name_of(dtype));
+          const auto x = as(of, operands(op, shapes, DType::f32, test_device()));
+          const Tensor weights = weights_of(op.function(x).shape());
+          const auto inside = value_and_gradients(op.function, x, weights, dtype);
+          const auto outside = value_and_gradients(op.function, x, weights, DType::f32);
+          for (std::size_t i = 0; i < inside.size(); ++i) CHECK(same_bits(inside[i], outside[i]));
+        }
       }
+}
+
+TEST_CASE("autocast: 16-bit operands are left alone, also where a matrix repeats") {
+  const Tensor a = cast(Tensor::full({2, 2, 3}, 1e5), DType::bf16);
+  const Tensor b = cast(Tensor::full({1, 3, 2}, 1e5), DType::bf16);
+  const auto product = [&] { return cast(matmul(a, b), DType::f32).to_vector<float>(); };
+  const std::vector<float> outside = product();
+  const Autocast autocast(DType::f16);  // whose numbers end at 65504
+  CHECK(product() == outside);
+}
+
+TEST_CASE("autocast: scopes may end in any order") {
+  std::optional<Autocast> first(std::in_place, DType::f32), second(std::in_place, DType::bf16);
+  const std::optional<Autocast> third(std::in_place, DType::f16);
+  first.reset();
+  CHECK(Autocast::current() == DType::f16);
+  second.reset();
+  CHECK(Autocast::current() == DType::f16);
+  {
+    const Autocast inner(DType::bf16);
+    CHECK(Autocast::current() == DType::bf16);
+  }
+  CHECK(Autocast::current() == DType::f16);
 }
 
 TEST_CASE("autocast: scopes nest, end with their block, and are their thread's") {

@@ -129,10 +129,10 @@ TEST_CASE("checkpoint: a disk without room: one line, with the path and what is 
     fails("(there is no older one)");
     CHECK(files() == 0);
     CHECK(test::run(command).code == 0);
-    fails("(whole: '" + (folder / "run") + "')");
+    fails("(still there: '" + (folder / "run") + "')");
     CHECK(files() == 1);
     CHECK(test::run(command + Words{"--resume"}).code == 0);
-    fails("(whole: '" + (folder / "run") + "', '" + (folder / "run.1") + "')");
+    fails("(still there: '" + (folder / "run") + "', '" + (folder / "run.1") + "')");
     CHECK(files() == 2);
   }
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -295,6 +297,26 @@ TEST_CASE("file kinds: what is there, and why it cannot be read, without blockin
     else
       CHECK(why == "it is " + kind + ", not a regular file");
   }
+}
+
+TEST_CASE("atomic file: after a write that failed nothing is committed") {
+  const TemporaryFolder folder;
+  write_file(folder / "file", "old");
+  struct rlimit before {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  struct rlimit small = before;
+  small.rlim_cur = 5U << 20U;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  AtomicFile file(folder / "file");
+  const std::string much(std::size_t{10} << 20U, 'x');
+  CHECK_THROWS_AS(file.write(much.data(), much.size()), DataError);
+  CHECK_THROWS_WITH_AS(file.commit(), doctest::Contains("has failed before"), DataError);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, handler);
+  std::string text;
+  std::ifstream(folder / "file") >> text;
+  CHECK(text == "old");
 }
 
 TEST_CASE("atomic file: what cannot be written is named") {

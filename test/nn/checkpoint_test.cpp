@@ -287,7 +287,7 @@ TEST_CASE("checkpoint: the newest and those before it, as many as are kept") {
     CHECK(nn::Checkpoint::manifest(folder / name).numbers.at("step") == step);
   CHECK(std::distance(std::filesystem::directory_iterator(folder / ""), {}) == 3);
   std::ofstream(path) << "no more";
-  const std::string left = "(whole: '" + path + ".1', '" + path + ".2')";
+  const std::string left = "(still there: '" + path + ".1', '" + path + ".2')";
   CHECK_THROWS_WITH_AS(run.checkpoint.load(path), doctest::Contains(left.c_str()), DataError);
 }
 

@@ -67,6 +67,10 @@ class CommunicationHook {
   /// learned from its gradients may be infinite or NaN.
   virtual void skipped() {}
 
+  /// Gradients are from now on `ratio` times as large (optim::GradScaler): so must be what the hook
+  /// kept of earlier ones.
+  virtual void scale_changes(double /*ratio*/) {}
+
   /// What this rank's hook keeps from step to step, by name, for a checkpoint.
   using State = std::map<std::string, Tensor>;
   virtual State state_dict() const { return {}; }

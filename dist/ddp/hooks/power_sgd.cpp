@@ -199,6 +199,10 @@ void PowerSgd::receive_whole(Bucket& bucket, const BucketView& view) {
   if (bucket.whole.defined()) view.memory.copy_from(std::exchange(bucket.whole, Tensor()));
 }
 
+void PowerSgd::scale_changes(double ratio) {
+  for (auto& [id, matrix] : matrices_) kernels::scale(ratio, matrix.kept, matrix.kept, false);
+}
+
 CommunicationHook::State PowerSgd::state_dict() const {
   State state{{"step", Tensor::of<std::int64_t>({}, {step_})}};
   for (const auto& [id, matrix] : matrices_) {
