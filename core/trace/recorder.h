@@ -40,7 +40,8 @@ enum class Kind : std::uint8_t {
   verdict,   ///< of a synchronization: commit, skip or stop
   // Slices of a communicator, which do not overlap; a step lies within its collective.
   collective,  ///< [sequence, operation, algorithm, elements, bytes, ns when called, root]
-  step,        ///< of its plan [number, to, send from, up to, from, receive from, up to, action]
+  step,        ///< of its plan [number, to, send from, up to, from, receive from, up to,
+               ///< action + 256 * into]
 };
 constexpr std::size_t kinds = static_cast<std::size_t>(Kind::step) + 1;
 

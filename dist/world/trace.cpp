@@ -59,6 +59,10 @@ std::string_view name_of(Step::Action action) {
   return "";
 }
 
+std::string_view name_of(Step::Into into) {
+  return into == Step::Into::sum ? "sum" : into == Step::Into::slot ? "slot" : "buffer";
+}
+
 /// Writes events as Chrome's JSON, a line each: "Trace Event Format" (Google, 2016), complete
 /// events (X), instants (i) and metadata (M). Times are microseconds.
 class Writer {
@@ -120,8 +124,11 @@ class Writer {
                    dist::name_of(static_cast<Algorithm>(n[2])), n[3], n[4], time(n[5]), n[6]);
       case Kind::step:
         return add(
-            R"("number":{},"to":{},"send":[{},{}],"from":{},"receive":[{},{}],"action":"{}")", n[0],
-            n[1], n[2], n[3], n[4], n[5], n[6], name_of(static_cast<Step::Action>(n[7])));
+            R"("number":{},"to":{},"send":[{},{}],"from":{},"receive":[{},{}],"action":"{}",)"
+            R"("into":"{}")",
+            n[0], n[1], n[2], n[3], n[4], n[5], n[6],
+            name_of(static_cast<Step::Action>(n[7] % 256)),
+            name_of(static_cast<Step::Into>(n[7] / 256)));
       default: return;
     }
   }

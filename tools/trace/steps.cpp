@@ -117,7 +117,10 @@ RankFigures figures_of(const RankTrace& trace) {
   check<DataError>(ends.size() > 1,
                    "[trace] rank {} has {} synchronized steps, at least 2 are needed", trace.rank,
                    ends.size());
-  const double begin = ends.front()->begin, end = ends.back()->begin;
+  return figures_between(trace, ends.front()->begin, ends.back()->begin);
+}
+
+RankFigures figures_between(const RankTrace& trace, double begin, double end) {
   RankFigures figures{.time = end - begin};
   const std::map<std::string, double*> kinds{{"forward", &figures.forward},
                                              {"backward", &figures.backward},

@@ -53,6 +53,8 @@ struct Step {
 std::vector<Step> steps_of(const std::vector<RankTrace>& traces);
 
 RankFigures figures_of(const RankTrace& trace);
+/// Of the time from `begin` to `end`.
+RankFigures figures_between(const RankTrace& trace, double begin, double end);
 
 /// The best that the same buckets could do, if they needed no thread: each begins when it is ready
 /// on all ranks and the one before it has arrived, and takes `cost[k]`. Returns the time from the

@@ -1,0 +1,97 @@
+// Connects the controls, and tests itself if the address ends in #selftest.
+'use strict';
+
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const on = (id, action) => byId(id).addEventListener('click', action);
+  byId('about').textContent = `${ranks.length} rank${ranks.length === 1 ? '' : 's'}, ` +
+    `${steps.length} steps, ${ranks.reduce((sum, rank) => sum + rank.count, 0)} events`;
+  byId('step').max = steps.length;
+
+  const shown = ['forward', 'backward', 'optimizer', 'load', 'progress', 'wait', 'idle',
+    'collective', 'step'];
+  const meaning = {
+    progress: 'moves bytes', idle: 'waits for a rank', collective: 'collective in flight',
+    step: 'step of its plan', load: 'loads a batch',
+  };
+  byId('legend').replaceChildren(...[...shown, 'mark'].map((kind) => {
+    const item = document.createElement('li'), key = document.createElement('span');
+    key.className = 'key';
+    key.style.background = `var(--${kind})`;
+    item.append(key, ' ' + (kind === 'mark' ? 'ready, launched, verdict' : meaning[kind] || kind));
+    return item;
+  }));
+
+  const by = (shift) => stepView.choose(stepView.chosen() + shift);
+  on('previous', () => by(-1));
+  on('next', () => by(1));
+  on('median', () => stepView.choose(stepView.median));
+  on('slowest', () => stepView.choose(stepView.slowest));
+  on('in', () => timeline.zoom(0.7));
+  on('out', () => timeline.zoom(1 / 0.7));
+  on('all', () => timeline.show(...timeline.whole));
+  byId('step').addEventListener('change', (e) => stepView.choose(Number(e.target.value) - 1));
+  document.addEventListener('keydown', (e) => {
+    if (/INPUT|SELECT/.test(e.target.tagName)) return;
+    if (e.key === 'n') by(1);
+    if (e.key === 'p') by(-1);
+  });
+  stepView.choose(stepView.median);
+
+  // ---- what test/cli/report_page_test.cpp reads ----
+
+  // Of all slices, how many are in view and wider than a pixel: those must have been drawn.
+  function wideInView() {
+    const [from, to] = timeline.range(), pixel = timeline.pixel();
+    let count = 0;
+    for (const rank of ranks)
+      for (let i = 0; i < rank.count; ++i)
+        if (rank.length[i] >= pixel && rank.length[i] > 0 && rank.begin[i] <= to
+          && rank.begin[i] + rank.length[i] >= from) ++count;
+    return count;
+  }
+
+  function selftest() {
+    const result = { step: stepView.chosen(), figures: report.figures };
+    const text = (id) => byId(id).textContent;
+    const press = (id) => byId(id).click();
+    press('next');
+    result.next = text('step-number');
+    press('previous');
+    press('slowest');
+    result.slowest = text('step-number');
+    press('median');
+    result.median = text('step-number');
+    result.stepText = text('step-text');
+    result.bucketRows = byId('buckets').rows.length - 1;
+    const events = ringView.events();
+    result.ringEvents = events.length;
+    result.ringBegin = text('ring-text');
+    ringView.go(events.length);
+    const n = ranks.length, states = ringView.states();
+    result.ringComplete = states === null ? null
+      : states.every((rank) => rank[rank.length - 1].every((bits) => bits === 2 ** n - 1));
+    press('in');
+    result.zoomed = timeline.range();
+    press('all');
+    result.all = timeline.range();
+    const frames = [], views = [];
+    const [begin, end] = timeline.whole;
+    for (let k = 0; k < 200; ++k) {  // into the middle and out again
+      const share = 0.5 ** (Math.min(k, 200 - k) / 8), center = begin + 0.37 * (end - begin);
+      timeline.show(center - share * (end - begin) / 2, center + share * (end - begin) / 2);
+      const start = performance.now();
+      timeline.draw();
+      frames.push(performance.now() - start);
+      if (k % 40 === 0) views.push([timeline.wide(), wideInView()]);
+    }
+    result.views = views;
+    frames.sort((a, b) => a - b);
+    result.frame95 = frames[Math.floor(0.95 * frames.length)];
+    const place = document.createElement('pre');
+    place.id = 'selftest';
+    place.textContent = JSON.stringify(result);
+    document.body.append(place);
+  }
+  if (location.hash === '#selftest') selftest();
+})();

@@ -1,0 +1,148 @@
+#include "lockstep/tools/report/page.h"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "lockstep/core/error.h"
+#include "lockstep/tools/trace/steps.h"
+
+namespace lockstep::traces {
+namespace {
+
+using nlohmann::json;
+
+const std::vector<std::string> kinds = {"forward",  "backward",   "optimizer", "load",  "call",
+                                        "progress", "wait",       "idle",      "ready", "launched",
+                                        "verdict",  "collective", "step"};
+
+/// What the further numbers of an event mean, by kind, in the order in which the page gets them.
+const std::map<std::string, std::vector<std::string>> words = {
+    {"load", {"rows", "position"}},
+    {"ready", {"bucket", "pending"}},
+    {"launched", {"bucket", "bytes"}},
+    {"collective", {"sequence", "operation", "algorithm", "elements", "bytes"}},
+    {"step",
+     {"number", "to", "send from", "up to", "from", "receive from", "up to", "action", "into"}}};
+
+json more_of(const Event& event) {
+  const json& a = event.arguments;
+  if (event.category == "step")
+    return {a.at("number"),        a.at("to"),     a.at("send").at(0),
+            a.at("send").at(1),    a.at("from"),   a.at("receive").at(0),
+            a.at("receive").at(1), a.at("action"), a.at("into")};
+  json numbers = json::array();
+  if (const auto found = words.find(event.category); found != words.end())
+    for (const std::string& word : found->second) numbers.push_back(a.at(word));
+  return numbers;
+}
+
+/// Numbers every text once.
+class Names {
+ public:
+  std::size_t number_of(const std::string& name) {
+    const auto [found, is_new] = numbers_.try_emplace(name, names_.size());
+    if (is_new) names_.push_back(name);
+    return found->second;
+  }
+  const std::vector<std::string>& all() const { return names_; }
+
+ private:
+  std::map<std::string, std::size_t> numbers_;
+  std::vector<std::string> names_;
+};
+
+json packed(const RankTrace& trace, Names& names) {
+  json events = json::array(), more = json::object();
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const Event& event = trace.events[i];
+    const auto begin = std::llround(event.begin * 1e3), end = std::llround(event.end * 1e3);
+    const auto kind = std::ranges::find(kinds, event.category) - kinds.begin();
+    for (const std::int64_t number : {std::int64_t{event.track}, static_cast<std::int64_t>(kind),
+                                      static_cast<std::int64_t>(names.number_of(event.name)),
+                                      std::int64_t{begin - before}, std::int64_t{end - begin}})
+      events.push_back(number);
+    before = begin;
+    if (json numbers = more_of(event); !numbers.empty())
+      more[std::to_string(i)] = std::move(numbers);
+  }
+  return {{"events", std::move(events)}, {"more", std::move(more)}};
+}
+
+json figures_json(const RankFigures& f, std::size_t ranks) {
+  std::vector<double> waits(ranks);
+  for (const auto& [rank, time] : f.waits)
+    if (rank >= 0 && static_cast<std::size_t>(rank) < ranks)
+      waits[static_cast<std::size_t>(rank)] = time;
+  return {{"time", f.time},           {"load", f.load},           {"forward", f.forward},
+          {"backward", f.backward},   {"optimizer", f.optimizer}, {"exposed", f.exposed},
+          {"in_flight", f.in_flight}, {"hidden", f.hidden},       {"waits", waits}};
+}
+
+// NaN becomes null.
+json step_json(const Step& step, const std::vector<RankTrace>& traces, double ideal) {
+  json ranks = json::array();
+  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+    const Step::Rank& rank = step.ranks[r];
+    json one = figures_json(figures_between(traces[r], rank.begin, rank.end), traces.size());
+    one["begin"] = rank.begin;
+    one["end"] = rank.end;
+    one["buckets"] = json::array();
+    for (const BucketTimes& b : rank.buckets)
+      one["buckets"].push_back({b.name, b.bytes, b.ready, b.launched, b.begun, b.arrived});
+    ranks.push_back(std::move(one));
+  }
+  return {{"verdict", step.verdict}, {"ideal", ideal}, {"ranks", std::move(ranks)}};
+}
+
+std::string source(const std::string& name) {
+  const std::string path = LOCKSTEP_REPORT_SOURCE "/" + name;
+  std::ifstream file(path, std::ios::binary);
+  check<DataError>(file.good(), "[report] cannot read the page's source '{}'", path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void put(std::string& page, const std::string& place, const std::string& text) {
+  const std::size_t at = page.find(place);
+  check<DataError>(at != page.npos, "[report] the page has no place for '{}'", place);
+  page.replace(at, place.size(), text);
+}
+
+}  // namespace
+
+json page_data(const std::vector<RankTrace>& traces) {
+  Names names;
+  json ranks = json::array(), figures = json::array(), all = json::array();
+  for (const RankTrace& trace : traces) {
+    try {
+      ranks.push_back(packed(trace, names));
+    } catch (const json::exception& error) {
+      fail<DataError>("[report] the trace of rank {} is of another version: {}", trace.rank,
+                      error.what());
+    }
+    figures.push_back(figures_json(figures_of(trace), traces.size()));
+  }
+  const std::vector<Step> steps = steps_of(traces);
+  const std::vector<double> cost = bucket_costs(steps);
+  for (const Step& step : steps) all.push_back(step_json(step, traces, ideal_exposed(step, cost)));
+  return {{"kinds", kinds},     {"words", words}, {"names", names.all()},
+          {"figures", figures}, {"steps", all},   {"ranks", ranks}};
+}
+
+std::string page(const std::vector<RankTrace>& traces) {
+  std::string text = source("page.html"), script;
+  for (const char* name : {"data.js", "timeline.js", "ring.js", "step.js", "main.js"})
+    script += source(name);
+  std::string data =
+      page_data(traces).dump(-1, ' ', true, json::error_handler_t::replace);  // ASCII alone
+  // A name cannot end the element that the data lie in.
+  for (std::size_t at = 0; (at = data.find('<', at)) != data.npos;) data.replace(at, 1, "\\u003c");
+  put(text, "@@style@@", source("page.css"));
+  put(text, "@@script@@", script);
+  put(text, "@@data@@", data);
+  return text;
+}
+
+}  // namespace lockstep::traces
