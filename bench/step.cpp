@@ -161,13 +161,12 @@ class Trainer {
   /// Microseconds per step of a round, on this rank. All ranks start together.
   double round(std::int64_t steps) {
     world_.communicator().barrier("round").wait();
-    const double exposed = ddp_ ? ddp_->statistics().exposed_seconds : 0;
+    const dist::Seconds exposed = world_.communicator().exposed();
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < steps; ++i) step();
     Stream::current(x_.device()).synchronize();
-    if (ddp_)
-      exposed_us_ =
-          1e6 * (ddp_->statistics().exposed_seconds - exposed) / static_cast<double>(steps);
+    exposed_us_ =
+        1e6 * (world_.communicator().exposed() - exposed).count() / static_cast<double>(steps);
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() /
            static_cast<double>(steps);
   }

@@ -86,9 +86,37 @@ struct Row {
   std::string cap;
   std::size_t collectives = 0, largest_bucket = 0;  // per step; bytes
   double milliseconds = 0;                          // per step: the median over the rounds
-  std::vector<std::string> digests;                 // by rank
+  double ratio = 1;   // to one all-reduce per parameter, in the same round: the median ...
+  double spread = 0;  // ... and the middle half of the rounds, as a part of it
+  std::vector<std::string> digests;  // by rank
   bool direct = false;
 };
+
+/// Of each way's rounds to the first one's: the median, and the width of their middle half by it.
+std::vector<std::pair<double, double>> ratios(const std::vector<std::vector<double>>& times) {
+  std::vector<std::pair<double, double>> found;
+  for (const std::vector<double>& way : times) {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < way.size(); ++i) all.push_back(way[i] / times[0][i]);
+    std::ranges::sort(all);
+    const double median = all[all.size() / 2];
+    found.emplace_back(median, (all[all.size() * 3 / 4] - all[all.size() / 4]) / median);
+  }
+  return found;
+}
+
+constexpr double steady = 0.2;  // a ratio that spreads wider says nothing
+
+bool is_steady(const std::vector<std::pair<double, double>>& all) {
+  return std::ranges::all_of(all, [](const auto& one) { return one.second <= steady; });
+}
+
+/// Rank 0's answer, on all ranks.
+bool agreed(const World& world, bool answer) {
+  const Tensor known = Tensor::scalar(answer ? 1 : 0, DType::i64).view({1});
+  world.communicator().broadcast(known, 0, "agreed").wait();
+  return known.item() != 0;
+}
 
 /// Collective.
 std::vector<Row> measure(const Options& o, const World& world) {
@@ -108,10 +136,12 @@ std::vector<Row> measure(const Options& o, const World& world) {
   const Tensor inputs = x.to(device), targets = y.to(device);
 
   // In turns, so that whatever else happens on the machine happens to all of them. The first round
-  // is not counted: memory is touched for the first time, and buckets get their final order.
+  // is not counted: memory is touched for the first time, and buckets get their final order. Rounds
+  // go on until their ratios agree, at most five times as many.
   dist::Communicator& communicator = world.communicator();
   std::vector<std::vector<double>> times(ways.size());
-  for (std::int64_t round = 0; round <= o.rounds; ++round)
+  for (std::int64_t round = 0; round <= 5 * o.rounds; ++round) {
+    if (round > o.rounds && agreed(world, is_steady(ratios(times)))) break;
     for (std::size_t k = 0; k < ways.size(); ++k) {
       communicator.barrier("start").wait();
       const dist::Seconds start = communicator.now();
@@ -120,12 +150,14 @@ std::vector<Row> measure(const Options& o, const World& world) {
       const dist::Seconds seconds = communicator.now() - start;
       if (round > 0) times[k].push_back(1e3 * seconds.count() / static_cast<double>(o.steps));
     }
+  }
 
   std::vector<Row> rows;
   for (std::size_t k = 0; k < ways.size(); ++k) {
     const std::size_t largest = ways[k]->buckets().largest();
+    const auto [ratio, spread] = ratios(times)[k];
     rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest, samples::median(times[k]),
-                    ways[k]->digests(world),
+                    ratio, spread, ways[k]->digests(world),
                     dist::adds_in_tree_order(communicator.algorithm(largest))});
   }
   return rows;
@@ -138,9 +170,13 @@ void print(const std::vector<Row>& rows) {
              "SHA-256");
   for (const Row& row : rows)
     fmt::print("{:<10}{:>14}{:>16.1f}{:>12.2f}{:>17.0f}%   {}\n", row.cap, row.collectives,
-               static_cast<double>(row.largest_bucket) / 1024, row.milliseconds,
-               100 * row.milliseconds / rows[0].milliseconds, row.digests[0].substr(0, 12));
+               static_cast<double>(row.largest_bucket) / 1024, row.milliseconds, 100 * row.ratio,
+               row.digests[0].substr(0, 12));
   fmt::print("\n");
+  const double widest = std::ranges::max(rows, {}, &Row::spread).spread;
+  if (widest > steady)
+    fmt::print("This machine is too busy to tell: ratios of single rounds differ by {:.0f} %.\n\n",
+               100 * widest);
 }
 
 void write_json(const std::string& path, const std::vector<Row>& rows) {
@@ -150,6 +186,8 @@ void write_json(const std::string& path, const std::vector<Row>& rows) {
                     {"collectives", row.collectives},
                     {"largest_bucket_bytes", row.largest_bucket},
                     {"ms_per_step", row.milliseconds},
+                    {"ratio", row.ratio},
+                    {"spread", row.spread},
                     {"digests", row.digests}});
   cli::write_json(path, {{"buckets", list}});
 }
@@ -157,7 +195,7 @@ void write_json(const std::string& path, const std::vector<Row>& rows) {
 void report(const Options& o, const World& world, const std::vector<Row>& rows) {
   fmt::print(
       "One all-reduce per parameter against buckets: {} x Linear({}, {}), {} rank{},\n"
-      "medians of {} rounds of {} steps, in turns\n\n",
+      "medians of {} or more rounds of {} steps, in turns\n\n",
       o.layers, o.width, o.width, world.size(), world.size() == 1 ? "" : "s", o.rounds, o.steps);
   print(rows);
   if (!o.json.empty()) write_json(o.json, rows);

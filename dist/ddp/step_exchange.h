@@ -27,7 +27,7 @@ struct StepReport {
 struct StepStatistics {
   std::int64_t steps = 0, skipped = 0;
   std::vector<double> compute_seconds, wait_seconds;  ///< by rank
-  double exposed_seconds = 0;  ///< of this rank alone: Communicator::exposed()
+  double exposed_seconds = 0;  ///< of this rank: Communicator::exposed(), whatever called
   /// By rank: in how many steps it computed longest, so that the others waited for it.
   std::vector<std::int64_t> slowest;
 };

@@ -211,13 +211,13 @@ void Checkpoint::save(const std::string& path, SaveOptions options) {
   if (ddp_) ddp_->check_replicas();
   StateDict tensors = own_tensors();
   collect(tensors);
-  const auto write = [named = path, keep = options.keep](const StateDict& all, Manifest manifest) {
+  const auto write = [path, keep = options.keep](const StateDict& all, Manifest manifest) {
     for (const auto& [name, tensor] : all) manifest.sha256[name] = sha256_of(tensor);
-    const std::string path = follow_links(named).value_or(named);  // older ones lie beside it
+    const std::string target = follow_links(path).value_or(path);  // older ones lie beside it
     try {
-      save_safetensors(path, all, to_metadata(manifest), [&] { keep_older(path, keep); });
+      save_safetensors(target, all, to_metadata(manifest), [&] { keep_older(target, keep); });
     } catch (const DataError& error) {
-      fail<DataError>("{} ({})", error.what(), what_is_left(path, 0));
+      fail<DataError>("{} ({})", error.what(), what_is_left(target, 0));
     }
   };
   if (!options.async || earlier) {

@@ -310,3 +310,46 @@ TEST_CASE("report: in a browser, where there is one") {
   }
   CHECK(result.at("zoomed").at(1).get<double>() < result.at("all").at(1).get<double>());
 }
+
+TEST_CASE("scaling: a row per number of ranks, and figures that fit each other") {
+  const TemporaryFolder folder;
+  const Words command = {LOCKSTEP_BIN_DIR "/lockstep_scaling",
+                         "--layers",
+                         "8,6,4",
+                         "--ranks",
+                         "3",
+                         "--batch",
+                         "2",
+                         "--round",
+                         "0.01",
+                         "--json",
+                         folder / "json"};
+  const Ended ended = test::run(command);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
+  REQUIRE(json.at("per_rank").size() == 3);
+  REQUIRE(json.at("of_all_ranks").size() == 3);  // 6 samples: 6, 3 and 2 on each rank
+  for (const char* kind : {"per_rank", "of_all_ranks"}) {
+    const auto& rows = json.at(kind);
+    for (std::size_t k = 0; k < 3; ++k) {
+      const double ranks = static_cast<double>(k + 1);
+      const double rate = rows.at(k).at("samples_per_second");
+      CHECK(rows.at(k).at("ranks") == k + 1);
+      CHECK(rows.at(k).at("batch") == (kind == std::string("per_rank") ? 2 : 6 / (k + 1)));
+      CHECK(rate == doctest::Approx(1e6 * ranks * rows.at(k).at("batch").get<double>() /
+                                    rows.at(k).at("step_us").get<double>()));
+      CHECK(rows.at(k).at("efficiency").get<double>() ==
+            doctest::Approx(rate / ranks / rows.at(0).at("samples_per_second").get<double>()));
+      CHECK(rows.at(k).at("exposed_us") <= rows.at(k).at("step_us"));
+    }
+  }
+  CHECK(test::count(ended.out, "efficiency") == 2);
+  const Ended refused = test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8"});
+  CHECK(refused.code == 2);
+  CHECK(test::count(refused.err, "\n") == 1);
+  const Ended failed =
+      test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8,4", "--comm", "none"});
+  CHECK(failed.code == 1);
+  CHECK(contains(failed.err, "--comm"));
+}

@@ -1,0 +1,32 @@
+#pragma once
+/// The checks of the exercises. Each draws cases, asks the answer, and returns what is wrong with
+/// the first one that is: one sentence. Empty if all are right. Answers come as functions, so that
+/// tests can give wrong ones.
+
+#include <functional>
+#include <string>
+
+#include "lockstep/exercises/types.h"
+
+namespace exercise {
+
+/// What a check says of a hole that nobody has filled.
+inline const std::string not_written = "not written yet";
+
+std::string check_ring(const std::function<std::vector<RingStep>(int, int)>& ring);
+std::string check_buckets(
+    const std::function<std::vector<std::vector<int>>(const std::vector<long>&, long)>& buckets);
+std::string check_ready(
+    const std::function<std::vector<int>(const std::vector<std::vector<int>>&,
+                                         const std::vector<int>&)>& launched_after);
+std::string check_mean(const std::function<double(double, std::optional<double>)>& seed,
+                       const std::function<double(const std::vector<double>&, bool)>& scale);
+std::string check_batch_norm(
+    const std::function<Statistics(const std::vector<Statistics>&)>& merge);
+std::string check_tape(
+    const std::function<std::vector<double>(const std::vector<Node>&)>& backward);
+
+/// Prints what a check says, and returns the exit code: 0 if the answer is right.
+int tell(const std::string& name, const std::string& problem);
+
+}  // namespace exercise

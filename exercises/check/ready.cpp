@@ -1,0 +1,7 @@
+#include "lockstep/exercises/check/checks.h"
+
+#include LOCKSTEP_ANSWER
+
+using namespace exercise;
+
+int main() { return tell("ready", check_ready(launched_after)); }

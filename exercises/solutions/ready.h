@@ -1,0 +1,38 @@
+#pragma once
+// READY. When is each bucket launched?
+//
+// `buckets[k]` lists the parameters of bucket k. `writes` lists, in the order of backward, the
+// parameter to whose gradient each operation adds. A parameter that several operations use is
+// there several times; one that the loss does not reach is not there at all.
+//
+// A gradient is ready after its last write. One that is never written is ready before the first. A
+// bucket is ready when all its gradients are. Buckets are launched in index order, the same on
+// every rank: one that is ready early waits for those before it.
+//
+// Return, for each bucket, after how many writes it is launched. For
+//
+//     buckets {2}, {1, 0}, {3}      writes 1, 2, 1, 0
+//
+// it is 2, 4, 4: bucket 0 after the second write; bucket 1 after the last one, of parameter 0;
+// bucket 2 was ready from the start, and had to wait. Afterwards read Reducer::gradient_ready and
+// launch_ready in dist/ddp/reducer.cpp.
+
+#include "types.h"
+
+namespace exercise {
+
+inline std::vector<int> launched_after(const std::vector<std::vector<int>>& buckets,
+                                       const std::vector<int>& writes) {
+  std::vector<int> result;
+  int launched = 0;  // after how many writes the bucket before was
+  for (const std::vector<int>& bucket : buckets) {
+    for (const int parameter : bucket)
+      for (std::size_t i = 0; i < writes.size(); ++i)
+        if (writes[i] == parameter && launched < static_cast<int>(i) + 1)
+          launched = static_cast<int>(i) + 1;
+    result.push_back(launched);  // never before the one before it
+  }
+  return result;
+}
+
+}  // namespace exercise
