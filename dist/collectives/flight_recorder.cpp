@@ -20,6 +20,7 @@ void FlightRecorder::called(const CallHeader& header, Seconds now) {
 void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now,
                               std::string_view name) {
   if (trace::current) trace_call(sequence, name);
+  steps_ = 0;  // also of a call during which a trace has ended
   done_ = sequence + 1;
   Entry& call = entry(sequence);
   if (call.header.sequence != sequence) return;  // forgotten: many calls have followed it
@@ -58,7 +59,6 @@ void FlightRecorder::trace_call(std::uint64_t sequence, std::string_view name) {
                      .end = recorder.now(),
                      .kind = trace::Kind::collective,
                      .communicator = recorder.number_of(this)};
-  steps_ = 0;
   call_ended_ = event.end;
   if (header.sequence != sequence) return;
   event.set_name(name);

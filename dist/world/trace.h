@@ -36,8 +36,8 @@ struct TraceOptions {
 class [[nodiscard]] Trace {
  public:
   /// Collective. Makes the folder if there is none, and removes traces of earlier runs from it.
-  /// Clocks of all ranks are aligned here. Throws DataError on every rank if a rank cannot write
-  /// there, StateError if this thread has a Trace already.
+  /// Clocks of all ranks are aligned here. Throws on every rank, DataError or PeerError, if one
+  /// of them cannot write there; StateError if this thread has a Trace already.
   Trace(const World& world, const std::string& directory, const TraceOptions& options = {});
   /// The same for the ranks of a communicator, which must outlive this.
   Trace(Communicator& communicator, const std::string& directory, const TraceOptions& options = {});

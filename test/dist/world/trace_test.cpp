@@ -4,12 +4,14 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/plan/plan.h"
@@ -266,6 +268,32 @@ TEST_CASE("trace: clocks that differ are brought together, others are left alone
       CHECK(offsets[r].uncertainty <= 16'000);
       if (ahead[r] == 0) CHECK(offsets[r].offset == 0);
     }
+  }
+}
+
+TEST_CASE("trace: one that ends in the middle of a collective leaves nothing to the next") {
+  const TemporaryFolder folder;
+  std::atomic<bool> stepped{false};
+  run_threads(3, {.comm = "ring"}, [&](World& world) {
+    const Tensor data = Tensor::full({1000}, 1);
+    {
+      const dist::Trace trace(world, folder / "first");
+      while (world.rank() == 1 && !stepped) std::this_thread::yield();
+      dist::Work work = world.communicator().all_reduce(data, "data");
+      while (world.rank() == 0 && !stepped) {  // rank 2 has sent its part, rank 1 has not come
+        (void)work.progress();
+        for (const auto& chunk : trace::current->events())
+          for (const trace::Event& event : chunk)
+            if (event.kind == trace::Kind::step) stepped = true;
+      }
+    }
+    world.communicator().barrier("ended").wait();
+    const dist::Trace trace(world, folder / "second");
+    world.communicator().all_reduce(data, "data").wait();
+  });
+  for (const RankTrace& trace : traces::read_traces(folder / "second")) {
+    CHECK(check_plans(trace, 3) == 1);
+    check_nesting(trace);
   }
 }
 
