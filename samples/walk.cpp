@@ -7,14 +7,18 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <iostream>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"
+#include "lockstep/samples/walk/events.h"
+#include "lockstep/samples/walk/simulated.h"
 #include "lockstep/tools/cli.h"
 
 namespace {
@@ -201,11 +205,35 @@ void run_rank(const samples::RunOptions& options, const World& world) {
                                    {"bytes", result.bytes}});
 }
 
+/// --step: one simulated step of `ranks` ranks, event by event, at the reader's key.
+int step_by_step(int ranks) {
+  check<UsageError>(ranks >= 2 && ranks <= 8, "--step takes 2 to 8 --ranks, got {}", ranks);
+  const auto events = samples::events_of_step(samples::run({.ranks = ranks}), 1);
+  fmt::print(
+      "One step of {} ranks in a simulated world: time is virtual, the reducer and the ring are "
+      "the\n"
+      "real ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n\n",
+      ranks);
+  bool asks = ::isatty(STDIN_FILENO) != 0;
+  if (asks) fmt::print("Enter: the next event    a Enter: all others    q Enter: the end\n\n");
+  for (const std::string& event : events) {
+    fmt::print("{}\n", event);
+    std::fflush(stdout);
+    std::string key;
+    if (asks && (!std::getline(std::cin, key) || key == "a")) asks = false;
+    if (key == "q") break;
+  }
+  return 0;
+}
+
 int run(int argc, char** argv) {
   samples::RunOptions options;
+  bool step = false;
   CLI::App app("One gradient element, from backward to the step", "lockstep sample walk");
-  samples::add_options(app, options, "2; in a launcher's world: its size");
+  samples::add_options(app, options, "2, with --step 3; in a launcher's world: its size");
+  app.add_flag("--step", step, "One simulated step with a ring, event by event, at your key");
   if (!samples::parse(app, options, argc, argv)) return 0;
+  if (step) return step_by_step(options.ranks.value_or(3));
   return samples::run_ranks(options, 2, argc, argv,
                             [&](const World& world) { run_rank(options, world); });
 }

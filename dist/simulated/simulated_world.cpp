@@ -69,7 +69,8 @@ class SimWorld {
 
   void begin_call(int rank);  // time passes, faults strike
   void begin_move(int rank);  // the same, and another rank may run
-  void yield(int rank);       // another rank may run
+  void stand_still(int rank, Seconds duration);
+  void yield(int rank);  // another rank may run
   void leave(int rank);
   void stir(int rank);  // something happened to it: it must look again
   void stir_all();
@@ -181,11 +182,15 @@ void SimWorld::begin_call(int rank) {
       leave(rank);
       throw Lost{};
     }
-    me.stalled_until = clock_ + duration_cast<nanoseconds>(fault.duration);
-    stir_at(me.stalled_until, rank);
-    yield(rank);
+    stand_still(rank, fault.duration);
   }
   check_aborted();
+}
+
+void SimWorld::stand_still(int rank, Seconds duration) {
+  state(rank).stalled_until = clock_ + duration_cast<nanoseconds>(duration);
+  stir_at(state(rank).stalled_until, rank);
+  yield(rank);
 }
 
 void SimWorld::begin_move(int rank) {
@@ -218,6 +223,11 @@ class SimTransport final : public Transport {
   std::size_t receive(int peer, std::span<std::byte> bytes) override;
   SharedRegion allocate(std::size_t bytes) override;
   void relax(unsigned) override;
+  void compute(Seconds duration) {
+    world_.begin_call(rank_);
+    world_.stand_still(rank_, duration);
+    world_.check_aborted();
+  }
   Seconds longest_nap() const override { return Seconds(1e9); }  // all of its time is time to run
   Seconds now() const override { return world_.clock(); }
   void abort(std::string_view reason) noexcept override {
@@ -315,6 +325,12 @@ SimReport SimWorld::run(const SimProgram& program) {
 }
 
 }  // namespace
+
+void compute(Transport& transport, Seconds duration) {
+  auto* simulated = dynamic_cast<SimTransport*>(&transport);
+  check<UsageError>(simulated, "[compute] {} is not a simulated transport", transport.name());
+  simulated->compute(duration);
+}
 
 SimReport simulate(const SimOptions& options, const SimProgram& program) {
   check<UsageError>(options.size >= 1, "[simulate] a world has at least 1 rank, got {}",

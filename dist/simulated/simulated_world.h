@@ -66,4 +66,8 @@ using SimProgram = std::function<void(int rank, std::unique_ptr<Transport>)>;
 /// one. Throws UsageError for a size below 1. What the program throws is in the report.
 SimReport simulate(const SimOptions& options, const SimProgram& program);
 
+/// For the code of a simulated rank: it computes for `duration`. The clock goes on, other ranks
+/// run, and this one neither sends nor receives. Throws UsageError for another transport.
+void compute(Transport& transport, Seconds duration);
+
 }  // namespace lockstep::dist

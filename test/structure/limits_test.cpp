@@ -37,7 +37,8 @@ std::vector<std::size_t> long_lines(const std::vector<std::string>& lines) {
   bool code = false;
   for (std::size_t k = 0; k < lines.size(); ++k) {
     if (lines[k].starts_with("```")) code = !code;
-    if (!code && !lines[k].starts_with('|') && width_of(without_targets(lines[k])) > 100)
+    const bool one_line = lines[k].starts_with('|') || lines[k].starts_with("<!-- output:");
+    if (!code && !one_line && width_of(without_targets(lines[k])) > 100)
       found.push_back(k + 1);
   }
   return found;

@@ -79,7 +79,7 @@ Step::Rank rank_step(const RankTrace& trace, double begin, double end) {
   }
   if (std::isnan(step.backward_begins)) step.backward_begins = step.backward_ends = end;
   for (const Event& event : trace.events) {
-    if (event.category != "collective" || event.end <= begin || event.end > end) continue;
+    if (event.category != "collective" || event.end <= begin || event.begin > end) continue;
     for (BucketTimes& bucket : step.buckets)
       if (event.name == bucket.name && event.begin >= bucket.launched && std::isnan(bucket.begun)) {
         bucket.begun = event.begin;
@@ -129,7 +129,7 @@ RankFigures figures_between(const RankTrace& trace, double begin, double end) {
   Intervals exposed, in_flight;
   std::vector<const Event*> open;  // slices of the thread that contain what follows
   for (const Event& event : trace.events) {
-    if (event.end <= begin || event.end > end) continue;
+    if (event.end <= begin || event.begin > end) continue;
     if (event.category == "collective") in_flight.emplace_back(event.begin, event.end);
     if (event.category == "idle")
       figures.waits[event.arguments.at("rank").get<int>()] += event.duration();
