@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -37,7 +39,18 @@ std::vector<std::string> learned(int ranks) {
                std::to_string(ranks) + " " LOCKSTEP_BIN_DIR "/first_program_that_tells"});
   CAPTURE(ended.err);
   REQUIRE(ended.code == 0);
-  return lines_of(ended.out);
+  std::vector<std::string> lines = lines_of(ended.out);
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("epoch "); });
+  return lines;
+}
+
+/// The numbers of a line "epoch 3: loss 0.1234" or "289 of 299 are right".
+std::vector<double> numbers(const std::string& line) {
+  std::vector<double> all;
+  std::istringstream stream(line);
+  for (std::string word; stream >> word;)
+    if (std::isdigit(static_cast<unsigned char>(word[0])) != 0) all.push_back(std::stod(word));
+  return all;
 }
 
 }  // namespace
@@ -64,5 +77,27 @@ TEST_CASE("first program: one rank and two train the digits, replicas are the sa
     REQUIRE(std::sscanf(lines[0].c_str(), "accuracy=%lf digest=", &accuracy) == 1);
     CHECK(accuracy > 0.95);
     CHECK(right == doctest::Approx(accuracy * 299).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("first program: two ranks print the losses of PyTorch's DistributedDataParallel") {
+  // Written by test/reference/first_program/train.py.
+  const std::vector<std::string> theirs = lines_of(file("test/reference/first_program/losses.txt"));
+  const Ended ended = run({"sh", "-c",
+                           "cd '" LOCKSTEP_SOURCE_DIR "' && exec " LOCKSTEP_BIN_DIR
+                           "/lockstep-run -n 2 " LOCKSTEP_BIN_DIR "/first_program"});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::vector<std::string> ours = lines_of(ended.out);
+  REQUIRE(theirs.size() == 31);
+  REQUIRE(ours.size() == theirs.size());
+  for (std::size_t k = 0; k < ours.size(); ++k) {
+    CAPTURE(ours[k]);
+    CAPTURE(theirs[k]);
+    const std::vector<double> a = numbers(ours[k]), b = numbers(theirs[k]);
+    REQUIRE(a.size() == 2);
+    REQUIRE(b.size() == 2);
+    CHECK(std::abs(a[0] - b[0]) <= (k == 30 ? 2 : 0));  // right ones; the epoch
+    CHECK(std::abs(a[1] - b[1]) <= 0.0002);  // four decimals, and processors that round otherwise
   }
 }

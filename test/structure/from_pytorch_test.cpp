@@ -149,3 +149,26 @@ TEST_CASE("reference: every function that lockstep.h declares has a comment") {
   }
   CHECK(functions >= 180);
 }
+
+TEST_CASE("from PyTorch: the lines of the whole programs are in the programs") {
+  const auto joined = [](const std::string& path) {
+    std::string text;
+    for (const std::string& line : lines_of_file(path)) text += line + " ";
+    return std::regex_replace(text, std::regex("\\s+"), " ");
+  };
+  const std::string theirs = joined("test/reference/first_program/train.py"),
+                    ours = joined("samples/first_program.cpp");
+  const std::regex row("\\| `([^`]*)` \\| `([^`]*)` \\|.*\\|");
+  int rows = 0;
+  bool whole = false;
+  for (const std::string& line : lines_of_file(page_path)) {
+    if (line.starts_with("## ")) whole = line == "## A whole program";
+    std::smatch match;
+    if (!whole || !std::regex_match(line, match, row)) continue;
+    CAPTURE(line);
+    CHECK(contains(theirs, match[1].str()));
+    CHECK(contains(ours, match[2].str()));
+    ++rows;
+  }
+  CHECK(rows >= 10);
+}

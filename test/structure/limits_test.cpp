@@ -38,8 +38,7 @@ std::vector<std::size_t> long_lines(const std::vector<std::string>& lines) {
   for (std::size_t k = 0; k < lines.size(); ++k) {
     if (lines[k].starts_with("```")) code = !code;
     const bool one_line = lines[k].starts_with('|') || lines[k].starts_with("<!-- output:");
-    if (!code && !one_line && width_of(without_targets(lines[k])) > 100)
-      found.push_back(k + 1);
+    if (!code && !one_line && width_of(without_targets(lines[k])) > 100) found.push_back(k + 1);
   }
   return found;
 }
