@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
 
 #include "structure/tree.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep::test;
 
@@ -57,6 +61,31 @@ std::vector<std::string> prose_of(const std::string& path) {
   return lines;
 }
 
+/// What a page of the site points to and what is not there.
+std::vector<std::string> dead_links(const fs::path& page, int& links) {
+  std::ifstream file(page);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::regex link("(?:href|src)=\"([^\"]*)\"");
+  std::vector<std::string> dead;
+  for (std::sregex_iterator at(text.begin(), text.end(), link), end; at != end; ++at) {
+    const std::string target = (*at)[1];
+    if (contains(target, ":") || target.starts_with('/')) continue;
+    if (contains(target, "js/")) continue;  // the theme's, which other packages bring
+    ++links;
+    const std::size_t hash = target.find('#');
+    fs::path there = hash == 0 ? page : page.parent_path() / target.substr(0, hash);
+    if (there.filename().empty() || fs::is_directory(there)) there /= "index.html";
+    bool found = fs::exists(there);
+    if (found && hash != target.npos && hash + 1 < target.size()) {
+      std::ifstream other(there);
+      const std::string words{std::istreambuf_iterator<char>(other), {}};
+      found = contains(words, "id=\"" + target.substr(hash + 1) + "\"");
+    }
+    if (!found) dead.push_back(target);
+  }
+  return dead;
+}
+
 }  // namespace
 
 TEST_CASE("links: the check itself") {
@@ -93,4 +122,27 @@ TEST_CASE("links: every sample that a document names is there") {
         CHECK(fs::exists(fs::path(LOCKSTEP_SOURCE_DIR) / "samples" / ((*at)[1].str() + ".cpp")));
       }
   }
+}
+
+TEST_CASE("links: the site is built without a warning, and all its links lead somewhere") {
+  if (std::system("command -v mkdocs > /dev/null") != 0) {
+    MESSAGE("not tried: mkdocs is not installed");
+    return;
+  }
+  const TemporaryFolder folder;
+  const std::string build = "cd '" LOCKSTEP_SOURCE_DIR "' && mkdocs build --strict --quiet -d '" +
+                            folder / "site" + "' 2> '" + folder / "log" + "'";
+  const bool built = std::system(build.c_str()) == 0;
+  std::ifstream log(folder / "log");
+  INFO(std::string(std::istreambuf_iterator<char>(log), {}));
+  REQUIRE(built);
+  int links = 0, pages = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "site")) {
+    if (entry.path().extension() != ".html" || entry.path().filename() == "404.html") continue;
+    CAPTURE(entry.path());
+    for (const std::string& link : dead_links(entry.path(), links)) FAIL_CHECK(link);
+    ++pages;
+  }
+  CHECK(pages >= 25);
+  CHECK(links >= 1000);
 }
