@@ -14,7 +14,9 @@ class Svg {
       : text_(fmt::format(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:g} {1:g}\" width=\"{0:g}\" "
             "role=\"img\">\n<title>{2}</title>\n{3}",
-            width, height, title, style)) {}
+            width, height, title, style)) {
+    box(0, 0, width, height, "page");  // a page may be light where its reader prefers dark
+  }
 
   /// `kind` is a class of the style below.
   void box(double x, double y, double width, double height, std::string_view kind) {
@@ -53,7 +55,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .l { stroke: #9aa4af; stroke-width: 1; }
 .a { stroke: #59636e; stroke-width: 1.3; marker-end: url(#h); }
 .h { fill: #59636e; }
-.frame { fill: none; stroke: #9aa4af; }
+.page { fill: #ffffff; }
 .part1 { fill: #dbe7f6; stroke: #9aa4af; }
 .part2 { fill: #8db8ea; stroke: #9aa4af; }
 .part3 { fill: #2f6fb5; stroke: #9aa4af; }
@@ -67,6 +69,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .queue { fill: #cfe8d6; }
 .light { fill: #eef2f6; stroke: #9aa4af; }
 @media (prefers-color-scheme: dark) {
+.page { fill: #0d1117; }
 text { fill: #e6edf3; }
 .s { fill: #a4afba; }
 .w { fill: #ffffff; }
