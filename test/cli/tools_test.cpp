@@ -62,6 +62,45 @@ std::string between(const std::string& text, const std::string& begin, const std
   return text.substr(first, text.find(end, first) - first);
 }
 
+/// A number that the page shows, to five digits.
+void check_shown(const nlohmann::json& text, double number) {
+  CHECK(std::stod(text.get<std::string>()) == doctest::Approx(number).epsilon(1e-4));
+}
+
+/// The charts at the top of the page, against rank 0's trace.
+void check_curves(const nlohmann::json& training, const traces::RankTrace& trace,
+                  const std::vector<traces::Step>& steps) {
+  CHECK(training.at("hidden") == false);
+  std::map<std::string, std::vector<traces::Value>> curves;
+  for (const traces::Value& value : trace.values) curves[value.name].push_back(value);
+  REQUIRE(training.at("table").size() == 1 + curves.size());
+  for (const auto& row : training.at("table")) {
+    if (row.at(0) == "") continue;  // its head
+    CAPTURE(row.dump());
+    const auto& values = curves.at(row.at(0));
+    CHECK(row.at(1) == std::to_string(values.size()));
+    check_shown(row.at(2), values.front().number);
+    check_shown(row.at(3), values.back().number);
+    const auto [least, most] = std::ranges::minmax_element(values, {}, &traces::Value::number);
+    check_shown(row.at(4), least->number);
+    check_shown(row.at(5), most->number);
+  }
+  const std::vector<traces::Value>& losses = curves.at("train/loss");
+  const auto& shown = training.at("shown");
+  for (const auto& [key, k] :
+       {std::pair("Home", std::size_t{0}), std::pair("ArrowRight", std::size_t{4}),
+        std::pair("ArrowLeft", std::size_t{3}), std::pair("End", losses.size() - 1)}) {
+    const std::string text = shown.at(key);
+    CAPTURE(text);
+    CHECK(contains(text, fmt::format("Step {}, at {:.3f} s: train/loss ", losses[k].step,
+                                     losses[k].time / 1e6)) == (std::string(key) != "End"));
+    check_shown(between(text, "train/loss ", ","), losses[k].number);
+  }
+  CHECK(contains(shown.at("End").get<std::string>(), ", epoch/loss "));
+  CHECK(training.at("chosen") == steps.size() - 1);
+  CHECK(training.at("columns") > training.at("width").get<int>() / 2);
+}
+
 std::string browser() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
     if (const Ended found = test::run({"/bin/sh", "-c", std::string("command -v ") + name});
@@ -309,6 +348,7 @@ TEST_CASE("report: in a browser, where there is one") {
     CHECK(view.at(0) > 0);
   }
   CHECK(result.at("zoomed").at(1).get<double>() < result.at("all").at(1).get<double>());
+  check_curves(result.at("training"), all[0], steps);
 }
 
 TEST_CASE("scaling: a row per number of ranks, and figures that fit each other") {
