@@ -38,7 +38,7 @@
   });
   stepView.choose(stepView.median);
 
-  // ---- what test/cli/report_page_test.cpp reads ----
+  // ---- what test/cli/report/page_test.cpp reads ----
 
   // Of all slices, how many are in view and wider than a pixel: those must have been drawn.
   function wideInView() {

@@ -120,8 +120,8 @@ inline void launched(std::string_view name, std::int64_t bucket, std::size_t byt
 inline void verdict(std::string_view text) {
   if (current) current->instant(Kind::verdict, text);
 }
-/// A number that the program had at this step of its own count, `ago`. nn::Metrics calls it
-/// (nn/metrics/metrics.h). Names are cut to 45 bytes.
+/// A number that the program had the time `ago` before now, and at which step by its own count.
+/// nn::Metrics calls it (nn/metrics/metrics.h). Names are cut to 45 bytes.
 inline void value(std::string_view name, std::int64_t step, double number,
                   std::chrono::nanoseconds ago = {}) {
   if (current)
