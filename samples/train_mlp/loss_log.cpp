@@ -11,6 +11,7 @@ void LossLog::add(const Tensor& mean_loss, const Weight& weight) {
 }
 
 std::vector<LossLog::Loss> LossLog::settle(const World& world) {
+  if (steps_.empty()) return {};
   const Tensor sums = Tensor::zeros({static_cast<std::int64_t>(steps_.size())}, DType::f64);
   double* const sum = sums.data<double>();
   for (std::size_t i = 0; i < steps_.size(); ++i) {

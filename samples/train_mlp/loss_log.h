@@ -21,7 +21,9 @@ class LossLog {
   // Kept as a tensor: on a GPU, reading it here would wait for every step.
   void add(const lockstep::Tensor& mean_loss, const lockstep::Weight& weight);
 
-  /// Collective. The losses of the steps since the last call.
+  /// The steps since the last call of settle().
+  std::size_t waiting() const { return steps_.size(); }
+  /// Collective. Their losses.
   std::vector<Loss> settle(const lockstep::World& world);
 
   /// Of all steps that are settled: the sample-weighted mean, and the samples.

@@ -157,6 +157,8 @@ class Training {
   std::uint64_t bytes_ = 0;
 };
 
+constexpr std::size_t losses_at_once = 50;  // so that a run that fails has told most of them
+
 constexpr std::string_view precisions[] = {"f32", "tf32", "bf16", "f16"};  // as checkpoints count
 
 std::int64_t number_of(const cli::Precision& precision) {
@@ -325,10 +327,9 @@ void Training::epoch() {
     position_ = batch.position;
     ++step_;
     progress_.step(epoch_, ++done, loader.steps());
-    if (save_is_due() && done < loader.steps()) {
-      settle(log);
-      save();
-    }
+    const bool saves = save_is_due() && done < loader.steps();
+    if (saves || log.waiting() == losses_at_once) settle(log);
+    if (saves) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
   settle(log);

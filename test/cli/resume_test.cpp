@@ -122,32 +122,32 @@ TEST_CASE("resume: in the middle of an epoch, with the bits of the run that was 
 
 TEST_CASE("resume: --metrics has every step once, with the losses of the run as a whole") {
   const TemporaryFolder folder;
-  const Words kind = {"--optimizer", "adam", "--metrics"};
+  const Words kind = {"--optimizer", "adam", "--batch", "10", "--metrics"};
   const nlohmann::json whole = summary(kind + Words{folder / "whole", "--epochs", "3"});
   const Words part = kind + Words{folder / "part", "--checkpoint", folder / "run"};
   summary(part + Words{"--epochs", "2", "--checkpoint-every", "29", "--keep", "2"});
-  CHECK(values_of(folder / "part", "train/loss").size() == 48);
-  std::filesystem::rename(folder / "run.1", folder / "run");  // of step 29
+  CHECK(values_of(folder / "part", "train/loss").size() == 150);
+  std::filesystem::rename(folder / "run.1", folder / "run");  // of step 145
   summary(part + Words{"--epochs", "3", "--resume"});
   std::map<std::int64_t, double> losses;
   for (const double loss : whole.at("losses"))
     losses[static_cast<std::int64_t>(losses.size()) + 1] = loss;
-  REQUIRE(losses.size() == 72);
+  REQUIRE(losses.size() == 225);
   for (const char* name : {"whole", "part"}) {
     CAPTURE(name);
     CHECK(values_of(folder / name, "train/loss") == losses);
     const auto accuracy = values_of(folder / name, "test/accuracy");
     CHECK(accuracy.size() == 3);
-    CHECK(accuracy.at(72) == whole.at("test_accuracy"));
-    CHECK(values_of(folder / name, "train/lr").at(24) == 0.001);
+    CHECK(accuracy.at(225) == whole.at("test_accuracy"));
+    CHECK(values_of(folder / name, "train/lr").at(75) == 0.001);
     CHECK(values_of(folder / name, "train/accuracy").size() == 3);
-    CHECK(values_of(folder / name, "train/samples_per_second").at(48) > 0);
+    CHECK(values_of(folder / name, "train/samples_per_second").at(150) > 0);
     for (const auto& [step, share] : values_of(folder / name, "train/exposed_share")) {
       CHECK(share >= 0);
       CHECK(share <= 1);
     }
   }
-  CHECK(values_of(folder / "whole", "epoch/loss").at(72) == whole.at("train_loss"));
+  CHECK(values_of(folder / "whole", "epoch/loss").at(225) == whole.at("train_loss"));
 
   const std::string python = python_with_tensorboard();
   if (python.empty()) {
