@@ -110,7 +110,8 @@ std::unique_ptr<Appended> new_event_file(const std::string& directory, Time now)
 
 void check_tag(std::string_view tag) {
   const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; };
-  if (!tag.empty() && tag.find_first_of(",\"") == tag.npos && std::ranges::none_of(tag, is_control))
+  if (!tag.empty() && tag.find_first_of(",\"") == std::string_view::npos &&
+      std::ranges::none_of(tag, is_control))
     return;
   std::string shown(tag);
   std::ranges::replace_if(shown, is_control, '?');
