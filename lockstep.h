@@ -39,6 +39,7 @@
 #include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/nn/initialize.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/nn/metrics/metrics.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/norms.h"
 #include "lockstep/nn/optim/clip.h"

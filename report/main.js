@@ -38,7 +38,7 @@
   });
   stepView.choose(stepView.median);
 
-  // ---- what test/cli/report_page_test.cpp reads ----
+  // ---- what test/cli/report/page_test.cpp reads ----
 
   // Of all slices, how many are in view and wider than a pixel: those must have been drawn.
   function wideInView() {
@@ -49,6 +49,31 @@
         if (rank.length[i] >= pixel && rank.length[i] > 0 && rank.begin[i] <= to
           && rank.begin[i] + rank.length[i] >= from) ++count;
     return count;
+  }
+
+  // What the charts show, by their keys; and whether a curve was drawn at all.
+  function trainingTest() {
+    const chart = curves.charts[0], result = { hidden: byId('training').hidden, shown: {} };
+    result.table = [...byId('values').rows].map((row) =>
+      [...row.cells].map((cell) => cell.textContent));
+    if (!chart) return result;
+    const press = (key) => chart.canvas.dispatchEvent(new KeyboardEvent('keydown', { key }));
+    for (const [key, times] of [['Home', 1], ['ArrowRight', 4], ['ArrowLeft', 1], ['End', 1]]) {
+      for (let k = 0; k < times; ++k) press(key);
+      result.shown[key] = byId('curve-hover').textContent;
+    }
+    press('Enter');
+    result.chosen = stepView.chosen();
+    const { canvas, lines } = chart, context = canvas.getContext('2d');
+    const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+    const color = style(lines[0].color).match(/[0-9a-f]{2}/g).map((hex) => parseInt(hex, 16));
+    result.columns = 0;  // of pixels in which the curve's color is
+    for (let x = 0; x < canvas.width; ++x)
+      for (let y = 0; y < canvas.height; ++y)
+        if (color.every((part, k) => Math.abs(data[4 * (y * canvas.width + x) + k] - part) < 60)
+          && data[4 * (y * canvas.width + x) + 3] > 0) { ++result.columns; break; }
+    result.width = canvas.width;
+    return result;
   }
 
   function selftest() {
@@ -86,6 +111,7 @@
       if (k % 40 === 0) views.push([timeline.wide(), wideInView()]);
     }
     result.views = views;
+    result.training = trainingTest();
     frames.sort((a, b) => a - b);
     result.frame95 = frames[Math.floor(0.95 * frames.length)];
     const place = document.createElement('pre');

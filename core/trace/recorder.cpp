@@ -12,9 +12,10 @@ void Recorder::add(const Event& event) {
   chunks_.back().push_back(event);
 }
 
-void Recorder::instant(Kind kind, std::string_view name, const Numbers& numbers) {
+void Recorder::instant(Kind kind, std::string_view name, const Numbers& numbers,
+                       std::chrono::nanoseconds ago) {
   Event event{.numbers = numbers, .kind = kind};
-  event.begin = event.end = now();
+  event.begin = event.end = now() - ago.count();
   event.set_name(name);
   add(event);
 }

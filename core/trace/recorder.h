@@ -5,6 +5,7 @@
 ///   slices of the thread:  | linear | relu | ... || relu |progress| linear |  wait  | SGD |
 ///                             forward                 backward
 ///   instants of the thread:                               ^ 4.weight is ready   ^ commit
+///   values, by name:                                                            ^ train/loss 0.31
 ///   slices of a communicator:                      |----- all-reduce 'bucket 0' -----|
 ///                                                  | step 1 | step 2 | ...
 ///
@@ -15,6 +16,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -38,6 +41,7 @@ enum class Kind : std::uint8_t {
   ready,     ///< a parameter's gradient [bucket, gradients of the bucket still to come]
   launched,  ///< a bucket is handed over to its collective [bucket, bytes]
   verdict,   ///< of a synchronization: commit, skip or stop
+  value,     ///< a number of the program, such as a loss [its step, the bits of a double]
   // Slices of a communicator, which do not overlap; a step lies within its collective.
   collective,  ///< [sequence, operation, algorithm, elements, bytes, ns when called, root]
   step,        ///< of its plan [number, to, send from, up to, from, receive from, up to,
@@ -69,8 +73,9 @@ class Recorder {
 
   std::int64_t now() const { return clock_(); }
   void add(const Event& event);
-  /// An event of now.
-  void instant(Kind kind, std::string_view name, const Numbers& numbers = {});
+  /// An event of now, or of the time `ago` before.
+  void instant(Kind kind, std::string_view name, const Numbers& numbers = {},
+               std::chrono::nanoseconds ago = {});
 
   /// Kernels run without knowing for which operation; the operation is noted when it has ended.
   void kernel_begins() {
@@ -114,6 +119,13 @@ inline void launched(std::string_view name, std::int64_t bucket, std::size_t byt
 }
 inline void verdict(std::string_view text) {
   if (current) current->instant(Kind::verdict, text);
+}
+/// A number that the program had the time `ago` before now, and at which step by its own count.
+/// nn::Metrics calls it (nn/metrics/metrics.h). Names are cut to 45 bytes.
+inline void value(std::string_view name, std::int64_t step, double number,
+                  std::chrono::nanoseconds ago = {}) {
+  if (current)
+    current->instant(Kind::value, name, {step, std::bit_cast<std::int64_t>(number)}, ago);
 }
 
 /// A slice of the thread, as long as this object lives. `name` must live longer.

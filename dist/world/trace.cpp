@@ -1,6 +1,7 @@
 #include "lockstep/dist/world/trace.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -26,25 +27,26 @@ constexpr int thread_track = 1;  // a communicator's is 2, 3, ...
 
 struct Text {
   const char* category;
-  bool slice;
+  char phase;  // of Chrome's format: a complete event (X), an instant (i) or a counter (C)
 };
 constexpr Text text_of(Kind kind) {
   switch (kind) {
-    case Kind::forward: return {"forward", true};
-    case Kind::backward: return {"backward", true};
-    case Kind::optimizer: return {"optimizer", true};
-    case Kind::load: return {"load", true};
-    case Kind::call: return {"call", true};
-    case Kind::progress: return {"progress", true};
-    case Kind::wait: return {"wait", true};
-    case Kind::idle: return {"idle", true};
-    case Kind::ready: return {"ready", false};
-    case Kind::launched: return {"launched", false};
-    case Kind::verdict: return {"verdict", false};
-    case Kind::collective: return {"collective", true};
-    case Kind::step: return {"step", true};
+    case Kind::forward: return {"forward", 'X'};
+    case Kind::backward: return {"backward", 'X'};
+    case Kind::optimizer: return {"optimizer", 'X'};
+    case Kind::load: return {"load", 'X'};
+    case Kind::call: return {"call", 'X'};
+    case Kind::progress: return {"progress", 'X'};
+    case Kind::wait: return {"wait", 'X'};
+    case Kind::idle: return {"idle", 'X'};
+    case Kind::ready: return {"ready", 'i'};
+    case Kind::launched: return {"launched", 'i'};
+    case Kind::verdict: return {"verdict", 'i'};
+    case Kind::value: return {"value", 'C'};
+    case Kind::collective: return {"collective", 'X'};
+    case Kind::step: return {"step", 'X'};
   }
-  return {"", false};
+  return {"", 'i'};
 }
 
 std::string_view name_of(Step::Action action) {
@@ -59,12 +61,17 @@ std::string_view name_of(Step::Action action) {
   return "";
 }
 
+// Shortest digits that read back the same; JSON has no NaN and no infinity.
+std::string as_json(double value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
 std::string_view name_of(Step::Into into) {
   return into == Step::Into::sum ? "sum" : into == Step::Into::slot ? "slot" : "buffer";
 }
 
-/// Writes events as Chrome's JSON, a line each: "Trace Event Format" (Google, 2016), complete
-/// events (X), instants (i) and metadata (M). Times are microseconds.
+/// Writes events as Chrome's JSON, a line each: "Trace Event Format" (Google, 2016), with metadata
+/// (M) before them. Times are microseconds.
 class Writer {
  public:
   Writer(AtomicFile& file, int rank, std::int64_t zero) : file_(file), rank_(rank), zero_(zero) {}
@@ -86,13 +93,14 @@ class Writer {
   }
   void event(const Event& event) {
     const Text text = text_of(event.kind);
-    buffer_ += fmt::format(R"(,{}{{"ph":"{}","pid":{},"tid":{},"ts":{:.3f},)", "\n",
-                           text.slice ? "X" : "i", rank_, track_of(event), time(event.begin));
-    if (text.slice)
+    buffer_ += fmt::format(R"(,{}{{"ph":"{}","pid":{},"tid":{},"ts":{:.3f},)", "\n", text.phase,
+                           rank_, track_of(event), time(event.begin));
+    if (text.phase == 'X')
       buffer_ +=
           fmt::format(R"("dur":{:.3f},)", static_cast<double>(event.end - event.begin) / 1e3);
-    else
-      buffer_ += R"("s":"t",)";
+    if (text.phase == 'i') buffer_ += R"("s":"t",)";
+    // Viewers draw each argument of a counter: its step is none.
+    if (text.phase == 'C') buffer_ += fmt::format(R"("step":{},)", event.numbers[0]);
     buffer_ += fmt::format(R"("cat":"{}","name":{})", text.category, quoted(event));
     add_arguments(event);
     buffer_ += '}';
@@ -117,6 +125,7 @@ class Writer {
       case Kind::idle: return add(R"("rank":{})", n[0]);
       case Kind::ready: return add(R"("bucket":{},"pending":{})", n[0], n[1]);
       case Kind::launched: return add(R"("bucket":{},"bytes":{})", n[0], n[1]);
+      case Kind::value: return add(R"("value":{})", as_json(std::bit_cast<double>(n[1])));
       case Kind::collective:
         return add(R"("sequence":{},"operation":"{}","algorithm":"{}","elements":{},"bytes":{},)"
                    R"("called":{:.3f},"root":{})",

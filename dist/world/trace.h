@@ -13,6 +13,7 @@
 ///                   gradient became ready, buckets were launched, and the verdict
 ///   communication   each collective from its begin to its end, and the steps of its plan: to
 ///                   whom and from whom, which elements. One track per communicator
+///   values          what an nn::Metrics of this thread is given: a counter for each tag
 ///
 /// `./lockstep trace DIR` says what they amount to. On GPUs the thread's slices are the enqueuing
 /// of work, not the work.

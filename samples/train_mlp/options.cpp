@@ -112,6 +112,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--trace", o.trace,
                  "Write what each rank computes, sends and waits for into this folder, for "
                  "./lockstep trace and ui.perfetto.dev");
+  app.add_option("--metrics", o.metrics,
+                 "Write losses, accuracy, speed and learning rate into this folder: metrics.csv, "
+                 "and a file for TensorBoard");
   app.add_option(
       "--checkpoint", o.checkpoint,
       "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");

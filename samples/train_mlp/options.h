@@ -30,6 +30,7 @@ struct Options : lockstep::samples::RunOptions {
   bool overlap_optimizer = false;
   bool shard_optimizer = false;
   std::string trace;                  ///< a folder: what each rank does, and when
+  std::string metrics;                ///< a folder: losses, accuracy, speed
   std::string checkpoint;             ///< a file: the state of the run, to be resumed
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end
   bool checkpoint_async = false;      ///< a thread writes it

@@ -8,8 +8,10 @@
 #include <cmath>
 #include <memory>
 
+#include "lockstep/core/system/file_kind.h"
 #include "lockstep/kernels/reduce.h"
 #include "lockstep/lockstep.h"
+#include "loss_log.h"
 #include "progress.h"
 
 namespace train_mlp {
@@ -95,48 +97,6 @@ double accuracy(nn::Module& model, const data::TensorDataset& set, const World& 
   return set.size() ? right.item() / static_cast<double>(set.size()) : 0;
 }
 
-/// One epoch's losses: on each rank, per step, the sum over its own samples; then over all ranks.
-class LossLog {
- public:
-  explicit LossLog(std::int64_t steps) : sums_(Tensor::zeros({steps}, DType::f64)) {
-    steps_.reserve(static_cast<std::size_t>(steps));
-  }
-
-  // Kept as a tensor: on a GPU, reading it here would wait for every step.
-  void add(const Tensor& mean_loss, const Weight& weight) {
-    steps_.push_back({mean_loss.detach(), weight});
-  }
-  /// Collective. The global mean loss of every step, appended to `losses`; returns the epoch's.
-  double finish(const World& world, std::vector<double>& losses) {
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const auto& [loss, weight] = steps_[i];
-      sums_.data<double>()[i] = weight.local > 0 ? loss.item() * weight.local : 0;
-    }
-    world.communicator().all_reduce(sums_, "losses").wait();
-    double sum = 0, samples = 0;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      losses.push_back(sums_.data<double>()[i] / steps_[i].weight.total);
-      check<StateError>(std::isfinite(losses.back()),
-                        "the loss of step {} is {}: the training has diverged (a smaller --lr?)",
-                        losses.size() - 1, std::abs(losses.back()));
-      sum += sums_.data<double>()[i];
-      samples += steps_[i].weight.total;
-    }
-    samples_ = samples;
-    return samples > 0 ? sum / samples : 0;
-  }
-  double samples() const { return samples_; }
-
- private:
-  struct Step {
-    Tensor loss;
-    Weight weight;
-  };
-  Tensor sums_;
-  std::vector<Step> steps_;
-  double samples_ = 0;
-};
-
 std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const World& world) {
   const std::string mine = fmt::format("{} {}", ::getpid(), parameter_digest(parameters));
   std::vector<Replica> all;
@@ -167,6 +127,7 @@ class Training {
   void resume();
   void epoch();
   void step();
+  void settle(LossLog& log);
   void save();
   bool save_is_due() const {
     return options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
@@ -190,10 +151,13 @@ class Training {
   std::int64_t seed_, samples_in_set_, precision_;
   nn::Checkpoint checkpoint_;
   Progress progress_;
+  std::optional<nn::Metrics> metrics_;
   Result result_;
   double seconds_ = 0, samples_ = 0;  // of all training steps
   std::uint64_t bytes_ = 0;
 };
+
+constexpr std::size_t losses_at_once = 50;  // so that a run that fails has told most of them
 
 constexpr std::string_view precisions[] = {"f32", "tf32", "bf16", "f16"};  // as checkpoints count
 
@@ -257,6 +221,8 @@ Training::Training(const Options& options, const World& world)
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
   if (options.resume) resume();
+  // Without --metrics the values still go into a trace.
+  metrics_.emplace(options.metrics, world.rank() == 0, step_ + 1);
   begin_progress();
 }
 
@@ -321,9 +287,25 @@ void Training::step() {
   scaler_->update();
 }
 
+// The losses since the last call become known. A checkpoint must not stand for losses that nobody
+// has written down: the run that goes on from it would never know them.
+void Training::settle(LossLog& log) {
+  const std::vector<LossLog::Loss> losses = log.settle(world_);
+  std::int64_t step = step_ - static_cast<std::int64_t>(losses.size());
+  for (const auto& [loss, when] : losses) {
+    result_.losses.push_back(loss);
+    metrics_->add("train/loss", ++step, loss, when);
+    check<StateError>(std::isfinite(loss),
+                      "the loss of step {} is {}: the training has diverged (a smaller --lr?)",
+                      result_.losses.size() - 1, std::abs(loss));
+  }
+  metrics_->flush();
+}
+
 void Training::epoch() {
   const auto start = std::chrono::steady_clock::now();
   const std::uint64_t bytes_before = world_.communicator().bytes_moved();
+  const dist::Seconds exposed_before = world_.communicator().exposed();
   data::Loader loader(set_.train,
                       {.batch = options_.batch,
                        .shuffle = options_.shuffle,
@@ -332,7 +314,7 @@ void Training::epoch() {
                        .begin = position_,
                        .device = device_},
                       world_, static_cast<int>(epoch_));
-  LossLog log(loader.steps());
+  LossLog log;
   std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
     const Autocast autocast(options_.precision.factors());
@@ -345,20 +327,33 @@ void Training::epoch() {
     position_ = batch.position;
     ++step_;
     progress_.step(epoch_, ++done, loader.steps());
-    if (save_is_due() && done < loader.steps()) save();
+    const bool saves = save_is_due() && done < loader.steps();
+    if (saves || log.waiting() == losses_at_once) settle(log);
+    if (saves) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
-  result_.train_loss = log.finish(world_, result_.losses);
+  settle(log);
+  result_.train_loss = log.mean();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const dist::Seconds exposed = world_.communicator().exposed() - exposed_before;
   seconds_ += seconds.count();
   samples_ += log.samples();
   const double train_accuracy = accuracy(model_, set_.train, world_, device_);
   result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
+  const double samples_per_second = log.samples() / seconds.count();
+  for (const auto& [tag, value] :
+       {std::pair("epoch/loss", result_.train_loss), std::pair("train/accuracy", train_accuracy),
+        std::pair("test/accuracy", result_.test_accuracy),
+        std::pair("train/samples_per_second", samples_per_second),
+        std::pair("train/lr", optimizer_->lr()),
+        std::pair("train/exposed_share", exposed / seconds)})
+    metrics_->add(tag, step_, value);
+  metrics_->flush();
   progress_.epoch({.epoch = epoch_,
                    .loss = result_.train_loss,
                    .train_accuracy = train_accuracy,
                    .test_accuracy = result_.test_accuracy,
-                   .samples_per_second = log.samples() / seconds.count()});
+                   .samples_per_second = samples_per_second});
 }
 
 Result Training::run() {

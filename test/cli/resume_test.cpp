@@ -5,8 +5,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "support/drill.h"
@@ -55,6 +57,46 @@ const std::vector<Words>& kinds() {
   return all;
 }
 
+/// A tag's values in metrics.csv by step, each of which must be there once.
+std::map<std::int64_t, double> values_of(const std::string& folder, const std::string& tag) {
+  std::map<std::int64_t, double> values;
+  std::ifstream file(folder + "/metrics.csv");
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream cells(line);
+    std::string step, name, value;
+    std::getline(std::getline(std::getline(cells, step, ','), name, ','), value, ',');
+    if (name == tag)
+      test::expect(values.try_emplace(std::stoll(step), std::strtod(value.c_str(), nullptr)).second,
+                   "twice: {}", line);
+  }
+  return values;
+}
+
+/// A Python that can import tensorboard, or "".
+std::string python_with_tensorboard() {
+  const char* const given = std::getenv("LOCKSTEP_PYTHON");
+  for (const std::string& python : {std::string(given ? given : "python3"), std::string("python3")})
+    if (test::run({python, "-c", "import tensorboard"}).code == 0) return python;
+  return "";
+}
+
+/// The folder's scalars as TensorBoard reads them: by tag, pairs of step and value.
+nlohmann::json read_by_tensorboard(const std::string& python, const std::string& folder) {
+  const Ended ended = test::run({python, "-c", R"(
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+events.Reload()
+print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)]
+                  for tag in events.Tags()["scalars"]}))
+)",
+                                 folder});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  return nlohmann::json::parse(ended.out);
+}
+
 }  // namespace
 
 TEST_CASE("resume: in the middle of an epoch, with the bits of the run that was not interrupted") {
@@ -78,6 +120,54 @@ TEST_CASE("resume: in the middle of an epoch, with the bits of the run that was 
   }
 }
 
+TEST_CASE("resume: --metrics has every step once, with the losses of the run as a whole") {
+  const TemporaryFolder folder;
+  const Words kind = {"--optimizer", "adam", "--batch", "10", "--metrics"};
+  const nlohmann::json whole = summary(kind + Words{folder / "whole", "--epochs", "3"});
+  const Words part = kind + Words{folder / "part", "--checkpoint", folder / "run"};
+  summary(part + Words{"--epochs", "2", "--checkpoint-every", "29", "--keep", "2"});
+  CHECK(values_of(folder / "part", "train/loss").size() == 150);
+  std::filesystem::rename(folder / "run.1", folder / "run");  // of step 145
+  summary(part + Words{"--epochs", "3", "--resume"});
+  std::map<std::int64_t, double> losses;
+  for (const double loss : whole.at("losses"))
+    losses[static_cast<std::int64_t>(losses.size()) + 1] = loss;
+  REQUIRE(losses.size() == 225);
+  for (const char* name : {"whole", "part"}) {
+    CAPTURE(name);
+    CHECK(values_of(folder / name, "train/loss") == losses);
+    const auto accuracy = values_of(folder / name, "test/accuracy");
+    CHECK(accuracy.size() == 3);
+    CHECK(accuracy.at(225) == whole.at("test_accuracy"));
+    CHECK(values_of(folder / name, "train/lr").at(75) == 0.001);
+    CHECK(values_of(folder / name, "train/accuracy").size() == 3);
+    CHECK(values_of(folder / name, "train/samples_per_second").at(150) > 0);
+    for (const auto& [step, share] : values_of(folder / name, "train/exposed_share")) {
+      CHECK(share >= 0);
+      CHECK(share <= 1);
+    }
+  }
+  CHECK(values_of(folder / "whole", "epoch/loss").at(225) == whole.at("train_loss"));
+
+  const std::string python = python_with_tensorboard();
+  if (python.empty()) {
+    MESSAGE("no Python with tensorboard ($LOCKSTEP_PYTHON, python3): it does not read the files");
+    return;
+  }
+  const nlohmann::json read = read_by_tensorboard(python, folder / "part");
+  CHECK(read.size() == 7);
+  for (const auto& [tag, events] : read.items()) {
+    CAPTURE(tag);
+    const std::map<std::int64_t, double> values = values_of(folder / "part", tag);
+    REQUIRE(events.size() == values.size());
+    std::size_t k = 0;
+    for (const auto& [step, value] : values) {
+      CHECK(events.at(k).at(0) == step);
+      CHECK(events.at(k++).at(1) == static_cast<float>(value));
+    }
+  }
+}
+
 TEST_CASE("drill resume: killed at random moments until it ends, a run has the bits of one") {
   std::vector<std::string> digests(kinds().size());
   test::drill(10, [&](std::uint64_t seed) {
@@ -86,9 +176,9 @@ TEST_CASE("drill resume: killed at random moments until it ends, a run has the b
     const TemporaryFolder folder;
     const Words options = kinds()[which] + Words{"--epochs", "12"};
     if (digests[which].empty()) digests[which] = summary(options).at("parameter_digest");
-    Words command =
-        train_command(options + Words{"--checkpoint", folder / "run", "--checkpoint-every", "2",
-                                      "--resume", "--json", folder / "json"});
+    Words command = train_command(
+        options + Words{"--checkpoint", folder / "run", "--checkpoint-every", "2", "--resume",
+                        "--json", folder / "json", "--metrics", folder / "metrics"});
     if (random() % 2) command.push_back("--checkpoint-async");
     for (int killed = 0;; ++killed) {
       test::Process process(command);
@@ -103,6 +193,11 @@ TEST_CASE("drill resume: killed at random moments until it ends, a run has the b
     }
     const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
     test::expect(json.at("parameter_digest") == digests[which], "other bits");
+    const auto losses = values_of(folder / "metrics", "train/loss");
+    test::expect(losses.begin()->first == 1 && losses.size() % 12 == 0 &&
+                     losses.rbegin()->first == static_cast<std::int64_t>(losses.size()),
+                 "{} losses from step {} to {}", losses.size(), losses.begin()->first,
+                 losses.rbegin()->first);
   });
 }
 

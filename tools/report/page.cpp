@@ -1,5 +1,6 @@
 #include "lockstep/tools/report/page.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -81,6 +82,29 @@ json figures_json(const RankFigures& f, std::size_t ranks) {
           {"in_flight", f.in_flight}, {"hidden", f.hidden},       {"waits", waits}};
 }
 
+/// Per name, by step: JSON has no NaN, which becomes null.
+json values_json(const RankTrace& trace) {
+  json all = json::array();
+  std::map<std::string, std::vector<const Value*>> by_name;
+  std::vector<std::string> names;  // in the order in which the program noted them
+  for (const Value& value : trace.values) {
+    if (!by_name.contains(value.name)) names.push_back(value.name);
+    by_name[value.name].push_back(&value);
+  }
+  for (const std::string& name : names) {
+    std::vector<const Value*>& values = by_name[name];
+    std::ranges::stable_sort(values, {}, &Value::step);
+    json one = {{"name", name}, {"steps", {}}, {"numbers", {}}, {"times", {}}};
+    for (const Value* value : values) {
+      one["steps"].push_back(value->step);
+      one["numbers"].push_back(value->number);
+      one["times"].push_back(value->time);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 // NaN becomes null.
 json step_json(const Step& step, const std::vector<RankTrace>& traces, double ideal) {
   json ranks = json::array();
@@ -127,13 +151,18 @@ json page_data(const std::vector<RankTrace>& traces) {
   const std::vector<Step> steps = steps_of(traces);
   const std::vector<double> cost = bucket_costs(steps);
   for (const Step& step : steps) all.push_back(step_json(step, traces, ideal_exposed(step, cost)));
-  return {{"kinds", kinds},     {"words", words}, {"names", names.all()},
-          {"figures", figures}, {"steps", all},   {"ranks", ranks}};
+  return {{"kinds", kinds},
+          {"words", words},
+          {"names", names.all()},
+          {"figures", figures},
+          {"steps", all},
+          {"ranks", ranks},
+          {"values", traces.empty() ? json::array() : values_json(traces[0])}};
 }
 
 std::string page(const std::vector<RankTrace>& traces) {
   std::string text = source("page.html"), script;
-  for (const char* name : {"data.js", "timeline.js", "ring.js", "step.js", "main.js"})
+  for (const char* name : {"data.js", "timeline.js", "ring.js", "step.js", "curves.js", "main.js"})
     script += source(name);
   std::string data =
       page_data(traces).dump(-1, ' ', true, json::error_handler_t::replace);  // ASCII alone

@@ -9,7 +9,7 @@
 
 namespace lockstep::traces {
 
-/// What the page is given: events, packed; the figures of all steps and of each.
+/// What the page is given: events, packed; the figures of all steps and of each; rank 0's values.
 nlohmann::json page_data(const std::vector<RankTrace>& traces);
 
 /// The page. Throws DataError if its source cannot be read, or as steps_of.

@@ -1,5 +1,6 @@
 #include "lockstep/tools/trace/trace_file.h"
 
+#include <cmath>
 #include <fstream>
 
 #include "lockstep/core/error.h"
@@ -30,6 +31,14 @@ RankTrace convert(json& file) {
     const std::string kind = entry.at("ph");
     if (kind == "M") continue;
     const double begin = entry.at("ts");
+    if (kind == "C") {
+      const json& number = entry.at("args").at("value");
+      trace.values.push_back({.time = begin,
+                              .name = entry.at("name"),
+                              .step = entry.at("step"),
+                              .number = number.is_null() ? std::nan("") : number.get<double>()});
+      continue;
+    }
     trace.events.push_back(
         {.begin = begin,
          .end = kind == "X" ? begin + entry.at("dur").get<double>() : begin,

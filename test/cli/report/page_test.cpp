@@ -1,0 +1,216 @@
+// `lockstep report`: the page of a run's traces, and what a browser shows of it.
+
+#include "lockstep/tools/report/page.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/sample.h"
+#include "lockstep/core/error.h"
+#include "lockstep/tools/trace/steps.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+
+using namespace lockstep;
+using lockstep::test::contains;
+using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+/// A trained run's traces in `folder`/t.
+void train_traced(const TemporaryFolder& folder, const std::string& ranks) {
+  const Ended trained = test::run(test::sample_command(
+      "train_mlp", {"--trace", folder / "t", "--epochs", "2", "--bucket-cap-mb", "0.03", "--ranks",
+                    ranks, "--comm", "ring"}));
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What lies between two texts, the first time that they occur.
+std::string between(const std::string& text, const std::string& begin, const std::string& end) {
+  const std::size_t from = text.find(begin);
+  if (from == text.npos) return "";
+  const std::size_t first = from + begin.size();
+  return text.substr(first, text.find(end, first) - first);
+}
+
+/// What the page of `folder`/t says of itself in a browser.
+nlohmann::json selftest_of_page(const std::string& chromium, const TemporaryFolder& folder) {
+  REQUIRE(test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t"}).code == 0);
+  const Ended ended =
+      test::run({chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                 "--user-data-dir=" + (folder / "profile"), "--virtual-time-budget=5000",
+                 "--dump-dom", "file://" + (folder / "t/report.html") + "#selftest"});
+  INFO(ended.err);
+  CHECK_FALSE(contains(ended.err, "CONSOLE"));
+  const std::string found = between(ended.out, R"(<pre id="selftest">)", "</pre>");
+  REQUIRE(found != "");
+  return nlohmann::json::parse(found);
+}
+
+/// A number that the page shows, to five digits.
+void check_shown(const nlohmann::json& text, double number) {
+  CHECK(std::stod(text.get<std::string>()) == doctest::Approx(number).epsilon(1e-4));
+}
+
+/// The charts at the top of the page, against rank 0's trace.
+void check_curves(const nlohmann::json& training, const traces::RankTrace& trace,
+                  const std::vector<traces::Step>& steps) {
+  CHECK(training.at("hidden") == false);
+  std::map<std::string, std::vector<traces::Value>> curves;
+  for (const traces::Value& value : trace.values) curves[value.name].push_back(value);
+  REQUIRE(training.at("table").size() == 1 + curves.size());
+  for (const auto& row : training.at("table")) {
+    if (row.at(0) == "") continue;  // its head
+    CAPTURE(row.dump());
+    const auto& values = curves.at(row.at(0));
+    CHECK(row.at(1) == std::to_string(values.size()));
+    check_shown(row.at(2), values.front().number);
+    check_shown(row.at(3), values.back().number);
+    const auto [least, most] = std::ranges::minmax_element(values, {}, &traces::Value::number);
+    check_shown(row.at(4), least->number);
+    check_shown(row.at(5), most->number);
+  }
+  const std::vector<traces::Value>& losses = curves.at("train/loss");
+  const auto& shown = training.at("shown");
+  const std::map<std::string, std::size_t> keys = {
+      {"Home", 0}, {"ArrowRight", 4}, {"ArrowLeft", 3}, {"End", losses.size() - 1}};
+  for (const auto& [key, k] : keys) {
+    const std::string text = shown.at(key);
+    CAPTURE(text);
+    // At the end the epoch's loss is the newest.
+    const double time = key == "End" ? curves.at("epoch/loss").back().time : losses[k].time;
+    CHECK(contains(text,
+                   fmt::format("Step {}, at {:.3f} s: train/loss ", losses[k].step, time / 1e6)));
+    check_shown(between(text, "train/loss ", ","), losses[k].number);
+  }
+  CHECK(contains(shown.at("End").get<std::string>(), ", epoch/loss "));
+  CHECK(training.at("chosen") == steps.size() - 1);
+  CHECK(training.at("columns") > training.at("width").get<int>() / 2);
+}
+
+std::string browser() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
+    if (const Ended found = test::run({"/bin/sh", "-c", std::string("command -v ") + name});
+        found.code == 0)
+      return found.out.substr(0, found.out.find('\n'));
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("report: a page that needs no network, with the numbers of the trace") {
+  const TemporaryFolder folder;
+  train_traced(folder, "3");
+  const Ended ended = test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.err == "");
+  const std::string page = text_of(folder / "t/report.html");
+  CHECK_FALSE(contains(page, "http:"));
+  CHECK_FALSE(contains(page, "https:"));
+  CHECK_FALSE(contains(page, "@@"));
+  CHECK(test::count(page, "<script") == 2);
+  const auto data = nlohmann::json::parse(
+      between(page, R"(<script id="data" type="application/json">)", "</script>"));
+  const auto all = traces::read_traces(folder / "t");
+  const auto steps = traces::steps_of(all);
+  REQUIRE(data.at("ranks").size() == 3);
+  REQUIRE(data.at("steps").size() == steps.size());
+  for (std::size_t r = 0; r < 3; ++r) {
+    const traces::RankFigures f = traces::figures_of(all[r]);
+    CHECK(data.at("figures").at(r).at("exposed") == f.exposed);
+    CHECK(data.at("figures").at(r).at("hidden") == f.hidden);
+    // The events, unpacked as the page does it.
+    const auto& events = data.at("ranks").at(r).at("events");
+    REQUIRE(events.size() == 5 * all[r].events.size());
+    std::int64_t time = 0;
+    for (std::size_t i = 0; i < all[r].events.size(); ++i) {
+      const traces::Event& event = all[r].events[i];
+      time += events.at(5 * i + 3).get<std::int64_t>();
+      CHECK(static_cast<double>(time) / 1e3 == doctest::Approx(event.begin));
+      CHECK(data.at("kinds").at(events.at(5 * i + 1).get<std::size_t>()) == event.category);
+      CHECK(data.at("names").at(events.at(5 * i + 2).get<std::size_t>()) == event.name);
+    }
+  }
+}
+
+TEST_CASE("report: names cannot break out of the page; what is no trace is refused") {
+  using traces::Event;
+  const std::string hostile = "</script><script>alert('\xc3\xa9\xff')</script>";
+  traces::RankTrace trace;
+  const nlohmann::json none = nlohmann::json::object();
+  for (const double begin : {0.0, 100.0, 200.0}) {
+    trace.events.push_back({begin, begin, "verdict", "commit", 1, none});
+    trace.events.push_back({begin + 10, begin + 20, "backward", hostile, 1, none});
+  }
+  const std::string page = traces::page({trace});
+  CHECK_FALSE(contains(page,
+                       "alert"
+                       "('"
+                       "\xc3"));
+  CHECK(test::count(page, "</script>") == 2);
+  const auto data = nlohmann::json::parse(
+      between(page, R"(<script id="data" type="application/json">)", "</script>"));
+  CHECK(contains(data.at("names").at(1).get<std::string>(), "</script><script>alert"));
+
+  const TemporaryFolder folder;
+  for (const char* path : {"none", ""}) {
+    const Ended ended = test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / path});
+    CHECK(ended.code == 1);
+    CHECK(test::count(ended.err, "\n") == 1);
+    CHECK(contains(ended.err, "cannot read"));
+  }
+  CHECK_THROWS_AS(traces::page({traces::RankTrace{}}), DataError);
+}
+
+TEST_CASE("report: in a browser, where there is one") {
+  const std::string chromium = browser();
+  if (chromium.empty()) {
+    MESSAGE("no Chromium is installed: the page is not opened");
+    return;
+  }
+  const TemporaryFolder folder;
+  train_traced(folder, "3");
+  const nlohmann::json result = selftest_of_page(chromium, folder);
+  const auto all = traces::read_traces(folder / "t");
+  const auto steps = traces::steps_of(all);
+  const auto shown = result.at("step").get<std::size_t>();
+  CHECK(result.at("median") == fmt::format("{} of {}: commit", shown + 1, steps.size()));
+  CHECK(contains(result.at("next").get<std::string>(), fmt::format("{} of ", shown + 2)));
+  std::size_t slowest = 0;
+  const auto length = [&](std::size_t k) {
+    return steps[k].ranks[0].end - steps[k].ranks[0].begin;
+  };
+  for (std::size_t k = 0; k < steps.size(); ++k)
+    if (length(k) > length(slowest)) slowest = k;
+  CHECK(contains(result.at("slowest").get<std::string>(), fmt::format("{} of ", slowest + 1)));
+  for (std::size_t r = 0; r < 3; ++r)
+    CHECK(result.at("figures").at(r).at("exposed").get<double>() ==
+          doctest::Approx(traces::figures_of(all[r]).exposed));
+  const double ideal = traces::ideal_exposed(steps[shown], traces::bucket_costs(steps));
+  CHECK(contains(result.at("stepText").get<std::string>(), fmt::format("leave {:.1f} us", ideal)));
+  CHECK(result.at("bucketRows") == 3 * steps[shown].ranks[0].buckets.size());
+  CHECK(result.at("ringEvents") == 3 * 4);  // a ring of three: 4 steps on each rank
+  CHECK(result.at("ringComplete") == true);
+  for (const auto& view :
+       result.at("views")) {  // no slice that is wide enough to be seen is missing
+    CHECK(view.at(0) == view.at(1));
+    CHECK(view.at(0) > 0);
+  }
+  CHECK(result.at("zoomed").at(1).get<double>() < result.at("all").at(1).get<double>());
+  check_curves(result.at("training"), all[0], steps);
+
+  REQUIRE(test::run({"sed", "-i", "/\"ph\":\"C\"/d", folder / "t/rank-0.json"}).code == 0);
+  CHECK(selftest_of_page(chromium, folder).at("training").at("hidden") == true);
+}
