@@ -1,4 +1,5 @@
-// `./lockstep bench reducer`: what buckets are worth for a model, and what the reducer itself costs.
+// `./lockstep bench reducer`: what buckets are worth for a model, and what the reducer itself
+// costs.
 //
 // Method: training steps of an MLP on random data, as in bench step, with one bucket cap after
 // another: round by round in turns, each with a model and a reducer of its own. Before anything is
@@ -7,8 +8,8 @@
 // percentile.
 //
 // exposed   time of a step in which rank 0's thread communicates (Communicator::exposed)
-// ideal     what the trace of a further round would leave exposed, if its buckets, ready at the same
-//           times, needed no thread (traces::ideal_exposed)
+// ideal     what the trace of a further round would leave exposed, if its buckets, ready at the
+//           same times, needed no thread (traces::ideal_exposed)
 // alone     the same steps without communication: each rank keeps its own gradients
 //
 // The reducer's cost per parameter: backward through a sum of many parameters of one element, with
