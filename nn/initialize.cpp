@@ -1,6 +1,7 @@
 #include "lockstep/nn/initialize.h"
 
 #include <Eigen/QR>
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/generator.h"
@@ -57,6 +58,21 @@ void xavier_normal(const Tensor& w, double gain) {
   normal(w, 0, gain * std::sqrt(2.0 / (fans.in + fans.out)));
 }
 
+namespace {
+// In f64, whatever the dtype: Eigen's templates are long to compile, so there is one instance.
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// The Q of QR, with the signs that make R's diagonal positive: Q is then drawn uniformly (Mezzadri
+/// 2007, section 5).
+Matrix orthogonal_columns(const Matrix& tall) {
+  const Eigen::HouseholderQR<Matrix> qr(tall);
+  Matrix q = qr.householderQ() * Matrix::Identity(tall.rows(), tall.cols());
+  for (std::int64_t k = 0; k < tall.cols(); ++k)
+    if (qr.matrixQR()(k, k) < 0) q.col(k) *= -1;
+  return q;
+}
+}  // namespace
+
 void orthogonal(const Tensor& w, double gain) {
   fans_of(w);  // refuses what is no matrix
   const std::int64_t rows = w.size(0), cols = w.numel() / rows;
@@ -64,15 +80,12 @@ void orthogonal(const Tensor& w, double gain) {
   normal(host, 0, 1);
   visit_floating("orthogonal", w.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    Eigen::Map<Matrix> values(host.data<T>(), rows, cols);
-    const bool wide = rows < cols;  // then its rows are orthogonal
-    const Matrix tall = wide ? Matrix(values.transpose()) : Matrix(values);
-    const Eigen::HouseholderQR<Matrix> qr(tall);
-    Matrix q = qr.householderQ() * Matrix::Identity(tall.rows(), tall.cols());
-    for (std::int64_t k = 0; k < tall.cols(); ++k)
-      q.col(k) *= static_cast<T>(qr.matrixQR()(k, k) < 0 ? -gain : gain);
-    values = wide ? Matrix(q.transpose()) : q;
+    T* values = host.data<T>();
+    Matrix drawn(rows, cols);
+    std::copy_n(values, host.numel(), drawn.data());
+    const Matrix q = rows < cols ? Matrix(orthogonal_columns(drawn.transpose()).transpose())
+                                 : orthogonal_columns(drawn);
+    for (std::int64_t i = 0; i < host.numel(); ++i) values[i] = static_cast<T>(gain * q.data()[i]);
   });
   w.copy_from(host.view(w.shape()));
 }

@@ -55,7 +55,7 @@ namespace lockstep::nn {
 
 /// A model, an optimizer, or something of one's own.
 template <class T>
-concept Stateful = requires(T object, const StateDict& state) {
+concept Stateful = requires(T& object, const StateDict& state) {
   { object.state_dict() } -> std::convertible_to<StateDict>;
   object.load_state_dict(state);
 };

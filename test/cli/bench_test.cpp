@@ -23,6 +23,7 @@ namespace {
 
 const std::string kernels_program = LOCKSTEP_BIN_DIR "/bench_kernels";
 const std::string step_program = LOCKSTEP_BIN_DIR "/bench_step";
+const std::string reducer_program = LOCKSTEP_BIN_DIR "/bench_reducer";
 const std::string allreduce_program = LOCKSTEP_BIN_DIR "/bench_allreduce";
 
 /// out_i = in_i + 1, of 1000 elements, but for what `spoil` does to it.
@@ -169,12 +170,41 @@ TEST_CASE("bench allreduce: every communicator and transport, and the JSON" *
   CHECK(contains(ended.err, "without nccl nccl: "));
 }
 
+TEST_CASE("bench reducer: a row for each cap, with the plan's buckets, and the JSON") {
+  const fs::path file = fs::temp_directory_path() / "lockstep-bench-reducer.json";
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    fs::remove(file);
+    const Ended ended = run({reducer_program, "--layers", "6,5,3", "--batch", "4", "--caps", "1,25",
+                             "--ranks", std::to_string(ranks), "--parameters", "50", "--rounds",
+                             "3", "--round", "0.001", "--json", file});
+    CAPTURE(ended.err);
+    REQUIRE(ended.code == 0);
+    CHECK(contains(ended.out, "A reducer adds "));
+    const auto json = nlohmann::json::parse(std::ifstream(file));
+    fs::remove(file);
+    CHECK(json["ranks"] == ranks);
+    std::vector<std::pair<std::string, int>> found;
+    for (const auto& row : json["rows"]) {
+      found.emplace_back(row["name"], row["buckets"]);
+      CHECK(row["p10_us"] <= row["median_us"]);
+      CHECK(row["median_us"] <= row["p90_us"]);
+      CHECK(row["ideal_us"] >= 0);
+    }
+    // Two layers have four parameters, and these have 53 elements.
+    CHECK(found == std::vector<std::pair<std::string, int>>{
+                       {"per parameter", 4}, {"1 MiB", 1}, {"25 MiB, default", 1}, {"alone", 0}});
+  }
+}
+
 TEST_CASE("bench: bad usage has code 2") {
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{kernels_program, "--device", "sim"},
                                              {allreduce_program, "--ranks", "9"},
                                              {allreduce_program, "--min", "6"},
                                              {allreduce_program, "--comm", "nosuch"},
+                                             {reducer_program, "--caps", "1,0"},
+                                             {reducer_program, "--rounds", "2"},
                                              {kernels_program, "--only", "nosuch"},
                                              {step_program, "--device", "cpu", "--graph"}}) {
     const Ended ended = run(command);

@@ -130,7 +130,7 @@ std::string source(const std::string& name) {
 
 void put(std::string& page, const std::string& place, const std::string& text) {
   const std::size_t at = page.find(place);
-  check<DataError>(at != page.npos, "[report] the page has no place for '{}'", place);
+  check<DataError>(at != std::string::npos, "[report] the page has no place for '{}'", place);
   page.replace(at, place.size(), text);
 }
 
@@ -167,7 +167,8 @@ std::string page(const std::vector<RankTrace>& traces) {
   std::string data =
       page_data(traces).dump(-1, ' ', true, json::error_handler_t::replace);  // ASCII alone
   // A name cannot end the element that the data lie in.
-  for (std::size_t at = 0; (at = data.find('<', at)) != data.npos;) data.replace(at, 1, "\\u003c");
+  for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos;)
+    data.replace(at, 1, "\\u003c");
   put(text, "@@style@@", source("page.css"));
   put(text, "@@script@@", script);
   put(text, "@@data@@", data);
