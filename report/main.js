@@ -10,9 +10,10 @@
 
   const shown = ['forward', 'backward', 'optimizer', 'load', 'progress', 'wait', 'idle',
     'collective', 'step'];
+  if (ranks.some((rank) => rank.kind.includes(kinds.indexOf('kernel')))) shown.push('kernel');
   const meaning = {
     progress: 'moves bytes', idle: 'waits for a rank', collective: 'collective in flight',
-    step: 'step of its plan', load: 'loads a batch',
+    step: 'step of its plan', load: 'loads a batch', kernel: 'the GPU runs a kernel',
   };
   byId('legend').replaceChildren(...[...shown, 'mark'].map((kind) => {
     const item = document.createElement('li'), key = document.createElement('span');

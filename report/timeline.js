@@ -26,6 +26,7 @@ const timeline = (() => {
 
   function label(row) {
     const number = row.track.number;
+    if (number >= 1000) return number === 1000 ? '  stream' : `  stream ${number - 999}`;
     return number === 1 ? `rank ${row.r}` : number === 2 ? '  sends' : `  sends ${number - 1}`;
   }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "lockstep/core/cuda/state.h"
+#include "lockstep/core/gpu/stream_slice.h"
 
 namespace lockstep {
 
@@ -105,8 +106,9 @@ void StepGraph::operator()() {
     stream.synchronize();  // the old recording may still be running
     state.record();
   }
-  call("step graph", "cudaGraphLaunch",
-       cudaGraphLaunch(state.executable.get(), static_cast<cudaStream_t>(stream.native())));
+  const auto native = static_cast<cudaStream_t>(stream.native());
+  const gpu::StreamSlice slice("recorded step", native);
+  call("step graph", "cudaGraphLaunch", cudaGraphLaunch(state.executable.get(), native));
 }
 
 void StepGraph::reset() { state_->executable = {}; }

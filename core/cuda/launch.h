@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/gpu/stream_slice.h"
 
 namespace lockstep::cuda {
 
@@ -57,6 +58,7 @@ void launched(const KernelRecord& kernel, cudaStream_t stream);
 template <auto kernel, class... Args>
 void launch(const LaunchShape& shape, cudaStream_t stream, Args&&... args) {
   static KernelRecord& record = detail::record_of(detail::kernel_name<kernel>());
+  const gpu::StreamSlice slice(record.name, stream);
   constexpr std::size_t granted_unasked = 48 << 10;
   cudaError_t error = cudaSuccess;
   if (shape.shared_bytes > granted_unasked)

@@ -3,6 +3,7 @@
 #include "lockstep/core/gpu/device_memory.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/stream_slice.h"
 
 namespace lockstep::gpu {
 
@@ -21,9 +22,12 @@ void copy_between_devices(void* to, Device to_device, const void* from, Device f
   const Event written(from_device), copied(to_device);
   written.record(source);
   target.wait(written);
-  call("copy", "cudaMemcpyPeerAsync",
-       cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes,
-                           queue_of(to_device).stream));
+  {
+    const cudaStream_t stream = queue_of(to_device).stream;
+    const gpu::StreamSlice slice("copy", stream);
+    call("copy", "cudaMemcpyPeerAsync",
+         cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream));
+  }
   copied.record(target);
   source.wait(copied);
 }
@@ -61,14 +65,19 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
                     "[copy] from the cpu in a step that is being recorded: every replay would read "
                     "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
-  call("copy", "cudaMemcpyAsync",
-       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(device).stream));
+  {
+    const cudaStream_t stream = queue_of(device).stream;
+    const gpu::StreamSlice slice("copy", stream);
+    call("copy", "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  }
   if (on_cpu(to_device)) cuda::wait("copy", Stream::current(device).state());
 }
 
 void fill_zero(void* data, std::size_t bytes, Device device) {
-  if (bytes > 0)
-    call("fill_zero", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, queue_of(device).stream));
+  if (bytes == 0) return;
+  const cudaStream_t stream = queue_of(device).stream;
+  const gpu::StreamSlice slice("fill_zero", stream);
+  call("fill_zero", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, stream));
 }
 
 Storage allocate_pinned(std::size_t bytes) {

@@ -2,6 +2,7 @@
 #include "lockstep/core/gpu/device_memory.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/stream_slice.h"
 
 namespace lockstep {
 
@@ -70,6 +71,8 @@ void prepare_for_threads() {}
 std::string describe(int index) { absent("describe", {Device::Kind::cuda, index}); }
 std::map<std::string, std::uint64_t> kernel_launches() { return {}; }
 Storage allocate_pinned(std::size_t bytes) { return Storage::allocate(bytes); }
+StreamSlice::StreamSlice(std::string_view, void*) : noted_(false) {}
+StreamSlice::~StreamSlice() { (void)noted_; }
 
 void* allocate(std::size_t, const Stream&) { absent("allocate", {Device::Kind::cuda, 0}); }
 void release(void*, const Stream&) noexcept {}

@@ -42,10 +42,10 @@ void Recorder::idle(int rank, std::int64_t begin) {
   add(event);
 }
 
-std::uint8_t Recorder::number_of(const void* communicator) {
-  const auto found = std::ranges::find(communicators_, communicator);
-  const auto number = found - communicators_.begin();
-  if (found == communicators_.end()) communicators_.push_back(communicator);
+std::uint8_t Recorder::place_of(const void* one, std::vector<const void*>& all) {
+  const auto found = std::ranges::find(all, one);
+  const auto number = found - all.begin();
+  if (found == all.end()) all.push_back(one);
   return static_cast<std::uint8_t>(std::min<std::ptrdiff_t>(number, 255));
 }
 

@@ -8,6 +8,7 @@
 ///   values, by name:                                                            ^ train/loss 0.31
 ///   slices of a communicator:                      |----- all-reduce 'bucket 0' -----|
 ///                                                  | step 1 | step 2 | ...
+///   slices of a GPU's stream:         | matmul_kernel |relu_kernel|   | copy |
 ///
 /// While no Recorder is current, a place that could note something costs one read of a thread-local
 /// pointer.
@@ -46,8 +47,10 @@ enum class Kind : std::uint8_t {
   collective,  ///< [sequence, operation, algorithm, elements, bytes, ns when called, root]
   step,        ///< of its plan [number, to, send from, up to, from, receive from, up to,
                ///< action + 256 * into]
+  // Slices of a stream, which do not overlap (core/gpu/stream_slice.h).
+  kernel,  ///< a kernel, a copy, a collective or a recorded step runs []
 };
-constexpr std::size_t kinds = static_cast<std::size_t>(Kind::step) + 1;
+constexpr std::size_t kinds = static_cast<std::size_t>(Kind::kernel) + 1;
 
 using Numbers = std::array<std::int64_t, 8>;
 
@@ -56,7 +59,7 @@ struct Event {
   Numbers numbers{};
   std::array<char, 46> name{};  ///< cut to fit, ends with a zero
   Kind kind = Kind::forward;
-  std::uint8_t communicator = 0;  ///< which one, for its slices
+  std::uint8_t communicator = 0;  ///< which one, for its slices; for a kernel, which stream
 
   void set_name(std::string_view text) {
     *std::copy_n(text.begin(), std::min(text.size(), name.size() - 1), name.begin()) = 0;
@@ -88,7 +91,16 @@ class Recorder {
   void idle(int rank, std::int64_t begin);
 
   /// 0, 1, ... for each communicator, in the order in which they are met.
-  std::uint8_t number_of(const void* communicator);
+  std::uint8_t number_of(const void* communicator) {
+    return place_of(communicator, communicators_);
+  }
+  std::uint8_t number_of_stream(const void* stream) { return place_of(stream, streams_); }
+
+  /// `add` still has events: settle() calls it, once. Before the events are read.
+  void at_end(std::function<void()> add) { at_end_ = std::move(add); }
+  void settle() {
+    if (const auto add = std::exchange(at_end_, nullptr)) add();
+  }
 
   const std::vector<std::vector<Event>>& events() const { return chunks_; }
   std::size_t size() const { return size_; }
@@ -96,10 +108,13 @@ class Recorder {
 
  private:
   friend class Slice;
+  static std::uint8_t place_of(const void* one, std::vector<const void*>& all);
+
   Clock clock_;
   std::size_t most_, size_ = 0, dropped_ = 0;
   std::vector<std::vector<Event>> chunks_;  // so that a long trace is never copied
-  std::vector<const void*> communicators_;
+  std::vector<const void*> communicators_, streams_;
+  std::function<void()> at_end_;
   std::int64_t computing_since_ = -1;  // the first kernel's begin; -1: none has begun
 };
 

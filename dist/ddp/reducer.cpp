@@ -18,7 +18,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   window_.enter(contribution);  // notes what this loss reaches as used
   if (!synchronizing_ || parameters().empty()) return;
 
-  launched_ = 0;
+  launched_ = heard_ = 0;
   if (!recording_) replicas_.begin_step();  // second reading: proves that the replicas are equal
   bad_ = {};
   exchange_.mine.already_reduced = 0;
@@ -57,9 +57,9 @@ void Reducer::gradient_ready(const Parameter& parameter) {
   --bucket.pending;
   trace::ready(parameter.name(), bucket.index, bucket.pending);
   launch_ready();
-  // The computing thread moves the collectives on. They end in the order of their launch, so this
-  // moves all of them.
+  // The computing thread moves all collectives on: they end in the order of their launch.
   if (launched_ > 0) buckets_.all()[launched_ - 1].work.progress();
+  if (options_.hook) hear_arrivals();
 }
 
 // Strictly in index order: a bucket that is ready early waits for those before it, because all
@@ -113,8 +113,7 @@ void Reducer::backward_ends() {
 void Reducer::receive_sums() {
   for (GradientBuckets::Bucket& bucket : buckets_.all()) {
     if (options_.hook) {
-      bucket.work.finish();  // the hook may read on the host
-      options_.hook->complete(bucket.view(), communicator_);
+      complete_hook(bucket);
     } else {
       bucket.work.wait();
       copy_from_host(bucket);

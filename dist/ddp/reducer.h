@@ -114,6 +114,8 @@ class Reducer final : public GradientReducer {
   void launch_ready();
   void launch(GradientBuckets::Bucket& bucket);
   void launch_hook(GradientBuckets::Bucket& bucket, bool last);
+  void hear_arrivals();
+  void complete_hook(GradientBuckets::Bucket& bucket);
   void write_metadata();
   void receive_sums();
   void commit(StepVerdict verdict, int source);
@@ -149,6 +151,7 @@ class Reducer final : public GradientReducer {
   bool eager_ = true;         // it may launch buckets before it ends
   bool recording_ = false;    // it is part of a recorded step
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
+  std::size_t heard_ = 0;     // of buckets [0, heard_) the hook knows that they have arrived
   NonFiniteElement bad_;
 
   bool deferred_ = false;  // the metadata of the last backward has not been read

@@ -86,6 +86,18 @@ void Reducer::launch_hook(GradientBuckets::Bucket& bucket, bool last) {
   bucket.work = communicator_.all_reduce(trailer, "metadata of " + bucket.name);
 }
 
+void Reducer::hear_arrivals() {
+  auto& buckets = buckets_.all();
+  for (; heard_ < launched_ && buckets[heard_].work.progress(); ++heard_)
+    options_.hook->arrived(buckets[heard_].view());
+}
+
+void Reducer::complete_hook(GradientBuckets::Bucket& bucket) {
+  bucket.work.finish();  // the hook may read on the host
+  hear_arrivals();
+  options_.hook->complete(bucket.view(), communicator_);
+}
+
 void Reducer::average_parameters() {
   settle();  // the metadata travels in the memory that is used here
   for (const Parameter& parameter : parameters())

@@ -1,6 +1,7 @@
 #include "lockstep/dist/gpu/device_communicator.h"
 
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/gpu/stream_slice.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -92,6 +93,7 @@ void DeviceCommunicator::launch(Call& call, const CollectiveCall& arguments) {
   stream_->wait(*call.ready);
   {
     const StreamGuard guard(*stream_);
+    const gpu::StreamSlice slice(name_of(call.arguments.operation), stream_->native());
     engine_->enqueue(call.arguments, *stream_);
   }
   call.done->record(*stream_);

@@ -23,7 +23,7 @@ namespace {
 using trace::Event;
 using trace::Kind;
 
-constexpr int thread_track = 1;  // a communicator's is 2, 3, ...
+constexpr int thread_track = 1, stream_track = 1000;  // a communicator's is 2, 3, ...
 
 struct Text {
   const char* category;
@@ -45,6 +45,7 @@ constexpr Text text_of(Kind kind) {
     case Kind::value: return {"value", 'C'};
     case Kind::collective: return {"collective", 'X'};
     case Kind::step: return {"step", 'X'};
+    case Kind::kernel: return {"kernel", 'X'};
   }
   return {"", 'i'};
 }
@@ -112,6 +113,7 @@ class Writer {
   }
 
   static int track_of(const Event& event) {
+    if (event.kind == Kind::kernel) return stream_track + event.communicator;
     return event.kind >= Kind::collective ? thread_track + 1 + event.communicator : thread_track;
   }
 
@@ -175,6 +177,14 @@ class Writer {
   std::string buffer_;
   std::unordered_map<std::string, std::string> quoted_;  // names as JSON
 };
+
+/// "communication", "communication 2", ..., "stream", "stream 2", ...
+std::string name_of_track(int track) {
+  const bool is_stream = track >= stream_track;
+  const int number = track - (is_stream ? stream_track : thread_track + 1);
+  const std::string_view what = is_stream ? "stream" : "communication";
+  return number == 0 ? std::string(what) : fmt::format("{} {}", what, number + 1);
+}
 
 /// In the order in which viewers want them: a slice before those that it contains.
 std::vector<const Event*> in_order(const trace::Recorder& recorder) {
@@ -258,6 +268,7 @@ void Trace::write() {
   check<StateError>(state_ != nullptr, "[trace] it was written already");
   const std::unique_ptr<State> state = std::move(state_);
   if (trace::current == &state->recorder) trace::current = nullptr;
+  state->recorder.settle();
   AtomicFile file(state->path);
   Writer writer(file, state->rank, state->zero + state->clock.offset);
   writer.begin({{"lockstep", version()},
@@ -268,13 +279,10 @@ void Trace::write() {
                 {"clock_uncertainty_us", static_cast<double>(state->clock.uncertainty) / 1e3},
                 {"events", state->recorder.size()},
                 {"dropped", state->recorder.dropped()}});
-  int tracks = thread_track;
+  int named = thread_track;
   for (const Event* event : in_order(state->recorder)) {
-    for (; tracks < Writer::track_of(*event); ++tracks)
-      writer.name_track(tracks + 1,
-                        tracks == thread_track
-                            ? "communication"
-                            : fmt::format("communication {}", tracks - thread_track + 1));
+    if (const int track = Writer::track_of(*event); track != named)
+      writer.name_track(named = track, name_of_track(track));
     writer.event(*event);
   }
   writer.end();

@@ -13,10 +13,12 @@
 ///                   gradient became ready, buckets were launched, and the verdict
 ///   communication   each collective from its begin to its end, and the steps of its plan: to
 ///                   whom and from whom, which elements. One track per communicator
+///   stream          on GPUs: when each kernel and copy ran. One track per stream; what is
+///                   in a collective or a recorded step is one slice
 ///   values          what an nn::Metrics of this thread is given: a counter for each tag
 ///
 /// `./lockstep trace DIR` says what they amount to. On GPUs the thread's slices are the enqueuing
-/// of work, not the work.
+/// of work, not the work. In the simulator a stream's slices last as long as the simulating does.
 ///
 /// What it costs: about 0.1 us and 128 bytes per event; nothing measurable without a Trace.
 

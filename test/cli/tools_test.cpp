@@ -168,6 +168,33 @@ TEST_CASE("doctor: through the front door") {
   CHECK(contains(twice.out, "give each its own"));
 }
 
+TEST_CASE("doctor: a rank whose messages are delayed has slow links") {
+  const TemporaryFolder folder;
+  const std::string address =
+      fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={};",
+                  dist::local_port(dist::reserve_port("127.0.0.1").get()));
+  const std::string rank = fmt::format("'{}/lockstep_doctor' --transport tcp --folder '{}'",
+                                       LOCKSTEP_BIN_DIR, folder.path().string());
+  const Ended ended =
+      test::run({"/bin/sh", "-c",
+                 fmt::format("{0} RANK=1 LOCAL_RANK=1 {1} >/dev/null 2>&1 & "
+                             "LD_PRELOAD='{2}' RANK=2 LOCAL_RANK=2 {1} >/dev/null 2>&1 & "
+                             "RANK=0 LOCAL_RANK=0 {1} --json '{3}'; code=$?; wait; exit $code",
+                             address, rank, LOCKSTEP_SLOW_LINK, folder / "json")});
+  INFO(ended.out, ended.err);
+  CHECK(ended.code == 1);
+  CHECK(test::count(ended.out, "PROBLEM") == 1);
+  for (const auto& finding : nlohmann::json::parse(std::ifstream(folder / "json"))) {
+    CHECK(finding.at("good") == (finding.at("check") != "links"));
+    if (finding.at("check") != "links") continue;
+    const std::string found = finding.at("found");
+    CHECK(contains(found, "ranks 0 and 2: "));
+    CHECK(contains(found, "ranks 1 and 2: "));
+    CHECK_FALSE(contains(found, "ranks 0 and 1: "));
+    CHECK(contains(std::string(finding.at("advice")), "slowest link"));
+  }
+}
+
 TEST_CASE("scaling: a row per number of ranks, and figures that fit each other") {
   const TemporaryFolder folder;
   const Words command = {LOCKSTEP_BIN_DIR "/lockstep_scaling",

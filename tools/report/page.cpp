@@ -16,7 +16,7 @@ using nlohmann::json;
 
 const std::vector<std::string> kinds = {"forward",  "backward",   "optimizer", "load",  "call",
                                         "progress", "wait",       "idle",      "ready", "launched",
-                                        "verdict",  "collective", "step"};
+                                        "verdict",  "collective", "step",      "kernel"};
 
 /// What the further numbers of an event mean, by kind, in the order in which the page gets them.
 const std::map<std::string, std::vector<std::string>> words = {

@@ -12,7 +12,7 @@ struct Event {
   double begin = 0, end = 0;
   std::string category;  ///< forward, backward, ..., as the kinds of core/trace/recorder.h
   std::string name;
-  int track = 1;  ///< 1: the thread; 2, 3, ...: communicators
+  int track = 1;  ///< 1: the thread; 2, 3, ...: communicators; 1000, ...: streams
   nlohmann::json arguments;
 
   double duration() const { return end - begin; }

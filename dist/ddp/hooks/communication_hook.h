@@ -59,8 +59,13 @@ class CommunicationHook {
   /// running. Called in index order.
   virtual Work reduce(const BucketView& bucket, Communicator& communicator) = 0;
 
-  /// The Work of `reduce` has ended: `memory` := the sum over the ranks. Called in index order,
-  /// after the last kernel of backward. May call collectives.
+  /// The Work of `reduce` has ended, and this rank has seen it: while backward still runs, at the
+  /// next gradient that is ready, or after it. Called in index order, once per bucket, before its
+  /// complete(). Ranks see it at different moments: so it must not call collectives.
+  virtual void arrived(const BucketView& /*bucket*/) {}
+
+  /// All of backward's kernels are launched, and the bucket has arrived: `memory` := the sum over
+  /// the ranks. Called in index order. May call collectives.
   virtual void complete(const BucketView& /*bucket*/, Communicator&) {}
 
   /// The ranks have agreed to give up the step (NonFinite::skip), after `complete`. What the hook

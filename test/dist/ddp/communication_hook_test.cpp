@@ -65,15 +65,24 @@ struct WeightedSum {
 /// Sums buckets itself, and notes the order of its calls.
 struct Recorder final : CommunicationHook {
   std::string log;
+  int heard = 0;       // arrivals of this synchronization
+  bool early = false;  // one of them came while backward was running
   std::string name() const override { return "recorder"; }
   void prepare(std::span<const BucketView> buckets, Communicator&) override {
     log += fmt::format("prepare {}; ", buckets.size());
   }
   Work reduce(const BucketView& bucket, Communicator& c) override {
     log += fmt::format("reduce {}; ", bucket.index);
+    if (bucket.index == 0) heard = 0;
+    early |= heard > 0;
     return c.all_reduce(bucket.memory, bucket.name);
   }
+  void arrived(const BucketView& bucket) override {
+    expect(bucket.index == heard, "bucket {} arrives as number {}", bucket.index, heard);
+    ++heard;
+  }
   void complete(const BucketView& bucket, Communicator&) override {
+    expect(bucket.index < heard, "complete {} after {} arrivals", bucket.index, heard);
     log += fmt::format("complete {}; ", bucket.index);
     std::int64_t numel = 0;
     for (const Parameter& p : bucket.parameters) numel += p.gradient_slot().numel();
@@ -238,12 +247,15 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
       const std::string in_order =
           "reduce 0; reduce 1; reduce 2; complete 0; complete 1; complete 2; ";
       expect(hook->log == in_order, "'{}'", hook->log);
+      expect(hook->heard == 3, "{} of 3 buckets have arrived", hook->heard);
       same();
       hook->log.clear();
       both(7, Weight{2.0}, false);
       expect(hook->log.empty(), "within the window: '{}'", hook->log);
       both(3, Weight{3.0 + c.rank()}, true);
       expect(hook->log == in_order, "'{}'", hook->log);
+      expect(hook->heard == 3, "{} of 3 buckets have arrived", hook->heard);
+      expect(c.size() > 1 || hook->early, "no bucket has arrived during backward");
       same();
     });
 }
