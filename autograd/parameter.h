@@ -27,6 +27,8 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   bool kept_local = false;
   bool replicated = false;
   bool optimized = false;
+  bool lanes_wait = false;  // `lanes` holds what the slot is made of
+  Tensor lanes{};           // row_sum.h
   int pending = 0;
   std::vector<GradientObserver*> observers{};
   GradientReducer* reducer = nullptr;  // one of the observers

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <limits>
 
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/tape_pass.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -17,7 +18,11 @@ thread_local Tape* current_tape = nullptr;
 std::atomic<std::uint64_t> tapes_made{0};
 }  // namespace
 
-Tape::Tape(Purpose purpose) : id_(++tapes_made), purpose_(purpose), outer_(current_tape) {
+Tape::Tape(Purpose purpose)
+    : id_(++tapes_made),
+      purpose_(purpose),
+      outer_(current_tape),
+      lanes_(outer_ ? outer_->lanes_ : current_lanes()) {
   current_tape = this;
 }
 
@@ -73,6 +78,7 @@ Node* Tape::append(const char* operation, const Tensor& output,
     else if (ref.tape != GradientRef::nothing)
       slots[i].node = static_cast<Node*>(ref.target);
   }
+  if (lanes_) note_lanes(*node, output, inputs);
   return node;
 }
 
@@ -142,13 +148,16 @@ void Tape::link_observers(Pass& pass, const Parameter& parameter) {
 
 // Seeds the loss and tells the observers. There is one seed, so all parameters that the loss
 // reaches have the same weight and divisor.
-void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) {
+void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) const {
   pass.refuse_strays(weight);
   Contribution told = contribution(pass, weight, options.sync);
   if (weight) told.origin = weight->origin;
   pass.zero_weight = told.weight == 0;
-  pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor, pass.loss->dtype,
-                                     pass.loss->device);
+  if (lanes_ || (weight && weight->lanes != 0))
+    seed_lanes(pass, weight, told);
+  else
+    pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor,
+                                       pass.loss->dtype, pass.loss->device);
   for (Pass::Link* link = pass.observers; link; link = link->next) {
     link->observer->backward_begins(told);
     if (const GradientReducer* const reducer = link->observer->as_reducer()) {
@@ -195,7 +204,7 @@ void Tape::run(Pass& pass, bool retain) {
     if (!node->closure) continue;  // a watched value: it only keeps its gradient
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
-      Gradients gradients(*node, pass.zero_weight);
+      Gradients gradients(*node, *this, pass.zero_weight, pass.lanes_wait);
       node->run(node->closure, gradients);
     }
     for (const Node::Input& input : node->inputs)
@@ -214,6 +223,7 @@ void Tape::run(Pass& pass, bool retain) {
 void Tape::tell_ready(Node& node) {
   for (Node::Input& input : node.inputs) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
+    if (input.parameter->lanes_wait) add_waiting_lanes(*input.parameter);
     const Parameter parameter(input.parameter);
     for (GradientObserver* observer : input.parameter->observers)
       observer->gradient_ready(parameter);
@@ -234,6 +244,14 @@ void Tape::clear_marks() noexcept {
 namespace detail {
 
 Gradients::Destination Gradients::into(int i) {
+  check<StateError>(!sums_lanes(i),
+                    "[{}] has no lanes: its gradient of operand {} is a sum over samples, or "
+                    "belongs to no sample",
+                    node_.operation, i);
+  return place(i);
+}
+
+Gradients::Destination Gradients::place(int i) {
   Node::Input& input = this->input(i);
   if (!input) return {};
   check<StateError>(!input.written, "[{}] backward writes operand {} twice", node_.operation, i);

@@ -28,12 +28,14 @@
 
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/arena.h"
+#include "lockstep/core/lanes.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/trace/recorder.h"
 
 namespace lockstep {
 
+class RowSum;
 class Tape;
 
 namespace detail {
@@ -50,6 +52,7 @@ struct Node {
 
   Node* previous = nullptr;  // recorded before this one
   const char* operation = "";
+  enum class Belongs : std::uint8_t { neither, samples, lanes } belongs{};  // see row_sum.h
   Shape shape;
   Device device;
   DType dtype = DType::f32;
@@ -86,13 +89,26 @@ class Gradients {
   /// in their backward (SyncBatchNorm) need to know it.
   bool zero_weight() const { return zero_weight_; }
 
+  // --- second reading: row_sum.h ---
+  const Lanes* lanes() const { return lanes_; }  ///< the tape's
+  /// Those of the output, if its rows are samples; else null.
+  const Lanes* lanes_of_rows() const {
+    return node_.belongs == Node::Belongs::samples ? lanes_ : nullptr;
+  }
+  bool per_lane() const { return node_.belongs == Node::Belongs::lanes; }
+  bool sums_lanes(int i) const;  ///< operand i's gradient is a sum over samples of several lanes
+
  private:
   friend class lockstep::Tape;
-  Gradients(Node& node, bool zero_weight) : node_(node), zero_weight_(zero_weight) {}
+  friend class lockstep::RowSum;
+  Gradients(Node& node, const Tape& tape, bool zero_weight, bool lanes_wait);
   Node::Input& input(int i) const;
+  Destination place(int i);
   void check_passed(int i, const Tensor& gradient) const;
   Node& node_;
+  const Lanes* lanes_;
   bool zero_weight_;
+  bool lanes_wait_;  // for the other backwards of their window
 };
 
 }  // namespace detail
@@ -119,6 +135,8 @@ class Tape {
 
   /// This thread's innermost living tape, or null.
   static Tape* current();
+  /// How the rows of this tape's batch are cut (core/lanes.h); null: it has no lanes.
+  const Lanes* lanes() const { return lanes_.get(); }
 
   /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every
   /// parameter that the loss reaches. `loss` has one element and comes from this tape.
@@ -167,15 +185,19 @@ class Tape {
   detail::Node* node_of(const char* operation, const Tensor& tensor) const;
   void mark(Pass& pass);
   void link_observers(Pass& pass, const Parameter& parameter);
-  static void begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options);
+  void begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) const;
   static Contribution contribution(const Pass& pass, std::optional<Weight> weight, bool sync);
   void run(Pass& pass, bool retain);
   static void tell_ready(detail::Node& node);
+  void note_lanes(detail::Node& node, const Tensor& output,
+                  std::span<const Tensor* const> inputs) const;
+  void seed_lanes(Pass& pass, const std::optional<Weight>& weight, Contribution& told) const;
   void clear_marks() noexcept;
 
   std::uint64_t id_;
   Purpose purpose_;
   Tape* outer_;
+  std::shared_ptr<const Lanes> lanes_;
   detail::Node* last_ = nullptr;
   detail::Arena arena_;
 };

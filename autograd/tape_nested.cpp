@@ -106,7 +106,10 @@ void Tape::continue_backward(const Tensor& result, const Gradients& outer,
   if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
   std::vector<int> before;
   for (const Parameter& parameter : declared) before.push_back(parameter.pending());
-  Pass pass{.loss = node_of("backward", result), .nested = true, .zero_weight = outer.zero_weight_};
+  Pass pass{.loss = node_of("backward", result),
+            .nested = true,
+            .zero_weight = outer.zero_weight_,
+            .lanes_wait = outer.lanes_wait_};
   try {
     mark(pass);
     for (std::size_t i = 0; i < declared.size(); ++i)

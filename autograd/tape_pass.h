@@ -20,6 +20,7 @@ struct Tape::Pass {
   Parameter managed{}, stray{}, kept_local{}, optimized{}, nameless{};
   bool nested = false;       // within a pass of an outer tape, which tells the observers
   bool zero_weight = false;  // this rank's contributions are exact zeros
+  bool lanes_wait = false;   // this backward is one of several of a window
 
   void note(const Parameter& parameter);
   void refuse_strays(const std::optional<Weight>& weight) const;

@@ -40,6 +40,7 @@ struct Weight {
   double local = 1;
   double total = summed;
   BatchOrigin origin = {};
+  int lanes = 0;  ///< of the batch (core/lanes.h); 0: none, or not said
 
   constexpr Weight() = default;
   /// Of numbers of any type: Weight{x.size(0), 128}.

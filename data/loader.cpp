@@ -19,6 +19,7 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
   digest.add(static_cast<std::uint64_t>(options.batch)).add(static_cast<std::uint64_t>(shard.size));
   digest.add(static_cast<std::uint64_t>(options.total_batch));
   digest.add(static_cast<std::uint64_t>(options.begin));
+  digest.add(static_cast<std::uint64_t>(options.lanes));
   digest.add(options.shuffle ? options.seed + static_cast<std::uint64_t>(epoch) : 0);
   for (const bool flag : {options.shuffle, options.padded, options.drop_last})
     digest.add(std::uint64_t{flag});
@@ -41,8 +42,10 @@ void check_rows(const Fields& fields, std::size_t samples) {
 Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, int epoch)
     : dataset_(std::move(dataset)),
       epoch_(epoch),
+      lanes_(options.lanes),
       plan_(dataset_->size(),
-            {options.batch, options.total_batch, options.padded, options.drop_last, options.begin},
+            {options.batch, options.total_batch, options.padded, options.drop_last, options.begin,
+             options.lanes},
             shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
@@ -68,6 +71,7 @@ Batch Loader::batch(std::int64_t step) const {
         order[static_cast<std::size_t>(plan_.position(step, static_cast<std::int64_t>(row)))];
 
   Batch result;
+  result.lanes = plan_.lanes(step);
   result.position = plan_.end(step);
   result.weight = plan_.weight(step);
   result.weight.origin = origin_;

@@ -26,6 +26,7 @@ struct Batch {
   /// How many samples of the epoch all ranks have taken when the step has been done:
   /// LoaderOptions::begin of a run that goes on after it.
   std::int64_t position = 0;
+  std::shared_ptr<const Lanes> lanes;  ///< how its rows are cut; null without LoaderOptions::lanes
 
   /// A field by its name. Throws DataError, which lists the names that exist.
   const Tensor& operator[](std::string_view name) const { return fields[name]; }
@@ -44,6 +45,9 @@ struct LoaderOptions {
   /// Go on in the epoch where a batch of this `position` was the last, also on another number of
   /// ranks: no sample is left out, none taken twice.
   std::int64_t begin = 0;
+  /// Not 0: batches are cut into so many lanes (core/lanes.h), a power of two, and training has the
+  /// same bits on any number of ranks. `batch` then counts the samples of all ranks.
+  int lanes = 0;
   Device device = {};  ///< where batches are wanted; they are put together on the cpu
 };
 
@@ -63,7 +67,8 @@ class Loader {
   /// of sample 0, in names, dtypes and shapes.
   Batch batch(std::int64_t step) const;
 
-  /// An input iterator; the reference it gives holds until it is moved on.
+  /// An input iterator; the reference it gives holds until it is moved on. Until then the thread's
+  /// tapes know the batch's lanes; who calls batch() sets a LaneScope.
   class Iterator {
    public:
     using value_type = Batch;
@@ -81,11 +86,15 @@ class Loader {
     bool operator==(std::default_sentinel_t) const { return step_ == loader_->steps(); }
 
    private:
-    void load() { batch_ = *this == std::default_sentinel ? Batch{} : loader_->batch(step_); }
+    void load() {
+      batch_ = *this == std::default_sentinel ? Batch{} : loader_->batch(step_);
+      if (loader_->lanes_ != 0) scope_.set(batch_.lanes);
+    }
 
     const Loader* loader_;
     std::int64_t step_ = 0;
     Batch batch_;
+    LaneScope scope_;
   };
   /// Over the batches of all steps, each gathered when it is reached.
   Iterator begin() const { return Iterator(*this); }
@@ -94,6 +103,7 @@ class Loader {
  private:
   AnyDataset dataset_;
   int epoch_;
+  int lanes_;
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;

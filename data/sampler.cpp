@@ -22,7 +22,7 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
 }
 
 EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard)
-    : n_(n), begin_(options.begin), shard_(shard) {
+    : n_(n), begin_(options.begin), lanes_(options.lanes), shard_(shard) {
   check<UsageError>(n >= 0, "[sampler] the number of samples must be 0 or more, got {}", n);
   check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",
                     options.batch);
@@ -34,6 +34,11 @@ EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard)
                     "[sampler] drop_last needs padded: the exact partition drops no sample");
   check<UsageError>(0 <= begin_ && (begin_ <= n || options.padded),
                     "[sampler] begin {} of {} samples", begin_, n);
+  if (lanes_ != 0) {
+    own_ = lanes_of(shard, lanes_);
+    check<UsageError>(!options.padded, "[sampler] lanes take every sample once: padded cannot be");
+    if (options.total_batch == 0) options.total_batch = options.batch;
+  }
   dealt_ = !options.padded     ? n
            : options.drop_last ? n / shard.size * shard.size
                                : ceil_div(n, shard.size) * shard.size;
@@ -59,15 +64,29 @@ std::int64_t EpochPlan::held(std::int64_t end) const {
   return end > shard_.rank ? ceil_div(end - shard_.rank, shard_.size) : 0;
 }
 
+std::shared_ptr<const Lanes> EpochPlan::lanes(std::int64_t step) const {
+  if (lanes_ == 0) return nullptr;
+  return std::make_shared<const Lanes>(begin(step + 1) - begin(step), lanes_, shard_);
+}
+
+/// Where a lane begins, in the rows of a step.
+std::int64_t EpochPlan::lane_row(std::int64_t step, int lane) const {
+  return lane_begin(begin(step + 1) - begin(step), lanes_, lane);
+}
+
 std::int64_t EpochPlan::rows(std::int64_t step) const {
+  if (lanes_ != 0) return lane_row(step, own_.first + own_.count) - lane_row(step, own_.first);
   return held(begin(step + 1)) - held(begin(step));
 }
 
 Weight EpochPlan::weight(std::int64_t step) const {
-  return {rows(step), begin(step + 1) - begin(step)};
+  Weight result(rows(step), begin(step + 1) - begin(step));
+  result.lanes = lanes_;
+  return result;
 }
 
 std::int64_t EpochPlan::position(std::int64_t step, std::int64_t row) const {
+  if (lanes_ != 0) return begin(step) + lane_row(step, own_.first) + row;
   return ((held(begin(step)) + row) * shard_.size + shard_.rank) % n_;
 }
 

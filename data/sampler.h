@@ -4,10 +4,12 @@
 /// An epoch is a permutation of the samples whose positions are dealt to the ranks like cards: rank
 /// r of W takes positions r, r + W, r + 2W, ..., and cuts what it got into batches. So the ranks'
 /// k-th batches together are positions [k * batch * W, (k + 1) * batch * W): the k-th batch of one
-/// process with a batch W times as large.
+/// process with a batch W times as large. With lanes (core/lanes.h) a rank takes consecutive
+/// positions of that instead.
 
 #include <cstdint>
 
+#include "lockstep/core/lanes.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 
@@ -32,13 +34,17 @@ struct SamplerOptions {
   /// The first position to be taken: what a run that was interrupted has taken already, whatever
   /// the number of its ranks.
   std::int64_t begin = 0;
+  /// Not 0: a step's positions are cut into so many lanes (core/lanes.h), and `batch` counts the
+  /// samples of all ranks, as total_batch does. Not with padded.
+  int lanes = 0;
 };
 
 /// A rank's part of an epoch. Functions of a step take 0 <= step < steps().
 class EpochPlan {
  public:
   /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= total_batch, 0 <= rank < size, 0 <= begin <=
-  /// n (with padded also beyond, where nothing is left), and drop_last only with padded.
+  /// n (with padded also beyond, where nothing is left), drop_last only with padded, and lanes that
+  /// lanes_of() takes.
   EpochPlan(std::int64_t n, SamplerOptions options, Shard shard);
 
   /// The same number on every rank: ceil((n - begin) / (batch * W)) unless samples are dropped.
@@ -50,17 +56,22 @@ class EpochPlan {
   Weight weight(std::int64_t step) const;
   /// The index into the permutation of a row, 0 <= row < rows(step).
   std::int64_t position(std::int64_t step, std::int64_t row) const;
+  /// How a step's rows are cut into lanes; null without lanes.
+  std::shared_ptr<const Lanes> lanes(std::int64_t step) const;
   /// The first position that is left after a step: where another plan of the epoch can begin.
   std::int64_t end(std::int64_t step) const;
 
  private:
   std::int64_t begin(std::int64_t step) const;
   std::int64_t held(std::int64_t end) const;
+  std::int64_t lane_row(std::int64_t step, int lane) const;
 
   std::int64_t n_;
   std::int64_t begin_;
   std::int64_t dealt_;  // positions of all ranks; those from n_ on begin again at 0
   std::int64_t whole_;  // positions of all ranks in a step
+  int lanes_;
+  LaneRange own_;  // of them
   Shard shard_;
 };
 

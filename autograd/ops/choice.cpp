@@ -117,7 +117,7 @@ bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute
 }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
-  return record("where", chosen(mask, a, b), {&a, &b},
+  return record("where", chosen(mask, a, b), {&a, &b, &mask},
                 [mask = SavedTensor(mask), sa = a.shape(), sb = b.shape()](Gradients& g) {
                   const Tensor& dy = g.output();
                   if (g.needed(0)) contribute(g, 0, chosen(*mask, dy, like(dy, 0)), sa);

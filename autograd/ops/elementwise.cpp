@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -26,13 +27,25 @@ Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
 
 void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign) {
   if (!g.needed(i)) return;
-  if (sign == 1 && gradient.shape() == operand) return g.pass(i, gradient);
-  const auto to = g.into(i);
-  if (gradient.shape() == operand) return kernels::scale(sign, gradient, to.tensor, to.accumulate);
-  if (sign == 1) return kernels::sum_to(gradient, to.tensor, to.accumulate);
-  const Tensor summed = Tensor::empty(operand, gradient.dtype(), gradient.device());
-  kernels::sum_to(gradient, summed);
-  kernels::scale(sign, summed, to.tensor, to.accumulate);
+  const Shape& shape = g.per_lane() ? gradient.shape() : operand;
+  if (sign == 1 && gradient.shape() == shape) return g.pass(i, gradient);
+  if (gradient.shape() == shape) {
+    const auto to = g.into(i);
+    return kernels::scale(sign, gradient, to.tensor, to.accumulate);
+  }
+  const auto add = [&](const Tensor& part, const Gradients::Destination& to) {
+    if (sign == 1) return kernels::sum_to(part, to.tensor, to.accumulate);
+    const Tensor summed = Tensor::empty(operand, part.dtype(), part.device());
+    kernels::sum_to(part, summed);
+    kernels::scale(sign, summed, to.tensor, to.accumulate);
+  };
+  // The first dimension, which counts samples, is added up, unless the operand has it.
+  const bool of_rows = operand.rank() < gradient.rank() || operand[0] == 1;
+  if (!of_rows) return add(gradient, g.into(i));
+  if (RowSum sum(g, i, gradient.size(0)); sum)
+    sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
+      add(rows_of(gradient, begin, end), to);
+    });
 }
 
 namespace {

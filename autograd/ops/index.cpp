@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/indexed.h"
 
@@ -22,9 +23,22 @@ Tensor taken(const Taken& what, const Tensor& x, const Tensor& index, const Shap
   check_dtype(what.operation, {"index", index}, DType::i64);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::take(what, x.detach(), index, y);
-  return record(what.operation, y, {&x}, [what, index = SavedTensor(index)](Gradients& g) {
-    const auto dx = g.into(0);
-    kernels::add_taken(what, g.output(), *index, dx.tensor, dx.accumulate);
+  if (what.outer == 1) keep_lanes_apart(what.operation, x);
+  return record(what.operation, y, {&x, &index}, [what, index = SavedTensor(index)](Gradients& g) {
+    if (!g.sums_lanes(0)) {
+      const auto dx = g.into(0);
+      return kernels::add_taken(what, g.output(), *index, dx.tensor, dx.accumulate);
+    }
+    // Rows of a table: the indices are those of samples.
+    const Tensor taken = g.output().detach().view({what.count, what.inner});
+    const Tensor indices = index->detach().view({what.count});
+    RowSum(g, 0, what.count)
+        .each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& dx) {
+          Taken part = what;
+          part.count = end - begin;
+          kernels::add_taken(part, rows_of(taken, begin, end), rows_of(indices, begin, end),
+                             dx.tensor, dx.accumulate);
+        });
   });
 }
 

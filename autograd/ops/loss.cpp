@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
@@ -27,7 +28,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
   kernels::cross_entropy(logits, labels, loss, saved);
   return record("cross_entropy", loss, {&logits}, [saved](Gradients& g) {
     const auto dx = g.into(0);
-    kernels::cross_entropy_backward(g.output(), saved, dx.tensor, dx.accumulate);
+    for_each_lane(g, saved.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
+      kernels::cross_entropy_backward(dy, rows_of(saved, begin, end),
+                                      rows_of(dx.tensor, begin, end), dx.accumulate);
+    });
   });
 }
 
@@ -54,10 +58,14 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
   kernels::mse(x, y, loss);
   return record("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-    if (const auto dx = g.into(0))
-      kernels::mse_backward(g.output(), *x, *y, dx.tensor, dx.accumulate);
-    if (const auto dy = g.into(1))
-      kernels::mse_backward(g.output(), *y, *x, dy.tensor, dy.accumulate);
+    const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
+      for_each_lane(g, a.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dloss) {
+        const auto rows = [&](const Tensor& of) { return rows_of(of, begin, end); };
+        kernels::mse_backward(dloss, rows(a), rows(b), rows(da.tensor), da.accumulate);
+      });
+    };
+    if (const auto dx = g.into(0)) add(*x, *y, dx);
+    if (const auto dy = g.into(1)) add(*y, *x, dy);
   });
 }
 

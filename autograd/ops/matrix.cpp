@@ -1,6 +1,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/matmul.h"
@@ -24,6 +25,27 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::Matmul
     kernels::matmul(matrix(a, i), matrix(b, i), matrix(y, i), flags);
 }
 
+// The same, of `a` that is not transposed. A library may choose by the number of rows how it
+// multiplies them. With lanes the rows of each are therefore multiplied alone, as they are on a rank
+// that has no others.
+void multiply_rows(const Lanes* lanes, const Tensor& a, const Tensor& b, const Tensor& y,
+                   kernels::MatmulFlags flags) {
+  if (a.rank() != 2 || flags.transpose_a) return multiply(a, b, y, flags);
+  for_each_block(lanes, a.size(0), [&](std::int64_t begin, std::int64_t end) {
+    kernels::matmul(rows_of(a, begin, end), b, rows_of(y, begin, end), flags);
+  });
+}
+
+// db of y = A B.
+void right_gradient(const Tensor& a, const Tensor& dy, const Gradients::Destination& db, bool ta,
+                    bool tb) {
+  if (tb)  // b (m, k): db = dy^T A
+    multiply(dy, a, db.tensor,
+             {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
+  else  // b (k, m): db = A^T dy
+    multiply(a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
+}
+
 // y (n, m) = A B with A = op(a) (n, k), B = op(b) (k, m):  dA = dy B^T, dB = A^T dy.
 // For a transposed operand the transposed equation is computed, so that nothing is transposed in
 // memory. Batches have one more dimension in front.
@@ -33,24 +55,27 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
                     "[matmul] inner dimensions differ: batches {} x {}", a.shape(), b.shape());
   const Tensor y = Tensor::empty(leading(a.shape(), {a.size(ta ? -1 : -2), b.size(tb ? -2 : -1)}),
                                  a.dtype(), a.device());
+  if (ta) keep_lanes_apart("matmul", a);
+  if (b.rank() == 2) keep_lanes_apart("matmul", b);
   const Tensor af = detail::factor(a), bf = detail::factor(b);
-  multiply(af, bf, y, {.transpose_a = ta, .transpose_b = tb});
+  multiply_rows(lanes_of_tape(a.size(0)), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
   return record(
       "matmul", y, {&a, &b}, [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
         const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
-        if (const auto da = g.into(0)) {
-          if (ta)  // a (k, n): da = B dy^T
+        if (ta) {
+          if (const auto da = g.into(0))  // a (k, n): da = B dy^T
             multiply(*b, dy, da.tensor,
                      {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
-          else  // a (n, k): da = dy B^T
-            multiply(dy, *b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate});
+        } else if (const auto da = g.into(0)) {  // a (n, k): da = dy B^T
+          multiply_rows(g.lanes_of_rows(), dy, *b, da.tensor,
+                        {.transpose_b = !tb, .accumulate = da.accumulate});
         }
-        if (const auto db = g.into(1)) {
-          if (tb)  // b (m, k): db = dy^T A
-            multiply(dy, *a, db.tensor,
-                     {.transpose_a = true, .transpose_b = ta, .accumulate = db.accumulate});
-          else  // b (k, m): db = A^T dy
-            multiply(*a, dy, db.tensor, {.transpose_a = !ta, .accumulate = db.accumulate});
+        if (ta) {
+          if (const auto db = g.into(1)) right_gradient(*a, dy, db, ta, tb);
+        } else if (RowSum sum(g, 1, dy.size(0)); sum) {
+          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
+            right_gradient(rows_of(*a, begin, end), rows_of(dy, begin, end), db, ta, tb);
+          });
         }
       });
 }
@@ -122,15 +147,23 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   }
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  kernels::linear(xf, wf, b, y);
+  for_each_block(lanes_of_tape(x.size(0)), x.size(0), [&](std::int64_t begin, std::int64_t end) {
+    kernels::linear(rows_of(xf, begin, end), wf, b, rows_of(y, begin, end));
+  });
   return record(
       "linear", y, {&x, &w, &b}, [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
         const Tensor dy = detail::rounded_to(x->dtype(), g.output());
-        if (const auto dw = g.into(1))
-          kernels::matmul(dy, *x, dw.tensor, {.transpose_a = true, .accumulate = dw.accumulate});
-        if (const auto db = g.into(2)) kernels::sum_rows(g.output(), db.tensor, db.accumulate);
+        if (RowSum sum(g, 1, dy.size(0)); sum)
+          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& dw) {
+            kernels::matmul(rows_of(dy, begin, end), rows_of(*x, begin, end), dw.tensor,
+                            {.transpose_a = true, .accumulate = dw.accumulate});
+          });
+        if (RowSum sum(g, 2, dy.size(0)); sum)
+          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
+            kernels::sum_rows(rows_of(g.output(), begin, end), db.tensor, db.accumulate);
+          });
         if (const auto dx = g.into(0))
-          kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate});
+          multiply_rows(g.lanes_of_rows(), dy, *w, dx.tensor, {.accumulate = dx.accumulate});
       });
 }
 

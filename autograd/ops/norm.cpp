@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
@@ -25,6 +26,50 @@ void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_w
   if (statistics.count > 0) kernels::scale(1 / statistics.count, sums, sums, false);
 }
 
+// Where the lanes of `rows` rows begin, and the end; without lanes they are one part.
+std::vector<std::int64_t> parts_of(const Lanes* lanes, std::int64_t rows) {
+  return lanes ? lanes->offsets(rows) : std::vector<std::int64_t>{0, rows};
+}
+
+// Of lanes [first, first + n) of means and m2s (lanes, c), on the host: merged in the tree, into the
+// first.
+double merge_lanes(std::span<const double> counts, const Tensor& means, const Tensor& m2s,
+                   std::int64_t first) {
+  if (counts.size() == 1) return counts[0];
+  const std::size_t half = counts.size() / 2;
+  const std::int64_t second = first + static_cast<std::int64_t>(half);
+  const double a = merge_lanes(counts.first(half), means, m2s, first);
+  const double b = merge_lanes(counts.subspan(half), means, m2s, second);
+  const auto of = [](const Tensor& all, std::int64_t k) {
+    return all.slice(k, k + 1).view({all.size(1)});
+  };
+  kernels::merge_statistics(a, of(means, first), of(m2s, first), b, of(means, second),
+                            of(m2s, second));
+  return a + b;
+}
+
+// batch_statistics of each lane's rows, merged.
+void statistics_of_lanes(const Lanes& lanes, const Tensor& x, const BatchStatistics& result) {
+  check<StateError>(result.peers || lanes.count() == lanes.total(),
+                    "[batch_norm] with lanes the statistics are those of all samples, and this "
+                    "rank has {} of {}: nn::convert_sync_batchnorm(model, world)",
+                    lanes.rows(), lanes.all_rows());
+  const std::vector<std::int64_t> offsets = lanes.offsets(x.size(0));
+  const Tensor means = Tensor::empty({lanes.count(), x.size(1)}, DType::f64, x.device());
+  const Tensor m2s = Tensor::empty(means.shape(), DType::f64, x.device());
+  std::vector<double> counts;
+  for (int k = 0; k < lanes.count(); ++k) {
+    const auto at = static_cast<std::size_t>(k);
+    const auto row = [k](const Tensor& all) { return all.slice(k, k + 1).view({all.size(1)}); };
+    kernels::batch_statistics(rows_of(x, offsets[at], offsets[at + 1]), row(means), row(m2s));
+    counts.push_back(static_cast<double>(offsets[at + 1] - offsets[at]));
+  }
+  const Tensor host_means = means.to(Device{}), host_m2s = m2s.to(Device{});
+  merge_lanes(counts, host_means, host_m2s, 0);
+  result.mean.copy_from(host_means.slice(0, 1).view(result.mean.shape()));
+  result.m2.copy_from(host_m2s.slice(0, 1).view(result.m2.shape()));
+}
+
 }  // namespace
 
 BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> peers) {
@@ -36,7 +81,10 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
                          .count = static_cast<double>(x.size(0)),
                          .constant = false,
                          .peers = std::move(peers)};
-  kernels::batch_statistics(x, result.mean, result.m2);
+  if (const Lanes* const lanes = lanes_of_tape(x.size(0)))
+    statistics_of_lanes(*lanes, x, result);
+  else
+    kernels::batch_statistics(x, result.mean, result.m2);
   if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
   return result;
 }
@@ -64,19 +112,37 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
       [x = SavedTensor(x), weight = SavedTensor(weight), statistics, inverse_std](Gradients& g) {
         const Tensor& dy = g.output();
         const std::int64_t c = x->size(1);
-        const Tensor sums = Tensor::empty({2 * c}, DType::f64, x->device());
-        const Tensor sum_dy = sums.slice(0, c), sum_dy_xhat = sums.slice(c, 2 * c);
         check<StateError>(!g.zero_weight() || !statistics.peers || x->size(0) == 0,
                           "[batch_norm] {} rows went into the statistics of all ranks, but "
                           "the loss has weight 0: leave them out of the batch",
                           x->size(0));
-        kernels::batch_norm_sums(dy, *x, statistics.mean, inverse_std, sum_dy, sum_dy_xhat);
-        if (const auto dweight = g.into(1)) contribute(dweight, sum_dy_xhat);
-        if (const auto dbias = g.into(2)) contribute(dbias, sum_dy);
+        // (parts, 2, c): of each lane the sums of dy and of dy * xhat.
+        const std::vector<std::int64_t> offsets = parts_of(g.lanes_of_rows(), x->size(0));
+        const std::int64_t parts = std::ssize(offsets) - 1;
+        const Tensor sums = Tensor::empty({2 * parts, c}, DType::f64, x->device());
+        const auto sum = [&](std::int64_t i) { return sums.slice(i, i + 1).view({c}); };
+        for (std::int64_t k = 0; k < parts; ++k) {
+          const auto at = static_cast<std::size_t>(k);
+          const auto rows = [&](const Tensor& of) {
+            return rows_of(of, offsets[at], offsets[at + 1]);
+          };
+          kernels::batch_norm_sums(rows(dy), rows(*x), statistics.mean, inverse_std, sum(2 * k),
+                                   sum(2 * k + 1));
+        }
+        const auto add = [&](int operand, std::int64_t first) {
+          RowSum total(g, operand, x->size(0));
+          if (!total) return;
+          total.each([&](std::int64_t, std::int64_t, const Gradients::Destination& to) {
+            contribute(to, sum(std::exchange(first, first + 2)));
+          });
+        };
+        add(1, 1);
+        add(2, 0);
         if (const auto dx = g.into(0)) {
-          means_of(sums, statistics, g.zero_weight());
-          kernels::batch_norm_dx(dy, *x, statistics.mean, inverse_std, *weight, sum_dy, sum_dy_xhat,
-                                 dx.tensor, dx.accumulate);
+          const Tensor all = tree_sum(sums.view({parts, 2 * c})).view({2 * c});
+          means_of(all, statistics, g.zero_weight());
+          kernels::batch_norm_dx(dy, *x, statistics.mean, inverse_std, *weight, all.slice(0, c),
+                                 all.slice(c, 2 * c), dx.tensor, dx.accumulate);
         }
       });
 }

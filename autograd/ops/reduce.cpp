@@ -10,6 +10,7 @@
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/reductions.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -54,9 +55,21 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
   return result;
 }
 
-Tensor scaled_sum(const char* name, const Tensor& x, const Reduced& to, double factor) {
+// Rows of samples may be added up to a loss, of each lane, but not otherwise.
+void keep_lanes_apart(const char* name, const Tensor& x, unsigned mask) {
+  if ((mask & 1) != 0) lockstep::keep_lanes_apart(name, x);
+}
+
+// The sum, or the mean.
+Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim keep, bool mean) {
   visit_any_floating(name, x.dtype(), [](auto) {});
-  if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, to, factor);
+  if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, dims, keep, mean);
+  const Reduced to = reduced(name, x.shape(), dims, keep);
+  if (to.shape.rank() > 0) keep_lanes_apart(name, x, dims.mask(name, x.shape()));
+  const auto factor_of = [mean](std::int64_t count) {
+    return !mean ? 1.0 : count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
+  };
+  const double factor = factor_of(to.count);
   const Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
   if (y.numel() == 1) {
     kernels::sum(x, y, false, factor);
@@ -64,9 +77,16 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Reduced& to, double f
     kernels::sum_to(x, y);
     if (factor != 1) kernels::scale(factor, y, y, false);
   }
-  return record(name, y.view(to.shape), {&x}, [kept = to.kept, factor](Gradients& g) {
+  return record(name, y.view(to.shape), {&x}, [kept = to.kept, factor, factor_of](Gradients& g) {
     const auto dx = g.into(0);
-    kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate, factor);
+    if (!g.per_lane())
+      return kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate,
+                                   factor);
+    for_each_lane(g, dx.tensor.size(0),
+                  [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
+                    const Tensor rows = rows_of(dx.tensor, begin, end);
+                    kernels::broadcast_to(dy, rows, dx.accumulate, factor_of(rows.numel()));
+                  });
   });
 }
 
@@ -108,6 +128,7 @@ Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const 
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
   if (mask == 0) return reshape(x, x.shape());
+  keep_lanes_apart(name, x, mask);
   const Tensor at = places_of_largest(name, compared, mask);
   const Tensor rows = reduced_last(x.detach(), mask);
   const Tensor y = gather(rows, -1, with_last_kept(at)).view(to.kept);
@@ -160,12 +181,11 @@ Tensor along(const char* name, const Tensor& x, int dim, F rows) {
 
 Tensor sum(const Tensor& x, const Dims& dims, KeepDim keep) {
   if (!is_any_floating(x.dtype())) return cast(sum(cast(x, DType::f64), dims, keep), DType::i64);
-  return scaled_sum("sum", x, reduced("sum", x.shape(), dims, keep), 1);
+  return scaled_sum("sum", x, dims, keep, false);
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep) {
-  const Reduced to = reduced("mean", x.shape(), dims, keep);
-  return scaled_sum("mean", x, to, to.count > 0 ? 1.0 / static_cast<double>(to.count) : 0.0);
+  return scaled_sum("mean", x, dims, keep, true);
 }
 
 Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
@@ -190,6 +210,7 @@ Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
+  keep_lanes_apart("norm", x, dims.mask("norm", x.shape()));
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
   return record(
       "norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
@@ -238,6 +259,7 @@ Tensor cumsum(const Tensor& x, int dim) {
   if (is_16_bit(x.dtype())) return in_f32(cumsum, x, dim);
   if (x.dtype() == DType::u8 || x.dtype() == DType::i32) return cumsum(cast(x, DType::i64), dim);
   const int d = dimension("cumsum", x.shape(), dim);
+  if (d == 0) lockstep::keep_lanes_apart("cumsum", x);
   std::int64_t outer = 1, inner = 1;
   for (int i = 0; i < d; ++i) outer *= x.size(i);
   for (int i = d + 1; i < x.rank(); ++i) inner *= x.size(i);

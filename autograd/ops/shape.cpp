@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/reduce.h"
@@ -34,6 +35,7 @@ Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
 }
 
 Tensor transpose(const Tensor& x) {
+  if (x.rank() == 2) keep_lanes_apart("transpose", x);
   return record("transpose", transposed(x.detach()), {&x},
                 [](Gradients& g) { g.pass(0, transposed(g.output())); });
 }

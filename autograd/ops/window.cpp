@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {
@@ -18,6 +19,9 @@ std::int64_t& stride(Window& window, int dim) {
 
 // y = a window of x, which shows no element twice. dx = dy there, 0 elsewhere.
 Tensor shown(const char* name, const Tensor& x, const Shape& shape, const Window& window) {
+  const bool rows_stay = x.rank() > 0 && shape.rank() > 0 && shape[0] == x.size(0) &&
+                         window.strides[0] == whole(x.shape()).strides[0];
+  if (!rows_stay) keep_lanes_apart(name, x);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::copy_window(shape, x.detach(), window, y, whole(shape));
   return record(name, y, {&x}, [shape, window](Gradients& g) {
@@ -130,6 +134,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   const int d = dimension("cat", first.shape(), dim);
   std::int64_t rows = 0;
   for (const Tensor& tensor : tensors) {
+    if (d == 0) keep_lanes_apart("cat", tensor);
     check<ShapeError>(tensor.rank() == first.rank() &&
                           tensor.shape() == first.shape().with(d, d + 1, {tensor.size(d)}),
                       "[cat] {} and {} differ beside dimension {}", first.shape(), tensor.shape(),

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/hash.h"
 #include "lockstep/core/trace/recorder.h"
+#include "lockstep/dist/collectives/choice.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/ddp/agreed_error.h"
 #include "lockstep/dist/ddp/reducer.h"
@@ -26,8 +27,9 @@ void Reducer::check_can_add(const Contribution& contribution) const {
   check<StateError>(!synchronizing_ || !drifted_,
                     "[backward] an optimizer has stepped on this rank's own gradients "
                     "(optim::local): the replicas differ until average_parameters()");
-  const bool adds_only_to_local =
-      contribution.kind == Contribution::Divisor::summed || !synchronizing_ || steps_early();
+  if (contribution.lanes > 0) check_lanes();
+  const bool adds_only_to_local = contribution.kind == Contribution::Divisor::summed ||
+                                  !synchronizing_ || steps_early() || contribution.lanes > 0;
   for (const Parameter& parameter : parameters())
     check<StateError>(
         !adds_only_to_local || parameter.gradient_state() != GradientState::synchronized,
@@ -38,6 +40,21 @@ void Reducer::check_can_add(const Contribution& contribution) const {
                       : "a window, or a weight whose total is to be summed, cannot be added to it",
         steps_early() ? "" : ", or give a Weight with a total");
   if (recording_) check_recordable(contribution);
+}
+
+// The sum over the ranks is a part of the lanes' tree (core/lanes.h).
+void Reducer::check_lanes() const {
+  check<StateError>(!options_.hook,
+                    "[backward] with lanes gradients travel as they are, and there is a "
+                    "communication hook: it would round what a rank has added up, and how many "
+                    "lanes that are depends on the number of ranks");
+  for (const GradientBuckets::Bucket& bucket : buckets_.all()) {
+    const std::string_view how = communicator_.algorithm(bucket.wire.bytes(), bucket.wire.dtype());
+    check<StateError>(ranks() == 1 || adds_in_tree_order(how),
+                      "[backward] with lanes the ranks add up in a balanced tree, and {} does not: "
+                      "take --comm direct, halving or one-shot",
+                      how);
+  }
 }
 
 // A recorded step (core/gpu/graph.h) runs again without the host, so nothing may depend on what the

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "lockstep/core/lanes.h"
 #include "lockstep/tools/cli.h"
 
 namespace train_mlp {
@@ -23,6 +24,9 @@ void check_not_negative(std::string_view name, const std::optional<double>& valu
 void validate(const Options& o) {
   check<UsageError>(o.epochs > 0, "--epochs must be positive, got {}", o.epochs);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
+  check<UsageError>(o.lanes == 0 || !o.padded,
+                    "--lanes {} and --padded: lanes take every sample once", o.lanes);
+  if (o.lanes != 0) (void)lockstep::lanes_of({}, o.lanes);
   if (o.lr) check_positive("--lr", *o.lr);
   check_not_negative("--momentum", o.momentum);
   check<UsageError>(!o.momentum || o.optimizer == "sgd" || o.optimizer == "rmsprop",
@@ -82,6 +86,10 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "Widths, input to output (default: the data's width,128,64,10)");
   app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
+  app.add_option("--lanes", o.lanes,
+                 "Train with the same bits on any number of ranks: batches, now of all ranks "
+                 "together, are cut into so many lanes, a power of two (none)")
+      ->check(lockstep::cli::whole_number<int>());
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);

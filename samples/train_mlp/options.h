@@ -14,7 +14,8 @@ namespace train_mlp {
 struct Options : lockstep::samples::RunOptions {
   std::vector<std::int64_t> layers;  ///< widths; empty: INPUT,128,64,10
   std::int64_t epochs = 30;
-  std::int64_t batch = 32;  ///< samples per rank and step
+  std::int64_t batch = 32;  ///< samples per rank and step; with lanes of all ranks
+  int lanes = 0;            ///< in which a batch is cut (core/lanes.h); 0: none
   std::string optimizer = "sgd";
   std::optional<double> lr;            ///< sgd 0.1, lion 0.0003, others 0.001
   std::optional<double> momentum;      ///< sgd 0.9, rmsprop 0

@@ -312,6 +312,7 @@ void Training::epoch() {
                        .seed = options_.seed,
                        .padded = options_.padded,
                        .begin = position_,
+                       .lanes = options_.lanes,
                        .device = device_},
                       world_, static_cast<int>(epoch_));
   LossLog log;
