@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 
 #include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/tape_pass.h"
-#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {
 
@@ -129,23 +127,6 @@ void Tape::mark(Pass& pass) {
   }
 }
 
-// Puts each observer into the list once: first the reducers, by order(), which is the same on all
-// ranks, then those that only watch.
-void Tape::link_observers(Pass& pass, const Parameter& parameter) {
-  pass.note(parameter);
-  const auto order = [](GradientObserver* observer) {
-    const GradientReducer* const reducer = observer->as_reducer();
-    return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
-  };
-  for (GradientObserver* observer : parameter.state_->observers) {
-    Pass::Link** place = &pass.observers;
-    while (*place && (*place)->observer != observer && order((*place)->observer) <= order(observer))
-      place = &(*place)->next;
-    if (!*place || (*place)->observer != observer)
-      *place = new (arena_.allocate(sizeof(Pass::Link))) Pass::Link{observer, *place};
-  }
-}
-
 // Seeds the loss and tells the observers. There is one seed, so all parameters that the loss
 // reaches have the same weight and divisor.
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) const {
@@ -230,15 +211,6 @@ void Tape::tell_ready(Node& node) {
   }
 }
 
-void Tape::clear_marks() noexcept {
-  for (Node* node = last_; node; node = node->previous) {
-    node->reached = false;
-    if (!node->watched) node->gradient = {};
-    for (Node::Input& input : node->inputs)
-      if (input.parameter) input.parameter->pending = 0;
-  }
-}
-
 // ---- what an operation's backward writes ----
 
 namespace detail {
@@ -275,21 +247,6 @@ Gradients::Destination Gradients::place(int i) {
   // 0 x NaN is NaN: the kernel writes to a scratch tensor.
   if (first) slot.fill_zero();
   return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
-}
-
-void Gradients::pass(int i, const Tensor& gradient) {
-  Node::Input& input = this->input(i);
-  if (!input) return;
-  check_passed(i, gradient);
-  if (input.node && !input.node->gradient.defined()) {
-    input.written = true;
-    input.node->gradient = gradient.detach().view(input.node->shape);
-    return;
-  }
-  const Destination destination = into(i);
-  ++copies_made;
-  kernels::scale(1, gradient.detach().view(destination.tensor.shape()), destination.tensor,
-                 destination.accumulate);
 }
 
 }  // namespace detail

@@ -1,9 +1,12 @@
-// Second reading: parameters that backward refuses, what an operation's backward may name, watched
-// tensors, and tapes within the backward of another one (checkpoint.h).
+// Second reading: who observes a backward, parameters that it refuses, what an operation's backward
+// may name and pass on, watched tensors, and tapes within the backward of another one
+// (checkpoint.h).
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/autograd/tape_pass.h"
+#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {
 
@@ -64,6 +67,47 @@ void Gradients::check_passed(int i, const Tensor& gradient) const {
   check<ShapeError>(gradient.numel() == shape.numel() && gradient.dtype() == dtype,
                     "[{}] backward passes {} {} to operand {}, which is {} {}", node_.operation,
                     gradient.dtype(), gradient.shape(), i, dtype, shape);
+}
+
+// Puts each observer into the list once: first the reducers, by order(), which is the same on all
+// ranks, then those that only watch.
+void Tape::link_observers(Pass& pass, const Parameter& parameter) {
+  pass.note(parameter);
+  const auto order = [](GradientObserver* observer) {
+    const GradientReducer* const reducer = observer->as_reducer();
+    return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
+  };
+  for (GradientObserver* observer : parameter.state_->observers) {
+    Pass::Link** place = &pass.observers;
+    while (*place && (*place)->observer != observer && order((*place)->observer) <= order(observer))
+      place = &(*place)->next;
+    if (!*place || (*place)->observer != observer)
+      *place = new (arena_.allocate(sizeof(Pass::Link))) Pass::Link{observer, *place};
+  }
+}
+
+void Tape::clear_marks() noexcept {
+  for (Node* node = last_; node; node = node->previous) {
+    node->reached = false;
+    if (!node->watched) node->gradient = {};
+    for (Node::Input& input : node->inputs)
+      if (input.parameter) input.parameter->pending = 0;
+  }
+}
+
+void Gradients::pass(int i, const Tensor& gradient) {
+  Node::Input& input = this->input(i);
+  if (!input) return;
+  check_passed(i, gradient);
+  if (input.node && !input.node->gradient.defined()) {
+    input.written = true;
+    input.node->gradient = gradient.detach().view(input.node->shape);
+    return;
+  }
+  const Destination destination = into(i);
+  ++copies_made;
+  kernels::scale(1, gradient.detach().view(destination.tensor.shape()), destination.tensor,
+                 destination.accumulate);
 }
 
 Tensor Tape::watch(const Tensor& tensor) {
