@@ -1,6 +1,7 @@
 #include "lockstep/kernels/matmul.h"
 
 #include <atomic>
+#include <bit>
 
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
@@ -10,6 +11,7 @@ namespace lockstep::kernels {
 namespace {
 
 std::atomic<bool> tf32 = false;
+std::atomic<CpuProducts> on_cpu = CpuProducts::library;
 
 std::atomic<GemmLibrary>& library() {
   static std::atomic<GemmLibrary> chosen =
@@ -40,6 +42,20 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
   return {m, n};
 }
 
+void check_lanes(std::span<const std::int64_t> lanes, std::int64_t k) {
+  const std::size_t count = lanes.empty() ? 0 : lanes.size() - 1;
+  check<ShapeError>(std::has_single_bit(count) && count <= most_lanes,
+                    "[matmul_lanes] the number of lanes is a power of two up to {}, got {}",
+                    most_lanes, count);
+  check<ShapeError>(lanes.front() == 0 && lanes.back() == k,
+                    "[matmul_lanes] lanes go from row 0 to row {}, got {} to {}", k, lanes.front(),
+                    lanes.back());
+  for (std::size_t i = 0; i < count; ++i)
+    check<ShapeError>(lanes[i] <= lanes[i + 1],
+                      "[matmul_lanes] lane {} begins at row {} and ends at row {}", i, lanes[i],
+                      lanes[i + 1]);
+}
+
 }  // namespace
 
 void set_gemm_library(GemmLibrary chosen) {
@@ -49,6 +65,8 @@ void set_gemm_library(GemmLibrary chosen) {
 }
 
 GemmLibrary gemm_library() { return library(); }
+void set_cpu_products(CpuProducts products) { on_cpu = products; }
+CpuProducts cpu_products() { return on_cpu; }
 void allow_tf32(bool allow) { tf32 = allow; }
 bool tf32_allowed() { return tf32; }
 
@@ -58,6 +76,17 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
     backend_of(a.device()).matmul(a, b, {}, out, flags);
   else if (!flags.accumulate)
     out.fill_zero();
+}
+
+void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
+                  std::span<const std::int64_t> lanes, MatmulFlags flags) {
+  check<UsageError>(flags.transpose_a && !flags.transpose_b,
+                    "[matmul_lanes] takes transpose_a without transpose_b, got {} and {}",
+                    flags.transpose_a, flags.transpose_b);
+  check_product("matmul_lanes", a, b, out, flags);
+  check_differentiable("matmul_lanes", out);
+  check_lanes(lanes, a.size(0));
+  if (out.numel() > 0) backend_of(a.device()).matmul_lanes(a, b, out, lanes, flags.accumulate);
 }
 
 void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out) {

@@ -1,13 +1,15 @@
 #pragma once
 /// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
 /// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
-/// configuration, else to Eigen; f64 to Eigen; bf16 to bf16_unit(); what is left is multiplied as
-/// f32. On a GPU `gemm_library` chooses. Empty dimensions are allowed: a product over K = 0 is all
+/// configuration, else to Eigen, unless `cpu_products` says otherwise; f64 to Eigen; bf16 to
+/// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty dimensions are allowed: a product over K = 0 is all
 /// zeros.
 ///
 /// Dtypes: a and b alike, and so `out` and the bias. Or a and b of 16 bits, `out` and the bias f32:
 /// then nothing is rounded after the product.
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
@@ -20,6 +22,19 @@ enum class GemmLibrary : std::uint8_t { handwritten, cublas };
 void set_gemm_library(GemmLibrary library);
 GemmLibrary gemm_library();
 bool has_cublas();
+
+/// Who multiplies f32 on the CPU: the library, or the handwritten products of cpu/chain/.
+///
+/// A chain product computes every element alone, as one chain of fused multiply-adds over k in
+/// ascending order: sum = fma(a_k, b_k, sum). The chain starts at +0, with `accumulate` at what
+/// `out` holds, in linear() at the bias. So an element's bits depend on its row of op(a), its
+/// column of op(b) and its start alone: not on the rows beside it, the widths of vectors, the
+/// processor or the compiler. (NaNs are NaNs everywhere; which NaN is left open.) A library
+/// promises none of it. Products of 16-bit factors that are multiplied as f32 are chains, too.
+enum class CpuProducts : std::uint8_t { library, chain };
+/// Per process; at first the library.
+void set_cpu_products(CpuProducts products);
+CpuProducts cpu_products();
 
 /// Whether f32 products on GPUs may round their inputs to tf32 (10 bits of mantissa), for tensor
 /// cores. Off at first.
@@ -39,6 +54,22 @@ struct MatmulFlags {
 /// out (+)= op(a) op(b), with op(a) (M, K), op(b) (K, N), out (M, N); op transposes on demand:
 /// with transpose_a, `a` itself is (K, M). `out` must not overlap a or b.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {});
+
+inline constexpr std::size_t most_lanes = 64;
+
+/// out (+)= sum over the lanes of a_lane^T b_lane: the gradient of weights, whose bits then depend
+/// on the lanes alone, and not on who computed which of them. a is (K, M), b (K, N), out (M, N) in
+/// f32 or f64, and `flags` has transpose_a without transpose_b.
+///
+/// Lane i is the rows [lanes[i], lanes[i + 1]) of a and b; `lanes` ascends from 0 to K. There are
+/// 1, 2, 4, ... 64 lanes; one without rows counts as +0. The bits are those of the lanes' products,
+/// each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h; with
+/// `accumulate` the sum is then added to `out`. Chain products of f32 on the CPU keep the partial
+/// sums in the first-level cache. All others write them to memory: up to 16 matrices of out's size,
+/// and above 16 lanes up to 20 (tree_reduce adds at most 16 on a GPU). `out` must not overlap a or
+/// b. Throws UsageError for other flags, ShapeError for lanes that do not fit.
+void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
+                  std::span<const std::int64_t> lanes, MatmulFlags flags = {.transpose_a = true});
 
 /// out = x w^T + bias: x (N, in), w (out, in) as PyTorch keeps it, bias (out,) or undefined,
 /// out (N, out). On GPUs the handwritten products add the bias as they write.

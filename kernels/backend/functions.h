@@ -45,6 +45,9 @@ virtual void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y,
 // matmul.h: sizes m, n and k are > 0. `bias` may be undefined; it never comes with `accumulate`.
 virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
                     const MatmulFlags& flags) LOCKSTEP_BACKEND;
+/// `out` has elements; K may be 0.
+virtual void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
+                          std::span<const std::int64_t> lanes, bool accumulate) LOCKSTEP_BACKEND;
 
 // batch_norm.h
 virtual void batch_statistics(const Tensor& x, const Tensor& mean,

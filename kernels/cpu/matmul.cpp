@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "lockstep/kernels/backend/lanes_apart.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
@@ -9,6 +10,9 @@ namespace {
 template <class T, class C = T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
               const MatmulFlags& flags) {
+  if constexpr (std::is_same_v<T, float>)
+    if (cpu_products() == CpuProducts::chain)
+      return cpu::chain_gemm(problem_of<float>(a, b, bias, out, flags));
   // The product is added to rows that already hold the bias: cheaper than another pass after it.
   if (bias.defined())
     for (std::int64_t row = 0; row < out.size(0); ++row)
@@ -46,6 +50,14 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
       flags.accumulate ? as(DType::f32, out) : Tensor::empty(out.shape(), DType::f32);
   multiply_16_bit(a, b, as(DType::f32, bias), sum, flags);
   cast(sum, out);
+}
+
+void CpuBackend::matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
+                              std::span<const std::int64_t> lanes, bool accumulate) {
+  const MatmulFlags flags{.transpose_a = true, .accumulate = accumulate};
+  if (a.dtype() == DType::f32 && cpu_products() == CpuProducts::chain)
+    return cpu::chain_gemm(problem_of<float>(a, b, {}, out, flags), lanes);
+  matmul_lanes_apart(a, b, out, lanes, accumulate);
 }
 
 }  // namespace lockstep::kernels

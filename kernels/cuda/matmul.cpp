@@ -1,5 +1,6 @@
 // Matrix products on a GPU: who computes them.
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/kernels/backend/lanes_apart.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/cublas.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
@@ -42,6 +43,11 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, c
       if (out.dtype() == DType::f32) return multiply<T, float>(a, b, bias, out, flags);
     multiply<T, T>(a, b, bias, out, flags);
   });
+}
+
+void CudaBackend::matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
+                               std::span<const std::int64_t> lanes, bool accumulate) {
+  matmul_lanes_apart(a, b, out, lanes, accumulate);
 }
 
 }  // namespace lockstep::kernels

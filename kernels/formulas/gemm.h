@@ -4,6 +4,7 @@
 /// The handwritten ones for GPUs are the ladder in cuda/gemm/.
 
 #include <cstdint>
+#include <span>
 
 #include "lockstep/core/half.h"
 #include "lockstep/kernels/matmul.h"
@@ -42,6 +43,10 @@ GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Tensor& bia
 }
 
 namespace cpu {
+/// Chain products (CpuProducts::chain); sizes may be 0. They start at the bias. With `lanes` it is
+/// matmul_lanes, of (k, m) and (k, n), without a bias.
+void chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> lanes = {});
+
 /// They leave `bias` to their caller.
 void gemm(const GemmProblem<float>& problem);
 void gemm(const GemmProblem<double>& problem);

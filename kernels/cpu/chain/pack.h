@@ -1,0 +1,97 @@
+#pragma once
+/// Copies of parts of a factor, in the order in which tiles read them.
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "lockstep/kernels/cpu/chain/tile.h"
+
+namespace lockstep::kernels::chain {
+
+/// Memory of this thread, kept from call to call. Contents undefined. Two at a time: which = 0, 1.
+template <int which>
+float* scratch(std::int64_t floats) {
+  constexpr std::align_val_t line{64};
+  struct Free {
+    void operator()(float* memory) const { ::operator delete[](memory, line); }
+  };
+  thread_local std::unique_ptr<float[], Free> memory;
+  thread_local std::int64_t size = 0;
+  constexpr std::int64_t slack = 16;  // rows are written by full vectors
+  if (size < floats) {
+    memory.reset();
+    memory.reset(new (line) float[static_cast<std::size_t>(floats + slack)]);
+    size = floats;
+  }
+  return memory.get();
+}
+
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+/// A factor with `k` and one more index i: [i stride + k] if it lies along k, else [k stride + i].
+struct Factor {
+  const float* data;
+  std::int64_t stride;
+  bool along_k;
+};
+
+/// As Tile::rows: along k at distances of row_pitch, else [k][row].
+template <class V>
+void pack_rows(const Factor& f, Range rows, Range k, float* to) {
+  if (f.along_k) {
+    for (std::int64_t i = rows.begin; i < rows.end; ++i, to += row_pitch) {
+      const float* const from = f.data + i * f.stride + k.begin;
+      std::int64_t p = 0;
+      for (; p + V::width <= k.size(); p += V::width) V::store(to + p, V::load(from + p));
+      if (p < k.size()) V::store(to + p, V::load_first(from + p, static_cast<int>(k.size() - p)));
+    }
+    return;
+  }
+  // A vector reaches into the next row's place, which is written after it.
+  for (std::int64_t p = k.begin; p < k.end; ++p, to += rows.size()) {
+    const float* const from = f.data + p * f.stride + rows.begin;
+    for (std::int64_t i = 0; i < rows.size(); i += V::width) {
+      const std::int64_t rest = std::min<std::int64_t>(rows.size() - i, V::width);
+      V::store(to + i, V::load_first(from + i, static_cast<int>(rest)));
+    }
+  }
+}
+
+/// As Tile::columns: [k][column], filled up with +0 to full vectors.
+template <class V>
+void pack_columns(const Factor& f, Range columns, Range k, float* to) {
+  constexpr std::int64_t width = V::width;
+  const std::int64_t padded = (columns.size() + width - 1) / width * width;
+  if (!f.along_k) {
+    for (std::int64_t p = k.begin; p < k.end; ++p, to += padded) {
+      const float* const from = f.data + p * f.stride + columns.begin;
+      for (std::int64_t j = 0; j < padded; j += width) {
+        const std::int64_t rest = std::min(columns.size() - j, width);
+        V::store(to + j, rest == width ? V::load(from + j)
+                                       : V::load_first(from + j, static_cast<int>(rest)));
+      }
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < padded; j += width) {
+    const std::int64_t count = std::min(columns.size() - j, width);
+    const float* const from = f.data + (columns.begin + j) * f.stride + k.begin;
+    for (std::int64_t p = 0; p < k.size(); p += width) {
+      const int rest = static_cast<int>(std::min(k.size() - p, width));
+      typename V::Vector square[width];
+      unroll<V::width>([&](auto i) __attribute__((always_inline)) {
+        square[i] = i < count ? V::load_first(from + i * f.stride + p, rest) : V::zero();
+      });
+      V::transpose(square);
+      unroll<V::width>([&](auto i) __attribute__((always_inline)) {
+        if (i < rest) V::store(to + (p + i) * padded + j, square[i]);
+      });
+    }
+  }
+}
+
+}  // namespace lockstep::kernels::chain
