@@ -88,13 +88,16 @@ void RowSum::take_lanes(Gradients& g, int i, const Lanes& lanes) {
   }
   if (g.zero_weight_) return;  // to_ is a place where NaN does no harm
   lanes_ = lanes.offsets(rows_);
-  if (parameter.lanes_wait) {
-    to_ = {};
-    accumulate_ = !first;
-  } else if (lanes.count() > 1) {
-    const Tensor& slot = to_.tensor;
-    parts_ = Tensor::empty(slot.shape().with(0, 0, {lanes.count()}), slot.dtype(), slot.device());
-  }
+  if (!parameter.lanes_wait) return;
+  to_ = {};
+  accumulate_ = !first;
+}
+
+void RowSum::make_parts() {
+  const std::int64_t count = std::ssize(lanes_) - 1;
+  const Tensor& slot = to_.tensor;
+  if (to_ && count > 1)
+    parts_ = Tensor::empty(slot.shape().with(0, 0, {count}), slot.dtype(), slot.device());
 }
 
 Gradients::Destination RowSum::part(std::size_t k) {

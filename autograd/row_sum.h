@@ -39,21 +39,28 @@ class RowSum {
   template <class F>
   void each(const F& write) {
     if (lanes_.empty()) return write(std::int64_t{0}, rows_, to_);
+    make_parts();
     for (std::size_t k = 0; k + 1 < lanes_.size(); ++k) write(lanes_[k], lanes_[k + 1], part(k));
     add_parts();
   }
 
+  /// Where one kernel can write the sum of all lanes(), instead of each(); empty where it cannot.
+  const Gradients::Destination& whole() const { return to_; }
+  /// Where each lane begins, and the end; empty: there are none.
+  std::span<const std::int64_t> lanes() const { return lanes_; }
+
  private:
   void take_lanes(Gradients& g, int i, const Lanes& lanes);
   Gradients::Destination part(std::size_t k);
+  void make_parts();
   void add_parts();
 
   bool wanted_ = false;
   std::int64_t rows_;
-  Gradients::Destination to_;        // of the sum; empty if the tape adds the lanes later
-  std::vector<std::int64_t> lanes_;  // where each begins, and the end; empty: there are none
-  Tensor parts_;                     // (lanes, ...); undefined: to_ is the only part
-  bool accumulate_ = false;          // parts_ are added to
+  Gradients::Destination to_;  // of the sum; empty if the tape adds the lanes later
+  std::vector<std::int64_t> lanes_;
+  Tensor parts_;             // (lanes, ...); undefined: to_ is the only part
+  bool accumulate_ = false;  // parts_ are added to
 };
 
 /// Rows [begin, end) of a value that is not recorded.

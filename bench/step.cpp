@@ -12,6 +12,9 @@
 // or a multiple: before each such number of steps the state is saved, and the turn lasts until the
 // last file is complete.
 //
+// With --lanes L there are three more kinds of turns: steps with lanes, those with chain products
+// (kernels/matmul.h), and steps with chain products alone.
+//
 // With --trace DIR there are traced turns, whose time includes noting the events, but not writing
 // the files.
 
@@ -25,7 +28,9 @@
 
 #include "figures.h"
 #include "lockstep/core/gpu/graph.h"
+#include "lockstep/core/lanes.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/kernels/matmul.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
@@ -50,6 +55,7 @@ struct Options {
   bool graph = false, shard = false, checkpoint_async = false;
   std::string checkpoint, trace;
   std::int64_t checkpoint_every = 50;
+  int lanes = 0;
   std::string comm = "auto", transport = "shm", peer, python, json;
 };
 
@@ -73,6 +79,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->needs(checkpoint);
   app.add_flag("--checkpoint-async", o.checkpoint_async, "A thread writes the file")
       ->needs(checkpoint);
+  app.add_option("--lanes", o.lanes, "Also time steps with so many lanes, in turns")->check(whole);
   app.add_option("--trace", o.trace, "Also time steps that are traced, in turns: a folder");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
@@ -171,6 +178,22 @@ class Trainer {
            static_cast<double>(steps);
   }
 
+  /// The same, with lanes, if there are any, and such products. Ranks own equal numbers of lanes.
+  double round_of(std::int64_t steps, int lanes, kernels::CpuProducts products) {
+    if (lanes > 0) {
+      const std::int64_t rows = x_.size(0) * world_.size();
+      lanes_ = std::make_shared<const Lanes>(rows, lanes, Shard(world_));
+      check<UsageError>(lanes_->rows() == x_.size(0),
+                        "--lanes {}: rank {} has {} of {} rows, and --batch is {}", lanes,
+                        world_.rank(), lanes_->rows(), rows, x_.size(0));
+    }
+    kernels::set_cpu_products(products);
+    const double us = round(steps);
+    kernels::set_cpu_products(kernels::CpuProducts::library);
+    lanes_ = nullptr;
+    return us;
+  }
+
   /// Of the last round: microseconds per step that this rank's thread spent in communication.
   double exposed_us() const { return exposed_us_; }
 
@@ -210,9 +233,10 @@ class Trainer {
  private:
   void plain_step() {
     const Autocast autocast(factors_);
+    const LaneScope scope(lanes_);
     Tape tape;
     const Tensor loss = nn::cross_entropy(model_(x_), y_);
-    tape.backward(loss);
+    tape.backward(loss, Weight(x_.size(0), x_.size(0) * world_.size()));
     optimizer_->step();
     optimizer_->zero_grad();
     loss_.copy_from(loss.detach().view({1}));
@@ -226,6 +250,7 @@ class Trainer {
   std::optional<nn::Checkpoint> checkpoint_;
   Tensor x_, y_, loss_;
   double exposed_us_ = 0;
+  std::shared_ptr<const Lanes> lanes_;
   std::optional<StepGraph> graph_;
 };
 
@@ -259,10 +284,11 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
 struct AllFigures {
   Figures ours, exposed;
   std::optional<Figures> saving, traced, theirs;
+  std::vector<Figures> lanes;  // with --lanes: with library products, with chains, chains alone
 };
 
 void report(const Options& o, const World& world, const AllFigures& figures) {
-  const auto& [ours, exposed, saving, traced, theirs] = figures;
+  const auto& [ours, exposed, saving, traced, theirs, lanes] = figures;
   fmt::print("{:<28} {:>12} {:>12} {:>12}\n", "us per step", "median", "min", "max");
   print(ours);
   print(exposed);
@@ -285,6 +311,11 @@ void report(const Options& o, const World& world, const AllFigures& figures) {
     fmt::print("a checkpoint every {} steps costs {:.1f} %\n", o.checkpoint_every,
                100 * (ratio - 1));
     json["with_checkpoints"] = saving->json();
+  }
+  for (const Figures& figure : lanes) {
+    print(figure);
+    fmt::print("  {:.2f} times as long\n", figure.median() / ours.median());
+    json["lanes"].push_back(figure.json());
   }
   if (traced) {
     print(*traced);
@@ -312,7 +343,12 @@ int run_rank(const Options& o, const World& world) {
                      {"  of it in communication", {}},
                      {},
                      {},
+                     {},
                      {}};
+  if (o.lanes > 0)
+    figures.lanes = {{fmt::format("{} lanes", o.lanes), {}},
+                     {fmt::format("{} lanes, chain products", o.lanes), {}},
+                     {"chain products", {}}};
   if (!o.checkpoint.empty()) {
     steps = (steps + o.checkpoint_every - 1) / o.checkpoint_every * o.checkpoint_every;
     figures.saving = Figures{"with checkpoints", {}};
@@ -334,6 +370,10 @@ int run_rank(const Options& o, const World& world) {
     figures.ours.rounds.push_back(trainer.round(steps));
     figures.exposed.rounds.push_back(trainer.exposed_us());
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
+    for (std::size_t k = 0; k < figures.lanes.size(); ++k)
+      figures.lanes[k].rounds.push_back(
+          trainer.round_of(steps, k < 2 ? o.lanes : 0,
+                           k > 0 ? kernels::CpuProducts::chain : kernels::CpuProducts::library));
     if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));
   }

@@ -25,12 +25,30 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::Matmul
     kernels::matmul(matrix(a, i), matrix(b, i), matrix(y, i), flags);
 }
 
+// sum += a^T b, over the rows of both.
+void add_product(RowSum& sum, const Tensor& a, const Tensor& b) {
+  const Gradients::Destination& whole = sum.whole();
+  if (whole && !sum.lanes().empty() && a.dtype() == whole.tensor.dtype())
+    return kernels::matmul_lanes(a, b, whole.tensor, sum.lanes(),
+                                 {.transpose_a = true, .accumulate = whole.accumulate});
+  sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
+    kernels::matmul(rows_of(a, begin, end), rows_of(b, begin, end), to.tensor,
+                    {.transpose_a = true, .accumulate = to.accumulate});
+  });
+}
+
+// Whether a row of a product with `a` on the left has the same bits beside any other rows.
+bool rows_apart(const Tensor& a) {
+  return a.device() == Device{} && a.dtype() == DType::f32 &&
+         kernels::cpu_products() == kernels::CpuProducts::chain;
+}
+
 // The same, of `a` that is not transposed. A library may choose by the number of rows how it
 // multiplies them. With lanes the rows of each are therefore multiplied alone, as they are on a rank
 // that has no others.
 void multiply_rows(const Lanes* lanes, const Tensor& a, const Tensor& b, const Tensor& y,
                    kernels::MatmulFlags flags) {
-  if (a.rank() != 2 || flags.transpose_a) return multiply(a, b, y, flags);
+  if (a.rank() != 2 || flags.transpose_a || rows_apart(a)) return multiply(a, b, y, flags);
   for_each_block(lanes, a.size(0), [&](std::int64_t begin, std::int64_t end) {
     kernels::matmul(rows_of(a, begin, end), b, rows_of(y, begin, end), flags);
   });
@@ -73,9 +91,14 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
         if (ta) {
           if (const auto db = g.into(1)) right_gradient(*a, dy, db, ta, tb);
         } else if (RowSum sum(g, 1, dy.size(0)); sum) {
-          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
-            right_gradient(rows_of(*a, begin, end), rows_of(dy, begin, end), db, ta, tb);
-          });
+          if (dy.rank() == 2 && tb)  // b (m, k): db = dy^T A
+            add_product(sum, dy, *a);
+          else if (dy.rank() == 2)  // b (k, m): db = A^T dy
+            add_product(sum, *a, dy);
+          else
+            sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
+              right_gradient(rows_of(*a, begin, end), rows_of(dy, begin, end), db, ta, tb);
+            });
         }
       });
 }
@@ -147,17 +170,14 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   }
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  for_each_block(lanes_of_tape(x.size(0)), x.size(0), [&](std::int64_t begin, std::int64_t end) {
+  const Lanes* const lanes = rows_apart(xf) ? nullptr : lanes_of_tape(x.size(0));
+  for_each_block(lanes, x.size(0), [&](std::int64_t begin, std::int64_t end) {
     kernels::linear(rows_of(xf, begin, end), wf, b, rows_of(y, begin, end));
   });
   return record(
       "linear", y, {&x, &w, &b}, [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
         const Tensor dy = detail::rounded_to(x->dtype(), g.output());
-        if (RowSum sum(g, 1, dy.size(0)); sum)
-          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& dw) {
-            kernels::matmul(rows_of(dy, begin, end), rows_of(*x, begin, end), dw.tensor,
-                            {.transpose_a = true, .accumulate = dw.accumulate});
-          });
+        if (RowSum sum(g, 1, dy.size(0)); sum) add_product(sum, dy, *x);
         if (RowSum sum(g, 2, dy.size(0)); sum)
           sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
             kernels::sum_rows(rows_of(g.output(), begin, end), db.tensor, db.accumulate);
