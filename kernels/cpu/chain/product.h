@@ -41,12 +41,15 @@ inline Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
   return {n * i / count, n * (i + 1) / count};
 }
 
+/// [0], [step], ...
+struct Strided {
+  const float* data;
+  std::int64_t step;
+};
+
 template <class V>
 class Tiles {
  public:
-  static constexpr std::int64_t panel = V::width * V::vectors;
-  static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
-
   explicit Tiles(const Product& p) : p_(p) {}
 
   void run() {
@@ -54,57 +57,80 @@ class Tiles {
     const std::int64_t k_blocks =
         p_.lanes.empty() ? std::max<std::int64_t>(pieces(p_.k, k_block), 1) : 1;
     const std::int64_t k_floats = std::max<std::int64_t>(pieces(p_.k, k_blocks), 1);
-    const bool rows_stay = p_.m < p_.n;
-    const std::int64_t count = rows_stay ? p_.m : p_.n;
-    const std::int64_t unit = rows_stay ? V::rows : panel;
+    const bool columns_stay = keep_columns();
+    const std::int64_t count = columns_stay ? p_.n : p_.m;
+    const std::int64_t unit = columns_stay ? panel : V::rows;
     const std::int64_t most = std::max<std::int64_t>(resident_floats / k_floats / unit, 1) * unit;
-    const std::int64_t blocks = pieces(count, most);
-    const std::int64_t block = pieces(pieces(count, blocks), unit) * unit;
+    const std::int64_t block = pieces(pieces(count, pieces(count, most)), unit) * unit;
     for (std::int64_t begin = 0; begin < count; begin += block) {
       const Range here{begin, std::min(count, begin + block)};
-      for (std::int64_t i = 0; i < k_blocks; ++i)
-        rows_stay ? rows_stay_block(here, piece(p_.k, k_blocks, i))
-                  : columns_stay_block(here, piece(p_.k, k_blocks, i));
+      for (std::int64_t i = 0; i < k_blocks; ++i) {
+        const Range k = piece(p_.k, k_blocks, i);
+        columns_stay ? columns_stay_block(here, k) : rows_stay_block(here, k);
+      }
     }
   }
 
  private:
+  static constexpr std::int64_t panel = V::width * V::vectors, line = 16;
+  static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
+
+  // The factor that stays is read before anything is computed: better the smaller one. But if
+  // the columns stay, C is written along its rows, which matters if it is large.
+  bool keep_columns() const {
+    return p_.n <= p_.m || (!p_.transposed && 4 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
+  }
+
+  // A part that few tiles read is read where it lies, if it lies as tiles need it.
+  static bool in_place(const Factor& f, std::int64_t uses) { return !f.along_k && uses <= 4; }
+
   // Rows [begin, end) are packed for all panels of columns; each panel just before its use.
   void rows_stay_block(Range rows, Range k) {
     const std::int64_t tiles = pieces(rows.size(), V::rows);
+    const auto tile = [&](std::int64_t i) {
+      const Range part = piece(rows.size(), tiles, i);
+      return Range{rows.begin + part.begin, rows.begin + part.end};
+    };
+    const bool lie = in_place(p_.rows, pieces(p_.n, panel));
     float* const packed_rows = scratch<0>(row_floats(rows.size(), k.size()));
     float* const packed_columns = scratch<1>(panel * k.size());
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const Range tile = piece(rows.size(), tiles, i);
-      pack_rows<V>(p_.rows, {rows.begin + tile.begin, rows.begin + tile.end}, k,
-                   packed_rows + row_floats(tile.begin, k.size()));
-    }
+    const auto packed = [&](Range part) {
+      return packed_rows + row_floats(part.begin - rows.begin, k.size());
+    };
+    for (std::int64_t i = 0; i < tiles && !lie; ++i)
+      pack_rows<V>(p_.rows, tile(i), k, packed(tile(i)));
     for (std::int64_t j = 0; j < p_.n; j += panel) {
-      const Range columns{j, std::min(p_.n, j + panel)};
-      pack_columns<V>(p_.columns, columns, k, packed_columns);
-      for (std::int64_t i = 0; i < tiles; ++i) {
-        const Range tile = piece(rows.size(), tiles, i);
-        compute_tile({rows.begin + tile.begin, rows.begin + tile.end}, columns, k,
-                     packed_rows + row_floats(tile.begin, k.size()), packed_columns);
-      }
+      const Range columns{j, std::min(p_.n, j + panel)}, next{j + panel, p_.n};
+      const bool full = columns.size() % V::width == 0;
+      float* const panel_at = full && in_place(p_.columns, tiles) ? nullptr : packed_columns;
+      if (panel_at != nullptr) pack_columns<V>(p_.columns, columns, k, panel_at);
+      for (std::int64_t i = 0; i < tiles; ++i)
+        compute_tile(tile(i), columns, k, lie ? nullptr : packed(tile(i)), panel_at,
+                     ahead(p_.columns, next, panel, k, i));
     }
   }
 
   // Columns [begin, end) are packed for all tiles of rows; each tile's rows just before their use.
   void columns_stay_block(Range columns, Range k) {
-    const std::int64_t tiles = pieces(p_.m, V::rows);
-    float* const packed_columns =
-        scratch<0>(pieces(columns.size(), V::width) * V::width * k.size());
+    const std::int64_t tiles = pieces(p_.m, V::rows), panels = pieces(columns.size(), panel);
+    const bool lie = in_place(p_.columns, tiles) && columns.size() % V::width == 0;
+    const std::int64_t padded = pieces(columns.size(), V::width) * V::width;
+    float* const packed_columns = scratch<0>(padded * k.size());
     float* const packed_rows = scratch<1>(row_floats(V::rows, k.size()));
-    for (std::int64_t j = columns.begin; j < columns.end; j += panel)
-      pack_columns<V>(p_.columns, {j, std::min(columns.end, j + panel)}, k,
-                      packed_columns + (j - columns.begin) * k.size());
+    const auto part = [&](std::int64_t j) {
+      return Range{columns.begin + j * panel,
+                   std::min(columns.end, columns.begin + (j + 1) * panel)};
+    };
+    const auto packed = [&](std::int64_t j) { return packed_columns + j * panel * k.size(); };
+    for (std::int64_t j = 0; j < panels && !lie; ++j)
+      pack_columns<V>(p_.columns, part(j), k, packed(j));
     for (std::int64_t i = 0; i < tiles; ++i) {
       const Range rows = piece(p_.m, tiles, i);
-      pack_rows<V>(p_.rows, rows, k, packed_rows);
-      for (std::int64_t j = columns.begin; j < columns.end; j += panel)
-        compute_tile(rows, {j, std::min(columns.end, j + panel)}, k, packed_rows,
-                     packed_columns + (j - columns.begin) * k.size());
+      float* const rows_at = in_place(p_.rows, panels) ? nullptr : packed_rows;
+      if (rows_at != nullptr) pack_rows<V>(p_.rows, rows, k, rows_at);
+      for (std::int64_t j = 0; j < panels; ++j)
+        compute_tile(rows, part(j), k, rows_at, lie ? nullptr : packed(j),
+                     ahead(p_.rows, {rows.end, p_.m}, V::rows, k, j));
     }
   }
 
@@ -112,28 +138,47 @@ class Tiles {
     return rows * (p_.rows.along_k ? row_pitch : k);
   }
 
+  /// What the i-th tile prefetches of the `most` rows or columns that are needed next: two cache
+  /// lines for each k. What lies along k is read in long runs, which the processor foresees.
+  static Strided ahead(const Factor& f, Range next, std::int64_t most, Range k, std::int64_t i) {
+    if (f.along_k || next.size() <= 0 || 2 * i * line > most) return {f.data, 0};
+    const std::int64_t at = std::min(next.begin + 2 * i * line, next.end - 1);
+    return {f.data + k.begin * f.stride + at, f.stride};
+  }
+
+  /// What is not packed is null: it is read where it lies.
   void compute_tile(Range rows, Range columns, Range k, const float* packed_rows,
-                    const float* packed_columns) const {
+                    const float* packed_columns, Strided ahead) const {
     const std::int64_t vectors = pieces(columns.size(), V::width);
+    const auto part = [&](const Factor& f, const float* packed, std::int64_t step, Range range) {
+      return packed != nullptr ? Strided{packed, step}
+                               : Strided{f.data + k.begin * f.stride + range.begin, f.stride};
+    };
+    const Strided a = part(p_.rows, packed_rows, rows.size(), rows);
+    const Strided b = part(p_.columns, packed_columns, vectors * V::width, columns);
     const std::int64_t whole[] = {0, k.size()};
-    const bool first = k.begin == 0, by_lanes = !p_.lanes.empty();
-    const Start start = !first || (p_.accumulate && !by_lanes) ? Start::c
-                        : p_.bias != nullptr                   ? Start::bias
-                                                               : Start::zero;
-    const std::int64_t bias_at = p_.transposed ? rows.begin : columns.begin;
-    const Tile tile{.rows = packed_rows,
-                    .rows_step = rows.size(),
-                    .columns = packed_columns,
-                    .columns_step = vectors * V::width,
+    const bool by_lanes = !p_.lanes.empty();
+    const Start start = k.begin > 0 || (p_.accumulate && !by_lanes) ? Start::c
+                        : p_.bias != nullptr                        ? Start::bias
+                                                                    : Start::zero;
+    const std::int64_t c_at = p_.transposed ? rows.begin + columns.begin * p_.c_step
+                                            : rows.begin * p_.c_step + columns.begin;
+    const Tile tile{.rows = a.data,
+                    .rows_step = a.step,
+                    .columns = b.data,
+                    .columns_step = b.step,
                     .lanes = by_lanes ? p_.lanes : std::span<const std::int64_t>(whole),
-                    .c = p_.c + (p_.transposed ? rows.begin + columns.begin * p_.c_step
-                                               : rows.begin * p_.c_step + columns.begin),
+                    .c = p_.c + c_at,
                     .c_step = p_.c_step,
                     .transposed = p_.transposed,
                     .width = static_cast<int>(columns.size()),
                     .start = start,
                     .add_c = by_lanes && p_.accumulate,
-                    .bias = p_.bias == nullptr ? nullptr : p_.bias + bias_at};
+                    .ahead = ahead.data,
+                    .ahead_step = ahead.step,
+                    .bias = p_.bias == nullptr
+                                ? nullptr
+                                : p_.bias + (p_.transposed ? rows.begin : columns.begin)};
     const auto index = static_cast<std::size_t>((rows.size() - 1) * V::vectors + vectors - 1);
     (p_.rows.along_k ? functions<V, true> : functions<V, false>)[index](tile);
   }

@@ -32,7 +32,9 @@ struct Tile {
   bool transposed;
   int width;  ///< columns of C; those of the last vector beyond it are left alone
   Start start;
-  bool add_c;         ///< c := c + result
+  bool add_c;          ///< c := c + result
+  const float* ahead;  ///< [p ahead_step] is prefetched at k = p: of what is packed next
+  std::int64_t ahead_step;
   const float* bias;  ///< for Start::bias: of the columns, with `transposed` of the rows
 };
 
@@ -70,7 +72,11 @@ struct Registers {
     constexpr std::int64_t pitch = along_k ? row_pitch : 1;
     const float* a = t.rows + begin * rows_step;
     const float* b = t.columns + begin * t.columns_step;
-    for (std::int64_t p = begin; p < end; ++p, a += rows_step, b += t.columns_step) {
+    const float* ahead = t.ahead + begin * t.ahead_step;
+    for (std::int64_t p = begin; p < end;
+         ++p, a += rows_step, b += t.columns_step, ahead += t.ahead_step) {
+      __builtin_prefetch(ahead, 0, 2);
+      __builtin_prefetch(ahead + 16, 0, 2);
       Vector of_columns[vectors];
       unroll<vectors>([&](auto x) __attribute__((always_inline)) {
         of_columns[x] = V::load(b + x * width);
@@ -145,6 +151,17 @@ struct Registers {
   }
 };
 
+/// C's part, which is written when all is computed.
+inline void prefetch_c(const Tile& t, int rows) {
+  const std::int64_t pieces = t.transposed ? t.width : rows;
+  const std::int64_t bytes = 4 * static_cast<std::int64_t>(t.transposed ? rows : t.width);
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    const char* const piece = reinterpret_cast<const char*>(t.c + i * t.c_step);
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(piece + at, 1);
+    __builtin_prefetch(piece + bytes - 1, 1);
+  }
+}
+
 inline constexpr int most_levels = 6;  // of the tree: 64 lanes
 
 /// Computes the tile. Partial results wait on a stack: after lane i, those pairs are added that are
@@ -153,6 +170,7 @@ template <class V, bool along_k, int rows, int vectors>
 void compute(const Tile& t) {
   constexpr int elements = rows * vectors * V::width;
   Registers<V, rows, vectors> sum;
+  prefetch_c(t, rows);
   sum.begin(t);
   const std::size_t lanes = t.lanes.size() - 1;
   alignas(64) float stack[most_levels * elements];
