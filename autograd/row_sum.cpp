@@ -13,6 +13,10 @@ using Belongs = Node::Belongs;
 Gradients::Gradients(Node& node, const Tape& tape, bool zero_weight, bool lanes_wait)
     : node_(node), lanes_(tape.lanes()), zero_weight_(zero_weight), lanes_wait_(lanes_wait) {}
 
+const Lanes* Gradients::lanes_of_rows() const {
+  return node_.belongs == Belongs::samples ? lanes_ : nullptr;
+}
+
 bool Gradients::sums_lanes(int i) const {
   if (!lanes_ || node_.belongs == Belongs::neither) return false;
   const Node::Input& input = this->input(i);

@@ -63,9 +63,12 @@ class RowSum {
   bool accumulate_ = false;  // parts_ are added to
 };
 
-/// Rows [begin, end) of a value that is not recorded.
+/// How many rows x has: its first dimension. A scalar is one row.
+inline std::int64_t rows_in(const Tensor& x) { return x.rank() > 0 ? x.size(0) : 1; }
+
+/// Rows [begin, end) of a value, not recorded.
 inline Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t end) {
-  return x.detach().slice(begin, end);
+  return x.rank() > 0 ? x.detach().slice(begin, end) : x.detach();
 }
 
 /// A value that belongs to lanes was made of samples, `rows` of them: f(begin, end, gradient) for

@@ -21,6 +21,7 @@ Tape::Tape(Purpose purpose)
       purpose_(purpose),
       outer_(current_tape),
       lanes_(outer_ ? outer_->lanes_ : current_lanes()) {
+  if (lanes_) chains_.emplace();
   current_tape = this;
 }
 

@@ -32,6 +32,7 @@
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/trace/recorder.h"
+#include "lockstep/kernels/matmul.h"
 
 namespace lockstep {
 
@@ -91,10 +92,7 @@ class Gradients {
 
   // --- second reading: row_sum.h ---
   const Lanes* lanes() const { return lanes_; }  ///< the tape's
-  /// Those of the output, if its rows are samples; else null.
-  const Lanes* lanes_of_rows() const {
-    return node_.belongs == Node::Belongs::samples ? lanes_ : nullptr;
-  }
+  const Lanes* lanes_of_rows() const;            ///< the same, if the output's rows are samples
   bool per_lane() const { return node_.belongs == Node::Belongs::lanes; }
   bool sums_lanes(int i) const;  ///< operand i's gradient is a sum over samples of several lanes
 
@@ -198,6 +196,7 @@ class Tape {
   Purpose purpose_;
   Tape* outer_;
   std::shared_ptr<const Lanes> lanes_;
+  std::optional<kernels::ChainProducts> chains_;  // with lanes: rows are multiplied apart
   detail::Node* last_ = nullptr;
   detail::Arena arena_;
 };

@@ -12,8 +12,8 @@
 // or a multiple: before each such number of steps the state is saved, and the turn lasts until the
 // last file is complete.
 //
-// With --lanes L there are three more kinds of turns: steps with lanes, those with chain products
-// (kernels/matmul.h), and steps with chain products alone.
+// With --lanes L there are two more kinds of turns: steps with lanes, and steps without, but with the
+// products that they take: chains (kernels/matmul.h).
 //
 // With --trace DIR there are traced turns, whose time includes noting the events, but not writing
 // the files.
@@ -284,7 +284,7 @@ std::unique_ptr<Peer> start_peer(const Options& o, int ranks, double our_loss) {
 struct AllFigures {
   Figures ours, exposed;
   std::optional<Figures> saving, traced, theirs;
-  std::vector<Figures> lanes;  // with --lanes: with library products, with chains, chains alone
+  std::vector<Figures> lanes;  // with --lanes: with them, with chain products alone
 };
 
 void report(const Options& o, const World& world, const AllFigures& figures) {
@@ -345,10 +345,7 @@ int run_rank(const Options& o, const World& world) {
                      {},
                      {},
                      {}};
-  if (o.lanes > 0)
-    figures.lanes = {{fmt::format("{} lanes", o.lanes), {}},
-                     {fmt::format("{} lanes, chain products", o.lanes), {}},
-                     {"chain products", {}}};
+  if (o.lanes > 0) figures.lanes = {{fmt::format("{} lanes", o.lanes), {}}, {"chain products", {}}};
   if (!o.checkpoint.empty()) {
     steps = (steps + o.checkpoint_every - 1) / o.checkpoint_every * o.checkpoint_every;
     figures.saving = Figures{"with checkpoints", {}};
@@ -372,7 +369,7 @@ int run_rank(const Options& o, const World& world) {
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
     for (std::size_t k = 0; k < figures.lanes.size(); ++k)
       figures.lanes[k].rounds.push_back(
-          trainer.round_of(steps, k < 2 ? o.lanes : 0,
+          trainer.round_of(steps, k == 0 ? o.lanes : 0,
                            k > 0 ? kernels::CpuProducts::chain : kernels::CpuProducts::library));
     if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));

@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<bool> tf32 = false;
 std::atomic<CpuProducts> on_cpu = CpuProducts::library;
+thread_local int chain_scopes = 0;
 
 std::atomic<GemmLibrary>& library() {
   static std::atomic<GemmLibrary> chosen =
@@ -66,7 +67,9 @@ void set_gemm_library(GemmLibrary chosen) {
 
 GemmLibrary gemm_library() { return library(); }
 void set_cpu_products(CpuProducts products) { on_cpu = products; }
-CpuProducts cpu_products() { return on_cpu; }
+CpuProducts cpu_products() { return chain_scopes > 0 ? CpuProducts::chain : on_cpu.load(); }
+ChainProducts::ChainProducts() { ++chain_scopes; }
+ChainProducts::~ChainProducts() { --chain_scopes; }
 void allow_tf32(bool allow) { tf32 = allow; }
 bool tf32_allowed() { return tf32; }
 

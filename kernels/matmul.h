@@ -34,7 +34,17 @@ bool has_cublas();
 enum class CpuProducts : std::uint8_t { library, chain };
 /// Per process; at first the library.
 void set_cpu_products(CpuProducts products);
+/// What this thread's products take now.
 CpuProducts cpu_products();
+
+/// While one lives, this thread's products are chains. Tapes with lanes have one.
+class [[nodiscard]] ChainProducts {
+ public:
+  ChainProducts();
+  ~ChainProducts();
+  ChainProducts(const ChainProducts&) = delete;
+  ChainProducts& operator=(const ChainProducts&) = delete;
+};
 
 /// Whether f32 products on GPUs may round their inputs to tf32 (10 bits of mantissa), for tensor
 /// cores. Off at first.

@@ -40,9 +40,9 @@ void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operan
     kernels::scale(sign, summed, to.tensor, to.accumulate);
   };
   // The first dimension, which counts samples, is added up, unless the operand has it.
-  const bool of_rows = operand.rank() < gradient.rank() || operand[0] == 1;
+  const bool of_rows = operand.rank() < gradient.rank() || (operand.rank() > 0 && operand[0] == 1);
   if (!of_rows) return add(gradient, g.into(i));
-  if (RowSum sum(g, i, gradient.size(0)); sum)
+  if (RowSum sum(g, i, rows_in(gradient)); sum)
     sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
       add(rows_of(gradient, begin, end), to);
     });

@@ -59,7 +59,7 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   kernels::mse(x, y, loss);
   return record("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
     const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
-      for_each_lane(g, a.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dloss) {
+      for_each_lane(g, rows_in(a), [&](std::int64_t begin, std::int64_t end, const Tensor& dloss) {
         const auto rows = [&](const Tensor& of) { return rows_of(of, begin, end); };
         kernels::mse_backward(dloss, rows(a), rows(b), rows(da.tensor), da.accumulate);
       });

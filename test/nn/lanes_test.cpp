@@ -2,6 +2,7 @@
 // which every lane is a rank.
 
 #include "lockstep/core/lanes.h"
+#include "lockstep/kernels/matmul.h"
 
 #include <doctest/doctest.h>
 
@@ -47,6 +48,7 @@ Tensor classified(nn::Sequential& model, const data::Batch& batch) {
 using Batches = std::function<std::vector<data::Batch>(int epoch)>;
 
 std::string train(const Recipe& recipe, World& world, const Batches& batches) {
+  const kernels::ChainProducts chains;  // tapes with lanes have them anyway
   manual_seed(0);
   nn::Sequential model = recipe.model();
   model.to(test::test_device());
