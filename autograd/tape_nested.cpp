@@ -114,6 +114,8 @@ Tensor Tape::watch(const Tensor& tensor) {
   visit_any_floating("watch", tensor.dtype(), [](auto) {});
   Node* node = new_node("watch", tensor);
   node->watched = true;
+  if (lanes_ && tensor.rank() > 0 && lanes_->counts(tensor.size(0)))
+    node->belongs = Node::Belongs::samples;
   Tensor handle = tensor.detach();
   handle.set_gradient_ref({id_, node});
   return handle;

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -74,6 +75,7 @@ Tensor winner(const char* name, Binary op, Compare loses, const Tensor& a, const
 
 Tensor triangle(const char* name, const Tensor& x, std::int64_t k, Compare op) {
   check<ShapeError>(x.rank() >= 2, "[{}] of a tensor of shape {}", name, x.shape());
+  if (x.rank() == 2) keep_lanes_apart(name, x);
   const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
   const Tensor column = Tensor::arange(x.size(-1)).to(x.device()) - static_cast<double>(k);
   return where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);

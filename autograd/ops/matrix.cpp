@@ -168,6 +168,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
     return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
                    leading(x.shape(), {x.size(-2), w.size(0)}));
   }
+  keep_lanes_apart("linear", w);
+  if (b.defined()) keep_lanes_apart("linear", b);
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
   const Lanes* const lanes = rows_apart(xf) ? nullptr : lanes_of_tape(x.size(0));

@@ -202,7 +202,9 @@ TEST_CASE("lanes: a parameter that is used several times, and blocks that are co
                   const Tensor h = checkpoint(
                       [&model](const Tensor& x) { return relu(model[0](relu(model[0](x)))); },
                       batch.x);
-                  return nn::cross_entropy(model[1](h), batch.y);
+                  const Tensor again = checkpoint(
+                      [&model](const Tensor& x) { return relu(model[0](x)) + x; }, h);
+                  return nn::cross_entropy(model[1](again), batch.y);
                 }});
 }
 
