@@ -16,6 +16,7 @@
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/core/lanes.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/text/print.h"
