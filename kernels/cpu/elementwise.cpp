@@ -50,6 +50,17 @@ void combine_lanes(const T* a, const T* b, T* out, std::int64_t n, F&& f) {
         value(load_first(a + i, rest), load_first(b + i, rest, T(1)), load_first(out + i, rest)));
 }
 
+template <class F, class T>
+Lanes<T> gradient_of(const Lanes<T>& dy, const Lanes<T>& saved) {
+  using Half = Lanes<T, lanes / 2>;
+  Lanes<T> result;
+  result.template head<lanes / 2>() =
+      F::backward(Half(dy.template head<lanes / 2>()), Half(saved.template head<lanes / 2>()));
+  result.template tail<lanes / 2>() =
+      F::backward(Half(dy.template tail<lanes / 2>()), Half(saved.template tail<lanes / 2>()));
+  return result;
+}
+
 }  // namespace
 
 void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
@@ -62,7 +73,8 @@ void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
       if constexpr (F::over_lanes) {
         map_lanes(from, to, x.numel(), [](const Lanes<T>& block) -> Lanes<T> {
           if constexpr (std::is_same_v<F, Exp>) return exponential<T, lanes>(block);
-          return F::forward(block);
+          return by_halves<T, lanes>(
+              block, [](const auto& half) -> Lanes<T, lanes / 2> { return F::forward(half); });
         });
       } else {
         for (std::int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = F::forward(from[i]);
@@ -81,7 +93,7 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
         if constexpr (F::over_lanes && !F::saves_output)
           combine_lanes<add>(
               dy.data<T>(), saved.data<T>(), dx.data<T>(), dy.numel(),
-              [](const Lanes<T>& a, const Lanes<T>& b) -> Lanes<T> { return F::backward(a, b); });
+              [](const Lanes<T>& a, const Lanes<T>& b) { return gradient_of<F>(a, b); });
         else
           combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
                            [](T a, T b) { return F::backward(a, b); });

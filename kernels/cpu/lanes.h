@@ -56,10 +56,23 @@ T fold(const Lanes<T, size>& values) {
   return fold<T, size>(values, [](const auto& a, const auto& b) { return (a + b).eval(); });
 }
 
+/// f of both halves. Eigen's functions take other polynomials in vectors of 16 floats than in those
+/// of 8. Of 8 there are vectors with AVX2 and with AVX-512, so that both have the same bits.
+template <class T, int size, class F>
+Lanes<T, size> by_halves(const Lanes<T, size>& x, const F& f) {
+  constexpr int half = size / 2;
+  Lanes<T, size> y;
+  y.template head<half>() = f(Lanes<T, half>(x.template head<half>()));
+  y.template tail<half>() = f(Lanes<T, half>(x.template tail<half>()));
+  return y;
+}
+
 /// exp, down to 0. (Eigen's of f64 ends at exp(-709.8), also for -infinity; below -708 the results
 /// have fewer bits than others anyway.)
 template <class T, int size>
 Lanes<T, size> exponential(const Lanes<T, size>& x) {
+  if constexpr (size > 8)
+    return by_halves<T, size>(x, [](const auto& half) { return exponential(half); });
   Lanes<T, size> y = x.exp();
   if constexpr (sizeof(T) == 8)
     if ((x < -708).any()) y = (x < -708).select((x * 0.5).exp().square(), y);
