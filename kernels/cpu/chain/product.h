@@ -74,15 +74,19 @@ class Tiles {
  private:
   static constexpr std::int64_t panel = V::width * V::vectors, line = 16;
   static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
+  static constexpr std::int64_t few_floats = 1 << 15;
 
   // The factor that stays is read before anything is computed: better the smaller one. But if
   // the columns stay, C is written along its rows, which matters if it is large.
   bool keep_columns() const {
-    return p_.n <= p_.m || (!p_.transposed && 4 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
+    return p_.n <= p_.m || p_.m <= V::rows ||
+           (!p_.transposed && 2 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
   }
 
-  // A part that few tiles read is read where it lies, if it lies as tiles need it.
-  static bool in_place(const Factor& f, std::int64_t uses) { return !f.along_k && uses <= 4; }
+  // A small factor that few tiles read is read where it lies, if it lies as tiles need it.
+  static bool in_place(const Factor& f, std::int64_t floats, std::int64_t uses) {
+    return !f.along_k && uses <= 4 && floats <= few_floats;
+  }
 
   // Rows [begin, end) are packed for all panels of columns; each panel just before its use.
   void rows_stay_block(Range rows, Range k) {
@@ -91,7 +95,7 @@ class Tiles {
       const Range part = piece(rows.size(), tiles, i);
       return Range{rows.begin + part.begin, rows.begin + part.end};
     };
-    const bool lie = in_place(p_.rows, pieces(p_.n, panel));
+    const bool lie = in_place(p_.rows, p_.m * k.size(), pieces(p_.n, panel));
     float* const packed_rows = scratch<0>(row_floats(rows.size(), k.size()));
     float* const packed_columns = scratch<1>(panel * k.size());
     const auto packed = [&](Range part) {
@@ -102,7 +106,8 @@ class Tiles {
     for (std::int64_t j = 0; j < p_.n; j += panel) {
       const Range columns{j, std::min(p_.n, j + panel)}, next{j + panel, p_.n};
       const bool full = columns.size() % V::width == 0;
-      float* const panel_at = full && in_place(p_.columns, tiles) ? nullptr : packed_columns;
+      float* const panel_at =
+          full && in_place(p_.columns, p_.n * k.size(), tiles) ? nullptr : packed_columns;
       if (panel_at != nullptr) pack_columns<V>(p_.columns, columns, k, panel_at);
       for (std::int64_t i = 0; i < tiles; ++i)
         compute_tile(tile(i), columns, k, lie ? nullptr : packed(tile(i)), panel_at,
@@ -113,20 +118,18 @@ class Tiles {
   // Columns [begin, end) are packed for all tiles of rows; each tile's rows just before their use.
   void columns_stay_block(Range columns, Range k) {
     const std::int64_t tiles = pieces(p_.m, V::rows), panels = pieces(columns.size(), panel);
-    const bool lie = in_place(p_.columns, tiles) && columns.size() % V::width == 0;
-    const std::int64_t padded = pieces(columns.size(), V::width) * V::width;
-    float* const packed_columns = scratch<0>(padded * k.size());
+    const bool lie = in_place(p_.columns, p_.n * k.size(), tiles) && columns.size() % V::width == 0;
+    float* const packed_columns = scratch<0>(padded<V>(columns.size()) * k.size());
     float* const packed_rows = scratch<1>(row_floats(V::rows, k.size()));
     const auto part = [&](std::int64_t j) {
       return Range{columns.begin + j * panel,
                    std::min(columns.end, columns.begin + (j + 1) * panel)};
     };
     const auto packed = [&](std::int64_t j) { return packed_columns + j * panel * k.size(); };
-    for (std::int64_t j = 0; j < panels && !lie; ++j)
-      pack_columns<V>(p_.columns, part(j), k, packed(j));
+    if (!lie) pack_columns<V>(p_.columns, columns, k, packed_columns);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const Range rows = piece(p_.m, tiles, i);
-      float* const rows_at = in_place(p_.rows, panels) ? nullptr : packed_rows;
+      float* const rows_at = in_place(p_.rows, p_.m * k.size(), panels) ? nullptr : packed_rows;
       if (rows_at != nullptr) pack_rows<V>(p_.rows, rows, k, rows_at);
       for (std::int64_t j = 0; j < panels; ++j)
         compute_tile(rows, part(j), k, rows_at, lie ? nullptr : packed(j),
