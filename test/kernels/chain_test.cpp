@@ -106,7 +106,7 @@ struct Case {
     check_with(cpu::chain_gemm, accumulate, with_bias, wanted);
     if (fast_only) return;
     check_with(chain::multiply<chain::Scalar>, accumulate, with_bias, wanted);
-#if defined(__AVX512F__) && defined(__FMA__)
+#ifdef LOCKSTEP_CHAIN_AVX2
     check_with(chain::multiply<chain::Avx2>, accumulate, with_bias, wanted);
 #endif
   }

@@ -1,14 +1,17 @@
-#pragma once
-/// C (+)= op(A) op(B) + bias, tile by tile. Who is packed, and in which order the tiles come, depends on the shape alone and changes no bit: a chain that is cut into blocks of k
-/// goes on from where C keeps it.
+// C (+)= op(A) op(B) + bias, tile by tile. Who is packed, and in which order the tiles come, depends
+// on the shape alone and changes no bit: a chain that is cut into blocks of k goes on from where C
+// keeps it.
 
 #include <algorithm>
 #include <array>
 
+#include "lockstep/kernels/cpu/chain/multiply.h"
 #include "lockstep/kernels/cpu/chain/pack.h"
 #include "lockstep/kernels/cpu/chain/tile.h"
 
-namespace lockstep::kernels::chain {
+namespace lockstep::kernels {
+namespace chain {
+namespace {
 
 /// A product as its tiles see it.
 struct Product {
@@ -26,18 +29,16 @@ using Compute = void (*)(const Tile&);
 
 /// The functions for tiles of 1 .. V::rows rows and 1 .. V::vectors vectors.
 template <class V, bool along_k>
-inline constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
+constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
   return std::array<Compute, sizeof...(i)>{
       compute<V, along_k, i / V::vectors + 1, i % V::vectors + 1>...};
 }
 (std::make_integer_sequence<int, V::rows * V::vectors>{});
 
-inline std::int64_t pieces(std::int64_t n, std::int64_t largest) {
-  return (n + largest - 1) / largest;
-}
+std::int64_t pieces(std::int64_t n, std::int64_t largest) { return (n + largest - 1) / largest; }
 
 /// Piece i of `count` pieces of n that are as equal as can be.
-inline Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
+Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
   return {n * i / count, n * (i + 1) / count};
 }
 
@@ -189,4 +190,46 @@ class Tiles {
   const Product p_;
 };
 
-}  // namespace lockstep::kernels::chain
+/// Whether the tiles' columns are C's rows: then the vectors lie across C's rows, and tiles are
+/// transposed as they are written. A factor that lies along k is transposed to be read in vectors:
+/// who has the smaller one wins. Costs are in thirds of a multiply-add of vectors.
+template <class V>
+bool across_rows(const GemmProblem<float>& p) {
+  const auto vectors = [](std::int64_t n) { return pieces(n, V::width); };
+  const std::int64_t along_rows = 3 * p.m * vectors(p.n) * p.k + (p.transpose_b ? p.n * p.k : 0);
+  const std::int64_t across =
+      3 * p.n * vectors(p.m) * p.k + (p.transpose_a ? 0 : p.m * p.k) + 2 * p.m * p.n;
+  return across < along_rows;
+}
+
+}  // namespace
+
+template <class V>
+void multiply(const GemmProblem<float>& p, std::span<const std::int64_t> lanes) {
+  if (p.m == 0 || p.n == 0) return;
+  const Factor a{p.a, p.transpose_a ? p.m : p.k, !p.transpose_a};
+  const Factor b{p.b, p.transpose_b ? p.k : p.n, p.transpose_b};
+  Product product{p.m, p.n, p.k, a, b, p.c, p.n, false, p.accumulate, p.bias, lanes};
+  if (lanes.empty() && across_rows<V>(p)) {
+    std::swap(product.m, product.n);
+    std::swap(product.rows, product.columns);
+    product.transposed = true;
+  }
+  Tiles<V>(product).run();
+}
+
+template void multiply<Scalar>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#ifdef LOCKSTEP_CHAIN_AVX2
+template void multiply<Avx2>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#endif
+#ifdef LOCKSTEP_CHAIN_AVX512
+template void multiply<Avx512>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#endif
+
+}  // namespace chain
+
+void cpu::chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> lanes) {
+  chain::multiply<chain::Widest>(problem, lanes);
+}
+
+}  // namespace lockstep::kernels
