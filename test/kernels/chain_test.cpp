@@ -156,10 +156,8 @@ TEST_CASE("a chain product's elements are chains, with all vectors") {
 }
 
 TEST_CASE("chain products larger than what stays in the cache") {
-  for (const bool ta : {false, true})
-    for (const bool tb : {false, true}) {
-      Case({301, 305, 450}, ta, tb).check(true, false, true);
-    }
+  Case({301, 305, 450}, false, false).check(true, false, true);
+  Case({305, 301, 450}, true, true).check(true, false, true);
   Case lanes({65, 67, 2101}, true, false);
   lanes.lanes = uneven(8, 2101);
   lanes.check(true, false, true);

@@ -75,7 +75,7 @@ class Tiles {
  private:
   static constexpr std::int64_t panel = V::width * V::vectors, line = 16;
   static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
-  static constexpr std::int64_t few_floats = 1 << 15;
+  static constexpr std::int64_t few_floats = 1 << 17, few_uses = 10;
 
   // The factor that stays is read before anything is computed: better the smaller one. But if
   // the columns stay, C is written along its rows, which matters if it is large.
@@ -86,7 +86,7 @@ class Tiles {
 
   // A small factor that few tiles read is read where it lies, if it lies as tiles need it.
   static bool in_place(const Factor& f, std::int64_t floats, std::int64_t uses) {
-    return !f.along_k && uses <= 4 && floats <= few_floats;
+    return !f.along_k && uses <= few_uses && floats <= few_floats;
   }
 
   // Rows [begin, end) are packed for all panels of columns; each panel just before its use.
