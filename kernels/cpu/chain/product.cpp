@@ -1,6 +1,6 @@
-// C (+)= op(A) op(B) + bias, tile by tile. Who is packed, and in which order the tiles come, depends
-// on the shape alone and changes no bit: a chain that is cut into blocks of k goes on from where C
-// keeps it.
+// C (+)= op(A) op(B) + bias, tile by tile. Which factor is packed, and in which order the tiles
+// come, is a function of the shape and changes no bit: a chain that is cut into blocks of k goes on
+// from the value that C keeps.
 
 #include <algorithm>
 #include <array>
@@ -75,7 +75,7 @@ class Tiles {
  private:
   static constexpr std::int64_t panel = V::width * V::vectors, line = 16;
   static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
-  static constexpr std::int64_t few_floats = 1 << 17, few_uses = 10;
+  static constexpr std::int64_t few_uses = 10, few_floats = 1 << 17;  // larger ones: long strides
 
   // The factor that stays is read before anything is computed: better the smaller one. But if
   // the columns stay, C is written along its rows, which matters if it is large.
