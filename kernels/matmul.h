@@ -2,8 +2,8 @@
 /// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
 /// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
 /// configuration, else to Eigen, unless `cpu_products` says otherwise; f64 to Eigen; bf16 to
-/// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty dimensions are allowed: a product over K = 0 is all
-/// zeros.
+/// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty
+/// dimensions are allowed: a product over K = 0 is all zeros.
 ///
 /// Dtypes: a and b alike, and so `out` and the bias. Or a and b of 16 bits, `out` and the bias f32:
 /// then nothing is rounded after the product.

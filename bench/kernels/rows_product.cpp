@@ -57,6 +57,50 @@ Row matmul(DType dtype, bool tf32, std::vector<Size> sizes) {
   return {"matmul_" + precision, std::move(sizes), 0, precision, prepare};
 }
 
+/// Chain products while it lives.
+class Chain {
+ public:
+  Chain() { kernels::set_cpu_products(kernels::CpuProducts::chain); }
+  ~Chain() { kernels::set_cpu_products(kernels::CpuProducts::library); }
+};
+
+Row chain(Scale scale) {
+  const auto prepare = [](const Size& size, Source& source) {
+    const Product product = product_of(size, source, DType::f32, false);
+    return product_case(product, [=] {
+      const Chain chain;
+      kernels::matmul(product.a, product.b, product.out, product.flags);
+    });
+  };
+  return {"matmul_chain", networks(scale), 0, "f32", prepare};
+}
+
+/// Gradients of weights in 8 lanes, for a batch of 256 samples.
+Row chain_lanes(Scale scale) {
+  std::vector<Size> sizes;
+  for (Size size : networks(scale)) {
+    if (!size.transpose_a) continue;
+    if (!scale.quick) size.dims[2] = 256;
+    sizes.push_back(size);
+  }
+  const auto prepare = [](const Size& size, Source& source) {
+    const Product product = product_of(size, source, DType::f32, false);
+    std::vector<std::int64_t> lanes;
+    for (std::int64_t i = 0; i <= 8; ++i) lanes.push_back(size.dims[2] * i / 8);
+    Case result = product_case(product, [=] {
+      const Chain chain;
+      kernels::matmul_lanes(product.a, product.b, product.out, lanes);
+    });
+    const auto one_lane = [=] {
+      const Chain chain;
+      kernels::matmul(product.a, product.b, product.out, product.flags);
+    };
+    result.peers.push_back({"one-lane", one_lane});
+    return result;
+  };
+  return {"matmul_chain_8_lanes", std::move(sizes), 0, "f32", prepare};
+}
+
 Row linear(const Scale scale) {
   const auto prepare = [](const Size& size, Source& source) {
     const Product product = product_of(size, source, DType::f32, false);
@@ -77,7 +121,8 @@ std::vector<Row> product_rows(Scale scale) {
   std::vector<Size> all = square;
   all.insert(all.end(), of_layers.begin(), of_layers.end());
   if (!scale.on_gpu)
-    return {matmul(DType::f32, false, all), matmul(DType::f64, false, square), linear(scale)};
+    return {matmul(DType::f32, false, all), matmul(DType::f64, false, square), linear(scale),
+            chain(scale), chain_lanes(scale)};
   // The large squares are the ladder's.
   const std::vector<Size> one = {square[square.size() / 2]};
   std::vector<Row> rows = {matmul(DType::f32, false, of_layers), matmul(DType::f32, true, one)};

@@ -41,4 +41,23 @@ inline std::vector<Size> layers(Scale scale) {
   return {{{128, 512, 784}, false, true}, {{512, 784, 128}, true, false}, {{128, 512, 256}}};
 }
 
+/// All layers of three MLPs: forward, the gradient of the weights, the gradient of the input.
+inline std::vector<Size> networks(Scale scale) {
+  if (scale.quick) return {{{33, 65, 47}, false, true}, {{65, 47, 33}, true}, {{33, 47, 65}}};
+  struct Network {
+    std::int64_t batch;
+    std::vector<std::int64_t> layers;
+  };
+  std::vector<Size> result;
+  for (const auto& [batch, layers] :
+       {Network{32, {64, 128, 64, 10}}, {128, {784, 512, 256, 10}}, {128, {1024, 2048, 2048, 10}}})
+    for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
+      const std::int64_t in = layers[i], out = layers[i + 1];
+      result.push_back({{batch, out, in}, false, true});
+      result.push_back({{out, in, batch}, true});
+      result.push_back({{batch, in, out}});
+    }
+  return result;
+}
+
 }  // namespace bench

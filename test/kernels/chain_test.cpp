@@ -106,7 +106,7 @@ struct Case {
     check_with(cpu::chain_gemm, accumulate, with_bias, wanted);
     if (fast_only) return;
     check_with(chain::multiply<chain::Scalar>, accumulate, with_bias, wanted);
-#if defined(__AVX512F__) && defined(__FMA__)
+#ifdef LOCKSTEP_CHAIN_AVX2
     check_with(chain::multiply<chain::Avx2>, accumulate, with_bias, wanted);
 #endif
   }
@@ -156,10 +156,8 @@ TEST_CASE("a chain product's elements are chains, with all vectors") {
 }
 
 TEST_CASE("chain products larger than what stays in the cache") {
-  for (const bool ta : {false, true})
-    for (const bool tb : {false, true}) {
-      Case({301, 305, 450}, ta, tb).check(true, false, true);
-    }
+  Case({301, 305, 450}, false, false).check(true, false, true);
+  Case({305, 301, 450}, true, true).check(true, false, true);
   Case lanes({65, 67, 2101}, true, false);
   lanes.lanes = uneven(8, 2101);
   lanes.check(true, false, true);

@@ -61,23 +61,18 @@ void pack_rows(const Factor& f, Range rows, Range k, float* to) {
   }
 }
 
-/// As Tile::columns: [k][column], filled up with +0 to full vectors.
+/// n columns in full vectors.
 template <class V>
-void pack_columns(const Factor& f, Range columns, Range k, float* to) {
+std::int64_t padded(std::int64_t n) {
+  return (n + V::width - 1) / V::width * V::width;
+}
+
+/// One panel of a factor that lies along k.
+template <class V>
+void pack_transposed(const Factor& f, Range columns, Range k, float* to) {
   constexpr std::int64_t width = V::width;
-  const std::int64_t padded = (columns.size() + width - 1) / width * width;
-  if (!f.along_k) {
-    for (std::int64_t p = k.begin; p < k.end; ++p, to += padded) {
-      const float* const from = f.data + p * f.stride + columns.begin;
-      for (std::int64_t j = 0; j < padded; j += width) {
-        const std::int64_t rest = std::min(columns.size() - j, width);
-        V::store(to + j, rest == width ? V::load(from + j)
-                                       : V::load_first(from + j, static_cast<int>(rest)));
-      }
-    }
-    return;
-  }
-  for (std::int64_t j = 0; j < padded; j += width) {
+  const std::int64_t step = padded<V>(columns.size());
+  for (std::int64_t j = 0; j < step; j += width) {
     const std::int64_t count = std::min(columns.size() - j, width);
     const float* const from = f.data + (columns.begin + j) * f.stride + k.begin;
     for (std::int64_t p = 0; p < k.size(); p += width) {
@@ -88,10 +83,35 @@ void pack_columns(const Factor& f, Range columns, Range k, float* to) {
       });
       V::transpose(square);
       unroll<V::width>([&](auto i) __attribute__((always_inline)) {
-        if (i < rest) V::store(to + (p + i) * padded + j, square[i]);
+        if (i < rest) V::store(to + (p + i) * step + j, square[i]);
       });
     }
   }
+}
+
+/// As Tile::columns, panel by panel: [k][column], filled up with +0 to full vectors. What does not
+/// lie along k is read row by row, in long runs, which the processor foresees.
+template <class V>
+void pack_columns(const Factor& f, Range columns, Range k, float* to) {
+  constexpr std::int64_t panel = V::width * V::vectors;
+  const auto each_panel = [&](auto&& g) {
+    for (std::int64_t begin = columns.begin; begin < columns.end; begin += panel)
+      g(Range{begin, std::min(columns.end, begin + panel)},
+        to + (begin - columns.begin) * k.size());
+  };
+  if (f.along_k)
+    return each_panel([&](Range part, float* at) { pack_transposed<V>(f, part, k, at); });
+  for (std::int64_t p = k.begin; p < k.end; ++p)
+    each_panel([&](Range part, float* at) {
+      const float* const from = f.data + p * f.stride + part.begin;
+      const std::int64_t step = padded<V>(part.size());
+      at += (p - k.begin) * step;
+      for (std::int64_t j = 0; j < step; j += V::width) {
+        const std::int64_t rest = part.size() - j;
+        V::store(at + j, rest >= V::width ? V::load(from + j)
+                                          : V::load_first(from + j, static_cast<int>(rest)));
+      }
+    });
 }
 
 }  // namespace lockstep::kernels::chain

@@ -3,7 +3,13 @@
 /// computed through them has the same bits with each: an element of a vector takes the same fused
 /// multiply-adds as a float does with Scalar.
 
-#if defined(__AVX2__) || defined(__AVX512F__)
+#if defined(__AVX2__) && defined(__FMA__)
+#define LOCKSTEP_CHAIN_AVX2
+#endif
+#ifdef __AVX512F__
+#define LOCKSTEP_CHAIN_AVX512
+#endif
+#if defined(LOCKSTEP_CHAIN_AVX2) || defined(LOCKSTEP_CHAIN_AVX512)
 #include <immintrin.h>
 #endif
 
@@ -47,7 +53,7 @@ struct Scalar {
   static void transpose(Vector (&)[width]) {}
 };
 
-#if defined(__AVX2__) && defined(__FMA__)
+#ifdef LOCKSTEP_CHAIN_AVX2
 struct Avx2 {
   using Vector = __m256;
   static constexpr int width = 8, rows = 6, vectors = 2;
@@ -97,7 +103,7 @@ struct Avx2 {
 };
 #endif
 
-#if defined(__AVX512F__)
+#ifdef LOCKSTEP_CHAIN_AVX512
 struct Avx512 {
   using Vector = __m512;
   static constexpr int width = 16, rows = 14, vectors = 2;
@@ -136,9 +142,9 @@ struct Avx512 {
 };
 #endif
 
-#if defined(__AVX512F__)
+#ifdef LOCKSTEP_CHAIN_AVX512
 using Widest = Avx512;
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(LOCKSTEP_CHAIN_AVX2)
 using Widest = Avx2;
 #else
 using Widest = Scalar;

@@ -1,14 +1,17 @@
-#pragma once
-/// C (+)= op(A) op(B) + bias, tile by tile. Who is packed, and in which order the tiles come, depends on the shape alone and changes no bit: a chain that is cut into blocks of k
-/// goes on from where C keeps it.
+// C (+)= op(A) op(B) + bias, tile by tile. Which factor is packed, and in which order the tiles
+// come, is a function of the shape and changes no bit: a chain that is cut into blocks of k goes on
+// from the value that C keeps.
 
 #include <algorithm>
 #include <array>
 
+#include "lockstep/kernels/cpu/chain/multiply.h"
 #include "lockstep/kernels/cpu/chain/pack.h"
 #include "lockstep/kernels/cpu/chain/tile.h"
 
-namespace lockstep::kernels::chain {
+namespace lockstep::kernels {
+namespace chain {
+namespace {
 
 /// A product as its tiles see it.
 struct Product {
@@ -26,18 +29,16 @@ using Compute = void (*)(const Tile&);
 
 /// The functions for tiles of 1 .. V::rows rows and 1 .. V::vectors vectors.
 template <class V, bool along_k>
-inline constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
+constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
   return std::array<Compute, sizeof...(i)>{
       compute<V, along_k, i / V::vectors + 1, i % V::vectors + 1>...};
 }
 (std::make_integer_sequence<int, V::rows * V::vectors>{});
 
-inline std::int64_t pieces(std::int64_t n, std::int64_t largest) {
-  return (n + largest - 1) / largest;
-}
+std::int64_t pieces(std::int64_t n, std::int64_t largest) { return (n + largest - 1) / largest; }
 
 /// Piece i of `count` pieces of n that are as equal as can be.
-inline Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
+Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
   return {n * i / count, n * (i + 1) / count};
 }
 
@@ -74,15 +75,19 @@ class Tiles {
  private:
   static constexpr std::int64_t panel = V::width * V::vectors, line = 16;
   static constexpr std::int64_t resident_floats = 1 << 17;  // half of a second-level cache of 1 MiB
+  static constexpr std::int64_t few_uses = 10, few_floats = 1 << 17;  // larger ones: long strides
 
   // The factor that stays is read before anything is computed: better the smaller one. But if
   // the columns stay, C is written along its rows, which matters if it is large.
   bool keep_columns() const {
-    return p_.n <= p_.m || (!p_.transposed && 4 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
+    return p_.n <= p_.m || p_.m <= V::rows ||
+           (!p_.transposed && 2 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
   }
 
-  // A part that few tiles read is read where it lies, if it lies as tiles need it.
-  static bool in_place(const Factor& f, std::int64_t uses) { return !f.along_k && uses <= 4; }
+  // A small factor that few tiles read is read where it lies, if it lies as tiles need it.
+  static bool in_place(const Factor& f, std::int64_t floats, std::int64_t uses) {
+    return !f.along_k && uses <= few_uses && floats <= few_floats;
+  }
 
   // Rows [begin, end) are packed for all panels of columns; each panel just before its use.
   void rows_stay_block(Range rows, Range k) {
@@ -91,7 +96,7 @@ class Tiles {
       const Range part = piece(rows.size(), tiles, i);
       return Range{rows.begin + part.begin, rows.begin + part.end};
     };
-    const bool lie = in_place(p_.rows, pieces(p_.n, panel));
+    const bool lie = in_place(p_.rows, p_.m * k.size(), pieces(p_.n, panel));
     float* const packed_rows = scratch<0>(row_floats(rows.size(), k.size()));
     float* const packed_columns = scratch<1>(panel * k.size());
     const auto packed = [&](Range part) {
@@ -102,7 +107,8 @@ class Tiles {
     for (std::int64_t j = 0; j < p_.n; j += panel) {
       const Range columns{j, std::min(p_.n, j + panel)}, next{j + panel, p_.n};
       const bool full = columns.size() % V::width == 0;
-      float* const panel_at = full && in_place(p_.columns, tiles) ? nullptr : packed_columns;
+      float* const panel_at =
+          full && in_place(p_.columns, p_.n * k.size(), tiles) ? nullptr : packed_columns;
       if (panel_at != nullptr) pack_columns<V>(p_.columns, columns, k, panel_at);
       for (std::int64_t i = 0; i < tiles; ++i)
         compute_tile(tile(i), columns, k, lie ? nullptr : packed(tile(i)), panel_at,
@@ -113,20 +119,18 @@ class Tiles {
   // Columns [begin, end) are packed for all tiles of rows; each tile's rows just before their use.
   void columns_stay_block(Range columns, Range k) {
     const std::int64_t tiles = pieces(p_.m, V::rows), panels = pieces(columns.size(), panel);
-    const bool lie = in_place(p_.columns, tiles) && columns.size() % V::width == 0;
-    const std::int64_t padded = pieces(columns.size(), V::width) * V::width;
-    float* const packed_columns = scratch<0>(padded * k.size());
+    const bool lie = in_place(p_.columns, p_.n * k.size(), tiles) && columns.size() % V::width == 0;
+    float* const packed_columns = scratch<0>(padded<V>(columns.size()) * k.size());
     float* const packed_rows = scratch<1>(row_floats(V::rows, k.size()));
     const auto part = [&](std::int64_t j) {
       return Range{columns.begin + j * panel,
                    std::min(columns.end, columns.begin + (j + 1) * panel)};
     };
     const auto packed = [&](std::int64_t j) { return packed_columns + j * panel * k.size(); };
-    for (std::int64_t j = 0; j < panels && !lie; ++j)
-      pack_columns<V>(p_.columns, part(j), k, packed(j));
+    if (!lie) pack_columns<V>(p_.columns, columns, k, packed_columns);
     for (std::int64_t i = 0; i < tiles; ++i) {
       const Range rows = piece(p_.m, tiles, i);
-      float* const rows_at = in_place(p_.rows, panels) ? nullptr : packed_rows;
+      float* const rows_at = in_place(p_.rows, p_.m * k.size(), panels) ? nullptr : packed_rows;
       if (rows_at != nullptr) pack_rows<V>(p_.rows, rows, k, rows_at);
       for (std::int64_t j = 0; j < panels; ++j)
         compute_tile(rows, part(j), k, rows_at, lie ? nullptr : packed(j),
@@ -186,4 +190,46 @@ class Tiles {
   const Product p_;
 };
 
-}  // namespace lockstep::kernels::chain
+/// Whether the tiles' columns are C's rows: then the vectors lie across C's rows, and tiles are
+/// transposed as they are written. A factor that lies along k is transposed to be read in vectors:
+/// who has the smaller one wins. Costs are in thirds of a multiply-add of vectors.
+template <class V>
+bool across_rows(const GemmProblem<float>& p) {
+  const auto vectors = [](std::int64_t n) { return pieces(n, V::width); };
+  const std::int64_t along_rows = 3 * p.m * vectors(p.n) * p.k + (p.transpose_b ? p.n * p.k : 0);
+  const std::int64_t across =
+      3 * p.n * vectors(p.m) * p.k + (p.transpose_a ? 0 : p.m * p.k) + 2 * p.m * p.n;
+  return across < along_rows;
+}
+
+}  // namespace
+
+template <class V>
+void multiply(const GemmProblem<float>& p, std::span<const std::int64_t> lanes) {
+  if (p.m == 0 || p.n == 0) return;
+  const Factor a{p.a, p.transpose_a ? p.m : p.k, !p.transpose_a};
+  const Factor b{p.b, p.transpose_b ? p.k : p.n, p.transpose_b};
+  Product product{p.m, p.n, p.k, a, b, p.c, p.n, false, p.accumulate, p.bias, lanes};
+  if (lanes.empty() && across_rows<V>(p)) {
+    std::swap(product.m, product.n);
+    std::swap(product.rows, product.columns);
+    product.transposed = true;
+  }
+  Tiles<V>(product).run();
+}
+
+template void multiply<Scalar>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#ifdef LOCKSTEP_CHAIN_AVX2
+template void multiply<Avx2>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#endif
+#ifdef LOCKSTEP_CHAIN_AVX512
+template void multiply<Avx512>(const GemmProblem<float>&, std::span<const std::int64_t>);
+#endif
+
+}  // namespace chain
+
+void cpu::chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> lanes) {
+  chain::multiply<chain::Widest>(problem, lanes);
+}
+
+}  // namespace lockstep::kernels
