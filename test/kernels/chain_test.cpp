@@ -129,9 +129,9 @@ Lanes uneven(std::int64_t count, std::int64_t k) {
 }
 
 /// Chain products while it lives.
-struct ChainProducts {
-  ChainProducts() { set_cpu_products(CpuProducts::chain); }
-  ~ChainProducts() { set_cpu_products(CpuProducts::library); }
+struct ChainsEverywhere {
+  ChainsEverywhere() { set_cpu_products(CpuProducts::chain); }
+  ~ChainsEverywhere() { set_cpu_products(CpuProducts::library); }
 };
 
 Tensor tensor_of(const Shape& shape, const Floats& shifted_by_one) {
@@ -214,7 +214,7 @@ TEST_CASE("zeros of both signs, infinities and NaN in chain products") {
 }
 
 TEST_CASE("with chain products, matmul and linear give rows that know nothing of other rows") {
-  const ChainProducts chains;
+  const ChainsEverywhere chains;
   const std::int64_t n = 21, k = 530;
   const Case product({40, n, k}, false, true);
   const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
@@ -245,7 +245,7 @@ TEST_CASE("with chain products, matmul and linear give rows that know nothing of
 TEST_CASE("the products of the CPU are chosen per process") {
   CHECK(cpu_products() == CpuProducts::library);
   {
-    const ChainProducts chains;
+    const ChainsEverywhere chains;
     CHECK(cpu_products() == CpuProducts::chain);
   }
   CHECK(cpu_products() == CpuProducts::library);
