@@ -182,7 +182,11 @@ Finding check_meeting_place(const std::string& address) {
 Finding explain_join(const std::exception& error) {
   Finding finding{.check = "joining", .good = false, .found = error.what(), .advice = {}};
   const auto says = [&](const char* text) { return finding.found.find(text) != std::string::npos; };
-  if (says("twice") || says("already") || says("two processes"))
+  if (says("cannot listen"))
+    finding.advice =
+        "Another process listens there (ss -ltnp shows it): if it is a rank 0 of this job, give "
+        "each process its own RANK; if not, choose another MASTER_PORT.";
+  else if (says("twice") || says("already") || says("two processes"))
     finding.advice = "Two processes have the same RANK: give each its own, 0 to WORLD_SIZE - 1.";
   else if (says("timed out") || says("missing") || says("did not come"))
     finding.advice =

@@ -89,6 +89,13 @@ TEST_CASE("doctor: a port that is taken, a socket that was left") {
   check_bad(doctor::check_meeting_place(fmt::format("127.0.0.1:{}", port)), std::to_string(port),
             "MASTER_PORT");
   check_good(doctor::check_meeting_place("127.0.0.1:0"));
+  // A rank 0 that joins there: the process may be another rank 0, or a stranger.
+  try {
+    (void)dist::listen_on(dist::Endpoint::parse(fmt::format("127.0.0.1:{}", port)));
+    FAIL("two listen at one port");
+  } catch (const Error& error) {
+    check_bad(doctor::explain_join(error), "Address already in use", "choose another MASTER_PORT");
+  }
 
   const TemporaryFolder folder;
   const std::string path = folder / "socket", place = "unix:" + path;
