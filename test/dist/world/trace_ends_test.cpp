@@ -6,8 +6,24 @@
 #include <vector>
 
 #include "lockstep/core/trace/recorder.h"
+#include "lockstep/lockstep.h"
 
 using namespace lockstep;
+
+TEST_CASE("trace: exposed time of layers' collectives is in that of the world's communicator") {
+  for (const bool linked_first : {false, true}) {
+    CAPTURE(linked_first);
+    run_threads(2, {}, [&](World& world) {
+      dist::Communicator& all = world.communicator();
+      if (linked_first) (void)world.layer_communicator();
+      const dist::Seconds before = all.exposed();
+      world.layer_communicator().barrier("of a layer").wait();
+      CHECK((all.exposed() - before).count() > 0);
+      CHECK((all.exposed() - before).count() ==
+            doctest::Approx(world.layer_communicator().exposed().count()));
+    });
+  }
+}
 
 TEST_CASE("trace: communicators beyond the 255th have no track, and what is on none is counted") {
   std::int64_t now = 0;
