@@ -335,21 +335,3 @@ TEST_CASE("trace: where a folder cannot be written, every rank says so") {
   test::check_all_say(messages, {"cannot make the folder"});
   CHECK(trace::current == nullptr);
 }
-
-TEST_CASE("trace: files of an earlier run go away, other files stay, a mixture is refused") {
-  const TemporaryFolder folder;
-  std::ofstream(folder / "rank-7.json") << "{}";
-  std::ofstream(folder / "rank-seven.json") << "{}";
-  run_threads(2, {}, [&](World& world) { const dist::Trace trace(world, folder / ""); });
-  CHECK_FALSE(std::filesystem::exists(folder / "rank-7.json"));
-  CHECK(std::filesystem::exists(folder / "rank-seven.json"));
-  const TemporaryFolder other;
-  run_threads(2, {}, [&](World& world) { const dist::Trace trace(world, other / ""); });
-  std::filesystem::copy_file(other / "rank-1.json", folder / "rank-1.json",
-                             std::filesystem::copy_options::overwrite_existing);
-  CHECK_THROWS_WITH_AS(traces::read_traces(folder / ""), doctest::Contains("another run"),
-                       DataError);
-  std::filesystem::remove(folder / "rank-1.json");
-  CHECK_THROWS_WITH_AS(traces::read_traces(folder / ""), doctest::Contains("cannot read"),
-                       DataError);
-}
