@@ -89,7 +89,8 @@ const stepView = (() => {
         `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`]));
     byId('words').textContent = 'In flight: a collective has begun and not ended. Exposed: the ' +
       'thread calls, moves bytes or waits. Hidden: in flight, while the thread does something ' +
-      'else. The first step of the run is left out: buckets are laid out anew after it.';
+      'else. The first step of the run is left out: buckets are laid out anew after it. So are ' +
+      'steps that not all ranks have.';
   }
   showRanks();
   return { choose, median, slowest, chosen: () => chosen };

@@ -71,6 +71,42 @@ TEST_CASE("trace: train --trace, and what lockstep trace says of it") {
   CHECK(all.at("traceEvents").size() == apart);
 }
 
+TEST_CASE("trace: --merge takes events as another program wrote them, and overwrites no trace") {
+  const TemporaryFolder folder;
+  REQUIRE(test::run(test::sample_command(
+                        "train_mlp", {"--trace", folder / "t", "--epochs", "1", "--ranks", "2"}))
+              .code == 0);
+  const auto path = [&](int rank) { return fmt::format("{}/rank-{}.json", folder / "t", rank); };
+  nlohmann::json events = nlohmann::json::array();
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto file = nlohmann::json::parse(std::ifstream(path(rank)));
+    for (const auto& event : file.at("traceEvents")) events.push_back(event);
+    if (rank == 0) std::ofstream(path(rank)) << file;  // in one line
+    if (rank == 1) std::ofstream(path(rank)) << file.dump(2);
+  }
+  const std::string all = folder / "all.json";
+  const Ended beyond = trace({folder / "t", "--merge", all, "--step", "9999"});
+  CHECK(beyond.code == 2);
+  CHECK_FALSE(std::filesystem::exists(all));
+  REQUIRE(trace({folder / "t", "--merge", all}).code == 0);
+  CHECK(nlohmann::json::parse(std::ifstream(all)).at("traceEvents") == events);
+
+  std::filesystem::create_symlink(path(1), folder / "link");
+  for (const std::string& target : {path(1), folder / "link"}) {
+    const Ended refused = trace({folder / "t", "--merge", target});
+    CHECK(refused.code == 2);
+    CHECK(contains(refused.err, "is a trace of"));
+  }
+  CHECK(nlohmann::json::parse(std::ifstream(path(1))).contains("otherData"));
+
+  std::filesystem::remove(path(0));  // that rank was killed
+  const Ended part = trace({folder / "t", "--merge", all});
+  CHECK(part.code == 0);
+  CHECK(contains(part.out, "rank 0 of 2 left no trace of this run"));
+  for (const auto& event : nlohmann::json::parse(std::ifstream(all)).at("traceEvents"))
+    CHECK(event.at("pid") == 1);
+}
+
 TEST_CASE("trace: bad usage is one line") {
   const TemporaryFolder folder;
   for (const Words& words : std::vector<Words>{{},

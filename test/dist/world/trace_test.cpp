@@ -226,10 +226,11 @@ TEST_CASE("trace: an exposed second is one in the statistics, in the trace, and 
                         }
                       });
   const auto all = traces::read_traces(folder / "");
-  for (const RankTrace& trace : all) {
-    const traces::RankFigures figures = traces::figures_of(trace);
-    by_trace[dist::index(trace.rank)] = figures.exposed / 1e6;
-    if (trace.rank == 0) CHECK(figures.waits.at(1) / 1e6 == doctest::Approx(pause).epsilon(0.02));
+  const auto of_all = traces::figures_of(all, traces::steps_of(all));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const traces::RankFigures& figures = of_all[rank];
+    by_trace[rank] = figures.exposed / 1e6;
+    if (rank == 0) CHECK(figures.waits.at(1) / 1e6 == doctest::Approx(pause).epsilon(0.02));
   }
   CHECK(statistics[0] == doctest::Approx(pause).epsilon(0.02));
   CHECK(by_trace[0] == doctest::Approx(statistics[0]).epsilon(0.02));
