@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,20 @@ nlohmann::json selftest_of(const std::string& chromium, const TemporaryFolder& f
 nlohmann::json selftest_of_page(const std::string& chromium, const TemporaryFolder& folder) {
   REQUIRE(test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t"}).code == 0);
   return selftest_of(chromium, folder, folder / "t/report.html");
+}
+
+/// Two steps, and these values of one curve.
+traces::RankTrace with_curve(const std::vector<std::int64_t>& at,
+                             const std::vector<double>& values) {
+  traces::RankTrace trace;
+  const nlohmann::json none = nlohmann::json::object();
+  for (const double begin : {0.0, 100.0, 200.0}) {
+    trace.events.push_back({begin, begin, "verdict", "commit", 1, none});
+    trace.events.push_back({begin + 10, begin + 20, "backward", "a", 1, none});
+  }
+  for (std::size_t k = 0; k < at.size(); ++k)
+    trace.values.push_back({10.0 * static_cast<double>(k), "train/loss", at[k], values[k]});
+  return trace;
 }
 
 /// A number that the page shows, to five digits.
@@ -189,6 +204,33 @@ TEST_CASE("report: it does not overwrite what it reads") {
   CHECK(ended.code == 2);
   CHECK(contains(ended.err, "is a trace of"));
   CHECK(text_of(folder / "t/rank-0.json") == before);
+}
+
+TEST_CASE("report: in a browser, curves of any range") {
+  const std::string chromium = browser();
+  if (chromium.empty()) {
+    MESSAGE("no Chromium is installed: the page is not opened");
+    return;
+  }
+  constexpr double largest = 1.7e308;
+  constexpr std::int64_t late = std::int64_t{1} << 60;
+  const double up = std::nextafter(0.3, 1);
+  const std::vector<std::pair<std::vector<std::int64_t>, std::vector<double>>> curves = {
+      {{1, 2, 3}, {0.3, up, 0.3}},
+      {{1, 2, 3}, {-0.3, -up, -0.3}},
+      {{1, 2, 3}, {0, 5e-324, 0}},
+      {{1, 2}, {largest, -largest}},
+      {{late, late + 256}, {1, 2}},
+      {{1, 2}, {std::nan(""), std::nan("")}},
+      {{1, 2}, {9007199254740992.0, 9007199254740994.0}},
+      {{7}, {0}}};
+  for (const auto& [at, values] : curves) {
+    CAPTURE(values.front());
+    const TemporaryFolder folder;
+    std::ofstream(folder / "page.html") << traces::page({with_curve(at, values)});
+    const auto result = selftest_of(chromium, folder, folder / "page.html");
+    CHECK(result.at("training").at("hidden") == false);
+  }
 }
 
 TEST_CASE("report: in a browser, where there is one") {
