@@ -30,7 +30,7 @@ struct Options : samples::RunOptions {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   CLI::App app("Communication behind backward, drawn from a trace", "lockstep sample overlap");
-  samples::add_options(app, o, "Replicas (2)");
+  samples::add_options(app, o, "2");
   app.add_option("--trace", o.trace,
                  "Keep the traces, in two folders in this one (without: they are deleted)");
   app.add_option("--width", o.width, "Columns of the drawing (100)")

@@ -125,6 +125,31 @@ TEST_CASE("trace: bad usage is one line") {
   CHECK(test::contains(ended.err, "cannot make the folder"));
 }
 
+TEST_CASE("trace: one that cannot be written does not take the result with it") {
+  const TemporaryFolder folder;
+  const Ended ended = test::run(
+      {"/bin/sh", "-c",
+       fmt::format("trap '' XFSZ; ulimit -f 40; cd '{}'; exec '{}/train_mlp' --epochs 3 --ranks 1 "
+                   "--trace t --json result.json",
+                   folder.path().string(), LOCKSTEP_BIN_DIR)});
+  CAPTURE(ended.err);
+  CHECK(ended.code == 1);
+  CHECK(contains(ended.out, "final test_accuracy="));
+  CHECK(contains(ended.err, "rank-0.json"));
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "result.json")).contains("losses"));
+}
+
+TEST_CASE("walk: --step takes no options of real ranks") {
+  for (const Words& words : std::vector<Words>{
+           {"--json", "x"}, {"--comm", "ring"}, {"--transport", "tcp"}, {"--ranks", "9"}}) {
+    Words command = {LOCKSTEP_BIN_DIR "/walk", "--step"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Ended ended = test::run(command);
+    CHECK(ended.code == 2);
+    CHECK(test::count(ended.err, "\n") == 1);
+  }
+}
+
 TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of it") {
   const TemporaryFolder folder;
   for (const char* ranks : {"1", "2", "3"}) {
@@ -186,11 +211,14 @@ TEST_CASE("scaling: a row per number of ranks, and figures that fit each other")
     }
   }
   CHECK(test::count(ended.out, "efficiency") == 2);
-  const Ended refused = test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8"});
-  CHECK(refused.code == 2);
-  CHECK(test::count(refused.err, "\n") == 1);
-  const Ended failed =
-      test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8,4", "--comm", "none"});
-  CHECK(failed.code == 1);
-  CHECK(contains(failed.err, "--comm"));
+  for (const auto& [option, value] :
+       {std::pair("--layers", "8"), std::pair("--comm", "none"), std::pair("--rounds", "0"),
+        std::pair("--round", "-1"), std::pair("--ranks", "0"), std::pair("--batch", "0")}) {
+    const Ended refused = test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", option, value});
+    CAPTURE(refused.err);
+    CHECK(refused.code == 2);
+    CHECK(refused.out == "");
+    CHECK(test::count(refused.err, "\n") == 1);
+    CHECK(contains(refused.err, option));
+  }
 }
