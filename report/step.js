@@ -30,7 +30,9 @@ const stepView = (() => {
     fill(byId('step-figures'), ['us', 'step', 'exposed', 'in flight', 'hidden'],
       step.ranks.map((rank, r) => [`rank ${r}`, us(rank.end - rank.begin), us(rank.exposed),
         us(rank.in_flight), us(rank.hidden)]));
-    byId('step-text').textContent = 'The ideal: the same buckets, ready at the same times and ' +
+    const one = Math.max(...step.ranks.map((rank) => rank.buckets.length)) === 1;
+    byId('step-text').textContent = (one ? 'There is one bucket. It is launched when backward ' +
+      'ends, so nothing can hide it: train --bucket-cap-mb 0.03 makes several. ' : '') + 'The ideal: the same buckets, ready at the same times and ' +
       `moved by nobody's thread, would leave ${us(step.ideal)} us exposed.`;
   }
 

@@ -162,6 +162,11 @@ void run_rank(const Options& options, const World& world) {
       "themselves:\n{:.0f} us exposed.\n\n{}",
       samples::median(std::move(ideal)), explanation);
 
+  if (world.size() > 1)
+    fmt::print(
+        "\nA step: {:.0f} us with overlap, {:.0f} us without. (On a busy machine it may be the "
+        "other way\nround: then ranks wait for the processor, not for bytes.)\n",
+        median_step(all), median_step(traces::steps_of(off)));
   samples::Comparison comparison;
   // Without overlap the sum is divided by the ranks, with it each term is: the same by powers of 2.
   const bool exact = (world.size() & (world.size() - 1)) == 0;
