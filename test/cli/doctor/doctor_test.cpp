@@ -62,10 +62,10 @@ TEST_CASE("doctor: through the front door, where nothing is wrong") {
   const Ended well = shell(doctor_in(folder, fmt::format("--json '{}'", folder / "json")));
   INFO(well.out, well.err);
   CHECK(well.code == 0);
-  CHECK(test::count(well.out, "ok      ") == 9);
+  CHECK(test::count(well.out, "ok      ") == 10);
   CHECK(contains(well.out, "Nothing is wrong.\n"));
   const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
-  CHECK(json.size() == 9);
+  CHECK(json.size() == 10);
   for (const auto& finding : json) CHECK(finding.at("good") == true);
 }
 
@@ -75,15 +75,42 @@ TEST_CASE("doctor: through the front door, limits of the machine") {
               "ulimit -n 66");
   check_found(shell("exec " + doctor_in("/proc")), "folder", "'/proc' cannot be written",
               "Give --folder a folder");
-  // More gradients than any machine holds; where this user may mount, also a small /dev/shm.
+  // More gradients than any machine holds.
   const Ended large = shell("exec " + doctor_in(folder, "--gradients-mb 9e8 --ranks 1"));
   CHECK(large.code == 1);
   CHECK(contains(large.out, "PROBLEM shared memory: "));
+  CHECK(contains(large.out, "Fewer ranks, a smaller model"));
+  const Ended too_large = shell("exec " + doctor_in(folder, "--gradients-mb 1e12"));
+  CHECK(too_large.code == 2);
+  CHECK(contains(too_large.err, "1000000000000"));
+  // A small /dev/shm is no fault: ranks share memory of no folder.
   const std::string mount = "mount -t tmpfs -o size=1M none /dev/shm";
-  if (shell("unshare --mount sh -c '" + mount + "'").code != 0) return;
-  check_found(shell(fmt::format("exec unshare --mount sh -c \"{}; exec {}\"", mount,
-                                doctor_in(folder, "--gradients-mb 1 --transport tcp"))),
-              "shared memory", "1.0 MiB free in /dev/shm", "-o remount,size=");
+  if (shell("unshare --mount sh -c '" + mount + "'").code != 0) {
+    MESSAGE("not tried: this user may not mount");
+    return;
+  }
+  const Ended small = shell(fmt::format("exec unshare --mount sh -c \"{}; exec {}\"", mount,
+                                        doctor_in(folder, "--gradients-mb 20")));
+  CAPTURE(small.out);
+  CHECK(small.code == 0);
+}
+
+TEST_CASE("doctor: through the front door, what another machine lacks") {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto rank = [&](int r, const std::string& where) {
+    return fmt::format(
+        "RANK={} WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+        "LOCKSTEP_RENDEZVOUS=127.0.0.1:{} {}",
+        r, port, doctor_in(where));
+  };
+  const Ended ended =
+      shell(fmt::format("{} & {} --json '{}'; code=$?; wait; exit $code", rank(1, "/proc"),
+                        rank(0, folder.path().string()), folder / "json"));
+  check_found(ended, "folder", "rank 1's machine: '/proc' cannot be written",
+              "Give --folder a folder");
+  const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
+  CHECK(json.size() == 11);  // rank 0's, with what the other one has found
 }
 
 TEST_CASE("doctor: through the front door, ranks that do not come together") {
@@ -110,6 +137,19 @@ TEST_CASE("doctor: through the front door, ranks that do not come together") {
   CHECK(contains(twice.out, "give each its own"));
   check_found(shell(fmt::format("{} WORLD_SIZE=1 exec {}", by_hand(1, 2, port), doctor)),
               "environment", "WORLD_SIZE", "Every rank needs RANK");
+}
+
+TEST_CASE("doctor: through the front door, ranks that have joined and then differ") {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const Ended other = shell(fmt::format(
+      "{1} {0} --comm ring >/dev/null 2>&1 & {2} {0} --comm direct --json '{3}'; code=$?; wait; "
+      "exit $code",
+      doctor_in(folder), by_hand(1, 2, port), by_hand(0, 2, port), folder / "json"));
+  check_found(other, "world", "rank 1", "other options (--comm, --transport)");
+  // What was found before is not lost.
+  CHECK(contains(other.out, "ok      folder: "));
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "json")).size() > 5);
 }
 
 TEST_CASE("doctor: through the front door, a place where ranks cannot meet") {
