@@ -168,7 +168,7 @@ class Contender {
     world_.communicator().barrier("traced").wait();
     if (world_.rank() != 0) return 0;
     const auto steps = traces::steps_of(traces::read_traces(folder));
-    const std::vector<double> cost = traces::bucket_costs(steps);
+    const auto cost = traces::bucket_costs(steps);
     std::vector<double> all;
     for (const traces::Step& step : steps) all.push_back(traces::ideal_exposed(step, cost));
     return percentile(all, 0.5);

@@ -52,18 +52,21 @@ const curves = (() => {
     const power = 10 ** Math.floor(Math.log10(wanted));
     return [1, 2, 5, 10].map((k) => k * power).find((unit) => unit >= wanted * 0.999);
   }
+  // A number near 2^53 has no successor: what is counted is the marks, not the units up to them.
   function ticks(low, high, most) {
-    const unit = unitFor((high - low) / most), found = [];
-    for (let k = Math.ceil(low / unit - 1e-6); k * unit <= high + 1e-6 * unit; ++k)
-      found.push(Number((k * unit).toPrecision(12)));
+    const unit = unitFor((high - low) / most), first = Math.ceil(low / unit - 1e-6), found = [];
+    for (let k = 0; k <= most + 1 && (first + k) * unit <= high + 1e-6 * unit; ++k)
+      found.push(Number(((first + k) * unit).toPrecision(12)));
     return found;
   }
+  // Numbers that differ by little more than rounding: an axis has no marks for them.
+  const isConstant = (low, high) => high - low <= 1e-10 * Math.max(Math.abs(low), Math.abs(high));
   // From the lowest number to the highest, with some room; a constant lies in the middle.
   function scaleY(chart) {
     if (chart.lowest > chart.highest) return { low: 0, high: 1, marks: [], f: (x) => x };
     const f = isLogarithmic(chart) ? Math.log10 : (x) => x;
     let low = f(chart.lowest), high = f(chart.highest);
-    const room = low === high ? Math.abs(low) / 2 || 1 : 0.06 * (high - low);
+    const room = isConstant(low, high) ? Math.abs(low) / 2 || 1 : 0.06 * (high - low);
     low -= room;
     high += room;
     if (f !== Math.log10) return { low, high, marks: ticks(low, high, 5), f };

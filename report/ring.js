@@ -6,6 +6,7 @@
 const ringView = (() => {
   const byId = (id) => document.getElementById(id);
   const canvas = byId('ring');
+  let inPlace = false;  // nothing travels: ranks add in shared memory
   let step = null, events = [], cuts = [], states = null, count = 0, at = 0, timer = null;
 
   // The steps of the collective of this name that ended within the rank's step.
@@ -59,12 +60,16 @@ const ringView = (() => {
     for (const e of events) [e.s0, e.s1, e.r0, e.r1].forEach((p) => places.add(p));
     cuts = [...places].sort((a, b) => a - b);
     states = contributions(perRank);
+    inPlace = events.length > 0 && events.every((e) => e.s1 === e.s0 && e.r1 === e.r0);
+    canvas.hidden = inPlace;
     byId('at').max = events.length;
     go(0);
   }
 
   function text() {
     if (!events.length) return 'This bucket took no steps: there is one rank.';
+    if (inPlace) return 'The ranks add in memory that all of them address: no part of the bucket ' +
+      'travels, only headers do. In a trace of train --ranks 3 --comm ring the parts move.';
     if (at === 0)
       return `${count} elements, ${events.length} steps on ${step.ranks.length} ranks. Before the ` +
         'first: every rank has its own contribution.';

@@ -30,7 +30,9 @@ const stepView = (() => {
     fill(byId('step-figures'), ['us', 'step', 'exposed', 'in flight', 'hidden'],
       step.ranks.map((rank, r) => [`rank ${r}`, us(rank.end - rank.begin), us(rank.exposed),
         us(rank.in_flight), us(rank.hidden)]));
-    byId('step-text').textContent = 'The ideal: the same buckets, ready at the same times and ' +
+    const one = Math.max(...step.ranks.map((rank) => rank.buckets.length)) === 1;
+    byId('step-text').textContent = (one ? 'There is one bucket. It is launched when backward ' +
+      'ends, so nothing can hide it: train --bucket-cap-mb 0.03 makes several. ' : '') + 'The ideal: the same buckets, ready at the same times and ' +
       `moved by nobody's thread, would leave ${us(step.ideal)} us exposed.`;
   }
 
@@ -89,7 +91,8 @@ const stepView = (() => {
         `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`]));
     byId('words').textContent = 'In flight: a collective has begun and not ended. Exposed: the ' +
       'thread calls, moves bytes or waits. Hidden: in flight, while the thread does something ' +
-      'else. The first step of the run is left out: buckets are laid out anew after it.';
+      'else. The first step of the run is left out: buckets are laid out anew after it. So are ' +
+      'steps that not all ranks have.';
   }
   showRanks();
   return { choose, median, slowest, chosen: () => chosen };

@@ -49,6 +49,11 @@ const timeline = (() => {
     }
   }
 
+  // Whether black is easier to read on a color than white (WCAG 2.1, relative luminance).
+  function isLight(color) {
+    const part = (at) => (parseInt(color.trim().slice(at, at + 2), 16) / 255) ** 2.2;
+    return 0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5) > 0.18;
+  }
   function drawSlice(context, row, depth, i) {
     const { rank } = row, y = row.y + depth * line;
     const begin = Math.max(left, x(rank.begin[i]));
@@ -57,7 +62,7 @@ const timeline = (() => {
     context.fillRect(begin, y, shown, line - 1);
     if (shown < 36) return;
     const letters = Math.floor((shown - 6) / 6.2), name = nameOf(rank, i);
-    context.fillStyle = colors.ground;
+    context.fillStyle = isLight(colors[kindOf(rank, i)]) ? '#111111' : '#ffffff';
     context.fillText(name.length > letters ? name.slice(0, letters - 1) + '…' : name, begin + 3,
       y + 11);
   }

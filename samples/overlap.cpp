@@ -30,7 +30,7 @@ struct Options : samples::RunOptions {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   CLI::App app("Communication behind backward, drawn from a trace", "lockstep sample overlap");
-  samples::add_options(app, o, "Replicas (2)");
+  samples::add_options(app, o, "2");
   app.add_option("--trace", o.trace,
                  "Keep the traces, in two folders in this one (without: they are deleted)");
   app.add_option("--width", o.width, "Columns of the drawing (100)")
@@ -116,8 +116,7 @@ double median_step(const std::vector<traces::Step>& all) {
 /// The share of the time in flight that the thread computed, on all ranks.
 double hidden_share(const std::vector<traces::RankTrace>& all) {
   double hidden = 0, in_flight = 0;
-  for (const traces::RankTrace& trace : all) {
-    const traces::RankFigures figures = traces::figures_of(trace);
+  for (const traces::RankFigures& figures : traces::figures_of(all, traces::steps_of(all))) {
     hidden += figures.hidden;
     in_flight += figures.in_flight;
   }
@@ -125,8 +124,8 @@ double hidden_share(const std::vector<traces::RankTrace>& all) {
 }
 
 void print(const char* title, const std::vector<traces::RankTrace>& all, int width) {
-  const traces::RankFigures f = traces::figures_of(all[0]);
   const auto steps = traces::steps_of(all);
+  const traces::RankFigures f = traces::figures_of(all, steps)[0];
   const auto count = static_cast<double>(steps.size());
   fmt::print("{}\n{}", title, traces::timeline(all, 0, width));
   fmt::print(
@@ -156,13 +155,18 @@ void run_rank(const Options& options, const World& world) {
   print("Without: everything travels after backward", off, options.width);
   std::vector<double> ideal;
   const std::vector<traces::Step> all = traces::steps_of(on);
-  const std::vector<double> cost = traces::bucket_costs(all);
+  const auto cost = traces::bucket_costs(all);
   for (const traces::Step& step : all) ideal.push_back(traces::ideal_exposed(step, cost));
   fmt::print(
       "The ideal, with the same gradients ready at the same times and bytes that move by "
       "themselves:\n{:.0f} us exposed.\n\n{}",
       samples::median(std::move(ideal)), explanation);
 
+  if (world.size() > 1)
+    fmt::print(
+        "\nA step: {:.0f} us with overlap, {:.0f} us without. (On a busy machine it may be the "
+        "other way\nround: then ranks wait for the processor, not for bytes.)\n",
+        median_step(all), median_step(traces::steps_of(off)));
   samples::Comparison comparison;
   // Without overlap the sum is divided by the ranks, with it each term is: the same by powers of 2.
   const bool exact = (world.size() & (world.size() - 1)) == 0;

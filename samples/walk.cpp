@@ -233,6 +233,9 @@ int run(int argc, char** argv) {
   samples::add_options(app, options, "2, with --step 3; in a launcher's world: its size");
   app.add_flag("--step", step, "One simulated step with a ring, event by event, at your key");
   if (!samples::parse(app, options, argc, argv)) return 0;
+  check<UsageError>(!step || (options.json.empty() && options.comm == "auto" && !options.transport),
+                    "--step shows a simulated ring: it takes --ranks, not --json, --comm or "
+                    "--transport");
   if (step) return step_by_step(options.ranks.value_or(3));
   return samples::run_ranks(options, 2, argc, argv,
                             [&](const World& world) { run_rank(options, world); });

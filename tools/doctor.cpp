@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <sstream>
 
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
@@ -43,7 +44,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   check<UsageError>(o.ranks > 0 && o.ranks <= dist::max_ranks, "--ranks must be in 1..{}, got {}",
                     dist::max_ranks, o.ranks);
   check<UsageError>(o.timeout > 0 && o.megabytes >= 0 && o.megabytes < 1e9,
-                    "--timeout and --gradients-mb must be positive");
+                    "--timeout {} and --gradients-mb {}: both must be positive, and below 1e9 MB",
+                    o.timeout, o.megabytes);
   cli::check_writable("--json", o.json);
   return o;
 }
@@ -53,8 +55,12 @@ class Report {
  public:
   explicit Report(const Options& options) : path_(options.json) {}
 
+  /// A rank other than 0 prints nothing, unless it has to say why it ends.
+  void keep_silent() { silent_ = other_rank_ = true; }
+  void speak() { silent_ = false; }
+
   void add(const Finding& finding) {
-    fmt::print("{}\n", doctor::to_text(finding));
+    if (!silent_) fmt::print("{}\n", doctor::to_text(finding));
     std::fflush(stdout);
     bad_ += finding.good ? 0 : 1;
     json_.push_back({{"check", finding.check},
@@ -66,49 +72,84 @@ class Report {
     for (const Finding& finding : findings) add(finding);
   }
   int end() {
-    fmt::print("{}\n", bad_ == 0   ? "Nothing is wrong."
-                       : bad_ == 1 ? "There is 1 problem."
-                                   : fmt::format("There are {} problems.", bad_));
-    if (!path_.empty()) cli::write_json(path_, json_);
+    if (!silent_)
+      fmt::print("{}\n", bad_ == 0   ? "Nothing is wrong."
+                         : bad_ == 1 ? "There is 1 problem."
+                                     : fmt::format("There are {} problems.", bad_));
+    if (!path_.empty() && !other_rank_) cli::write_json(path_, json_);
     return bad_ == 0 ? 0 : 1;
   }
 
  private:
   std::string path_;
+  bool silent_ = false, other_rank_ = false;
   nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
   int bad_ = 0;
 };
 
-doctor::MachineOptions machine(const Options& o, int ranks) {
+doctor::MachineOptions machine_options(const Options& o, int ranks) {
   return {
       .ranks = ranks, .bytes = static_cast<std::uint64_t>(o.megabytes * 1e6), .folder = o.folder};
 }
 
-/// One rank. Rank 0 prints, and looks at its machine first.
+/// What is wrong with each machine but rank 0's, as one of its ranks has found it. Collective.
+std::vector<Finding> of_other_machines(const World& world, const std::vector<Finding>& mine) {
+  std::string bad;
+  for (const Finding& finding : mine)
+    if (!finding.good)
+      bad += fmt::format("{}\n{}\n{}\n", finding.check, finding.found, finding.advice);
+  std::vector<Finding> findings;
+  const auto texts =
+      dist::gather_text(world.communicator(), world.rank() == 0 ? "" : bad, "doctor");
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    std::istringstream lines(texts[r]);
+    Finding finding;
+    finding.good = false;
+    while (std::getline(lines, finding.check) && std::getline(lines, finding.found) &&
+           std::getline(lines, finding.advice)) {
+      finding.found = fmt::format("rank {}'s machine: {}", r, finding.found);
+      findings.push_back(finding);
+    }
+  }
+  return findings;
+}
+
+/// One rank: all look at what only they see, rank 0 prints.
 int run_rank(const Options& o) {
   Report report(o);
-  const Finding environment = doctor::check_environment(&std::getenv);
-  if (!environment.good) {
-    report.add(environment);
+  const auto give_up = [&](const Finding& why) {
+    report.add(why);
     report.end();
     throw AlreadyReported{1};
-  }
+  };
+  const Finding environment = doctor::check_environment(&std::getenv);
+  if (!environment.good) give_up(environment);
   const auto info = dist::read_environment();
   const bool first = !info || info->rank == 0;
-  if (first) report.add(doctor::check_machine(machine(o, info ? info->local_size : 1)));
-  std::vector<Finding> findings;
+  if (!first) report.keep_silent();
+  std::vector<Finding> machine;
+  if (!info || info->local_rank == 0)
+    machine = doctor::check_machine(machine_options(o, info ? info->local_size : 1));
+  if (first) report.add(machine);
+  std::optional<World> world;
   try {
-    const World world = World::join(
-        {.comm = o.comm, .transport = o.transport, .timeout = dist::Seconds(o.timeout)});
-    findings = doctor::check_world(world);
+    world.emplace(World::join(
+        {.comm = o.comm, .transport = o.transport, .timeout = dist::Seconds(o.timeout)}));
   } catch (const Error& error) {
-    report.add(doctor::explain_join(error));
-    report.end();
-    throw AlreadyReported{1};
+    report.speak();
+    give_up(doctor::explain_join(error));
   }
-  if (first) report.add(findings);
-  const bool bad = std::ranges::any_of(findings, [](const Finding& f) { return !f.good; });
-  if ((first && report.end() != 0) || bad) throw AlreadyReported{1};
+  try {
+    report.add(of_other_machines(*world, machine));
+    report.add(doctor::check_all_reduce(*world));
+    report.add(doctor::check_gradients(*world));
+    report.add(doctor::judge_links(doctor::measure_links(*world)));
+    report.add(doctor::measure_step(*world));
+  } catch (const Error& error) {
+    report.speak();
+    give_up(doctor::explain_loss(error));
+  }
+  if (report.end() != 0) throw AlreadyReported{1};
   return 0;
 }
 

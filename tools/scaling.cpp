@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/world/world.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
 
@@ -36,7 +37,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd or adam (sgd)")
       ->check(CLI::IsMember({"sgd", "adam"}));
-  app.add_option("--comm", o.comm, "As bench step's (auto)");
+  app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
+      ->check(CLI::IsMember(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm)")
       ->check(CLI::IsMember({"shm", "tcp"}));
   app.add_option("--rounds", o.rounds, "Rounds per figure, at least 5 (5)")->check(whole);
@@ -47,6 +49,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   check<UsageError>(o.ranks > 0 && o.ranks <= dist::max_ranks, "--ranks must be in 1..{}, got {}",
                     dist::max_ranks, o.ranks);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
+  check<UsageError>(o.rounds >= 5, "--rounds must be at least 5, got {}", o.rounds);
+  check<UsageError>(o.round > 0 && o.round <= 60, "--round must be in (0, 60], got {}", o.round);
   cli::check_writable("--json", o.json);
   return o;
 }

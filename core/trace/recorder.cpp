@@ -1,10 +1,16 @@
 #include "lockstep/core/trace/recorder.h"
 
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "lockstep/core/crc32c.h"
+
 namespace lockstep::trace {
 
 void Recorder::add(const Event& event) {
   constexpr std::size_t chunk = 4096;
-  if (size_ == most_) {
+  if (size_ == most_ || event.communicator == Event::no_track) {
     ++dropped_;
     return;
   }
@@ -44,9 +50,18 @@ void Recorder::idle(int rank, std::int64_t begin) {
 
 std::uint8_t Recorder::place_of(const void* one, std::vector<const void*>& all) {
   const auto found = std::ranges::find(all, one);
-  const auto number = found - all.begin();
+  const auto number = static_cast<std::size_t>(found - all.begin());
+  if (number == Event::no_track) return Event::no_track;
   if (found == all.end()) all.push_back(one);
-  return static_cast<std::uint8_t>(std::min<std::ptrdiff_t>(number, 255));
+  return static_cast<std::uint8_t>(number);
+}
+
+std::string distinct_name(std::string_view name) {
+  constexpr std::size_t most = std::tuple_size_v<decltype(Event::name)> - 1, begin = 12;
+  if (name.size() <= most) return std::string(name);
+  const std::string checksum = fmt::format("~{:08x}~", crc32c(name));
+  const std::size_t end = most - begin - checksum.size();
+  return fmt::format("{}{}{}", name.substr(0, begin), checksum, name.substr(name.size() - end));
 }
 
 void Slice::start(Kind kind, std::string_view name, const Numbers& numbers) {

@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -59,7 +60,10 @@ struct Event {
   Numbers numbers{};
   std::array<char, 46> name{};  ///< cut to fit, ends with a zero
   Kind kind = Kind::forward;
-  std::uint8_t communicator = 0;  ///< which one, for its slices; for a kernel, which stream
+  std::uint8_t communicator = 0;  ///< which one, for its slices; for a kernel, which stream; or
+                                  ///< `no_track`
+
+  static constexpr std::uint8_t no_track = 255;
 
   void set_name(std::string_view text) {
     *std::copy_n(text.begin(), std::min(text.size(), name.size() - 1), name.begin()) = 0;
@@ -71,7 +75,7 @@ class Recorder {
   /// Nanoseconds since any fixed time.
   using Clock = std::function<std::int64_t()>;
 
-  /// Keeps the first `most` events, and counts the others.
+  /// Keeps the first `most` events that have a track, and counts the others.
   Recorder(Clock clock, std::size_t most) : clock_(std::move(clock)), most_(most) {}
 
   std::int64_t now() const { return clock_(); }
@@ -90,7 +94,7 @@ class Recorder {
   /// if it says the same.
   void idle(int rank, std::int64_t begin);
 
-  /// 0, 1, ... for each communicator, in the order in which they are met.
+  /// 0, 1, ... for each communicator, in the order in which they are met; then Event::no_track.
   std::uint8_t number_of(const void* communicator) {
     return place_of(communicator, communicators_);
   }
@@ -118,6 +122,9 @@ class Recorder {
   std::int64_t computing_since_ = -1;  // the first kernel's begin; -1: none has begun
 };
 
+/// `name`, or, if it is too long for an event, one that fits and differs for each.
+std::string distinct_name(std::string_view name);
+
 /// This thread's recorder, or null: nothing is noted. Whoever sets it keeps it alive.
 inline constinit thread_local Recorder* current = nullptr;
 
@@ -136,11 +143,13 @@ inline void verdict(std::string_view text) {
   if (current) current->instant(Kind::verdict, text);
 }
 /// A number that the program had the time `ago` before now, and at which step by its own count.
-/// nn::Metrics calls it (nn/metrics/metrics.h). Names are cut to 45 bytes.
+/// nn::Metrics calls it (nn/metrics/metrics.h). What of a longer name than 45 bytes is left stays
+/// its own: its beginning, a checksum of all of it, its end.
 inline void value(std::string_view name, std::int64_t step, double number,
                   std::chrono::nanoseconds ago = {}) {
   if (current)
-    current->instant(Kind::value, name, {step, std::bit_cast<std::int64_t>(number)}, ago);
+    current->instant(Kind::value, distinct_name(name), {step, std::bit_cast<std::int64_t>(number)},
+                     ago);
 }
 
 /// A slice of the thread, as long as this object lives. `name` must live longer.

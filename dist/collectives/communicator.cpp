@@ -53,7 +53,12 @@ Work Communicator::barrier(std::string_view name) { return issue({}, name); }
 
 Seconds Communicator::exposed() {
   if (!exposed_) exposed_ = Seconds(0);
-  return *exposed_;
+  return linked_ ? *exposed_ + linked_->exposed() : *exposed_;
+}
+
+void Communicator::link_failure(Communicator& linked) {
+  linked_ = &linked;
+  if (exposed_) (void)linked.exposed();  // begins to count
 }
 
 // ---- the computing thread in a communicator ----

@@ -57,8 +57,9 @@ class Communicator {
   /// Does nothing if it is already broken. Does not block.
   virtual void abort(std::string_view reason) noexcept = 0;
   /// If this communicator fails, `linked` fails too, so that no rank waits there for ever; and
-  /// waited() counts the time spent there too. `linked` must live as long as this one is used.
-  virtual void link_failure(Communicator& linked) { linked_ = &linked; }
+  /// waited() and exposed() count the time spent there too. `linked` must live as long as this one
+  /// is used.
+  virtual void link_failure(Communicator& linked);
 
   /// Where this rank leaves its replicas, if it is a thread.
   const ThreadRank& thread_rank() const { return thread_rank_; }
@@ -73,9 +74,9 @@ class Communicator {
   virtual void wait_for(const Event& event, std::string_view /*what*/) { event.synchronize(); }
   virtual Seconds now() const = 0;     ///< the world's clock, virtual in a simulated world
   virtual Seconds waited() const = 0;  ///< for other ranks so far, spins of a microsecond aside
-  /// The time that this rank's thread has spent in this communicator, since the first call of
-  /// exposed(): in calls of collectives, progress() and waits. Communication that is not hidden
-  /// behind computation.
+  /// The time that this rank's thread has spent in this communicator and the linked one, since the
+  /// first call of exposed(): in calls of collectives, progress() and waits. Communication that is
+  /// not hidden behind computation.
   Seconds exposed();
   /// Bytes of tensors received from other ranks, or read and written in their memory; 0: not known.
   virtual std::uint64_t bytes_moved() const { return 0; }

@@ -12,10 +12,13 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/system/memory_limits.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/world/world.h"
 
@@ -43,15 +46,25 @@ struct MachineOptions {
 Finding check_environment(const dist::Getenv& get);
 /// A process may open as many files as `ranks` over TCP need.
 Finding check_descriptors(int ranks);
-/// The gradients of the ranks of this machine find room in shared memory.
-Finding check_shared_memory(int ranks, std::uint64_t bytes, const std::string& path = "/dev/shm");
+/// The gradients of the ranks of this machine find room. Ranks share them in memory of no folder
+/// (memfd_create): not the size of /dev/shm limits it, but what this process may still take.
+Finding check_shared_memory(int ranks, std::uint64_t bytes,
+                            std::optional<std::uint64_t> available = available_memory());
+int usable_cores();     ///< that this process may run on
+double load_average();  ///< how many processes have wanted a core in the last minute
+/// Whether each rank of this machine has a core, and whether others use them. Never bad: it tells
+/// why times may mean little.
+Finding check_cores(int ranks, int cores = usable_cores(), double load = load_average());
 /// A file can be written and renamed there; there is room for `bytes`.
 Finding check_folder(const std::string& folder, std::uint64_t bytes);
 /// Where rank 0 is to listen ("host:port" or "unix:/path"), nobody else does.
 Finding check_meeting_place(const std::string& address);
 /// What World::join threw.
 Finding explain_join(const std::exception& error);
-/// The five above that need no other rank; the meeting place if this process is to be rank 0 there.
+/// What a check of the world threw, after the ranks had joined.
+Finding explain_loss(const std::exception& error);
+/// The checks above that need no other rank; the meeting place if this process is to be rank 0
+/// there.
 std::vector<Finding> check_machine(const MachineOptions& options = {});
 
 // --- A world: collective, the same findings on every rank ---
@@ -63,8 +76,13 @@ Finding check_placement(const World& world, const std::vector<Parameter>& parame
 Finding check_same_model(const World& world, const std::vector<Parameter>& parameters);
 /// The sum of known numbers is right, at sizes that take each algorithm and several pieces.
 Finding check_all_reduce(const World& world);
+/// What is wrong with that sum over `ranks` ranks, each of which gave i % 1000 + 1000 rank for
+/// element i; empty if nothing is. A pure function.
+std::string wrong_sum(std::span<const float> sums, int ranks);
 /// DDP's mean of known gradients is right, with uneven batches and an unused parameter.
 Finding check_gradients(const World& world);
+/// What is wrong with that mean over `ranks` ranks; empty if nothing is. A pure function.
+std::string wrong_mean(std::span<const float> means, bool unused_has_gradient, int ranks);
 
 /// A pair of ranks.
 struct Link {
@@ -75,7 +93,7 @@ struct Link {
 /// Measures all pairs, or with more than 8 ranks those of neighbours.
 std::vector<Link> measure_links(const World& world);
 /// None is far slower than the best quarter: 5 times its latency and 1 ms more, or a fifth of its
-/// bandwidth. A pure function.
+/// bandwidth. Of a single link there is nothing to compare it with. A pure function.
 Finding judge_links(const std::vector<Link>& links);
 /// The share of a training step that a rank spends in communication, and who is slow. Never bad.
 Finding measure_step(const World& world);

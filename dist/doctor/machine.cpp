@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,7 +12,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/dist/doctor/doctor.h"
@@ -73,26 +78,48 @@ Finding check_descriptors(int ranks) {
   return finding;
 }
 
-Finding check_shared_memory(int ranks, std::uint64_t bytes, const std::string& path) {
+Finding check_shared_memory(int ranks, std::uint64_t bytes,
+                            std::optional<std::uint64_t> available) {
   // Gradients, and a stream of 64 KiB from each rank to each other one.
   const auto count = static_cast<std::uint64_t>(ranks);
   const std::uint64_t needed = count * bytes + count * count * (64U << 10U);
   Finding finding{.check = "shared memory", .found = {}, .advice = {}};
-  const auto free = free_bytes(path);
-  if (!free) {
+  const dist::Descriptor memory(::memfd_create("lockstep-doctor", MFD_CLOEXEC));
+  if (memory.get() < 0) {
     finding.good = false;
-    finding.found = fmt::format("cannot read {}: {}", path, std::strerror(errno));
-    finding.advice = "Mount a tmpfs there, or train with --transport tcp.";
+    finding.found = fmt::format("memfd_create fails: {}", std::strerror(errno));
+    finding.advice = "Allow it (a seccomp filter of a container?), or train with --transport tcp.";
     return finding;
   }
-  finding.good = *free >= needed;
-  finding.found = fmt::format("{} free in {}, {} ranks with {} of gradients each need {}",
-                              gib(*free), path, ranks, gib(bytes), gib(needed));
+  finding.good = !available || *available >= needed;
+  finding.found = fmt::format("{} of memory can be had, {} ranks with {} of gradients each need {}",
+                              available ? gib(*available) : "an unknown amount", ranks, gib(bytes),
+                              gib(needed));
   if (!finding.good)
-    finding.advice = fmt::format(
-        "Make it larger (mount -o remount,size={}M {}; docker run --shm-size={}m), or train with "
-        "--transport tcp.",
-        2 * (needed >> 20U) + 1, path, 2 * (needed >> 20U) + 1);
+    finding.advice =
+        "Fewer ranks, a smaller model, or in a container a higher limit (docker run --memory). The "
+        "size of /dev/shm does not matter.";
+  return finding;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+double load_average() {
+  double load = 0;
+  return ::getloadavg(&load, 1) == 1 ? load : 0;
+}
+
+Finding check_cores(int ranks, int cores, double load) {
+  Finding finding{.check = "cores", .found = {}, .advice = {}};
+  finding.found = fmt::format("{} for {} rank{}", cores, ranks, ranks == 1 ? "" : "s");
+  if (ranks > cores) finding.found += ": ranks that share a core wait for each other";
+  if (load > cores)
+    finding.found += fmt::format(
+        "; {:.0f} processes have wanted one in the last minute: times mean little", load);
   return finding;
 }
 
@@ -179,26 +206,68 @@ Finding check_meeting_place(const std::string& address) {
   return finding;
 }
 
+namespace {
+
+/// The first line whose words an error of joining holds says what to do.
+constexpr std::pair<std::string_view, std::string_view> advice_on_joining[] = {
+    {"ame or service not known",
+     "This machine does not know the host: is MASTER_ADDR the name or "
+     "the address of rank 0's machine (getent hosts NAME)?"},
+    {"name resolution", "Host names cannot be looked up here now: give MASTER_ADDR as an address."},
+    {"assign requested address",
+     "MASTER_ADDR is no address of this machine: start rank 0 where it is."},
+    {"joined twice", "Two processes have the same RANK: give each its own, 0 to WORLD_SIZE - 1."},
+    {"another rank 0", "Two processes have RANK=0: give each its own, 0 to WORLD_SIZE - 1."},
+    {"cannot listen",
+     "Another process listens there (ss -ltnp shows it): if it is a rank 0 of this "
+     "job, give each process its own RANK; if not, choose another MASTER_PORT."},
+    {"belong to this job",
+     "Another job listens there, or this process has another secret: choose "
+     "another MASTER_PORT, and start all ranks in the same way."},
+    {"what listens at", "Something else listens there: choose another MASTER_PORT."},
+    {"LOCKSTEP_INTERFACE", "Set LOCKSTEP_INTERFACE to the interface that leads to the others."},
+    {"world of", "WORLD_SIZE must be the same on all ranks, the number of processes."},
+};
+
+constexpr std::string_view not_come =
+    "A rank has not come: is WORLD_SIZE the number of processes that were started, does each reach "
+    "MASTER_ADDR:MASTER_PORT (firewall), has one failed before it joined?";
+
+}  // namespace
+
 Finding explain_join(const std::exception& error) {
   Finding finding{.check = "joining", .good = false, .found = error.what(), .advice = {}};
-  const auto says = [&](const char* text) { return finding.found.find(text) != std::string::npos; };
-  if (says("twice") || says("already") || says("two processes"))
-    finding.advice = "Two processes have the same RANK: give each its own, 0 to WORLD_SIZE - 1.";
-  else if (says("timed out") || says("missing") || says("did not come"))
-    finding.advice =
-        "A rank has not come: is WORLD_SIZE the number of processes that were started, does each "
-        "reach MASTER_ADDR:MASTER_PORT (firewall), has one failed before it joined?";
-  else if (says("world") || says("WORLD_SIZE"))
-    finding.advice = "WORLD_SIZE must be the same on all ranks: the number of processes.";
-  else
-    finding.advice = "docs/failures.md lists what errors of joining mean.";
+  const auto says = [&](std::string_view text) {
+    return finding.found.find(text) != std::string::npos;
+  };
+  if (dynamic_cast<const UsageError*>(&error)) {
+    finding.advice = "It lies in this rank's options or variables, not in the others.";
+    return finding;
+  }
+  for (const auto& [words, advice] : advice_on_joining)
+    if (finding.advice.empty() && says(words) && !(words == "world of" && says("missing")))
+      finding.advice = advice;
+  if (finding.advice.empty())
+    finding.advice = says("missing") || says("did not find") || says("within") || says("timed out")
+                         ? std::string(not_come)
+                         : "docs/failures.md lists what errors of joining mean.";
   return finding;
+}
+
+Finding explain_loss(const std::exception& error) {
+  return {.check = "world",
+          .good = false,
+          .found = error.what(),
+          .advice =
+              "The ranks had joined. Has one ended (its own message says why), or been "
+              "started with other options (--comm, --transport)?"};
 }
 
 std::vector<Finding> check_machine(const MachineOptions& options) {
   const dist::Getenv get = [](const char* name) { return std::getenv(name); };
   std::vector<Finding> findings{check_environment(get), check_descriptors(options.ranks),
                                 check_shared_memory(options.ranks, options.bytes),
+                                check_cores(options.ranks),
                                 check_folder(options.folder, options.bytes)};
   if (findings[0].good) {
     const auto info = dist::read_environment(get);

@@ -89,9 +89,20 @@ Finding check_same_model(const World& world, const std::vector<Parameter>& param
   return finding;
 }
 
+std::string wrong_sum(std::span<const float> sums, int ranks) {
+  const std::int64_t n = ranks, count = std::ssize(sums);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // Whole numbers below 2^24, which f32 adds without rounding in any order.
+    const auto expected = static_cast<float>(n * (i % 1000) + 1000 * (n * (n - 1) / 2));
+    const float sum = sums[static_cast<std::size_t>(i)];
+    if (!(sum == expected))
+      return fmt::format("element {} of {} is {}, not {}", i, count, sum, expected);
+  }
+  return "";
+}
+
 Finding check_all_reduce(const World& world) {
   dist::Communicator& communicator = world.communicator();
-  const int n = world.size();
   std::string complaint;
   const std::vector<std::int64_t> sizes{0, 1, 7, 1000, 65536, 1'000'003};
   for (const std::int64_t count : sizes) {
@@ -101,13 +112,7 @@ Finding check_all_reduce(const World& world) {
       for (std::int64_t i = 0; i < count; ++i)
         data.data<float>()[i] = static_cast<float>(i % 1000 + 1000 * world.rank());
       communicator.all_reduce(data, "doctor").wait();
-      for (std::int64_t i = 0; i < count && complaint.empty(); ++i) {
-        // Whole numbers below 2^24, which f32 adds without rounding in any order.
-        const auto expected = static_cast<float>(n * (i % 1000) + 1000 * (n * (n - 1) / 2));
-        if (data.data<float>()[i] != expected)
-          complaint = fmt::format("element {} of {} is {}, not {}", i, count, data.data<float>()[i],
-                                  expected);
-      }
+      if (complaint.empty()) complaint = wrong_sum(data.span<float>(), world.size());
     }
   }
   return join(world, "all-reduce", complaint,
@@ -117,8 +122,29 @@ Finding check_all_reduce(const World& world) {
               "suspect memory or network.");
 }
 
+namespace {
+
 // Rank r has r + 1 rows: the mean over all rows of 2 w x, with x = r + 1 in each row, is
 // 2 sum((r + 1)^2) / sum(r + 1).
+double expected_mean(int ranks) {
+  double squares = 0, total = 0;
+  for (int r = 1; r <= ranks; ++r) {
+    squares += r * r;
+    total += r;
+  }
+  return 2 * squares / total;
+}
+
+}  // namespace
+
+std::string wrong_mean(std::span<const float> means, bool unused_has_gradient, int ranks) {
+  const double expected = expected_mean(ranks);
+  for (const float mean : means)
+    if (!(std::abs(mean - expected) <= 1e-5 * expected))
+      return fmt::format("the mean gradient is {}, not {}", mean, expected);
+  return unused_has_gradient ? "a parameter that no rank used has a gradient" : "";
+}
+
 Finding check_gradients(const World& world) {
   const int n = world.size(), rows = world.rank() + 1;
   const Parameter w(Tensor::full({3}, 1.0), "w"), unused(Tensor::full({2}, 1.0), "unused");
@@ -129,21 +155,9 @@ Finding check_gradients(const World& world) {
     const Tensor loss = mean(sum(x * Tensor(w) * 2.0, 1));
     tape.backward(loss, Weight{static_cast<double>(rows)});
   }
-  double squares = 0, total = 0;
-  for (int r = 1; r <= n; ++r) {
-    squares += r * r;
-    total += r;
-  }
-  const auto seen = w.gradient().to_vector<float>();
-  const double expected = 2 * squares / total;
-  std::string complaint;
-  for (const float g : seen)
-    if (!(std::abs(g - expected) <= 1e-5 * expected))
-      complaint = fmt::format("the mean gradient is {}, not {}", g, expected);
-  if (unused.gradient_state() != GradientState::nothing)
-    complaint = "a parameter that no rank used has a gradient";
-  return join(world, "gradients", complaint,
-              fmt::format("the mean over {} uneven batches is {:.6g}", n, expected),
+  const bool unused_has = unused.gradient_state() != GradientState::nothing;
+  return join(world, "gradients", wrong_mean(w.gradient().to_vector<float>(), unused_has, n),
+              fmt::format("the mean over {} uneven batches is {:.6g}", n, expected_mean(n)),
               "Run ./lockstep test on this machine.");
 }
 
@@ -195,8 +209,10 @@ Finding judge_links(const std::vector<Link>& links) {
   std::ranges::sort(rates, std::greater());
   const double latency = latencies[(latencies.size() - 1) / 4];
   const double rate = rates[(rates.size() - 1) / 4];
-  finding.found = fmt::format("{:.1f} us, {:.0f} MB/s (the best quarter of {} pair{})", latency,
-                              rate, links.size(), links.size() == 1 ? "" : "s");
+  finding.found =
+      fmt::format("{:.1f} us, {:.0f} MB/s ({})", latency, rate,
+                  links.size() == 1 ? "the only pair: there is no other to compare it with"
+                                    : fmt::format("the best quarter of {} pairs", links.size()));
   std::vector<std::string> slow;
   for (const Link& link : links)
     if (link.latency_us > 5 * latency + 1000 || link.mb_per_s < rate / 5)
@@ -232,9 +248,10 @@ Finding measure_step(const World& world) {
   }
   const double step = (seconds(world) - begin) / steps;
   exposed = (ddp.statistics().exposed_seconds - exposed) / steps;
-  const auto texts =
-      dist::gather_text(world.communicator(),
-                        fmt::format("{:.0f} of {:.0f} us", 1e6 * exposed, 1e6 * step), "doctor");
+  const auto texts = dist::gather_text(
+      world.communicator(),
+      fmt::format("{:.0f} of {:.0f} us on rank {}", 1e6 * exposed, 1e6 * step, world.rank()),
+      "doctor");
   const auto& slowest = ddp.statistics().slowest;
   return {.check = "a step",
           .found = fmt::format("communication takes {}; rank {} was the slowest in {} of {} steps",

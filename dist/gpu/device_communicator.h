@@ -48,7 +48,10 @@ class DeviceCommunicator final : public Communicator {
   Seconds now() const override { return host_->now(); }
   Seconds waited() const override { return host_->waited(); }
   std::uint64_t bytes_moved() const override { return host_->bytes_moved() + bytes_moved_; }
-  void link_failure(Communicator& linked) override { host_->link_failure(linked); }
+  void link_failure(Communicator& linked) override {
+    Communicator::link_failure(linked);
+    host_->link_failure(linked);
+  }
   std::string flight_record() const override { return host_->flight_record(); }
 
  private:

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <regex>
+#include <thread>
 #include <unordered_map>
 
 #include "lockstep/core/system/atomic_file.h"
@@ -201,44 +204,72 @@ std::vector<const Event*> in_order(const trace::Recorder& recorder) {
   return events;
 }
 
+namespace fs = std::filesystem;
+
+// The program may change its working directory. Empty if there is none, or no name.
+fs::path made_absolute(const fs::path& path) {
+  std::error_code error;
+  return fs::absolute(path, error);
+}
+
 std::int64_t nanoseconds(const Communicator& communicator) {
   return std::llround(communicator.now().count() * 1e9);
 }
 
-// Rank 0 alone does it, before any rank writes.
-void make_room(const std::string& directory) {
-  namespace fs = std::filesystem;
+// Rank 0 alone does it.
+void make_folder(const std::string& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
   check<DataError>(!error && fs::is_directory(directory), "[trace] cannot make the folder '{}': {}",
                    directory, error ? error.message() : "a file has that name");
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (std::regex_match(name, std::regex("rank-[0-9]+\\.json"))) fs::remove(entry.path(), error);
+}
+
+// Of an earlier run, which had more ranks than this one's `size`. Readers pass it by.
+void remove_further_ranks(const fs::path& directory, int size) {
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::smatch number;
+    std::error_code ignored;
+    if (std::regex_match(name, number, std::regex("rank-([0-9]{1,9})\\.json")) &&
+        std::stoi(number[1]) >= size)
+      fs::remove(entry->path(), ignored);
   }
-  check<DataError>(!error, "[trace] cannot clear the folder '{}': {}", directory, error.message());
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
 struct Trace::State {
-  State(Communicator& communicator, const std::string& directory, const TraceOptions& options)
+  State(Communicator& communicator, const fs::path& directory_, const TraceOptions& options)
       : recorder([&communicator] { return nanoseconds(communicator); },
                  static_cast<std::size_t>(options.most_events)),
-        path(fmt::format("{}/rank-{}.json", directory, communicator.rank())),
+        directory(made_absolute(directory_)),
+        path(directory / fmt::format("rank-{}.json", communicator.rank())),
         rank(communicator.rank()),
         size(communicator.size()) {}
 
+  void write_file();
+
+  std::optional<World> world;  // lives as long as this, for its clock
+  std::thread::id thread = std::this_thread::get_id();
   trace::Recorder recorder;
-  std::string path;
+  fs::path directory, path;
   int rank, size;
-  std::string run;  // the same on all ranks, another one for each run
+  std::string run;                      // the same on all ranks, another one for each run
+  double began = seconds_since_1970();  // readers take the newest run
   ClockOffset clock;
   std::int64_t zero = 0;  // of the files' times, by rank 0's clock
 };
 
 Trace::Trace(const World& world, const std::string& directory, const TraceOptions& options)
-    : Trace(world.communicator(), directory, options) {}
+    : Trace(world.communicator(), directory, options) {
+  state_->world = world;
+}
 
 Trace::Trace(Communicator& communicator, const std::string& directory,
              const TraceOptions& options) {
@@ -246,7 +277,7 @@ Trace::Trace(Communicator& communicator, const std::string& directory,
   check<UsageError>(options.most_events > 0, "[trace] most_events must be positive, got {}",
                     options.most_events);
   state_ = std::make_unique<State>(communicator, directory, options);
-  on_rank0(communicator, [&] { make_room(directory); });
+  on_rank0(communicator, [&] { make_folder(state_->directory); });
   on_every_rank(communicator, [&] { AtomicFile(state_->path); });  // fails now if it will later
   state_->run = gather_text(communicator, fmt::format("{:08x}", std::random_device{}()))[0];
   state_->clock = measure_clocks(communicator)[index(communicator.rank())];
@@ -262,31 +293,53 @@ Trace::~Trace() {
   } catch (const std::exception& error) {
     std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
   }
+  if (state_) keep_for_ever(std::move(state_));
+}
+
+// Its thread still notes events there: nothing can tell that thread, so this memory stays.
+void Trace::keep_for_ever(std::unique_ptr<State> state) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<State>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(state));
 }
 
 void Trace::write() {
   check<StateError>(state_ != nullptr, "[trace] it was written already");
+  check<StateError>(state_->thread == std::this_thread::get_id(),
+                    "[trace] '{}' is not written: a Trace must end on the thread that made it",
+                    state_->path.string());
   const std::unique_ptr<State> state = std::move(state_);
   if (trace::current == &state->recorder) trace::current = nullptr;
-  state->recorder.settle();
-  AtomicFile file(state->path);
-  Writer writer(file, state->rank, state->zero + state->clock.offset);
+  try {
+    state->write_file();
+  } catch (...) {
+    throw;  // if nobody else catches it, the temporary file goes away all the same
+  }
+}
+
+void Trace::State::write_file() {
+  recorder.settle();
+  AtomicFile file(path);
+  Writer writer(file, rank, zero + clock.offset);
   writer.begin({{"lockstep", version()},
-                {"run", state->run},
-                {"rank", state->rank},
-                {"world", state->size},
-                {"clock_offset_us", static_cast<double>(state->clock.offset) / 1e3},
-                {"clock_uncertainty_us", static_cast<double>(state->clock.uncertainty) / 1e3},
-                {"events", state->recorder.size()},
-                {"dropped", state->recorder.dropped()}});
+                {"run", run},
+                {"began", began},
+                {"rank", rank},
+                {"world", size},
+                {"clock_offset_us", static_cast<double>(clock.offset) / 1e3},
+                {"clock_uncertainty_us", static_cast<double>(clock.uncertainty) / 1e3},
+                {"events", recorder.size()},
+                {"dropped", recorder.dropped()}});
   int named = thread_track;
-  for (const Event* event : in_order(state->recorder)) {
+  for (const Event* event : in_order(recorder)) {
     if (const int track = Writer::track_of(*event); track != named)
       writer.name_track(named = track, name_of_track(track));
     writer.event(*event);
   }
   writer.end();
   file.commit();
+  if (rank == 0) remove_further_ranks(directory, size);
 }
 
 }  // namespace lockstep::dist

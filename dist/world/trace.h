@@ -31,15 +31,20 @@
 namespace lockstep::dist {
 
 struct TraceOptions {
-  /// The first so many events of each rank are kept. The file says how many came after them.
+  /// The first so many events of each rank are kept. The file says how many others there were:
+  /// later ones, and those of communicators and streams beyond the 255th.
   std::int64_t most_events = 1'000'000;
 };
 
-/// Records what its thread does, from its construction to write(). It must end on that thread.
+/// Records what its thread does, from its construction to write(). It must end on that thread: on
+/// another one its end is a line on stderr, and nothing is written.
+///
+/// Until write() an earlier run's files stay. So what ends a run without write() (a signal, _exit,
+/// an exception that nobody catches) leaves them as they are.
 class [[nodiscard]] Trace {
  public:
-  /// Collective. Makes the folder if there is none, and removes traces of earlier runs from it.
-  /// Clocks of all ranks are aligned here. Throws on every rank, DataError or PeerError, if one
+  /// Collective. Makes the folder if there is none. Clocks of all ranks are aligned here. Keeps the
+  /// world, which so ends no sooner than this. Throws on every rank, DataError or PeerError, if one
   /// of them cannot write there; StateError if this thread has a Trace already.
   Trace(const World& world, const std::string& directory, const TraceOptions& options = {});
   /// The same for the ranks of a communicator, which must outlive this.
@@ -49,11 +54,15 @@ class [[nodiscard]] Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Ends the recording and writes this rank's file. Not collective. Throws DataError.
+  /// Ends the recording and writes this rank's file, in place of an earlier run's. Rank 0 removes
+  /// files of ranks that this run has not. Not collective. Throws DataError; StateError on another
+  /// thread, or if it was called before.
   void write();
 
  private:
   struct State;
+  static void keep_for_ever(std::unique_ptr<State> state);
+
   std::unique_ptr<State> state_;
 };
 

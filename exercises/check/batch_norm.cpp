@@ -4,4 +4,6 @@
 
 using namespace exercise;
 
-int main() { return tell("batch_norm", check_batch_norm(merge)); }
+int main() {
+  return tell("batch_norm", [] { return check_batch_norm(merge); });
+}

@@ -4,4 +4,6 @@
 
 using namespace exercise;
 
-int main() { return tell("buckets", check_buckets(buckets)); }
+int main() {
+  return tell("buckets", [] { return check_buckets(buckets); });
+}

@@ -108,10 +108,11 @@ std::string check_buckets(
       held += bytes[i];
     }
     for (std::size_t k = 0; k < std::max(right.size(), found.size()); ++k) {
-      if (k >= found.size()) return fmt::format("{}: bucket {} {} is missing", what, k, right[k]);
+      if (k >= found.size())
+        return fmt::format("{}: bucket {} is {}, yours is missing", what, k, right[k]);
       if (k >= right.size()) return fmt::format("{}: there is no bucket {}", what, k);
       if (found[k] != right[k])
-        return fmt::format("{}: bucket {} is {}, not {}", what, k, found[k], right[k]);
+        return fmt::format("{}: bucket {} is {}, yours is {}", what, k, right[k], found[k]);
     }
   }
   return "";
@@ -148,7 +149,7 @@ std::string check_ready(
       return fmt::format("{}: {} answers for {} buckets", what, found.size(), right.size());
     for (std::size_t k = 0; k < right.size(); ++k)
       if (found[k] != right[k])
-        return fmt::format("{}: bucket {} is launched after {} writes, not after {}", what, k,
+        return fmt::format("{}: bucket {} is launched after {} writes, yours after {}", what, k,
                            right[k], found[k]);
   }
   return "";

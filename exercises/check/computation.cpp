@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <random>
+#include <string_view>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/tape.h"
@@ -14,6 +17,7 @@ namespace exercise {
 namespace {
 
 bool near(double a, double b, double scale = 1) {
+  if (!std::isfinite(a) || !std::isfinite(b)) return a == b;
   return std::abs(a - b) <= 1e-9 * std::max({std::abs(a), std::abs(b), scale});
 }
 
@@ -49,7 +53,7 @@ std::string check_mean(const std::function<double(double, std::optional<double>)
         if (total == 0 && factor != 0)
           return fmt::format("{}: there is no mean, the scale is {} instead of 0", what, factor);
         if (!near(sum * factor, wanted))
-          return fmt::format("{}: the result is {}, the mean {}", what, sum * factor, wanted);
+          return fmt::format("{}: the mean is {}, yours gives {}", what, wanted, sum * factor);
       }
   return "";
 }
@@ -78,9 +82,9 @@ std::string check_batch_norm(
         const Statistics found = merge(ranks);
         std::vector<double> counts;
         for (const Statistics& rank : ranks) counts.push_back(rank.count);
-        const auto differs = [&](const char* name, double mine, double theirs) {
-          return fmt::format("world {}, rows {} with values near {}: the {} is {}, not {}", world,
-                             counts, mean, name, theirs, mine);
+        const auto differs = [&](const char* name, double it, double yours) {
+          return fmt::format("world {}, rows {} with values near {}: the {} is {}, yours gives {}",
+                             world, counts, mean, name, it, yours);
         };
         if (!(found.count == right.count)) return differs("count", right.count, found.count);
         if (!near(right.mean, found.mean)) return differs("mean", right.mean, found.mean);
@@ -172,19 +176,39 @@ std::string check_tape(
     for (std::size_t i = 0; i < found.size(); ++i) {
       const double right = i < of_inputs.size() ? of_inputs[i] : forward_derivative(graph.nodes, i);
       if (!near(found[i], right))
-        return fmt::format("{}: node {} has gradient {}, not {}", graph.text, i, right, found[i]);
+        return fmt::format("{}: node {} has gradient {}, yours gives {}", graph.text, i, right,
+                           found[i]);
     }
   }
   return "";
 }
 
-int tell(const std::string& name, const std::string& problem) {
-  if (problem.empty()) {
-    fmt::print("{}: right\n", name);
-    return 0;
+namespace {
+
+const char* checked = "";
+
+extern "C" void give_up(int) {
+  const std::string_view name = checked, text = ": no end after 10 s: a loop without one?\n";
+  (void)!::write(STDOUT_FILENO, name.data(), name.size());
+  (void)!::write(STDOUT_FILENO, text.data(), text.size());
+  ::_exit(1);
+}
+
+}  // namespace
+
+int tell(const char* name, const std::function<std::string()>& check) {
+  checked = name;
+  std::signal(SIGALRM, give_up);
+  ::alarm(10);
+  std::string problem;
+  try {
+    problem = check();
+  } catch (const std::exception& error) {
+    problem = fmt::format("it throws: {}", error.what());
   }
-  fmt::print("{}: {}\n", name, problem);
-  return 1;
+  ::alarm(0);
+  fmt::print("{}: {}\n", name, problem.empty() ? "right" : problem);
+  return problem.empty() ? 0 : 1;
 }
 
 }  // namespace exercise

@@ -4,4 +4,6 @@
 
 using namespace exercise;
 
-int main() { return tell("mean", check_mean(seed, scale)); }
+int main() {
+  return tell("mean", [] { return check_mean(seed, scale); });
+}

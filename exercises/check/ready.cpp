@@ -4,4 +4,6 @@
 
 using namespace exercise;
 
-int main() { return tell("ready", check_ready(launched_after)); }
+int main() {
+  return tell("ready", [] { return check_ready(launched_after); });
+}

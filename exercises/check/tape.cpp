@@ -4,4 +4,6 @@
 
 using namespace exercise;
 
-int main() { return tell("tape", check_tape(backward)); }
+int main() {
+  return tell("tape", [] { return check_tape(backward); });
+}

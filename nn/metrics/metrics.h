@@ -18,7 +18,8 @@
 /// a new tag would change the file's head. (pandas: `pivot(index="step", columns="tag")`.)
 ///
 /// A value is also noted in the trace of the calling thread (dist/world/trace.h), if there is one:
-/// `./lockstep report` draws it. A trace has the first 45 bytes of a tag.
+/// `./lockstep report` draws it. Of a tag of more than 45 bytes the trace has the beginning, a
+/// checksum of all of it, and the end.
 ///
 /// Tags are free: "train/loss" is what TensorBoard puts under "train", and the report into the
 /// chart "loss". A tag names its unit if that is not plain ("samples_per_second").

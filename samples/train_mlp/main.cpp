@@ -53,7 +53,6 @@ void run_rank(const Options& options, const World& world) {
   std::optional<dist::Trace> trace;
   if (!options.trace.empty()) trace.emplace(world, options.trace);
   const Result result = train(options, world);
-  if (trace) trace->write();
   if (world.rank() == 0) {
     if (!options.json.empty()) write_json(options, result, world);
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
@@ -61,6 +60,7 @@ void run_rank(const Options& options, const World& world) {
                result.replicas_identical ? "identical" : "different");
     std::fflush(stdout);
   }
+  if (trace) trace->write();  // what is said above does not depend on it
   if (!result.replicas_identical) throw AlreadyReported{1};
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -178,10 +179,11 @@ std::vector<std::string> events_of_step(const std::vector<RankTrace>& traces, in
     for (const Event& event : trace.events)
       if (event.category == "backward" && event.begin > begin)
         backward = std::min(backward, event.begin);
-    double stepped = end;  // the optimizer's step that follows the verdict
-    for (const Event& event : trace.events)
-      if (event.category == "optimizer" && event.begin >= end && stepped == end)
-        stepped = event.begin;
+    // The optimizer's step follows the verdict, perhaps at the same moment.
+    const auto optimizer = std::ranges::find_if(trace.events, [end = end](const Event& event) {
+      return event.category == "optimizer" && event.begin >= end;
+    });
+    const double stepped = optimizer == trace.events.end() ? end : optimizer->begin;
     int bucket = -1;
     for (const Event& event : trace.events) {
       if (event.category == "collective") bucket = bucket_of(event.name);
@@ -191,8 +193,9 @@ std::vector<std::string> events_of_step(const std::vector<RankTrace>& traces, in
         all.push_back({event.end, trace.rank, &event, true, bucket});
     }
   }
-  std::ranges::stable_sort(all, {},
-                           [](const Happening& h) { return std::pair(h.time, h.order()); });
+  // In whole nanoseconds: the end of a slice is a sum of two doubles.
+  std::ranges::stable_sort(
+      all, {}, [](const Happening& h) { return std::pair(std::llround(1e3 * h.time), h.order()); });
   const double zero = all.empty() ? 0 : all.front().time;
   for (Happening& happening : all) happening.time -= zero;
   Story story(traces.size());

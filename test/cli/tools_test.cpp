@@ -1,5 +1,4 @@
-// The tools: train --trace and `lockstep trace`, the sample overlap, `lockstep doctor`, `lockstep
-// scaling`.
+// The tools: train --trace and `lockstep trace`, the sample overlap, `lockstep scaling`.
 
 #include <doctest/doctest.h>
 
@@ -8,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "lockstep/dist/rendezvous/endpoint.h"
 #include "sample.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
@@ -30,12 +28,6 @@ Ended trace(Words words) {
 /// What does not depend on time.
 std::string masked(const std::string& text) {
   return std::regex_replace(text, std::regex(R"([0-9]+(\.[0-9]+)?)"), "#");
-}
-
-Ended run_doctor(const std::string& before, const std::string& options = "") {
-  return test::run(
-      {"/bin/sh", "-c",
-       fmt::format("{} exec '{}/lockstep_doctor' {}", before, LOCKSTEP_BIN_DIR, options)});
 }
 
 }  // namespace
@@ -79,6 +71,42 @@ TEST_CASE("trace: train --trace, and what lockstep trace says of it") {
   CHECK(all.at("traceEvents").size() == apart);
 }
 
+TEST_CASE("trace: --merge takes events as another program wrote them, and overwrites no trace") {
+  const TemporaryFolder folder;
+  REQUIRE(test::run(test::sample_command(
+                        "train_mlp", {"--trace", folder / "t", "--epochs", "1", "--ranks", "2"}))
+              .code == 0);
+  const auto path = [&](int rank) { return fmt::format("{}/rank-{}.json", folder / "t", rank); };
+  nlohmann::json events = nlohmann::json::array();
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto file = nlohmann::json::parse(std::ifstream(path(rank)));
+    for (const auto& event : file.at("traceEvents")) events.push_back(event);
+    if (rank == 0) std::ofstream(path(rank)) << file;  // in one line
+    if (rank == 1) std::ofstream(path(rank)) << file.dump(2);
+  }
+  const std::string all = folder / "all.json";
+  const Ended beyond = trace({folder / "t", "--merge", all, "--step", "9999"});
+  CHECK(beyond.code == 2);
+  CHECK_FALSE(std::filesystem::exists(all));
+  REQUIRE(trace({folder / "t", "--merge", all}).code == 0);
+  CHECK(nlohmann::json::parse(std::ifstream(all)).at("traceEvents") == events);
+
+  std::filesystem::create_symlink(path(1), folder / "link");
+  for (const std::string& target : {path(1), folder / "link"}) {
+    const Ended refused = trace({folder / "t", "--merge", target});
+    CHECK(refused.code == 2);
+    CHECK(contains(refused.err, "is a trace of"));
+  }
+  CHECK(nlohmann::json::parse(std::ifstream(path(1))).contains("otherData"));
+
+  std::filesystem::remove(path(0));  // that rank was killed
+  const Ended part = trace({folder / "t", "--merge", all});
+  CHECK(part.code == 0);
+  CHECK(contains(part.out, "rank 0 of 2 left no trace of this run"));
+  for (const auto& event : nlohmann::json::parse(std::ifstream(all)).at("traceEvents"))
+    CHECK(event.at("pid") == 1);
+}
+
 TEST_CASE("trace: bad usage is one line") {
   const TemporaryFolder folder;
   for (const Words& words : std::vector<Words>{{},
@@ -95,6 +123,31 @@ TEST_CASE("trace: bad usage is one line") {
       test::run(test::sample_command("train_mlp", {"--trace", folder / "file", "--epochs", "1"}));
   CHECK(ended.code != 0);
   CHECK(test::contains(ended.err, "cannot make the folder"));
+}
+
+TEST_CASE("trace: one that cannot be written does not take the result with it") {
+  const TemporaryFolder folder;
+  const Ended ended = test::run(
+      {"/bin/sh", "-c",
+       fmt::format("trap '' XFSZ; ulimit -f 40; cd '{}'; exec '{}/train_mlp' --epochs 3 --ranks 1 "
+                   "--trace t --json result.json",
+                   folder.path().string(), LOCKSTEP_BIN_DIR)});
+  CAPTURE(ended.err);
+  CHECK(ended.code == 1);
+  CHECK(contains(ended.out, "final test_accuracy="));
+  CHECK(contains(ended.err, "rank-0.json"));
+  CHECK(nlohmann::json::parse(std::ifstream(folder / "result.json")).contains("losses"));
+}
+
+TEST_CASE("walk: --step takes no options of real ranks") {
+  for (const Words& words : std::vector<Words>{
+           {"--json", "x"}, {"--comm", "ring"}, {"--transport", "tcp"}, {"--ranks", "9"}}) {
+    Words command = {LOCKSTEP_BIN_DIR "/walk", "--step"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Ended ended = test::run(command);
+    CHECK(ended.code == 2);
+    CHECK(test::count(ended.err, "\n") == 1);
+  }
 }
 
 TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of it") {
@@ -122,77 +175,6 @@ TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of
     CHECK(trace({folder / "t/off"}).code == 0);
   }
   CHECK_FALSE(std::filesystem::exists(folder / "lockstep-overlap"));
-}
-
-TEST_CASE("doctor: through the front door") {
-  const TemporaryFolder folder;
-  const std::string quiet = fmt::format("--folder '{}'", folder.path().string());
-  const Ended well =
-      run_doctor("", quiet + " --ranks 2 --gradients-mb 1 --json '" + (folder / "json") + "'");
-  INFO(well.out, well.err);
-  CHECK(well.code == 0);
-  CHECK(test::count(well.out, "ok      ") == 9);
-  CHECK(contains(well.out, "Nothing is wrong.\n"));
-  const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
-  CHECK(json.size() == 9);
-  for (const auto& finding : json) CHECK(finding.at("good") == true);
-
-  const Ended few = run_doctor("ulimit -n 40;", quiet);
-  CHECK(few.code == 1);
-  CHECK(contains(few.out, "PROBLEM descriptors: 40 may be open"));
-  CHECK(contains(few.out, "ulimit -n 66"));
-  CHECK(few.err == "");
-
-  // By hand: a rank that nobody starts, and one that is started twice.
-  const std::string by_hand =
-      fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={};",
-                  dist::local_port(dist::reserve_port("127.0.0.1").get()));
-  const std::string rank =
-      fmt::format("'{}/lockstep_doctor' --timeout 3 {}", LOCKSTEP_BIN_DIR, quiet);
-  const Ended missing = test::run(
-      {"/bin/sh", "-c",
-       fmt::format("{0} RANK=1 LOCAL_RANK=1 {1} >/dev/null 2>&1 & {0} RANK=0 LOCAL_RANK=0 {1}; "
-                   "code=$?; wait; exit $code",
-                   by_hand, rank)});
-  CHECK(missing.code == 1);
-  CHECK(contains(missing.out, "PROBLEM joining: "));
-  CHECK(contains(missing.out, "rank 2 is missing"));
-  CHECK(contains(missing.out, "is WORLD_SIZE the number of processes"));
-  const Ended twice = test::run(
-      {"/bin/sh", "-c",
-       fmt::format("{0} for i in 1 1; do RANK=1 LOCAL_RANK=1 {1} & done; RANK=0 LOCAL_RANK=0 {1}; "
-                   "code=$?; wait; exit $code",
-                   by_hand, rank)});
-  CHECK(twice.code == 1);
-  CHECK(contains(twice.out, "rank 1 has joined twice"));
-  CHECK(contains(twice.out, "give each its own"));
-}
-
-TEST_CASE("doctor: a rank whose messages are delayed has slow links") {
-  const TemporaryFolder folder;
-  const std::string address =
-      fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={};",
-                  dist::local_port(dist::reserve_port("127.0.0.1").get()));
-  const std::string rank = fmt::format("'{}/lockstep_doctor' --transport tcp --folder '{}'",
-                                       LOCKSTEP_BIN_DIR, folder.path().string());
-  const Ended ended =
-      test::run({"/bin/sh", "-c",
-                 fmt::format("{0} RANK=1 LOCAL_RANK=1 {1} >/dev/null 2>&1 & "
-                             "LD_PRELOAD='{2}' RANK=2 LOCAL_RANK=2 {1} >/dev/null 2>&1 & "
-                             "RANK=0 LOCAL_RANK=0 {1} --json '{3}'; code=$?; wait; exit $code",
-                             address, rank, LOCKSTEP_SLOW_LINK, folder / "json")});
-  INFO(ended.out, ended.err);
-  CHECK(ended.code == 1);
-  CHECK(test::count(ended.out, "PROBLEM") == 1);
-  for (const auto& finding : nlohmann::json::parse(std::ifstream(folder / "json"))) {
-    CHECK(finding.at("good") == (finding.at("check") != "links"));
-    if (finding.at("check") != "links") continue;
-    const std::string found = finding.at("found");
-    CHECK(contains(found, "ranks 0 and 2: "));
-    CHECK(contains(found, "ranks 1 and 2: "));
-    CHECK_FALSE(contains(found, "ranks 0 and 1: "));
-    CHECK(contains(std::string(finding.at("advice")), "slowest link"));
-  }
 }
 
 TEST_CASE("scaling: a row per number of ranks, and figures that fit each other") {
@@ -229,11 +211,14 @@ TEST_CASE("scaling: a row per number of ranks, and figures that fit each other")
     }
   }
   CHECK(test::count(ended.out, "efficiency") == 2);
-  const Ended refused = test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8"});
-  CHECK(refused.code == 2);
-  CHECK(test::count(refused.err, "\n") == 1);
-  const Ended failed =
-      test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", "--layers", "8,4", "--comm", "none"});
-  CHECK(failed.code == 1);
-  CHECK(contains(failed.err, "--comm"));
+  for (const auto& [option, value] :
+       {std::pair("--layers", "8"), std::pair("--comm", "none"), std::pair("--rounds", "0"),
+        std::pair("--round", "-1"), std::pair("--ranks", "0"), std::pair("--batch", "0")}) {
+    const Ended refused = test::run({LOCKSTEP_BIN_DIR "/lockstep_scaling", option, value});
+    CAPTURE(refused.err);
+    CHECK(refused.code == 2);
+    CHECK(refused.out == "");
+    CHECK(test::count(refused.err, "\n") == 1);
+    CHECK(contains(refused.err, option));
+  }
 }

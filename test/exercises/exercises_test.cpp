@@ -1,8 +1,13 @@
 // The exercises: solutions are right, holes are noticed, wrong answers are told apart.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <limits>
+#include <stdexcept>
 
 #include "exercises/solutions/batch_norm.h"
 #include "exercises/solutions/buckets.h"
@@ -11,6 +16,7 @@
 #include "exercises/solutions/ring.h"
 #include "exercises/solutions/tape.h"
 #include "lockstep/exercises/check/checks.h"
+#include "support/program.h"
 #include "support/text.h"
 
 namespace holes {
@@ -100,7 +106,7 @@ TEST_CASE("exercises: slips in buckets and in when they are launched") {
                for (std::size_t i = 0; i < bytes.size(); ++i) each.push_back({static_cast<int>(i)});
                return each;
              }),
-             {"cap 100: bucket 0 is [0], not [0, 1"});
+             {"cap 100: bucket 0 is [0, 1"});
   check_says(check_buckets([](const std::vector<long>& bytes, long cap) {
                auto all = buckets(bytes, cap);
                if (all.size() > 2) all.pop_back();
@@ -136,14 +142,14 @@ TEST_CASE("exercises: slips in the mean, in the statistics and on the tape") {
   check_says(check_mean([](double, std::optional<double>) { return 1.0; }, scale),
              {"has no rows, and seeds 1"});
   check_says(check_mean([](double w, std::optional<double>) { return w; }, scale),
-             {"the total is known: the result is"});
+             {"the total is known: the mean is"});
   check_says(check_mean(seed,
                         [](const std::vector<double>& all, bool known) {  // the mean over ranks
                           const double right = scale(all, known);
                           const bool wrong = !known && right != 0;
                           return wrong ? 1.0 / static_cast<double>(all.size()) : right;
                         }),
-             {"the total is not known: the result is"});
+             {"the total is not known: the mean is"});
   check_says(check_batch_norm([](const std::vector<Statistics>& ranks) {
                Statistics all;  // by E(x^2) - E(x)^2
                double squares = 0;
@@ -192,5 +198,62 @@ TEST_CASE("exercises: slips in the mean, in the statistics and on the tape") {
                for (double& g : gradient) g *= 2;
                return gradient;
              }),
-             {"has gradient 1, not 2"});
+             {"has gradient 1, yours gives 2"});
+}
+
+TEST_CASE("exercises: what is infinite or NaN is not near anything") {
+  for (const double wrong :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    check_says(check_tape([&](const std::vector<Node>& nodes) {
+                 return std::vector<double>(nodes.size(), wrong);
+               }),
+               {"yours gives"});
+    check_says(check_mean(seed,
+                          [&](const std::vector<double>& all, bool known) {
+                            const double right = scale(all, known);
+                            return known || right == 0 ? right : wrong;
+                          }),
+               {"yours gives"});
+    check_says(check_batch_norm([&](const std::vector<Statistics>& ranks) {
+                 Statistics all = merge(ranks);
+                 if (all.count > 0) all.mean = wrong;
+                 return all;
+               }),
+               {"the mean is", "yours gives"});
+  }
+}
+
+TEST_CASE("exercises: the programs, of the solution and of the reader's file") {
+  const auto says = [](const std::string& program, int code, const std::string& line) {
+    const lockstep::test::Ended ended = lockstep::test::run({LOCKSTEP_BIN_DIR "/" + program});
+    CHECK(ended.code == code);
+    CHECK(ended.out == line);
+    CHECK(ended.err == "");
+  };
+  says("check_solution_ring", 0, "ring: right\n");
+  says("check_solution_tape", 0, "tape: right\n");
+  if (check_ring(holes::exercise::ring) == not_written)  // here nobody has solved it
+    says("check_ring", 1, "ring: not written yet\n");
+}
+
+TEST_CASE("exercises: an answer that throws, and one that does not end") {
+  using lockstep::test::Ended;
+  const auto child = [](const std::function<std::string()>& answer) {
+    std::fflush(stdout);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int code = tell("ring", answer);
+      std::fflush(stdout);
+      ::_exit(code);
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  CHECK(child([]() -> std::string { throw std::out_of_range("at"); }) == 1);
+  CHECK(child([]() -> std::string { return ""; }) == 0);
+  CHECK(child([]() -> std::string {
+          ::raise(SIGALRM);  // as after 10 s
+          return "";
+        }) == 1);
 }

@@ -74,7 +74,8 @@ change() {
 compile() {
   local folder=$2 source=$root/${file[$1]} unit command
   change "$1" "$folder/changed.cpp" || { echo "its old text is not there once" >&2; return 1; }
-  unit=$(grep -lF "\"$source\"" "$build"/*/CMakeFiles/lockstep_*/Unity/*.cxx)
+  unit=$(grep -lF "\"$source\"" \
+    "$build"/*/CMakeFiles/{lockstep_*,samples_simulated.dir}/Unity/*.cxx)
   if [[ -n $unit ]]; then
     sed "s#\"$source\"#\"$folder/changed.cpp\"#" "$unit" >"$folder/unit.cxx"
   else

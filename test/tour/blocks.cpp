@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 #include <regex>
 #include <stdexcept>
 
@@ -62,19 +63,20 @@ Block parse(const std::string& comment) {
   return block;
 }
 
-/// Digests of trained parameters differ from machine to machine, as their last bits do.
-std::string without_digests(const std::string& text) {
-  return std::regex_replace(text, std::regex("\\b[0-9a-f]{8,}\\b"), "#");
-}
-
-/// Without what may differ: each number, what is drawn between two bars, and the error of that rank
+/// Without what differs from run to run: each time, rate and share (a number with a fraction, or
+/// before a unit), the number of a step, what is drawn between two bars, and the error of that rank
 /// which was the first to notice it.
 std::string masked(std::string_view line) {
+  static const std::pair<std::regex, const char*> rules[] = {
+      {std::regex("\\|[^|]*\\|"), "||"},
+      {std::regex("noticed: .*"), "noticed:"},
+      {std::regex("-?\\d+\\.\\d+(e[+-]?\\d+)?"), "#"},
+      {std::regex("\\bstep \\d+ of \\d+"), "step # of #"},
+      {std::regex("\\d+ ?(us|ms|%)"), "# $1"},
+      {std::regex("\\s+"), " "}};
   std::string text(line);
-  text = std::regex_replace(text, std::regex("\\|[^|]*\\|"), "||");
-  text = std::regex_replace(without_digests(text), std::regex("noticed: .*"), "noticed:");
-  text = std::regex_replace(text, std::regex("-?\\d[\\d.,e+-]*"), "#");
-  return std::regex_replace(text, std::regex("\\s+"), " ");
+  for (const auto& [what, by] : rules) text = std::regex_replace(text, what, by);
+  return text;
 }
 
 }  // namespace
@@ -140,22 +142,43 @@ std::vector<std::string> shown_output(const Block& block, const std::string& pri
   return lines;
 }
 
+std::vector<std::string> with_named_digests(std::vector<std::string> lines) {
+  static const std::regex digest("(^|[^.\\w])((?=[0-9]*[a-f])[0-9a-f]{8,}|[0-9a-f]{12,})\\b");
+  std::map<std::string, std::string> names;
+  for (std::string& line : lines) {
+    std::string named;
+    std::smatch found;
+    std::string rest = line;
+    while (std::regex_search(rest, found, digest)) {
+      const auto name = names.try_emplace(found[2], fmt::format("digest {}", names.size())).first;
+      named += found.prefix().str() + found[1].str() + name->second;
+      rest = found.suffix();
+    }
+    line = named + rest;
+  }
+  return lines;
+}
+
 bool says_the_same(std::string_view a, std::string_view b, bool varies) {
   if (varies) return masked(a) == masked(b);
   static const std::regex number("-?\\d+(\\.\\d+)?(e[+-]?\\d+)?");
-  const std::string texts[] = {without_digests(std::string(a)), without_digests(std::string(b))};
+  const std::string texts[] = {std::string(a), std::string(b)};
   std::sregex_iterator x(texts[0].begin(), texts[0].end(), number), end;
   std::sregex_iterator y(texts[1].begin(), texts[1].end(), number);
   std::string rest[2];
-  for (int k = 0; k < 2; ++k) rest[k] = std::regex_replace(texts[k], number, "#");
-  const auto one_space = [](const std::string& text) {
-    return std::regex_replace(text, std::regex(" +"), " ");
-  };
-  if (one_space(rest[0]) != one_space(rest[1])) return false;
+  for (int k = 0; k < 2; ++k)
+    rest[k] = std::regex_replace(std::regex_replace(texts[k], number, "#"), std::regex(" +"), " ");
+  if (rest[0] != rest[1]) return false;
   for (; x != end && y != end; ++x, ++y) {
-    const double u = std::stod(x->str()), v = std::stod(y->str());
+    const std::string p = x->str(), q = y->str();
+    if (p.find_first_of(".e") == p.npos && q.find_first_of(".e") == q.npos) {
+      if (p != q) return false;
+      continue;
+    }
+    const double u = std::stod(p), v = std::stod(q);
     const double larger = std::max(std::abs(u), std::abs(v));
-    if (larger >= 1e-6 && std::abs(u - v) > 1e-5 * larger) return false;
+    const bool rounding = larger < 1e-6 && u != 0 && v != 0;  // of another machine
+    if (!rounding && std::abs(u - v) > 1e-5 * larger) return false;
   }
   return x == end && y == end;
 }

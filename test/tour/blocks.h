@@ -35,9 +35,15 @@ std::vector<std::string> region(const std::vector<std::string>& file, const std:
 /// The lines that an output has to hold: `$ COMMAND`, then what it printed, or a part of it.
 std::vector<std::string> shown_output(const Block& block, const std::string& printed);
 
-/// Whether a line says the same: words are equal; numbers agree to 1e-5 of their size, or both are
-/// rounding errors (below 1e-6). Where times vary, numbers, what is drawn between bars, and which
-/// rank noticed an error are not compared.
+/// The lines with "digest 0", "digest 1", ... in the place of hexadecimal digests, which differ
+/// from machine to machine, as the last bits of trained parameters do. Equal ones have the same
+/// name.
+std::vector<std::string> with_named_digests(std::vector<std::string> lines);
+
+/// Whether a line says the same: words and whole numbers are equal; numbers with a fraction agree
+/// to 1e-5 of their size, or both are rounding errors (below 1e-6, but not 0). Where times vary,
+/// these are not compared: numbers with a fraction or before us, ms or %, "step N of M", what is
+/// drawn between bars, and which rank noticed an error.
 bool says_the_same(std::string_view a, std::string_view b, bool varies);
 
 }  // namespace lockstep::test

@@ -20,6 +20,7 @@ int run(int argc, const char* const* argv) {
   app.add_option("--out", out, "The page's file (DIR/report.html)");
   if (!cli::parse(app, argc, argv)) return 0;
   if (out.empty()) out = directory + "/report.html";
+  traces::check_is_no_trace(directory, out);
   const auto traces = traces::read_traces(directory);
   write_file(out, traces::page(traces));
   fmt::print("wrote {}: open it in a browser\n", out);

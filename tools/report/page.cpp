@@ -105,12 +105,13 @@ json values_json(const RankTrace& trace) {
   return all;
 }
 
-// NaN becomes null.
-json step_json(const Step& step, const std::vector<RankTrace>& traces, double ideal) {
+// NaN becomes null. `figures[r][k]` are those of rank r in this step.
+json step_json(const Step& step, const std::vector<std::vector<RankFigures>>& figures,
+               std::size_t k, double ideal) {
   json ranks = json::array();
   for (std::size_t r = 0; r < step.ranks.size(); ++r) {
     const Step::Rank& rank = step.ranks[r];
-    json one = figures_json(figures_between(traces[r], rank.begin, rank.end), traces.size());
+    json one = figures_json(figures[r][k], step.ranks.size());
     one["begin"] = rank.begin;
     one["end"] = rank.end;
     one["buckets"] = json::array();
@@ -137,27 +138,31 @@ void put(std::string& page, const std::string& place, const std::string& text) {
 }  // namespace
 
 json page_data(const std::vector<RankTrace>& traces) {
+  // The page numbers the ranks by their places.
+  const std::string missing = missing_ranks(traces);
+  check<DataError>(missing.empty(),
+                   "[report] {} of {} left no trace of this run: `lockstep trace` reads the others",
+                   missing, traces.empty() ? 0 : traces[0].world);
+  const std::vector<Step> steps = steps_of(traces);
   Names names;
   json ranks = json::array(), figures = json::array(), all = json::array();
-  for (const RankTrace& trace : traces) {
-    try {
-      ranks.push_back(packed(trace, names));
-    } catch (const json::exception& error) {
-      fail<DataError>("[report] the trace of rank {} is of another version: {}", trace.rank,
-                      error.what());
-    }
-    figures.push_back(figures_json(figures_of(trace), traces.size()));
+  std::vector<std::vector<RankFigures>> by_step;
+  const std::vector<RankFigures> of_all = figures_of(traces, steps);
+  for (std::size_t r = 0; r < traces.size(); ++r) {
+    ranks.push_back(packed(traces[r], names));
+    figures.push_back(figures_json(of_all[r], traces.size()));
+    by_step.push_back(figures_by_step(traces, steps, r));
   }
-  const std::vector<Step> steps = steps_of(traces);
-  const std::vector<double> cost = bucket_costs(steps);
-  for (const Step& step : steps) all.push_back(step_json(step, traces, ideal_exposed(step, cost)));
+  const std::map<std::string, double> cost = bucket_costs(steps);
+  for (std::size_t k = 0; k < steps.size(); ++k)
+    all.push_back(step_json(steps[k], by_step, k, ideal_exposed(steps[k], cost)));
   return {{"kinds", kinds},
           {"words", words},
           {"names", names.all()},
           {"figures", figures},
           {"steps", all},
           {"ranks", ranks},
-          {"values", traces.empty() ? json::array() : values_json(traces[0])}};
+          {"values", values_json(traces[0])}};
 }
 
 std::string page(const std::vector<RankTrace>& traces) {

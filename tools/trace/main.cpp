@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/launch/report.h"
@@ -15,22 +14,19 @@ namespace {
 
 using namespace lockstep;
 
-// Every event says its rank, so the files of the ranks need only be put together.
-void merge(const std::string& directory, std::size_t ranks, const std::string& path) {
+// Every event says its rank, so the events of all files need only be put together.
+void merge(const std::string& directory, const std::vector<traces::RankTrace>& traces,
+           const std::string& path) {
   AtomicFile out(path);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    std::ifstream file(fmt::format("{}/rank-{}.json", directory, r));
-    std::string line;
-    // Between the line that opens the list and the one that closes it; all but the last end in ','.
-    while (std::getline(file, line) && line != "\"traceEvents\":[") {
-    }
-    std::string before = r == 0 ? "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" : ",";
-    for (; std::getline(file, line) && line != "]}"; before.clear()) {
-      line = before + line + "\n";
-      out.write(line.data(), line.size());
-    }
-  }
-  out.write("]}\n", 3);
+  const auto write = [&](const std::string& text) { out.write(text.data(), text.size()); };
+  write("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  std::string before = "\n";
+  for (const traces::RankTrace& trace : traces)
+    traces::for_each_event(directory, trace.rank, [&](const nlohmann::json& event) {
+      write(before + event.dump());
+      before = ",\n";
+    });
+  write("\n]}\n");
   out.commit();
 }
 
@@ -47,15 +43,15 @@ int run(int argc, const char* const* argv) {
   app.add_option("--merge", merged, "Write all ranks to one FILE, for ui.perfetto.dev");
   if (!cli::parse(app, argc, argv)) return 0;
   check<UsageError>(width >= 40 && width <= 400, "--width must be in 40..400, got {}", width);
+  if (!merged.empty()) traces::check_is_no_trace(directory, merged);
   const auto traces = traces::read_traces(directory);
+  // A step that is not there is told before anything is written.
+  const std::string drawn = step ? traces::timeline(traces, *step, width) : "";
   if (!merged.empty()) {
-    merge(directory, traces.size(), merged);
+    merge(directory, traces, merged);
     fmt::print("wrote {}\n", merged);
   }
-  if (step)
-    fmt::print("{}", traces::timeline(traces, *step, width));
-  else
-    fmt::print("{}", traces::summary(traces));
+  fmt::print("{}", step ? drawn : traces::summary(traces));
   return 0;
 }
 

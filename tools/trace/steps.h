@@ -31,10 +31,11 @@ struct RankFigures {
 struct BucketTimes {
   std::string name;
   std::int64_t bytes = 0;
-  double ready = 0;     ///< its last gradient was
-  double launched = 0;  ///< its collective was called
-  double begun = 0;     ///< the collective came to the front of the queue
-  double arrived = 0;   ///< the sum was complete
+  double ready = 0;            ///< its last gradient was
+  double launched = 0;         ///< its collective was called
+  double begun = 0;            ///< the collective came to the front of the queue
+  double arrived = 0;          ///< the sum was complete
+  std::int64_t sequence = -1;  ///< number of the collective, the same on all ranks; -1: not traced
 };
 
 /// One step of all ranks.
@@ -45,24 +46,35 @@ struct Step {
     double backward_begins = 0, backward_ends = 0;  ///< the first and the last operation
     std::vector<BucketTimes> buckets{};             ///< in the order of their launch
   };
-  std::vector<Rank> ranks;
+  std::vector<Rank> ranks;  ///< as the traces
 };
 
-/// In order, the first step of the run left out. Throws DataError if ranks have different numbers
-/// of steps, or none has two.
+/// The steps that all traces have, in order, the first one left out. A rank may have more: its
+/// trace ended later, or it trains another model, too, which is then part of its step. A verdict is
+/// the same on two ranks if its buckets have the same names and collectives. Throws DataError if
+/// the ranks have fewer than two in common.
 std::vector<Step> steps_of(const std::vector<RankTrace>& traces);
 
-RankFigures figures_of(const RankTrace& trace);
-/// Of the time from `begin` to `end`.
-RankFigures figures_between(const RankTrace& trace, double begin, double end);
+/// Of all steps, as the traces.
+std::vector<RankFigures> figures_of(const std::vector<RankTrace>& traces,
+                                    const std::vector<Step>& steps);
+/// Of each step, of the trace at `place`.
+std::vector<RankFigures> figures_by_step(const std::vector<RankTrace>& traces,
+                                         const std::vector<Step>& steps, std::size_t place);
 
 /// The best that the same buckets could do, if they needed no thread: each begins when it is ready
-/// on all ranks and the one before it has arrived, and takes `cost[k]`. Returns the time from the
+/// on all ranks and the one before it has arrived, and takes its cost. Returns the time from the
 /// last rank's end of backward until the last bucket has arrived, at least 0.
-double ideal_exposed(const Step& step, const std::vector<double>& cost);
+double ideal_exposed(const Step& step, const std::map<std::string, double>& cost);
 
-/// What each bucket takes once the last rank has begun it: the shortest time in all steps.
-std::vector<double> bucket_costs(const std::vector<Step>& steps);
+/// What each bucket takes, by its name, once the last rank has begun it: the shortest time in all
+/// steps.
+std::map<std::string, double> bucket_costs(const std::vector<Step>& steps);
+
+/// The events of a trace that touch each part of the time, in the trace's order. Part k ends at
+/// `ends[k]`, which it includes, and begins at the end before it. Of ascending ends.
+std::vector<std::vector<const Event*>> events_of_parts(const RankTrace& trace,
+                                                       const std::vector<double>& ends);
 
 /// All that as a text of some lines.
 std::string summary(const std::vector<RankTrace>& traces);

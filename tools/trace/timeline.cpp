@@ -83,7 +83,8 @@ std::string timeline(const std::vector<RankTrace>& traces, int number, int width
                   chosen + 1, steps.size(), end - begin);
   for (std::size_t r = 0; r < traces.size(); ++r) {
     const Step::Rank& rank = step.ranks[r];
-    text += fmt::format("rank {:<7}|{}|\n", r, thread_line(traces[r], begin, end, width - 14));
+    text += fmt::format("rank {:<7}|{}|\n", traces[r].rank,
+                        thread_line(traces[r], begin, end, width - 14));
     for (std::size_t k = 0; k < rank.buckets.size(); ++k)
       text +=
           fmt::format("  bucket {:<3}|{}|\n", k,

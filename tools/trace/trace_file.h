@@ -1,6 +1,7 @@
 #pragma once
 /// Reads the files that dist::Trace has written.
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -32,10 +33,22 @@ struct RankTrace {
   std::vector<Event> events;
   std::vector<Value> values = {};  ///< by time
   double clock_uncertainty = 0;    ///< us
-  std::int64_t dropped = 0;        ///< events after the last one here
+  std::int64_t dropped = 0;        ///< events that were not kept
+  int world = 1;                   ///< how many ranks the run had
 };
 
-/// By rank. Throws DataError if a file is missing, damaged, or of another run than the others.
+/// Of the newest run in the folder, by rank: of each rank that has left a file. Throws DataError if
+/// none has, or if a file is damaged.
 std::vector<RankTrace> read_traces(const std::string& directory);
+
+/// The ranks of the run that have left no file, "rank 1" or "ranks 1, 3"; "" if all have.
+std::string missing_ranks(const std::vector<RankTrace>& traces);
+
+/// Calls `use` with each event of rank's file, in order, metadata among them. Errors as above.
+void for_each_event(const std::string& directory, int rank,
+                    const std::function<void(nlohmann::json&)>& use);
+
+/// Throws UsageError if `path` is, or would be, a rank's file of this folder.
+void check_is_no_trace(const std::string& directory, const std::string& path);
 
 }  // namespace lockstep::traces

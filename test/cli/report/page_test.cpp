@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -44,18 +45,37 @@ std::string between(const std::string& text, const std::string& begin, const std
   return text.substr(first, text.find(end, first) - first);
 }
 
-/// What the page of `folder`/t says of itself in a browser.
-nlohmann::json selftest_of_page(const std::string& chromium, const TemporaryFolder& folder) {
-  REQUIRE(test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t"}).code == 0);
+/// What a page says of itself in a browser.
+nlohmann::json selftest_of(const std::string& chromium, const TemporaryFolder& folder,
+                           const std::string& page) {
   const Ended ended =
       test::run({chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
                  "--user-data-dir=" + (folder / "profile"), "--virtual-time-budget=5000",
-                 "--dump-dom", "file://" + (folder / "t/report.html") + "#selftest"});
+                 "--dump-dom", "file://" + page + "#selftest"});
   INFO(ended.err);
   CHECK_FALSE(contains(ended.err, "CONSOLE"));
   const std::string found = between(ended.out, R"(<pre id="selftest">)", "</pre>");
   REQUIRE(found != "");
   return nlohmann::json::parse(found);
+}
+
+nlohmann::json selftest_of_page(const std::string& chromium, const TemporaryFolder& folder) {
+  REQUIRE(test::run({LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t"}).code == 0);
+  return selftest_of(chromium, folder, folder / "t/report.html");
+}
+
+/// Two steps, and these values of one curve.
+traces::RankTrace with_curve(const std::vector<std::int64_t>& at,
+                             const std::vector<double>& values) {
+  traces::RankTrace trace;
+  const nlohmann::json none = nlohmann::json::object();
+  for (const double begin : {0.0, 100.0, 200.0}) {
+    trace.events.push_back({begin, begin, "verdict", "commit", 1, none});
+    trace.events.push_back({begin + 10, begin + 20, "backward", "a", 1, none});
+  }
+  for (std::size_t k = 0; k < at.size(); ++k)
+    trace.values.push_back({10.0 * static_cast<double>(k), "train/loss", at[k], values[k]});
+  return trace;
 }
 
 /// A number that the page shows, to five digits.
@@ -127,8 +147,9 @@ TEST_CASE("report: a page that needs no network, with the numbers of the trace")
   const auto steps = traces::steps_of(all);
   REQUIRE(data.at("ranks").size() == 3);
   REQUIRE(data.at("steps").size() == steps.size());
+  const auto figures = traces::figures_of(all, steps);
   for (std::size_t r = 0; r < 3; ++r) {
-    const traces::RankFigures f = traces::figures_of(all[r]);
+    const traces::RankFigures& f = figures[r];
     CHECK(data.at("figures").at(r).at("exposed") == f.exposed);
     CHECK(data.at("figures").at(r).at("hidden") == f.hidden);
     // The events, unpacked as the page does it.
@@ -174,6 +195,44 @@ TEST_CASE("report: names cannot break out of the page; what is no trace is refus
   CHECK_THROWS_AS(traces::page({traces::RankTrace{}}), DataError);
 }
 
+TEST_CASE("report: it does not overwrite what it reads") {
+  const TemporaryFolder folder;
+  train_traced(folder, "1");
+  const std::string before = text_of(folder / "t/rank-0.json");
+  const Ended ended = test::run(
+      {LOCKSTEP_BIN_DIR "/lockstep_report", folder / "t", "--out", folder / "t/rank-0.json"});
+  CHECK(ended.code == 2);
+  CHECK(contains(ended.err, "is a trace of"));
+  CHECK(text_of(folder / "t/rank-0.json") == before);
+}
+
+TEST_CASE("report: in a browser, curves of any range") {
+  const std::string chromium = browser();
+  if (chromium.empty()) {
+    MESSAGE("no Chromium is installed: the page is not opened");
+    return;
+  }
+  constexpr double largest = 1.7e308;
+  constexpr std::int64_t late = std::int64_t{1} << 60;
+  const double up = std::nextafter(0.3, 1);
+  const std::vector<std::pair<std::vector<std::int64_t>, std::vector<double>>> curves = {
+      {{1, 2, 3}, {0.3, up, 0.3}},
+      {{1, 2, 3}, {-0.3, -up, -0.3}},
+      {{1, 2, 3}, {0, 5e-324, 0}},
+      {{1, 2}, {largest, -largest}},
+      {{late, late + 256}, {1, 2}},
+      {{1, 2}, {std::nan(""), std::nan("")}},
+      {{1, 2}, {9007199254740992.0, 9007199254740994.0}},
+      {{7}, {0}}};
+  for (const auto& [at, values] : curves) {
+    CAPTURE(values.front());
+    const TemporaryFolder folder;
+    std::ofstream(folder / "page.html") << traces::page({with_curve(at, values)});
+    const auto result = selftest_of(chromium, folder, folder / "page.html");
+    CHECK(result.at("training").at("hidden") == false);
+  }
+}
+
 TEST_CASE("report: in a browser, where there is one") {
   const std::string chromium = browser();
   if (chromium.empty()) {
@@ -195,9 +254,10 @@ TEST_CASE("report: in a browser, where there is one") {
   for (std::size_t k = 0; k < steps.size(); ++k)
     if (length(k) > length(slowest)) slowest = k;
   CHECK(contains(result.at("slowest").get<std::string>(), fmt::format("{} of ", slowest + 1)));
+  const auto figures = traces::figures_of(all, steps);
   for (std::size_t r = 0; r < 3; ++r)
     CHECK(result.at("figures").at(r).at("exposed").get<double>() ==
-          doctest::Approx(traces::figures_of(all[r]).exposed));
+          doctest::Approx(figures[r].exposed));
   const double ideal = traces::ideal_exposed(steps[shown], traces::bucket_costs(steps));
   CHECK(contains(result.at("stepText").get<std::string>(), fmt::format("leave {:.1f} us", ideal)));
   CHECK(result.at("bucketRows") == 3 * steps[shown].ranks[0].buckets.size());

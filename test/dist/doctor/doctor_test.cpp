@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -66,10 +67,73 @@ TEST_CASE("doctor: variables that contradict each other") {
   check_bad(doctor::check_environment(from(missing)), "WORLD_SIZE", "lockstep-run");
 }
 
-TEST_CASE("doctor: shared memory that is too small or missing") {
+TEST_CASE("doctor: memory that is too small") {
   check_good(doctor::check_shared_memory(2, 1 << 20));
-  check_bad(doctor::check_shared_memory(3, std::uint64_t{1} << 50), "3 ranks", "remount,size=");
-  check_bad(doctor::check_shared_memory(2, 1, "/dev/none"), "/dev/none", "--transport tcp");
+  check_good(doctor::check_shared_memory(2, 1 << 20, std::nullopt));
+  // Three ranks of 1 MiB, and nine streams of 64 KiB.
+  constexpr std::uint64_t needed = (3U << 20U) + (9U << 16U);
+  check_good(doctor::check_shared_memory(3, 1U << 20U, needed));
+  check_bad(doctor::check_shared_memory(3, 1U << 20U, needed - 1), "3 ranks", "Fewer ranks");
+  check_bad(doctor::check_shared_memory(3, std::uint64_t{1} << 50), "3 ranks", "--memory");
+}
+
+TEST_CASE("doctor: cores, and who else uses them") {
+  check_good(doctor::check_cores(2, 4, 0.5));
+  CHECK(doctor::check_cores(2, 4, 0.5).found == "4 for 2 ranks");
+  CHECK(contains(doctor::check_cores(5, 4, 0.5).found, "wait for each other"));
+  CHECK(contains(doctor::check_cores(1, 4, 13).found, "13 processes"));
+  check_good(doctor::check_cores(5, 4, 13));
+  CHECK(doctor::usable_cores() >= 1);
+}
+
+TEST_CASE("doctor: sums and means that are wrong") {
+  const auto right = [](std::int64_t count, int n) {
+    std::vector<float> sums;
+    for (std::int64_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (int r = 0; r < n; ++r) sum += static_cast<float>(i % 1000 + 1000 * r);
+      sums.push_back(sum);
+    }
+    return sums;
+  };
+  for (const int n : {1, 2, 3, 7}) CHECK(doctor::wrong_sum(right(2500, n), n) == "");
+  auto sums = right(2500, 3);
+  sums[2499] += 1;
+  CHECK(doctor::wrong_sum(sums, 3) == "element 2499 of 2500 is 4498, not 4497");
+  sums[0] = std::nanf("");
+  CHECK(contains(doctor::wrong_sum(sums, 3), "element 0 of 2500 is nan, not 3000"));
+  CHECK(doctor::wrong_mean(std::vector{2.0f}, false, 1) == "");
+  CHECK(doctor::wrong_mean(std::vector{10 / 3.0f, 10 / 3.0f}, false, 2) == "");
+  CHECK(contains(doctor::wrong_mean(std::vector{10 / 3.0f, 3.0f}, false, 2), "gradient is 3, not"));
+  CHECK(contains(doctor::wrong_mean(std::vector{std::nanf("")}, false, 2), "is nan"));
+  CHECK(contains(doctor::wrong_mean(std::vector{2.0f}, true, 1), "no rank used"));
+}
+
+TEST_CASE("doctor: what each error of joining asks for") {
+  const std::pair<const char*, const char*> table[] = {
+      {"[rendezvous] cannot listen on no.host:1: Name or service not known", "getent hosts"},
+      {"rank 1 did not find rank 0 at h:1 within 3 s: Temporary failure in name resolution",
+       "as an address"},
+      {"[rendezvous] cannot listen on 1.2.3.4:5: Cannot assign requested address",
+       "no address of this machine"},
+      {"[rendezvous] cannot listen on 127.0.0.1:5: Address already in use", "another MASTER_PORT"},
+      {"[rendezvous] another rank 0 of this job is listening on unix:/x", "RANK=0"},
+      {"[rendezvous] rank 1 has joined twice", "give each its own"},
+      {"[rendezvous] after 3 s at h:1 rank 2 is missing of a world of 3",
+       "is WORLD_SIZE the number of processes"},
+      {"rank 1 did not find rank 0 at h:1 within 3 s: Connection refused", "has not come"},
+      {"rank 1: what answers at h:1 does not belong to this job", "another secret"},
+      {"rank 1 is of a world of 2, rank 0 of 3", "must be the same"},
+      {"Set LOCKSTEP_INTERFACE (lockstep-run: --interface) to one of: eth0", "interface"},
+      {"something else", "docs/failures.md"}};
+  for (const auto& [message, advice] : table) {
+    const Finding finding = doctor::explain_join(CommError(message));
+    check_bad(finding, message, advice);
+    CHECK(finding.check == "joining");
+  }
+  check_bad(doctor::explain_join(UsageError("[world] comm nccl is for GPUs")), "nccl",
+            "in this rank's options");
+  check_bad(doctor::explain_loss(CommError("rank 1 is gone")), "rank 1 is gone", "Has one ended");
 }
 
 TEST_CASE("doctor: a folder that cannot be written, or is full") {
@@ -89,6 +153,13 @@ TEST_CASE("doctor: a port that is taken, a socket that was left") {
   check_bad(doctor::check_meeting_place(fmt::format("127.0.0.1:{}", port)), std::to_string(port),
             "MASTER_PORT");
   check_good(doctor::check_meeting_place("127.0.0.1:0"));
+  // A rank 0 that joins there: the process may be another rank 0, or a stranger.
+  try {
+    (void)dist::listen_on(dist::Endpoint::parse(fmt::format("127.0.0.1:{}", port)));
+    FAIL("two listen at one port");
+  } catch (const Error& error) {
+    check_bad(doctor::explain_join(error), "Address already in use", "choose another MASTER_PORT");
+  }
 
   const TemporaryFolder folder;
   const std::string path = folder / "socket", place = "unix:" + path;
@@ -155,6 +226,13 @@ TEST_CASE("doctor: a slow link") {
             "ranks 0 and 2: 5000.0 us", "slowest link");
   check_bad(doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 10, 1000}, {1, 2, 12, 100}}),
             "ranks 1 and 2: 12.0 us, 100 MB/s", "slowest link");
+  CHECK(contains(doctor::judge_links({{0, 1, 10, 1000}}).found, "no other to compare it with"));
+  // Ten: one is far better than the others, which does not make them bad; one is slow.
+  std::vector<Link> ten;
+  for (int k = 0; k < 10; ++k) ten.push_back({0, k + 1, k == 0 ? 1.0 : 2000.0, k == 0 ? 1e5 : 1e3});
+  check_good(doctor::judge_links(ten));
+  ten[7].latency_us = 12000;
+  check_bad(doctor::judge_links(ten), "ranks 0 and 8: 12000.0 us", "slowest link");
   // A bad rank: two of three pairs.
   const Finding bad = doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 9e3, 9}, {1, 2, 9e3, 9}});
   check_bad(bad, "ranks 0 and 2", "slowest link");

@@ -226,10 +226,11 @@ TEST_CASE("trace: an exposed second is one in the statistics, in the trace, and 
                         }
                       });
   const auto all = traces::read_traces(folder / "");
-  for (const RankTrace& trace : all) {
-    const traces::RankFigures figures = traces::figures_of(trace);
-    by_trace[dist::index(trace.rank)] = figures.exposed / 1e6;
-    if (trace.rank == 0) CHECK(figures.waits.at(1) / 1e6 == doctest::Approx(pause).epsilon(0.02));
+  const auto of_all = traces::figures_of(all, traces::steps_of(all));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const traces::RankFigures& figures = of_all[rank];
+    by_trace[rank] = figures.exposed / 1e6;
+    if (rank == 0) CHECK(figures.waits.at(1) / 1e6 == doctest::Approx(pause).epsilon(0.02));
   }
   CHECK(statistics[0] == doctest::Approx(pause).epsilon(0.02));
   CHECK(by_trace[0] == doctest::Approx(statistics[0]).epsilon(0.02));
@@ -334,22 +335,4 @@ TEST_CASE("trace: where a folder cannot be written, every rank says so") {
       3, [&](World& world) { const dist::Trace trace(world, folder / "file"); });
   test::check_all_say(messages, {"cannot make the folder"});
   CHECK(trace::current == nullptr);
-}
-
-TEST_CASE("trace: files of an earlier run go away, other files stay, a mixture is refused") {
-  const TemporaryFolder folder;
-  std::ofstream(folder / "rank-7.json") << "{}";
-  std::ofstream(folder / "rank-seven.json") << "{}";
-  run_threads(2, {}, [&](World& world) { const dist::Trace trace(world, folder / ""); });
-  CHECK_FALSE(std::filesystem::exists(folder / "rank-7.json"));
-  CHECK(std::filesystem::exists(folder / "rank-seven.json"));
-  const TemporaryFolder other;
-  run_threads(2, {}, [&](World& world) { const dist::Trace trace(world, other / ""); });
-  std::filesystem::copy_file(other / "rank-1.json", folder / "rank-1.json",
-                             std::filesystem::copy_options::overwrite_existing);
-  CHECK_THROWS_WITH_AS(traces::read_traces(folder / ""), doctest::Contains("another run"),
-                       DataError);
-  std::filesystem::remove(folder / "rank-1.json");
-  CHECK_THROWS_WITH_AS(traces::read_traces(folder / ""), doctest::Contains("cannot read"),
-                       DataError);
 }

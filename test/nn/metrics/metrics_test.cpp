@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "lockstep/lockstep.h"
@@ -33,6 +34,15 @@ const std::vector<double> numbers = {
 std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The values in a file of a trace.
+std::vector<nlohmann::json> counters(const std::string& path) {
+  const auto file = nlohmann::json::parse(std::ifstream(path));
+  std::vector<nlohmann::json> found;
+  for (const auto& event : file.at("traceEvents"))
+    if (event.at("ph") == "C") found.push_back(event);
+  return found;
 }
 
 struct Row {
@@ -310,6 +320,35 @@ TEST_CASE("metrics: errors are one line") {
   }
 }
 
+TEST_CASE("metrics: tags too long for a trace stay apart in it") {
+  const TemporaryFolder folder;
+  const std::string common(60, 'x');
+  const std::vector<std::string> tags = {common + "/train/loss",
+                                         common + "/test/loss",
+                                         common + "/train/" + common,
+                                         common + "y/train/loss",
+                                         std::string(45, 'z'),
+                                         std::string(46, 'z'),
+                                         "short"};
+  {
+    const World world = World::join();
+    const dist::Trace trace(world, folder / "t");
+    nn::Metrics metrics("");
+    for (std::size_t k = 0; k < tags.size(); ++k) metrics.add(tags[k], 1, static_cast<double>(k));
+  }
+  std::set<std::string> names;
+  for (const nlohmann::json& value : counters(folder / "t/rank-0.json")) {
+    const std::string name = value.at("name");
+    const std::string& tag = tags.at(value.at("args").at("value").get<std::size_t>());
+    CAPTURE(name);
+    names.insert(name);
+    CHECK(name.size() <= 45);
+    CHECK((name == tag) == (tag.size() <= 45));
+    CHECK(tag.ends_with(name.substr(name.rfind('~') + 1)));  // the report's chart is of its end
+  }
+  CHECK(names.size() == tags.size());
+}
+
 TEST_CASE("metrics: the thread's trace gets the values, and when they were known") {
   const TemporaryFolder folder;
   run_threads(2, {}, [&](World& world) {
@@ -320,16 +359,8 @@ TEST_CASE("metrics: the thread's trace gets the values, and when they were known
       metrics.add("train/loss", static_cast<std::int64_t>(k), numbers[k],
                   now - std::chrono::seconds(100 * k));
   });
-  const auto counters = [&](int rank) {
-    const auto file =
-        nlohmann::json::parse(std::ifstream(fmt::format("{}/rank-{}.json", folder / "t", rank)));
-    std::vector<nlohmann::json> found;
-    for (const auto& event : file.at("traceEvents"))
-      if (event.at("ph") == "C") found.push_back(event);
-    return found;
-  };
-  CHECK(counters(1).empty());
-  const std::vector<nlohmann::json> found = counters(0);
+  CHECK(counters(folder / "t/rank-1.json").empty());
+  const std::vector<nlohmann::json> found = counters(folder / "t/rank-0.json");
   REQUIRE(found.size() == numbers.size());
   for (std::size_t i = 0; i < found.size(); ++i) {  // the oldest first
     const std::size_t k = found.size() - 1 - i;
