@@ -24,13 +24,13 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
   return text + fmt::format(
                     "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nrebuild_buckets {}\n"
                     "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
-                    "deferred {}\ncheck_replicas {}\n",
+                    "deferred {}\ncheck_replicas {}\ndeterministic {}\n",
                     options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
                     options.rebuild_buckets, options.bucket_layout,
                     buffer_modes[static_cast<std::size_t>(options.buffers)],
                     nonfinite_policies[static_cast<std::size_t>(options.nonfinite)],
                     options.hook ? options.hook->name() : "none", options.deferred,
-                    options.check_replicas);
+                    options.check_replicas, name_of(options.deterministic));
 }
 
 std::size_t bytes_of(std::string_view name, double mebibytes) {
@@ -85,6 +85,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                      .rebuild_buckets = options.rebuild_buckets,
                      .layout = std::move(layout),
                      .nonfinite = options.nonfinite,
+                     .deterministic = options.deterministic,
                      .hook = options.hook,
                      .deferred = options.deferred,
                      .check_replicas = options.check_replicas,

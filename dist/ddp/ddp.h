@@ -58,6 +58,8 @@ struct DdpOptions {
   bool rebuild_buckets = true;
   /// Of a checkpoint (DistributedDataParallel::bucket_layout): then the layout never changes.
   std::string bucket_layout = {};
+  /// What the bits must not depend on (deterministic.h). A batch with lanes asks for `world` itself.
+  Deterministic deterministic = Deterministic::run;
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::report;
   /// On a GPU: the host does not wait for a backward's collectives. It reads what the ranks told

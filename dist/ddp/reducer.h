@@ -110,7 +110,7 @@ class Reducer final : public GradientReducer {
  private:
   void check_can_add(const Contribution& contribution) const;
   void check_recordable(const Contribution& contribution) const;
-  void check_lanes() const;
+  void check_level(const Contribution& contribution) const;
   bool prepare_slot(std::size_t i);
   void launch_ready();
   void launch(GradientBuckets::Bucket& bucket);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/core/hash.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/choice.h"
@@ -27,7 +28,7 @@ void Reducer::check_can_add(const Contribution& contribution) const {
   check<StateError>(!synchronizing_ || !drifted_,
                     "[backward] an optimizer has stepped on this rank's own gradients "
                     "(optim::local): the replicas differ until average_parameters()");
-  if (contribution.lanes > 0) check_lanes();
+  check_level(contribution);
   const bool adds_only_to_local = contribution.kind == Contribution::Divisor::summed ||
                                   !synchronizing_ || steps_early() || contribution.lanes > 0;
   for (const Parameter& parameter : parameters())
@@ -42,19 +43,33 @@ void Reducer::check_can_add(const Contribution& contribution) const {
   if (recording_) check_recordable(contribution);
 }
 
-// The sum over the ranks is a part of the lanes' tree (core/lanes.h).
-void Reducer::check_lanes() const {
-  check<StateError>(!options_.hook,
-                    "[backward] with lanes gradients travel as they are, and there is a "
-                    "communication hook: it would round what a rank has added up, and how many "
-                    "lanes that are depends on the number of ranks");
+void Reducer::check_level(const Contribution& contribution) const {
+  const Deterministic asked = options_.deterministic;
+  const Deterministic level =
+      contribution.lanes > 0 ? std::max(asked, Deterministic::world) : asked;
+  if (level == Deterministic::run) return;
+  const auto refuse = [&](const std::string& why) {
+    fail<StateError>("[backward] bits of level '{}' ({}): {}", name_of(level),
+                     contribution.lanes > 0 ? "the batch has lanes" : "DdpOptions::deterministic",
+                     why);
+  };
+  if (options_.hook)
+    refuse("a communication hook rounds what this rank has added up: none may be there");
   for (const GradientBuckets::Bucket& bucket : buckets_.all()) {
     const std::string_view how = communicator_.algorithm(bucket.wire.bytes(), bucket.wire.dtype());
-    check<StateError>(ranks() == 1 || adds_in_tree_order(how),
-                      "[backward] with lanes the ranks add up in a balanced tree, and {} does not: "
-                      "take --comm direct, halving or one-shot",
-                      how);
+    if (ranks() > 1 && !adds_in_tree_order(how))
+      refuse(fmt::format("the ranks add up in a balanced tree, and {} does not: take --comm direct",
+                         how));
   }
+  if (level >= Deterministic::world && contribution.lanes == 0)
+    refuse("the batch has no lanes, LoaderOptions::lanes");
+  if (level < Deterministic::machine) return;
+  for (const Parameter& parameter : parameters())
+    if (const Tensor& value = parameter.value();
+        value.device() != Device{} || value.dtype() != DType::f32)
+      refuse(fmt::format("{} is {} on {}, and only f32 on the cpu gives it", parameter,
+                         value.dtype(), value.device()));
+  if (Autocast::current() != DType::f32) refuse("Autocast multiplies 16-bit numbers");
 }
 
 // A recorded step (core/gpu/graph.h) runs again without the host, so nothing may depend on what the

@@ -58,6 +58,9 @@ void run_rank(const Options& options, const World& world) {
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
                result.test_accuracy, result.train_loss, world.size(),
                result.replicas_identical ? "identical" : "different");
+    if (options.deterministic >= dist::Deterministic::world)
+      fmt::print("sha256={} deterministic={} lanes={}\n", result.replicas[0].digest,
+                 dist::name_of(options.deterministic), options.lanes);
     std::fflush(stdout);
   }
   if (trace) trace->write();  // what is said above does not depend on it

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "lockstep/core/lanes.h"
@@ -12,6 +13,7 @@ namespace {
 
 using lockstep::check;
 using lockstep::UsageError;
+using lockstep::dist::Deterministic;
 
 void check_positive(std::string_view name, double value) {
   check<UsageError>(value > 0, "{} must be positive, got {}", name, value);
@@ -27,6 +29,11 @@ void validate(const Options& o) {
   check<UsageError>(o.lanes == 0 || !o.padded,
                     "--lanes {} and --padded: lanes take every sample once", o.lanes);
   if (o.lanes != 0) (void)lockstep::lanes_of({}, o.lanes);
+  check<UsageError>(
+      o.deterministic < Deterministic::machine ||
+          (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
+      "--deterministic machine takes f32 on the cpu, not --precision {} on {}", o.precision.name,
+      o.device.device.empty() ? "cpu" : o.device.device);
   if (o.lr) check_positive("--lr", *o.lr);
   check_not_negative("--momentum", o.momentum);
   check<UsageError>(!o.momentum || o.optimizer == "sgd" || o.optimizer == "rmsprop",
@@ -135,7 +142,18 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--resume", o.resume, "Go on from the checkpoint; begin if there is none");
   app.add_option("--save-model", o.save_model,
                  "Write the trained model alone, as PyTorch's safetensors");
+  std::string level = "run";
+  app.add_option("--deterministic", level,
+                 "The same bits: run, of the same command again; layout, also for any buckets and "
+                 "transport; world, also on any number of ranks (with 8 lanes, if --lanes names "
+                 "none); machine, also on any x86-64 processor with AVX2 (run)")
+      ->check(CLI::IsMember({"run", "layout", "world", "machine"}));
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
+  o.deterministic =
+      static_cast<Deterministic>(std::ranges::find(lockstep::dist::deterministic_names, level) -
+                                 lockstep::dist::deterministic_names.begin());
+  if (o.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
+  if (o.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
   o.shuffle = !no_shuffle;
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);
   validate(o);

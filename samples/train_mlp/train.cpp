@@ -200,6 +200,7 @@ Training::Training(const Options& options, const World& world)
            {.bucket_cap_mb = options.bucket_cap_mb,
             .rebuild_buckets = options.plan == "ready",
             .bucket_layout = resumed_layout(options),
+            .deterministic = options.deterministic,
             .nonfinite = nonfinite(options),
             .hook = make_hook(options.hook)}),
       seed_(static_cast<std::int64_t>(options.seed)),
@@ -239,10 +240,13 @@ void Training::begin_progress() {
   for (const Parameter& parameter : parameters_) elements_in_all += parameter.value().numel();
   progress_.begin(fmt::format(
       "{}: {} parameters in {} bucket{}\n"
-      "{} rank{} with batches of {}{}{}{}\n"
+      "{} rank{} with batches of {}{}{}{}{}\n"
       "{} training and {} test samples from {}",
       fmt::join(layers_, "-"), elements_in_all, buckets, buckets == 1 ? "" : "s", world_.size(),
       alone ? "" : "s", options_.batch,
+      options_.lanes == 0
+          ? ""
+          : fmt::format(" in all, in {} lane{}", options_.lanes, options_.lanes == 1 ? "" : "s"),
       alone
           ? ""
           : fmt::format(", {} all-reduce{} over {}", result_.algorithm,
