@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 
 #include "sample.h"
 #include "support/program.h"
@@ -44,6 +45,19 @@ TEST_CASE("trace: train --trace, and what lockstep trace says of it") {
         nlohmann::json::parse(std::ifstream(fmt::format("{}/rank-{}.json", folder / "t", rank)));
     CHECK(file.at("otherData").at("world") == 3);
     CHECK(file.at("otherData").at("dropped") == 0);
+    // What viewers need: a rank is a process, each of its tracks has a name, and an instant belongs
+    // to one track.
+    std::set<std::pair<int, std::int64_t>> named, used;
+    for (const auto& event : file.at("traceEvents")) {
+      CHECK(event.at("pid") == rank);
+      const std::string kind = event.at("ph");
+      if (kind == "i") CHECK(event.at("s") == "t");
+      const auto track = std::pair(rank, event.value("tid", std::int64_t{-1}));
+      if (kind == "M" && event.at("name") == "thread_name") named.insert(track);
+      if (kind == "X" || kind == "i") used.insert(track);
+    }
+    CHECK(used == named);
+    CHECK(used.size() == 2);  // the thread, and the world's communicator
   }
   const Ended said = trace({folder / "t"});
   CHECK(said.code == 0);

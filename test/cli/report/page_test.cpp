@@ -164,6 +164,30 @@ TEST_CASE("report: a page that needs no network, with the numbers of the trace")
       CHECK(data.at("names").at(events.at(5 * i + 2).get<std::size_t>()) == event.name);
     }
   }
+  // What the tables of a step show.
+  for (std::size_t k = 0; k < steps.size(); ++k)
+    for (std::size_t r = 0; r < 3; ++r) {
+      CAPTURE(k);
+      CAPTURE(r);
+      const auto& shown = data.at("steps").at(k).at("ranks").at(r);
+      const traces::RankFigures f = traces::figures_of(all, {steps[k]}).at(r);
+      CHECK(shown.at("time") == f.time);
+      CHECK(shown.at("exposed") == f.exposed);
+      CHECK(shown.at("in_flight") == f.in_flight);
+      CHECK(shown.at("forward") == f.forward);
+      CHECK(shown.at("backward") == f.backward);
+      CHECK(shown.at("optimizer") == f.optimizer);
+      for (std::size_t other = 0; other < 3; ++other) {
+        const auto waited = f.waits.find(static_cast<int>(other));
+        CHECK(shown.at("waits").at(other) == (waited == f.waits.end() ? 0 : waited->second));
+      }
+      const std::vector<traces::BucketTimes>& buckets = steps[k].ranks[r].buckets;
+      REQUIRE(shown.at("buckets").size() == buckets.size());
+      for (std::size_t b = 0; b < buckets.size(); ++b)
+        CHECK(shown.at("buckets").at(b) ==
+              nlohmann::json({buckets[b].name, buckets[b].bytes, buckets[b].ready,
+                              buckets[b].launched, buckets[b].begun, buckets[b].arrived}));
+    }
 }
 
 TEST_CASE("report: names cannot break out of the page; what is no trace is refused") {
