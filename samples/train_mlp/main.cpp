@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "lockstep/dist/world/survive.h"
 #include "lockstep/dist/world/trace.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -45,14 +46,19 @@ void write_json(const Options& options, const Result& result, const World& world
       {"seed", options.seed},
       {"losses", result.losses},
   };
+  if (options.survive) {
+    json["members"] = world.members();
+    json["generation"] = world.generation();
+  }
   if (!result.kernel_launches.empty()) json["kernel_launches"] = result.kernel_launches;
   cli::write_json(options.json, json);
 }
 
-void run_rank(const Options& options, const World& world) {
+// In a world whose ranks may be lost: then once more, in the next one.
+void run_in(const World& world, const Options& options, Run& run) {
   std::optional<dist::Trace> trace;
   if (!options.trace.empty()) trace.emplace(world, options.trace);
-  const Result result = train(options, world);
+  const Result result = run.train(world);
   if (world.rank() == 0) {
     if (!options.json.empty()) write_json(options, result, world);
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
@@ -67,12 +73,18 @@ void run_rank(const Options& options, const World& world) {
   if (!result.replicas_identical) throw AlreadyReported{1};
 }
 
+void run_rank(const Options& options, World& world) {
+  Run run(options, world);
+  if (!options.survive) return run_in(world, options, run);
+  survive(world, [&](World& now) { run_in(now, options, run); });
+}
+
 int run(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return 0;
   if (samples::writes_results()) check_files(*options);
   return samples::run_ranks(*options, 2, argc, argv,
-                            [&](const World& world) { run_rank(*options, world); });
+                            [&](World& world) { run_rank(*options, world); });
 }
 
 }  // namespace
