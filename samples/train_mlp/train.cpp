@@ -291,7 +291,10 @@ Training::Training(State& state, const World& world)
   result_.device = Device::name_of(device_.kind);
   if (options.resume && step_ + epoch_ == 0) resume();
   // Without --metrics the values still go into a trace.
-  metrics_.emplace(options.metrics, world.rank() == 0, step_ + 1);
+  // An epoch of an earlier world may lack nothing but its summary, which counts to its last step.
+  const bool at_end = world.generation() > 0 && position_ == set_.train.size();
+  metrics_.emplace(options.metrics, world.rank() == 0, step_ + (at_end ? 0 : 1));
+  if (at_end) metrics_->add("train/loss", step_, result_.losses.back());
   begin_progress();
 }
 
