@@ -75,7 +75,8 @@ struct LaunchOptions {
 /// started (nohup).
 ///
 /// Throws UsageError for no ranks, no command, a `grace` out of its range, or restarts or `survive`
-/// on several nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not meet.
+/// on several nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not
+/// meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.

@@ -14,8 +14,8 @@
 /// A lost rank is one that a signal has killed, or that others found hanging: the launcher kills
 /// that one. It then publishes a new generation (dist/rendezvous/generation.h). The ranks that are
 /// left end `body` by a CommError, which destroys what body has made, join a world of their own,
-/// and call body again. So body must leave its state, whenever a collective throws, as it was before
-/// the step: optimizer steps without a collective in them do.
+/// and call body again. So body must leave its state, whenever a collective throws, as it was
+/// before the step: optimizer steps without a collective in them do.
 ///
 /// No rank returns before all ranks of its world have ended body. If one is lost meanwhile, body is
 /// called once more and finds that nothing is left to train: what it writes at its end is written

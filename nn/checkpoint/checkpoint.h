@@ -113,8 +113,8 @@ class Checkpoint {
   /// Collective over `world`, of which this Checkpoint has no DDP: gives all ranks the parts and
   /// numbers of the first of those whose `progress` is the highest, and its random generators. It
   /// comes before a DistributedDataParallel is made, which takes rank 0's parameters
-  /// (dist/world/survive.h). A CommError leaves everything as it was. Throws UsageError for a part of
-  /// add_per_rank.
+  /// (dist/world/survive.h). A CommError leaves everything as it was.
+  /// Parts of add_per_rank are taken over too: add none that must differ.
   void share(const World& world, std::int64_t progress);
 
   /// What the file says of itself: DdpOptions::bucket_layout, for example, is needed before there

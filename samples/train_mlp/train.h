@@ -42,8 +42,8 @@ class Run {
  public:
   Run(const Options& options, const lockstep::World& world);
   ~Run();
-  /// Collective. Rank 0 reports progress on stderr and writes the checkpoint. After a CommError, and
-  /// in a later world, it goes on from the last step that any of the ranks has taken.
+  /// Collective. Rank 0 reports progress on stderr and writes the checkpoint. After a CommError,
+  /// and in a later world, it goes on from the last step that any of the ranks has taken.
   Result train(const lockstep::World& world);
 
  private:
