@@ -97,6 +97,7 @@ class Launcher {
   void publish_generation();
   void kill_suspect(const dist::Suspicion& suspicion);
   bool first_left(std::size_t r) const;
+  bool others_do(std::size_t r) const;
   void take_signal();
   void suspend();
   void schedule(std::deque<TimedSignal> signals);
@@ -291,7 +292,7 @@ void Launcher::collect_ended() {
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
     const bool lost = outcome.signal != 0 || outcome.killed();
     if (options_.survive && lost && !told_to_stop_ && !interrupted_by_ && schedule_.empty() &&
-        ended_ < ranks_.size())
+        others_do(r))
       lose(r);
     else if (outcome.failed())
       plan_to_stop();
@@ -339,6 +340,13 @@ void Launcher::kill_suspect(const dist::Suspicion& suspicion) {
     return;
   rank.suspected = true;
   kill(-rank.process, SIGKILL);
+}
+
+// Another rank lives, or has ended well: in survive() that is after all have done their work.
+bool Launcher::others_do(std::size_t r) const {
+  for (std::size_t other = 0; other < ranks_.size(); ++other)
+    if (other != r && !ranks_[other].lost && !outcomes_[other].failed()) return true;
+  return false;
 }
 
 // Rank 0's stderr is the launcher's own. When it is lost, its successor's lines are shown.
