@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <optional>
@@ -20,9 +18,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/memory_limits.h"
-#include "lockstep/dist/rendezvous/generation.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/launch/process.h"
+#include "lockstep/launch/survivors.h"
 
 namespace lockstep::launch {
 
@@ -49,8 +47,6 @@ struct Stream {
 struct Rank {
   pid_t process;
   bool ended = false;
-  bool lost = false;       // and the others go on
-  bool suspected = false;  // of hanging: it is being killed
 };
 
 // A signal for all ranks at some time to come, on the launcher's clock.
@@ -68,9 +64,7 @@ class Launcher {
         job_(nodes_.plan()),
         guardian_(job_.folder()),
         outcomes_(dist::index(options.ranks)) {
-    if (options.survive)
-      generations_ = dist::Descriptor(
-          dist::checked(memfd_create("lockstep-generations", MFD_CLOEXEC), "make a memory file"));
+    if (options.survive) survivors_.emplace(options.ranks, job_.folder() + "/rendezvous");
   }
   ~Launcher();
   void start(const std::vector<std::string>& command);
@@ -81,8 +75,8 @@ class Launcher {
   auto environment(int local_rank, int record) const {
     auto variables = job_.environment(local_rank, record);
     variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
-    if (generations_)
-      variables.emplace_back("LOCKSTEP_SURVIVE_FD", fmt::to_string(generations_.get()));
+    if (survivors_)
+      variables.emplace_back("LOCKSTEP_SURVIVE_FD", fmt::to_string(survivors_->descriptor()));
     return variables;
   }
   void tell_processes() const;
@@ -94,10 +88,7 @@ class Launcher {
   void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
   void lose(std::size_t r);
-  void publish_generation();
-  void kill_suspect(const dist::Suspicion& suspicion);
-  bool first_left(std::size_t r) const;
-  bool others_do(std::size_t r) const;
+  bool can_lose(std::size_t r) const;  // it was killed, and by none of us
   void take_signal();
   void suspend();
   void schedule(std::deque<TimedSignal> signals);
@@ -115,8 +106,7 @@ class Launcher {
   Job job_;
   SignalPipe signals_;
   Guardian guardian_;
-  dist::Descriptor generations_;  // with `survive`: generation.h
-  int generation_ = 0;
+  std::optional<Survivors> survivors_;  // with `survive`
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;
@@ -158,7 +148,7 @@ void Launcher::start_one(const std::vector<std::string>& command) {
   if (options_.prefix) output = open_stream(StreamKind::output);
   if (options_.prefix || !first) error = open_stream(StreamKind::error);
   std::vector<int> inherited{job_.token(), record.get()};
-  if (generations_) inherited.push_back(generations_.get());
+  if (survivors_) inherited.push_back(survivors_->descriptor());
   ranks_.push_back({.process = start_rank({.command = command,
                                            .environment = environment(local_rank, record.get()),
                                            .lifeline = guardian_.lifeline(),
@@ -243,17 +233,18 @@ void Launcher::read_stream(Stream& stream) {
 
 void Launcher::take_line(const Stream& stream, std::string_view line) {
   RankOutcome& outcome = outcomes_[stream.rank];
-  if (ranks_[stream.rank].lost) return;  // what it said counts no more
+  if (survivors_ && survivors_->lost(stream.rank)) return;  // what it said counts no more
   if (stream.kind == StreamKind::record) {
-    if (const auto suspicion = dist::read_suspicion(line))
-      kill_suspect(*suspicion);
-    else if (dist::is_joined_line(line))
+    if (const auto suspicion = dist::read_suspicion(line)) {
+      if (survivors_ && survivors_->take(*suspicion))
+        kill(-ranks_[dist::index(suspicion->rank)].process, SIGKILL);
+    } else if (dist::is_joined_line(line))
       outcome.replicas.clear();
     else if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
       outcome.record = dist::read_record(line);
-  } else if (options_.survive && !options_.prefix && first_left(stream.rank)) {
+  } else if (survivors_ && !options_.prefix && survivors_->succeeds_rank0(stream.rank)) {
     pass_on(stream.kind, fmt::format("{}\n", line));  // as rank 0's, which is gone
   } else if (options_.prefix) {
     pass_on(stream.kind,
@@ -290,69 +281,27 @@ void Launcher::collect_ended() {
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
     outcome.out_of_memory =
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
-    const bool lost = outcome.signal != 0 || outcome.killed();
-    if (options_.survive && lost && !told_to_stop_ && !interrupted_by_ && schedule_.empty() &&
-        others_do(r))
+    if (can_lose(r))
       lose(r);
     else if (outcome.failed())
       plan_to_stop();
-    else if (options_.survive && ended_ < ranks_.size())
-      publish_generation();  // a rank that joins must not wait for one that has ended well
+    else if (survivors_)
+      survivors_->end_well(r);
   }
   if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
 }
 
+bool Launcher::can_lose(std::size_t r) const {
+  const RankOutcome& outcome = outcomes_[r];
+  return survivors_ && (outcome.signal != 0 || outcome.killed()) && !told_to_stop_ &&
+         !interrupted_by_ && schedule_.empty() && survivors_->others_do(r);
+}
+
 // The others go on. What the rank has left in its group ends with it.
 void Launcher::lose(std::size_t r) {
-  Rank& rank = ranks_[r];
-  rank.lost = true;
-  kill(-rank.process, SIGKILL);
+  kill(-ranks_[r].process, SIGKILL);
   const RankOutcome outcome = std::exchange(outcomes_[r], {.order = outcomes_[r].order});
-  const int number = outcome.signal != 0 ? outcome.signal : SIGKILL;
-  const auto left = ranks_.size() - ended_;
-  dist::write_all(STDERR_FILENO, fmt::format("rank {} {} by SIG{}; {} rank{} on\n", r,
-                                             rank.suspected ? "hung and was killed" : "was killed",
-                                             sigabbrev_np(number) ? sigabbrev_np(number)
-                                                                  : fmt::to_string(number).c_str(),
-                                             left, left == 1 ? " goes" : "s go"));
-  publish_generation();
-}
-
-// The socket of the last generation may be left from a rank that died while others joined it.
-void Launcher::publish_generation() {
-  unlink((job_.folder() + "/rendezvous").c_str());
-  dist::Generation next{.number = ++generation_};
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (!ranks_[r].ended) next.members.push_back(static_cast<int>(r));
-  const std::string line = dist::write_generation(next);
-  dist::checked(static_cast<int>(write(generations_.get(), line.data(), line.size())),
-                "tell the ranks who is left");
-}
-
-// One rank per generation: its loss makes a new one, and what others say of the old is past.
-void Launcher::kill_suspect(const dist::Suspicion& suspicion) {
-  if (!options_.survive || suspicion.generation != generation_ || suspicion.rank < 0 ||
-      dist::index(suspicion.rank) >= ranks_.size())
-    return;
-  Rank& rank = ranks_[dist::index(suspicion.rank)];
-  if (rank.ended || std::ranges::any_of(
-                        ranks_, [](const Rank& other) { return other.suspected && !other.ended; }))
-    return;
-  rank.suspected = true;
-  kill(-rank.process, SIGKILL);
-}
-
-// Another rank lives, or has ended well: in survive() that is after all have done their work.
-bool Launcher::others_do(std::size_t r) const {
-  for (std::size_t other = 0; other < ranks_.size(); ++other)
-    if (other != r && !ranks_[other].lost && !outcomes_[other].failed()) return true;
-  return false;
-}
-
-// Rank 0's stderr is the launcher's own. When it is lost, its successor's lines are shown.
-bool Launcher::first_left(std::size_t r) const {
-  const auto first = std::ranges::find(ranks_, false, &Rank::lost);
-  return r > 0 && first == ranks_.begin() + static_cast<std::ptrdiff_t>(r);
+  survivors_->lose(r, outcome.signal != 0 ? outcome.signal : SIGKILL);
 }
 
 // A rank has failed, here or on another node.

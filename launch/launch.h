@@ -67,8 +67,8 @@ struct LaunchOptions {
 ///
 /// With LaunchOptions::survive a rank that a signal has killed is lost, and one line on stderr says
 /// so. So is a rank that others report as hanging: it is killed. The ranks that are left learn it,
-/// and their results alone count. The last one is not lost, unless
-/// others have ended well: its end is that of the job.
+/// and their results alone count. The last one is not lost, unless others have ended well: its end
+/// is that of the job.
 ///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
 /// lets all continue. A collective does not count the stop as a time without progress; the ranks of

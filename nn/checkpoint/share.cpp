@@ -36,18 +36,29 @@ StateDict broadcast(const World& world, int root, const StateDict& own) {
 
 }  // namespace
 
+void Checkpoint::mark() {
+  for (Part& part : parts_) {
+    if (!part.changed_by_forward) continue;
+    part.marked.clear();
+    for (const auto& [name, tensor] : part.changed_by_forward())
+      part.marked.emplace(name, tensor.clone());
+  }
+}
+
 void Checkpoint::share(const World& world, std::int64_t progress) {
-  constexpr const char* numbers_name = "numbers/";
+  constexpr const char* numbers_name = "rank numbers/";  // a name that no part can have
   const int root = furthest(world, progress);
   StateDict own;
   if (world.rank() == root) {
     for (const Part& part : parts_)
-      for (const auto& [name, tensor] : part.save()) own.emplace(part.name + "/" + name, tensor);
+      for (const auto& [name, tensor] : part.save()) {
+        const auto marked = part.marked.find(name);
+        own.emplace(part.name + "/" + name, marked == part.marked.end() ? tensor : marked->second);
+      }
     for (const Number& number : numbers_)
       own.emplace(numbers_name + number.name, Tensor::of<std::int64_t>({1}, {*number.value}));
   }
   const StateDict shared = broadcast(world, root, own);
-  if (world.rank() == root) return;
   for (const Part& part : parts_) {
     const std::string prefix = part.name + "/";
     StateDict state;
@@ -57,6 +68,7 @@ void Checkpoint::share(const World& world, std::int64_t progress) {
   }
   for (const Number& number : numbers_)
     *number.value = *shared.at(numbers_name + number.name).data<std::int64_t>();
+  mark();
 }
 
 }  // namespace lockstep::nn

@@ -28,7 +28,7 @@ class LossLog {
 
   /// Drops the steps that are not settled: they are not taken.
   void forget() { steps_.clear(); }
-  /// Of checkpoint::Checkpoint::share: the sums of this epoch.
+  /// The sums of this epoch, to be set in a world that goes on.
   double& sum() { return sum_; }
   double& samples_sum() { return samples_; }
 

@@ -13,59 +13,12 @@
 #include "lockstep/lockstep.h"
 #include "loss_log.h"
 #include "progress.h"
+#include "state.h"
 
 namespace train_mlp {
 namespace {
 
 using namespace lockstep;
-
-/// The widths of the layers. Checks the data against them, before anything is built.
-std::vector<std::int64_t> widths(const Options& options, const data::TrainTest& set) {
-  const std::int64_t pixels = set.train["x"].size(1);
-  std::vector<std::int64_t> layers = options.layers;
-  if (layers.empty()) layers = {pixels, 128, 64, 10};
-  check<DataError>(layers.front() == pixels,
-                   "--layers: the first layer has {} inputs, but the images in '{}' have {} pixels",
-                   layers.front(), options.data, pixels);
-  data::check_labels(set.train, layers.back());
-  data::check_labels(set.test, layers.back());
-  return layers;
-}
-
-nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
-  nn::Sequential model;
-  for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
-    if (i > 0) model.append(nn::ReLU());
-    model.append(nn::Linear(layers[i], layers[i + 1]));
-  }
-  return model;
-}
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
-                                                 std::vector<Parameter> parameters) {
-  const double weight_decay = o.weight_decay.value_or(o.optimizer == "adamw" ? 0.01 : 0);
-  const double lr = o.lr.value_or(o.optimizer == "sgd"    ? 0.1
-                                  : o.optimizer == "lion" ? 0.0003
-                                                          : 0.001);
-  if (o.optimizer == "sgd")
-    return std::make_unique<optim::SGD>(
-        std::move(parameters),
-        optim::SGD::Options{
-            .lr = lr, .momentum = o.momentum.value_or(0.9), .weight_decay = weight_decay});
-  if (o.optimizer == "rmsprop")
-    return std::make_unique<optim::RMSprop>(
-        std::move(parameters),
-        optim::RMSprop::Options{
-            .lr = lr, .weight_decay = weight_decay, .momentum = o.momentum.value_or(0)});
-  if (o.optimizer == "lion")
-    return std::make_unique<optim::Lion>(
-        std::move(parameters), optim::Lion::Options{.lr = lr, .weight_decay = weight_decay});
-  if (o.optimizer == "adam")
-    return std::make_unique<optim::Adam>(
-        std::move(parameters), optim::Adam::Options{.lr = lr, .weight_decay = weight_decay});
-  return std::make_unique<optim::AdamW>(
-      std::move(parameters), optim::AdamW::Options{.lr = lr, .weight_decay = weight_decay});
-}
 
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
   if (name == "bf16") return dist::compress(DType::bf16);
@@ -107,72 +60,6 @@ std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const Wo
   }
   return all;
 }
-
-/// The training set and the test set, with enough samples in both.
-data::TrainTest load(const Options& options) {
-  data::TrainTest set = data::load_idx(options.data);
-  check<DataError>(set.train.size() > 0 && set.test.size() > 0,
-                   "--data '{}': {} training and {} test samples are too few", options.data,
-                   set.train.size(), set.test.size());
-  return set;
-}
-
-nn::Sequential seeded_model(const Options& options, const std::vector<std::int64_t>& layers,
-                            Device device) {
-  manual_seed(options.seed);
-  nn::Sequential model = make_model(layers);
-  model.to(device);  // before the optimizer and DDP are made
-  return model;
-}
-
-}  // namespace
-
-/// What a run keeps when its world ends: all that the next one needs.
-struct State {
-  State(const Options& options, const World& world)
-      : options(options),
-        set(load(options)),
-        layers(widths(options, set)),
-        device(options.device.choose(world.local_rank())),
-        model(seeded_model(options, layers, device)),
-        optimizer(make_optimizer(options, model.parameters())) {
-    if (options.precision.name == "f16") scaler.emplace();
-  }
-
-  const Options& options;
-  data::TrainTest set;
-  std::vector<std::int64_t> layers;
-  Device device;
-  nn::Sequential model;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  std::optional<optim::GradScaler> scaler;  // of f16
-  // Where the run stands: what the checkpoint has besides model and optimizer. `position` counts
-  // the samples that this epoch has taken.
-  std::int64_t epoch = 0, position = 0, step = 0;
-  LossLog log;  // of this epoch
-  Result result;
-  double seconds = 0, samples = 0;  // of all training steps
-  std::uint64_t bytes = 0;
-};
-
-namespace {
-
-/// The losses as a part of what the ranks share.
-struct Losses {
-  State& state;
-  nn::StateDict state_dict() const {
-    std::vector<double> all{state.log.sum(), state.log.samples_sum(), state.result.train_loss};
-    all.insert(all.end(), state.result.losses.begin(), state.result.losses.end());
-    return {{"losses", Tensor::of<double>({std::ssize(all)}, all)}};
-  }
-  void load_state_dict(const nn::StateDict& shared) {
-    const std::vector<double> all = shared.at("losses").to_vector<double>();
-    state.log.sum() = all.at(0);
-    state.log.samples_sum() = all.at(1);
-    state.result.train_loss = all.at(2);
-    state.result.losses.assign(all.begin() + 3, all.end());
-  }
-};
 
 /// A run in one world.
 class Training {
@@ -237,25 +124,9 @@ std::string resumed_layout(const Options& o) {
                                             : "";
 }
 
-// The state of the rank that is furthest, on all ranks. What was begun of the next step is void.
-void share(State& state, const World& world) {
-  state.log.forget();
-  state.optimizer->zero_grad();
-  Losses losses{state};
-  nn::Checkpoint shared;
-  shared.add("model", state.model);
-  shared.add("optimizer", *state.optimizer);
-  shared.add("losses", losses);
-  shared.add("epoch", state.epoch);
-  shared.add("position", state.position);
-  shared.add("step", state.step);
-  if (state.scaler) shared.add("scaler", *state.scaler);
-  shared.share(world, state.step + state.epoch);
-}
-
 // Before there is a DDP, which takes rank 0's parameters.
 const World& joined(State& state, const World& world) {
-  if (world.generation() > 0) share(state, world);
+  if (state.options.survive) state.share(world);
   return world;
 }
 
@@ -339,6 +210,7 @@ void Training::resume() {
                       precisions[static_cast<std::size_t>(saved->second) % std::size(precisions)],
                       options_.precision.name);
   checkpoint_.load(path);
+  if (options_.survive) state_.mark();
   const std::string texts[] = {asked, optimizer_->options_text()};
   for (const auto& [line, said] : dist::differences(texts))
     fail<UsageError>("--resume: {} has {}, this command line {}", path, said[1].first,
@@ -406,6 +278,7 @@ void Training::epoch() {
     optimizer_->zero_grad();
     position_ = batch.position;
     ++step_;
+    if (options_.survive) state_.mark();
     progress_.step(epoch_, ++done, loader.steps());
     const bool saves = save_is_due() && done < loader.steps();
     if (saves || log.waiting() == losses_at_once) settle(log, step_);
