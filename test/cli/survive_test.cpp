@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -65,17 +68,54 @@ std::vector<pid_t> ranks_of(pid_t launcher) {
   return ranks;
 }
 
-/// Sends `signal` to `losses` random ranks at random moments; one is always left.
-void lose_ranks(std::mt19937_64& random, const Words& options, int losses, int signal) {
+/// How often ranks of a new world have said what they train, before their first step.
+std::ptrdiff_t worlds_of(const test::Process& process) {
+  const std::string text = process.err(), word = " training and ";
+  std::ptrdiff_t count = 0;
+  for (std::size_t at = 0; (at = text.find(word, at)) != text.npos; at += word.size()) ++count;
+  return count;
+}
+
+/// From a loss to the first step of the ranks that are left, in ms.
+class LostTime {
+ public:
+  void add(double milliseconds) { all_.push_back(milliseconds); }
+  /// For `./lockstep drill`.
+  ~LostTime() {
+    if (!std::getenv("LOCKSTEP_RUNS") || all_.empty()) return;
+    std::ranges::sort(all_);
+    std::fprintf(stderr,
+                 "drill: %zu losses; until the others trained, median %.0f ms, worst %.0f ms\n",
+                 all_.size(), all_[all_.size() / 2], all_.back());
+  }
+
+ private:
+  std::vector<double> all_;
+};
+
+/// Sends `signal` to `losses` random ranks at random moments; one is always left. Some are lost
+/// while the others join.
+void lose_ranks(std::mt19937_64& random, const Words& options, int losses, int signal,
+                LostTime* lost_time = nullptr) {
+  using Clock = std::chrono::steady_clock;
   const TemporaryFolder folder;
   Words words = command({"--ranks", "4", "--survive", "--json", folder / "json"});
   words.insert(words.end(), options.begin(), options.end());
   test::Process process(words);
   std::optional<Ended> ended;
   for (int i = 0; i < losses && !(ended = process.try_wait()); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
+    const bool soon = i > 0 && random() % 2 == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % (soon ? 30 : 500)));
     const auto ranks = ranks_of(process.id());
-    if (ranks.size() > 1) ::kill(ranks[random() % ranks.size()], signal);
+    if (ranks.size() < 2) continue;
+    const auto before = worlds_of(process);
+    const auto start = Clock::now();
+    ::kill(ranks[random() % ranks.size()], signal);
+    if (!lost_time || i + 1 < losses) continue;
+    while (!(ended = process.try_wait()) && worlds_of(process) == before)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::chrono::duration<double, std::milli> passed = Clock::now() - start;
+    if (before > 0 && !ended) lost_time->add(passed.count());
   }
   if (!ended) ended = process.wait();
   test::expect(ended->code == 0, "{}", ended->err);
@@ -95,10 +135,11 @@ void lose_ranks(std::mt19937_64& random, const Words& options, int losses, int s
 }  // namespace
 
 TEST_CASE("drill survivors: killed at random moments, ranks leave a run with the bits of a whole") {
-  test::drill(4, [](std::uint64_t seed) {
+  LostTime lost_time;
+  test::drill(6, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const Words options = {"--transport", seed % 2 ? "tcp" : "shm"};
-    lose_ranks(random, options, 1 + static_cast<int>(random() % 3), SIGKILL);
+    lose_ranks(random, options, 1 + static_cast<int>(seed / 2 % 3), SIGKILL, &lost_time);
   });
 }
 
