@@ -42,6 +42,9 @@ struct Options : lockstep::samples::RunOptions {
   std::string save_model;  ///< a file: the trained model alone
 };
 
+/// Whether README's hash is that of these options: all that change the bits are the defaults.
+bool as_published(const Options& options);
+
 /// Throws UsageError with one line for anything that makes no sense. After --help, which it prints,
 /// nothing is returned.
 std::optional<Options> parse(int argc, const char* const* argv);
