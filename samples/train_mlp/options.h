@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/deterministic.h"
+#include "lockstep/dist/ddp/reducer_options.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/precision.h"
 
