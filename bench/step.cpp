@@ -186,8 +186,7 @@ class Trainer {
     }
     const kernels::ChainProducts chains;
     const double us = round(steps);
-    lanes_ = nullptr;
-    return us;
+    return lanes_ = nullptr, us;
   }
 
   /// Of the last round: microseconds per step that this rank's thread spent in communication.
@@ -363,8 +362,8 @@ int run_rank(const Options& o, const World& world) {
     figures.ours.rounds.push_back(trainer.round(steps));
     figures.exposed.rounds.push_back(trainer.exposed_us());
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
-    for (std::size_t k = 0; k < figures.lanes.size(); ++k)
-      figures.lanes[k].rounds.push_back(trainer.round_of(steps, k == 0 ? o.lanes : 0));
+    for (Figures& with : figures.lanes)
+      with.rounds.push_back(trainer.round_of(steps, &with == &figures.lanes[0] ? o.lanes : 0));
     if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));
   }
