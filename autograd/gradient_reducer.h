@@ -70,8 +70,8 @@ class GradientReducer : public GradientObserver {
   virtual std::uint64_t synchronizations() const = 0;
 
  protected:
-  /// For synchronizations(): an optimizer that outlives a reducer must not take the next one's first
-  /// for a step that it has taken.
+  /// For synchronizations(): an optimizer that outlives a reducer must not take the first of the
+  /// next one for one that it knows.
   static std::uint64_t next_synchronization() {
     static std::atomic<std::uint64_t> last{0};
     return ++last;

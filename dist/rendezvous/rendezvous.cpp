@@ -10,7 +10,6 @@
 #include <cstdlib>
 
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/rendezvous/generation.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -292,11 +291,6 @@ RendezvousOptions rendezvous_options(const LaunchInfo& launch, Seconds timeout) 
   options.credentials = {{}, fnv1a(launch.job), launch.rank, launch.size};
   if (!options.one_machine && !launch.interface.empty())
     options.own_address = interface_address(launch.interface);
-  if (launch.survive_descriptor >= 0)
-    options.watch = [launch](const std::vector<int>&) {
-      check<PeerError>(newest_generation(launch.survive_descriptor).number == launch.generation,
-                       "[rendezvous] a rank was lost while others joined");
-    };
   if (launch.token_descriptor >= 0) options.credentials.token = read_token(launch.token_descriptor);
   if (!launch.rendezvous.empty()) {
     options.address = Endpoint::parse(launch.rendezvous);

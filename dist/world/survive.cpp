@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/rendezvous/generation.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/world/generation.h"
 #include "lockstep/dist/world/survive_error.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 /// thread.
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/generation.h"
+#include "lockstep/dist/world/generation.h"
 
 namespace lockstep::dist {
 
