@@ -22,7 +22,7 @@
 ///   LOCKSTEP_INTERFACE             if one was asked for (environment.h)
 ///   LOCKSTEP_RESTART               how often the job has been started again: 0, 1, ...
 ///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
-///   LOCKSTEP_SURVIVE_FD            with LaunchOptions::survive: who is left (generation.h)
+///   LOCKSTEP_SURVIVE_FD            with LaunchOptions::survive: who is left (survivors.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
 /// stdin is /dev/null, stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
 /// progress bar sees the terminal. The other ranks' stderr is held back; only the end of a failed

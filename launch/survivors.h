@@ -1,13 +1,14 @@
 #pragma once
 /// Of a job that goes on without its lost ranks (LaunchOptions::survive): who is lost, what the
-/// others are told (dist/world/generation.h), and whom they suspect. Of the launcher's thread.
+/// others are told (dist/rendezvous/survival/generation.h), and whom they suspect. Of the
+/// launcher's thread.
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/world/generation.h"
 #include "lockstep/dist/rendezvous/socket.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::launch {
 

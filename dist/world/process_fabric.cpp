@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 #include "lockstep/dist/world/fabrics.h"
-#include "lockstep/dist/world/generation.h"
 
 namespace lockstep::dist {
 namespace {

@@ -3,7 +3,7 @@
 /// thread.
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/world/generation.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::dist {
 

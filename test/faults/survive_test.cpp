@@ -143,11 +143,12 @@ TEST_CASE("drill survivors: killed at random moments, ranks leave a run with the
   });
 }
 
-TEST_CASE("survive: a rank that is stopped is found after the timeout, and killed") {
-  for (const char* transport : {"shm", "tcp"}) {
-    std::mt19937_64 random(7);
-    lose_ranks(random, {"--transport", transport, "--timeout", "1"}, 1, SIGSTOP);
-  }
+TEST_CASE("drill survivors-of-hangs: ranks that are stopped, also while they join, are killed") {
+  test::drill(2, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const Words options = {"--transport", seed % 2 ? "tcp" : "shm", "--timeout", "1"};
+    lose_ranks(random, options, 2, SIGSTOP);
+  });
 }
 
 TEST_CASE("survive: a program's own error ends the job, once") {

@@ -1,6 +1,6 @@
 // Generations: what a launcher writes, ranks read; what ranks say, the launcher reads.
 
-#include "lockstep/dist/world/generation.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

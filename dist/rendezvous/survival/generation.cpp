@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/generation.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
