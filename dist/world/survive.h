@@ -22,8 +22,8 @@
 /// A lost rank is one that a signal has killed, or that others found hanging: the launcher kills
 /// that one. It then publishes a new generation (dist/rendezvous/survival/generation.h). The ranks
 /// that are left end `body` by a CommError, which destroys what body has made, join a world of
-/// their own, and call body again. No step is lost: one that a rank has taken is taken by all, and one that nobody
-/// has taken is repeated. For this
+/// their own, and call body again. No step is lost: one that a rank has taken is taken by all, and
+/// one that nobody has taken is repeated. For this
 ///   - body leaves its state as it was before the step whenever a collective throws. Steps of
 ///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
 ///     optim::Overlap.
