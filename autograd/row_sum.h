@@ -4,13 +4,12 @@
 /// Such a tape knows of each recorded value what its elements belong to:
 ///
 ///   samples   the first dimension counts samples, or some equal parts of each, in their order
-///   lanes     one number for each lane: a loss. The tensor shows that of the rank's whole batch; its
-///             gradient has an element for each lane
+///   lanes     one number for each lane: a loss. The tensor shows that of the rank's whole batch;
+///             its gradient has an element for each lane
 ///   neither   parameters, and what is made of them alone
 ///
-/// Operations keep samples apart, unless they are told below. Where an operand that belongs to
-/// neither gets a gradient, that is a sum over the samples. It is computed lane by lane and added in
-/// the tree:
+/// Operations keep samples apart. Where an operand that belongs to neither gets a gradient, that is
+/// a sum over the samples. It is computed lane by lane and added in the tree:
 ///
 ///   if (RowSum sum(g, 1, dy.size(0)); sum)     // operand 1's gradient is a sum over dy's rows
 ///     sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& dw) {

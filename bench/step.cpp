@@ -12,8 +12,7 @@
 // or a multiple: before each such number of steps the state is saved, and the turn lasts until the
 // last file is complete.
 //
-// With --lanes L there are two more kinds of turns: steps with lanes, and steps without, but with the
-// products that they take: chains (kernels/matmul.h).
+// With --lanes L there are turns with lanes, and turns with their products alone: chains.
 //
 // With --trace DIR there are traced turns, whose time includes noting the events, but not writing
 // the files.
@@ -178,20 +177,16 @@ class Trainer {
            static_cast<double>(steps);
   }
 
-  /// The same, with lanes, if there are any, and such products. Ranks own equal numbers of lanes.
-  double round_of(std::int64_t steps, int lanes, kernels::CpuProducts products) {
+  /// The same, with chain products, and with lanes, if there are any: as many on each rank.
+  double round_of(std::int64_t steps, int lanes) {
     if (lanes > 0) {
-      const std::int64_t rows = x_.size(0) * world_.size();
-      lanes_ = std::make_shared<const Lanes>(rows, lanes, Shard(world_));
-      check<UsageError>(lanes_->rows() == x_.size(0),
-                        "--lanes {}: rank {} has {} of {} rows, and --batch is {}", lanes,
-                        world_.rank(), lanes_->rows(), rows, x_.size(0));
+      lanes_ = std::make_shared<const Lanes>(x_.size(0) * world_.size(), lanes, Shard(world_));
+      check<UsageError>(lanes_->rows() == x_.size(0), "--lanes {}: rank {} has {} rows, not {}",
+                        lanes, world_.rank(), lanes_->rows(), x_.size(0));
     }
-    kernels::set_cpu_products(products);
+    const kernels::ChainProducts chains;
     const double us = round(steps);
-    kernels::set_cpu_products(kernels::CpuProducts::library);
-    lanes_ = nullptr;
-    return us;
+    return lanes_ = nullptr, us;
   }
 
   /// Of the last round: microseconds per step that this rank's thread spent in communication.
@@ -367,10 +362,8 @@ int run_rank(const Options& o, const World& world) {
     figures.ours.rounds.push_back(trainer.round(steps));
     figures.exposed.rounds.push_back(trainer.exposed_us());
     if (figures.saving) figures.saving->rounds.push_back(trainer.round_with_checkpoints(o, steps));
-    for (std::size_t k = 0; k < figures.lanes.size(); ++k)
-      figures.lanes[k].rounds.push_back(
-          trainer.round_of(steps, k == 0 ? o.lanes : 0,
-                           k > 0 ? kernels::CpuProducts::chain : kernels::CpuProducts::library));
+    for (Figures& with : figures.lanes)
+      with.rounds.push_back(trainer.round_of(steps, &with == &figures.lanes[0] ? o.lanes : 0));
     if (figures.traced) figures.traced->rounds.push_back(trainer.traced_round(o, steps));
     if (peer) figures.theirs->rounds.push_back(peer->round(peer_steps));
   }

@@ -84,7 +84,7 @@ class Lanes {
 /// Those of the batch that this thread works on; null: it has none.
 const std::shared_ptr<const Lanes>& current_lanes();
 
-/// Sets current_lanes() until it ends. Scopes of a thread end in reverse order. A copy sets nothing.
+/// Sets current_lanes() until it ends. Scopes of a thread end in reverse order. A copy sets none.
 class LaneScope {
  public:
   LaneScope() = default;

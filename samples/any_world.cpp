@@ -51,7 +51,7 @@ std::string hash(int ranks, const data::TensorDataset& digits, int lane_count) {
 
 int main() {
   return run_main([] {
-    const data::TensorDataset digits = data::load_idx("samples/data/digits").train;
+    const data::TensorDataset digits = data::load_idx(LOCKSTEP_SAMPLES_DATA "/digits").train;
     fmt::print("{} epochs of {} digits, batches of {}\n\n", epochs, digits.size(), batch);
     fmt::print("ranks  {} lanes, SHA-256 of the model   without lanes\n", lanes);
     std::string first;

@@ -44,8 +44,8 @@ bool rows_apart(const Tensor& a) {
 }
 
 // The same, of `a` that is not transposed. A library may choose by the number of rows how it
-// multiplies them. With lanes the rows of each are therefore multiplied alone, as they are on a rank
-// that has no others.
+// multiplies them. With lanes the rows of each are therefore multiplied alone, as they are on a
+// rank that has no others.
 void multiply_rows(const Lanes* lanes, const Tensor& a, const Tensor& b, const Tensor& y,
                    kernels::MatmulFlags flags) {
   if (a.rank() != 2 || flags.transpose_a || rows_apart(a)) return multiply(a, b, y, flags);

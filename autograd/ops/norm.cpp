@@ -31,8 +31,8 @@ std::vector<std::int64_t> parts_of(const Lanes* lanes, std::int64_t rows) {
   return lanes ? lanes->offsets(rows) : std::vector<std::int64_t>{0, rows};
 }
 
-// Of lanes [first, first + n) of means and m2s (lanes, c), on the host: merged in the tree, into the
-// first.
+// Of lanes [first, first + n) of means and m2s (lanes, c), on the host: merged in the tree, into
+// the first.
 double merge_lanes(std::span<const double> counts, const Tensor& means, const Tensor& m2s,
                    std::int64_t first) {
   if (counts.size() == 1) return counts[0];

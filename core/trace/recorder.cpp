@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "lockstep/core/crc32c.h"
+#include "lockstep/core/system/crc32c.h"
 
 namespace lockstep::trace {
 

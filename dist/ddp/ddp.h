@@ -58,7 +58,7 @@ struct DdpOptions {
   bool rebuild_buckets = true;
   /// Of a checkpoint (DistributedDataParallel::bucket_layout): then the layout never changes.
   std::string bucket_layout = {};
-  /// What the bits must not depend on (deterministic.h). A batch with lanes asks for `world` itself.
+  /// What the bits must not depend on (reducer_options.h). A batch with lanes asks for `world`.
   Deterministic deterministic = Deterministic::run;
   BufferMode buffers = BufferMode::broadcast;
   NonFinite nonfinite = NonFinite::report;

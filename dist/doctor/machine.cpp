@@ -116,7 +116,10 @@ double load_average() {
 Finding check_cores(int ranks, int cores, double load) {
   Finding finding{.check = "cores", .found = {}, .advice = {}};
   finding.found = fmt::format("{} for {} rank{}", cores, ranks, ranks == 1 ? "" : "s");
-  if (ranks > cores) finding.found += ": ranks that share a core wait for each other";
+  if (ranks > cores)
+    finding.found += fmt::format(
+        ": ranks that share a core wait for each other; start at most {}, or allow more (taskset)",
+        cores);
   if (load > cores)
     finding.found += fmt::format(
         "; {:.0f} processes have wanted one in the last minute: times mean little", load);
@@ -199,9 +202,7 @@ Finding check_meeting_place(const std::string& address) {
   } catch (const Error& error) {
     finding.good = false;
     finding.found = error.what();
-    finding.advice =
-        "Another process has this port, or the address is not this machine's: choose another "
-        "MASTER_PORT (ss -ltnp shows who listens), or start rank 0 where MASTER_ADDR is.";
+    finding.advice = explain_join(error).advice;  // it will be this error
   }
   return finding;
 }
@@ -213,19 +214,27 @@ constexpr std::pair<std::string_view, std::string_view> advice_on_joining[] = {
     {"ame or service not known",
      "This machine does not know the host: is MASTER_ADDR the name or "
      "the address of rank 0's machine (getent hosts NAME)?"},
+    {"with hostname", "That host has no address: give MASTER_ADDR as an address."},
     {"name resolution", "Host names cannot be looked up here now: give MASTER_ADDR as an address."},
     {"assign requested address",
      "MASTER_ADDR is no address of this machine: start rank 0 where it is."},
     {"joined twice", "Two processes have the same RANK: give each its own, 0 to WORLD_SIZE - 1."},
     {"another rank 0", "Two processes have RANK=0: give each its own, 0 to WORLD_SIZE - 1."},
-    {"cannot listen",
+    {"already in use",
      "Another process listens there (ss -ltnp shows it): if it is a rank 0 of this "
      "job, give each process its own RANK; if not, choose another MASTER_PORT."},
+    {"cannot listen",
+     "Choose a MASTER_PORT from 1024 on, or a LOCKSTEP_RENDEZVOUS, where this user may listen."},
     {"belong to this job",
      "Another job listens there, or this process has another secret: choose "
      "another MASTER_PORT, and start all ranks in the same way."},
+    {"protocol version", "The ranks are of different builds: start the same one everywhere."},
     {"what listens at", "Something else listens there: choose another MASTER_PORT."},
-    {"LOCKSTEP_INTERFACE", "Set LOCKSTEP_INTERFACE to the interface that leads to the others."},
+    {"of this user", "Remove it, or set LOCKSTEP_RENDEZVOUS to another place."},
+    {"another user", "Remove it, or set LOCKSTEP_RENDEZVOUS to another place."},
+    {"MiB of shared memory", "Memory is short: see 'shared memory' above."},
+    {"MiB are needed", "Memory is short: see 'shared memory' above."},
+    {"[interface]", "Set LOCKSTEP_INTERFACE to the interface that leads to the others."},
     {"world of", "WORLD_SIZE must be the same on all ranks, the number of processes."},
 };
 
@@ -247,10 +256,13 @@ Finding explain_join(const std::exception& error) {
   for (const auto& [words, advice] : advice_on_joining)
     if (finding.advice.empty() && says(words) && !(words == "world of" && says("missing")))
       finding.advice = advice;
-  if (finding.advice.empty())
-    finding.advice = says("missing") || says("did not find") || says("within") || says("timed out")
-                         ? std::string(not_come)
-                         : "docs/failures.md lists what errors of joining mean.";
+  if (!finding.advice.empty()) return finding;
+  if (says("missing") || says("did not find") || says("within") || says("timed out"))
+    finding.advice = not_come;
+  else if (dynamic_cast<const PeerError*>(&error))
+    finding.advice = "Another rank ended while it joined: its own message says why.";
+  else
+    finding.advice = "docs/failures.md lists what errors of joining mean.";
   return finding;
 }
 

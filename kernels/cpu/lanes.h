@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <unsupported/Eigen/SpecialFunctions>  // erf
 
+#include "lockstep/kernels/formulas/functors.h"
+
 namespace lockstep::kernels {
 
 inline constexpr std::int64_t lanes = 16;
@@ -73,7 +75,7 @@ template <class T, int size>
 Lanes<T, size> exponential(const Lanes<T, size>& x) {
   if constexpr (size > 8)
     return by_halves<T, size>(x, [](const auto& half) { return exponential(half); });
-  Lanes<T, size> y = x.exp();
+  Lanes<T, size> y = e_to(x);
   if constexpr (sizeof(T) == 8)
     if ((x < -708).any()) y = (x < -708).select((x * 0.5).exp().square(), y);
   return y;

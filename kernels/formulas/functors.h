@@ -3,6 +3,7 @@
 /// vector of 16 numbers, and, compiled by nvcc, a thread of a GPU.
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -78,10 +79,22 @@ LOCKSTEP_HOST_DEVICE T normal_below(const T& x) {
   using std::erf;
   return Number<T>(0.5) * (1 + erf(x * Number<T>(constants::sqrt_half)));
 }
+/// exp. Eigen's of vectors ends before it reaches 0 and infinity.
+template <class T>
+LOCKSTEP_HOST_DEVICE T e_to(const T& x) {
+  using std::exp;
+  if constexpr (std::is_arithmetic_v<T>) {
+    return exp(x);
+  } else {
+    constexpr bool single = sizeof(Number<T>) == 4;
+    const T y = (x < Number<T>(single ? -104 : -746)).select(Number<T>(0), exp(x));
+    return (x > Number<T>(single ? 88.73f : 709.79))
+        .select(std::numeric_limits<Number<T>>::infinity(), y);
+  }
+}
 template <class T>
 LOCKSTEP_HOST_DEVICE T logistic(const T& x) {
-  using std::exp;
-  return 1 / (1 + exp(-x));
+  return 1 / (1 + e_to(T(-x)));
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE T magnitude(const T& x) {
@@ -116,19 +129,19 @@ LOCKSTEP_OF_INPUT(Round, "round", rint(x), T(0))  // half goes to even
 LOCKSTEP_LANES_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
 LOCKSTEP_LANES_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
 LOCKSTEP_LANES_OF_INPUT(Erf, "erf", erf(x),
-                        dy* Number<T>(constants::two_over_sqrt_pi) * exp(-x * x))
+                        dy* Number<T>(constants::two_over_sqrt_pi) * e_to(T(-x * x)))
 // The comparisons are such that NaN passes.
 LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
 LOCKSTEP_OF_INPUT(Elu, "elu", x <= 0 ? expm1(x) : x, x <= 0 ? dy * exp(x) : dy)
 LOCKSTEP_LANES_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
 LOCKSTEP_LANES_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
 LOCKSTEP_LANES_OF_INPUT(Gelu, "gelu", x* normal_below(x),
-                        dy*(normal_below(x) +
-                            x * Number<T>(constants::density_at_0) * exp(Number<T>(-0.5) * x * x)))
+                        dy*(normal_below(x) + x * Number<T>(constants::density_at_0) *
+                                                  e_to(T(Number<T>(-0.5) * x * x))))
 LOCKSTEP_LANES_OF_INPUT(GeluTanh, "gelu_tanh", Number<T>(0.5) * x * (1 + tanh(gelu_argument(x))),
                         dy* gelu_tanh_slope(x))
 LOCKSTEP_LANES_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
-LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus", positive_part(x) + log1p(exp(-magnitude(x))),
+LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus", positive_part(x) + log1p(e_to(T(-magnitude(x)))),
                         dy* logistic(x))
 
 #undef LOCKSTEP_LANES_OF_INPUT

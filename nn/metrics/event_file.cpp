@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "lockstep/core/crc32c.h"
+#include "lockstep/core/system/crc32c.h"
 
 namespace lockstep::nn {
 namespace {

@@ -63,6 +63,23 @@ void write_json(const Options& options, const Result& result, const World& world
   cli::write_json(options.json, json);
 }
 
+/// Of `train --deterministic machine`, on any number of ranks. README says it, too.
+constexpr std::string_view published =
+    "a37162e4a5c91b5979aaac261bd9a2fd9e976bf2b183cf0796039b8dc1da7d08";
+
+void tell_hash(const Options& options, const Result& result) {
+  const std::string& hash = result.replicas[0].digest;
+  fmt::print("sha256={} deterministic={} lanes={}\n", hash, dist::name_of(options.deterministic),
+             options.lanes);
+  if (!as_published(options)) return;
+  fmt::print("{}\n", hash == published
+                         ? "This is the hash that every machine reaches."
+                         : fmt::format("Every machine should reach sha256={}: this one does not.",
+                                       published));
+  std::fflush(stdout);
+  if (hash != published) throw AlreadyReported{1};
+}
+
 // In a world whose ranks may be lost: then once more, in the next one.
 void run_in(const World& world, const Options& options, Run& run) {
   std::optional<dist::Trace> trace;
@@ -73,9 +90,7 @@ void run_in(const World& world, const Options& options, Run& run) {
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
                result.test_accuracy, result.train_loss, world.size(),
                result.replicas_identical ? "identical" : "different");
-    if (options.deterministic >= dist::Deterministic::world)
-      fmt::print("sha256={} deterministic={} lanes={}\n", result.replicas[0].digest,
-                 dist::name_of(options.deterministic), options.lanes);
+    if (options.deterministic >= dist::Deterministic::world) tell_hash(options, result);
     std::fflush(stdout);
   }
   if (trace) trace->write();  // what is said above does not depend on it

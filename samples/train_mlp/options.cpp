@@ -82,6 +82,14 @@ bool same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+bool as_published(const Options& o) {
+  const Options defaults;
+  return o.deterministic == Deterministic::machine && o.layers.empty() && !o.resume &&
+         o.data == LOCKSTEP_SAMPLES_DATA "/digits" && o.shuffle && o.lanes == 8 &&
+         o.epochs == defaults.epochs && o.batch == defaults.batch && o.seed == defaults.seed &&
+         o.optimizer == defaults.optimizer && !o.lr && !o.momentum && !o.weight_decay;
+}
+
 void check_files(const Options& o) {
   const std::pair<const char*, const std::string*> files[] = {
       {"--checkpoint", &o.checkpoint}, {"--save-model", &o.save_model}, {"--json", &o.json}};

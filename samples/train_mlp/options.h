@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/deterministic.h"
+#include "lockstep/dist/ddp/reducer_options.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/precision.h"
 
@@ -41,6 +41,9 @@ struct Options : lockstep::samples::RunOptions {
   bool resume = false;
   std::string save_model;  ///< a file: the trained model alone
 };
+
+/// Whether README's hash is that of these options: all that change the bits are the defaults.
+bool as_published(const Options& options);
 
 /// Throws UsageError with one line for anything that makes no sense. After --help, which it prints,
 /// nothing is returned.

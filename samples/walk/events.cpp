@@ -34,11 +34,9 @@ struct Happening {
   }
 };
 
-/// The bits of the ranks whose contributions a part has. A ring of n ranks has n parts.
+/// What a bucket holds on one rank: of each part the bits of the ranks whose contributions it has.
+/// A ring of n ranks has n parts.
 using Parts = std::vector<unsigned>;
-
-/// What a bucket holds on one rank: before its all-reduce, and after each step of it.
-using Held = std::vector<Parts>;
 
 class Story {
  public:
@@ -50,15 +48,15 @@ class Story {
  private:
   void say(const Happening& h, const std::string& what, bool draw = false);
   void step_ends(const Happening& h);
-  Held& held(int bucket, std::size_t rank);
+  Parts& held(int bucket, std::size_t rank);
   std::string drawing(int bucket) const;
   int part_of(std::int64_t elements, std::int64_t end) const;
 
   std::size_t ranks_;
-  std::map<std::pair<int, std::size_t>, Held> held_;  // by bucket and rank
-  std::map<int, std::int64_t> elements_;              // by bucket
-  std::set<std::size_t> waiting_;                     // ranks at the end of their backward
-  int shown_ = 0;                                     // the bucket that the drawing is about
+  std::map<std::pair<int, std::size_t>, Parts> held_;  // by bucket and rank
+  std::map<int, std::int64_t> elements_;               // by bucket
+  std::set<std::size_t> waiting_;                      // ranks at the end of their backward
+  int shown_ = 0;                                      // the bucket that the drawing is about
 };
 
 /// "bucket 2" is 2; any other collective -1.
@@ -66,10 +64,8 @@ int bucket_of(const std::string& name) {
   return name.starts_with("bucket ") ? std::stoi(name.substr(7)) : -1;
 }
 
-Held& Story::held(int bucket, std::size_t rank) {
-  Held& it = held_[{bucket, rank}];
-  if (it.empty()) it.emplace_back(ranks_, 1U << rank);
-  return it;
+Parts& Story::held(int bucket, std::size_t rank) {
+  return held_.try_emplace({bucket, rank}, ranks_, 1U << rank).first->second;
 }
 
 std::string Story::drawing(int bucket) const {
@@ -78,7 +74,7 @@ std::string Story::drawing(int bucket) const {
     const auto found = held_.find({bucket, rank});
     text += "   ";
     for (std::size_t part = 0; part < ranks_; ++part) {
-      const unsigned sum = found == held_.end() ? 1U << rank : found->second.back()[part];
+      const unsigned sum = found == held_.end() ? 1U << rank : found->second[part];
       std::string cell;
       for (std::size_t of = 0; of < ranks_; ++of)
         if (sum & 1U << of) cell += std::to_string(of);
@@ -103,23 +99,22 @@ int Story::part_of(std::int64_t elements, std::int64_t end) const {
   fail<DataError>("[walk] no part of {} elements ends at {}", elements, end);
 }
 
-// What a rank receives in its step k is what its neighbour held before its own step k.
+// What its neighbour has sent, it still holds: a ring changes no part between its sending and the
+// moment when it comes back, complete.
 void Story::step_ends(const Happening& h) {
   const auto& arguments = h.event->arguments;
   const std::size_t rank = dist::index(h.rank);
   const int bucket = h.bucket, from = arguments.at("from");
-  const auto number = arguments.at("number").get<std::size_t>();
   const bool adds = arguments.at("into") == "sum";
   const int part = part_of(elements_.at(bucket), arguments.at("receive").at(1));
-  const unsigned sent = held(bucket, dist::index(from)).at(number)[dist::index(part)];
-  Held& mine = held(bucket, rank);
-  Parts now = mine.back();
-  now[dist::index(part)] = (adds ? now[dist::index(part)] : 0U) | sent;
-  mine.push_back(std::move(now));
+  const unsigned sent = held(bucket, dist::index(from))[dist::index(part)];
+  unsigned& mine = held(bucket, rank)[dist::index(part)];
+  mine = (adds ? mine : 0U) | sent;
   shown_ = bucket;
   say(h,
-      fmt::format("ring of bucket {}, step {}: part {} has come from rank {}, {}", bucket, number,
-                  part, from, adds ? "and is added" : "complete"),
+      fmt::format("ring of bucket {}, step {}: part {} has come from rank {}, {}", bucket,
+                  arguments.at("number").get<int>(), part, from,
+                  adds ? "and is added" : "complete"),
       true);
 }
 

@@ -1,5 +1,5 @@
-// Every operation on a tape with lanes: either its gradients have the same bits on 1, 2 and 3 ranks,
-// or it is refused. Ranks are played one after the other.
+// Every operation on a tape with lanes: either its gradients have the same bits on 1, 2 and 3
+// ranks, or it is refused. Ranks are played one after the other.
 
 #include "lockstep/core/lanes.h"
 
@@ -33,8 +33,8 @@ std::vector<bool> sampled(const std::vector<Shape>& shapes, std::size_t first) {
   return result;
 }
 
-/// What a world of `ranks` makes of the operands: the gradients of parameters, summed, then those of
-/// samples, one rank's after another's.
+/// What a world of `ranks` makes of the operands: the gradients of parameters, summed, then those
+/// of samples, one rank's after another's.
 std::vector<Tensor> gradients(const OpCase& op, const std::vector<Tensor>& all,
                               const std::vector<bool>& samples, int ranks) {
   std::vector<std::vector<Tensor>> parts(all.size());

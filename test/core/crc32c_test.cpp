@@ -1,6 +1,6 @@
 // CRC-32C of the examples in RFC 3720, appendix B.4, which lists the bytes as they are sent.
 
-#include "lockstep/core/crc32c.h"
+#include "lockstep/core/system/crc32c.h"
 
 #include <doctest/doctest.h>
 

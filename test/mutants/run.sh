@@ -74,8 +74,7 @@ change() {
 compile() {
   local folder=$2 source=$root/${file[$1]} unit command
   change "$1" "$folder/changed.cpp" || { echo "its old text is not there once" >&2; return 1; }
-  unit=$(grep -lF "\"$source\"" \
-    "$build"/*/CMakeFiles/{lockstep_*,samples_simulated.dir}/Unity/*.cxx)
+  unit=$(grep -lF "\"$source\"" "$build"/*/CMakeFiles/*/Unity/*.cxx | head -n 1)
   if [[ -n $unit ]]; then
     sed "s#\"$source\"#\"$folder/changed.cpp\"#" "$unit" >"$folder/unit.cxx"
   else
@@ -83,16 +82,28 @@ compile() {
     echo "#include \"$folder/changed.cpp\"" >"$folder/unit.cxx"
   fi
   command=$(grep -F -- " -c $unit" "$scratch/commands" | head -n 1)
+  grep -oE -- ' -o [^ ]+' <<<"$command" | cut -d ' ' -f 3 >"$folder/object"
   command=$(sed -E "s# -M[TF] [^ ]+##g; s# -MD##; s# -Werror##; s# -o [^ ]+# -o $folder/unit.o#" \
     <<<"${command/" -c $unit"/" -c $folder/unit.cxx -O1 -w"}")
   (cd -- "$build" && bash -c "$command")
 }
 
-# link PROGRAM FOLDER: build/PROGRAM with the changed object before the libraries.
+# link PROGRAM FOLDER: build/PROGRAM with the changed object before the libraries, and without the
+# object that was made of the old source, if it is the program's own.
 link() {
   local command
   command=$(grep -F -- " -o $1 " "$scratch/commands" | head -n 1)
+  command=${command/" $(<"$2/object") "/ }
   (cd -- "$build" && bash -c "${command/" -o $1 "/" $2/unit.o -o $2/${1##*/} "}")
+}
+
+# link_test NAME FOLDER: its test. A changed source of a program does not go in: it has a main().
+link_test() {
+  if [[ $(<"$2/object") == */"${program[$1]-}".dir/* ]]; then
+    ln -s -- "$build/test/${test[$1]}" "$2"
+  else
+    link "test/${test[$1]}" "$2"
+  fi
 }
 
 # Prints the verdict on the slip NAME.
@@ -104,7 +115,7 @@ try() {
   fi
   rm -rf -- "$folder"
   mkdir -p "$folder"
-  if ! { compile "$name" "$folder" && link "test/${test[$name]}" "$folder" &&
+  if ! { compile "$name" "$folder" && link_test "$name" "$folder" &&
       { [[ -z ${program[$name]-} ]] || link "bin/${program[$name]}" "$folder"; }
   } >"$folder/build.log" 2>&1; then
     echo "$name stale: $(grep -m 1 -E 'error|not' "$folder/build.log")"

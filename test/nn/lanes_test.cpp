@@ -2,7 +2,6 @@
 // which every lane is a rank.
 
 #include "lockstep/core/lanes.h"
-#include "lockstep/kernels/matmul.h"
 
 #include <doctest/doctest.h>
 
@@ -10,6 +9,7 @@
 #include <mutex>
 
 #include "lockstep/autograd/checkpoint.h"
+#include "lockstep/kernels/matmul.h"
 #include "lockstep/lockstep.h"
 #include "support/device.h"
 #include "support/text.h"
@@ -202,8 +202,8 @@ TEST_CASE("lanes: a parameter that is used several times, and blocks that are co
                   const Tensor h = checkpoint(
                       [&model](const Tensor& x) { return relu(model[0](relu(model[0](x)))); },
                       batch.x);
-                  const Tensor again = checkpoint(
-                      [&model](const Tensor& x) { return relu(model[0](x)) + x; }, h);
+                  const Tensor again =
+                      checkpoint([&model](const Tensor& x) { return relu(model[0](x)) + x; }, h);
                   return nn::cross_entropy(model[1](again), batch.y);
                 }});
 }
@@ -250,7 +250,7 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
   const auto of = [](std::function<Tensor(nn::Sequential&, const data::Batch&)> loss) {
     return Recipe{.model = mlp, .loss = std::move(loss)};
   };
-  refused({.model = mlp, .loss = classified}, "balanced tree, and ring does not", {.comm = "ring"});
+  refused({.model = mlp, .loss = classified}, "balanced tree, and ring", {.comm = "ring"});
   refused(of([](nn::Sequential& model, const data::Batch& batch) {
             return nn::cross_entropy(model(batch.x), batch.y) + sum(square(model.parameters()[0]));
           }),

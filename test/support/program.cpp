@@ -40,13 +40,19 @@ std::string contents(const dist::Descriptor& file) {
 }
 
 /// Programs of $LOCKSTEP_PROGRAMS are started in the place of the build's: mutants (test/mutants).
+/// A word may be a shell's text that names several.
 std::vector<std::string> with_mutants(std::vector<std::string> command) {
   const char* const folder = std::getenv("LOCKSTEP_PROGRAMS");
-  for (std::string& word : command) {
-    if (!folder || !word.starts_with(LOCKSTEP_BIN_DIR "/")) continue;
-    const std::filesystem::path mutant = folder / std::filesystem::path(word).filename();
-    if (std::filesystem::exists(mutant)) word = mutant;
-  }
+  if (!folder) return command;
+  const std::string bin = LOCKSTEP_BIN_DIR "/";
+  for (std::string& word : command)
+    for (std::size_t at = 0; (at = word.find(bin, at)) != word.npos; ++at) {
+      const std::size_t name = at + bin.size(), end = word.find_first_of(" ;|&'\")", name);
+      const std::filesystem::path mutant =
+          folder / std::filesystem::path(word.substr(name, end - name));
+      if (std::filesystem::is_regular_file(mutant))
+        word.replace(at, std::min(end, word.size()) - at, mutant);
+    }
   return command;
 }
 

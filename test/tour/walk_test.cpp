@@ -87,3 +87,25 @@ TEST_CASE("walk --step: each rank's step, from the begin of backward to the opti
     }
   }
 }
+
+TEST_CASE("walk --step: what comes into the sum is added, what comes into the buffer replaces") {
+  // Of a ring that begins with the gathering: a part that is replaced is not complete then.
+  auto traces = samples::run({.ranks = 2});
+  for (traces::RankTrace& trace : traces)
+    for (traces::Event& event : trace.events)
+      if (event.category == "step")
+        event.arguments["into"] = event.arguments["into"] == "sum" ? "buffer" : "sum";
+  const std::vector<std::string> lines = samples::events_of_step(traces, 1);
+  for (const int rank : {0, 1}) {
+    const std::vector<std::string> said = said_of(rank, lines);
+    const std::size_t at = place(said, "ring of bucket 0, step 0:");
+    REQUIRE(at < said.size());
+    CAPTURE(said[at]);
+    CHECK(contains(said[at], ", complete\n"));
+    const auto part = static_cast<std::size_t>(said[at].at(said[at].find("part ") + 5) - '0');
+    const std::size_t width = 7 + 3;  // of a rank's cells, |01|01|, and the space before
+    const std::size_t cell = 22 + 3 + static_cast<std::size_t>(rank) * width + 1 + 3 * part;
+    const std::string drawn = said[at].substr(said[at].find('\n') + 1);
+    CHECK(drawn.substr(cell, 2) == (rank == 0 ? "1 " : "0 "));
+  }
+}

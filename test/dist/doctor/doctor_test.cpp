@@ -81,6 +81,7 @@ TEST_CASE("doctor: cores, and who else uses them") {
   check_good(doctor::check_cores(2, 4, 0.5));
   CHECK(doctor::check_cores(2, 4, 0.5).found == "4 for 2 ranks");
   CHECK(contains(doctor::check_cores(5, 4, 0.5).found, "wait for each other"));
+  CHECK(contains(doctor::check_cores(5, 4, 0.5).found, "start at most 4"));
   CHECK(contains(doctor::check_cores(1, 4, 13).found, "13 processes"));
   check_good(doctor::check_cores(5, 4, 13));
   CHECK(doctor::usable_cores() >= 1);
@@ -117,6 +118,9 @@ TEST_CASE("doctor: what each error of joining asks for") {
       {"[rendezvous] cannot listen on 1.2.3.4:5: Cannot assign requested address",
        "no address of this machine"},
       {"[rendezvous] cannot listen on 127.0.0.1:5: Address already in use", "another MASTER_PORT"},
+      {"[rendezvous] cannot listen on h:80: Permission denied", "where this user may listen"},
+      {"[rendezvous] cannot listen on unix:/none/x: No such file or directory", "may listen"},
+      {"[rendezvous] cannot listen on h:1: No address associated with hostname", "as an address"},
       {"[rendezvous] another rank 0 of this job is listening on unix:/x", "RANK=0"},
       {"[rendezvous] rank 1 has joined twice", "give each its own"},
       {"[rendezvous] after 3 s at h:1 rank 2 is missing of a world of 3",
@@ -124,7 +128,17 @@ TEST_CASE("doctor: what each error of joining asks for") {
       {"rank 1 did not find rank 0 at h:1 within 3 s: Connection refused", "has not come"},
       {"rank 1: what answers at h:1 does not belong to this job", "another secret"},
       {"rank 1 is of a world of 2, rank 0 of 3", "must be the same"},
-      {"Set LOCKSTEP_INTERFACE (lockstep-run: --interface) to one of: eth0", "interface"},
+      {"[interface] rank 0 would be reached at 127.0.0.1, a loopback address, but rank 1 at h is "
+       "on another machine",
+       "LOCKSTEP_INTERFACE"},
+      {"rank 1: what listens at h:1 speaks protocol version 2, not version 3", "same one"},
+      {"[rendezvous] unix:/x belongs to another user", "another place"},
+      {"[rendezvous] unix:/x is in the way: not a socket of this user", "another place"},
+      {"[rendezvous] /x must be a folder of this user that is closed to others (mode 0700)",
+       "another place"},
+      {"[shared memory] rank 0: 9.0 MiB are needed, 2.0 MiB are available", "Memory is short"},
+      {"[shared memory] rank 0: 9.0 MiB of shared memory: Cannot allocate memory",
+       "Memory is short"},
       {"something else", "docs/failures.md"}};
   for (const auto& [message, advice] : table) {
     const Finding finding = doctor::explain_join(CommError(message));
@@ -133,6 +147,10 @@ TEST_CASE("doctor: what each error of joining asks for") {
   }
   check_bad(doctor::explain_join(UsageError("[world] comm nccl is for GPUs")), "nccl",
             "in this rank's options");
+  // By its type, where no word says more.
+  check_bad(doctor::explain_join(PeerError("rank 1 is gone in 'nodes'")), "gone", "Another rank");
+  check_bad(doctor::explain_join(PeerError("after 3 s rank 2 is missing")), "missing",
+            "has not come");
   check_bad(doctor::explain_loss(CommError("rank 1 is gone")), "rank 1 is gone", "Has one ended");
 }
 
@@ -160,6 +178,11 @@ TEST_CASE("doctor: a port that is taken, a socket that was left") {
   } catch (const Error& error) {
     check_bad(doctor::explain_join(error), "Address already in use", "choose another MASTER_PORT");
   }
+
+  // The advice is that of the error, not of a taken port.
+  const Finding nowhere = doctor::check_meeting_place("no.such.host.invalid:1");
+  check_bad(nowhere, "no.such.host.invalid", "MASTER_ADDR");
+  CHECK_FALSE(contains(nowhere.advice, "MASTER_PORT"));
 
   const TemporaryFolder folder;
   const std::string path = folder / "socket", place = "unix:" + path;
@@ -233,6 +256,11 @@ TEST_CASE("doctor: a slow link") {
   check_good(doctor::judge_links(ten));
   ten[7].latency_us = 12000;
   check_bad(doctor::judge_links(ten), "ranks 0 and 8: 12000.0 us", "slowest link");
+  // One is far better, three are good, and six, the median among them, are slow.
+  for (std::size_t k = 4; k < 10; ++k) ten[k].latency_us = 12000;
+  const Finding six = doctor::judge_links(ten);
+  check_bad(six, "ranks 0 and 10: 12000.0 us", "slowest link");
+  CHECK_FALSE(contains(six.found, "ranks 0 and 4:"));
   // A bad rank: two of three pairs.
   const Finding bad = doctor::judge_links({{0, 1, 10, 1000}, {0, 2, 9e3, 9}, {1, 2, 9e3, 9}});
   check_bad(bad, "ranks 0 and 2", "slowest link");
