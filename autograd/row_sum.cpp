@@ -23,29 +23,6 @@ bool Gradients::sums_lanes(int i) const {
   return input.parameter || (input.node && input.node->belongs == Belongs::neither);
 }
 
-const Lanes* lanes_of_tape(std::int64_t rows) {
-  const Tape* const tape = Tape::current();
-  return tape && tape->lanes() && tape->lanes()->counts(rows) ? tape->lanes() : nullptr;
-}
-
-// As many at a time as a GPU's kernel takes.
-Tensor tree_sum(const Tensor& parts) {
-  constexpr std::int64_t most = 16;
-  const std::int64_t n = parts.size(0), size = parts.numel() / n;
-  const auto address = [&](std::int64_t k) {
-    return parts.raw() + static_cast<std::size_t>(k * size) * size_of(parts.dtype());
-  };
-  for (std::int64_t step = 1; step < n; step *= most)
-    for (std::int64_t first = 0; first < n; first += step * most) {
-      std::vector<const std::byte*> sources;
-      for (std::int64_t k = first; k < std::min(n, first + step * most); k += step)
-        sources.push_back(address(k));
-      std::byte* const sum[] = {address(first)};
-      kernels::tree_reduce(parts.dtype(), sources, sum, size, parts.device());
-    }
-  return parts.slice(0, 1);
-}
-
 namespace {
 
 void store(const Tensor& sum, const Gradients::Destination& to) {
@@ -53,11 +30,19 @@ void store(const Tensor& sum, const Gradients::Destination& to) {
 }
 
 // Where the lanes of a parameter wait that gets several contributions.
-Tensor waiting_lanes(ParameterState& parameter, std::int64_t count) {
-  const Shape shape = parameter.value.shape().with(0, 0, {count});
-  if (!parameter.lanes.defined() || parameter.lanes.shape() != shape)
-    parameter.lanes = Tensor::empty(shape, parameter.value.dtype(), parameter.value.device());
-  return parameter.lanes;
+Tensor waiting_lanes(const char* operation, ParameterState& parameter, std::int64_t count,
+                     bool first) {
+  const Tensor& value = parameter.value;
+  const Shape shape = value.shape().with(0, 0, {count});
+  Tensor& lanes = parameter.lanes;
+  if (!first && lanes.shape() != shape)
+    fail<StateError>(
+        "[{}] the gradient of '{}' holds {} lanes of this rank, and this batch has {}: zero_grad() "
+        "first",
+        operation, parameter.name, lanes.size(0), count);
+  if (!lanes.defined() || lanes.shape() != shape || lanes.device() != value.device())
+    lanes = Tensor::empty(shape, value.dtype(), value.device());
+  return lanes;
 }
 
 }  // namespace
@@ -87,7 +72,7 @@ void RowSum::take_lanes(Gradients& g, int i, const Lanes& lanes) {
                     g.node_.operation, parameter.name);
   to_ = g.place(i);
   if (parameter.lanes_wait) {
-    parts_ = waiting_lanes(parameter, lanes.count());
+    parts_ = waiting_lanes(g.node_.operation, parameter, lanes.count(), first);
     if (first && g.zero_weight_) parts_.fill_zero();
   }
   if (g.zero_weight_) return;  // to_ is a place where NaN does no harm
@@ -111,12 +96,12 @@ Gradients::Destination RowSum::part(std::size_t k) {
 }
 
 void RowSum::add_parts() {
-  if (to_ && parts_.defined()) store(tree_sum(parts_), to_);
+  if (to_ && parts_.defined()) store(kernels::tree_sum(parts_), to_);
 }
 
 void add_waiting_lanes(ParameterState& parameter) {
   // A copy: the lanes themselves may get more.
-  store(tree_sum(parameter.lanes.clone()), {parameter.slot, false});
+  store(kernels::tree_sum(parameter.lanes.clone()), {parameter.slot, false});
 }
 
 // ---- what a value belongs to ----
@@ -147,12 +132,14 @@ bool makes_losses(std::string_view operation) {
 
 }  // namespace
 
+const Lanes* lanes_of_tape(const Tensor& x) {
+  const Lanes* const lanes = Tape::current() ? Tape::current()->lanes() : nullptr;
+  return lanes && belongs(*lanes, x) == Belongs::samples ? lanes : nullptr;
+}
+
 void keep_lanes_apart(const char* operation, const Tensor& x) {
-  const Tape* const tape = Tape::current();
-  const auto ref = x.gradient_ref().tape;
-  if (!tape || !tape->lanes() || ref == GradientRef::nothing || ref == GradientRef::parameter)
-    return;
-  check<StateError>(belongs(*tape->lanes(), x) != Belongs::samples,
+  const bool recorded = x.gradient_ref().tape != GradientRef::nothing;
+  check<StateError>(!recorded || !lanes_of_tape(x),
                     "[{}] of shape {} would mix the samples of several lanes: with lanes, what "
                     "becomes of a sample may depend on no other one (but by BatchNorm and a loss)",
                     operation, x.shape());

@@ -93,11 +93,9 @@ void for_each_block(const Lanes* lanes, std::int64_t rows, const F& f) {
     if (offsets[k] < offsets[k + 1]) f(offsets[k], offsets[k + 1]);
 }
 
-/// The lanes of this thread's tape, for what has `rows` rows of samples; null: it has none.
-const Lanes* lanes_of_tape(std::int64_t rows);
-
-/// parts (n, ...), n a power of two -> (1, ...), in the same memory: their sum, in the tree.
-Tensor tree_sum(const Tensor& parts);
+/// The lanes of this thread's tape, if x belongs to samples; else null. (What is not recorded does
+/// if its first dimension can count them.)
+const Lanes* lanes_of_tape(const Tensor& x);
 
 /// Throws StateError if x is recorded and belongs to samples: the operation would mix the rows of
 /// several lanes.

@@ -1,5 +1,7 @@
 #include "lockstep/kernels/batch_norm.h"
 
+#include <bit>
+
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/formulas/batch_norm_parts.h"
@@ -43,6 +45,16 @@ void merge_statistics(double count_a, const Tensor& mean_a, const Tensor& m2_a, 
     means[c] = a.mean;
     m2s[c] = a.m2;
   }
+}
+
+void merge_statistics(std::span<RowStatistics> parts) {
+  if (parts.size() == 1) return;
+  const std::size_t cut = std::bit_floor(parts.size() - 1);
+  merge_statistics(parts.first(cut));
+  merge_statistics(parts.subspan(cut));
+  RowStatistics &a = parts[0], &b = parts[cut];
+  merge_statistics(a.count, a.mean, a.m2, b.count, b.mean, b.m2);
+  a.count += b.count;
 }
 
 void batch_inverse_std(const Tensor& m2, double count, double eps, const Tensor& out) {

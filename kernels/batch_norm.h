@@ -12,6 +12,8 @@
 /// with xhat = (x - mean) * inverse_std. All per-channel tensors are (C,). Sums over rows are taken
 /// in f64, in an order that depends on the shape and the dtype alone.
 
+#include <span>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::kernels {
@@ -27,6 +29,14 @@ void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2);
 /// the other part as it is. Host tensors, f64 (C,).
 void merge_statistics(double count_a, const Tensor& mean_a, const Tensor& m2_a, double count_b,
                       const Tensor& mean_b, const Tensor& m2_b);
+
+/// What is known of some rows.
+struct RowStatistics {
+  double count;
+  Tensor mean, m2;  ///< host tensors, f64 (C,)
+};
+/// parts[0] := all of them, merged in the tree of tree_reduce.h; the others are lost.
+void merge_statistics(std::span<RowStatistics> parts);
 
 /// out = 1 / sqrt(m2 / count + eps), f64 (C,), where `count` is the number of rows in m2. The
 /// variance of no rows is 0. `out` may be m2.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <bit>
 
+#include "lockstep/core/lanes.h"
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
@@ -45,9 +46,9 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
 
 void check_lanes(std::span<const std::int64_t> lanes, std::int64_t k) {
   const std::size_t count = lanes.empty() ? 0 : lanes.size() - 1;
-  check<ShapeError>(std::has_single_bit(count) && count <= most_lanes,
+  check<ShapeError>(std::has_single_bit(count) && count <= std::size_t{max_lanes},
                     "[matmul_lanes] the number of lanes is a power of two up to {}, got {}",
-                    most_lanes, count);
+                    max_lanes, count);
   check<ShapeError>(lanes.front() == 0 && lanes.back() == k,
                     "[matmul_lanes] lanes go from row 0 to row {}, got {} to {}", k, lanes.front(),
                     lanes.back());

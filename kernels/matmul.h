@@ -65,8 +65,6 @@ struct MatmulFlags {
 /// with transpose_a, `a` itself is (K, M). `out` must not overlap a or b.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {});
 
-inline constexpr std::size_t most_lanes = 64;
-
 /// out (+)= sum over the lanes of a_lane^T b_lane: the gradient of weights, whose bits then depend
 /// on the lanes alone, and not on who computed which of them. a is (K, M), b (K, N), out (M, N) in
 /// f32 or f64, and `flags` has transpose_a without transpose_b.
@@ -75,9 +73,9 @@ inline constexpr std::size_t most_lanes = 64;
 /// 1, 2, 4, ... 64 lanes; one without rows counts as +0. The bits are those of the lanes' products,
 /// each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h; with
 /// `accumulate` the sum is then added to `out`. Chain products of f32 on the CPU keep the partial
-/// sums in the first-level cache. All others write them to memory: up to 16 matrices of out's size,
-/// and above 16 lanes up to 20 (tree_reduce adds at most 16 on a GPU). `out` must not overlap a or
-/// b. Throws UsageError for other flags, ShapeError for lanes that do not fit.
+/// sums in the first-level cache. All others write them to memory, a matrix of out's size for each
+/// lane. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for lanes
+/// that do not fit.
 void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
                   std::span<const std::int64_t> lanes, MatmulFlags flags = {.transpose_a = true});
 

@@ -19,6 +19,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::kernels {
 
@@ -28,5 +29,9 @@ namespace lockstep::kernels {
 /// on a GPU there may be at most 16 sources and 16 destinations.
 void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
+
+/// parts (n, ...), n a power of two -> (1, ...): their tree sum, in the memory of the first; the
+/// others are lost. Any n, also on a GPU.
+Tensor tree_sum(const Tensor& parts);
 
 }  // namespace lockstep::kernels

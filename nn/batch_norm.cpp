@@ -1,7 +1,5 @@
 #include "lockstep/nn/batch_norm.h"
 
-#include <bit>
-#include <span>
 #include <vector>
 
 #include "lockstep/autograd/checkpoint.h"
@@ -11,23 +9,6 @@
 
 namespace lockstep::nn {
 namespace {
-
-/// What one rank, and then several, know of their rows.
-struct Part {
-  double count;
-  Tensor mean, m2;
-};
-
-/// parts[0] := all of them, merged by the tree of kernels/tree_reduce.h.
-void merge_tree(std::span<Part> parts) {
-  if (parts.size() == 1) return;
-  const std::size_t cut = std::bit_floor(parts.size() - 1);
-  merge_tree(parts.first(cut));
-  merge_tree(parts.subspan(cut));
-  Part &a = parts[0], &b = parts[cut];
-  kernels::merge_statistics(a.count, a.mean, a.m2, b.count, b.mean, b.m2);
-  a.count += b.count;
-}
 
 /// The peers by way of a communicator, whose messages lie on the host.
 class Ranks final : public BatchReducer {
@@ -43,12 +24,12 @@ class Ranks final : public BatchReducer {
     const Tensor all = Tensor::empty({ranks, 1 + 2 * c}, DType::f64);
     communicator_.all_gather(mine, all, name_of("forward", c)).wait();
 
-    std::vector<Part> parts;
+    std::vector<kernels::RowStatistics> parts;
     for (std::int64_t r = 0; r < ranks; ++r) {
       const Tensor row = all.slice(r, r + 1).view({1 + 2 * c});
       parts.push_back({*row.data<double>(), row.slice(1, 1 + c), row.slice(1 + c, 1 + 2 * c)});
     }
-    merge_tree(parts);
+    kernels::merge_statistics(parts);
     mean.copy_from(parts[0].mean);
     m2.copy_from(parts[0].m2);
     return parts[0].count;

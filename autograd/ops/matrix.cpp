@@ -76,7 +76,7 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
   if (ta) keep_lanes_apart("matmul", a);
   if (b.rank() == 2) keep_lanes_apart("matmul", b);
   const Tensor af = detail::factor(a), bf = detail::factor(b);
-  multiply_rows(lanes_of_tape(a.size(0)), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
+  multiply_rows(lanes_of_tape(a), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
   return record(
       "matmul", y, {&a, &b}, [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
         const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
@@ -172,7 +172,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   if (b.defined()) keep_lanes_apart("linear", b);
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  const Lanes* const lanes = rows_apart(xf) ? nullptr : lanes_of_tape(x.size(0));
+  const Lanes* const lanes = rows_apart(xf) ? nullptr : lanes_of_tape(x);
   for_each_block(lanes, x.size(0), [&](std::int64_t begin, std::int64_t end) {
     kernels::linear(rows_of(xf, begin, end), wf, b, rows_of(y, begin, end));
   });

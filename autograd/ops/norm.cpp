@@ -4,6 +4,7 @@
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep {
 namespace {
@@ -31,23 +32,6 @@ std::vector<std::int64_t> parts_of(const Lanes* lanes, std::int64_t rows) {
   return lanes ? lanes->offsets(rows) : std::vector<std::int64_t>{0, rows};
 }
 
-// Of lanes [first, first + n) of means and m2s (lanes, c), on the host: merged in the tree, into
-// the first.
-double merge_lanes(std::span<const double> counts, const Tensor& means, const Tensor& m2s,
-                   std::int64_t first) {
-  if (counts.size() == 1) return counts[0];
-  const std::size_t half = counts.size() / 2;
-  const std::int64_t second = first + static_cast<std::int64_t>(half);
-  const double a = merge_lanes(counts.first(half), means, m2s, first);
-  const double b = merge_lanes(counts.subspan(half), means, m2s, second);
-  const auto of = [](const Tensor& all, std::int64_t k) {
-    return all.slice(k, k + 1).view({all.size(1)});
-  };
-  kernels::merge_statistics(a, of(means, first), of(m2s, first), b, of(means, second),
-                            of(m2s, second));
-  return a + b;
-}
-
 // batch_statistics of each lane's rows, merged.
 void statistics_of_lanes(const Lanes& lanes, const Tensor& x, const BatchStatistics& result) {
   check<StateError>(result.peers || lanes.count() == lanes.total(),
@@ -55,19 +39,20 @@ void statistics_of_lanes(const Lanes& lanes, const Tensor& x, const BatchStatist
                     "rank has {} of {}: nn::convert_sync_batchnorm(model, world)",
                     lanes.rows(), lanes.all_rows());
   const std::vector<std::int64_t> offsets = lanes.offsets(x.size(0));
-  const Tensor means = Tensor::empty({lanes.count(), x.size(1)}, DType::f64, x.device());
-  const Tensor m2s = Tensor::empty(means.shape(), DType::f64, x.device());
-  std::vector<double> counts;
-  for (int k = 0; k < lanes.count(); ++k) {
-    const auto at = static_cast<std::size_t>(k);
-    const auto row = [k](const Tensor& all) { return all.slice(k, k + 1).view({all.size(1)}); };
-    kernels::batch_statistics(rows_of(x, offsets[at], offsets[at + 1]), row(means), row(m2s));
-    counts.push_back(static_cast<double>(offsets[at + 1] - offsets[at]));
+  std::vector<kernels::RowStatistics> parts;
+  for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
+    const Tensor mean = Tensor::empty({x.size(1)}, DType::f64, x.device());
+    const Tensor m2 = Tensor::empty(mean.shape(), DType::f64, x.device());
+    kernels::batch_statistics(rows_of(x, offsets[k], offsets[k + 1]), mean, m2);
+    parts.push_back({static_cast<double>(offsets[k + 1] - offsets[k]), mean, m2});
   }
-  const Tensor host_means = means.to(Device{}), host_m2s = m2s.to(Device{});
-  merge_lanes(counts, host_means, host_m2s, 0);
-  result.mean.copy_from(host_means.slice(0, 1).view(result.mean.shape()));
-  result.m2.copy_from(host_m2s.slice(0, 1).view(result.m2.shape()));
+  for (kernels::RowStatistics& part : parts) {  // on a GPU: when all is under way
+    part.mean = part.mean.to(Device{});
+    part.m2 = part.m2.to(Device{});
+  }
+  kernels::merge_statistics(parts);
+  result.mean.copy_from(parts[0].mean);
+  result.m2.copy_from(parts[0].m2);
 }
 
 }  // namespace
@@ -81,7 +66,7 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
                          .count = static_cast<double>(x.size(0)),
                          .constant = false,
                          .peers = std::move(peers)};
-  if (const Lanes* const lanes = lanes_of_tape(x.size(0)))
+  if (const Lanes* const lanes = lanes_of_tape(x))
     statistics_of_lanes(*lanes, x, result);
   else
     kernels::batch_statistics(x, result.mean, result.m2);
@@ -139,7 +124,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
         add(1, 1);
         add(2, 0);
         if (const auto dx = g.into(0)) {
-          const Tensor all = tree_sum(sums.view({parts, 2 * c})).view({2 * c});
+          const Tensor all = kernels::tree_sum(sums.view({parts, 2 * c})).view({2 * c});
           means_of(all, statistics, g.zero_weight());
           kernels::batch_norm_dx(dy, *x, statistics.mean, inverse_std, *weight, all.slice(0, c),
                                  all.slice(c, 2 * c), dx.tensor, dx.accumulate);

@@ -21,7 +21,7 @@ auto pairwise(std::int64_t begin, std::int64_t rows, const Of& of) {
 }
 
 /// Calls f(first column, width as a constant) for blocks of columns that cover all of them.
-template <int width = lanes, class F>
+template <int width = pack_size, class F>
 void for_each_column_block(std::int64_t columns, const F& f, std::int64_t column = 0) {
   for (; column + width <= columns; column += width)
     f(column, std::integral_constant<int, width>{});
@@ -30,13 +30,13 @@ void for_each_column_block(std::int64_t columns, const F& f, std::int64_t column
 
 /// `width` neighbours in f64.
 template <int width, class T>
-Lanes<double, width> load_f64(const T* x) {
+Pack<double, width> load_f64(const T* x) {
   return load<T, width>(x).template cast<double>();
 }
 
 template <int width, class T>
-Moments<Lanes<double, width>> moments(const T* x, std::int64_t rows, std::int64_t stride) {
-  using V = Lanes<double, width>;
+Moments<Pack<double, width>> moments(const T* x, std::int64_t rows, std::int64_t stride) {
+  using V = Pack<double, width>;
   return pairwise(0, rows, [&](std::int64_t begin, std::int64_t n) {
     Moments<V> result{0, V::Zero(), V::Zero()};
     for (std::int64_t row = begin; row < begin + n; ++row) {
@@ -75,7 +75,7 @@ void CpuBackend::batch_normalize(const Tensor& x, const Tensor& mean, const Tens
             *b = bias.defined() ? bias.data<T>() : nullptr;
     T* to = out.data<T>();
     for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Lanes<double, width>;
+      using V = Pack<double, width>;
       const V center = load<double, width>(mean.data<double>() + column);
       V factor = load<double, width>(inverse_std.data<double>() + column), shift = V::Zero();
       if (w) factor *= load_f64<width>(w + column);
@@ -95,7 +95,7 @@ void CpuBackend::batch_norm_sums(const Tensor& dy, const Tensor& x, const Tensor
     using T = decltype(zero);
     const std::int64_t rows = x.size(0), columns = x.size(1);
     for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Lanes<double, width>;
+      using V = Pack<double, width>;
       const V center = load<double, width>(mean.data<double>() + column);
       const V scale = load<double, width>(inverse_std.data<double>() + column);
       const T *x_at = x.data<T>() + column, *dy_at = dy.data<T>() + column;
@@ -125,7 +125,7 @@ void CpuBackend::batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& 
     const T *x_at = x.data<T>(), *dy_at = dy.data<T>();
     T* to = dx.data<T>();
     for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Lanes<double, width>;
+      using V = Pack<double, width>;
       const auto channel = [&](const Tensor& tensor) {
         return load<double, width>(tensor.data<double>() + column);
       };
@@ -136,7 +136,7 @@ void CpuBackend::batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& 
       for (std::int64_t i = column; i < rows * columns; i += columns) {
         const V xhat = (load_f64<width>(x_at + i) - center) * scale;
         const V exact = factor * (load_f64<width>(dy_at + i) - offset - xhat * slope);
-        Lanes<T, width> result = exact.template cast<T>();
+        Pack<T, width> result = exact.template cast<T>();
         if (accumulate) result += load<T, width>(to + i);
         store<T, width>(to + i, result);
       }

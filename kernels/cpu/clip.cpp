@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/cpu/lanes.h"
+#include "lockstep/kernels/cpu/packs.h"
 #include "lockstep/kernels/formulas/clip_formulas.h"
 
 namespace lockstep::kernels {
@@ -10,14 +10,14 @@ namespace {
 /// In 16 partial sums, of every sixteenth element each, that are added by halves.
 template <class T>
 double sum_of_squares(const T* x, std::int64_t n) {
-  const auto squares = [](const Lanes<T>& values) {
+  const auto squares = [](const Pack<T>& values) {
     return values.template cast<double>().square().eval();
   };
-  Lanes<double> total = Lanes<double>::Zero();
+  Pack<double> total = Pack<double>::Zero();
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) total += squares(load(x + i));
+  for (; i + pack_size <= n; i += pack_size) total += squares(load(x + i));
   if (i < n) total += squares(load_first(x + i, n - i));
-  return fold<double, lanes>(total);
+  return fold<double, pack_size>(total);
 }
 
 template <class T, class Formula>

@@ -1,6 +1,6 @@
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/cpu/lanes.h"
+#include "lockstep/kernels/cpu/packs.h"
 #include "lockstep/kernels/formulas/functors.h"
 #include "lockstep/kernels/formulas/with_flag.h"
 
@@ -36,29 +36,18 @@ void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int
 
 /// out_i (+)= f(a_i, b_i), 16 at a time.
 template <bool accumulate, class T, class F>
-void combine_lanes(const T* a, const T* b, T* out, std::int64_t n, F&& f) {
-  const auto value = [&](const Lanes<T>& of_a, const Lanes<T>& of_b, const Lanes<T>& old) {
-    const Lanes<T> result = f(of_a, of_b);
-    return accumulate ? Lanes<T>(old + result) : result;
+void combine_packs(const T* a, const T* b, T* out, std::int64_t n, F&& f) {
+  const auto value = [&](const Pack<T>& of_a, const Pack<T>& of_b, const Pack<T>& old) {
+    const Pack<T> result = f(of_a, of_b);
+    return accumulate ? Pack<T>(old + result) : result;
   };
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    store<T, lanes>(out + i, value(load(a + i), load(b + i), load(out + i)));
+  for (; i + pack_size <= n; i += pack_size)
+    store<T, pack_size>(out + i, value(load(a + i), load(b + i), load(out + i)));
   if (const std::int64_t rest = n - i)
-    store_first<T, lanes>(
+    store_first<T, pack_size>(
         out + i, rest,
         value(load_first(a + i, rest), load_first(b + i, rest, T(1)), load_first(out + i, rest)));
-}
-
-template <class F, class T>
-Lanes<T> gradient_of(const Lanes<T>& dy, const Lanes<T>& saved) {
-  using Half = Lanes<T, lanes / 2>;
-  Lanes<T> result;
-  result.template head<lanes / 2>() =
-      F::backward(Half(dy.template head<lanes / 2>()), Half(saved.template head<lanes / 2>()));
-  result.template tail<lanes / 2>() =
-      F::backward(Half(dy.template tail<lanes / 2>()), Half(saved.template tail<lanes / 2>()));
-  return result;
 }
 
 }  // namespace
@@ -70,11 +59,11 @@ void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
     T* to = out.data<T>();
     visit(op, [&](auto functor) {
       using F = decltype(functor);
-      if constexpr (F::over_lanes) {
-        map_lanes(from, to, x.numel(), [](const Lanes<T>& block) -> Lanes<T> {
-          if constexpr (std::is_same_v<F, Exp>) return exponential<T, lanes>(block);
-          return by_halves<T, lanes>(
-              block, [](const auto& half) -> Lanes<T, lanes / 2> { return F::forward(half); });
+      if constexpr (F::over_packs) {
+        map_packs(from, to, x.numel(), [](const Pack<T>& block) -> Pack<T> {
+          if constexpr (std::is_same_v<F, Exp>) return exponential<T, pack_size>(block);
+          return by_halves<T, pack_size>(
+              [](const auto& half) -> Pack<T, pack_size / 2> { return F::forward(half); }, block);
         });
       } else {
         for (std::int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = F::forward(from[i]);
@@ -90,10 +79,15 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
     visit(op, [&](auto functor) {
       using F = decltype(functor);
       with_flag(accumulate, [&](auto add) {
-        if constexpr (F::over_lanes && !F::saves_output)
-          combine_lanes<add>(
-              dy.data<T>(), saved.data<T>(), dx.data<T>(), dy.numel(),
-              [](const Lanes<T>& a, const Lanes<T>& b) { return gradient_of<F>(a, b); });
+        if constexpr (F::over_packs && !F::saves_output)
+          combine_packs<add>(dy.data<T>(), saved.data<T>(), dx.data<T>(), dy.numel(),
+                             [](const Pack<T>& a, const Pack<T>& b) {
+                               return by_halves<T, pack_size>(
+                                   [](const auto& d, const auto& s) -> Pack<T, pack_size / 2> {
+                                     return F::backward(d, s);
+                                   },
+                                   a, b);
+                             });
         else
           combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
                            [](T a, T b) { return F::backward(a, b); });

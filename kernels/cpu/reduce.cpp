@@ -21,7 +21,7 @@ void sum_columns(const T* x, std::int64_t rows, std::int64_t columns, std::int64
                  bool accumulate) {
   std::int64_t column = 0;
   for (; column + width <= columns; column += width) {
-    Lanes<T, width> total = sum_vectors<T, width>(x + column, rows, stride);
+    Pack<T, width> total = sum_vectors<T, width>(x + column, rows, stride);
     if (accumulate) total = load<T, width>(out + column) + total;
     store<T, width>(out + column, total);
   }

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "lockstep/kernels/cpu/lanes.h"
+#include "lockstep/kernels/cpu/packs.h"
 
 namespace lockstep::kernels {
 
@@ -14,31 +14,31 @@ T row_max(const T* x, std::int64_t n) {
     for (int lane = 0; lane < a.size(); ++lane) a[lane] = b[lane] > a[lane] ? b[lane] : a[lane];
     return a;
   };
-  Lanes<T> largest = load_first(x, std::min(n, lanes), x[0]);
-  std::int64_t i = lanes;
-  for (; i + lanes <= n; i += lanes) largest = larger(largest, load(x + i));
+  Pack<T> largest = load_first(x, std::min(n, pack_size), x[0]);
+  std::int64_t i = pack_size;
+  for (; i + pack_size <= n; i += pack_size) largest = larger(largest, load(x + i));
   if (i < n) largest = larger(largest, load_first(x + i, n - i, x[0]));
-  return fold<T, lanes>(largest, larger);
+  return fold<T, pack_size>(largest, larger);
 }
 
 /// The sum of exp(x_i - shift), in 16 partial sums that are added by halves. Where `out` is not
 /// null it receives the terms.
 template <class T>
 T row_exp_sum(const T* x, std::int64_t n, T shift, T* out) {
-  Lanes<T> total = Lanes<T>::Zero();
+  Pack<T> total = Pack<T>::Zero();
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const Lanes<T> terms = exponential<T, lanes>(load(x + i) - shift);
-    if (out) store<T, lanes>(out + i, terms);
+  for (; i + pack_size <= n; i += pack_size) {
+    const Pack<T> terms = exponential<T, pack_size>(load(x + i) - shift);
+    if (out) store<T, pack_size>(out + i, terms);
     total += terms;
   }
   if (i < n) {
-    Lanes<T> terms = exponential<T, lanes>(load_first(x + i, n - i, shift) - shift);
-    std::fill(terms.data() + (n - i), terms.data() + lanes, T(0));
-    if (out) store_first<T, lanes>(out + i, n - i, terms);
+    Pack<T> terms = exponential<T, pack_size>(load_first(x + i, n - i, shift) - shift);
+    std::fill(terms.data() + (n - i), terms.data() + pack_size, T(0));
+    if (out) store_first<T, pack_size>(out + i, n - i, terms);
     total += terms;
   }
-  return fold<T, lanes>(total);
+  return fold<T, pack_size>(total);
 }
 
 }  // namespace lockstep::kernels

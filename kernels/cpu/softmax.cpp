@@ -52,19 +52,19 @@ void CpuBackend::log_softmax_backward(const Tensor& dy, const Tensor& y, const T
       const T* log_p = y.data<T>() + offset;
       T* to = dx.data<T>() + offset;
       const T total = sum_run(from, n);
-      const auto gradient = [&](const Lanes<T>& d, const Lanes<T>& l) -> Lanes<T> {
-        return d - exponential<T, lanes>(l) * total;
+      const auto gradient = [&](const Pack<T>& d, const Pack<T>& l) -> Pack<T> {
+        return d - exponential<T, pack_size>(l) * total;
       };
       std::int64_t i = 0;
-      for (; i + lanes <= n; i += lanes) {
-        Lanes<T> value = gradient(load(from + i), load(log_p + i));
+      for (; i + pack_size <= n; i += pack_size) {
+        Pack<T> value = gradient(load(from + i), load(log_p + i));
         if (accumulate) value += load(to + i);
-        store<T, lanes>(to + i, value);
+        store<T, pack_size>(to + i, value);
       }
       if (const std::int64_t rest = n - i; rest > 0) {
-        Lanes<T> value = gradient(load_first(from + i, rest), load_first(log_p + i, rest));
+        Pack<T> value = gradient(load_first(from + i, rest), load_first(log_p + i, rest));
         if (accumulate) value += load_first(to + i, rest);
-        store_first<T, lanes>(to + i, rest, value);
+        store_first<T, pack_size>(to + i, rest, value);
       }
     });
   });

@@ -25,12 +25,12 @@ template <class T>
 using Number = typename NumberOf<T>::type;
 
 /// A function of one operand: what makes y of x, and dx of dy and what was saved, the output y or
-/// the input x. Those over lanes are worth (and need) vectors of a fixed size, and their gradients
+/// the input x. Those over packs are worth (and need) vectors of a fixed size, and their gradients
 /// too if they are made of x; the others are left to the compiler.
-#define LOCKSTEP_UNARY(Type, text, saves_output_, lanes_, saved, y_of_x, dx_of_dy) \
+#define LOCKSTEP_UNARY(Type, text, saves_output_, packs_, saved, y_of_x, dx_of_dy) \
   struct Type {                                                                    \
     static constexpr std::string_view name = text;                                 \
-    static constexpr bool saves_output = saves_output_, over_lanes = lanes_;       \
+    static constexpr bool saves_output = saves_output_, over_packs = packs_;       \
     template <class T>                                                             \
     static LOCKSTEP_HOST_DEVICE T forward(const T& x) {                            \
       using namespace std; /* NOLINT: or Eigen's, by their arguments */            \
@@ -47,9 +47,9 @@ using Number = typename NumberOf<T>::type;
   LOCKSTEP_UNARY(Type, text, true, false, y, y_of_x, dx)
 #define LOCKSTEP_OF_INPUT(Type, text, y_of_x, dx) \
   LOCKSTEP_UNARY(Type, text, false, false, x, y_of_x, dx)
-#define LOCKSTEP_LANES_OF_OUTPUT(Type, text, y_of_x, dx) \
+#define LOCKSTEP_PACKS_OF_OUTPUT(Type, text, y_of_x, dx) \
   LOCKSTEP_UNARY(Type, text, true, true, y, y_of_x, dx)
-#define LOCKSTEP_LANES_OF_INPUT(Type, text, y_of_x, dx) \
+#define LOCKSTEP_PACKS_OF_INPUT(Type, text, y_of_x, dx) \
   LOCKSTEP_UNARY(Type, text, false, true, x, y_of_x, dx)
 
 namespace constants {
@@ -114,10 +114,10 @@ LOCKSTEP_HOST_DEVICE T positive_part(const T& x) {
 }
 
 LOCKSTEP_OF_INPUT(Neg, "neg", -x, -dy)
-LOCKSTEP_LANES_OF_OUTPUT(Exp, "exp", exp(x), dy* y)
-LOCKSTEP_LANES_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
-LOCKSTEP_LANES_OF_INPUT(Log, "log", log(x), dy / x)
-LOCKSTEP_LANES_OF_INPUT(Log1p, "log1p", log1p(x), dy / (1 + x))
+LOCKSTEP_PACKS_OF_OUTPUT(Exp, "exp", exp(x), dy* y)
+LOCKSTEP_PACKS_OF_OUTPUT(Expm1, "expm1", expm1(x), dy*(y + 1))
+LOCKSTEP_PACKS_OF_INPUT(Log, "log", log(x), dy / x)
+LOCKSTEP_PACKS_OF_INPUT(Log1p, "log1p", log1p(x), dy / (1 + x))
 LOCKSTEP_OF_OUTPUT(Sqrt, "sqrt", sqrt(x), dy / (2 * y))
 LOCKSTEP_OF_OUTPUT(Rsqrt, "rsqrt", 1 / sqrt(x), T(-0.5) * dy * y * y * y)
 LOCKSTEP_OF_OUTPUT(Reciprocal, "reciprocal", 1 / x, -dy* y* y)
@@ -126,26 +126,26 @@ LOCKSTEP_OF_INPUT(Abs, "abs", fabs(x), x == 0 ? T(0) : (x < 0 ? -dy : dy))
 LOCKSTEP_OF_INPUT(Sign, "sign", x == 0 ? T(0) : (x < 0 ? T(-1) : (x > 0 ? T(1) : x)), T(0))
 LOCKSTEP_OF_INPUT(Floor, "floor", floor(x), T(0))
 LOCKSTEP_OF_INPUT(Round, "round", rint(x), T(0))  // half goes to even
-LOCKSTEP_LANES_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
-LOCKSTEP_LANES_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
-LOCKSTEP_LANES_OF_INPUT(Erf, "erf", erf(x),
+LOCKSTEP_PACKS_OF_INPUT(Sin, "sin", sin(x), dy* cos(x))
+LOCKSTEP_PACKS_OF_INPUT(Cos, "cos", cos(x), -dy* sin(x))
+LOCKSTEP_PACKS_OF_INPUT(Erf, "erf", erf(x),
                         dy* Number<T>(constants::two_over_sqrt_pi) * e_to(T(-x * x)))
 // The comparisons are such that NaN passes.
 LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
 LOCKSTEP_OF_INPUT(Elu, "elu", x <= 0 ? expm1(x) : x, x <= 0 ? dy * exp(x) : dy)
-LOCKSTEP_LANES_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
-LOCKSTEP_LANES_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
-LOCKSTEP_LANES_OF_INPUT(Gelu, "gelu", x* normal_below(x),
+LOCKSTEP_PACKS_OF_OUTPUT(Sigmoid, "sigmoid", logistic(x), dy*(1 - y) * y)
+LOCKSTEP_PACKS_OF_OUTPUT(Tanh, "tanh", tanh(x), dy*(1 - y * y))
+LOCKSTEP_PACKS_OF_INPUT(Gelu, "gelu", x* normal_below(x),
                         dy*(normal_below(x) + x * Number<T>(constants::density_at_0) *
                                                   e_to(T(Number<T>(-0.5) * x * x))))
-LOCKSTEP_LANES_OF_INPUT(GeluTanh, "gelu_tanh", Number<T>(0.5) * x * (1 + tanh(gelu_argument(x))),
+LOCKSTEP_PACKS_OF_INPUT(GeluTanh, "gelu_tanh", Number<T>(0.5) * x * (1 + tanh(gelu_argument(x))),
                         dy* gelu_tanh_slope(x))
-LOCKSTEP_LANES_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
-LOCKSTEP_LANES_OF_INPUT(Softplus, "softplus", positive_part(x) + log1p(e_to(T(-magnitude(x)))),
+LOCKSTEP_PACKS_OF_INPUT(Silu, "silu", x* logistic(x), dy* logistic(x) * (1 + x * (1 - logistic(x))))
+LOCKSTEP_PACKS_OF_INPUT(Softplus, "softplus", positive_part(x) + log1p(e_to(T(-magnitude(x)))),
                         dy* logistic(x))
 
-#undef LOCKSTEP_LANES_OF_INPUT
-#undef LOCKSTEP_LANES_OF_OUTPUT
+#undef LOCKSTEP_PACKS_OF_INPUT
+#undef LOCKSTEP_PACKS_OF_OUTPUT
 #undef LOCKSTEP_OF_INPUT
 #undef LOCKSTEP_OF_OUTPUT
 #undef LOCKSTEP_UNARY

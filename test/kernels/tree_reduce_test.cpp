@@ -219,3 +219,23 @@ TEST_CASE("tree_reduce of nothing, of integers that overflow, and of what it doe
   CHECK_THROWS_WITH_AS(fold(DType::i32, many, 1), "[tree_reduce] takes at most 16 sources, got 17",
                        ShapeError);
 }
+
+TEST_CASE("the tree over parts that lie one after another, of any power of two") {
+  for (std::size_t n = 1; n <= 64; n *= 2)
+    for (const std::size_t count : {0, 1, 5}) {
+      CAPTURE(n);
+      CAPTURE(count);
+      std::vector<float> all, expected(count);
+      for (std::size_t k = 0; k < n; ++k)
+        for (std::size_t i = 0; i < count; ++i) all.push_back(1000 * value(k, i));
+      for (std::size_t i = 0; i < count; ++i) {
+        std::vector<float> column;
+        for (std::size_t k = 0; k < n; ++k) column.push_back(1000 * value(k, i));
+        expected[i] = tree(column, 0, n);
+      }
+      const auto rows = static_cast<std::int64_t>(n), columns = static_cast<std::int64_t>(count);
+      const Tensor sum = kernels::tree_sum(here(Tensor::of<float>({rows, columns}, all)));
+      CHECK(sum.shape() == Shape{1, columns});
+      CHECK(sum.to_vector<float>() == expected);
+    }
+}

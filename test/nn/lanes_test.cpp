@@ -48,7 +48,6 @@ Tensor classified(nn::Sequential& model, const data::Batch& batch) {
 using Batches = std::function<std::vector<data::Batch>(int epoch)>;
 
 std::string train(const Recipe& recipe, World& world, const Batches& batches) {
-  const kernels::ChainProducts chains;  // tapes with lanes have them anyway
   manual_seed(0);
   nn::Sequential model = recipe.model();
   model.to(test::test_device());
@@ -69,7 +68,11 @@ std::string train(const Recipe& recipe, World& world, const Batches& batches) {
       const bool last =
           (k + 1) % static_cast<std::size_t>(recipe.window) == 0 || k + 1 == all.size();
       LaneScope scope;
-      if (batch.lanes) scope.set(batch.lanes);
+      std::optional<kernels::ChainProducts> chains;
+      if (batch.lanes)
+        scope.set(batch.lanes);
+      else
+        chains.emplace();  // the products of tapes with lanes
       Tape tape;
       const Tensor loss = recipe.loss(model, batch);
       Weight weight = batch.weight;
@@ -183,6 +186,50 @@ TEST_CASE("lanes: dropout draws the same for a sample, whoever has it") {
                           nn::Linear(16, 5)};
   };
   check_recipe({.model = model, .loss = classified, .clip = 0.5}, false);
+}
+
+TEST_CASE("lanes: what is made of parameters is no sample, whatever its size is") {
+  // In a world of 1 a batch has 44 rows, or 12: so have the weights.
+  const auto model = [] { return nn::Sequential{nn::Linear(12, 44), nn::Linear(44, 5)}; };
+  check_recipe({.model = model,
+                .loss =
+                    [](nn::Sequential& m, const data::Batch& batch) {
+                      const auto p = m.parameters();  // (44, 12), (44,), (5, 44), (5,)
+                      (void)dropout(p[0], 0.5);       // draws for parameters: the same on all ranks
+                      const Tensor h = dropout(relu(linear(batch.x, p[0], p[1])), 0.2);
+                      return nn::cross_entropy(linear(h, p[2], p[3]), batch.y);
+                    }},
+               false);
+}
+
+TEST_CASE("lanes: ranks that cut the batch in other ways are told apart") {
+  const auto lanes_of_rank = [](const std::function<int(int)>& count) {
+    try {
+      (void)hash({.model = mlp, .loss = classified}, 2,
+                 [&](const World& world) { return loaded(world, count(world.rank())); });
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(lanes_of_rank([](int) { return lanes; }) == "");
+  CHECK(test::contains(lanes_of_rank([](int rank) { return rank == 0 ? 8 : 16; }), "loader"));
+  CHECK(lanes_of_rank([](int rank) { return rank == 0 ? 8 : 0; }) != "");
+}
+
+TEST_CASE("lanes: micro-batches of one step have the same lanes") {
+  nn::Sequential model = mlp();
+  (void)model.parameters();
+  const auto add = [&](int count) {
+    const data::Batch batch = data::Loader(make_data(), {.batch = 16, .lanes = count}).batch(0);
+    const LaneScope scope(batch.lanes);
+    Tape tape;
+    tape.backward(classified(model, batch), batch.weight, {.sync = false});
+  };
+  add(4);
+  add(4);
+  CHECK_THROWS_WITH_AS(
+      add(8), doctest::Contains("holds 4 lanes of this rank, and this batch has 8"), StateError);
 }
 
 TEST_CASE("lanes: several backwards of one batch, totals that nobody knows") {
