@@ -1,6 +1,7 @@
 #pragma once
 /// What the tape and optimizers ask of an observer that sums gradients over ranks.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,8 +65,17 @@ class GradientReducer : public GradientObserver {
   virtual bool gave_up() const = 0;
   /// From now on the loss is multiplied by `ratio` times what it was (optim::GradScaler).
   virtual void scale_changes(double ratio) = 0;
-  /// How many times gradients have been summed.
+  /// Rises each time gradients have been summed, above what any reducer of this process had before;
+  /// 0 at first.
   virtual std::uint64_t synchronizations() const = 0;
+
+ protected:
+  /// For synchronizations(): an optimizer that outlives a reducer must not take the first of the
+  /// next one for one that it knows.
+  static std::uint64_t next_synchronization() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
 };
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include "lockstep/core/system/memory_limits.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/launch/process.h"
+#include "lockstep/launch/survivors.h"
 
 namespace lockstep::launch {
 
@@ -62,7 +63,9 @@ class Launcher {
         nodes_(options.nodes, options.ranks, options.grace),
         job_(nodes_.plan()),
         guardian_(job_.folder()),
-        outcomes_(dist::index(options.ranks)) {}
+        outcomes_(dist::index(options.ranks)) {
+    if (options.survive) survivors_.emplace(options.ranks, job_.folder() + "/rendezvous");
+  }
   ~Launcher();
   void start(const std::vector<std::string>& command);
   JobResult run();
@@ -72,6 +75,8 @@ class Launcher {
   auto environment(int local_rank, int record) const {
     auto variables = job_.environment(local_rank, record);
     variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
+    if (survivors_)
+      variables.emplace_back("LOCKSTEP_SURVIVE_FD", fmt::to_string(survivors_->descriptor()));
     return variables;
   }
   void tell_processes() const;
@@ -82,6 +87,8 @@ class Launcher {
   void take_line(const Stream& stream, std::string_view line);
   void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
+  void lose(std::size_t r);
+  bool can_lose(std::size_t r) const;  // it was killed, and by none of us
   void take_signal();
   void suspend();
   void schedule(std::deque<TimedSignal> signals);
@@ -99,6 +106,7 @@ class Launcher {
   Job job_;
   SignalPipe signals_;
   Guardian guardian_;
+  std::optional<Survivors> survivors_;  // with `survive`
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;
@@ -139,12 +147,14 @@ void Launcher::start_one(const std::vector<std::string>& command) {
   Descriptor output, error;  // empty: the launcher's own
   if (options_.prefix) output = open_stream(StreamKind::output);
   if (options_.prefix || !first) error = open_stream(StreamKind::error);
+  std::vector<int> inherited{job_.token(), record.get()};
+  if (survivors_) inherited.push_back(survivors_->descriptor());
   ranks_.push_back({.process = start_rank({.command = command,
                                            .environment = environment(local_rank, record.get()),
                                            .lifeline = guardian_.lifeline(),
                                            .standard_output = output.get(),
                                            .standard_error = error.get(),
-                                           .inherited = {job_.token(), record.get()},
+                                           .inherited = inherited,
                                            .signal_mask = signals_.mask_before()})});
 }
 
@@ -223,11 +233,19 @@ void Launcher::read_stream(Stream& stream) {
 
 void Launcher::take_line(const Stream& stream, std::string_view line) {
   RankOutcome& outcome = outcomes_[stream.rank];
+  if (survivors_ && survivors_->lost(stream.rank)) return;  // what it said counts no more
   if (stream.kind == StreamKind::record) {
-    if (const auto replica = dist::read_replica(line))
+    if (const auto suspicion = dist::read_suspicion(line)) {
+      if (survivors_ && survivors_->take(*suspicion))
+        kill(-ranks_[dist::index(suspicion->rank)].process, SIGKILL);
+    } else if (dist::is_joined_line(line))
+      outcome.replicas.clear();
+    else if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
       outcome.record = dist::read_record(line);
+  } else if (survivors_ && !options_.prefix && survivors_->succeeds_rank0(stream.rank)) {
+    pass_on(stream.kind, fmt::format("{}\n", line));  // as rank 0's, which is gone
   } else if (options_.prefix) {
     pass_on(stream.kind,
             fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
@@ -263,9 +281,27 @@ void Launcher::collect_ended() {
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
     outcome.out_of_memory =
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
-    if (outcome.failed()) plan_to_stop();
+    if (can_lose(r))
+      lose(r);
+    else if (outcome.failed())
+      plan_to_stop();
+    else if (survivors_)
+      survivors_->end_well(r);
   }
   if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
+}
+
+bool Launcher::can_lose(std::size_t r) const {
+  const RankOutcome& outcome = outcomes_[r];
+  return survivors_ && (outcome.signal != 0 || outcome.killed()) && !told_to_stop_ &&
+         !interrupted_by_ && schedule_.empty() && survivors_->others_do(r);
+}
+
+// The others go on. What the rank has left in its group ends with it.
+void Launcher::lose(std::size_t r) {
+  kill(-ranks_[r].process, SIGKILL);
+  const RankOutcome outcome = std::exchange(outcomes_[r], {.order = outcomes_[r].order});
+  survivors_->lose(r, outcome.signal != 0 ? outcome.signal : SIGKILL);
 }
 
 // A rank has failed, here or on another node.
@@ -343,6 +379,8 @@ int run_ranks(const LaunchOptions& options, const std::vector<std::string>& comm
                     options.restarts);
   check<UsageError>(options.restarts == 0 || options.nodes.count == 1,
                     "[launch] restarts are for a job on one machine");
+  check<UsageError>(!options.survive || options.nodes.count == 1,
+                    "[launch] survive is for a job on one machine, not {}", options.nodes.count);
   for (int restart = 0;; ++restart) {
     Launcher launcher(options, restart);
     launcher.start(command);

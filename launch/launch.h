@@ -22,6 +22,7 @@
 ///   LOCKSTEP_INTERFACE             if one was asked for (environment.h)
 ///   LOCKSTEP_RESTART               how often the job has been started again: 0, 1, ...
 ///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
+///   LOCKSTEP_SURVIVE_FD            with LaunchOptions::survive: who is left (survivors.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
 /// stdin is /dev/null, stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
 /// progress bar sees the terminal. The other ranks' stderr is held back; only the end of a failed
@@ -48,6 +49,9 @@ struct LaunchOptions {
   /// After a failure, start all ranks again, up to so many times: they go on from the checkpoint
   /// that they find. On one machine.
   int restarts = 0;
+  /// Ranks that are killed do not end the job: the others go on in a world of their own
+  /// (dist/world/survive.h), as long as one is left. On one machine.
+  bool survive = false;
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
@@ -61,13 +65,19 @@ struct LaunchOptions {
 /// after exit code 2 (a wrong option stays wrong), replicas that differ at the end, or a signal to
 /// the launcher. Every failure is reported.
 ///
+/// With LaunchOptions::survive a rank that a signal has killed is lost, and one line on stderr says
+/// so. So is a rank that others report as hanging: it is killed. The ranks that are left learn it,
+/// and their results alone count. The last one is not lost, unless others have ended well: its end
+/// is that of the job.
+///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
 /// lets all continue. A collective does not count the stop as a time without progress; the ranks of
 /// other nodes do. SIGHUP and SIGTSTP are left alone if they were ignored when the launcher was
 /// started (nohup).
 ///
-/// Throws UsageError for no ranks, no command, a `grace` out of its range or restarts on several
-/// nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not meet.
+/// Throws UsageError for no ranks, no command, a `grace` out of its range, or restarts or `survive`
+/// on several nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not
+/// meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// The same for the running program itself with its own arguments: every rank is this program.

@@ -96,6 +96,9 @@ int run(int argc, char** argv) {
                  "on from a checkpoint (0)")
       ->excludes(several)
       ->check(whole);
+  app.add_flag("--survive", options.survive,
+               "Go on without ranks that are killed or hang: for programs that call survive()")
+      ->excludes(several);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
   cli::refuse_empty_values(app, argc, argv);

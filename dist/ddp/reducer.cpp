@@ -148,7 +148,7 @@ void Reducer::commit(StepVerdict verdict, int source) {
     if (options_.hook) options_.hook->skipped();
   }
   window_.close();
-  ++synchronizations_;
+  synchronizations_ = next_synchronization();
   if (options_.after_sync) options_.after_sync(verdict, source);
 }
 

@@ -37,7 +37,7 @@ void Reducer::commit_unread() {
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(GradientState::synchronized);
   window_.close();
-  ++synchronizations_;
+  synchronizations_ = next_synchronization();
   if (options_.after_sync) options_.after_sync(StepVerdict::commit, 0);
 }
 

@@ -146,8 +146,10 @@ Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     std::this_thread::sleep_for(
         std::chrono::milliseconds(std::min(5 << std::min(attempt, 5), 100)));
   }
-  fail<CommError>("{} did not find {} {} at {} within {:g} s: {}", me, options.members, peer,
-                  where.text(), options.timeout.count(), why);
+  throw blaming(
+      options.of_job ? describe_ranks({peer}, "missing", options.members) : "",
+      CommError(fmt::format("{} did not find {} {} at {} within {:g} s: {}", me, options.members,
+                            peer, where.text(), options.timeout.count(), why)));
 }
 
 }  // namespace lockstep::dist

@@ -229,6 +229,8 @@ std::optional<LaunchInfo> read_environment(const Getenv& get) {
   launch.interface = text_or(get, "LOCKSTEP_INTERFACE", "");
   if (get("LOCKSTEP_TOKEN_FD"))
     launch.token_descriptor = number(get, "LOCKSTEP_TOKEN_FD", "LOCKSTEP_TOKEN_FD");
+  if (launch.launcher == "lockstep-run" && get("LOCKSTEP_SURVIVE_FD"))
+    launch.survive_descriptor = number(get, "LOCKSTEP_SURVIVE_FD", "LOCKSTEP_SURVIVE_FD");
   return launch;
 }
 

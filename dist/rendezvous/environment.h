@@ -49,6 +49,10 @@ struct LaunchInfo {
   /// that its connection with rank 0 uses. LOCKSTEP_INTERFACE, with any launcher.
   std::string interface = {};
   int token_descriptor = -1;  ///< an inherited descriptor of 32 secret bytes; -1 if there is none
+  /// Where the launcher says who is left (survival/generation.h), and the generation that this is
+  /// about; -1 if the job ends with its first lost rank. LOCKSTEP_SURVIVE_FD.
+  int survive_descriptor = -1;
+  int generation = 0;
 
   bool one_machine() const { return local_size == size; }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
 #include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep::dist {
@@ -131,6 +132,11 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
       launch.local_size, launch.size);
   RendezvousOptions meeting;
   if (launch.size > 1) meeting = rendezvous_options(launch, options.communicator.timeout);
+  if (launch.survive_descriptor >= 0)
+    meeting.watch = [launch](const std::vector<int>&) {
+      check<PeerError>(newest_generation(launch.survive_descriptor).number == launch.generation,
+                       "[rendezvous] a rank was lost while others joined");
+    };
   const bool memory = launch.one_machine() && meeting.address.is_unix();
   check<UsageError>(transport != "shm" || memory || launch.size == 1,
                     "[world] transport shm needs a rendezvous at unix:/PATH, got '{}'",

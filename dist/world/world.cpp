@@ -17,6 +17,7 @@
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
+#include "lockstep/dist/world/survive_error.h"
 
 namespace lockstep {
 
@@ -35,6 +36,7 @@ struct World::Membership {
         local_size(local_size_),
         communicator(fabric->connect()) {
     communicator->set_thread_rank(thread);
+    for (int r = 0; r < communicator->size(); ++r) members.push_back(r);
   }
 
   ~Membership() {
@@ -51,6 +53,9 @@ struct World::Membership {
   std::shared_ptr<dist::Fabric> fabric;
   int local_rank;
   int local_size;
+  std::optional<JoinOptions> joined{};  // with these; nothing for groups and threads
+  int generation = 0;
+  std::vector<int> members{};
   std::unique_ptr<dist::Communicator> layers;  // outlives the other, which tells it of its end
   std::unique_ptr<dist::Communicator> communicator;
   int exceptions = std::uncaught_exceptions();
@@ -110,9 +115,49 @@ World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
-  const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
-  return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
-                                dist::ThreadRank{}));
+  return join_generation(options, 0);
+}
+
+namespace {
+
+// What the launcher has said to the rank at the start, for the ranks that are left now.
+dist::LaunchInfo launch_of(dist::LaunchInfo launch, const dist::Generation& generation) {
+  launch.generation = generation.number;
+  if (generation.number == 0) return launch;
+  const auto place = std::ranges::find(generation.members, launch.rank);
+  check<CommError>(place != generation.members.end(),
+                   "[survive] rank {} is not among the ranks {} that are left", launch.rank,
+                   fmt::join(generation.members, ", "));
+  launch.rank = launch.local_rank = static_cast<int>(place - generation.members.begin());
+  launch.size = launch.local_size = static_cast<int>(generation.members.size());
+  launch.job += fmt::format(" generation {}", generation.number);
+  return launch;
+}
+
+}  // namespace
+
+World World::join_generation(const JoinOptions& options, int at_least) {
+  const dist::LaunchInfo first = dist::read_environment().value_or(dist::LaunchInfo{});
+  const int descriptor = first.survive_descriptor;
+  while (true) {
+    const dist::Generation generation =
+        descriptor < 0 ? dist::Generation{} : dist::newest_generation(descriptor);
+    check<CommError>(generation.number >= at_least, "[survive] generation {} is older than {}",
+                     generation.number, at_least);
+    const dist::LaunchInfo launch = launch_of(first, generation);
+    try {
+      World world(Membership::make(join_fabric(launch, options), launch.local_rank,
+                                   launch.local_size, dist::ThreadRank{}));
+      world.membership_->joined = options;
+      world.membership_->generation = generation.number;
+      if (generation.number > 0) world.membership_->members = generation.members;
+      return world;
+    } catch (const CommError& error) {
+      if (descriptor < 0) throw;
+      dist::suspect_blamed(error, generation, launch.rank);
+      if (dist::await_generation(descriptor, generation.number) <= generation.number) throw;
+    }
+  }
 }
 
 World::Membership& World::membership() const {
@@ -122,6 +167,9 @@ World::Membership& World::membership() const {
 
 int World::rank() const { return membership().communicator->rank(); }
 int World::size() const { return membership().communicator->size(); }
+const std::optional<JoinOptions>& World::joined_with() const { return membership().joined; }
+int World::generation() const { return membership().generation; }
+const std::vector<int>& World::members() const { return membership().members; }
 int World::local_rank() const { return membership().local_rank; }
 int World::local_size() const { return membership().local_size; }
 dist::Communicator& World::communicator() const { return *membership().communicator; }

@@ -62,6 +62,10 @@ class World {
   /// forward and backward. The first one runs the reducer's buckets in call order, and when a
   /// bucket is called depends on what each rank's loss reaches. Collective the first time.
   dist::Communicator& layer_communicator() const;
+  /// Of a job that survives (survive.h): how often a new world was made, and who is in this one, by
+  /// the numbers that the ranks had at the start. In other jobs 0, and all ranks.
+  int generation() const;
+  const std::vector<int>& members() const;
   /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).
   std::string_view transport() const;
 
@@ -82,9 +86,14 @@ class World {
 
  private:
   friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
+  friend void survive(World&, const std::function<void(World&)>&);
   struct Membership;
   explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
 
+  /// What join() was called with; nothing for groups and threads.
+  const std::optional<JoinOptions>& joined_with() const;
+  /// Joins the newest generation, which must be `at_least` this one (survive.h).
+  static World join_generation(const JoinOptions& options, int at_least);
   /// Throws StateError for a World that was moved from.
   Membership& membership() const;
 

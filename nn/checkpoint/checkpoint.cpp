@@ -95,7 +95,11 @@ Tensor read_checked(const std::string& path, const SafetensorsFile& file, const 
 }  // namespace
 
 Checkpoint::Checkpoint() {
-  parts_.push_back({std::string(random_name), true, random_state, load_random_state});
+  parts_.push_back({.name = std::string(random_name),
+                    .per_rank = true,
+                    .save = random_state,
+                    .load = load_random_state,
+                    .changed_by_forward = random_state});
 }
 
 Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {

@@ -49,6 +49,7 @@
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/checkpoint/manifest.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
+#include "lockstep/nn/module.h"
 #include "lockstep/nn/state_dict.h"
 
 namespace lockstep::nn {
@@ -110,6 +111,18 @@ class Checkpoint {
   /// have then been loaded.
   void load(const std::string& path);
 
+  /// Collective over `world`, of which this Checkpoint has no DDP: gives all ranks the parts and
+  /// numbers of the first of those whose `progress` is the highest, and its random generators. It
+  /// comes before a DistributedDataParallel is made, which takes rank 0's parameters
+  /// (dist/world/survive.h). A CommError leaves everything as it was. Parts of add_per_rank are
+  /// taken over too: add none that must differ.
+  ///
+  /// What a forward pass changes (random generators, the buffers of modules) is given as it was at
+  /// the last mark() or share(): a step that was begun and is repeated begins as the first time.
+  /// Call mark() when a step is taken. Not collective.
+  void share(const World& world, std::int64_t progress);
+  void mark();
+
   /// What the file says of itself: DdpOptions::bucket_layout, for example, is needed before there
   /// is a DDP. Not collective. Throws DataError.
   static Manifest manifest(const std::string& path);
@@ -122,6 +135,9 @@ class Checkpoint {
     std::function<void(const StateDict&)> load;
     /// Of all ranks' states, where another number of ranks has saved; null: it is not loaded then.
     std::function<void(const std::vector<StateDict>&)> load_other_world = {};
+    /// The tensors that a forward pass changes, and their copies by mark().
+    std::function<StateDict()> changed_by_forward = {};
+    StateDict marked = {};
   };
   struct Number {
     std::string name;
@@ -132,6 +148,12 @@ class Checkpoint {
     check_name(name);
     parts_.push_back({name, per_rank, [&object] { return object.state_dict(); },
                       [&object](const StateDict& state) { object.load_state_dict(state); }});
+    if constexpr (std::derived_from<T, Module>)
+      parts_.back().changed_by_forward = [&object] {
+        StateDict buffers;
+        for (const Buffer& buffer : object.buffers()) buffers.emplace(buffer.name, buffer.value);
+        return buffers;
+      };
   }
   void check_name(const std::string& name) const;
   int rank() const { return ddp_ ? ddp_->communicator().rank() : 0; }

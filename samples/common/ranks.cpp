@@ -57,8 +57,13 @@ bool writes_results() {
   return !environment || environment->rank == 0;
 }
 
+static void run_process(const JoinOptions& join, const std::function<void(World&)>& body) {
+  World world = World::join(join);
+  body(world);
+}
+
 int run_ranks(const RunOptions& options, int otherwise, int argc, const char* const* argv,
-              const std::function<void(const World&)>& body) {
+              const std::function<void(World&)>& body) {
   const auto environment = dist::read_environment();
   if (environment) {
     check<UsageError>(!options.ranks || *options.ranks == environment->size,
@@ -76,10 +81,11 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)
-    return launch::run_this_program({.ranks = ranks, .grace = dist::Seconds(options.grace)}, argc,
-                                    argv);
+    return launch::run_this_program(
+        {.ranks = ranks, .grace = dist::Seconds(options.grace), .survive = options.survive}, argc,
+        argv);
   else
-    body(World::join(join));
+    run_process(join, body);
   return 0;
 }
 

@@ -26,6 +26,7 @@ struct RunOptions {
   std::string comm = "auto";
   std::optional<std::string> transport;  ///< shm; tcp on several machines
   double timeout = 60;                   ///< seconds without progress
+  bool survive = false;                  ///< go on without ranks that are lost
   double grace = 2;                      ///< seconds from SIGTERM for the ranks to SIGKILL
   std::string json;                      ///< where to write a summary; empty: nowhere
 };
@@ -49,6 +50,6 @@ bool writes_results();
 /// Runs `body` once per rank, in whichever way the options and the environment ask for, and returns
 /// the exit code. `otherwise` is the number of ranks if neither says one.
 int run_ranks(const RunOptions& options, int otherwise, int argc, const char* const* argv,
-              const std::function<void(const World&)>& body);
+              const std::function<void(World&)>& body);
 
 }  // namespace lockstep::samples

@@ -26,6 +26,12 @@ class LossLog {
   /// Collective. Their losses.
   std::vector<Loss> settle(const lockstep::World& world);
 
+  /// Drops the steps that are not settled: they are not taken.
+  void forget() { steps_.clear(); }
+  /// The sums of this epoch, to be set in a world that goes on.
+  double& sum() { return sum_; }
+  double& samples_sum() { return samples_; }
+
   /// Of all steps that are settled: the sample-weighted mean, and the samples.
   double mean() const { return samples_ > 0 ? sum_ / samples_ : 0; }
   double samples() const { return samples_; }

@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/world/survive.h"
 #include "lockstep/dist/world/trace.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -14,6 +17,16 @@ namespace train_mlp {
 namespace {
 
 using namespace lockstep;
+
+// By the numbers that they had at the start. Ranks that have ended well, after this world lost one
+// at its end, are among them.
+std::vector<int> lost_ranks(const World& world) {
+  const auto launch = dist::read_environment();
+  std::vector<int> lost;
+  for (int rank = 0; launch && rank < launch->size; ++rank)
+    if (std::ranges::find(world.members(), rank) == world.members().end()) lost.push_back(rank);
+  return lost;
+}
 
 void write_json(const Options& options, const Result& result, const World& world) {
   nlohmann::ordered_json per_rank = nlohmann::ordered_json::array();
@@ -45,6 +58,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"seed", options.seed},
       {"losses", result.losses},
   };
+  if (options.survive) json["lost_ranks"] = lost_ranks(world);
   if (!result.kernel_launches.empty()) json["kernel_launches"] = result.kernel_launches;
   cli::write_json(options.json, json);
 }
@@ -66,10 +80,11 @@ void tell_hash(const Options& options, const Result& result) {
   if (hash != published) throw AlreadyReported{1};
 }
 
-void run_rank(const Options& options, const World& world) {
+// In a world whose ranks may be lost: then once more, in the next one.
+void run_in(const World& world, const Options& options, Run& run) {
   std::optional<dist::Trace> trace;
   if (!options.trace.empty()) trace.emplace(world, options.trace);
-  const Result result = train(options, world);
+  const Result result = run.train(world);
   if (world.rank() == 0) {
     if (!options.json.empty()) write_json(options, result, world);
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
@@ -82,12 +97,18 @@ void run_rank(const Options& options, const World& world) {
   if (!result.replicas_identical) throw AlreadyReported{1};
 }
 
+void run_rank(const Options& options, World& world) {
+  Run run(options, world);
+  if (!options.survive) return run_in(world, options, run);
+  survive(world, [&](World& now) { run_in(now, options, run); });
+}
+
 int run(int argc, char** argv) {
   const std::optional<Options> options = parse(argc, argv);
   if (!options) return 0;
   if (samples::writes_results()) check_files(*options);
   return samples::run_ranks(*options, 2, argc, argv,
-                            [&](const World& world) { run_rank(*options, world); });
+                            [&](World& world) { run_rank(*options, world); });
 }
 
 }  // namespace

@@ -23,12 +23,31 @@ void check_not_negative(std::string_view name, const std::optional<double>& valu
   check<UsageError>(!value || *value >= 0, "{} must be 0 or more, got {}", name, value.value_or(0));
 }
 
+// What belongs to one rank alone would be lost with it.
+void check_survivable(const Options& o) {
+  check<UsageError>(o.lanes != 0,
+                    "--survive needs --lanes: without, the result depends on the ranks left");
+  const std::pair<const char*, bool> refused[] = {
+      {"--shard-optimizer", o.shard_optimizer},
+      {"--overlap-optimizer", o.overlap_optimizer},
+      {"--transport threads", o.transport == "threads"},
+      {"--transport ipc", o.transport == "ipc"},
+      {"--comm mpi", o.comm == "mpi"},
+      {"--hook powersgd", o.hook == "powersgd"},
+      {"--trace", !o.trace.empty()},
+      {"--checkpoint-async", o.checkpoint_async},
+  };
+  for (const auto& [option, given] : refused)
+    check<UsageError>(!given, "--survive and {}: that cannot go on without a rank", option);
+}
+
 void validate(const Options& o) {
   check<UsageError>(o.epochs > 0, "--epochs must be positive, got {}", o.epochs);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);
   check<UsageError>(o.lanes == 0 || !o.padded,
                     "--lanes {} and --padded: lanes take every sample once", o.lanes);
   if (o.lanes != 0) (void)lockstep::lanes_of({}, o.lanes);
+  if (o.survive) check_survivable(o);
   check<UsageError>(
       o.deterministic < Deterministic::machine ||
           (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
@@ -105,6 +124,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "Train with the same bits on any number of ranks: batches, now of all ranks "
                  "together, are cut into so many lanes, a power of two (none)")
       ->check(lockstep::cli::whole_number<int>());
+  app.add_flag("--survive", o.survive,
+               "Go on without ranks that are killed or hang, with the same result; needs --lanes");
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);

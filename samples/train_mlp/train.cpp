@@ -13,59 +13,12 @@
 #include "lockstep/lockstep.h"
 #include "loss_log.h"
 #include "progress.h"
+#include "state.h"
 
 namespace train_mlp {
 namespace {
 
 using namespace lockstep;
-
-/// The widths of the layers. Checks the data against them, before anything is built.
-std::vector<std::int64_t> widths(const Options& options, const data::TrainTest& set) {
-  const std::int64_t pixels = set.train["x"].size(1);
-  std::vector<std::int64_t> layers = options.layers;
-  if (layers.empty()) layers = {pixels, 128, 64, 10};
-  check<DataError>(layers.front() == pixels,
-                   "--layers: the first layer has {} inputs, but the images in '{}' have {} pixels",
-                   layers.front(), options.data, pixels);
-  data::check_labels(set.train, layers.back());
-  data::check_labels(set.test, layers.back());
-  return layers;
-}
-
-nn::Sequential make_model(const std::vector<std::int64_t>& layers) {
-  nn::Sequential model;
-  for (std::size_t i = 0; i + 1 < layers.size(); ++i) {
-    if (i > 0) model.append(nn::ReLU());
-    model.append(nn::Linear(layers[i], layers[i + 1]));
-  }
-  return model;
-}
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o,
-                                                 std::vector<Parameter> parameters) {
-  const double weight_decay = o.weight_decay.value_or(o.optimizer == "adamw" ? 0.01 : 0);
-  const double lr = o.lr.value_or(o.optimizer == "sgd"    ? 0.1
-                                  : o.optimizer == "lion" ? 0.0003
-                                                          : 0.001);
-  if (o.optimizer == "sgd")
-    return std::make_unique<optim::SGD>(
-        std::move(parameters),
-        optim::SGD::Options{
-            .lr = lr, .momentum = o.momentum.value_or(0.9), .weight_decay = weight_decay});
-  if (o.optimizer == "rmsprop")
-    return std::make_unique<optim::RMSprop>(
-        std::move(parameters),
-        optim::RMSprop::Options{
-            .lr = lr, .weight_decay = weight_decay, .momentum = o.momentum.value_or(0)});
-  if (o.optimizer == "lion")
-    return std::make_unique<optim::Lion>(
-        std::move(parameters), optim::Lion::Options{.lr = lr, .weight_decay = weight_decay});
-  if (o.optimizer == "adam")
-    return std::make_unique<optim::Adam>(
-        std::move(parameters), optim::Adam::Options{.lr = lr, .weight_decay = weight_decay});
-  return std::make_unique<optim::AdamW>(
-      std::move(parameters), optim::AdamW::Options{.lr = lr, .weight_decay = weight_decay});
-}
 
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
   if (name == "bf16") return dist::compress(DType::bf16);
@@ -108,18 +61,10 @@ std::vector<Replica> replicas(const std::vector<Parameter>& parameters, const Wo
   return all;
 }
 
-/// The training set and the test set, with enough samples in both.
-data::TrainTest load(const Options& options) {
-  data::TrainTest set = data::load_idx(options.data);
-  check<DataError>(set.train.size() > 0 && set.test.size() > 0,
-                   "--data '{}': {} training and {} test samples are too few", options.data,
-                   set.train.size(), set.test.size());
-  return set;
-}
-
+/// A run in one world.
 class Training {
  public:
-  Training(const Options& options, const World& world);
+  Training(State& state, const World& world);
   Result run();
 
  private:
@@ -127,34 +72,34 @@ class Training {
   void resume();
   void epoch();
   void step();
-  void settle(LossLog& log);
+  void settle(LossLog& log, std::int64_t last);
   void save();
   bool save_is_due() const {
     return options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
   }
   void finish();
 
-  const Options& options_;
+  State& state_;
+  const Options& options_ = state_.options;
   const World& world_;
-  data::TrainTest set_;
-  std::vector<std::int64_t> layers_;
-  Device device_;
-  nn::Sequential model_;
+  data::TrainTest& set_ = state_.set;
+  const std::vector<std::int64_t>& layers_ = state_.layers;
+  const Device device_ = state_.device;
+  nn::Sequential& model_ = state_.model;
   std::vector<Parameter> parameters_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Optimizer>& optimizer_ = state_.optimizer;
   dist::DistributedDataParallel ddp_;
   std::optional<optim::Overlap> overlap_;
-  std::optional<optim::GradScaler> scaler_;  // of f16
-  // Where the run stands: what the checkpoint has besides model and optimizer. `position_` counts
-  // the samples that this epoch has taken.
-  std::int64_t epoch_ = 0, position_ = 0, step_ = 0;
+  std::optional<optim::GradScaler>& scaler_ = state_.scaler;
+  std::int64_t &epoch_ = state_.epoch, &position_ = state_.position, &step_ = state_.step;
   std::int64_t seed_, samples_in_set_, precision_;
   nn::Checkpoint checkpoint_;
   Progress progress_;
   std::optional<nn::Metrics> metrics_;
-  Result result_;
-  double seconds_ = 0, samples_ = 0;  // of all training steps
-  std::uint64_t bytes_ = 0;
+  bool goes_on_ = world_.generation() > 0 && position_ > 0;  // an epoch that another world began
+  Result& result_ = state_.result;
+  double &seconds_ = state_.seconds, &samples_ = state_.samples;
+  std::uint64_t& bytes_ = state_.bytes;
 };
 
 constexpr std::size_t losses_at_once = 50;  // so that a run that fails has told most of them
@@ -163,14 +108,6 @@ constexpr std::string_view precisions[] = {"f32", "tf32", "bf16", "f16"};  // as
 
 std::int64_t number_of(const cli::Precision& precision) {
   return std::ranges::find(precisions, precision.name) - std::begin(precisions);
-}
-
-nn::Sequential seeded_model(const Options& options, const std::vector<std::int64_t>& layers,
-                            Device device) {
-  manual_seed(options.seed);
-  nn::Sequential model = make_model(layers);
-  model.to(device);  // before the optimizer and DDP are made
-  return model;
 }
 
 bool is_there(const std::string& path) { return kind_of_file(path) != FileKind::none; }
@@ -187,27 +124,29 @@ std::string resumed_layout(const Options& o) {
                                             : "";
 }
 
-Training::Training(const Options& options, const World& world)
-    : options_(options),
-      world_(world),
-      set_(load(options)),
-      layers_(widths(options, set_)),
-      device_(options.device.choose(world.local_rank())),
-      model_(seeded_model(options, layers_, device_)),
+// Before there is a DDP, which takes rank 0's parameters.
+const World& joined(State& state, const World& world) {
+  if (state.options.survive) state.share(world);
+  return world;
+}
+
+Training::Training(State& state, const World& world)
+    : state_(state),
+      world_(joined(state, world)),
       parameters_(model_.parameters()),
-      optimizer_(make_optimizer(options, parameters_)),
       ddp_(parameters_, model_.buffers(), world,
-           {.bucket_cap_mb = options.bucket_cap_mb,
-            .rebuild_buckets = options.plan == "ready",
-            .bucket_layout = resumed_layout(options),
-            .deterministic = options.deterministic,
-            .nonfinite = nonfinite(options),
-            .hook = make_hook(options.hook)}),
-      seed_(static_cast<std::int64_t>(options.seed)),
+           {.bucket_cap_mb = options_.bucket_cap_mb,
+            .rebuild_buckets = options_.plan == "ready",
+            .bucket_layout = resumed_layout(options_),
+            .deterministic = options_.deterministic,
+            .nonfinite = nonfinite(options_),
+            .hook = make_hook(options_.hook)}),
+      seed_(static_cast<std::int64_t>(options_.seed)),
       samples_in_set_(set_.train.size()),
-      precision_(number_of(options.precision)),
+      precision_(number_of(options_.precision)),
       checkpoint_(ddp_),
-      progress_(world.rank() == 0, options.epochs) {
+      progress_(world.rank() == 0, options_.epochs) {
+  const Options& options = options_;
   checkpoint_.add("model", model_);
   checkpoint_.add("optimizer", *optimizer_);
   for (const auto& [name, number] :
@@ -217,13 +156,16 @@ Training::Training(const Options& options, const World& world)
     checkpoint_.add(name, *number);
   dist::check_same(world.communicator(), "--precision", options.precision.name);
   options.precision.apply();
-  if (options.precision.name == "f16") checkpoint_.add("scaler", scaler_.emplace());
+  if (options.precision.name == "f16") checkpoint_.add("scaler", *scaler_);
   if (options.shard_optimizer) optimizer_->shard(ddp_);
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
-  if (options.resume) resume();
+  if (options.resume && step_ + epoch_ == 0) resume();
   // Without --metrics the values still go into a trace.
-  metrics_.emplace(options.metrics, world.rank() == 0, step_ + 1);
+  // An epoch of an earlier world may lack nothing but its summary, which counts to its last step.
+  const bool at_end = world.generation() > 0 && position_ == set_.train.size();
+  metrics_.emplace(options.metrics, world.rank() == 0, step_ + (at_end ? 0 : 1));
+  if (at_end) metrics_->add("train/loss", step_, result_.losses.back());
   begin_progress();
 }
 
@@ -268,6 +210,7 @@ void Training::resume() {
                       precisions[static_cast<std::size_t>(saved->second) % std::size(precisions)],
                       options_.precision.name);
   checkpoint_.load(path);
+  if (options_.survive) state_.mark();
   const std::string texts[] = {asked, optimizer_->options_text()};
   for (const auto& [line, said] : dist::differences(texts))
     fail<UsageError>("--resume: {} has {}, this command line {}", path, said[1].first,
@@ -293,9 +236,10 @@ void Training::step() {
 
 // The losses since the last call become known. A checkpoint must not stand for losses that nobody
 // has written down: the run that goes on from it would never know them.
-void Training::settle(LossLog& log) {
+// `last`: the step of the last of them.
+void Training::settle(LossLog& log, std::int64_t last) {
   const std::vector<LossLog::Loss> losses = log.settle(world_);
-  std::int64_t step = step_ - static_cast<std::int64_t>(losses.size());
+  std::int64_t step = last - static_cast<std::int64_t>(losses.size());
   for (const auto& [loss, when] : losses) {
     result_.losses.push_back(loss);
     metrics_->add("train/loss", ++step, loss, when);
@@ -319,25 +263,29 @@ void Training::epoch() {
                        .lanes = options_.lanes,
                        .device = device_},
                       world_, static_cast<int>(epoch_));
-  LossLog log;
+  LossLog& log = state_.log;
+  if (!goes_on_) log = {};
+  goes_on_ = false;
   std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
     const Autocast autocast(options_.precision.factors());
     Tape tape;
     const Tensor loss = nn::cross_entropy(model_(batch.x), batch.y);
     tape.backward(scaler_ ? scaler_->scale(loss) : loss, batch.weight);
+    log.add(loss, batch.weight);
+    if (options_.survive) settle(log, step_ + 1);  // the loss of a step that is taken is never lost
     step();
     optimizer_->zero_grad();
-    log.add(loss, batch.weight);
     position_ = batch.position;
     ++step_;
+    if (options_.survive) state_.mark();
     progress_.step(epoch_, ++done, loader.steps());
     const bool saves = save_is_due() && done < loader.steps();
-    if (saves || log.waiting() == losses_at_once) settle(log);
+    if (saves || log.waiting() == losses_at_once) settle(log, step_);
     if (saves) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
-  settle(log);
+  settle(log, step_);
   result_.train_loss = log.mean();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const dist::Seconds exposed = world_.communicator().exposed() - exposed_before;
@@ -371,7 +319,7 @@ Result Training::run() {
   }
   if (begin == epoch_) result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
   finish();
-  return std::move(result_);
+  return result_;
 }
 
 void Training::finish() {
@@ -394,6 +342,10 @@ void Training::finish() {
 
 }  // namespace
 
-Result train(const Options& options, const World& world) { return Training(options, world).run(); }
+Run::Run(const Options& options, const World& world)
+    : state_(std::make_unique<State>(options, world)) {}
+Run::~Run() = default;
+
+Result Run::train(const World& world) { return Training(*state_, world).run(); }
 
 }  // namespace train_mlp

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,19 @@ struct Result {
   bool replicas_identical = false;
 };
 
-/// Collective. Rank 0 reports progress on stderr and writes the checkpoint.
-Result train(const Options& options, const lockstep::World& world);
+struct State;
+
+/// A run that may go on in another world (dist/world/survive.h).
+class Run {
+ public:
+  Run(const Options& options, const lockstep::World& world);
+  ~Run();
+  /// Collective. Rank 0 reports progress on stderr and writes the checkpoint. After a CommError,
+  /// and in a later world, it goes on from the last step that any of the ranks has taken.
+  Result train(const lockstep::World& world);
+
+ private:
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace train_mlp

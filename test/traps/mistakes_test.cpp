@@ -158,6 +158,21 @@ TEST_CASE("a second step on the same gradients is refused") {
   });
 }
 
+TEST_CASE("an optimizer that outlives its DDP steps on the first gradients of the next one") {
+  run_threads(2, {}, [](World& world) {
+    const Parameter w = one("w");
+    optim::SGD optimizer({w}, {.lr = 1});
+    for (int made = 0; made < 3; ++made) {
+      dist::DistributedDataParallel ddp({w}, {}, world);
+      Tape tape;
+      backward(sum(w));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    test::expect(w.value().item() == -2, "{} instead of 1 - 3", w.value().item());
+  });
+}
+
 TEST_CASE("a step that is skipped leaves BatchNorm's statistics as they were") {
   for (const int size : {1, 2})
     run_threads(size, {}, [](World& world) {

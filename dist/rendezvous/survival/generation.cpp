@@ -1,0 +1,77 @@
+#include "lockstep/dist/rendezvous/survival/generation.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <sstream>
+
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/socket.h"
+
+namespace lockstep::dist {
+
+namespace {
+
+constexpr std::string_view lost_word = "lost ", joined_word = "joined ";
+
+// Best effort: a line is shorter than PIPE_BUF, so it is written whole.
+void tell_launcher(const std::string& line) {
+  const std::optional<int> pipe = launcher_pipe();
+  if (!pipe) return;
+  [[maybe_unused]] const auto written = ::write(*pipe, line.data(), line.size());
+}
+
+}  // namespace
+
+std::string write_generation(const Generation& generation) {
+  return fmt::format("{} {}\n", generation.number, fmt::join(generation.members, " "));
+}
+
+Generation newest_generation(int descriptor) {
+  std::string text;
+  std::array<char, 4096> part{};
+  while (true) {  // from the start: all processes share the descriptor's own position
+    const ssize_t got = TEMP_FAILURE_RETRY(
+        ::pread(descriptor, part.data(), part.size(), static_cast<off_t>(text.size())));
+    check<CommError>(got >= 0, "[survive] cannot read who is left: {}", system_message(errno));
+    if (got == 0) break;
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
+  if (text.empty()) return {};
+  text.pop_back();
+  std::istringstream line(text.substr(text.rfind('\n') + 1));
+  Generation newest;
+  line >> newest.number;
+  for (int rank = 0; line >> rank;) newest.members.push_back(rank);
+  return newest;
+}
+
+void suspect(const Suspicion& suspicion) noexcept {
+  try {
+    tell_launcher(fmt::format("{}{} {}\n", lost_word, suspicion.generation, suspicion.rank));
+  } catch (...) {  // out of memory: another rank may tell it
+  }
+}
+
+void tell_joined(int generation) noexcept {
+  try {
+    tell_launcher(fmt::format("{}{}\n", joined_word, generation));
+  } catch (...) {  // out of memory: replicas of a world that failed may be compared
+  }
+}
+
+bool is_joined_line(std::string_view line) { return line.starts_with(joined_word); }
+
+std::optional<Suspicion> read_suspicion(std::string_view line) {
+  if (!line.starts_with(lost_word)) return std::nullopt;
+  std::istringstream words{std::string(line.substr(lost_word.size()))};
+  Suspicion suspicion{};
+  if (!(words >> suspicion.generation >> suspicion.rank)) return std::nullopt;
+  return suspicion;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,42 @@
+#pragma once
+/// Generations of a job that survives: each time its launcher has lost a rank, those that are left
+/// make a new world. The launcher alone says who lives; ranks tell it whom they suspect.
+///
+///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
+///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank>", a rank that hangs;
+///                "joined <generation>": what I left before counts no more         --- ranks
+///
+/// A line is written by one call, at the end of the file: a reader takes the last whole one.
+///
+/// Ranks have the numbers that the launcher gave them at the start. Thread-safety: any thread.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::dist {
+
+struct Generation {
+  int number = 0;              ///< 0: all ranks, as they were started
+  std::vector<int> members{};  ///< who is left, in order; empty for 0: nobody is lost
+};
+
+/// One line, with its newline.
+std::string write_generation(const Generation& generation);
+/// The newest of the file; number 0 if nothing was written. Throws CommError if it cannot be read.
+Generation newest_generation(int descriptor);
+
+/// A rank that did not answer the others of its generation.
+struct Suspicion {
+  int generation, rank;
+};
+/// Tells the launcher, which kills it. Best effort.
+void suspect(const Suspicion& suspicion) noexcept;
+/// Tells the launcher that this rank is in a new world: replicas that it left before are past.
+void tell_joined(int generation) noexcept;
+bool is_joined_line(std::string_view line);
+/// Nothing for a line (without its newline) that is none.
+std::optional<Suspicion> read_suspicion(std::string_view line);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,49 @@
+#pragma once
+/// Going on without the ranks that a job has lost:
+///
+///   World world = World::join();
+///   nn::Sequential model{...};  // model, optimizer and position live here
+///   nn::Checkpoint shared;      // knows all of them
+///   survive(world, [&](World& world) {
+///     optimizer.zero_grad();      // of a step that was begun
+///     shared.share(world, step);  // the state of the rank that is furthest
+///     dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world);
+///     const data::LoaderOptions options{.batch = 64, .begin = position, .lanes = 8};
+///     for (const data::Batch& batch : data::Loader(train, options, world, epoch)) {
+///       ... backward, optimizer.step(), optimizer.zero_grad() ...
+///       position = batch.position, ++step;
+///       shared.mark();  // this step is taken: it is not repeated
+///     }
+///   });
+///
+/// The launcher must allow it (LaunchOptions::survive, `lockstep-run --survive`). Without it this
+/// is body(world). With lanes (core/lanes.h) the result has the bits of a run that lost nobody.
+///
+/// A lost rank is one that a signal has killed, or that others found hanging: the launcher kills
+/// that one. It then publishes a new generation (dist/rendezvous/survival/generation.h). The ranks
+/// that are left end `body` by a CommError, which destroys what body has made, join a world of
+/// their own, and call body again. No step is lost: one that a rank has taken is taken by all, and
+/// one that nobody has taken is repeated. For this
+///   - body leaves its state as it was before the step whenever a collective throws. Steps of
+///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
+///     optim::Overlap.
+///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
+///
+/// No rank returns before all ranks of its world have ended body. If one is lost meanwhile, body is
+/// called once more and finds that nothing is left to train: what it writes at its end is written
+/// again.
+
+#include <functional>
+
+#include "lockstep/dist/world/world.h"
+
+namespace lockstep {
+
+/// Collective. `world` is the job's, not a group; afterwards it is the last one that was joined.
+/// Other errors than CommError are thrown as they are, and so are CommErrors that no lost rank
+/// explains: five seconds later nobody is lost.
+///
+/// Thread-safety: call it from the thread that has joined.
+void survive(World& world, const std::function<void(World&)>& body);
+
+}  // namespace lockstep

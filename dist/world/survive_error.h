@@ -1,0 +1,18 @@
+#pragma once
+/// What World::join and survive() do about a CommError in a job that survives. May be called by any
+/// thread.
+
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/survival/generation.h"
+
+namespace lockstep::dist {
+
+/// Waits until the launcher has published a generation `after` this one, for five seconds at most.
+/// Returns the newest.
+int await_generation(int descriptor, int after);
+
+/// If `error` says that a rank of this generation hangs, tells the launcher. Ranks have the numbers
+/// of this world; `own` is the one that says so.
+void suspect_blamed(const CommError& error, const Generation& generation, int own);
+
+}  // namespace lockstep::dist

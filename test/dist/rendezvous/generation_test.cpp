@@ -1,0 +1,51 @@
+// Generations: what a launcher writes, ranks read; what ranks say, the launcher reads.
+
+#include "lockstep/dist/rendezvous/survival/generation.h"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "lockstep/dist/rendezvous/socket.h"
+
+using namespace lockstep::dist;
+
+TEST_CASE("generation: the newest whole line counts") {
+  const Descriptor file(checked(memfd_create("generations", MFD_CLOEXEC), "make a memory file"));
+  const auto append = [&](const std::string& text) {
+    REQUIRE(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  };
+  CHECK(newest_generation(file.get()).number == 0);
+  append(write_generation({.number = 1, .members = {0, 2, 3}}));
+  CHECK(newest_generation(file.get()).members == std::vector{0, 2, 3});
+  append("2 0");  // a line that is being written
+  CHECK(newest_generation(file.get()).number == 1);
+  append(" 3\n");
+  CHECK(newest_generation(file.get()).number == 2);
+  CHECK(newest_generation(file.get()).members == std::vector{0, 3});
+  append(write_generation({.number = 3, .members = {}}));  // all others have ended well
+  CHECK(newest_generation(file.get()).number == 3);
+  CHECK(newest_generation(file.get()).members.empty());
+
+  std::vector<int> many(2000);  // more than one part of the file
+  for (int r = 0; r < 2000; ++r) many[static_cast<std::size_t>(r)] = r;
+  append(write_generation({.number = 4, .members = many}));
+  CHECK(newest_generation(file.get()).members == many);
+}
+
+TEST_CASE("generation: lines to the launcher") {
+  const auto suspicion = read_suspicion("lost 2 13");
+  REQUIRE(suspicion);
+  CHECK(suspicion->generation == 2);
+  CHECK(suspicion->rank == 13);
+  CHECK(!read_suspicion("lost 2"));
+  CHECK(!read_suspicion("lost"));
+  CHECK(!read_suspicion("a rank is lost 2 13"));
+  CHECK(is_joined_line("joined 3"));
+  CHECK(!is_joined_line("joined"));
+}
+
+TEST_CASE("generation: without a launcher nothing is told, and nothing fails") {
+  suspect({.generation = 0, .rank = 1});
+  tell_joined(1);
+}

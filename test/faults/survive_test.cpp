@@ -1,0 +1,184 @@
+// `train --survive`: ranks are lost at random moments, and the others end with the bits of the
+// undisturbed run.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "support/drill.h"
+#include "support/expect.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+
+using namespace lockstep;
+using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words command(const Words& options) {
+  Words words = {LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "8", "--batch", "64", "--epochs", "60"};
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+nlohmann::json json_in(const std::string& path) {
+  return nlohmann::json::parse(std::ifstream(path));
+}
+
+/// The undisturbed run: on one rank, as lanes promise the same bits.
+const nlohmann::json& whole() {
+  static const nlohmann::json json = [] {
+    const TemporaryFolder folder;
+    const Ended ended = test::run(command({"--ranks", "1", "--json", folder / "json"}));
+    test::expect(ended.code == 0, "{}", ended.err);
+    return json_in(folder / "json");
+  }();
+  return json;
+}
+
+char state_of(pid_t process) {
+  const std::string text = test::text_in_proc("/proc/" + std::to_string(process) + "/stat");
+  const std::size_t name_end = text.rfind(')');
+  return name_end == text.npos ? 'X' : text[name_end + 2];
+}
+
+/// The living children of the launcher that are ranks.
+std::vector<pid_t> ranks_of(pid_t launcher) {
+  const std::string id = std::to_string(launcher);
+  std::istringstream children(test::text_in_proc("/proc/" + id + "/task/" + id + "/children"));
+  std::vector<pid_t> ranks;
+  for (pid_t child = 0; children >> child;) {
+    const std::string name = test::text_in_proc("/proc/" + std::to_string(child) + "/comm");
+    if (name.starts_with("train_mlp") && state_of(child) != 'Z') ranks.push_back(child);
+  }
+  return ranks;
+}
+
+/// How often ranks of a new world have said what they train, before their first step.
+std::ptrdiff_t worlds_of(const test::Process& process) {
+  const std::string text = process.err(), word = " training and ";
+  std::ptrdiff_t count = 0;
+  for (std::size_t at = 0; (at = text.find(word, at)) != text.npos; at += word.size()) ++count;
+  return count;
+}
+
+/// From a loss to the first step of the ranks that are left, in ms.
+class LostTime {
+ public:
+  void add(double milliseconds) { all_.push_back(milliseconds); }
+  /// For `./lockstep drill`.
+  ~LostTime() {
+    if (!std::getenv("LOCKSTEP_RUNS") || all_.empty()) return;
+    std::ranges::sort(all_);
+    std::fprintf(stderr,
+                 "drill: %zu losses; until the others trained, median %.0f ms, worst %.0f ms\n",
+                 all_.size(), all_[all_.size() / 2], all_.back());
+  }
+
+ private:
+  std::vector<double> all_;
+};
+
+/// Sends `signal` to `losses` random ranks at random moments; one is always left. Some are lost
+/// while the others join.
+void lose_ranks(std::mt19937_64& random, const Words& options, int losses, int signal,
+                LostTime* lost_time = nullptr) {
+  using Clock = std::chrono::steady_clock;
+  const TemporaryFolder folder;
+  Words words = command({"--ranks", "4", "--survive", "--json", folder / "json"});
+  words.insert(words.end(), options.begin(), options.end());
+  test::Process process(words);
+  std::optional<Ended> ended;
+  for (int i = 0; i < losses && !(ended = process.try_wait()); ++i) {
+    const bool soon = i > 0 && random() % 2 == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % (soon ? 30 : 500)));
+    const auto ranks = ranks_of(process.id());
+    if (ranks.size() < 2) continue;
+    const auto before = worlds_of(process);
+    const auto start = Clock::now();
+    ::kill(ranks[random() % ranks.size()], signal);
+    if (!lost_time || i + 1 < losses) continue;
+    while (!(ended = process.try_wait()) && worlds_of(process) == before)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::chrono::duration<double, std::milli> passed = Clock::now() - start;
+    if (before > 0 && !ended) lost_time->add(passed.count());
+  }
+  if (!ended) ended = process.wait();
+  test::expect(ended->code == 0, "{}", ended->err);
+  const nlohmann::json json = json_in(folder / "json");
+  test::expect(json.at("parameter_digest") == whole().at("parameter_digest"), "other bits: {}",
+               ended->err);
+  test::expect(json.at("losses").size() == whole().at("losses").size(), "{} losses",
+               json.at("losses").size());
+  for (std::size_t i = 0; i < json.at("losses").size(); ++i) {
+    const double loss = json.at("losses")[i], expected = whole().at("losses")[i];
+    test::expect(std::abs(loss - expected) < 1e-5, "step {}: loss {} instead of {}", i, loss,
+                 expected);
+  }
+  process.wait_for_empty_family();
+}
+
+}  // namespace
+
+TEST_CASE("drill survivors: killed at random moments, ranks leave a run with the bits of a whole") {
+  LostTime lost_time;
+  test::drill(6, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const Words options = {"--transport", seed % 2 ? "tcp" : "shm"};
+    lose_ranks(random, options, 1 + static_cast<int>(seed / 2 % 3), SIGKILL, &lost_time);
+  });
+}
+
+TEST_CASE("drill survivors-of-hangs: ranks that are stopped, also while they join, are killed") {
+  test::drill(2, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const Words options = {"--transport", seed % 2 ? "tcp" : "shm", "--timeout", "1"};
+    lose_ranks(random, options, 2, SIGSTOP);
+  });
+}
+
+TEST_CASE("survive: a program's own error ends the job, once") {
+  const Ended ended = test::run(command({"--ranks", "3", "--survive", "--lr", "1e30"}));
+  CHECK(ended.code == 1);
+  test::expect(test::contains(ended.err, "the training has diverged"), "{}", ended.err);
+  test::expect(!test::contains(ended.err, "go on"), "{}", ended.err);
+}
+
+TEST_CASE("survive: the last rank's end is the job's; exit codes are no losses") {
+  const Ended all = test::run(test::launched(2, "kill -9 $$", {"--survive"}));
+  CHECK(all.code == 1);
+  test::expect(test::contains(all.err, "was killed by SIGKILL; 1 rank goes on"), "{}", all.err);
+  CHECK(test::run(test::launched(2, "[ $RANK = 1 ] && exit 3; sleep 9", {"--survive"})).code == 3);
+  CHECK(test::run(test::launched(2, "[ $RANK = 0 ] || kill -9 $$", {"--survive"})).code == 0);
+  CHECK(test::run(test::launched(2, "[ $RANK = 0 ] || kill -9 $$")).code == 1);
+}
+
+TEST_CASE("survive: what would be lost with a rank is refused") {
+  const std::pair<Words, const char*> refused[] = {
+      {{"--shard-optimizer"}, "--survive and --shard-optimizer"},
+      {{"--overlap-optimizer"}, "--survive and --overlap-optimizer"},
+      {{"--transport", "threads"}, "--survive and --transport threads"},
+      {{"--lanes", "0"}, "--survive needs --lanes"}};
+  for (const auto& [options, text] : refused) {
+    Words words = {LOCKSTEP_BIN_DIR "/train_mlp", "--survive"};
+    if (options[0] != "--lanes") words.insert(words.end(), {"--lanes", "8"});
+    words.insert(words.end(), options.begin(), options.end());
+    const Ended ended = test::run(words);
+    CHECK(ended.code == 2);
+    test::expect(test::contains(ended.err, text), "{}", ended.err);
+  }
+}
