@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 namespace lockstep::launch {
@@ -53,11 +54,12 @@ Job::Job(const JobPlan& plan)
 Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
 
 Environment Job::environment(int local_rank, int errors) const {
+  const int rank = plan_.first_rank + local_rank;
   Environment variables{
-      {"RANK", std::to_string(plan_.first_rank + local_rank)},
+      {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
-      {"WORLD_SIZE", std::to_string(plan_.world)},
-      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+      {"WORLD_SIZE", std::to_string(std::max(plan_.world, rank + 1))},
+      {"LOCAL_WORLD_SIZE", std::to_string(std::max(plan_.ranks, local_rank + 1))},
       {"GROUP_RANK", std::to_string(plan_.node)},
       {"GROUP_WORLD_SIZE", std::to_string(plan_.nodes)},
       {"MASTER_ADDR", plan_.master_address},

@@ -52,6 +52,8 @@ struct LaunchOptions {
   /// Ranks that are killed do not end the job: the others go on in a world of their own
   /// (dist/world/survive.h), as long as one is left. On one machine.
   bool survive = false;
+  /// With `survive`: so many of the ranks that are lost are replaced by new ones, which join.
+  int respawn = 0;
 };
 
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
@@ -68,7 +70,8 @@ struct LaunchOptions {
 /// With LaunchOptions::survive a rank that a signal has killed is lost, and one line on stderr says
 /// so. So is a rank that others report as hanging: it is killed. The ranks that are left learn it,
 /// and their results alone count. The last one is not lost, unless others have ended well: its end
-/// is that of the job.
+/// is that of the job. A rank that is started later (`respawn`; one for each SIGUSR1 to the
+/// launcher) has the next free number. When it is ready it joins the others, at the edge of a step.
 ///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
 /// lets all continue. A collective does not count the stop as a time without progress; the ranks of

@@ -118,7 +118,7 @@ pid_t start_rank(const RankSetup& setup) {
 SignalPipe::SignalPipe() {
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&wanted, number);
+  for (int number : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1}) sigaddset(&wanted, number);
   for (int number : {SIGHUP, SIGTSTP}) {
     struct sigaction action;
     sigaction(number, nullptr, &action);
@@ -145,6 +145,8 @@ SignalPipe::Taken SignalPipe::take() {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGTSTP)
       taken.suspend = true;
+    else if (number == SIGUSR1)
+      ++taken.more;
     else if (!taken.end && number != SIGCHLD)
       taken.end = number;
   }

@@ -82,6 +82,7 @@ class SignalPipe {
   struct Taken {
     std::optional<int> end{};  ///< the first of SIGINT, SIGTERM and SIGHUP
     bool suspend = false;      ///< SIGTSTP
+    int more = 0;              ///< how often SIGUSR1 has come, as far as the kernel counts
   };
   /// Takes all signals that have come. SIGCHLD only has to wake up poll().
   Taken take();

@@ -18,35 +18,60 @@ std::string name_of_signal(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
+void tell(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
+
 }  // namespace
 
 Survivors::Survivors(int ranks, std::string rendezvous)
     : rendezvous_(std::move(rendezvous)),
       file_(dist::checked(memfd_create("lockstep-generations", MFD_CLOEXEC), "make a memory file")),
-      ranks_(dist::index(ranks)) {}
+      ranks_(dist::index(ranks), Rank{.joined = true}) {
+  for (int r = 0; r < ranks; ++r) generation_.members.push_back(r);
+  write();
+}
 
 bool Survivors::others_do(std::size_t r) const {
   for (std::size_t other = 0; other < ranks_.size(); ++other)
-    if (other != r && !lost(other)) return true;
+    if (other != r && !lost(other) && ranks_[other].state != State::starting) return true;
   return false;
 }
 
+bool Survivors::finished() const {
+  return std::ranges::find(ranks_, State::ended_well, &Rank::state) != ranks_.end();
+}
+
 void Survivors::lose(std::size_t r, int signal) {
-  ranks_[r].state = State::lost;
-  publish();
+  Rank& rank = ranks_[r];
+  if (rank.state == State::lost) return;  // it had come too late
+  const bool was_in = std::exchange(rank.state, State::lost) == State::living;
+  if (was_in) publish();
   const auto left = generation_.members.size();
   const auto others = left == 0   ? std::string("the others have ended well")
                       : left == 1 ? std::string("1 rank goes on")
                                   : fmt::format("{} ranks go on", left);
-  dist::write_all(STDERR_FILENO,
-                  fmt::format("rank {} {} by {}; {}\n", r,
-                              ranks_[r].suspected ? "hung and was killed" : "was killed",
-                              name_of_signal(signal), others));
+  tell(fmt::format("rank {} {} by {}{}; {}\n", r,
+                   rank.suspected ? "hung and was killed" : "was killed", name_of_signal(signal),
+                   was_in ? "" : " before it had joined", others));
 }
 
-void Survivors::end_well(std::size_t r) {
+std::vector<std::size_t> Survivors::end_well(std::size_t r) {
   ranks_[r].state = State::ended_well;
+  std::vector<std::size_t> late;
+  for (std::size_t other = 0; other < ranks_.size(); ++other) {
+    Rank& rank = ranks_[other];
+    if (rank.joined || rank.state == State::lost) continue;
+    rank.state = State::lost;
+    late.push_back(other);
+  }
   publish();
+  return late;
+}
+
+void Survivors::let_in(std::size_t r) {
+  if (ranks_[r].state != State::starting) return;
+  ranks_[r].state = State::living;
+  publish();
+  tell(fmt::format("rank {} joins; {} ranks go on\n", r, generation_.members.size()));
 }
 
 bool Survivors::succeeds_rank0(std::size_t r) const {
@@ -61,8 +86,12 @@ void Survivors::publish() {
   generation_ = {.number = generation_.number + 1};
   for (std::size_t r = 0; r < ranks_.size(); ++r)
     if (ranks_[r].state == State::living) generation_.members.push_back(static_cast<int>(r));
+  write();
+}
+
+void Survivors::write() {
   const std::string line = dist::write_generation(generation_);
-  dist::checked(static_cast<int>(write(file_.get(), line.data(), line.size())),
+  dist::checked(static_cast<int>(::write(file_.get(), line.data(), line.size())),
                 "tell the ranks who is left");
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-/// Of a job that goes on without its lost ranks (LaunchOptions::survive): who is lost, what the
-/// others are told (dist/rendezvous/survival/generation.h), and whom they suspect. Of the
-/// launcher's thread.
+/// Of a job that goes on without its lost ranks (LaunchOptions::survive): who is lost and who has
+/// come, what the others are told (dist/rendezvous/survival/generation.h), and whom they suspect.
+/// Of the launcher's thread.
 
 #include <cstddef>
 #include <string>
@@ -21,13 +21,22 @@ class Survivors {
   /// The file of generations, for the ranks.
   int descriptor() const { return file_.get(); }
 
-  /// Whether another one lives, or has ended well: in survive() that is after all have done their
-  /// work.
+  /// Whether another one is in the job, or has ended well: in survive() that is after all have done
+  /// their work.
   bool others_do(std::size_t r) const;
   /// Rank `r`, which `signal` has killed, is lost: one line on stderr. The others go on.
   void lose(std::size_t r, int signal);
-  /// One that joins must not wait for it.
-  void end_well(std::size_t r);
+  /// One that joins must not wait for it. Returns those that have come too late: they are to be
+  /// killed.
+  std::vector<std::size_t> end_well(std::size_t r);
+  bool finished() const;  ///< whether one has ended well
+
+  /// One more rank is started, under the next number.
+  void add() { ranks_.push_back({.state = State::starting}); }
+  /// It is ready: a new generation, and one line on stderr.
+  void let_in(std::size_t r);
+  /// It is in a world with the others.
+  void take_joined(std::size_t r) { ranks_[r].joined = true; }
 
   bool lost(std::size_t r) const { return ranks_[r].state == State::lost; }
   /// Whether `r` is the first that is not lost, and has the place of a rank 0 that is.
@@ -37,16 +46,18 @@ class Survivors {
   bool take(const dist::Suspicion& suspicion);
 
  private:
-  enum class State { living, ended_well, lost };
+  enum class State { starting, living, ended_well, lost };
   struct Rank {
     State state = State::living;
+    bool joined = false;     // has the state of the others, or began with them
     bool suspected = false;  // of hanging
   };
-  void publish();
+  void write();    // the generation
+  void publish();  // a new one
 
   std::string rendezvous_;
   dist::Descriptor file_;
-  dist::Generation generation_{};
+  dist::Generation generation_{.number = 0, .members = {}};
   int suspicious_ = -1;  // the last generation in which a rank was suspected
   std::vector<Rank> ranks_;
 };

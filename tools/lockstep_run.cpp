@@ -96,9 +96,14 @@ int run(int argc, char** argv) {
                  "on from a checkpoint (0)")
       ->excludes(several)
       ->check(whole);
-  app.add_flag("--survive", options.survive,
-               "Go on without ranks that are killed or hang: for programs that call survive()")
-      ->excludes(several);
+  CLI::Option* survive =
+      app.add_flag("--survive", options.survive,
+                   "Go on without ranks that are killed or hang, and let others join (SIGUSR1 adds "
+                   "one): for programs that call survive()")
+          ->excludes(several);
+  app.add_option("--respawn", options.respawn, "Replace so many of those ranks (0)")
+      ->needs(survive)
+      ->check(whole);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
   cli::refuse_empty_values(app, argc, argv);

@@ -12,6 +12,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
               .nodes = nodes_.ranks.empty() ? nullptr : &nodes_,
               .shared_memory = transport_->has_shared_memory(),
               .costs = default_costs(transport_->name())},
+      watch_world_(std::move(options.watch)),
       executor_(*transport_, recorder_) {
   check<UsageError>(!choice_.nodes || nodes_.node_of.size() == index(size()),
                     "[communicator] a node map of {} ranks in a world of {}", nodes_.node_of.size(),
@@ -20,6 +21,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 
 // Communicator::all_reduce and the others check their arguments and call this (communicator.cpp).
 Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
+  if (watch_world_) watch_world_();
   check_on_host(call, name);
   const RegionPlace place = place_in(regions_, rank(), call.buffer);
   const Algorithm algorithm = chosen(call.operation, call.buffer.bytes(), call.buffer.dtype(),

@@ -11,6 +11,7 @@
 /// shared memory, without any copy; it must then lie at the same place of the same allocation on
 /// every rank. Any other tensor travels through the streams.
 
+#include <functional>
 #include <memory>
 
 #include "lockstep/dist/collectives/choice.h"
@@ -26,6 +27,8 @@ struct CommunicatorOptions {
   NodeMap nodes = {};                     ///< empty: all ranks on one machine
   std::shared_ptr<WaitBoard> board = {};  ///< of this rank; null: a timeout names whom it awaits
   std::vector<int> members = {};  ///< the ranks in the board's numbers; empty: the same numbers
+  /// Called before each collective is queued; throws if the job goes on without this world.
+  std::function<void()> watch = {};
 };
 
 /// Where `buffer` lies in regions that all ranks have allocated alike, if it does. `rank` is this
@@ -74,6 +77,7 @@ class HostCommunicator final : public QueuedCommunicator {
   std::unique_ptr<Transport> transport_;
   NodeMap nodes_;
   Choice choice_;
+  std::function<void()> watch_world_;
   Executor executor_;
   std::vector<SharedRegion> regions_;
 };

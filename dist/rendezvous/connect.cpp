@@ -56,6 +56,12 @@ void take(std::vector<AcceptedPeer> peers, std::vector<Connection>& sockets,
   }
 }
 
+/// That `peer` does not answer, or is not found: it is to blame.
+CommError lost(int peer, const ConnectOptions& options, const std::string& message) {
+  return blaming(options.of_job ? describe_ranks({peer}, "missing", options.members) : "",
+                 CommError(message));
+}
+
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
 bool await_admission(Connection& connection, int peer, const std::string& me, const Endpoint& where,
                      const ConnectOptions& options, const Deadline& acceptor_waits) {
@@ -70,8 +76,10 @@ bool await_admission(Connection& connection, int peer, const std::string& me, co
   check<PeerError>(reply.kind != peer_gone, "{}", reply.refusal);
   check<CommError>(reply.kind != not_authentic,
                    "{}: what answers at {} does not belong to this job", me, where.text());
-  check<CommError>(reply.kind != timed_out, "{}: no answer from {} {} at {} within {:g} s", me,
-                   options.members, peer, where.text(), options.timeout.count());
+  if (reply.kind == timed_out)
+    throw lost(peer, options,
+               fmt::format("{}: no answer from {} {} at {} within {:g} s", me, options.members,
+                           peer, where.text(), options.timeout.count()));
   return reply.kind == accepted;
 }
 
@@ -146,10 +154,9 @@ Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
     std::this_thread::sleep_for(
         std::chrono::milliseconds(std::min(5 << std::min(attempt, 5), 100)));
   }
-  throw blaming(
-      options.of_job ? describe_ranks({peer}, "missing", options.members) : "",
-      CommError(fmt::format("{} did not find {} {} at {} within {:g} s: {}", me, options.members,
-                            peer, where.text(), options.timeout.count(), why)));
+  throw lost(peer, options,
+             fmt::format("{} did not find {} {} at {} within {:g} s: {}", me, options.members, peer,
+                         where.text(), options.timeout.count(), why));
 }
 
 }  // namespace lockstep::dist

@@ -119,6 +119,14 @@ std::shared_ptr<Fabric> ProcessFabric::split(const std::vector<int>& members) {
   return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options);
 }
 
+// An echo: it names nobody who is to blame.
+void check_generation(const LaunchInfo& launch, std::string_view operation) {
+  const int newest = newest_generation(launch.survive_descriptor).number;
+  check<PeerError>(newest == launch.generation,
+                   "[{}] a rank was lost or joins: generation {} of the job ends, {} begins",
+                   operation, launch.generation, newest);
+}
+
 }  // namespace
 
 std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
@@ -131,12 +139,12 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
       "[world] transport shm needs all ranks on one machine; {} of {} are on this one",
       launch.local_size, launch.size);
   RendezvousOptions meeting;
+  FabricOptions watched = options;
   if (launch.size > 1) meeting = rendezvous_options(launch, options.communicator.timeout);
-  if (launch.survive_descriptor >= 0)
-    meeting.watch = [launch](const std::vector<int>&) {
-      check<PeerError>(newest_generation(launch.survive_descriptor).number == launch.generation,
-                       "[rendezvous] a rank was lost while others joined");
-    };
+  if (launch.survive_descriptor >= 0) {
+    meeting.watch = [launch](const std::vector<int>&) { check_generation(launch, "rendezvous"); };
+    watched.communicator.watch = [launch] { check_generation(launch, "survive"); };
+  }
   const bool memory = launch.one_machine() && meeting.address.is_unix();
   check<UsageError>(transport != "shm" || memory || launch.size == 1,
                     "[world] transport shm needs a rendezvous at unix:/PATH, got '{}'",
@@ -149,7 +157,7 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
   // Memory cannot be shared through a rendezvous that is reached by TCP, even on one machine.
   const bool by_tcp = launch.size > 1 && !memory && node_map(nodes).ranks.size() == 1;
   const auto fabric =
-      std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, options);
+      std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, watched);
   fabric->open_wait_board();
   if (launch.size > 1 && watchdog_wanted()) rendezvous->watch();
   return fabric;

@@ -1,5 +1,8 @@
 #include "lockstep/dist/world/survive.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <charconv>
 #include <optional>
 #include <string>
@@ -17,6 +20,8 @@ namespace {
 
 // The launcher hears of a death within milliseconds; a rank that others suspect is killed at once.
 constexpr dist::Seconds patience{5};
+// The launcher lets a rank in at once.
+constexpr dist::Seconds longest_entry{60};
 
 // "rank 2 hangs": 2. Nothing if nobody, or several, are blamed.
 std::optional<int> blamed(const Error& error) {
@@ -30,6 +35,19 @@ std::optional<int> blamed(const Error& error) {
 
 }  // namespace
 
+dist::Generation dist::generation_with(int descriptor, int rank) {
+  Generation generation = newest_generation(descriptor);
+  if (generation.has(rank)) return generation;
+  tell_ready();
+  const Deadline deadline(longest_entry);
+  while (!(generation = newest_generation(descriptor)).has(rank)) {
+    check<CommError>(!deadline.passed(), "[survive] rank {} was not let in among the ranks {}",
+                     rank, fmt::join(generation.members, ", "));
+    std::this_thread::sleep_for(Seconds(0.002));
+  }
+  return generation;
+}
+
 int dist::await_generation(int descriptor, int after) {
   for (const Deadline deadline(patience);;) {
     const int newest = newest_generation(descriptor).number;
@@ -42,10 +60,8 @@ void dist::suspect_blamed(const CommError& error, const Generation& generation, 
   const auto rank = blamed(error);
   // An echo blames a rank that is gone: the launcher sees its end itself.
   if (!rank || dynamic_cast<const PeerError*>(&error) || *rank == own) return;
-  const auto known = generation.members.empty() || index(*rank) < generation.members.size();
-  if (!known || *rank < 0) return;
-  suspect(
-      {generation.number, generation.members.empty() ? *rank : generation.members[index(*rank)]});
+  if (*rank < 0 || index(*rank) >= generation.members.size()) return;
+  suspect({generation.number, generation.members[index(*rank)]});
 }
 
 void survive(World& world, const std::function<void(World&)>& body) {
@@ -67,7 +83,6 @@ void survive(World& world, const std::function<void(World&)>& body) {
     const int after = world.generation();
     { const World ended = std::move(world); }  // its connections close before new ones are made
     world = World::join_generation(*options, after + 1);
-    dist::tell_joined(world.generation());
   }
 }
 

@@ -1,11 +1,14 @@
 #pragma once
-/// What World::join and survive() do about a CommError in a job that survives. May be called by any
-/// thread.
+/// What World::join and survive() do in a job that survives. May be called by any thread.
 
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::dist {
+
+/// The newest generation, once this rank is in it: one that was started later asks to be let in.
+/// Throws CommError if that takes a minute.
+Generation generation_with(int descriptor, int rank);
 
 /// Waits until the launcher has published a generation `after` this one, for five seconds at most.
 /// Returns the newest.

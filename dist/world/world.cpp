@@ -120,14 +120,11 @@ World World::join(const JoinOptions& options) {
 
 namespace {
 
-// What the launcher has said to the rank at the start, for the ranks that are left now.
+// What the launcher has said to the rank at the start, for the ranks that are in the job now.
 dist::LaunchInfo launch_of(dist::LaunchInfo launch, const dist::Generation& generation) {
   launch.generation = generation.number;
   if (generation.number == 0) return launch;
   const auto place = std::ranges::find(generation.members, launch.rank);
-  check<CommError>(place != generation.members.end(),
-                   "[survive] rank {} is not among the ranks {} that are left", launch.rank,
-                   fmt::join(generation.members, ", "));
   launch.rank = launch.local_rank = static_cast<int>(place - generation.members.begin());
   launch.size = launch.local_size = static_cast<int>(generation.members.size());
   launch.job += fmt::format(" generation {}", generation.number);
@@ -140,8 +137,8 @@ World World::join_generation(const JoinOptions& options, int at_least) {
   const dist::LaunchInfo first = dist::read_environment().value_or(dist::LaunchInfo{});
   const int descriptor = first.survive_descriptor;
   while (true) {
-    const dist::Generation generation =
-        descriptor < 0 ? dist::Generation{} : dist::newest_generation(descriptor);
+    dist::Generation generation{};
+    if (descriptor >= 0) generation = dist::generation_with(descriptor, first.rank);
     check<CommError>(generation.number >= at_least, "[survive] generation {} is older than {}",
                      generation.number, at_least);
     const dist::LaunchInfo launch = launch_of(first, generation);
@@ -150,7 +147,8 @@ World World::join_generation(const JoinOptions& options, int at_least) {
                                    launch.local_size, dist::ThreadRank{}));
       world.membership_->joined = options;
       world.membership_->generation = generation.number;
-      if (generation.number > 0) world.membership_->members = generation.members;
+      if (descriptor >= 0) world.membership_->members = generation.members;
+      if (generation.number > 0) dist::tell_joined(generation.number);
       return world;
     } catch (const CommError& error) {
       if (descriptor < 0) throw;

@@ -63,7 +63,7 @@ class World {
   /// bucket is called depends on what each rank's loss reaches. Collective the first time.
   dist::Communicator& layer_communicator() const;
   /// Of a job that survives (survive.h): how often a new world was made, and who is in this one, by
-  /// the numbers that the ranks had at the start. In other jobs 0, and all ranks.
+  /// the numbers that the launcher gave them. In other jobs 0, and all ranks.
   int generation() const;
   const std::vector<int>& members() const;
   /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).

@@ -66,7 +66,9 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
               const std::function<void(World&)>& body) {
   const auto environment = dist::read_environment();
   if (environment) {
-    check<UsageError>(!options.ranks || *options.ranks == environment->size,
+    // One that joins a job later has a number of its own.
+    const bool joins = environment->survive_descriptor >= 0;
+    check<UsageError>(joins || !options.ranks || *options.ranks == environment->size,
                       "--ranks {} in a world of {} that {} started", options.ranks.value_or(0),
                       environment->size, environment->launcher);
     check<UsageError>(options.transport != "threads",
@@ -81,9 +83,11 @@ int run_ranks(const RunOptions& options, int otherwise, int argc, const char* co
   if (options.transport == "threads")
     run_threads(ranks, join, body);
   else if (!environment && ranks > 1)
-    return launch::run_this_program(
-        {.ranks = ranks, .grace = dist::Seconds(options.grace), .survive = options.survive}, argc,
-        argv);
+    return launch::run_this_program({.ranks = ranks,
+                                     .grace = dist::Seconds(options.grace),
+                                     .survive = options.survive,
+                                     .respawn = options.respawn},
+                                    argc, argv);
   else
     run_process(join, body);
   return 0;

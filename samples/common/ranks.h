@@ -27,6 +27,7 @@ struct RunOptions {
   std::optional<std::string> transport;  ///< shm; tcp on several machines
   double timeout = 60;                   ///< seconds without progress
   bool survive = false;                  ///< go on without ranks that are lost
+  int respawn = 0;                       ///< so many of them are replaced
   double grace = 2;                      ///< seconds from SIGTERM for the ranks to SIGKILL
   std::string json;                      ///< where to write a summary; empty: nowhere
 };

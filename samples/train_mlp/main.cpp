@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 
-#include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/world/survive.h"
 #include "lockstep/dist/world/trace.h"
 #include "lockstep/launch/report.h"
@@ -17,16 +15,6 @@ namespace train_mlp {
 namespace {
 
 using namespace lockstep;
-
-// By the numbers that they had at the start. Ranks that have ended well, after this world lost one
-// at its end, are among them.
-std::vector<int> lost_ranks(const World& world) {
-  const auto launch = dist::read_environment();
-  std::vector<int> lost;
-  for (int rank = 0; launch && rank < launch->size; ++rank)
-    if (std::ranges::find(world.members(), rank) == world.members().end()) lost.push_back(rank);
-  return lost;
-}
 
 void write_json(const Options& options, const Result& result, const World& world) {
   nlohmann::ordered_json per_rank = nlohmann::ordered_json::array();
@@ -58,7 +46,7 @@ void write_json(const Options& options, const Result& result, const World& world
       {"seed", options.seed},
       {"losses", result.losses},
   };
-  if (options.survive) json["lost_ranks"] = lost_ranks(world);
+  if (options.survive) json["members"] = world.members();
   if (!result.kernel_launches.empty()) json["kernel_launches"] = result.kernel_launches;
   cli::write_json(options.json, json);
 }

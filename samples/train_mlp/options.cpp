@@ -33,6 +33,7 @@ void check_survivable(const Options& o) {
       {"--transport threads", o.transport == "threads"},
       {"--transport ipc", o.transport == "ipc"},
       {"--comm mpi", o.comm == "mpi"},
+      {"--comm nccl", o.comm.starts_with("nccl")},
       {"--hook powersgd", o.hook == "powersgd"},
       {"--trace", !o.trace.empty()},
       {"--checkpoint-async", o.checkpoint_async},
@@ -48,6 +49,8 @@ void validate(const Options& o) {
                     "--lanes {} and --padded: lanes take every sample once", o.lanes);
   if (o.lanes != 0) (void)lockstep::lanes_of({}, o.lanes);
   if (o.survive) check_survivable(o);
+  check<UsageError>(o.survive || o.respawn == 0, "--respawn {} needs --survive", o.respawn);
+  check<UsageError>(o.respawn >= 0, "--respawn must be 0 or more, got {}", o.respawn);
   check<UsageError>(
       o.deterministic < Deterministic::machine ||
           (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
@@ -126,6 +129,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       ->check(lockstep::cli::whole_number<int>());
   app.add_flag("--survive", o.survive,
                "Go on without ranks that are killed or hang, with the same result; needs --lanes");
+  app.add_option("--respawn", o.respawn, "With --survive: replace so many of those ranks (0)")
+      ->check(lockstep::cli::whole_number<int>());
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);

@@ -1,5 +1,5 @@
-// `train --survive`: ranks are lost at random moments, and the others end with the bits of the
-// undisturbed run.
+// `train --survive`: ranks are lost and join at random moments, and the run ends with the bits of the
+// undisturbed one.
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -29,8 +29,9 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-Words command(const Words& options) {
-  Words words = {LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "8", "--batch", "64", "--epochs", "60"};
+Words command(const Words& options, const char* epochs = "60") {
+  Words words = {
+      LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "8", "--batch", "64", "--epochs", epochs};
   words.insert(words.end(), options.begin(), options.end());
   return words;
 }
@@ -56,17 +57,18 @@ char state_of(pid_t process) {
   return name_end == text.npos ? 'X' : text[name_end + 2];
 }
 
-/// The living children of the launcher that are ranks.
-std::vector<pid_t> ranks_of(pid_t launcher) {
+/// The living children of the launcher that run a program of this name.
+std::vector<pid_t> ranks_named(pid_t launcher, const std::string& program) {
   const std::string id = std::to_string(launcher);
   std::istringstream children(test::text_in_proc("/proc/" + id + "/task/" + id + "/children"));
   std::vector<pid_t> ranks;
   for (pid_t child = 0; children >> child;) {
     const std::string name = test::text_in_proc("/proc/" + std::to_string(child) + "/comm");
-    if (name.starts_with("train_mlp") && state_of(child) != 'Z') ranks.push_back(child);
+    if (name.starts_with(program) && state_of(child) != 'Z') ranks.push_back(child);
   }
   return ranks;
 }
+std::vector<pid_t> ranks_of(pid_t launcher) { return ranks_named(launcher, "train_mlp"); }
 
 /// How often ranks of a new world have said what they train, before their first step.
 std::ptrdiff_t worlds_of(const test::Process& process) {
@@ -93,25 +95,26 @@ class LostTime {
   std::vector<double> all_;
 };
 
-/// Sends `signal` to `losses` random ranks at random moments; one is always left. Some are lost
-/// while the others join.
-void lose_ranks(std::mt19937_64& random, const Words& options, int losses, int signal,
-                LostTime* lost_time = nullptr) {
+/// Sends the signals at random moments: SIGUSR1 to the launcher, which adds a rank, others to a
+/// random rank if `least` are left without it. Some come while ranks join.
+void disturb(std::mt19937_64& random, const Words& options, const std::vector<int>& signals,
+             std::size_t least = 1, LostTime* lost_time = nullptr) {
   using Clock = std::chrono::steady_clock;
   const TemporaryFolder folder;
-  Words words = command({"--ranks", "4", "--survive", "--json", folder / "json"});
+  Words words = command({"--survive", "--json", folder / "json"});
   words.insert(words.end(), options.begin(), options.end());
   test::Process process(words);
   std::optional<Ended> ended;
-  for (int i = 0; i < losses && !(ended = process.try_wait()); ++i) {
+  for (std::size_t i = 0; i < signals.size() && !(ended = process.try_wait()); ++i) {
     const bool soon = i > 0 && random() % 2 == 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % (soon ? 30 : 500)));
     const auto ranks = ranks_of(process.id());
-    if (ranks.size() < 2) continue;
+    const bool adds = signals[i] == SIGUSR1;
+    if (ranks.size() < (adds ? 1 : least + 1)) continue;  // not started yet, or too few
     const auto before = worlds_of(process);
     const auto start = Clock::now();
-    ::kill(ranks[random() % ranks.size()], signal);
-    if (!lost_time || i + 1 < losses) continue;
+    ::kill(adds ? process.id() : ranks[random() % ranks.size()], signals[i]);
+    if (!lost_time || i + 1 < signals.size()) continue;
     while (!(ended = process.try_wait()) && worlds_of(process) == before)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const std::chrono::duration<double, std::milli> passed = Clock::now() - start;
@@ -138,17 +141,70 @@ TEST_CASE("drill survivors: killed at random moments, ranks leave a run with the
   LostTime lost_time;
   test::drill(6, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    const Words options = {"--transport", seed % 2 ? "tcp" : "shm"};
-    lose_ranks(random, options, 1 + static_cast<int>(seed / 2 % 3), SIGKILL, &lost_time);
+    const Words options = {"--ranks", "4", "--transport", seed % 2 ? "tcp" : "shm"};
+    disturb(random, options, std::vector<int>(1 + seed / 2 % 3, SIGKILL), 1, &lost_time);
   });
 }
 
 TEST_CASE("drill survivors-of-hangs: ranks that are stopped, also while they join, are killed") {
   test::drill(2, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    const Words options = {"--transport", seed % 2 ? "tcp" : "shm", "--timeout", "1"};
-    lose_ranks(random, options, 2, SIGSTOP);
+    const Words options = {"--ranks",   "4", "--transport", seed % 2 ? "tcp" : "shm",
+                           "--timeout", "1"};
+    disturb(random, options, {SIGSTOP, SIGSTOP});
   });
+}
+
+// Two others are left, as one of them may be a rank that has not joined yet.
+TEST_CASE("drill joiners: ranks join at random moments, also while others are lost") {
+  test::drill(4, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const Words options = {"--ranks", seed % 3 ? "2" : "1", "--transport",
+                           seed % 2 ? "tcp" : "shm"};
+    std::vector<int> signals = {SIGUSR1, SIGUSR1, SIGUSR1, SIGUSR1};
+    if (seed / 2 % 2) signals = {SIGUSR1, SIGUSR1, SIGKILL, SIGUSR1, SIGKILL};
+    disturb(random, options, signals, 2);
+  });
+}
+
+TEST_CASE("drill replaced: a new rank takes the place of each that is killed") {
+  test::drill(2, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const Words options = {"--ranks", "3",           "--respawn",
+                           "2",       "--transport", seed % 2 ? "tcp" : "shm"};
+    disturb(random, options, {SIGKILL, SIGKILL, SIGKILL}, 2);
+  });
+}
+
+TEST_CASE("survive: a rank that is added is in the world, and the launcher says so") {
+  const TemporaryFolder folder;
+  test::Process process(command({"--ranks", "2", "--survive", "--json", folder / "json"}, "2000"));
+  const auto says = [&](const std::string& text) {
+    while (!test::contains(process.err(), text) && !process.try_wait()) ::usleep(1000);
+    return test::contains(process.err(), text);
+  };
+  REQUIRE(says(" training and "));
+  ::kill(process.id(), SIGUSR1);
+  REQUIRE(says("rank 2 joins; 3 ranks go on\n"));
+  while (worlds_of(process) < 2 && !process.try_wait()) ::usleep(1000);
+  const auto ranks = ranks_of(process.id());
+  REQUIRE(ranks.size() == 3);
+  ::kill(ranks[0], SIGKILL);
+  REQUIRE(says("rank 0 was killed by SIGKILL; 2 ranks go on\n"));
+  const Ended ended = process.wait();
+  CHECK(ended.code == 0);
+  CHECK(json_in(folder / "json").at("members") == std::vector{1, 2});
+  CHECK(json_in(folder / "json").at("replicas_identical") == true);
+}
+
+TEST_CASE("survive: a job that ends with its first lost rank gets no others") {
+  test::Process process(test::launched(2, "exec sleep 1"));
+  while (ranks_named(process.id(), "sleep").size() < 2 && !process.try_wait()) ::usleep(1000);
+  ::kill(process.id(), SIGUSR1);
+  const Ended ended = process.wait();
+  CHECK(ended.code == 0);
+  test::expect(ended.err == "cannot add a rank: [launch] a rank can join a job with --survive\n",
+               "{}", ended.err);
 }
 
 TEST_CASE("survive: a program's own error ends the job, once") {
@@ -172,6 +228,8 @@ TEST_CASE("survive: what would be lost with a rank is refused") {
       {{"--shard-optimizer"}, "--survive and --shard-optimizer"},
       {{"--overlap-optimizer"}, "--survive and --overlap-optimizer"},
       {{"--transport", "threads"}, "--survive and --transport threads"},
+      {{"--comm", "nccl"}, "--survive and --comm nccl"},
+      {{"--respawn", "-1"}, "--respawn"},
       {{"--lanes", "0"}, "--survive needs --lanes"}};
   for (const auto& [options, text] : refused) {
     Words words = {LOCKSTEP_BIN_DIR "/train_mlp", "--survive"};

@@ -15,7 +15,7 @@ namespace lockstep::dist {
 
 namespace {
 
-constexpr std::string_view lost_word = "lost ", joined_word = "joined ";
+constexpr std::string_view lost_word = "lost ", joined_word = "joined ", ready_line = "ready";
 
 // Best effort: a line is shorter than PIPE_BUF, so it is written whole.
 void tell_launcher(const std::string& line) {
@@ -41,7 +41,7 @@ Generation newest_generation(int descriptor) {
     text.append(part.data(), static_cast<std::size_t>(got));
   }
   text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
-  if (text.empty()) return {};
+  check<CommError>(!text.empty(), "[survive] the launcher has not said who is in the job");
   text.pop_back();
   std::istringstream line(text.substr(text.rfind('\n') + 1));
   Generation newest;
@@ -63,6 +63,15 @@ void tell_joined(int generation) noexcept {
   } catch (...) {  // out of memory: replicas of a world that failed may be compared
   }
 }
+
+void tell_ready() noexcept {
+  try {
+    tell_launcher(fmt::format("{}\n", ready_line));
+  } catch (...) {  // out of memory: it is not let in, and says so
+  }
+}
+
+bool is_ready_line(std::string_view line) { return line == ready_line; }
 
 bool is_joined_line(std::string_view line) { return line.starts_with(joined_word); }
 

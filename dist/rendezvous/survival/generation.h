@@ -1,15 +1,17 @@
 #pragma once
-/// Generations of a job that survives: each time its launcher has lost a rank, those that are left
-/// make a new world. The launcher alone says who lives; ranks tell it whom they suspect.
+/// Generations of a job that survives: each time its launcher has lost a rank, or has a new one,
+/// those that it names make a new world. It alone says who lives; ranks tell it whom they suspect.
 ///
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
 ///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank>", a rank that hangs;
+///                "ready": let me in, in the next generation;
 ///                "joined <generation>": what I left before counts no more         --- ranks
 ///
 /// A line is written by one call, at the end of the file: a reader takes the last whole one.
 ///
 /// Ranks have the numbers that the launcher gave them at the start. Thread-safety: any thread.
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,12 +21,13 @@ namespace lockstep::dist {
 
 struct Generation {
   int number = 0;              ///< 0: all ranks, as they were started
-  std::vector<int> members{};  ///< who is left, in order; empty for 0: nobody is lost
+  std::vector<int> members{};  ///< who is in it, in order
+  bool has(int rank) const { return std::ranges::find(members, rank) != members.end(); }
 };
 
 /// One line, with its newline.
 std::string write_generation(const Generation& generation);
-/// The newest of the file; number 0 if nothing was written. Throws CommError if it cannot be read.
+/// The newest of the file. Throws CommError if it cannot be read, or has none.
 Generation newest_generation(int descriptor);
 
 /// A rank that did not answer the others of its generation.
@@ -36,6 +39,9 @@ void suspect(const Suspicion& suspicion) noexcept;
 /// Tells the launcher that this rank is in a new world: replicas that it left before are past.
 void tell_joined(int generation) noexcept;
 bool is_joined_line(std::string_view line);
+/// Tells the launcher that this rank, which was started later than others, can join them.
+void tell_ready() noexcept;
+bool is_ready_line(std::string_view line);
 /// Nothing for a line (without its newline) that is none.
 std::optional<Suspicion> read_suspicion(std::string_view line);
 

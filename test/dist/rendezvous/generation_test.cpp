@@ -15,8 +15,11 @@ TEST_CASE("generation: the newest whole line counts") {
   const auto append = [&](const std::string& text) {
     REQUIRE(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   };
-  CHECK(newest_generation(file.get()).number == 0);
+  CHECK_THROWS_AS((void)newest_generation(file.get()), lockstep::CommError);
+  append(write_generation({.number = 0, .members = {0, 1, 2, 3}}));
+  CHECK(newest_generation(file.get()).has(1));
   append(write_generation({.number = 1, .members = {0, 2, 3}}));
+  CHECK(!newest_generation(file.get()).has(1));
   CHECK(newest_generation(file.get()).members == std::vector{0, 2, 3});
   append("2 0");  // a line that is being written
   CHECK(newest_generation(file.get()).number == 1);
@@ -43,9 +46,12 @@ TEST_CASE("generation: lines to the launcher") {
   CHECK(!read_suspicion("a rank is lost 2 13"));
   CHECK(is_joined_line("joined 3"));
   CHECK(!is_joined_line("joined"));
+  CHECK(is_ready_line("ready"));
+  CHECK(!is_ready_line("ready 1"));
 }
 
 TEST_CASE("generation: without a launcher nothing is told, and nothing fails") {
   suspect({.generation = 0, .rank = 1});
   tell_joined(1);
+  tell_ready();
 }

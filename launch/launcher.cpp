@@ -1,0 +1,320 @@
+#include "lockstep/launch/launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/system/memory_limits.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/running_time.h"
+#include "lockstep/launch/process.h"
+#include "lockstep/launch/survivors.h"
+
+namespace lockstep::launch {
+
+using dist::Deadline;
+using dist::Descriptor;
+using dist::Seconds;
+
+namespace {
+
+constexpr std::size_t tail_lines = 20;  // of a failed rank's stderr
+constexpr Seconds notice{1};            // between a rank's failure and SIGTERM for the others
+}  // namespace
+
+Launcher::Launcher(const LaunchOptions& options, const std::vector<std::string>& command,
+                   int restart)
+    : options_(options),
+      command_(command),
+      restart_(restart),
+      nodes_(options.nodes, options.ranks, options.grace),
+      job_(nodes_.plan()),
+      guardian_(job_.folder()) {
+  if (options.survive) survivors_.emplace(options.ranks, job_.folder() + "/rendezvous");
+}
+
+void Launcher::start() {
+  try {
+    for (int rank = 0; rank < options_.ranks; ++rank) start_one();
+    if (options_.verbose) tell_processes();
+  } catch (const Error& error) {
+    const std::string report = fmt::format("error: node {}: {}\n", job_.plan().node, error.what());
+    nodes_.leave({1, report, Cause::failed});
+    throw;
+  }
+}
+
+Environment Launcher::environment(int local_rank, int record) const {
+  Environment variables = job_.environment(local_rank, record);
+  variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
+  if (survivors_)
+    variables.emplace_back("LOCKSTEP_SURVIVE_FD", fmt::to_string(survivors_->descriptor()));
+  return variables;
+}
+
+void Launcher::tell_processes() const {
+  std::string text = fmt::format("launcher: process {}\n", getpid());
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    text += fmt::format("rank {}: process {}\n", job_.plan().first_rank + static_cast<int>(r),
+                        ranks_[r].process);
+  dist::write_all(STDERR_FILENO, text);
+}
+
+void Launcher::start_one() {
+  const int local_rank = static_cast<int>(ranks_.size());
+  const bool first = job_.plan().first_rank + local_rank == 0;
+  const Descriptor record = open_stream(StreamKind::record);
+  Descriptor output, error;  // empty: the launcher's own
+  if (options_.prefix) output = open_stream(StreamKind::output);
+  if (options_.prefix || !first) error = open_stream(StreamKind::error);
+  std::vector<int> inherited{job_.token(), record.get()};
+  if (survivors_) inherited.push_back(survivors_->descriptor());
+  ranks_.push_back({.process = start_rank({.command = command_,
+                                           .environment = environment(local_rank, record.get()),
+                                           .lifeline = guardian_.lifeline(),
+                                           .standard_output = output.get(),
+                                           .standard_error = error.get(),
+                                           .inherited = inherited,
+                                           .signal_mask = signals_.mask_before()})});
+  outcomes_.emplace_back();
+}
+
+// Makes a pipe from the rank that is being started and returns its write end.
+Descriptor Launcher::open_stream(StreamKind kind) {
+  auto [read_end, write_end] = dist::make_pipe();
+  fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  streams_.push_back({kind, ranks_.size(), std::move(read_end), {}});
+  return std::move(write_end);
+}
+
+// Ranks are reaped only here. Until then the system cannot give the number of a rank, which is also
+// its group's, to another process: signals to a group always reach the right one. Children that a
+// rank left behind are not ours to wait for, and a killed process takes a moment to end. We look
+// for a second at most, because where nobody reaps orphans their group exists for ever.
+Launcher::~Launcher() {
+  signal_all(SIGKILL);
+  for (const Rank& rank : ranks_) TEMP_FAILURE_RETRY(waitpid(rank.process, nullptr, 0));
+  const Deadline deadline(Seconds(1));
+  for (const Rank& rank : ranks_)
+    while (kill(-rank.process, 0) == 0 && !deadline.passed()) usleep(1000);
+}
+
+JobResult Launcher::run() {
+  // The other nodes' ranks must have ended as well, unless the user wants to leave before: then
+  // take_signal() gives the result.
+  while (!ranks_finished() || !nodes_.result()) {
+    wait_for_events();
+    for (Stream& stream : streams_)
+      if (stream.end) read_stream(stream);
+    take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
+    collect_ended();
+    nodes_.receive();
+    if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
+    if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
+    send_due_signals();
+  }
+  const JobResult& result = *nodes_.result();
+  // A rank that was killed may have left a progress bar on the terminal's line.
+  if (!result.report.empty() && isatty(STDERR_FILENO)) dist::write_all(STDERR_FILENO, "\r\x1b[K");
+  dist::write_all(STDERR_FILENO, result.report);
+  return result;
+}
+
+// All ranks and their streams have ended. A stream that stays open belongs to a process that a rank
+// left behind; it may write until the closing time.
+bool Launcher::ranks_finished() const {
+  if (ended_ < ranks_.size()) return false;
+  const auto open = [](const Stream& stream) { return bool(stream.end); };
+  return std::ranges::none_of(streams_, open) || closing_time_->passed();
+}
+
+// Blocks until a rank writes or ends, a signal or a message comes, or something is due.
+void Launcher::wait_for_events() {
+  std::vector<pollfd> sources{{signals_.descriptor(), POLLIN, 0}};
+  for (const Stream& stream : streams_)
+    if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
+  nodes_.add_sources(sources);
+  int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
+  if (closing_time_ && !ranks_finished())
+    timeout = std::min(timeout, closing_time_->milliseconds());
+  if (!schedule_.empty()) timeout = std::min(timeout, static_cast<int>(longest_nap.count() * 500));
+  const int ready = poll(sources.data(), sources.size(), timeout);
+  if (ready < 0 && errno != EINTR) dist::checked(ready, "wait for the ranks");
+}
+
+void Launcher::read_stream(Stream& stream) {
+  const auto take = [&](std::string_view line) { take_line(stream, line); };
+  char buffer[16384];
+  const ssize_t got = read(stream.end.get(), buffer, sizeof buffer);
+  if (got > 0) return stream.lines.feed({buffer, static_cast<std::size_t>(got)}, take);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  stream.lines.finish(take);
+  stream.end.close();
+}
+
+void Launcher::take_line(const Stream& stream, std::string_view line) {
+  RankOutcome& outcome = outcomes_[stream.rank];
+  if (survivors_ && survivors_->lost(stream.rank)) return;  // what it said counts no more
+  if (stream.kind == StreamKind::record) {
+    if (const auto suspicion = dist::read_suspicion(line)) {
+      if (survivors_ && survivors_->take(*suspicion))
+        kill(-ranks_[dist::index(suspicion->rank)].process, SIGKILL);
+    } else if (dist::is_ready_line(line)) {
+      if (survivors_) survivors_->let_in(stream.rank);
+    } else if (dist::is_joined_line(line)) {
+      outcome.replicas.clear();
+      if (survivors_) survivors_->take_joined(stream.rank);
+    } else if (const auto replica = dist::read_replica(line))
+      outcome.replicas.push_back(*replica);
+    else if (!outcome.record)
+      outcome.record = dist::read_record(line);
+  } else if (survivors_ && !options_.prefix && survivors_->succeeds_rank0(stream.rank)) {
+    pass_on(stream.kind, fmt::format("{}\n", line));  // as rank 0's, which is gone
+  } else if (options_.prefix) {
+    pass_on(stream.kind,
+            fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
+  } else {
+    outcome.last_lines.emplace_back(line);
+    if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
+  }
+}
+
+// Output that is lost ends the job. What cannot be written to stderr is dropped: who could be told?
+void Launcher::pass_on(StreamKind kind, const std::string& text) {
+  if (kind == StreamKind::error) {
+    dist::write_all(STDERR_FILENO, text);
+  } else if (output_error_ == 0) {
+    output_error_ = dist::write_all(STDOUT_FILENO, text);
+    if (output_error_ != 0 && ended_ < ranks_.size()) plan_to_stop();
+  }
+}
+
+// Finds the ranks that have ended, without reaping them (see the destructor).
+void Launcher::collect_ended() {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    siginfo_t info{};
+    if (rank.ended) continue;
+    if (waitid(P_PID, static_cast<id_t>(rank.process), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0)
+      continue;
+    rank.ended = true;
+    RankOutcome& outcome = outcomes_[r];
+    outcome.order = static_cast<int>(ended_++);
+    outcome.stopped = told_to_stop_;
+    (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
+    outcome.out_of_memory =
+        outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
+    if (can_lose(r))
+      lose(r);
+    else if (outcome.failed())
+      plan_to_stop();
+    else if (survivors_)
+      for (const std::size_t late : survivors_->end_well(r)) kill(-ranks_[late].process, SIGKILL);
+  }
+  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
+}
+
+bool Launcher::can_lose(std::size_t r) const {
+  const RankOutcome& outcome = outcomes_[r];
+  return survivors_ && (outcome.signal != 0 || outcome.killed()) && !ends() &&
+         survivors_->others_do(r);
+}
+
+// The others go on. What the rank has left in its group ends with it.
+void Launcher::lose(std::size_t r) {
+  kill(-ranks_[r].process, SIGKILL);
+  const RankOutcome outcome = std::exchange(outcomes_[r], {.order = outcomes_[r].order});
+  survivors_->lose(r, outcome.signal != 0 ? outcome.signal : SIGKILL);
+  if (respawns_ == 0 || survivors_->finished()) return;
+  --respawns_;
+  add_ranks(1);
+}
+
+// They join when they are ready to (Survivors::let_in). One that cannot be started is no reason for
+// the others to end.
+void Launcher::add_ranks(int count) {
+  try {
+    for (int i = 0; i < count; ++i) {
+      check<UsageError>(survivors_.has_value(), "[launch] a rank can join a job with --survive");
+      check<UsageError>(static_cast<int>(ranks_.size()) < dist::max_ranks,
+                        "[launch] a job has had {} ranks, and can have no more", ranks_.size());
+      survivors_->add();
+      start_one();
+    }
+  } catch (const Error& error) {
+    dist::write_all(STDERR_FILENO, fmt::format("cannot add a rank: {}\n", error.what()));
+  }
+}
+
+// A rank has failed, here or on another node.
+void Launcher::plan_to_stop() {
+  nodes_.stop();
+  if (!schedule_.empty() || told_to_stop_) return;
+  schedule({{notice, SIGTERM}, {notice + options_.grace, SIGKILL}});
+}
+
+void Launcher::take_signal() {
+  const auto [number, stop, more] = signals_.take();
+  if (stop) suspend();
+  if (more > 0 && !ends() && ended_ < ranks_.size()) add_ranks(more);
+  if (!number || interrupted_by_) return;
+  if (ended_ == ranks_.size()) {
+    if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));
+    return;
+  }
+  interrupted_by_ = *number;
+  nodes_.stop();
+  schedule({{Seconds(0), *number}, {options_.grace, SIGKILL}});
+}
+
+// The terminal's Ctrl-Z reaches the launcher alone, because every rank has a group of its own.
+void Launcher::suspend() {
+  signal_all(SIGSTOP);  // not SIGTSTP, which a group without a shell ignores
+  kill(getpid(), SIGSTOP);
+  signal_all(SIGCONT);  // somebody has let us continue
+}
+
+// The times are from now on.
+void Launcher::schedule(std::deque<TimedSignal> signals) {
+  clock_.restart();
+  schedule_ = std::move(signals);
+}
+
+void Launcher::send_due_signals() {
+  if (schedule_.empty()) return;
+  const Seconds now = clock_.look(std::chrono::steady_clock::now().time_since_epoch());
+  while (!schedule_.empty() && schedule_.front().when <= now) {
+    told_to_stop_ = true;
+    signal_all(schedule_.front().number);
+    schedule_.pop_front();
+  }
+}
+
+// Of the ranks of this node.
+JobResult Launcher::own_result() const {
+  const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
+  if (std::ranges::any_of(outcomes_, by_itself)) return result_of(outcomes_, job_.plan());
+  if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
+  if (output_error_ == 0) return result_of(outcomes_, job_.plan());
+  const std::string who = job_.plan().nodes == 1 ? "" : fmt::format("node {}: ", job_.plan().node);
+  return {1,
+          fmt::format("error: {}cannot write to stdout: {}\n", who,
+                      dist::system_message(output_error_)),
+          Cause::failed};
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,111 @@
+#pragma once
+/// The running of one job: starts its ranks, passes their output on, and collects how they end
+/// (launch.h says what a user may rely on). Of one thread.
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/system/memory_limits.h"
+#include "lockstep/dist/rendezvous/running_time.h"
+#include "lockstep/launch/job.h"
+#include "lockstep/launch/job_result.h"
+#include "lockstep/launch/launch.h"
+#include "lockstep/launch/nodes.h"
+#include "lockstep/launch/process.h"
+#include "lockstep/launch/survivors.h"
+
+namespace lockstep::launch {
+
+/// Between two looks at the clock while a signal is due.
+constexpr dist::Seconds longest_nap{0.1};
+
+enum class StreamKind { record, output, error };
+
+/// The read end of a pipe from a rank; closed at its end.
+struct Stream {
+  StreamKind kind;
+  std::size_t rank;
+  dist::Descriptor end;
+  LineSplitter lines;
+};
+
+struct Rank {
+  pid_t process;
+  bool ended = false;
+};
+
+/// A signal for all ranks at some time to come, on the launcher's clock.
+struct TimedSignal {
+  dist::Seconds when;
+  int number;
+};
+
+class Launcher {
+ public:
+  /// `restart`: how often the job was started before.
+  Launcher(const LaunchOptions& options, const std::vector<std::string>& command, int restart);
+  ~Launcher();
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  void start();
+  /// Until all ranks have ended, on all nodes.
+  JobResult run();
+
+ private:
+  void start_one();
+  Environment environment(int local_rank, int record) const;
+  void tell_processes() const;
+  dist::Descriptor open_stream(StreamKind kind);
+  bool ranks_finished() const;
+  void wait_for_events();
+  void read_stream(Stream& stream);
+  void take_line(const Stream& stream, std::string_view line);
+  void pass_on(StreamKind kind, const std::string& text);
+  void collect_ended();
+  void lose(std::size_t r);
+  bool can_lose(std::size_t r) const;  // it was killed, and by none of us
+  bool ends() const { return told_to_stop_ || interrupted_by_ || !schedule_.empty(); }
+  void add_ranks(int count);
+  void take_signal();
+  void suspend();
+  void schedule(std::deque<TimedSignal> signals);
+  void send_due_signals();
+  // To whole groups, also to those whose rank has ended: it may have left children.
+  void signal_all(int number) {
+    for (const Rank& rank : ranks_) kill(-rank.process, number);
+  }
+  void plan_to_stop();
+  JobResult own_result() const;
+
+  LaunchOptions options_;
+  std::vector<std::string> command_;
+  int restart_;
+  int respawns_ = options_.respawn;  // that are left
+  Nodes nodes_;
+  Job job_;
+  SignalPipe signals_;
+  Guardian guardian_;
+  std::optional<Survivors> survivors_;  // with `survive`
+  std::vector<Rank> ranks_;
+  std::vector<RankOutcome> outcomes_;  // by rank
+  std::vector<Stream> streams_;
+  std::deque<TimedSignal> schedule_;
+  // Time in which the job is stopped (Ctrl-Z) does not count towards the grace period.
+  dist::RunningTime clock_{longest_nap};
+  std::optional<dist::Deadline>
+      closing_time_;  // set when all ranks have ended: see ranks_finished()
+  std::size_t ended_ = 0;
+  const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
+  int output_error_ = 0;       // an errno: why stdout cannot be written
+  int interrupted_by_ = 0;     // the signal that the launcher got
+  bool told_to_stop_ = false;  // some signal has been sent to the ranks
+};
+
+}  // namespace lockstep::launch
