@@ -19,13 +19,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "figures.h"
 #include "lockstep/dist/rendezvous/environment.h"
@@ -33,6 +32,7 @@
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/tools/cli.h"
+#include "lockstep/tools/temporary_folder.h"
 #include "lockstep/tools/trace/steps.h"
 
 namespace bench {
@@ -311,13 +311,6 @@ void report(const Options& o, const World& world, std::int64_t steps,
                              {"reducer_ns_per_parameter", percentile(cost, 0.5)}});
 }
 
-std::string temporary_folder(const World& world) {
-  std::string name = (std::filesystem::temp_directory_path() / "lockstep-bench-XXXXXX").string();
-  if (world.rank() == 0)
-    check<DataError>(mkdtemp(name.data()) != nullptr, "[bench] cannot make '{}'", name);
-  return dist::gather_text(world.communicator(), name)[0];
-}
-
 int run_rank(const Options& o, const World& world) {
   std::vector<std::unique_ptr<Contender>> contenders;
   for (const double cap : o.caps) contenders.push_back(std::make_unique<Contender>(o, world, cap));
@@ -334,13 +327,14 @@ int run_rank(const Options& o, const World& world) {
   }
   for (int round = 0; round < o.rounds; ++round)
     for (auto& contender : contenders) contender->round(static_cast<std::int64_t>(steps.item()));
-  const std::string folder = temporary_folder(world);
+  std::optional<cli::TemporaryFolder> temporary;
+  if (world.rank() == 0) temporary.emplace("lockstep-bench");
+  const std::string folder =
+      dist::gather_text(world.communicator(), temporary ? temporary->path() : "")[0];
   for (auto& contender : contenders)
     if (contender != contenders.back()) contender->ideal_us = contender->ideal(folder);
   world.communicator().barrier("measured").wait();
   if (world.rank() == 0) {
-    std::error_code error;
-    std::filesystem::remove_all(folder, error);
     report(o, world, static_cast<std::int64_t>(steps.item()), contenders,
            reducer_cost(o.parameters, o.rounds));
   }

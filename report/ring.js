@@ -7,7 +7,8 @@ const ringView = (() => {
   const byId = (id) => document.getElementById(id);
   const canvas = byId('ring');
   let inPlace = false;  // nothing travels: ranks add in shared memory
-  let step = null, events = [], cuts = [], states = null, count = 0, at = 0, timer = null;
+  let step = null, events = [], cuts = [], states = null, at = 0, timer = null;
+  let count = 0, how = '';  // elements; "all-reduce by ring"
 
   // The steps of the collective of this name that ended within the rank's step.
   function stepsOf(r, name) {
@@ -19,7 +20,9 @@ const ringView = (() => {
         const end = rank.begin[i] + rank.length[i];
         if (kindOf(rank, i) !== 'collective' || nameOf(rank, i) !== name
           || end <= step.ranks[r].begin || end > step.ranks[r].end + 0.002) continue;
-        count = rank.more[i][3];
+        const [, operation, algorithm, elements] = rank.more[i];
+        count = elements;
+        how = `${operation} by ${algorithm}`;
         for (let k = i + 1; k < track.end && kindOf(rank, k) === 'step'; ++k) {
           const [number, to, s0, s1, from, r0, r1, action, into] = rank.more[k];
           found.push({ r, number, to, s0, s1, from, r0, r1, action, into,
@@ -68,11 +71,11 @@ const ringView = (() => {
 
   function text() {
     if (!events.length) return 'This bucket took no steps: there is one rank.';
-    if (inPlace) return 'The ranks add in memory that all of them address: no part of the bucket ' +
+    if (inPlace) return `${how}: the ranks add in memory that all of them address. No part of the bucket ` +
       'travels, only headers do. In a trace of train --ranks 3 --comm ring the parts move.';
     if (at === 0)
-      return `${count} elements, ${events.length} steps on ${step.ranks.length} ranks. Before the ` +
-        'first: every rank has its own contribution.';
+      return `${how}: ${count} elements, ${events.length} steps on ${step.ranks.length} ranks. ` +
+        'Before the first: every rank has its own contribution.';
     const e = events[at - 1];
     let said = `${us(e.time - events[0].time)} us: rank ${e.r} ends step ${e.number}.`;
     if (e.to >= 0) said += ` It has sent ${e.s1 - e.s0} elements to rank ${e.to}`;

@@ -183,12 +183,12 @@ Course course_of(Mistake mistake, int ranks) {
 void print(int number, const Lesson& lesson, const Course& course) {
   fmt::print("\n{}. {}\n", number, lesson.name);
   if (course.error.empty()) {
-    fmt::print("   {:<26}", "after step");
+    fmt::print("   {:<34}", "after step");
     for (const std::int64_t step : shown) fmt::print("{:>10}", step);
     for (const auto& [name, figures] :
          {std::pair("replicas differ by", &course.between_replicas),
-          std::pair("rank 0 from one process", &course.from_one_process)}) {
-      fmt::print("\n   {:<26}", name);
+          std::pair("rank 0 differs from one process by", &course.from_one_process)}) {
+      fmt::print("\n   {:<34}", name);
       for (const std::int64_t step : shown)
         fmt::print("{:>10.2g}", (*figures)[static_cast<std::size_t>(step - 1)]);
     }

@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
-#include <filesystem>
+#include <optional>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/cli.h"
+#include "lockstep/tools/temporary_folder.h"
 #include "lockstep/tools/trace/steps.h"
 #include "lockstep/tools/trace/timeline.h"
 
@@ -43,25 +43,15 @@ std::optional<Options> parse(int argc, const char* const* argv) {
 /// Where the traces go: a folder that the user named, or one that goes away with this.
 class Folder {
  public:
-  Folder(const std::string& named, const World& world) : temporary_(named.empty()), path_(named) {
-    if (!temporary_) return;
-    std::string name =
-        (std::filesystem::temp_directory_path() / "lockstep-overlap-XXXXXX").string();
-    if (world.rank() == 0)
-      check<DataError>(mkdtemp(name.data()) != nullptr, "[overlap] cannot make '{}'", name);
-    path_ = dist::gather_text(world.communicator(), name)[0];
-    remove_ = world.rank() == 0;
+  Folder(const std::string& named, const World& world) : path_(named) {
+    if (!named.empty()) return;
+    if (world.rank() == 0) temporary_.emplace("lockstep-overlap");
+    path_ = dist::gather_text(world.communicator(), temporary_ ? temporary_->path() : "")[0];
   }
-  ~Folder() {
-    std::error_code error;
-    if (remove_) std::filesystem::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
   std::string operator/(const char* name) const { return path_ + "/" + name; }
 
  private:
-  bool temporary_, remove_ = false;
+  std::optional<cli::TemporaryFolder> temporary_;
   std::string path_;
 };
 

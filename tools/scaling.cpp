@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +18,7 @@
 #include "lockstep/dist/world/world.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
+#include "lockstep/tools/temporary_folder.h"
 
 namespace {
 
@@ -64,10 +67,8 @@ struct Figure {
 };
 
 Figure measure(const Options& o, const std::string& program, int ranks, int batch) {
-  char name[] = "/tmp/lockstep-scaling-XXXXXX";
-  const int file = mkstemp(name);
-  check<DataError>(file >= 0, "[scaling] cannot make a file in /tmp");
-  ::close(file);
+  const cli::TemporaryFolder folder("lockstep-scaling");
+  const std::string figures = folder.path() + "/json";
   const std::vector<std::string> command = {program,
                                             "--layers",
                                             o.layers,
@@ -86,10 +87,11 @@ Figure measure(const Options& o, const std::string& program, int ranks, int batc
                                             "--round",
                                             fmt::format("{}", o.round),
                                             "--json",
-                                            name};
+                                            figures};
   const pid_t child = ::fork();
   check<Error>(child >= 0, "[scaling] cannot start '{}'", program);
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // who ends this program alone ends the measurement, too
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
@@ -99,10 +101,8 @@ Figure measure(const Options& o, const std::string& program, int ranks, int batc
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  std::ifstream in(name);
-  const auto json = nlohmann::json::parse(in, nullptr, false);
-  std::filesystem::remove(name);
   if (status != 0) throw AlreadyReported{1};  // it has said why
+  const auto json = nlohmann::json::parse(std::ifstream(figures), nullptr, false);
   check<Error>(json.is_object(), "[scaling] '{}' has written no figures", program);
   return {.ranks = ranks,
           .batch = batch,

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "lockstep/core/error.h"
+#include "lockstep/tools/temporary_folder.h"
 
 namespace bench {
 
@@ -17,21 +17,10 @@ using lockstep::check;
 using lockstep::Error;
 using lockstep::dist::Descriptor;
 
-TemporaryFolder::TemporaryFolder() {
-  path_ = (std::filesystem::temp_directory_path() / "lockstep-bench-XXXXXX").string();
-  const bool made = ::mkdtemp(path_.data()) != nullptr;
-  check<Error>(made, "cannot make {}: {}", path_, std::strerror(errno));
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 // Once it is ready, all ranks have opened their pipes, and the folder is not needed any more.
 Contender::Contender(Label label, int ranks, std::vector<std::string> command)
     : label_(std::move(label)) {
-  const TemporaryFolder folder;
+  const lockstep::cli::TemporaryFolder folder("lockstep-bench");
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string path = fmt::format("{}/{}", folder.path(), rank);
     // Opened for both, so that this does not wait for the rank. Nobody else can write to it: when

@@ -21,19 +21,6 @@ struct Label {
   bool operator==(const Label&) const = default;
 };
 
-/// A folder that goes with what is in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 class Contender {
  public:
   /// The command gets the folder of the pipes as a further argument. Throws UsageError if the

@@ -3,10 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <fstream>
-#include <limits>
 #include <string>
 
+#include "lockstep/core/system/memory_limits.h"
 #include "lockstep/dist/transport/memory_transport.h"
 #include "lockstep/dist/transport/regions.h"
 #include "lockstep/dist/transport/transports.h"
@@ -22,18 +21,6 @@ std::string memory_problem(std::size_t bytes) {
   return fmt::format("{:.1f} MiB of shared memory: {}", mib(bytes), system_message(errno));
 }
 
-/// What the kernel thinks can be used without swapping; everything if it does not say.
-std::size_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::size_t kib = 0;
-  while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return std::numeric_limits<std::size_t>::max();
-}
-
 /// Memory without a name, of a fixed size. If there is a `problem`, it must not be used. Too much
 /// is refused here, because a page that the machine cannot give would kill the process that touches
 /// it.
@@ -42,9 +29,9 @@ Descriptor make_memory(std::size_t bytes, std::string& problem) {
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
   if (!made) problem = memory_problem(bytes);
-  if (const std::size_t available = available_memory(); bytes > available)
-    problem =
-        fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes), mib(available));
+  if (const auto available = available_memory(); available && bytes > *available)
+    problem = fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes),
+                          mib(*available));
   return memory;
 }
 

@@ -26,9 +26,12 @@ std::string check_batch_norm(
 std::string check_tape(
     const std::function<std::vector<double>(const std::vector<Node>&)>& backward);
 
+/// Says which case a check asks for next: for an answer that throws or does not end.
+void ask(const std::string& about);
+
 /// Prints what the check of the exercise `name` says, in a line, and returns the exit code: 0 if
 /// the answer is right. An answer that throws is wrong; one that has not ended after 10 s ends the
-/// process with 1.
+/// process with 1. Either line names the case.
 int tell(const char* name, const std::function<std::string()>& check);
 
 }  // namespace exercise

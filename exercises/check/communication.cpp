@@ -80,6 +80,7 @@ std::string check_ring(const std::function<std::vector<RingStep>(int, int)>& rin
     const std::size_t steps = world == 1 ? 0 : plan.size();
     std::vector<std::vector<RingStep>> plans;
     for (int r = 0; r < world; ++r) {
+      ask(fmt::format("world {}, rank {}", world, r));
       plans.push_back(ring(r, world));
       if (plans.back().size() != steps)
         return fmt::format("world {}, rank {}: {} steps; a ring takes {}", world, r,
@@ -98,8 +99,9 @@ std::string check_buckets(
   for (int drawn = 0; drawn < 300; ++drawn) {
     std::vector<long> bytes(static_cast<std::size_t>(below(9)));
     for (long& size : bytes) size = drawn % 3 == 0 ? 25 : below(150);  // also exactly the cap
-    const auto found = buckets(bytes, 100);
     const std::string what = fmt::format("sizes {}, cap 100", bytes);
+    ask(what);
+    const auto found = buckets(bytes, 100);
     std::vector<std::vector<int>> right;
     long held = 101;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -143,8 +145,9 @@ std::string check_ready(
                                  [&](int p) { return pending[static_cast<std::size_t>(p)] == 0; }))
         right.push_back(static_cast<int>(done));
     }
-    const auto found = launched_after(buckets, writes);
     const std::string what = fmt::format("buckets {}, writes {}", buckets, writes);
+    ask(what);
+    const auto found = launched_after(buckets, writes);
     if (found.size() != right.size())
       return fmt::format("{}: {} answers for {} buckets", what, found.size(), right.size());
     for (std::size_t k = 0; k < right.size(); ++k)

@@ -1,13 +1,11 @@
 #include "lockstep/samples/walk/simulated.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
-
-#include <filesystem>
 
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/simulated/simulated_world.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/tools/temporary_folder.h"
 
 namespace lockstep::samples {
 namespace {
@@ -65,13 +63,7 @@ void train(const SimulatedTraining& training, dist::HostCommunicator& communicat
 }  // namespace
 
 std::vector<traces::RankTrace> run(const SimulatedTraining& training) {
-  namespace fs = std::filesystem;
-  std::string folder = (fs::temp_directory_path() / "lockstep-walk-XXXXXX").string();
-  check<DataError>(mkdtemp(folder.data()) != nullptr, "[walk] cannot make '{}'", folder);
-  const std::shared_ptr<void> removed(nullptr, [&folder](void*) {
-    std::error_code error;
-    fs::remove_all(folder, error);
-  });
+  const cli::TemporaryFolder folder("lockstep-walk");
   const dist::SimReport report =
       dist::simulate({.seed = 7,
                       .size = training.ranks,
@@ -80,11 +72,11 @@ std::vector<traces::RankTrace> run(const SimulatedTraining& training) {
                      [&](int, std::unique_ptr<dist::Transport> transport) {
                        dist::HostCommunicator communicator(std::move(transport),
                                                            {.algorithm = dist::Algorithm::ring});
-                       train(training, communicator, folder);
+                       train(training, communicator, folder.path());
                      });
   for (const std::exception_ptr& error : report.errors)
     if (error) std::rethrow_exception(error);
-  return traces::read_traces(folder);
+  return traces::read_traces(folder.path());
 }
 
 }  // namespace lockstep::samples

@@ -1,10 +1,14 @@
 // The tools: train --trace and `lockstep trace`, the sample overlap, `lockstep scaling`.
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <set>
 
@@ -189,6 +193,36 @@ TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of
     CHECK(trace({folder / "t/off"}).code == 0);
   }
   CHECK_FALSE(std::filesystem::exists(folder / "lockstep-overlap"));
+}
+
+TEST_CASE("overlap, scaling: no folder is left by a signal") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    for (const std::string program : {"overlap", "lockstep_scaling"}) {
+      CAPTURE(program);
+      const TemporaryFolder folder;
+      const auto left = [&] {
+        return std::ranges::any_of(
+            std::filesystem::directory_iterator(folder.path()), [](const auto& entry) {
+              const std::string name = entry.path().filename().string();
+              return name.starts_with("lockstep-overlap-") || name.starts_with("lockstep-scaling-");
+            });
+      };
+      test::Process job({LOCKSTEP_BIN_DIR "/" + program, "--ranks", "2"},
+                        {"TMPDIR=" + folder.path().string()});
+      std::optional<Ended> ended;
+      while (!left() && !ended) {
+        ::usleep(1000);
+        ended = job.try_wait();
+      }
+      if (!ended) {
+        ::kill(job.id(), signal);
+        ended = job.wait();
+        CHECK(ended->code == (program == "overlap" ? 128 + signal : -1));
+        CHECK(ended->signal == (program == "overlap" ? 0 : signal));
+      }
+      job.wait_for_empty_family();
+      CHECK_FALSE(left());
+    }
 }
 
 TEST_CASE("scaling: a row per number of ranks, and figures that fit each other") {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 
@@ -17,6 +18,7 @@
 #include "exercises/solutions/tape.h"
 #include "lockstep/exercises/check/checks.h"
 #include "support/program.h"
+#include "support/temporary_folder.h"
 #include "support/text.h"
 
 namespace holes {
@@ -31,6 +33,7 @@ using namespace ::exercise;
 
 using namespace exercise;
 using lockstep::test::contains;
+using lockstep::test::TemporaryFolder;
 
 namespace {
 
@@ -237,23 +240,85 @@ TEST_CASE("exercises: the programs, of the solution and of the reader's file") {
 }
 
 TEST_CASE("exercises: an answer that throws, and one that does not end") {
-  using lockstep::test::Ended;
-  const auto child = [](const std::function<std::string()>& answer) {
+  const auto told = [](const std::function<std::string()>& answer) {
+    const TemporaryFolder folder;
     std::fflush(stdout);
     const pid_t pid = ::fork();
     if (pid == 0) {
-      const int code = tell("ring", answer);
+      const bool opened = std::freopen((folder / "out").c_str(), "w", stdout) != nullptr;
+      const int code = tell("it", answer);
       std::fflush(stdout);
-      ::_exit(code);
+      ::_exit(opened ? code : 99);
     }
     int status = 0;
     ::waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::ifstream lines(folder / "out");
+    std::string line, more;
+    std::getline(lines, line);
+    CHECK_FALSE(std::getline(lines, more));
+    return fmt::format("{} {}", WIFEXITED(status) ? WEXITSTATUS(status) : -1, line);
   };
-  CHECK(child([]() -> std::string { throw std::out_of_range("at"); }) == 1);
-  CHECK(child([]() -> std::string { return ""; }) == 0);
-  CHECK(child([]() -> std::string {
-          ::raise(SIGALRM);  // as after 10 s
-          return "";
-        }) == 1);
+  CHECK(told([] { return ""; }) == "0 it: right");
+  CHECK(told([]() -> std::string { throw std::out_of_range("at"); }) == "1 it: it throws: at");
+  // Each check, with an answer that is right until `slip` is called in a world that is not the
+  // first: the line begins with the case.
+  const auto slip_in_each = [&](void (*slip)(), const std::string& says) {
+    const auto check_told = [&](const std::function<std::string()>& answer, const char* about) {
+      const std::string line = told(answer);
+      CAPTURE(line);
+      CHECK(line.starts_with(fmt::format("1 it: {}", about)));
+      CHECK(line.ends_with(": " + says));
+    };
+    check_told(
+        [=] {
+          return check_ring([=](int rank, int world) {
+            if (world == 3 && rank == 1) slip();
+            return ring(rank, world);
+          });
+        },
+        "world 3, rank 1: ");
+    check_told(
+        [=] {
+          return check_buckets([=](const std::vector<long>& bytes, long cap) {
+            if (bytes.size() == 3) slip();
+            return buckets(bytes, cap);
+          });
+        },
+        "sizes [");
+    check_told(
+        [=] {
+          return check_ready([=](const auto& all, const std::vector<int>& writes) {
+            if (all.size() == 3) slip();
+            return launched_after(all, writes);
+          });
+        },
+        "buckets [[");
+    check_told(
+        [=] {
+          return check_mean(seed, [=](const std::vector<double>& weights, bool known) {
+            if (weights.size() == 3) slip();
+            return scale(weights, known);
+          });
+        },
+        "world 3, weights [0, 0, 0], the total is known: ");
+    check_told(
+        [=] {
+          return check_batch_norm([=](const std::vector<Statistics>& ranks) {
+            if (ranks.size() == 3) slip();
+            return merge(ranks);
+          });
+        },
+        "world 3, rows [0, 0, 0] with values near 0: ");
+    check_told(
+        [=] {
+          return check_tape([=](const std::vector<Node>& nodes) {
+            if (nodes.size() == 5) slip();
+            return backward(nodes);
+          });
+        },
+        "nodes [");
+  };
+  slip_in_each([] { throw std::out_of_range("at"); }, "it throws: at");
+  slip_in_each([] { throw 1; }, "it throws: an error of no known kind");
+  slip_in_each([] { ::raise(SIGALRM); }, "no end after 10 s: a loop without one?");  // as then
 }
