@@ -71,8 +71,9 @@ const ringView = (() => {
 
   function text() {
     if (!events.length) return 'This bucket took no steps: there is one rank.';
-    if (inPlace) return `${how}: the ranks add in memory that all of them address. No part of the bucket ` +
-      'travels, only headers do. In a trace of train --ranks 3 --comm ring the parts move.';
+    if (inPlace) return `${how}: the ranks add in memory that all of them address. No part of ` +
+      'the bucket travels, only headers do. In a trace of train --ranks 3 --comm ring the parts ' +
+      'move.';
     if (at === 0)
       return `${how}: ${count} elements, ${events.length} steps on ${step.ranks.length} ranks. ` +
         'Before the first: every rank has its own contribution.';

@@ -44,8 +44,7 @@ void HostCommunicator::begin(Call& call) {
 
 HostCommunicator::Progress HostCommunicator::carry_on(Call&) {
   const bool moved = executor_.progress();
-  if (executor_.done()) return Progress::ended;
-  return moved ? Progress::some : Progress::none;
+  return executor_.done() ? Progress::ended : moved ? Progress::some : Progress::none;
 }
 
 }  // namespace lockstep::dist

@@ -30,8 +30,8 @@ Descriptor make_memory(std::size_t bytes, std::string& problem) {
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
   if (!made) problem = memory_problem(bytes);
   if (const auto available = available_memory(); available && bytes > *available)
-    problem = fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes),
-                          mib(*available));
+    problem =
+        fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes), mib(*available));
   return memory;
 }
 

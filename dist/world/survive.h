@@ -29,10 +29,10 @@
 ///     optim::Overlap.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
 ///
-/// A rank joins at the edge of a step: `lockstep-run --respawn N` starts one for each of the first N
-/// that are lost, and SIGUSR1 to the launcher starts one more. When it is ready, the launcher
-/// publishes a generation with it, the next collective of each rank throws, and all go on as after a
-/// loss. The new rank gets all from share(): its body must not depend on how it has begun.
+/// A rank joins at the edge of a step: `lockstep-run --respawn N` starts one for each of the first
+/// N that are lost, and SIGUSR1 to the launcher starts one more. When it is ready, the launcher
+/// publishes a generation with it, the next collective of each rank throws, and all go on as after
+/// a loss. The new rank gets all from share(): its body must not depend on how it has begun.
 ///
 /// No rank returns before all ranks of its world have ended body. If one is lost meanwhile, body is
 /// called once more and finds that nothing is left to train: what it writes at its end is written

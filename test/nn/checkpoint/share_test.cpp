@@ -11,8 +11,8 @@ using namespace lockstep;
 
 namespace {
 
-struct Job {
-  Job() {
+struct SharedJob {
+  SharedJob() {
     checkpoint.add("model", model);
     checkpoint.add("optimizer", optimizer);
     checkpoint.add("step", step);
@@ -49,7 +49,7 @@ struct Job {
 TEST_CASE(
     "checkpoint share: a step that one rank has taken is taken on all, one that was begun not") {
   manual_seed(100);  // as rank 0
-  Job alone;
+  SharedJob alone;
   alone.take_step();
   alone.take_step();
   const std::string second = alone.digest();
@@ -60,7 +60,7 @@ TEST_CASE(
     for (int ahead = 0; ahead < size; ++ahead)
       run_threads(size, {}, [&](World& world) {
         manual_seed(100 + static_cast<std::uint64_t>(world.rank()));
-        Job job;
+        SharedJob job;
         job.checkpoint.share(world, job.step);  // nobody is ahead: rank 0's
         job.take_step();
         if (world.rank() == ahead) job.take_step();
