@@ -27,6 +27,9 @@ std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
 
 bool recomputing() { return second_run; }
 
+Surroundings::Surroundings()
+    : precision(Autocast::current()), generator(default_generator()), philox(default_philox()) {}
+
 void Surroundings::restore() const {
   default_generator() = generator;
   default_philox() = philox;

@@ -8,10 +8,11 @@ namespace lockstep {
 
 /// What a forward depends on beside its operands: the thread's random state and its Autocast.
 struct Surroundings {
-  DType precision = Autocast::current();
-  Generator generator = default_generator();
-  PhiloxGenerator philox = default_philox();
+  Surroundings();        ///< as they are now
   void restore() const;  ///< the random state
+  DType precision;
+  Generator generator;
+  PhiloxGenerator philox;
 };
 
 /// The second run of a forward, in its scope: with the surroundings of the first one, and

@@ -38,10 +38,11 @@ void Survivors::lose(std::size_t r, int signal) {
   const auto others = left == 0   ? std::string("the others have ended well")
                       : left == 1 ? std::string("1 rank goes on")
                                   : fmt::format("{} ranks go on", left);
-  dist::write_all(STDERR_FILENO,
-                  fmt::format("rank {} {} by {}; {}\n", r,
-                              ranks_[r].suspected ? "hung and was killed" : "was killed",
-                              name_of_signal(signal), others));
+  dist::write_all(
+      STDERR_FILENO,
+      fmt::format("rank {} {} by {}; {}\n", r,
+                  ranks_[r].suspicion + (ranks_[r].suspicion.empty() ? "" : " and ") + "was killed",
+                  name_of_signal(signal), others));
 }
 
 void Survivors::end_well(std::size_t r) {
@@ -71,7 +72,7 @@ bool Survivors::take(const dist::Suspicion& suspicion) {
       suspicion.rank < 0 || dist::index(suspicion.rank) >= ranks_.size())
     return false;
   suspicious_ = generation_.number;
-  ranks_[dist::index(suspicion.rank)].suspected = true;
+  ranks_[dist::index(suspicion.rank)].suspicion = suspicion.why;
   return true;
 }
 

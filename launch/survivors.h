@@ -40,7 +40,7 @@ class Survivors {
   enum class State { living, ended_well, lost };
   struct Rank {
     State state = State::living;
-    bool suspected = false;  // of hanging
+    std::string suspicion{};  // "hangs"; empty: none
   };
   void publish();
 

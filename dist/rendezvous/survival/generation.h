@@ -3,7 +3,7 @@
 /// make a new world. The launcher alone says who lives; ranks tell it whom they suspect.
 ///
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
-///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank>", a rank that hangs;
+///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank> hangs", or what it does else;
 ///                "joined <generation>": what I left before counts no more         --- ranks
 ///
 /// A line is written by one call, at the end of the file: a reader takes the last whole one.
@@ -27,9 +27,10 @@ std::string write_generation(const Generation& generation);
 /// The newest of the file; number 0 if nothing was written. Throws CommError if it cannot be read.
 Generation newest_generation(int descriptor);
 
-/// A rank that did not answer the others of its generation.
+/// A rank that did not answer the others of its generation, or was found to be wrong.
 struct Suspicion {
   int generation, rank;
+  std::string why;  ///< "hangs"; one line, of at most 300 bytes
 };
 /// Tells the launcher, which kills it. Best effort.
 void suspect(const Suspicion& suspicion) noexcept;

@@ -354,34 +354,6 @@ TEST_CASE("audit: what cannot be audited is refused") {
   });
 }
 
-TEST_CASE("audit: a loader gives the lanes of any rank") {
-  for (const int ranks : {1, 3, 8})
-    for (int rank = 0; rank < ranks; ++rank) {
-      const data::Loader loader(audit_data(100), {.batch = 44, .shuffle = true, .lanes = 8},
-                                {rank, ranks}, 2);
-      const LaneRange own = lanes_of({rank, ranks}, 8);
-      for (std::int64_t step = 0; step < loader.steps(); ++step) {
-        const data::Batch batch = loader.batch(step);
-        CHECK(batch.step == step);
-        for (int k = 0; k < own.count; ++k) {
-          const data::Batch lane =
-              data::Loader(audit_data(100), {.batch = 44, .shuffle = true, .lanes = 8},
-                           {7 - rank % 8, 8}, 2)
-                  .lane(step, own.first + k);
-          const auto at = static_cast<std::size_t>(k);
-          const Tensor rows =
-              batch.x.slice(batch.lanes->offsets()[at], batch.lanes->offsets()[at + 1]);
-          CHECK(lane.x.to_vector<float>() == rows.to_vector<float>());
-          CHECK(lane.lanes->first() == own.first + k);
-          CHECK(lane.weight.total == batch.weight.total);
-          CHECK(lane.weight.local == static_cast<double>(rows.size(0)));
-        }
-      }
-      CHECK_THROWS_AS(loader.lane(0, 8), UsageError);
-      CHECK_THROWS_AS(loader.lane(3, 0), UsageError);
-    }
-}
-
 TEST_CASE("drill audits: in 100 audited steps of a random training nobody is alarmed") {
   test::drill(2, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
