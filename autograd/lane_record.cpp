@@ -30,7 +30,6 @@ struct LaneRecord::Aside::Kept {
   GradientState state = GradientState::nothing;
   bool lanes_wait = false;
   std::vector<GradientObserver*> observers;
-  GradientReducer* reducer = nullptr;
 };
 
 LaneRecord::Aside::Aside(std::vector<Parameter> parameters)
@@ -48,7 +47,6 @@ void LaneRecord::Aside::exchange() {
     std::swap(now.state, kept.state);
     std::swap(now.lanes_wait, kept.lanes_wait);
     std::swap(now.observers, kept.observers);
-    std::swap(now.reducer, kept.reducer);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 
 #include "lockstep/autograd/rerun.h"
@@ -26,7 +25,7 @@ struct Audit::Step {
 struct Audit::Dispute {
   std::int64_t part;  // of a record's parts()
   int owner, auditor, lane;
-  Tensor used, computed;  // on the owner and on the auditor: their bits
+  Tensor used, computed;  // the bits of this rank, if it is the owner or the auditor
   std::int64_t fingerprint_used;
 };
 
@@ -52,15 +51,22 @@ Tensor fingerprints(const LaneRecord& record, std::int64_t k) {
   return result;
 }
 
-// "element 3 of '0.weight' is 0.5 in the step of rank 1, and 0.25 as rank 0 computes it"
-template <class T>
-std::string first_difference(const Tensor& used, const Tensor& computed,
-                             const std::function<std::string(std::int64_t, T, T)>& say) {
-  const auto a = used.to_vector<T>(), b = computed.to_vector<T>();
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0)
-      return say(static_cast<std::int64_t>(i), a[i], b[i]);
-  return "";
+struct OtherBits {
+  std::int64_t element = 0;
+  std::string used{}, computed{};
+};
+
+// The first one, of two host tensors (n,).
+OtherBits first_difference(const Tensor& used, const Tensor& computed) {
+  return visit_floating("audit", used.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t i = 0; i < used.numel(); ++i) {
+      const T a = used.data<T>()[i], b = computed.data<T>()[i];
+      if (std::memcmp(&a, &b, sizeof(T)) != 0)
+        return OtherBits{i, fmt::format("{}", a), fmt::format("{}", b)};
+    }
+    return OtherBits{};
+  });
 }
 
 }  // namespace
@@ -155,42 +161,36 @@ void Audit::settle(const Step& step, const Dispute& d) const {
   const bool judged = 2 * count(right) > ranks();
   const int wrong = right == d.fingerprint_used ? d.auditor : d.owner;
 
-  // The bits that differ: the auditor gets the owner's.
+  // What the two had, on all ranks.
   const LaneRecord::Part& part = record.parts()[at];
-  const Tensor like = part.lanes.defined() ? part.lanes : step.parameters[at].value();
-  const Tensor used = Tensor::zeros(like.shape(), like.dtype());
-  if (rank() == d.owner && d.used.defined()) used.copy_from(d.used.view(like.shape()));
-  communicator_.broadcast(used, d.owner, "audit: the owner's bits").wait();
-  std::string difference;
-  if (rank() == d.auditor) {
-    const Tensor computed =
-        d.computed.defined() ? d.computed : Tensor::zeros(like.shape(), like.dtype());
-    visit_floating("audit", like.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      difference = first_difference<T>(used, computed, [&](std::int64_t i, T a, T b) {
-        return fmt::format(
-            "element {} of {} is {} in the step of rank {}, and {} as rank {} "
-            "computes it",
-            i, part.label, a, d.owner, b, d.auditor);
-      });
-    });
-  }
-  difference = gather_text(communicator_, difference)[index(d.auditor)];
+  const Tensor& like = part.lanes.defined() ? part.lanes : step.parameters[at].value();
+  const auto from = [&](int root, const Tensor& bits) {
+    const Tensor host = Tensor::zeros({like.numel()}, like.dtype());
+    if (rank() == root && bits.defined()) host.copy_from(bits.detach().view(host.shape()));
+    communicator_.broadcast(host, root, "audit: what differs").wait();
+    return host;
+  };
+  const OtherBits first = first_difference(from(d.owner, d.used), from(d.auditor, d.computed));
 
   const std::string who = judged ? fmt::format("rank {}", wrong)
                                  : fmt::format("rank {} or rank {}", d.owner, d.auditor);
-  const std::string verdict =
-      ranks() == 1 ? "computed once more by the same rank"
-      : !judged    ? "computed once more, there is no majority"
-                   : fmt::format("computed once more, {} of {} ranks are against rank {}",
-                                 count(right), ranks(), wrong);
-  const std::string culprit = judged ? fmt::format("rank {} computed lane {} wrongly in step {}",
-                                                   communicator_.rank_in_job(wrong), d.lane, step_)
-                                     : "";
+  const std::string verdict = ranks() == 1 ? "this rank audits itself"
+                              : !judged    ? "computed once more, there is no majority"
+                                           : fmt::format(
+                                                 "computed once more, {} of {} ranks are "
+                                                    "against rank {}",
+                                                 count(right), ranks(), wrong);
+  const std::string what = fmt::format("element {} of {}", first.element, part.label);
+  const std::string culprit =
+      judged ? fmt::format("rank {} computed lane {} wrongly in step {} ({})",
+                           communicator_.rank_in_job(wrong), d.lane, step_, what)
+             : "";
   meet_before_error(communicator_, "audit");
   throw blaming(
-      culprit, AuditError(fmt::format("[audit] step {}: {} computed lane {} wrongly: {}; {}", step_,
-                                      who, d.lane, difference, verdict)));
+      culprit, AuditError(fmt::format("[audit] step {}: {} computed lane {} wrongly: {} is {} in "
+                                      "the step of rank {}, and {} as rank {} computes it; {}",
+                                      step_, who, d.lane, what, first.used, d.owner, first.computed,
+                                      d.auditor, verdict)));
 }
 
 }  // namespace lockstep::dist

@@ -11,8 +11,8 @@ namespace lockstep::dist {
 /// Returns the newest.
 int await_generation(int descriptor, int after);
 
-/// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers
-/// of this world; `own` is the one that says so.
+/// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers of this
+/// world; `own` is the one that says so.
 void suspect_blamed(const CommError& error, const Generation& generation, int own);
 
 }  // namespace lockstep::dist

@@ -3,8 +3,8 @@
 //   audited_run VICTIM LANE FIRST always|once
 //
 // From step FIRST on, the rank that was VICTIM at the start has one wrong element in a gradient of
-// LANE, whenever it computes that; or only once. The last line on stdout is the SHA-256 of the model
-// and the number of ranks that are left.
+// LANE, whenever it computes that; or only once. Rank 0 prints the SHA-256 of the model and the
+// number of ranks that are left.
 
 #include <fmt/format.h>
 
