@@ -30,7 +30,7 @@ Generation newest_generation(int descriptor);
 /// A rank that did not answer the others of its generation, or was found to be wrong.
 struct Suspicion {
   int generation, rank;
-  std::string why;  ///< "hangs"; one line, of at most 300 bytes
+  std::string why{};  ///< "hangs"; one line, of at most 300 bytes
 };
 /// Tells the launcher, which kills it. Best effort.
 void suspect(const Suspicion& suspicion) noexcept;
