@@ -28,6 +28,7 @@
 #include "lockstep/data/map.h"
 #include "lockstep/data/npy.h"
 #include "lockstep/data/subset.h"
+#include "lockstep/dist/audit/audit.h"
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/differentiable.h"
 #include "lockstep/dist/ddp/ddp.h"

@@ -2,45 +2,13 @@
 
 #include <algorithm>
 
-#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/rerun.h"
 #include "lockstep/autograd/saved_tensor.h"
-#include "lockstep/core/generator.h"
 
 namespace lockstep {
 namespace {
 
 thread_local bool second_run = false;
-
-/// What a block depends on beside its operands: the thread's random state and its Autocast.
-struct Surroundings {
-  DType precision = Autocast::current();
-  Generator generator = default_generator();
-  PhiloxGenerator philox = default_philox();
-  void restore() const {  // the random state
-    default_generator() = generator;
-    default_philox() = philox;
-  }
-};
-
-/// The second run of a block, in its scope: with the surroundings of the first one.
-class Rerun {
- public:
-  explicit Rerun(const Surroundings& first)
-      : outer_(std::exchange(second_run, true)), autocast_(first.precision) {
-    first.restore();
-  }
-  Rerun(const Rerun&) = delete;
-  Rerun& operator=(const Rerun&) = delete;
-  ~Rerun() {
-    second_run = outer_;
-    now_.restore();
-  }
-
- private:
-  Surroundings now_;
-  bool outer_;
-  Autocast autocast_;
-};
 
 bool wants_gradient(const Tensor& tensor) {
   return tensor.gradient_ref().tape != GradientRef::nothing;
@@ -58,6 +26,24 @@ std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
 }  // namespace
 
 bool recomputing() { return second_run; }
+
+Surroundings::Surroundings()
+    : precision(Autocast::current()), generator(default_generator()), philox(default_philox()) {}
+
+void Surroundings::restore() const {
+  default_generator() = generator;
+  default_philox() = philox;
+}
+
+Rerun::Rerun(const Surroundings& first)
+    : outer_(std::exchange(second_run, true)), autocast_(first.precision) {
+  first.restore();
+}
+
+Rerun::~Rerun() {
+  second_run = outer_;
+  now_.restore();
+}
 
 Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,
                   std::vector<Tensor> inputs) {

@@ -36,6 +36,8 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
 class Gradients;
 }  // namespace detail
 
+class LaneRecord;
+
 class Parameter {
  public:
   Parameter() = default;  ///< undefined; a Linear without bias has one
@@ -117,6 +119,7 @@ class Parameter {
  private:
   friend class Tape;
   friend class detail::Gradients;
+  friend class LaneRecord;
   explicit Parameter(std::shared_ptr<detail::ParameterState> state) : state_(std::move(state)) {}
   detail::ParameterState& state(const char* call) const {
     if (!state_) [[unlikely]]

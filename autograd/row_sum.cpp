@@ -1,5 +1,6 @@
 #include "lockstep/autograd/row_sum.h"
 
+#include "lockstep/autograd/lane_record.h"
 #include "lockstep/autograd/tape_pass.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/tree_reduce.h"
@@ -197,7 +198,8 @@ void Tape::seed_lanes(Pass& pass, const std::optional<Weight>& weight, Contribut
   kernels::cast(seeds, pass.loss->gradient);
   pass.loss->gradient = pass.loss->gradient.to(pass.loss->device);
   told.lanes = lanes_->total();
-  pass.lanes_wait = told.kind == Contribution::Divisor::summed || !told.sync;
+  pass.lanes_wait =
+      told.kind == Contribution::Divisor::summed || !told.sync || LaneRecord::current();
 }
 
 }  // namespace lockstep

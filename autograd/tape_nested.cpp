@@ -73,6 +73,7 @@ void Gradients::check_passed(int i, const Tensor& gradient) const {
 // ranks, then those that only watch.
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
   pass.note(parameter);
+  if (parameter.gradient_state() == GradientState::nothing) parameter.state_->lanes_wait = false;
   const auto order = [](GradientObserver* observer) {
     const GradientReducer* const reducer = observer->as_reducer();
     return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();

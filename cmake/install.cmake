@@ -13,7 +13,7 @@ foreach(folder core kernels autograd dist launch nn data)
 endforeach()
 list(FILTER headers EXCLUDE REGEX "/(backend|cpu|cuda|formulas|mpi|simulated)/|^dist/gpu/")
 list(FILTER headers EXCLUDE REGEX "^(data/input|dist/world/fabrics|nn/optim/groups|kernels/checks|\
-autograd/(tape_pass|ops/broadcasting|ops/in_f32))\\.h$")
+autograd/(rerun|tape_pass|ops/broadcasting|ops/in_f32))\\.h$")
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${folder})

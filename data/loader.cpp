@@ -43,10 +43,13 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
     : dataset_(std::move(dataset)),
       epoch_(epoch),
       lanes_(options.lanes),
-      plan_(dataset_->size(),
-            {options.batch, options.total_batch, options.padded, options.drop_last, options.begin,
-             options.lanes},
-            shard),
+      sampling_{.batch = options.batch,
+                .total_batch = options.total_batch,
+                .padded = options.padded,
+                .drop_last = options.drop_last,
+                .begin = options.begin,
+                .lanes = options.lanes},
+      plan_(dataset_->size(), sampling_, shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
       device_(options.device),
       origin_{.plan = digest_of(*dataset_, options, shard, epoch)} {
@@ -62,20 +65,33 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
 
 Batch Loader::batch(std::int64_t step) const {
   check<UsageError>(step >= 0 && step < steps(), "[Loader] batch {} of {}", step, steps());
-  const trace::Slice slice(trace::Kind::load, "load", {plan_.rows(step), plan_.end(step)});
-  const Tensor numbers = Tensor::empty({plan_.rows(step)}, DType::i64);
+  Batch result = gather(plan_, step);
+  result.weight.origin = origin_;
+  result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);  // not -1
+  return result;
+}
+
+// As a rank gets it that owns nothing else.
+Batch Loader::lane(std::int64_t step, int lane) const {
+  check<UsageError>(step >= 0 && step < steps(), "[Loader] batch {} of {}", step, steps());
+  check<UsageError>(lane >= 0 && lane < lanes_, "[Loader] lane {} of {}", lane, lanes_);
+  return gather(EpochPlan(dataset_->size(), sampling_, {lane, lanes_}), step);
+}
+
+Batch Loader::gather(const EpochPlan& plan, std::int64_t step) const {
+  const trace::Slice slice(trace::Kind::load, "load", {plan.rows(step), plan.end(step)});
+  const Tensor numbers = Tensor::empty({plan.rows(step)}, DType::i64);
   const auto samples = numbers.span<std::int64_t>();
   const auto order = order_.span<std::int64_t>();
   for (std::size_t row = 0; row < samples.size(); ++row)
     samples[row] =
-        order[static_cast<std::size_t>(plan_.position(step, static_cast<std::int64_t>(row)))];
+        order[static_cast<std::size_t>(plan.position(step, static_cast<std::int64_t>(row)))];
 
   Batch result;
-  result.lanes = plan_.lanes(step);
-  result.position = plan_.end(step);
-  result.weight = plan_.weight(step);
-  result.weight.origin = origin_;
-  result.weight.origin.step = static_cast<std::int32_t>(step & 0x7fffffff);  // not -1
+  result.step = step;
+  result.lanes = plan.lanes(step);
+  result.position = plan.end(step);
+  result.weight = plan.weight(step);
   if (samples.empty()) {
     for (const auto& [name, value] : first_) result.fields.set(name, detail::empty_rows(0, value));
   } else {

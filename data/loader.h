@@ -26,6 +26,7 @@ struct Batch {
   /// How many samples of the epoch all ranks have taken when the step has been done:
   /// LoaderOptions::begin of a run that goes on after it.
   std::int64_t position = 0;
+  std::int64_t step = 0;               ///< of its loader
   std::shared_ptr<const Lanes> lanes;  ///< how its rows are cut; null without LoaderOptions::lanes
 
   /// A field by its name. Throws DataError, which lists the names that exist.
@@ -66,6 +67,9 @@ class Loader {
   /// Gathers the batch of a step, 0 <= step < steps(). Throws DataError if its fields are not those
   /// of sample 0, in names, dtypes and shapes.
   Batch batch(std::int64_t step) const;
+  /// One lane of the batch of all ranks, 0 <= lane < LoaderOptions::lanes, whoever owns it: the
+  /// batch of a rank that has no other lane. Its weight does not say where it comes from.
+  Batch lane(std::int64_t step, int lane) const;
 
   /// An input iterator; the reference it gives holds until it is moved on. Until then the thread's
   /// tapes know the batch's lanes; who calls batch() sets a LaneScope.
@@ -101,9 +105,12 @@ class Loader {
   std::default_sentinel_t end() const { return {}; }
 
  private:
+  Batch gather(const EpochPlan& plan, std::int64_t step) const;
+
   AnyDataset dataset_;
   int epoch_;
   int lanes_;
+  SamplerOptions sampling_;
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
   Device device_;

@@ -49,8 +49,8 @@ void Survivors::lose(std::size_t r, int signal) {
   const auto others = left == 0   ? std::string("the others have ended well")
                       : left == 1 ? std::string("1 rank goes on")
                                   : fmt::format("{} ranks go on", left);
-  tell(fmt::format("rank {} {} by {}{}; {}\n", r,
-                   rank.suspected ? "hung and was killed" : "was killed", name_of_signal(signal),
+  tell(fmt::format("rank {} {}was killed by {}{}; {}\n", r,
+                   rank.suspicion.empty() ? "" : rank.suspicion + " and ", name_of_signal(signal),
                    was_in ? "" : " before it had joined", others));
 }
 
@@ -100,7 +100,7 @@ bool Survivors::take(const dist::Suspicion& suspicion) {
       suspicion.rank < 0 || dist::index(suspicion.rank) >= ranks_.size())
     return false;
   suspicious_ = generation_.number;
-  ranks_[dist::index(suspicion.rank)].suspected = true;
+  ranks_[dist::index(suspicion.rank)].suspicion = suspicion.why;
   return true;
 }
 

@@ -49,8 +49,8 @@ class Survivors {
   enum class State { starting, living, ended_well, lost };
   struct Rank {
     State state = State::living;
-    bool joined = false;     // has the state of the others, or began with them
-    bool suspected = false;  // of hanging
+    bool joined = false;      // has the state of the others, or began with them
+    std::string suspicion{};  // "hangs"; empty: none
   };
   void write();    // the generation
   void publish();  // a new one

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/lane_record.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/row_sum.h"
@@ -20,10 +21,11 @@ void contribute(const Gradients::Destination& to, const Tensor& sum) {
 /// The sums over this rank's rows become the means over all rows, as batch_norm_dx takes them.
 void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_weight) {
   if (statistics.constant) return sums.fill_zero();
-  if (statistics.peers) {
+  LaneRecord::of_all_lanes({sums}, nullptr, [&] {
+    if (!statistics.peers) return;
     if (zero_weight) sums.fill_zero();  // whatever they were: NaN, perhaps
     statistics.peers->add(sums);
-  }
+  });
   if (statistics.count > 0) kernels::scale(1 / statistics.count, sums, sums, false);
 }
 
@@ -34,18 +36,24 @@ std::vector<std::int64_t> parts_of(const Lanes* lanes, std::int64_t rows) {
 
 // batch_statistics of each lane's rows, merged.
 void statistics_of_lanes(const Lanes& lanes, const Tensor& x, const BatchStatistics& result) {
-  check<StateError>(result.peers || lanes.count() == lanes.total(),
-                    "[batch_norm] with lanes the statistics are those of all samples, and this "
-                    "rank has {} of {}: nn::convert_sync_batchnorm(model, world)",
-                    lanes.rows(), lanes.all_rows());
+  LaneRecord* const record = LaneRecord::current();
+  check<StateError>(
+      result.peers || lanes.count() == lanes.total() || (record && record->is_again()),
+      "[batch_norm] with lanes the statistics are those of all samples, and this "
+      "rank has {} of {}: nn::convert_sync_batchnorm(model, world)",
+      lanes.rows(), lanes.all_rows());
   const std::vector<std::int64_t> offsets = lanes.offsets(x.size(0));
+  const std::int64_t c = x.size(1);
+  const Tensor all = Tensor::empty({lanes.count(), 2 * c}, DType::f64, x.device());
   std::vector<kernels::RowStatistics> parts;
   for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
-    const Tensor mean = Tensor::empty({x.size(1)}, DType::f64, x.device());
-    const Tensor m2 = Tensor::empty(mean.shape(), DType::f64, x.device());
+    const auto at = static_cast<std::int64_t>(k);
+    const Tensor row = all.slice(at, at + 1).view({2 * c});
+    const Tensor mean = row.slice(0, c), m2 = row.slice(c, 2 * c);
     kernels::batch_statistics(rows_of(x, offsets[k], offsets[k + 1]), mean, m2);
     parts.push_back({static_cast<double>(offsets[k + 1] - offsets[k]), mean, m2});
   }
+  if (record) record->note("batch_norm", all);
   for (kernels::RowStatistics& part : parts) {  // on a GPU: when all is under way
     part.mean = part.mean.to(Device{});
     part.m2 = part.m2.to(Device{});
@@ -70,7 +78,9 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
     statistics_of_lanes(*lanes, x, result);
   else
     kernels::batch_statistics(x, result.mean, result.m2);
-  if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
+  LaneRecord::of_all_lanes({result.mean, result.m2}, &result.count, [&] {
+    if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
+  });
   return result;
 }
 
@@ -114,6 +124,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
           kernels::batch_norm_sums(rows(dy), rows(*x), statistics.mean, inverse_std, sum(2 * k),
                                    sum(2 * k + 1));
         }
+        if (LaneRecord* const record = LaneRecord::current(); record && g.lanes_of_rows())
+          record->note("batch_norm's gradient", sums.view({parts, 2 * c}));
         const auto add = [&](int operand, std::int64_t first) {
           RowSum total(g, operand, x->size(0));
           if (!total) return;

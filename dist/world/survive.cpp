@@ -23,14 +23,20 @@ constexpr dist::Seconds patience{5};
 // The launcher lets a rank in at once.
 constexpr dist::Seconds longest_entry{60};
 
-// "rank 2 hangs": 2. Nothing if nobody, or several, are blamed.
-std::optional<int> blamed(const Error& error) {
+struct Blame {
+  int rank;
+  std::string why;
+};
+
+// "rank 2 hangs": {2, "hangs"}. Nothing if nobody, or several, are blamed.
+std::optional<Blame> blamed(const Error& error) {
   constexpr std::string_view word = "rank ";
   if (!error.culprit || !error.culprit->starts_with(word)) return {};
   const char* const end = error.culprit->data() + error.culprit->size();
   int rank = 0;
-  if (std::from_chars(error.culprit->data() + word.size(), end, rank).ec != std::errc{}) return {};
-  return rank;
+  const auto number = std::from_chars(error.culprit->data() + word.size(), end, rank);
+  if (number.ec != std::errc{}) return {};
+  return Blame{rank, std::string(number.ptr + (number.ptr != end), end)};
 }
 
 }  // namespace
@@ -57,11 +63,12 @@ int dist::await_generation(int descriptor, int after) {
 }
 
 void dist::suspect_blamed(const CommError& error, const Generation& generation, int own) {
-  const auto rank = blamed(error);
+  const auto blame = blamed(error);
   // An echo blames a rank that is gone: the launcher sees its end itself.
-  if (!rank || dynamic_cast<const PeerError*>(&error) || *rank == own) return;
-  if (*rank < 0 || index(*rank) >= generation.members.size()) return;
-  suspect({generation.number, generation.members[index(*rank)]});
+  if (!blame || dynamic_cast<const PeerError*>(&error) || blame->rank == own) return;
+  const auto& [rank, why] = *blame;
+  if (rank < 0 || index(rank) >= generation.members.size()) return;
+  suspect({generation.number, generation.members[index(rank)], why});
 }
 
 void survive(World& world, const std::function<void(World&)>& body) {

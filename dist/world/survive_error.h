@@ -14,8 +14,8 @@ Generation generation_with(int descriptor, int rank);
 /// Returns the newest.
 int await_generation(int descriptor, int after);
 
-/// If `error` says that a rank of this generation hangs, tells the launcher. Ranks have the numbers
-/// of this world; `own` is the one that says so.
+/// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers of this
+/// world; `own` is the one that says so.
 void suspect_blamed(const CommError& error, const Generation& generation, int own);
 
 }  // namespace lockstep::dist

@@ -51,6 +51,11 @@ void validate(const Options& o) {
   if (o.survive) check_survivable(o);
   check<UsageError>(o.survive || o.respawn == 0, "--respawn {} needs --survive", o.respawn);
   check<UsageError>(o.respawn >= 0, "--respawn must be 0 or more, got {}", o.respawn);
+  check<UsageError>(o.audit >= 0, "--audit must be 0 or more, got {}", o.audit);
+  check<UsageError>(o.audit == 0 || o.lanes != 0,
+                    "--audit needs --lanes: without, no rank gets the bits of another one");
+  check<UsageError>(o.audit == 0 || !o.overlap_optimizer,
+                    "--audit and --overlap-optimizer: a step is audited before it is taken");
   check<UsageError>(
       o.deterministic < Deterministic::machine ||
           (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
@@ -131,6 +136,10 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                "Go on without ranks that are killed or hang, with the same result; needs --lanes");
   app.add_option("--respawn", o.respawn, "With --survive: replace so many of those ranks (0)")
       ->check(lockstep::cli::whole_number<int>());
+  app.add_option("--audit", o.audit,
+                 "Every so many steps each rank computes a part of another one's again, and what "
+                 "differs in a bit ends the run, or with --survive the rank; needs --lanes (never)")
+      ->check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
   app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);

@@ -17,6 +17,7 @@ struct Options : lockstep::samples::RunOptions {
   std::int64_t epochs = 30;
   std::int64_t batch = 32;  ///< samples per rank and step; with lanes of all ranks
   int lanes = 0;            ///< in which a batch is cut (core/lanes.h); 0: none
+  std::int64_t audit = 0;   ///< steps from one audit to the next (dist/audit/audit.h); 0: none
   lockstep::dist::Deterministic deterministic = lockstep::dist::Deterministic::run;
   std::string optimizer = "sgd";
   std::optional<double> lr;            ///< sgd 0.1, lion 0.0003, others 0.001

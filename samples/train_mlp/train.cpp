@@ -89,6 +89,7 @@ class Training {
   std::vector<Parameter> parameters_;
   std::unique_ptr<optim::Optimizer>& optimizer_ = state_.optimizer;
   dist::DistributedDataParallel ddp_;
+  std::optional<dist::Audit> audit_;
   std::optional<optim::Overlap> overlap_;
   std::optional<optim::GradScaler>& scaler_ = state_.scaler;
   std::int64_t &epoch_ = state_.epoch, &position_ = state_.position, &step_ = state_.step;
@@ -161,6 +162,7 @@ Training::Training(State& state, const World& world)
   if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
   if (options.resume && step_ + epoch_ == 0) resume();
+  audit_.emplace(ddp_, dist::AuditOptions{.every = options.audit, .taken = step_});
   // Without --metrics the values still go into a trace.
   // An epoch of an earlier world may lack nothing but its summary, which counts to its last step.
   const bool at_end = world.generation() > 0 && position_ == set_.train.size();
@@ -269,9 +271,12 @@ void Training::epoch() {
   std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
     const Autocast autocast(options_.precision.factors());
-    Tape tape;
-    const Tensor loss = nn::cross_entropy(model_(batch.x), batch.y);
-    tape.backward(scaler_ ? scaler_->scale(loss) : loss, batch.weight);
+    Tensor loss;
+    audit_->backward(loader, batch, [&](const data::Batch& b) {
+      const Tensor result = nn::cross_entropy(model_(b.x), b.y);
+      if (&b == &batch) loss = result.detach();
+      return scaler_ ? scaler_->scale(result) : result;
+    });
     log.add(loss, batch.weight);
     if (options_.survive) settle(log, step_ + 1);  // the loss of a step that is taken is never lost
     step();

@@ -50,6 +50,33 @@ TEST_CASE("loader: an epoch in order, with a smaller last batch") {
   CHECK(weights == std::vector<double>{3, 3, 1});
 }
 
+TEST_CASE("loader: any rank gets any lane, with the rows that its owner has") {
+  const LoaderOptions options{.batch = 44, .shuffle = true, .lanes = 8};  // of 6 rows, 2 or none
+  for (const int ranks : {1, 3, 8})
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Loader owner(dataset_of(100), options, {rank, ranks}, 2);
+      const Loader other(dataset_of(100), options, {7 - rank, 8}, 2);
+      for (std::int64_t step = 0; step < owner.steps(); ++step) {
+        const Batch batch = owner.batch(step);
+        CHECK(batch.step == step);
+        for (int k = 0; k < batch.lanes->count(); ++k) {
+          const Batch lane = other.lane(step, batch.lanes->first() + k);
+          const auto at = static_cast<std::size_t>(k);
+          const auto all = samples_of(batch);
+          CHECK(samples_of(lane) == std::vector(all.begin() + batch.lanes->offsets()[at],
+                                                all.begin() + batch.lanes->offsets()[at + 1]));
+          CHECK(lane.lanes->first() == batch.lanes->first() + k);
+          CHECK(lane.lanes->count() == 1);
+          CHECK(lane.weight.total == batch.weight.total);
+          CHECK(lane.weight.local == static_cast<double>(batch.lanes->rows_of(k)));
+          CHECK(lane.weight.origin.parts == 0);
+        }
+      }
+      CHECK_THROWS_AS(owner.lane(0, 8), UsageError);
+      CHECK_THROWS_AS(owner.lane(owner.steps(), 0), UsageError);
+    }
+}
+
 TEST_CASE("loader: ranks that deal the data differently have other digests") {
   const auto digest = [](const TensorDataset& dataset, const LoaderOptions& options, Shard shard,
                          int epoch) {

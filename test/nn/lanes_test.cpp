@@ -217,6 +217,28 @@ TEST_CASE("lanes: ranks that cut the batch in other ways are told apart") {
   CHECK(lanes_of_rank([](int rank) { return rank == 0 ? 8 : 0; }) != "");
 }
 
+TEST_CASE("lanes: a tape without them does not add those of the step before") {
+  const auto gradient = [](bool after_lanes) {
+    manual_seed(0);
+    nn::Sequential model{nn::Linear(12, 12), nn::Linear(12, 5)};
+    const auto backward = [&](int count) {
+      for (const Parameter& parameter : model.parameters()) parameter.zero_grad();
+      const data::Batch batch = data::Loader(make_data(), {.batch = 16, .lanes = count}).batch(0);
+      const LaneScope scope(batch.lanes);
+      Tape tape;
+      const Tensor h = model[0](relu(model[0](batch.x)));  // twice: its lanes wait
+      tape.backward(nn::cross_entropy(model[1](h), batch.y), batch.weight);
+      return model.parameters()[0].gradient().to_vector<float>();
+    };
+    const kernels::ChainProducts chains;
+    if (after_lanes) (void)backward(8);
+    for (const Parameter& parameter : model.parameters())
+      parameter.value().fill(0.01);  // another gradient than before
+    return backward(0);
+  };
+  CHECK(gradient(true) == gradient(false));
+}
+
 TEST_CASE("lanes: micro-batches of one step have the same lanes") {
   nn::Sequential model = mlp();
   (void)model.parameters();

@@ -36,10 +36,11 @@ const std::vector<Room>& rooms() {
       {"dist/mpi", {"dist/collectives"}},
       {"dist/world", {"dist/gpu", "dist/mpi"}},
       {"dist/ddp", {"dist/world"}},
+      {"dist/audit", {"dist/ddp"}},
       {"dist/doctor", {"dist/ddp"}},
       {"launch", {"dist/rendezvous"}},
       {"nn", {"dist/ddp"}},
-      {"lockstep.h", {"nn", "data"}},
+      {"lockstep.h", {"nn", "data", "dist/audit"}},
   };
   return all;
 }

@@ -52,7 +52,8 @@ Generation newest_generation(int descriptor) {
 
 void suspect(const Suspicion& suspicion) noexcept {
   try {
-    tell_launcher(fmt::format("{}{} {}\n", lost_word, suspicion.generation, suspicion.rank));
+    tell_launcher(fmt::format("{}{} {} {}\n", lost_word, suspicion.generation, suspicion.rank,
+                              suspicion.why.substr(0, 300)));
   } catch (...) {  // out of memory: another rank may tell it
   }
 }
@@ -80,6 +81,7 @@ std::optional<Suspicion> read_suspicion(std::string_view line) {
   std::istringstream words{std::string(line.substr(lost_word.size()))};
   Suspicion suspicion{};
   if (!(words >> suspicion.generation >> suspicion.rank)) return std::nullopt;
+  std::getline(words >> std::ws, suspicion.why);
   return suspicion;
 }
 

@@ -3,7 +3,7 @@
 /// those that it names make a new world. It alone says who lives; ranks tell it whom they suspect.
 ///
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
-///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank>", a rank that hangs;
+///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank> hangs", or what it does else;
 ///                "ready": let me in, in the next generation;
 ///                "joined <generation>": what I left before counts no more         --- ranks
 ///
@@ -30,9 +30,10 @@ std::string write_generation(const Generation& generation);
 /// The newest of the file. Throws CommError if it cannot be read, or has none.
 Generation newest_generation(int descriptor);
 
-/// A rank that did not answer the others of its generation.
+/// A rank that did not answer the others of its generation, or was found to be wrong.
 struct Suspicion {
   int generation, rank;
+  std::string why{};  ///< "hangs"; one line, of at most 300 bytes
 };
 /// Tells the launcher, which kills it. Best effort.
 void suspect(const Suspicion& suspicion) noexcept;

@@ -37,10 +37,11 @@ TEST_CASE("generation: the newest whole line counts") {
 }
 
 TEST_CASE("generation: lines to the launcher") {
-  const auto suspicion = read_suspicion("lost 2 13");
+  const auto suspicion = read_suspicion("lost 2 13 hangs, it seems");
   REQUIRE(suspicion);
   CHECK(suspicion->generation == 2);
   CHECK(suspicion->rank == 13);
+  CHECK(suspicion->why == "hangs, it seems");
   CHECK(!read_suspicion("lost 2"));
   CHECK(!read_suspicion("lost"));
   CHECK(!read_suspicion("a rank is lost 2 13"));

@@ -1,0 +1,97 @@
+#include "lockstep/autograd/lane_record.h"
+
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+thread_local LaneRecord* current_record = nullptr;
+
+}  // namespace
+
+LaneRecord::LaneRecord(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {
+  for (const Parameter& parameter : parameters_) parameter.state_->lanes = {};
+}
+
+LaneRecord::LaneRecord(std::vector<Parameter> parameters, const LaneRecord& step)
+    : LaneRecord(std::move(parameters)) {
+  step_ = &step;
+}
+
+LaneRecord::Scope::Scope(LaneRecord& record) : outer_(std::exchange(current_record, &record)) {}
+LaneRecord::Scope::~Scope() { current_record = outer_; }
+
+LaneRecord* LaneRecord::current() { return current_record; }
+
+// ---- gradients ----
+
+struct LaneRecord::Aside::Kept {
+  Tensor slot, lanes;
+  GradientState state = GradientState::nothing;
+  bool lanes_wait = false;
+  std::vector<GradientObserver*> observers;
+};
+
+LaneRecord::Aside::Aside(std::vector<Parameter> parameters)
+    : parameters_(std::move(parameters)), kept_(parameters_.size()) {
+  exchange();
+}
+LaneRecord::Aside::~Aside() { exchange(); }
+
+void LaneRecord::Aside::exchange() {
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    detail::ParameterState& now = *parameters_[i].state_;
+    Kept& kept = kept_[i];
+    std::swap(now.slot, kept.slot);
+    std::swap(now.lanes, kept.lanes);
+    std::swap(now.state, kept.state);
+    std::swap(now.lanes_wait, kept.lanes_wait);
+    std::swap(now.observers, kept.observers);
+  }
+}
+
+void LaneRecord::take_gradients() {
+  if (step_)
+    check<StateError>(recalled_ == step_->shared_.size(),
+                      "[recompute] lanes were brought together {} times, and {} times in the step: "
+                      "the loss does not do again what it did",
+                      recalled_, step_->shared_.size());
+  std::vector<Part> gradients;
+  for (const Parameter& parameter : parameters_)
+    gradients.push_back({parameter.label(), std::exchange(parameter.state_->lanes, {})});
+  parts_.insert(parts_.begin(), gradients.begin(), gradients.end());
+}
+
+// ---- what lanes share ----
+
+void LaneRecord::note(const char* operation, const Tensor& lanes) {
+  parts_.push_back(
+      {fmt::format("sum {} over samples, of {}", parts_.size() + 1, operation), lanes.clone()});
+}
+
+void LaneRecord::remember(std::initializer_list<Tensor> results, const double* number) {
+  Shared& shared = shared_.emplace_back();
+  for (const Tensor& result : results) shared.results.push_back(result.clone());
+  shared.number = number ? *number : 0;
+}
+
+bool LaneRecord::recall(std::initializer_list<Tensor> results, double* number) {
+  if (!step_) return false;
+  const auto differs = [] {
+    fail<StateError>(
+        "[recompute] lanes are brought together as they were not in the step: the "
+        "loss does not do again what it did");
+  };
+  if (recalled_ == step_->shared_.size()) differs();
+  const Shared& shared = step_->shared_[recalled_++];
+  if (shared.results.size() != results.size()) differs();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Tensor& result = results.begin()[i];
+    if (result.shape() != shared.results[i].shape()) differs();
+    result.copy_from(shared.results[i]);
+  }
+  if (number) *number = shared.number;
+  return true;
+}
+
+}  // namespace lockstep
