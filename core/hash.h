@@ -41,8 +41,8 @@ class Fnv1a {
 constexpr std::uint64_t fnv1a(std::string_view bytes) { return Fnv1a().add(bytes).value(); }
 
 /// A hash of many bytes, eight at a time, at some GB/s. For each word the map from the hash before
-/// it to that after it is one-to-one: what differs in one word never has the same hash. What differs
-/// in more of them, or in length, has it by a chance of about 2^-64.
+/// it to that after it is one-to-one: what differs in one word never has the same hash. Else two
+/// inputs have the same one by a chance of about 2^-64.
 inline std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   std::uint64_t hash = 0x9e3779b97f4a7c15u ^ bytes.size();
   for (std::size_t at = 0; at < bytes.size(); at += 8) {

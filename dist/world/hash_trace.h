@@ -1,6 +1,6 @@
 #pragma once
-/// Hash traces: a hash of every result, in the order in which a rank computes. `./lockstep diff A B`
-/// names the first result that two runs do not have in common: to hunt a different bit.
+/// Hash traces: a hash of every result, in the order in which a rank computes, to hunt a different
+/// bit. `./lockstep diff A B` names the first result that two runs do not have in common.
 ///
 ///   World world = World::join();
 ///   dist::HashTrace trace(world, "a");     // writes a (rank 0), a.1, a.2, ...
@@ -19,10 +19,10 @@
 ///   1     buffer                1.mean    f32    (64,)     world  ...  after a synchronization
 ///
 /// A step ends with an optimizer's step. "name" is that of a parameter, else the path of the module
-/// that computes. "of" is what the value belongs to: this rank, or all ranks. With lanes
-/// (core/lanes.h) it is "4/8" for rows that belong to lanes, the first of which is lane 4 of 8; then
-/// there is a hash for each lane of this rank. So runs with different numbers of ranks can be
-/// compared: lane by lane, and in what is of the world.
+/// that computes. "of" is what the value belongs to: this rank, or the world. With lanes
+/// (core/lanes.h) rows that belong to lanes are of "4/8" if the first of them is lane 4 of 8, and
+/// have a hash for each lane of this rank. So runs with different numbers of ranks can be compared:
+/// lane by lane, and in what is of the world.
 ///
 /// In the place of an end, a run that was killed has its last whole line: steps are flushed.
 ///
@@ -52,9 +52,9 @@ struct HashTraceOptions {
 /// exception leaves a file that is cut off.
 class [[nodiscard]] HashTrace {
  public:
-  /// Collective. Replaces the files of an earlier run. Throws on every rank, DataError or PeerError,
-  /// if one of them cannot write its file; StateError if this thread has one already. What fails to
-  /// be written later is a DataError of the operation that shows it.
+  /// Collective. Replaces the files of an earlier run. Throws on every rank, DataError or
+  /// PeerError, if one of them cannot write its file; StateError if this thread has one already.
+  /// What cannot be written later is a DataError of the operation whose result it is.
   HashTrace(const World& world, const std::string& path, const HashTraceOptions& options = {});
   ~HashTrace();
   HashTrace(const HashTrace&) = delete;

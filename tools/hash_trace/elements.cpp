@@ -19,9 +19,13 @@ std::optional<DType> dtype_named(const std::string& name) {
   return {};
 }
 
+// -1 if there are more than a file has.
 std::int64_t count(const std::vector<std::int64_t>& shape) {
   std::int64_t product = 1;
-  for (const std::int64_t size : shape) product *= size;
+  for (const std::int64_t size : shape) {
+    if (size > 0 && product > (std::int64_t{1} << 48) / size) return -1;
+    product *= size;
+  }
   return product;
 }
 
@@ -90,6 +94,7 @@ std::string first_different_element(const Elements& a, const Elements& b, const 
   if (!dtype || a.dtype != b.dtype || a.shape != b.shape || a.hex.empty()) return "";
   const std::size_t size = size_of(*dtype);
   const std::int64_t elements = count(a.shape);
+  if (elements < 0) return "";
   const auto digits = static_cast<std::size_t>(elements) * size * 2;
   if (a.hex.size() != digits || b.hex.size() != digits) return "";
   std::int64_t first = -1, different = 0;
