@@ -9,7 +9,6 @@
 namespace lockstep {
 
 using detail::Node;
-using detail::ParameterState;
 
 namespace {
 thread_local Tape* current_tape = nullptr;
@@ -73,11 +72,12 @@ Node* Tape::append(const char* operation, const Tensor& output,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const GradientRef& ref = inputs[i]->gradient_ref();
     if (ref.tape == GradientRef::parameter)
-      slots[i].parameter = static_cast<ParameterState*>(ref.target)->shared_from_this();
+      slots[i].parameter = static_cast<detail::ParameterState*>(ref.target)->shared_from_this();
     else if (ref.tape != GradientRef::nothing)
       slots[i].node = static_cast<Node*>(ref.target);
   }
   if (lanes_) note_lanes(*node, output, inputs);
+  if (trace::watcher) show_output(*node, output, inputs, lanes());
   return node;
 }
 
@@ -182,8 +182,8 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
 
 void Tape::run(Pass& pass, bool retain) {
   for (Node* node = pass.loss; node; node = node->previous) {
-    if (!std::exchange(node->reached, false)) continue;
-    if (!node->closure) continue;  // a watched value: it only keeps its gradient
+    if (!std::exchange(node->reached, false) || !node->closure) continue;  // no closure: watched
+    if (trace::watcher) show_gradient(*node, lanes());
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
       Gradients gradients(*node, *this, pass.zero_weight, pass.lanes_wait);
@@ -206,9 +206,9 @@ void Tape::tell_ready(Node& node) {
   for (Node::Input& input : node.inputs) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
     if (input.parameter->lanes_wait) add_waiting_lanes(*input.parameter);
-    const Parameter parameter(input.parameter);
+    if (trace::watcher) show_ready(node, *input.parameter);  // before a reducer adds it up
     for (GradientObserver* observer : input.parameter->observers)
-      observer->gradient_ready(parameter);
+      observer->gradient_ready(Parameter(input.parameter));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/tape.h"
+#include "lockstep/core/trace/results.h"
 
 namespace lockstep {
 
@@ -25,5 +26,11 @@ struct Tape::Pass {
   void note(const Parameter& parameter);
   void refuse_strays(const std::optional<Weight>& weight) const;
 };
+
+// To a trace::watcher, which there is (tape_results.cpp).
+void show_output(const detail::Node& node, const Tensor& output,
+                 std::span<const Tensor* const> inputs, const Lanes* lanes);
+void show_gradient(const detail::Node& node, const Lanes* lanes);
+void show_ready(const detail::Node& node, const detail::ParameterState& parameter);
 
 }  // namespace lockstep

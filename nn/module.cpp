@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/generator.h"
+#include "lockstep/core/trace/results.h"
 
 namespace lockstep::nn {
 
@@ -69,6 +70,7 @@ template <class E>
 }  // namespace
 
 Tensor Module::operator()(const Tensor& x) {
+  const trace::LayerScope layer(path_);
   try {
     return forward(x);
   } catch (const ShapeError& error) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "lockstep/core/trace/results.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -47,7 +48,17 @@ BufferSync::BufferSync(std::vector<Buffer> buffers, Communicator& communicator, 
 }
 
 void BufferSync::synchronize(int source) {
-  if (mode_ == BufferMode::off || communicator_.size() == 1) return;
+  if (mode_ != BufferMode::off && communicator_.size() > 1) make_equal(source);
+  if (!trace::watcher) return;
+  for (const Buffer& buffer : buffers_)
+    trace::watcher->see({.place = trace::Place::buffer,
+                         .operation = {},
+                         .name = buffer.name,
+                         .value = buffer.value,
+                         .of_world = mode_ != BufferMode::off});
+}
+
+void BufferSync::make_equal(int source) {
   if (packed_.numel() > 0) {
     const auto chosen = [&](const Buffer& buffer) { return !is_averaged(buffer, mode_); };
     if (communicator_.rank() == source) move_all(buffers_, packed_, false, chosen);

@@ -31,6 +31,8 @@ class BufferSync {
   void restore();
 
  private:
+  void make_equal(int source);
+
   std::vector<Buffer> buffers_;
   Communicator& communicator_;
   BufferMode mode_;

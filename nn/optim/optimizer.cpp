@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/trace/recorder.h"
+#include "lockstep/core/trace/results.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/optim/groups.h"
 #include "lockstep/nn/optim/sharding.h"
@@ -105,9 +107,25 @@ void Optimizer::take_step(bool own) {
   if (sharding_) sharding_->gather();
   early_.clear();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
+  if (!trace::watcher) return;
+  show(trace::Place::parameter);
+  trace::watcher->step_ends();
+}
+
+// From the last layer to the first, as backward goes: what differs first is shown first.
+void Optimizer::show(trace::Place place) const {
+  for (const Parameter& parameter : all_ | std::views::reverse)
+    if (takes_part(parameter))
+      trace::watcher->see(
+          {.place = place,
+           .operation = {},
+           .name = parameter.name(),
+           .value = place == trace::Place::gradient ? parameter.gradient_slot() : parameter.value(),
+           .of_world = !local_ && !parameter.kept_local()});
 }
 
 void Optimizer::update_and_fingerprint() {
+  if (trace::watcher) show(trace::Place::gradient);
   fingerprinted_ = false;
   update();
   if (sharding_) return fingerprint_a_gradient();

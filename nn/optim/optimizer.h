@@ -32,6 +32,7 @@
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/trace/results.h"
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/nn/state_dict.h"
 
@@ -146,6 +147,7 @@ class Optimizer : public Stepper {
 
  private:
   void take_step(bool own);
+  void show(trace::Place place) const;
   void update_and_fingerprint();
   void fingerprint_a_gradient();
   std::uint64_t ask_reducers(bool own);  // how often they have synchronized

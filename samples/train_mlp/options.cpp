@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "lockstep/core/lanes.h"
@@ -36,6 +37,7 @@ void check_survivable(const Options& o) {
       {"--comm nccl", o.comm.starts_with("nccl")},
       {"--hook powersgd", o.hook == "powersgd"},
       {"--trace", !o.trace.empty()},
+      {"--hash-trace", !o.hash_trace.empty()},
       {"--checkpoint-async", o.checkpoint_async},
   };
   for (const auto& [option, given] : refused)
@@ -71,11 +73,26 @@ void validate(const Options& o) {
   check<UsageError>(o.precision.name != "f16" || !o.overlap_optimizer,
                     "--precision f16 and --overlap-optimizer: whether a scaled gradient is finite "
                     "is known when all have arrived");
+  check<UsageError>(!o.hash_values || !o.hash_trace.empty(),
+                    "--hash-values needs --hash-trace FILE");
   check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
   check<UsageError>(!o.checkpoint.empty() || (o.checkpoint_every == 0 && !o.checkpoint_async &&
                                               o.keep == 1 && !o.resume),
                     "--checkpoint-every, --checkpoint-async, --keep and --resume need --checkpoint "
                     "FILE");
+}
+
+// "12:37": the 37th record of step 12.
+lockstep::dist::HashTraceOptions::Record record_of(const std::string& text) {
+  lockstep::dist::HashTraceOptions::Record result{};
+  const char* const end = text.data() + text.size();
+  const auto step = std::from_chars(text.data(), end, result.step);
+  const bool colon = step.ec == std::errc() && step.ptr != end && *step.ptr == ':';
+  const auto record = std::from_chars(colon ? step.ptr + 1 : end, end, result.record);
+  check<UsageError>(
+      record.ec == std::errc() && record.ptr == end && result.step > 0 && result.record > 0,
+      "--hash-values '{}' is not STEP:RECORD, as ./lockstep diff names it", text);
+  return result;
 }
 
 // Where a path leads: its folder, which may have several names, and the file's name.
@@ -99,8 +116,10 @@ bool as_published(const Options& o) {
 }
 
 void check_files(const Options& o) {
-  const std::pair<const char*, const std::string*> files[] = {
-      {"--checkpoint", &o.checkpoint}, {"--save-model", &o.save_model}, {"--json", &o.json}};
+  const std::pair<const char*, const std::string*> files[] = {{"--checkpoint", &o.checkpoint},
+                                                              {"--save-model", &o.save_model},
+                                                              {"--hash-trace", &o.hash_trace},
+                                                              {"--json", &o.json}};
   for (int age = 1; age < o.keep && !o.checkpoint.empty(); ++age)
     check<UsageError>(
         o.save_model.empty() || !same_file(o.save_model, fmt::format("{}.{}", o.checkpoint, age)),
@@ -170,6 +189,12 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--trace", o.trace,
                  "Write what each rank computes, sends and waits for into this folder, for "
                  "./lockstep trace and ui.perfetto.dev");
+  app.add_option("--hash-trace", o.hash_trace,
+                 "Write a hash of every result into FILE, those of rank N into FILE.N, for "
+                 "./lockstep diff");
+  std::string hash_values;
+  app.add_option("--hash-values", hash_values,
+                 "STEP:RECORD, of which the values are written, too: ./lockstep diff asks for it");
   app.add_option("--metrics", o.metrics,
                  "Write losses, accuracy, speed and learning rate into this folder: metrics.csv, "
                  "and a file for TensorBoard");
@@ -198,6 +223,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   if (o.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
   if (o.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
   o.shuffle = !no_shuffle;
+  if (!hash_values.empty()) o.hash_values = record_of(hash_values);
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);
   validate(o);
   return o;

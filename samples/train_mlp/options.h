@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/dist/ddp/reducer_options.h"
+#include "lockstep/dist/world/hash_trace.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/precision.h"
 
@@ -33,7 +34,9 @@ struct Options : lockstep::samples::RunOptions {
   std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
   bool overlap_optimizer = false;
   bool shard_optimizer = false;
-  std::string trace;                  ///< a folder: what each rank does, and when
+  std::string trace;       ///< a folder: what each rank does, and when
+  std::string hash_trace;  ///< a file: a hash of every result
+  std::optional<lockstep::dist::HashTraceOptions::Record> hash_values;  ///< whose values, too
   std::string metrics;                ///< a folder: losses, accuracy, speed
   std::string checkpoint;             ///< a file: the state of the run, to be resumed
   std::int64_t checkpoint_every = 0;  ///< steps; 0: only at the end

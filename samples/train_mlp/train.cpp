@@ -97,6 +97,7 @@ class Training {
   nn::Checkpoint checkpoint_;
   Progress progress_;
   std::optional<nn::Metrics> metrics_;
+  std::optional<dist::HashTrace> hashes_;
   bool goes_on_ = world_.generation() > 0 && position_ > 0;  // an epoch that another world began
   Result& result_ = state_.result;
   double &seconds_ = state_.seconds, &samples_ = state_.samples;
@@ -168,6 +169,9 @@ Training::Training(State& state, const World& world)
   const bool at_end = world.generation() > 0 && position_ == set_.train.size();
   metrics_.emplace(options.metrics, world.rank() == 0, step_ + (at_end ? 0 : 1));
   if (at_end) metrics_->add("train/loss", step_, result_.losses.back());
+  if (!options.hash_trace.empty())
+    hashes_.emplace(world, options.hash_trace,
+                    dist::HashTraceOptions{.first_step = step_ + 1, .values = options.hash_values});
   begin_progress();
 }
 
