@@ -67,7 +67,12 @@ class Communicator {
 
   /// What an all_reduce of so many bytes takes: "ring", "two-shot", ... A pure function.
   virtual std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const = 0;
-  /// The same for all sizes: "up to 64 KiB one-shot; beyond two-shot-shared".
+  /// From now on all-reduces for which no algorithm was asked add in tree order (choice.h), those
+  /// of the linked communicator too. On all ranks before the same call.
+  virtual void add_in_tree_order() {
+    if (linked_) linked_->add_in_tree_order();
+  }
+  /// The algorithms of all sizes: "up to 64 KiB one-shot; beyond two-shot-shared".
   virtual std::string choices() const { return "always " + std::string(algorithm(1)); }
   /// Waits on the host for work of a GPU. CommError or PeerError if another rank has failed
   /// meanwhile, or after the timeout: the work may be waiting for that rank.

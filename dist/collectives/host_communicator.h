@@ -46,6 +46,10 @@ class HostCommunicator final : public QueuedCommunicator {
   std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {
     return name_of(chosen(Operation::all_reduce, bytes, dtype, transport_->has_shared_memory()));
   }
+  void add_in_tree_order() override {
+    if (choice_.requested == Algorithm::automatic) choice_.requested = Algorithm::two_shot;
+    Communicator::add_in_tree_order();
+  }
   std::string choices() const override {
     return describe_choices(choice_, transport_->has_shared_memory());
   }

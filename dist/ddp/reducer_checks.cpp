@@ -55,6 +55,7 @@ void Reducer::check_level(const Contribution& contribution) const {
   };
   if (options_.hook)
     refuse("a communication hook rounds what this rank has added up: none may be there");
+  communicator_.add_in_tree_order();
   for (const GradientBuckets::Bucket& bucket : buckets_.all()) {
     const std::string_view how = communicator_.algorithm(bucket.wire.bytes(), bucket.wire.dtype());
     if (ranks() > 1 && !adds_in_tree_order(how))

@@ -42,6 +42,10 @@ class DeviceCommunicator final : public Communicator {
   std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {
     return engine_ ? engine_->algorithm() : host_->algorithm(bytes, dtype);
   }
+  void add_in_tree_order() override {
+    host_->add_in_tree_order();
+    Communicator::add_in_tree_order();
+  }
   std::string choices() const override {
     return engine_ ? Communicator::choices() : host_->choices();
   }

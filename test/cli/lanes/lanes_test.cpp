@@ -48,6 +48,21 @@ TEST_CASE("lanes: train ends with one hash, whoever trains, over whatever") {
   CHECK(hash({"--batch", "50", "--epochs", "2", "--optimizer", "adam", "--ranks", "2"}) != one);
 }
 
+// Without a wish, such sums over tcp would take a ring: buckets, and BatchNorm's sums in backward.
+TEST_CASE("lanes: sums that are large for tcp add in tree order, too") {
+  const auto hash_of = [](const Words& options) {
+    const Words same = {
+        LOCKSTEP_BIN_DIR "/bench_worlds", "--epochs", "1", "--batch", "500", "--width", "40000"};
+    const Ended ended = test::run(same + options);
+    CAPTURE(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.out;
+  };
+  const std::string one = hash_of({"--ranks", "1"});
+  CHECK(hash_of({"--ranks", "5", "--transport", "tcp"}) == one);
+  CHECK(hash_of({"--ranks", "5", "--lanes", "0"}) != one);
+}
+
 TEST_CASE("lanes: a run goes on with another number of ranks, with the bits of one that did not") {
   const TemporaryFolder folder;
   const Words options = {"--lanes",
