@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/dist/rendezvous/failure_record.h"
+
 namespace lockstep::launch {
 
 namespace {
