@@ -161,7 +161,9 @@ std::vector<std::string> shown_output(const Block& block, const std::string& pri
 }
 
 std::vector<std::string> with_named_digests(std::vector<std::string> lines) {
-  static const std::regex digest("(^|[^.\\w])((?=[0-9]*[a-f])[0-9a-f]{8,}|[0-9a-f]{12,})\\b");
+  // A digest has a digit: "ffffffff" is a drawn thread that goes forward.
+  static const std::regex digest(
+      "(^|[^.\\w])(?=[a-f]*[0-9])((?=[0-9]*[a-f])[0-9a-f]{8,}|[0-9a-f]{12,})\\b");
   std::map<std::string, std::string> names;
   for (std::string& line : lines) {
     std::string named;

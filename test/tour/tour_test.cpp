@@ -210,6 +210,7 @@ TEST_CASE("tour: the comparison itself") {
         Lines{"rank 0 digest 0...", "rank 1 digest 0...", "0.123456789"});
   CHECK(with_named_digests({"764f9bd0f69c 5f339a5a52df 12345678"}) ==
         Lines{"digest 0 digest 1 12345678"});
+  CHECK(with_named_digests({"|bbbbbbbb ffffffffffff|"}) == Lines{"|bbbbbbbb ffffffffffff|"});
   CHECK(says_the_same("rank 0 |r==| took 12.5 ms", "rank 0 |  r=| took 9 ms", true));
   CHECK(!says_the_same("took 12.5 ms", "took 9 us", true));
   CHECK(!says_the_same("train_loss=0.8137", "train_loss=0.8237", true));
