@@ -29,7 +29,7 @@ std::vector<Connection> connect_all(Rendezvous& rendezvous) {
                          .timeout = rendezvous.timeout(),
                          .purpose = Purpose::mesh,
                          .caller = "tcp",
-                         .of_job = false,  // they may be those of a group
+                         .of_job = rendezvous.of_job(),
                          .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
   Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);

@@ -9,11 +9,42 @@
 #include <atomic>
 
 #include "dist/rendezvous/rendezvous_support.h"
+#include "lockstep/dist/transport/tcp/mesh.h"
 
 namespace lockstep::dist {
 namespace {
 
 using namespace testing;
+
+/// Whom the ranks of a world of 3 blame if one of them stops while the connections of tcp are made.
+std::vector<std::string> blamed_for(int stopped, bool of_job) {
+  const TemporaryFolder folder;
+  std::vector<std::string> blamed(3);
+  std::atomic<int> ended{0};
+  const auto errors = run_ranks(3, [&](int rank) {
+    RendezvousOptions options = options_for("unix:" + folder / "rendezvous", rank, 3, 0.3);
+    options.of_job = of_job;
+    const auto rendezvous = join_rendezvous(options);
+    if (rank == stopped) {  // it has told its address, and accepts nobody there
+      Endpoint here{.host = "127.0.0.1"};
+      const Descriptor listener = listen_on(here);
+      here.port = local_port(listener.get());
+      const std::string nonce(rank == 0 ? sizeof(Token) : 0, 'n');
+      (void)rendezvous->all_gather("tcp addresses", nonce + here.text());
+      while (ended < 2) std::this_thread::yield();
+      return;
+    }
+    try {
+      connect_mesh(*rendezvous);
+      (void)rendezvous->all_gather("connected", "");
+    } catch (const CommError& error) {
+      if (error.culprit) blamed[static_cast<std::size_t>(rank)] = *error.culprit;
+    }
+    ++ended;
+  });
+  CHECK(errors[static_cast<std::size_t>(stopped)] == "");
+  return blamed;
+}
 
 /// A rank that has authenticated itself and waits to be admitted.
 Connection wait_for_admission(const std::string& address, const Credentials& own) {
@@ -248,6 +279,22 @@ TEST_CASE("rendezvous: who is gone") {
       expect(!deadline.passed(), "rank {} is not seen to be gone", looked_for);
   });
   test::check_all_well(outcomes);
+}
+
+TEST_CASE("rendezvous: a rank that stops while connections are made is to blame, and no other") {
+  for (const int stopped : {0, 1, 2}) {
+    CAPTURE(stopped);
+    const std::string name = fmt::format("rank {} ", stopped);
+    int named = 0;
+    for (const std::string& blamed : blamed_for(stopped, true)) {
+      CAPTURE(blamed);
+      CHECK((blamed.empty() || blamed.starts_with(name)));
+      named += !blamed.empty();
+    }
+    CHECK(named > 0);
+    // The ranks of a group have numbers that say nothing to the job.
+    for (const std::string& blamed : blamed_for(stopped, false)) CHECK(blamed.empty());
+  }
 }
 
 }  // namespace
