@@ -98,7 +98,10 @@ class Audit {
   struct Step;
   struct Dispute;
 
-  bool begin_step() { return every_ > 0 ? ++step_ % every_ == 0 : ++step_ < 0; }
+  bool begin_step() {
+    ++step_;
+    return every_ > 0 && step_ % every_ == 0;
+  }
   Tensor audited(const Part& mine, const std::function<Part(int lane)>& lane);
   int audited_lane(const Step& step, int owner) const;
   LaneRecord again(const Step& step, int lane) const;

@@ -12,7 +12,7 @@
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
-#include "lockstep/dist/world/survive_error.h"
+#include "lockstep/dist/world/generations.h"
 
 namespace lockstep {
 

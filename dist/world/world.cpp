@@ -17,7 +17,7 @@
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
-#include "lockstep/dist/world/survive_error.h"
+#include "lockstep/dist/world/generations.h"
 
 namespace lockstep {
 

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/lanes.h"
 #include "lockstep/core/system/file_kind.h"
 
 namespace lockstep::hashes {
@@ -116,7 +117,7 @@ void RankFile::check_of(const Record& record) const {
   const auto parts = split(record.of, '/');
   if (parts.size() != 2) refuse(fmt::format("has '{}' for what it belongs to", record.of));
   const std::int64_t first = number(parts[0], 0), lanes = number(parts[1], 1);
-  if (lanes > 1024 || first + std::ssize(record.hashes) > lanes)
+  if (lanes > max_lanes || first + std::ssize(record.hashes) > lanes)
     refuse(fmt::format("has {} hashes from lane {} on", record.hashes.size(), record.of));
 }
 
