@@ -21,9 +21,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "figures.h"
@@ -56,35 +58,38 @@ struct Options {
 
 std::vector<double> caps_of(const std::string& text) {
   std::vector<double> caps = {one_byte};
-  for (const std::string& word : CLI::detail::split(text, ',')) {
+  for (const char *begin = text.data(), *const end = begin + text.size();; ++begin) {
     double cap = 0;
-    check<UsageError>(CLI::detail::lexical_cast(word, cap) && cap > 0 && cap <= 1e6,
-                      "--caps takes numbers of MiB above 0, as in 0.25,1,25, not '{}'", text);
+    const auto [stop, error] = std::from_chars(begin, end, cap);
+    check<UsageError>(
+        error == std::errc() && (stop == end || *stop == ',') && cap > 0 && cap <= 1e6,
+        "--caps takes numbers of MiB above 0, as in 0.25,1,25, not '{}'", text);
     caps.push_back(cap);
+    begin = stop;
+    if (begin == end) break;
   }
   return caps;
 }
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  const CLI::Validator whole = cli::whole_number<int>();
-  CLI::App app("What buckets are worth, and what the reducer costs", "lockstep bench reducer");
+  const cli::Check whole = cli::whole_number<int>();
+  cli::App app("What buckets are worth, and what the reducer costs", "lockstep bench reducer");
   std::string layers = "784,512,256,10", caps = "0.25,1,5,25";
   app.add_option("--layers", layers, "Widths, input to output (784,512,256,10)");
   app.add_option("--caps", caps,
                  "Bucket caps in MiB, beside one bucket per parameter (0.25,1,5,25)");
-  app.add_option("--batch", o.batch, "Samples per rank (128)")->check(whole);
-  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank (128)").check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)").check(whole);
   app.add_option("--parameters", o.parameters, "Of the model that times the reducer alone (4000)")
-      ->check(whole);
-  app.add_option("--rounds", o.rounds, "Rounds, at least 3 (11)")->check(whole);
-  app.add_option("--round", o.round_seconds, "Seconds per round (0.15)")->check(cli::number());
+      .check(whole);
+  app.add_option("--rounds", o.rounds, "Rounds, at least 3 (11)").check(whole);
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.15)").check(cli::number());
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
-      ->check(CLI::IsMember(communicator_names()));
-  app.add_option("--transport", o.transport, "shm or tcp (shm)")
-      ->check(CLI::IsMember({"shm", "tcp"}));
+      .check(cli::one_of(communicator_names()));
+  app.add_option("--transport", o.transport, "shm or tcp (shm)").check(cli::one_of({"shm", "tcp"}));
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   o.layers = cli::widths("--layers", layers);
   o.caps = caps_of(caps);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);

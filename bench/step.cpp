@@ -14,8 +14,7 @@
 //
 // With --lanes L there are turns with lanes, and turns with their products alone: chains.
 //
-// With --trace DIR there are traced turns, whose time includes noting the events, but not writing
-// the files.
+// With --trace DIR there are traced turns, timed without writing the files.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +23,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "figures.h"
 #include "lockstep/core/gpu/graph.h"
@@ -60,41 +60,41 @@ struct Options {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  const CLI::Validator whole = cli::whole_number<int>();
-  CLI::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
+  const cli::Check whole = cli::whole_number<int>();
+  cli::App app("Times whole training steps of an MLP on random data", "lockstep bench step");
   std::string layers = "64,128,64,10";
   app.add_option("--layers", layers, "Widths, input to output (64,128,64,10)");
   cli::add_options(app, o.device);
   cli::add_options(app, o.precision);
-  app.add_option("--batch", o.batch, "Samples per rank (32)")->check(whole);
-  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)")->check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank (32)").check(whole);
+  app.add_option("--ranks", o.ranks, "Replicas (2; in a launcher's world: its size)").check(whole);
   app.add_flag("--graph", o.graph, "Record the step once and replay it (on a GPU)");
   app.add_flag("--shard-optimizer", o.shard, "Each rank steps its part (Optimizer::shard)");
-  CLI::Option* checkpoint =
+  cli::Option checkpoint =
       app.add_option("--checkpoint", o.checkpoint,
                      "Also time steps with checkpoints, in turns: a file that is replaced");
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps between two of them (50)")
-      ->check(whole)
-      ->needs(checkpoint);
+      .check(whole)
+      .needs(checkpoint);
   app.add_flag("--checkpoint-async", o.checkpoint_async, "A thread writes the file")
-      ->needs(checkpoint);
-  app.add_option("--lanes", o.lanes, "Also time steps with so many lanes, in turns")->check(whole);
+      .needs(checkpoint);
+  app.add_option("--lanes", o.lanes, "Also time steps with so many lanes, in turns").check(whole);
   app.add_option("--trace", o.trace, "Also time steps that are traced, in turns: a folder");
   app.add_option("--optimizer", o.optimizer, "sgd (with momentum 0.9) or adam (sgd)")
-      ->check(CLI::IsMember({"sgd", "adam"}));
-  app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)")->check(whole);
-  app.add_option("--round", o.round_seconds, "Seconds per round (0.5)")->check(cli::number());
+      .check(cli::one_of({"sgd", "adam"}));
+  app.add_option("--rounds", o.rounds, "Rounds, at least 5 (7)").check(whole);
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.5)").check(cli::number());
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
-      ->check(CLI::IsMember(communicator_names()));
+      .check(cli::one_of(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm); between GPUs also ipc")
-      ->check(CLI::IsMember({"shm", "tcp", "ipc"}));
-  CLI::Option* peer =
+      .check(cli::one_of({"shm", "tcp", "ipc"}));
+  cli::Option peer =
       app.add_option("--peer", o.peer, "pytorch: also time its steps of the same shapes, in turns")
-          ->check(CLI::IsMember({"pytorch"}));
+          .check(cli::one_of({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)")
-      ->needs(peer);
+      .needs(peer);
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   o.layers = cli::widths("--layers", layers);
   const Device device = o.device.choose(0);
   check<UsageError>(o.batch > 0, "--batch must be positive, got {}", o.batch);

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <optional>
 
 #include "lockstep/launch/report.h"
@@ -27,14 +26,14 @@ struct Options : samples::RunOptions {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  const CLI::Validator whole = cli::whole_number<int>();
-  CLI::App app("One world's hash, for the table of docs/any-world.md", "bench_worlds");
+  const cli::Check whole = cli::whole_number<int>();
+  cli::App app("One world's hash, for the table of docs/any-world.md", "bench_worlds");
   samples::add_options(app, o, "1");
   app.add_option("--data", o.data, "Directory with images and labels in the IDX format");
-  app.add_option("--epochs", o.epochs, "(3)")->check(whole);
-  app.add_option("--lanes", o.lanes, "0: none (8)")->check(whole);
-  app.add_option("--width", o.width, "Of the hidden layer (64)")->check(whole);
-  app.add_option("--batch", o.batch, "Samples of all ranks (100)")->check(whole);
+  app.add_option("--epochs", o.epochs, "(3)").check(whole);
+  app.add_option("--lanes", o.lanes, "0: none (8)").check(whole);
+  app.add_option("--width", o.width, "Of the hidden layer (64)").check(whole);
+  app.add_option("--batch", o.batch, "Samples of all ranks (100)").check(whole);
   if (!samples::parse(app, o, argc, argv)) return {};
   check<UsageError>(o.epochs > 0, "--epochs must be positive, got {}", o.epochs);
   check<UsageError>(o.width > 0, "--width must be positive, got {}", o.width);

@@ -46,12 +46,14 @@ if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
 endif()
 # Tests are compiled more often than run.
 set(is_test $<BOOL:$<TARGET_PROPERTY:LOCKSTEP_TEST>>)
+# So is what stands on kernels, under a sanitizer.
+set(is_slow_to_run $<IN_LIST:$<TARGET_PROPERTY:NAME>,lockstep_core;lockstep_kernels;lockstep_simt>)
 if(NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,${is_test}>:-O0>)
 else()
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
     -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
-    -O$<IF:${is_test},0,1>>)
+    -O$<IF:${is_slow_to_run},1,0>>)
   if(LOCKSTEP_SANITIZE MATCHES "undefined")
     # AddressSanitizer sees most of these too, x86 loads what is not aligned, and without them half
     # of the compile time is saved. In the tests' own sources there is nothing to be looked for.
@@ -95,10 +97,14 @@ function(lockstep_library name)
   target_link_libraries(${name} PRIVATE lockstep_flags)
   target_compile_features(${name} PUBLIC cxx_std_20)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  if(name MATCHES "^lockstep_(core|kernels)$")  # kernels have options of their own
+  set(owner lockstep_core)
+  if(LOCKSTEP_SANITIZE)
+    set(owner lockstep_autograd)  # the first that is not optimized
+  endif()
+  if(name MATCHES "^lockstep_(core|kernels)$" OR name STREQUAL owner)  # options of their own
     target_precompile_headers(${name} PRIVATE ${LOCKSTEP_COMMON_HEADERS})
   elseif(NOT name STREQUAL "lockstep_simt")  # which knows no fmt
-    target_precompile_headers(${name} REUSE_FROM lockstep_core)
+    target_precompile_headers(${name} REUSE_FROM ${owner})
   endif()
 endfunction()
 

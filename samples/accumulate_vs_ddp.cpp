@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -218,7 +217,7 @@ void run_rank(const Field& fixture, const Experiment& experiment,
 int run(int argc, char** argv) {
   samples::RunOptions options;
   std::string path = LOCKSTEP_SAMPLES_DATA "/fixtures/accumulate_vs_ddp.json";
-  CLI::App app("Gradient accumulation against data parallelism",
+  cli::App app("Gradient accumulation against data parallelism",
                "lockstep sample accumulate_vs_ddp");
   app.add_option("--fixture", path,
                  "The experiment (samples/data/fixtures/accumulate_vs_ddp.json)");

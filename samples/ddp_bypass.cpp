@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -238,7 +237,7 @@ void run_rank(const Field& fixture, const Experiment& experiment,
 int run(int argc, char** argv) {
   samples::RunOptions options;
   std::string path = LOCKSTEP_SAMPLES_DATA "/fixtures/ddp_bypass.json";
-  CLI::App app("Replicas with and without synchronized gradients", "lockstep sample ddp_bypass");
+  cli::App app("Replicas with and without synchronized gradients", "lockstep sample ddp_bypass");
   app.add_option("--fixture", path, "The experiment (samples/data/fixtures/ddp_bypass.json)");
   samples::add_options(app, options, "as many as the fixture has inputs for");
   if (!samples::parse(app, options, argc, argv)) return 0;

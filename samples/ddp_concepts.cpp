@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -207,10 +206,10 @@ void print(const std::vector<Moment>& moments) {
 int run(int argc, char** argv) {
   cli::DeviceOptions device;
   std::string json;
-  CLI::App app("Shards, an all-reduce and identical updates", "lockstep sample ddp_concepts");
+  cli::App app("Shards, an all-reduce and identical updates", "lockstep sample ddp_concepts");
   cli::add_options(app, device);
   app.add_option("--json", json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.parse(argc, argv)) return 0;
   (void)device.choose(0);
   cli::check_writable("--json", json);
 

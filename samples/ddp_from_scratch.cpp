@@ -20,7 +20,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
@@ -365,12 +364,12 @@ std::string train_rank(std::size_t rank, Ring& ring, const data::TrainTest& set,
 int run(int argc, char** argv) {
   std::size_t n = 2;
   int epochs = 30;
-  CLI::App app("Distributed data parallelism in one file", "lockstep sample ddp_from_scratch");
+  cli::App app("Distributed data parallelism in one file", "lockstep sample ddp_from_scratch");
   app.add_option("--ranks", n, "Replicas, each a thread: 1 to 8 (2)")
-      ->check(cli::whole_number<std::size_t>());
+      .check(cli::whole_number<std::size_t>());
   app.add_option("--epochs", epochs, "Passes over the training set (30)")
-      ->check(cli::whole_number<int>());
-  if (!cli::parse(app, argc, argv)) return 0;
+      .check(cli::whole_number<int>());
+  if (!app.parse(argc, argv)) return 0;
   check<UsageError>(n >= 1 && n <= 8, "--ranks must be in 1..8, got {}", n);
   check<UsageError>(epochs > 0, "--epochs must be positive, got {}", epochs);
 

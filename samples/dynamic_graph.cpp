@@ -16,7 +16,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -207,10 +206,10 @@ int run(int argc, char** argv) {
   samples::RunOptions options;
   std::int64_t count = 12;
   std::uint64_t seed = 0;
-  CLI::App app("A branch taken at random per rank and step", "lockstep sample dynamic_graph");
-  app.add_option("--steps", count, "Steps (12)")->check(cli::whole_number());
+  cli::App app("A branch taken at random per rank and step", "lockstep sample dynamic_graph");
+  app.add_option("--steps", count, "Steps (12)").check(cli::whole_number());
   app.add_option("--seed", seed, "Seed of branches, data and weights (0)")
-      ->check(cli::whole_number<std::uint64_t>());
+      .check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, options, "2; in a launcher's world: its size");
   if (!samples::parse(app, options, argc, argv)) return 0;
   check<UsageError>(count > 0, "--steps must be positive, got {}", count);

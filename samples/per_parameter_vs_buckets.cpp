@@ -12,7 +12,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -216,10 +215,10 @@ void report(const Options& o, const World& world, const std::vector<Row>& rows) 
 
 int run(int argc, char** argv) {
   Options o;
-  CLI::App app("One all-reduce per parameter against buckets",
+  cli::App app("One all-reduce per parameter against buckets",
                "lockstep sample per_parameter_vs_buckets");
   const auto number = [&](const char* name, std::int64_t& value, const std::string& what) {
-    app.add_option(name, value, fmt::format("{} ({})", what, value))->check(cli::whole_number());
+    app.add_option(name, value, fmt::format("{} ({})", what, value)).check(cli::whole_number());
   };
   number("--layers", o.layers, "Linear layers");
   number("--width", o.width, "Width of each layer");
@@ -227,7 +226,7 @@ int run(int argc, char** argv) {
   number("--steps", o.steps, "Per round");
   number("--rounds", o.rounds, "Rounds");
   app.add_option("--seed", o.seed, "Seed of weights and data (0)")
-      ->check(cli::whole_number<std::uint64_t>());
+      .check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, o, "2; in a launcher's world: its size");
   if (!samples::parse(app, o, argc, argv)) return 0;
   check<UsageError>(

@@ -17,7 +17,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -288,14 +287,14 @@ void run_rank(const Options& o, const World& world) {
 
 int run(int argc, char** argv) {
   Options o;
-  CLI::App app("Ranks of different speed", "lockstep sample stragglers");
-  app.add_option("--steps", o.steps, "Steps per training (48)")->check(cli::whole_number());
+  cli::App app("Ranks of different speed", "lockstep sample stragglers");
+  app.add_option("--steps", o.steps, "Steps per training (48)").check(cli::whole_number());
   app.add_option("--batch", o.batch, "Samples per rank and step (192; simulated 16)")
-      ->check(cli::whole_number());
+      .check(cli::whole_number());
   app.add_option("--hidden", o.hidden, "Width of both hidden layers (384; simulated 32)")
-      ->check(cli::whole_number());
+      .check(cli::whole_number());
   app.add_option("--seed", o.seed, "Seed of weights, samples and slow ranks (0)")
-      ->check(cli::whole_number<std::uint64_t>());
+      .check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, o, "2; in a launcher's world: its size");
   if (!samples::parse(app, o, argc, argv)) return 0;
   if (o.device.device == "sim") {  // which is hundreds of times slower

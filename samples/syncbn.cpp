@@ -13,7 +13,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -184,9 +183,9 @@ void run_rank(const samples::RunOptions& options, std::uint64_t seed, const Worl
 int run(int argc, char** argv) {
   samples::RunOptions options;
   std::uint64_t seed = 0;
-  CLI::App app("Batch normalization when the batch lies on several ranks",
+  cli::App app("Batch normalization when the batch lies on several ranks",
                "lockstep sample syncbn");
-  app.add_option("--seed", seed, "Seed of the data (0)")->check(cli::whole_number<std::uint64_t>());
+  app.add_option("--seed", seed, "Seed of the data (0)").check(cli::whole_number<std::uint64_t>());
   samples::add_options(app, options, "2; in a launcher's world: its size");
   if (!samples::parse(app, options, argc, argv)) return 0;
   return samples::run_ranks(options, 2, argc, argv,

@@ -9,9 +9,9 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
@@ -229,7 +229,7 @@ int step_by_step(int ranks) {
 int run(int argc, char** argv) {
   samples::RunOptions options;
   bool step = false;
-  CLI::App app("One gradient element, from backward to the step", "lockstep sample walk");
+  cli::App app("One gradient element, from backward to the step", "lockstep sample walk");
   samples::add_options(app, options, "2, with --step 3; in a launcher's world: its size");
   app.add_flag("--step", step, "One simulated step with a ring, event by event, at your key");
   if (!samples::parse(app, options, argc, argv)) return 0;

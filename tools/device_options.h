@@ -1,5 +1,5 @@
 #pragma once
-/// Where a program computes, as its command line says. Apart from cli.h, which compiles slowly.
+/// Where a program computes, as its command line says.
 
 #include <string>
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lockstep/launch/launch.h"
@@ -27,20 +27,19 @@ struct Options {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  CLI::App app("Checks whether jobs can train here, and says what to do if not", "lockstep doctor");
+  cli::App app("Checks whether jobs can train here, and says what to do if not", "lockstep doctor");
   app.add_option("--ranks", o.ranks, "Ranks to start; in a launcher's world: its size (2)")
-      ->check(cli::whole_number<int>());
+      .check(cli::whole_number<int>());
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
-      ->check(CLI::IsMember(communicator_names()));
+      .check(cli::one_of(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm inside a machine)")
-      ->check(CLI::IsMember({"shm", "tcp"}));
+      .check(cli::one_of({"shm", "tcp"}));
   app.add_option("--folder", o.folder, "Where checkpoints are to be written (.)");
-  app.add_option("--gradients-mb", o.megabytes, "Of gradients, per rank (64)")
-      ->check(cli::number());
+  app.add_option("--gradients-mb", o.megabytes, "Of gradients, per rank (64)").check(cli::number());
   app.add_option("--timeout", o.timeout, "Seconds to wait for another rank (10)")
-      ->check(cli::number());
+      .check(cli::number());
   app.add_option("--json", o.json, "Also write the findings to this file");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   check<UsageError>(o.ranks > 0 && o.ranks <= dist::max_ranks, "--ranks must be in 1..{}, got {}",
                     dist::max_ranks, o.ranks);
   check<UsageError>(o.timeout > 0 && o.megabytes >= 0 && o.megabytes < 1e9,

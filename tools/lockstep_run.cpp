@@ -52,7 +52,7 @@ int run(int argc, char** argv) {
       "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
   launch::LaunchOptions options;
   launch::NodesOptions& nodes = options.nodes;
-  const CLI::Validator whole = cli::whole_number<int>();
+  const CLI::Validator whole = cli::validators::whole_number<int>();
   double timeout = nodes.timeout.count(), grace = options.grace.count();
   app.name("lockstep-run");
   app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
@@ -85,11 +85,11 @@ int run(int argc, char** argv) {
          "Seconds until all machines must have joined, and after which a silent one is lost "
          "(60)")
       ->needs(several)
-      ->check(cli::number());
+      ->check(cli::validators::number());
   app.add_option("--grace", grace,
                  "Seconds that ranks have to end after SIGTERM, or a signal passed on, before "
                  "SIGKILL (2); the same on all machines")
-      ->check(cli::number())
+      ->check(cli::validators::number())
       ->check(CLI::Range(0.0, launch::longest_grace.count()));
   app.add_option("--restarts", options.restarts,
                  "Start all ranks again after a failure, up to so many times: for programs that go "

@@ -1,21 +1,17 @@
 #pragma once
-/// What the programs ask of the values of all their options.
-
-#include <unistd.h>
+/// What the programs ask of the values of all their options, with CLI11.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/system/file_kind.h"
 
 namespace lockstep::cli {
+namespace validators {
 
 /// Accepts what is a number of type T to the last character. (CLI11 takes -1 for an unsigned number
 /// and cuts off what is too large.)
@@ -49,25 +45,7 @@ inline CLI::Validator number() {
       "");
 }
 
-/// Throws UsageError, in the name of the option, if the file cannot be written here: better before
-/// the work than after it. An empty path is none.
-inline void check_writable(std::string_view option, const std::string& path) {
-  if (path.empty()) return;
-  const FileKind kind = kind_of_file(path);
-  check<UsageError>(kind != FileKind::folder && kind != FileKind::socket && kind != FileKind::disk,
-                    "{} '{}' is {}, which cannot be written", option, path, name_of(kind));
-  check<UsageError>(kind == FileKind::none || ::access(path.c_str(), W_OK) == 0,
-                    "{} '{}' is there and not writable", option, path);
-  if (kind == FileKind::pipe || kind == FileKind::device) return;  // which is not replaced
-  const std::optional<std::string> target = follow_links(path);
-  check<UsageError>(target.has_value(), "{} '{}' is a link that leads back to itself", option,
-                    path);
-  const std::string folder = std::filesystem::absolute(*target).parent_path().string();
-  check<UsageError>(kind_of_file(folder) == FileKind::folder, "{} '{}': there is no folder '{}'",
-                    option, path, folder);
-  check<UsageError>(::access(folder.c_str(), W_OK) == 0, "{} '{}': the folder '{}' is not writable",
-                    option, path, folder);
-}
+}  // namespace validators
 
 /// Before app.parse: throws UsageError for an option with an empty value, which is what a shell
 /// makes of a variable that is not set (--json "$FILE", --json="$FILE"). CLI11 itself takes the

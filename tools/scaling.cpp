@@ -7,11 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "lockstep/dist/rendezvous/environment.h"
@@ -33,21 +33,20 @@ struct Options {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  const CLI::Validator whole = cli::whole_number<int>();
-  CLI::App app("How a training step grows with the number of ranks", "lockstep scaling");
+  const cli::Check whole = cli::whole_number<int>();
+  cli::App app("How a training step grows with the number of ranks", "lockstep scaling");
   app.add_option("--layers", o.layers, "Widths, input to output (784,512,256,10)");
-  app.add_option("--ranks", o.ranks, "From 1 to so many ranks (the number of cores)")->check(whole);
-  app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
+  app.add_option("--ranks", o.ranks, "From 1 to so many ranks (the number of cores)").check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank and step (32)").check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd or adam (sgd)")
-      ->check(CLI::IsMember({"sgd", "adam"}));
+      .check(cli::one_of({"sgd", "adam"}));
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
-      ->check(CLI::IsMember(communicator_names()));
-  app.add_option("--transport", o.transport, "shm or tcp (shm)")
-      ->check(CLI::IsMember({"shm", "tcp"}));
-  app.add_option("--rounds", o.rounds, "Rounds per figure, at least 5 (5)")->check(whole);
-  app.add_option("--round", o.round, "Seconds per round (0.3)")->check(cli::number());
+      .check(cli::one_of(communicator_names()));
+  app.add_option("--transport", o.transport, "shm or tcp (shm)").check(cli::one_of({"shm", "tcp"}));
+  app.add_option("--rounds", o.rounds, "Rounds per figure, at least 5 (5)").check(whole);
+  app.add_option("--round", o.round, "Seconds per round (0.3)").check(cli::number());
   app.add_option("--json", o.json, "Also write the figures to this file");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   (void)cli::widths("--layers", o.layers);
   check<UsageError>(o.ranks > 0 && o.ranks <= dist::max_ranks, "--ranks must be in 1..{}, got {}",
                     dist::max_ranks, o.ranks);

@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/dist/world/world.h"
@@ -63,27 +64,27 @@ std::int64_t parse_size(std::string_view option, const std::string& text) {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   std::string min = "4", max = "256M", peers;
-  CLI::App app("Times all-reduces of every size", "lockstep bench allreduce");
-  app.add_option("--ranks", o.ranks, "Ranks, 2 to 8 (2)")->check(cli::whole_number<int>());
+  cli::App app("Times all-reduces of every size", "lockstep bench allreduce");
+  app.add_option("--ranks", o.ranks, "Ranks, 2 to 8 (2)").check(cli::whole_number<int>());
   app.add_option("--comm", o.comms,
                  fmt::format("Some of {} ({})", fmt::join(communicator_names(), ", "),
                              fmt::join(o.comms, ",")))
-      ->delimiter(',')
-      ->check(CLI::IsMember(communicator_names()));
+      .delimiter(',')
+      .check(cli::one_of(communicator_names()));
   app.add_option("--transport", o.transports, "Some of shm, tcp, threads, ipc (shm,tcp,threads)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
+      .delimiter(',')
+      .check(cli::one_of({"shm", "tcp", "threads", "ipc"}));
   app.add_option("--min", min, "Smallest size in bytes, for example 4 or 64K (4)");
   app.add_option("--max", max,
                  "Largest size; between them each size is twice the one before (256M)");
   app.add_option("--rounds", o.rounds, "Rounds per size, at least 3 (5)")
-      ->check(cli::whole_number<int>());
-  app.add_option("--round", o.round_seconds, "Seconds per round (0.012)")->check(cli::number());
+      .check(cli::whole_number<int>());
+  app.add_option("--round", o.round_seconds, "Seconds per round (0.012)").check(cli::number());
   app.add_option("--peer", peers, "Some of gloo, openmpi; or none (those that are found)")
-      ->check(CLI::IsMember({"gloo", "openmpi", "gloo,openmpi", "openmpi,gloo", "none"}));
+      .check(cli::one_of({"gloo", "openmpi", "gloo,openmpi", "openmpi,gloo", "none"}));
   app.add_option("--python", o.python, "A Python with torch, for gloo ($LOCKSTEP_PYTHON, python3)");
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   cli::check_writable("--json", o.json);
   o.min = parse_size("--min", min);
   o.max = parse_size("--max", max);

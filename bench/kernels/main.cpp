@@ -12,6 +12,7 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -32,19 +33,18 @@ struct Options {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  CLI::App app("Times every kernel, beside other libraries", "lockstep bench kernels");
+  cli::App app("Times every kernel, beside other libraries", "lockstep bench kernels");
   cli::add_options(app, o.device);
   app.add_option("--only", o.only,
                  "Only rows whose name contains this text, or one of several: sum,adam");
   app.add_flag("--quick", o.quick, "Small sizes and short rounds, to try it out");
   app.add_flag("--list", o.list, "Print the rows and do nothing");
-  CLI::Option* peer =
-      app.add_option("--peer", o.peer, "pytorch: also time its operations, in turns")
-          ->check(CLI::IsMember({"pytorch"}));
+  cli::Option peer = app.add_option("--peer", o.peer, "pytorch: also time its operations, in turns")
+                         .check(cli::one_of({"pytorch"}));
   app.add_option("--python", o.python, "A Python with torch ($LOCKSTEP_PYTHON, python3)")
-      ->needs(peer);
+      .needs(peer);
   app.add_option("--json", o.json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return {};
+  if (!app.parse(argc, argv)) return {};
   cli::check_writable("--json", o.json);
   return o;
 }

@@ -8,28 +8,28 @@
 
 namespace lockstep::samples {
 
-void add_options(CLI::App& app, RunOptions& options, const std::string& ranks) {
+void add_options(cli::App& app, RunOptions& options, const std::string& ranks) {
   app.add_option("--ranks", options.ranks, "Replicas (" + ranks + ")")
-      ->check(cli::whole_number<int>());
+      .check(cli::whole_number<int>());
   cli::add_options(app, options.device);
   app.add_option("--comm", options.comm,
                  fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
-      ->check(CLI::IsMember(communicator_names()));
+      .check(cli::one_of(communicator_names()));
   app.add_option("--transport", options.transport,
                  "shm, tcp or threads (shm; between machines tcp); between GPUs also ipc")
-      ->check(CLI::IsMember({"shm", "tcp", "threads", "ipc"}));
+      .check(cli::one_of({"shm", "tcp", "threads", "ipc"}));
   app.add_option("--timeout", options.timeout,
                  "Seconds without progress until a collective fails (60)")
-      ->check(cli::number());
+      .check(cli::number());
   app.add_option("--grace", options.grace,
                  "Seconds that ranks have to end after SIGTERM before SIGKILL (2)")
-      ->check(cli::number())
-      ->check(CLI::Range(0.0, launch::longest_grace.count()));
+      .check(cli::number())
+      .check(cli::in_range(0.0, launch::longest_grace.count()));
   app.add_option("--json", options.json, "Write a machine-readable summary");
 }
 
-bool parse(CLI::App& app, const RunOptions& options, int argc, const char* const* argv) {
-  if (!cli::parse(app, argc, argv)) return false;
+bool parse(cli::App& app, const RunOptions& options, int argc, const char* const* argv) {
+  if (!app.parse(argc, argv)) return false;
   check<UsageError>(!options.ranks || (*options.ranks > 0 && *options.ranks <= dist::max_ranks),
                     "--ranks must be in 1..{}, got {}", dist::max_ranks, options.ranks.value_or(0));
   check<UsageError>(options.timeout > 0, "--timeout must be positive, got {}", options.timeout);

@@ -12,11 +12,8 @@
 #include <string_view>
 
 #include "lockstep/dist/world/world.h"
+#include "lockstep/tools/app.h"
 #include "lockstep/tools/device_options.h"
-
-namespace CLI {
-class App;
-}
 
 namespace lockstep::samples {
 
@@ -34,11 +31,11 @@ struct RunOptions {
 
 /// --device, --gemm, --ranks, --comm, --transport, --timeout, --grace, --json. `ranks` describes
 /// the default.
-void add_options(CLI::App& app, RunOptions& options, const std::string& ranks);
+void add_options(cli::App& app, RunOptions& options, const std::string& ranks);
 
 /// False after --help, which it has printed. Throws UsageError with one line for anything that
 /// makes no sense.
-bool parse(CLI::App& app, const RunOptions& options, int argc, const char* const* argv);
+bool parse(cli::App& app, const RunOptions& options, int argc, const char* const* argv);
 
 /// For a sample whose input says how many ranks there are: sets options.ranks. Throws UsageError if
 /// --ranks or a launcher's world differs. `source` says what asks for them.

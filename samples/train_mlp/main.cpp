@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/dist/world/survive.h"
 #include "lockstep/dist/world/trace.h"

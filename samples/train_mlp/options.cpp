@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "lockstep/core/lanes.h"
+#include "lockstep/core/system/file_kind.h"
 #include "lockstep/tools/cli.h"
 
 namespace train_mlp {
@@ -140,47 +141,48 @@ void check_files(const Options& o) {
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
   o.data = LOCKSTEP_SAMPLES_DATA "/digits";
-  const CLI::Validator whole = lockstep::cli::whole_number(), number = lockstep::cli::number();
-  CLI::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
+  const lockstep::cli::Check whole = lockstep::cli::whole_number(),
+                             number = lockstep::cli::number();
+  lockstep::cli::App app("Trains an MLP on handwritten digits, data-parallel", "lockstep train");
   std::string layers;
   app.add_option("--layers", layers,
                  "Widths, input to output (default: the data's width,128,64,10)");
-  app.add_option("--epochs", o.epochs, "Passes over the training set (30)")->check(whole);
-  app.add_option("--batch", o.batch, "Samples per rank and step (32)")->check(whole);
+  app.add_option("--epochs", o.epochs, "Passes over the training set (30)").check(whole);
+  app.add_option("--batch", o.batch, "Samples per rank and step (32)").check(whole);
   app.add_option("--lanes", o.lanes,
                  "Train with the same bits on any number of ranks: batches, now of all ranks "
                  "together, are cut into so many lanes, a power of two (none)")
-      ->check(lockstep::cli::whole_number<int>());
+      .check(lockstep::cli::whole_number<int>());
   app.add_flag("--survive", o.survive,
                "Go on without ranks that are killed or hang, with the same result; needs --lanes");
   app.add_option("--respawn", o.respawn, "With --survive: replace so many of those ranks (0)")
-      ->check(lockstep::cli::whole_number<int>());
+      .check(lockstep::cli::whole_number<int>());
   app.add_option("--audit", o.audit,
                  "Every so many steps each rank computes a part of another one's again, and what "
                  "differs in a bit ends the run, or with --survive the rank; needs --lanes (never)")
-      ->check(whole);
+      .check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
-      ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "lion"}));
-  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)")->check(number);
-  app.add_option("--momentum", o.momentum, "Momentum, of sgd (0.9) and rmsprop (0)")->check(number);
-  app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)")->check(number);
+      .check(lockstep::cli::one_of({"sgd", "adam", "adamw", "rmsprop", "lion"}));
+  app.add_option("--lr", o.lr, "Learning rate (sgd 0.1, lion 0.0003, others 0.001)").check(number);
+  app.add_option("--momentum", o.momentum, "Momentum, of sgd (0.9) and rmsprop (0)").check(number);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay (0; adamw 0.01)").check(number);
   app.add_option("--seed", o.seed, "Seed of the weights and of the order of samples (0)")
-      ->check(lockstep::cli::whole_number<std::uint64_t>());
+      .check(lockstep::cli::whole_number<std::uint64_t>());
   app.add_option("--data", o.data, "Folder of MNIST-format IDX files (the digits in samples/data)");
   bool no_shuffle = false;
   app.add_flag("--no-shuffle", no_shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)")
-      ->check(number);
+      .check(number);
   app.add_option(
          "--plan", o.plan,
          "Order of the buckets: registration, or ready, as the gradients of the first step became "
          "ready (ready)")
-      ->check(CLI::IsMember({"registration", "ready"}));
+      .check(lockstep::cli::one_of({"registration", "ready"}));
   app.add_option("--hook", o.hook,
                  "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
-      ->check(CLI::IsMember({"none", "bf16", "f16", "powersgd"}));
+      .check(lockstep::cli::one_of({"none", "bf16", "f16", "powersgd"}));
   lockstep::cli::add_options(app, o.precision);
   app.add_flag("--overlap-optimizer", o.overlap_optimizer,
                "Step on a bucket as soon as it has arrived");
@@ -202,11 +204,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
       "--checkpoint", o.checkpoint,
       "Write all that --resume needs to go on: at the end, and as --checkpoint-every says");
   app.add_option("--checkpoint-every", o.checkpoint_every, "Steps from one checkpoint to the next")
-      ->check(whole);
+      .check(whole);
   app.add_flag("--checkpoint-async", o.checkpoint_async,
                "Train on while a thread writes a copy of the state");
   app.add_option("--keep", o.keep, "Checkpoints: FILE, the one before as FILE.1, ... (1)")
-      ->check(whole);
+      .check(whole);
   app.add_flag("--resume", o.resume, "Go on from the checkpoint; begin if there is none");
   app.add_option("--save-model", o.save_model,
                  "Write the trained model alone, as PyTorch's safetensors");
@@ -215,7 +217,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "The same bits: run, of the same command again; layout, also for any buckets and "
                  "transport; world, also on any number of ranks (with 8 lanes, if --lanes names "
                  "none); machine, also on any x86-64 processor with AVX2 (run)")
-      ->check(CLI::IsMember({"run", "layout", "world", "machine"}));
+      .check(lockstep::cli::one_of({"run", "layout", "world", "machine"}));
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
   o.deterministic =
       static_cast<Deterministic>(std::ranges::find(lockstep::dist::deterministic_names, level) -

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -14,11 +12,11 @@ namespace {
 using namespace lockstep;
 
 int run(int argc, const char* const* argv) {
-  CLI::App app("Turns the traces of a run into one HTML page", "lockstep report");
+  cli::App app("Turns the traces of a run into one HTML page", "lockstep report");
   std::string directory, out;
-  app.add_option("DIR", directory, "The folder that --trace has written")->required();
+  app.add_option("DIR", directory, "The folder that --trace has written").required();
   app.add_option("--out", out, "The page's file (DIR/report.html)");
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.parse(argc, argv)) return 0;
   if (out.empty()) out = directory + "/report.html";
   traces::check_is_no_trace(directory, out);
   const auto traces = traces::read_traces(directory);
