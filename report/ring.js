@@ -74,9 +74,11 @@ const ringView = (() => {
     if (inPlace) return `${how}: the ranks add in memory that all of them address. No part of ` +
       'the bucket travels, only headers do. In a trace of train --ranks 3 --comm ring the parts ' +
       'move.';
-    if (at === 0)
-      return `${how}: ${count} elements, ${events.length} steps on ${step.ranks.length} ranks. ` +
-        'Before the first: every rank has its own contribution.';
+    if (at === 0) {
+      const each = events.filter((e) => e.r === events[0].r).length;
+      return `${how}: ${count} elements; each of the ${step.ranks.length} ranks takes ${each} ` +
+        'steps. Before the first: every rank has its own contribution.';
+    }
     const e = events[at - 1];
     let said = `${us(e.time - events[0].time)} us: rank ${e.r} ends step ${e.number}.`;
     if (e.to >= 0) said += ` It has sent ${e.s1 - e.s0} elements to rank ${e.to}`;

@@ -27,7 +27,7 @@ const timeline = (() => {
   function label(row) {
     const number = row.track.number;
     if (number >= 1000) return number === 1000 ? '  stream' : `  stream ${number - 999}`;
-    return number === 1 ? `rank ${row.r}` : number === 2 ? '  sends' : `  sends ${number - 1}`;
+    return number === 1 ? `rank ${row.r}` : number === 2 ? '  collectives' : `  collectives ${number - 1}`;
   }
 
   function drawAxis(context) {
@@ -45,7 +45,8 @@ const timeline = (() => {
       context.stroke();
       const text = span >= 5000 ? (time / 1000).toFixed(decimals(unit / 1000)) + ' ms'
         : time.toFixed(decimals(unit)) + ' us';
-      context.fillText(text, px + 3, 12);
+      if (px + 3 + context.measureText(text).width <= left + width())
+        context.fillText(text, px + 3, 12);
     }
   }
 

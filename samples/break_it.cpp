@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
@@ -45,7 +45,7 @@ constexpr Lesson lessons[] = {
     {Mistake::none, "nothing is wrong", "Equal replicas that take equal steps stay equal.",
      "samples/break_it.cpp: train(); docs/ddp.md tells how the library does it"},
     {Mistake::no_broadcast, "each rank draws its own first weights",
-     "Equal steps keep every difference as it was at the start.",
+     "The sums are equal on all ranks, so are the steps: every difference stays as it was.",
      "dist/ddp/ddp.cpp: the constructor broadcasts rank 0's values"},
     {Mistake::forgotten_sum, "step 2 is taken on each rank's own gradient",
      "One step without the sum is enough: the sums after it keep the difference.",
@@ -220,15 +220,17 @@ bool holds(Mistake mistake, const Course& course) {
 int run(int argc, char** argv) {
   int ranks = 2;
   std::string json;
-  CLI::App app("What each part of data parallelism is good for", "lockstep sample break_it");
+  cli::App app("What each part of data parallelism is good for", "lockstep sample break_it");
   app.add_option("--ranks", ranks, "Replicas, as threads: 2 to 4 (2)")
-      ->check(cli::whole_number<int>());
+      .check(cli::whole_number<int>());
   app.add_option("--json", json, "Write a machine-readable summary");
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.parse(argc, argv)) return 0;
   check<UsageError>(ranks >= 2 && ranks <= 4, "--ranks must be in 2..4, got {}", ranks);
   cli::check_writable("--json", json);
 
-  fmt::print("{} ranks, {} rows per step, SGD: what happens if ...\n", ranks, rows);
+  fmt::print(
+      "{} ranks, {} rows per step, SGD: what happens if ... (largest difference of a parameter)\n",
+      ranks, rows);
   nlohmann::ordered_json summary;
   samples::Comparison comparison;
   int number = 0;

@@ -1,10 +1,11 @@
 // `./lockstep sample overlap`: where communication hides behind backward, drawn from a trace of
-// what happened. Rank 0 prints one step twice: first as it is, then with all communication after
-// backward. Both train the same model.
+// what happened. The same model is trained in turns: as it is, and with all communication after
+// backward. Rank 0 prints what each way costs, and one step of each.
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/launch/report.h"
@@ -20,7 +21,7 @@ namespace {
 
 using namespace lockstep;
 
-constexpr int steps = 40;
+constexpr int turns = 5, steps = 40;
 
 struct Options : samples::RunOptions {
   std::string trace;
@@ -29,12 +30,12 @@ struct Options : samples::RunOptions {
 
 std::optional<Options> parse(int argc, const char* const* argv) {
   Options o;
-  CLI::App app("Communication behind backward, drawn from a trace", "lockstep sample overlap");
+  cli::App app("Communication behind backward, drawn from a trace", "lockstep sample overlap");
   samples::add_options(app, o, "2");
   app.add_option("--trace", o.trace,
                  "Keep the traces, in two folders in this one (without: they are deleted)");
   app.add_option("--width", o.width, "Columns of the drawing (100)")
-      ->check(cli::whole_number<int>());
+      .check(cli::whole_number<int>());
   if (!samples::parse(app, o, argc, argv)) return {};
   check<UsageError>(o.width >= 60 && o.width <= 400, "--width must be in 60..400, got {}", o.width);
   return o;
@@ -98,32 +99,68 @@ double largest_difference(const std::vector<Parameter>& a, const std::vector<Par
   return largest;
 }
 
-double median_step(const std::vector<traces::Step>& all) {
-  std::vector<double> times;
-  for (const traces::Step& step : all) times.push_back(step.ranks[0].end - step.ranks[0].begin);
-  return samples::median(std::move(times));
-}
+/// What rank 0 measures of a way of training, in us per step: one number of each turn.
+struct Way {
+  std::vector<std::vector<traces::RankTrace>> traces;  ///< of all ranks, by turn
+  std::vector<double> step, exposed, in_flight, hidden;
 
-/// The share of the time in flight that the thread computed, on all ranks.
-double hidden_share(const std::vector<traces::RankTrace>& all) {
-  double hidden = 0, in_flight = 0;
-  for (const traces::RankFigures& figures : traces::figures_of(all, traces::steps_of(all))) {
-    hidden += figures.hidden;
-    in_flight += figures.in_flight;
+  void add(std::vector<traces::RankTrace> read) {
+    const std::vector<traces::Step> all = traces::steps_of(read);
+    const traces::RankFigures f = traces::figures_of(read, all)[0];
+    const auto count = static_cast<double>(all.size());
+    std::vector<double> times;
+    for (const traces::Step& one : all) times.push_back(one.ranks[0].end - one.ranks[0].begin);
+    step.push_back(samples::median(std::move(times)));
+    exposed.push_back(f.exposed / count);
+    in_flight.push_back(f.in_flight / count);
+    hidden.push_back(f.hidden / count);
+    traces.push_back(std::move(read));
   }
-  return in_flight > 0 ? hidden / in_flight : 0;
+
+  void print(const char* name) const {
+    const double flies = samples::median(in_flight);
+    fmt::print("{:<8} {:>6.0f} us {:>6.0f} us {:>6.0f} us {:>6.0f} %\n", name,
+               samples::median(step), samples::median(exposed), flies,
+               flies > 0 ? 100 * samples::median(hidden) / flies : 0);
+  }
+};
+
+/// The share of the time in flight in which the threads computed.
+double hidden_share(const Way& way) {
+  const double flies = samples::median(way.in_flight);
+  return flies > 0 ? samples::median(way.hidden) / flies : 0;
 }
 
-void print(const char* title, const std::vector<traces::RankTrace>& all, int width) {
-  const auto steps = traces::steps_of(all);
-  const traces::RankFigures f = traces::figures_of(all, steps)[0];
-  const auto count = static_cast<double>(steps.size());
-  fmt::print("{}\n{}", title, traces::timeline(all, 0, width));
+void print_ideal(const std::vector<traces::RankTrace>& all) {
+  std::vector<double> ideal;
+  const std::vector<traces::Step> steps = traces::steps_of(all);
+  const auto cost = traces::bucket_costs(steps);
+  for (const traces::Step& step : steps) ideal.push_back(traces::ideal_exposed(step, cost));
   fmt::print(
-      "rank 0, per step: {:.0f} us, exposed {:.0f} us, in flight {:.0f} us, of it hidden "
-      "behind backward {:.0f} %\n\n",
-      median_step(steps), f.exposed / count, f.in_flight / count,
-      f.in_flight > 0 ? 100 * f.hidden / f.in_flight : 0);
+      "The ideal, with the same gradients ready at the same times and bytes that move by "
+      "themselves:\n{:.0f} us exposed.\n\n",
+      samples::median(std::move(ideal)));
+}
+
+/// What the turns say, and no more: they agree, or they do not.
+std::string conclusion(const Way& with, const Way& without) {
+  const auto [least, most] = std::ranges::minmax(with.exposed);
+  const auto [least_without, most_without] = std::ranges::minmax(without.exposed);
+  const double on = samples::median(with.exposed), off = samples::median(without.exposed);
+  std::string text = fmt::format(
+      "Exposed: {:.0f} us ({:.0f} to {:.0f} in {} turns) with overlap, {:.0f} us ({:.0f} to "
+      "{:.0f}) "
+      "without.\n",
+      on, least, most, turns, off, least_without, most_without);
+  if (most < least_without)
+    text += "Overlap took time out of the step.";
+  else if (least > most_without)
+    text += "Overlap made the step longer: so many buckets cost more here than a wait at the end.";
+  else
+    text +=
+        "So overlap gained nothing here that can be told from noise: it hides waiting, and needs "
+        "ranks with\na core each, and something to wait for.";
+  return text;
 }
 
 constexpr const char* explanation =
@@ -131,48 +168,55 @@ constexpr const char* explanation =
 Why: gradients of late layers are ready first, and nobody needs them before the optimizer's step.
 On CPUs no second thread moves the bytes: backward's own thread does, at each m, whenever a gradient
 becomes ready. So m is work that overlap cannot hide; what it hides is waiting (w) for the others.
+In flight (=) is until the thread sees that the sum is there: it may have been for some time.
 Where: Reducer::gradient_ready and launch_ready in dist/ddp/reducer.cpp; Work::progress.
 )";
 
+void print(const Options& options, const Way& with, const Way& without) {
+  fmt::print("Rank 0      step    exposed  in flight  of it hidden behind backward\n");
+  with.print("overlap");
+  without.print("without");
+  fmt::print("\nOverlap\n{}\n", traces::timeline(with.traces[0], 0, options.width));
+  fmt::print("Without: everything travels after backward\n{}\n",
+             traces::timeline(without.traces[0], 0, options.width));
+  print_ideal(with.traces[0]);
+  fmt::print("{}", explanation);
+}
+
 void run_rank(const Options& options, const World& world) {
   const Folder folder(options.trace, world);
-  const std::vector<Parameter> with = train(world, true, folder / "on");
-  const std::vector<Parameter> without = train(world, false, folder / "off");
-  const double difference = largest_difference(with, without);
-  world.communicator().barrier("traces are written").wait();
+  Way with, without;
+  double difference = 0;
+  for (int turn = 0; turn < turns; ++turn) {
+    const auto a = train(world, true, folder / "on"), b = train(world, false, folder / "off");
+    difference = samples::larger(difference, largest_difference(a, b));
+    world.communicator().barrier("traces are written").wait();
+    if (world.rank() == 0) {
+      with.add(traces::read_traces(folder / "on"));
+      without.add(traces::read_traces(folder / "off"));
+    }
+    world.communicator().barrier("traces are read").wait();
+  }
   if (world.rank() != 0) return;
-  const auto on = traces::read_traces(folder / "on"), off = traces::read_traces(folder / "off");
-  print("Overlap", on, options.width);
-  print("Without: everything travels after backward", off, options.width);
-  std::vector<double> ideal;
-  const std::vector<traces::Step> all = traces::steps_of(on);
-  const auto cost = traces::bucket_costs(all);
-  for (const traces::Step& step : all) ideal.push_back(traces::ideal_exposed(step, cost));
-  fmt::print(
-      "The ideal, with the same gradients ready at the same times and bytes that move by "
-      "themselves:\n{:.0f} us exposed.\n\n{}",
-      samples::median(std::move(ideal)), explanation);
-
-  if (world.size() > 1)
-    fmt::print(
-        "\nA step: {:.0f} us with overlap, {:.0f} us without. (On a busy machine it may be the "
-        "other way\nround: then ranks wait for the processor, not for bytes.)\n",
-        median_step(all), median_step(traces::steps_of(off)));
+  print(options, with, without);
   samples::Comparison comparison;
   comparison.claim("overlap changes no bit", difference == 0);
   if (world.size() > 1) {
-    comparison.claim("buckets travel while backward runs", hidden_share(on) > 0);
-    for (const traces::Step& step : traces::steps_of(off))
+    fmt::print("\n{}\n", conclusion(with, without));
+    comparison.claim("buckets travel while backward runs", hidden_share(with) > 0);
+    for (const traces::Step& step : traces::steps_of(without.traces[0]))
       for (const traces::BucketTimes& bucket : step.ranks[0].buckets)
         comparison.claim(
             "without overlap none does",
             bucket.launched >= step.ranks[0].backward_ends - step.ranks[0].backward_begins);
   }
-  if (!options.json.empty())
+  if (!options.json.empty()) {
+    const std::vector<traces::Step> all = traces::steps_of(with.traces[0]);
     cli::write_json(options.json, {{"difference", difference},
-                                   {"hidden", hidden_share(on)},
-                                   {"hidden_without", hidden_share(off)},
+                                   {"hidden", hidden_share(with)},
+                                   {"hidden_without", hidden_share(without)},
                                    {"buckets", all[0].ranks[0].buckets.size()}});
+  }
   if (!options.trace.empty())
     fmt::print("Traces: {}, {} (./lockstep trace, or ui.perfetto.dev)\n", folder / "on",
                folder / "off");

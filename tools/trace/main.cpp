@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -31,17 +29,17 @@ void merge(const std::string& directory, const std::vector<traces::RankTrace>& t
 }
 
 int run(int argc, const char* const* argv) {
-  CLI::App app("Says what the traces of a run amount to", "lockstep trace");
+  cli::App app("Says what the traces of a run amount to", "lockstep trace");
   std::string directory, merged;
   std::optional<int> step;
   int width = 100;
   bool all = true;
-  app.add_option("DIR", directory, "The folder that --trace has written")->required();
+  app.add_option("DIR", directory, "The folder that --trace has written").required();
   app.add_flag("--summary", all, "Print the figures of all steps (the default)");
   app.add_option("--step", step, "Draw this step, counted from 1; 0: the one of median length");
   app.add_option("--width", width, "Columns of the drawing (100)");
   app.add_option("--merge", merged, "Write all ranks to one FILE, for ui.perfetto.dev");
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.parse(argc, argv)) return 0;
   check<UsageError>(width >= 40 && width <= 400, "--width must be in 40..400, got {}", width);
   if (!merged.empty()) traces::check_is_no_trace(directory, merged);
   const auto traces = traces::read_traces(directory);

@@ -128,7 +128,11 @@ std::string summary(const std::vector<RankTrace>& traces) {
   double uncertainty = 0;
   for (const RankTrace& trace : traces)
     uncertainty = std::max(uncertainty, trace.clock_uncertainty);
-  if (uncertainty > 0) text += fmt::format("The ranks' clocks agree to {:.1f} us.\n", uncertainty);
+  if (uncertainty > 0)
+    text += fmt::format(
+        "The ranks' clocks may be apart by up to {:.1f} us: closer than that, times of different "
+        "ranks cannot be compared. (Ranks of one machine share a clock.)\n",
+        uncertainty);
   return text;
 }
 

@@ -90,7 +90,9 @@ std::string timeline(const std::vector<RankTrace>& traces, int number, int width
           fmt::format("  bucket {:<3}|{}|\n", k,
                       bucket_line(rank.buckets[k], rank.backward_begins, begin, end, width - 14));
   }
-  return text + "b backward  m moves bytes  w waits   r ready  - waits for its turn  = in flight\n";
+  return text +
+         "f forward  b backward  o optimizer  m moves bytes  w waits  blank: something else\n"
+         "r ready  - waits for its turn  = in flight (r alone: for less than a column)\n";
 }
 
 }  // namespace lockstep::traces

@@ -11,7 +11,8 @@ namespace lockstep::traces {
 /// Per rank a line for its thread, one for what it sends while it computes, and one per bucket. All
 /// begin when the first rank's backward does:
 ///
-///   rank 0  |bbbbbbbbmbbbbbbbbmmwwww|      b backward, m moves bytes, w waits
+///   rank 0  |bbbbbbbbmbbbbbbbbmmwwww|      f, b, o: forward, backward, optimizer; m moves bytes,
+///                                          w waits
 ///   bucket 0|      r===========|           r ready, - waits for its turn, = in flight
 ///   bucket 1|                r--====|
 ///

@@ -286,6 +286,7 @@ TEST_CASE("report: in a browser, where there is one") {
   CHECK(contains(result.at("stepText").get<std::string>(), fmt::format("leave {:.1f} us", ideal)));
   CHECK(result.at("bucketRows") == 3 * steps[shown].ranks[0].buckets.size());
   CHECK(result.at("ringEvents") == 3 * 4);  // a ring of three: 4 steps on each rank
+  CHECK(contains(result.at("ringBegin").get<std::string>(), "each of the 3 ranks takes 4 steps."));
   CHECK(result.at("ringComplete") == true);
   for (const auto& view :
        result.at("views")) {  // no slice that is wide enough to be seen is missing

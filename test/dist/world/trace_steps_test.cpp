@@ -259,7 +259,8 @@ TEST_CASE("trace steps: a picture of it") {
         "rank 0      |bbbbbbbbbbmmbbbbbbbb  mmmwwwwm|\n"
         "  bucket 0  |     r======                  |\n"
         "  bucket 1  |                    r======== |\n"
-        "b backward  m moves bytes  w waits   r ready  - waits for its turn  = in flight\n");
+        "f forward  b backward  o optimizer  m moves bytes  w waits  blank: something else\n"
+        "r ready  - waits for its turn  = in flight (r alone: for less than a column)\n");
   CHECK_THROWS_WITH_AS(timeline({made_by_hand(0, 0)}, 2, 80), doctest::Contains("no step 2"),
                        UsageError);
 }
