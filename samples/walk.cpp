@@ -212,8 +212,10 @@ int step_by_step(int ranks) {
   fmt::print(
       "One step of {} ranks in a simulated world: time is virtual, the reducer and the ring are "
       "the\n"
-      "real ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n\n",
-      ranks);
+      "real ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n"
+      "Of each bucket every rank takes {} steps: in {} it adds a part, in {} a whole sum "
+      "comes.\n\n",
+      ranks, 2 * (ranks - 1), ranks - 1, ranks - 1);
   bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) fmt::print("Enter: the next event    a Enter: all others    q Enter: the end\n\n");
   for (const std::string& event : events) {

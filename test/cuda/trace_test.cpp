@@ -20,7 +20,7 @@ namespace {
 using Counts = std::map<std::string, std::uint64_t>;
 using traces::RankTrace;
 
-constexpr int steps = 4;
+constexpr int traced_steps = 4;
 
 struct Traced {
   std::vector<RankTrace> ranks;
@@ -54,7 +54,7 @@ Traced train(int size, bool recorded) {
     world.communicator().barrier("before").wait();
     if (world.rank() == 0) before = gpu::kernel_launches();
     dist::Trace trace(world, folder / "t");
-    for (int i = 0; i < steps; ++i) once();
+    for (int i = 0; i < traced_steps; ++i) once();
     trace.write();
     world.communicator().barrier("after").wait();
     if (world.rank() == 0) after = gpu::kernel_launches();
@@ -97,7 +97,7 @@ TEST_CASE("trace: one rank's streams have every kernel that it launched") {
     // Each sum launches one, within the slice of the collective.
     CHECK(found[name == "tree_reduce_kernel" ? "all_reduce" : name] == launches);
   }
-  CHECK(found["all_reduce"] >= 2 * steps);
+  CHECK(found["all_reduce"] >= 2 * traced_steps);
   CHECK(traced.launches.size() > 3);
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("trace: collectives are slices of a stream of their own") {
         sums += sum;
         (sum ? sends : computes).insert(event.track);
       }
-      CHECK(launched >= 2 * steps);
+      CHECK(launched >= 2 * traced_steps);
       CHECK(sums == launched);
       CHECK(sends.size() == 1);
       CHECK_FALSE(computes.contains(*sends.begin()));
@@ -144,7 +144,7 @@ TEST_CASE("trace: a replay of a recorded step is one slice") {
     check_streams(trace);
     CHECK(std::ranges::count_if(trace.events, [](const traces::Event& event) {
             return is_kernel(event) && event.name == "recorded step";
-          }) == steps);
+          }) == traced_steps);
   }
 }
 
