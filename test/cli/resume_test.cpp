@@ -181,7 +181,8 @@ TEST_CASE("drill resume: killed at random moments until it ends, a run has the b
                         "--json", folder / "json", "--metrics", folder / "metrics"});
     if (random() % 2) command.push_back("--checkpoint-async");
     for (int killed = 0;; ++killed) {
-      test::Process process(command);
+      // The launcher's guardian is killed with it: what they leave goes with the folder.
+      test::Process process(command, {"TMPDIR=" + folder / ""});
       if (killed < 8) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 300));
         for (const pid_t pid : process.family()) ::kill(pid, SIGKILL);
