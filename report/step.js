@@ -89,9 +89,9 @@ const stepView = (() => {
       report.figures.map((f, r) => [`rank ${r}`, per(f.time), per(f.load), per(f.forward),
         per(f.backward), per(f.optimizer), per(f.exposed), per(f.in_flight),
         `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`]));
-    byId('words').textContent = 'In flight: a collective has begun and not ended. Exposed: the ' +
-      'thread calls, moves bytes or waits. Hidden: in flight, while the thread does something ' +
-      'else. The first step of the run is left out: buckets are laid out anew after it. So are ' +
+    byId('words').textContent = 'In flight: a collective has begun, and the thread has ' +
+      'not yet seen its end. Exposed: the thread calls, moves bytes or waits. ' +
+      'Hidden: in flight, while the thread does something else. The first step of the run is left out: buckets are laid out anew after it. So are ' +
       'steps that not all ranks have.';
   }
   showRanks();

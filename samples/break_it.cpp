@@ -44,8 +44,8 @@ struct Lesson {
 constexpr Lesson lessons[] = {
     {Mistake::none, "nothing is wrong", "Equal replicas that take equal steps stay equal.",
      "samples/break_it.cpp: train(); docs/ddp.md tells how the library does it"},
-    {Mistake::no_broadcast, "each rank draws its own first weights",
-     "The sums are equal on all ranks, so are the steps: every difference stays as it was.",
+    {Mistake::no_broadcast, "no broadcast: each rank keeps its own first weights",
+     "Equal steps keep every difference between replicas. Their mean gradient fits none of them.",
      "dist/ddp/ddp.cpp: the constructor broadcasts rank 0's values"},
     {Mistake::forgotten_sum, "step 2 is taken on each rank's own gradient",
      "One step without the sum is enough: the sums after it keep the difference.",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "lockstep/launch/report.h"
 #include "lockstep/lockstep.h"
@@ -118,10 +119,8 @@ struct Way {
   }
 
   void print(const char* name) const {
-    const double flies = samples::median(in_flight);
-    fmt::print("{:<8} {:>6.0f} us {:>6.0f} us {:>6.0f} us {:>6.0f} %\n", name,
-               samples::median(step), samples::median(exposed), flies,
-               flies > 0 ? 100 * samples::median(hidden) / flies : 0);
+    fmt::print("{:<8} {:>6.0f} us {:>6.0f} us\n", name, samples::median(step),
+               samples::median(exposed));
   }
 };
 
@@ -143,7 +142,7 @@ void print_ideal(const std::vector<traces::RankTrace>& all) {
 }
 
 /// What the turns say, and no more: they agree, or they do not.
-std::string conclusion(const Way& with, const Way& without) {
+std::string conclusion(const Way& with, const Way& without, int ranks) {
   const auto [least, most] = std::ranges::minmax(with.exposed);
   const auto [least_without, most_without] = std::ranges::minmax(without.exposed);
   const double on = samples::median(with.exposed), off = samples::median(without.exposed);
@@ -156,10 +155,13 @@ std::string conclusion(const Way& with, const Way& without) {
     text += "Overlap took time out of the step.";
   else if (least > most_without)
     text += "Overlap made the step longer: so many buckets cost more here than a wait at the end.";
+  else if (static_cast<unsigned>(ranks) > std::thread::hardware_concurrency())
+    text += "These turns tell no difference: ranks that share a core wait for it, not for bytes.";
   else
     text +=
-        "So overlap gained nothing here that can be told from noise: it hides waiting, and needs "
-        "ranks with\na core each, and something to wait for.";
+        "These turns tell no difference: they are noisy, or the ranks equally fast, with nothing "
+        "to "
+        "wait for.";
   return text;
 }
 
@@ -173,7 +175,7 @@ Where: Reducer::gradient_ready and launch_ready in dist/ddp/reducer.cpp; Work::p
 )";
 
 void print(const Options& options, const Way& with, const Way& without) {
-  fmt::print("Rank 0      step    exposed  in flight  of it hidden behind backward\n");
+  fmt::print("Rank 0      step    exposed\n");
   with.print("overlap");
   without.print("without");
   fmt::print("\nOverlap\n{}\n", traces::timeline(with.traces[0], 0, options.width));
@@ -202,7 +204,7 @@ void run_rank(const Options& options, const World& world) {
   samples::Comparison comparison;
   comparison.claim("overlap changes no bit", difference == 0);
   if (world.size() > 1) {
-    fmt::print("\n{}\n", conclusion(with, without));
+    fmt::print("\n{}\n", conclusion(with, without, world.size()));
     comparison.claim("buckets travel while backward runs", hidden_share(with) > 0);
     for (const traces::Step& step : traces::steps_of(without.traces[0]))
       for (const traces::BucketTimes& bucket : step.ranks[0].buckets)

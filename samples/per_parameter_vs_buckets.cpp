@@ -211,14 +211,17 @@ void report(const Options& o, const World& world, const std::vector<Row>& rows) 
     fmt::print("The same parameters, bit for bit, however the gradients are cut.\n");
   else
     fmt::print("Identical replicas; a ring sums in an order that depends on the bucket.\n");
-  fmt::print(
-      "\nWhy: an all-reduce costs some microseconds however short it is. One per parameter pays "
-      "them "
-      "for\neach, larger buckets less often, one bucket once; but that cannot begin before "
-      "backward "
-      "ends. In\nmemory that ranks share this costs little. The slower the link, the more it "
-      "costs: "
-      "./lockstep bench\nreducer --transport tcp measures the sizes.\n");
+  if (const int fewer = rows.front().collectives - rows.back().collectives; fewer > 0)
+    fmt::print(
+        "\nWhy: an all-reduce costs time however short it is: {:.1f} us each, by these rows. One "
+        "per "
+        "parameter\npays that for each, larger buckets less often, one bucket once; but that "
+        "cannot "
+        "begin before backward\nends, which costs the more, the slower the link. (--transport tcp: "
+        "each costs more, and buckets gain\nmore. More ranks than cores, or other work: it is "
+        "mostly "
+        "the wait for a core.)\n",
+        1e3 * (rows.front().milliseconds - rows.back().milliseconds) / fewer);
 }
 
 int run(int argc, char** argv) {

@@ -244,7 +244,7 @@ TEST_CASE("break_it: what drifts, from which step on, and what is noticed") {
     };
     for (const double difference : drift("nothing is wrong")) CHECK(difference == 0);
     // Weights of Linear(3, 5) are drawn from +-1/sqrt(3): they differ by no more than twice that.
-    const auto own_weights = drift("each rank draws its own first weights");
+    const auto own_weights = drift("no broadcast: each rank keeps its own first weights");
     CHECK(own_weights.front() < 2 / std::sqrt(3.0));
     const auto forgotten = drift("step 2 is taken on each rank's own gradient");
     CHECK((forgotten[0] == 0 && forgotten[1] > 0 && forgotten.size() == 20));
