@@ -46,7 +46,7 @@ if(LOCKSTEP_NATIVE AND NOT LOCKSTEP_SANITIZE)
 endif()
 # Tests are compiled more often than run.
 set(is_test $<BOOL:$<TARGET_PROPERTY:LOCKSTEP_TEST>>)
-# So is what stands on kernels, under a sanitizer.
+# Under a sanitizer only these are optimized: other libraries mostly wait.
 set(is_slow_to_run $<IN_LIST:$<TARGET_PROPERTY:NAME>,lockstep_core;lockstep_kernels;lockstep_simt>)
 if(NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,${is_test}>:-O0>)

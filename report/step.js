@@ -91,8 +91,8 @@ const stepView = (() => {
         `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`]));
     byId('words').textContent = 'In flight: a collective has begun, and the thread has ' +
       'not yet seen its end. Exposed: the thread calls, moves bytes or waits. ' +
-      'Hidden: in flight, while the thread does something else. The first step of the run is left out: buckets are laid out anew after it. So are ' +
-      'steps that not all ranks have.';
+      'Hidden: in flight, while the thread does something else. The first step of the run is ' +
+      'left out: buckets are laid out anew after it. So are steps that not all ranks have.';
   }
   showRanks();
   return { choose, median, slowest, chosen: () => chosen };

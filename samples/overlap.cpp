@@ -102,7 +102,7 @@ double largest_difference(const std::vector<Parameter>& a, const std::vector<Par
 
 /// What rank 0 measures of a way of training, in us per step: one number of each turn.
 struct Way {
-  std::vector<std::vector<traces::RankTrace>> traces;  ///< of all ranks, by turn
+  std::vector<traces::RankTrace> first;  ///< the first turn, of all ranks
   std::vector<double> step, exposed, in_flight, hidden;
 
   void add(std::vector<traces::RankTrace> read) {
@@ -115,7 +115,7 @@ struct Way {
     exposed.push_back(f.exposed / count);
     in_flight.push_back(f.in_flight / count);
     hidden.push_back(f.hidden / count);
-    traces.push_back(std::move(read));
+    if (first.empty()) first = std::move(read);
   }
 
   void print(const char* name) const {
@@ -178,10 +178,10 @@ void print(const Options& options, const Way& with, const Way& without) {
   fmt::print("Rank 0      step    exposed\n");
   with.print("overlap");
   without.print("without");
-  fmt::print("\nOverlap\n{}\n", traces::timeline(with.traces[0], 0, options.width));
+  fmt::print("\nOverlap\n{}\n", traces::timeline(with.first, 0, options.width));
   fmt::print("Without: everything travels after backward\n{}\n",
-             traces::timeline(without.traces[0], 0, options.width));
-  print_ideal(with.traces[0]);
+             traces::timeline(without.first, 0, options.width));
+  print_ideal(with.first);
   fmt::print("{}", explanation);
 }
 
@@ -206,14 +206,14 @@ void run_rank(const Options& options, const World& world) {
   if (world.size() > 1) {
     fmt::print("\n{}\n", conclusion(with, without, world.size()));
     comparison.claim("buckets travel while backward runs", hidden_share(with) > 0);
-    for (const traces::Step& step : traces::steps_of(without.traces[0]))
+    for (const traces::Step& step : traces::steps_of(without.first))
       for (const traces::BucketTimes& bucket : step.ranks[0].buckets)
         comparison.claim(
             "without overlap none does",
             bucket.launched >= step.ranks[0].backward_ends - step.ranks[0].backward_begins);
   }
   if (!options.json.empty()) {
-    const std::vector<traces::Step> all = traces::steps_of(with.traces[0]);
+    const std::vector<traces::Step> all = traces::steps_of(with.first);
     cli::write_json(options.json, {{"difference", difference},
                                    {"hidden", hidden_share(with)},
                                    {"hidden_without", hidden_share(without)},
