@@ -89,7 +89,8 @@
     press('median');
     result.median = text('step-number');
     result.stepText = text('step-text');
-    result.bucketRows = byId('buckets').rows.length - 1;
+    result.buckets = [...byId('buckets').rows].slice(1).map((row) =>
+      [row.cells[0], row.cells[row.cells.length - 1]].map((cell) => cell.textContent));
     const events = ringView.events();
     result.ringEvents = events.length;
     result.ringBegin = text('ring-text');

@@ -6,19 +6,38 @@ const stepView = (() => {
   const chart = byId('chart');
   let chosen = 0;
 
+  const hiddenShare = (f) => `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`;
   const lengthOf = (step) => step.ranks[0].end - step.ranks[0].begin;
   const order = steps.map((_, k) => k).sort((a, b) => lengthOf(steps[a]) - lengthOf(steps[b]));
   const median = order[order.length >> 1], slowest = order[order.length - 1];
 
+  // The parameters in each bucket that a rank launched in a step, as their gradients became ready.
+  // Events have the bucket's number: what was ready since the last launch of this number is in it.
+  function gradients(step, r) {
+    const rank = ranks[r], ready = {}, launched = [];
+    for (const i of rank.tracks[0].instants) {
+      if (rank.begin[i] < step.ranks[r].begin || rank.begin[i] > step.ranks[r].end) continue;
+      const [bucket] = rank.more[i] || [];
+      if (kindOf(rank, i) === 'ready') (ready[bucket] ||= []).push(nameOf(rank, i));
+      if (kindOf(rank, i) !== 'launched') continue;
+      launched.push(ready[bucket] || []);
+      delete ready[bucket];
+    }
+    return launched;
+  }
   function showBuckets(step) {
-    const rows = [];
-    step.ranks.forEach((rank, r) => rank.buckets.forEach((bucket) => {
-      const [name, bytes, ready, launched, begun, arrived] = bucket;
-      rows.push([`rank ${r}, ${name}`, String(bytes), us(ready), us(launched), us(begun),
-        us(arrived)]);
-    }));
+    const rows = [], most = 8;
+    step.ranks.forEach((rank, r) => {
+      const names = gradients(step, r);
+      rank.buckets.forEach((bucket, b) => {
+        const [name, bytes, ready, launched, begun, arrived] = bucket, all = names[b] || [];
+        rows.push([`rank ${r}, ${name}`, String(bytes), us(ready), us(launched), us(begun),
+          us(arrived), all.slice(0, most).join(', ')
+            + (all.length > most ? ` and ${all.length - most} more` : '')]);
+      });
+    });
     fill(byId('buckets'), ['us after backward began', 'bytes', 'ready', 'launched', 'begun',
-      'arrived'], rows);
+      'arrived', 'gradients of'], rows);
   }
   function showWaits(step) {
     const head = ['us', ...step.ranks.map((_, r) => `for rank ${r}`)];
@@ -27,9 +46,10 @@ const stepView = (() => {
   }
   function showText(step) {
     byId('step-number').textContent = `${chosen + 1} of ${steps.length}: ${step.verdict}`;
-    fill(byId('step-figures'), ['us', 'step', 'exposed', 'in flight', 'hidden'],
+    fill(byId('step-figures'), ['us', 'step', 'exposed', 'in flight', 'hidden',
+      'hidden / in flight'],
       step.ranks.map((rank, r) => [`rank ${r}`, us(rank.end - rank.begin), us(rank.exposed),
-        us(rank.in_flight), us(rank.hidden)]));
+        us(rank.in_flight), us(rank.hidden), hiddenShare(rank)]));
     const one = Math.max(...step.ranks.map((rank) => rank.buckets.length)) === 1;
     byId('step-text').textContent = (one ? 'There is one bucket. It is launched when backward ' +
       'ends, so nothing can hide it: train --bucket-cap-mb 0.03 makes several. ' : '') + 'The ideal: the same buckets, ready at the same times and ' +
@@ -85,10 +105,10 @@ const stepView = (() => {
     const per = (x) => us(x / steps.length);
     fill(byId('ranks'),
       ['us per step', 'step', 'load', 'forward', 'backward', 'optimizer', 'exposed', 'in flight',
-        'hidden'],
+        'hidden', 'hidden / in flight'],
       report.figures.map((f, r) => [`rank ${r}`, per(f.time), per(f.load), per(f.forward),
-        per(f.backward), per(f.optimizer), per(f.exposed), per(f.in_flight),
-        `${(f.in_flight ? 100 * f.hidden / f.in_flight : 0).toFixed(0)} %`]));
+        per(f.backward), per(f.optimizer), per(f.exposed), per(f.in_flight), per(f.hidden),
+        hiddenShare(f)]));
     byId('words').textContent = 'In flight: a collective has begun, and the thread has ' +
       'not yet seen its end. Exposed: the thread calls, moves bytes or waits. ' +
       'Hidden: in flight, while the thread does something else. The first step of the run is ' +

@@ -1,8 +1,8 @@
 // `./lockstep sample break_it`: what each part of data parallelism is good for. One training loop,
 // written with the library's parts, in which one thing at a time is left out or done wrong.
 //
-// For each mistake a table says how far the replicas drift apart, and how far rank 0 is from one
-// process that has all rows, after steps 1, 2, 3 and 20. Ranks are threads.
+// For each mistake a table says how far the replicas drift apart, how far rank 0 is from one
+// process that has all rows, and both losses, after steps 1, 2, 3 and 20. Ranks are threads.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -46,7 +46,8 @@ constexpr Lesson lessons[] = {
      "samples/break_it.cpp: train(); docs/ddp.md tells how the library does it"},
     {Mistake::no_broadcast, "no broadcast: each rank keeps its own first weights",
      "Equal steps keep every difference between replicas. Their mean gradient fits none of them.",
-     "dist/ddp/ddp.cpp: the constructor broadcasts rank 0's values"},
+     "dist/ddp/ddp.cpp: the constructor broadcasts rank 0's values; each step compares the "
+     "replicas"},
     {Mistake::forgotten_sum, "step 2 is taken on each rank's own gradient",
      "One step without the sum is enough: the sums after it keep the difference.",
      "nn/optim/optimizer.cpp: step() refuses a gradient that is not synchronized"},
@@ -91,10 +92,10 @@ struct Data {
 
 Data data_of(std::int64_t step) {
   Generator generator(static_cast<std::uint64_t>(100 + step));
-  const Data data{Tensor::empty({rows, 3}), Tensor::empty({rows, 2})};
-  generator.normal(data.x);
-  generator.normal(data.y);
-  return data;
+  const Tensor x = Tensor::empty({rows, 3}), mix = Tensor::empty({3, 2});
+  generator.normal(x);
+  Generator(7).normal(mix);  // what is to be learned is the same in every step
+  return {x, tanh(matmul(x, mix))};
 }
 
 std::vector<double> values_of(nn::Module& model) {
@@ -114,7 +115,8 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 /// After each step.
 struct Course {
   std::vector<double> between_replicas, from_one_process;
-  std::string error;  ///< what the library said, if it did not go on
+  std::vector<double> loss, loss_of_one_process;  ///< over all rows of the step, rank 0's
+  std::string error;                              ///< what the library said, if it did not go on
 };
 
 /// The sums of all ranks' gradients, in the place of this rank's.
@@ -167,6 +169,8 @@ void train(const World& world, Mistake mistake, Course& course) {
       drift = samples::larger(drift, largest_difference(replica, replicas[0]));
     course.between_replicas.push_back(drift);
     course.from_one_process.push_back(largest_difference(replicas[0], values_of(one_process)));
+    course.loss.push_back(nn::mse(model(all.x), all.y).item());
+    course.loss_of_one_process.push_back(nn::mse(one_process(all.x), all.y).item());
   }
 }
 
@@ -187,7 +191,9 @@ void print(int number, const Lesson& lesson, const Course& course) {
     for (const std::int64_t step : shown) fmt::print("{:>10}", step);
     for (const auto& [name, figures] :
          {std::pair("replicas differ by", &course.between_replicas),
-          std::pair("rank 0 differs from one process by", &course.from_one_process)}) {
+          std::pair("rank 0 differs from one process by", &course.from_one_process),
+          std::pair("rank 0's loss", &course.loss),
+          std::pair("one process's loss", &course.loss_of_one_process)}) {
       fmt::print("\n   {:<34}", name);
       for (const std::int64_t step : shown)
         fmt::print("{:>10.2g}", (*figures)[static_cast<std::size_t>(step - 1)]);
@@ -241,6 +247,8 @@ int run(int argc, char** argv) {
     summary[lesson.name] = {{"where", lesson.where},
                             {"between_replicas", course.between_replicas},
                             {"from_one_process", course.from_one_process},
+                            {"loss", course.loss},
+                            {"loss_of_one_process", course.loss_of_one_process},
                             {"error", course.error}};
   }
   if (!json.empty()) cli::write_json(json, summary);

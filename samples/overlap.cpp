@@ -148,8 +148,7 @@ std::string conclusion(const Way& with, const Way& without, int ranks) {
   const double on = samples::median(with.exposed), off = samples::median(without.exposed);
   std::string text = fmt::format(
       "Exposed: {:.0f} us ({:.0f} to {:.0f} in {} turns) with overlap, {:.0f} us ({:.0f} to "
-      "{:.0f}) "
-      "without.\n",
+      "{:.0f}) without.\n",
       on, least, most, turns, off, least_without, most_without);
   if (most < least_without)
     text += "Overlap took time out of the step.";
@@ -160,13 +159,13 @@ std::string conclusion(const Way& with, const Way& without, int ranks) {
   else
     text +=
         "These turns tell no difference: they are noisy, or the ranks equally fast, with nothing "
-        "to "
-        "wait for.";
+        "to wait for.";
   return text;
 }
 
 constexpr const char* explanation =
-    R"(What you see: a bucket is launched when its last gradient is ready (r); backward goes on.
+    R"(What you see: a bucket is launched when its last gradient is ready (r), after all buckets
+before it: the order is the same on all ranks. Backward goes on.
 Why: gradients of late layers are ready first, and nobody needs them before the optimizer's step.
 On CPUs no second thread moves the bytes: backward's own thread does, at each m, whenever a gradient
 becomes ready. So m is work that overlap cannot hide; what it hides is waiting (w) for the others.

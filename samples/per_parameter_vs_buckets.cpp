@@ -105,6 +105,7 @@ std::vector<std::pair<double, double>> ratios(const std::vector<std::vector<doub
 }
 
 constexpr double steady = 0.2;  // a ratio that spreads wider says nothing
+constexpr double idle = 0.05;   // on an idle machine a rank waits less than that for a core
 
 bool is_steady(const std::vector<std::pair<double, double>>& all) {
   return std::ranges::all_of(all, [](const auto& one) { return one.second <= steady; });
@@ -117,8 +118,13 @@ bool agreed(const World& world, bool answer) {
   return known.item() != 0;
 }
 
+struct Measured {
+  std::vector<Row> rows;
+  double without_core = 0;  ///< the share of the time in which a rank waited for a core: the worst
+};
+
 /// Collective.
-std::vector<Row> measure(const Options& o, const World& world) {
+Measured measure(const Options& o, const World& world) {
   const Device device = o.device.choose(world.local_rank());
   std::vector<std::unique_ptr<Training>> ways;
   const auto add = [&](std::string cap, double cap_mb) {
@@ -139,6 +145,8 @@ std::vector<Row> measure(const Options& o, const World& world) {
   // go on until their ratios agree, at most five times as many.
   dist::Communicator& communicator = world.communicator();
   std::vector<std::vector<double>> times(ways.size());
+  const dist::Seconds begun = communicator.now();
+  const double waited = samples::waited_for_core();
   for (std::int64_t round = 0; round <= 5 * o.rounds; ++round) {
     if (round > o.rounds && agreed(world, is_steady(ratios(times)))) break;
     for (std::size_t k = 0; k < ways.size(); ++k) {
@@ -151,18 +159,21 @@ std::vector<Row> measure(const Options& o, const World& world) {
     }
   }
 
-  std::vector<Row> rows;
+  Measured measured;
+  const double share = (samples::waited_for_core() - waited) / (communicator.now() - begun).count();
+  for (const auto& of_rank : samples::gather(world, {share}))
+    measured.without_core = samples::larger(measured.without_core, of_rank[0]);
   for (std::size_t k = 0; k < ways.size(); ++k) {
     const std::size_t largest = ways[k]->buckets().largest();
     const auto [ratio, spread] = ratios(times)[k];
-    rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest, samples::median(times[k]),
-                    ratio, spread, ways[k]->digests(world),
-                    dist::adds_in_tree_order(communicator.algorithm(largest))});
+    measured.rows.push_back({ways[k]->cap(), ways[k]->collectives(), largest,
+                             samples::median(times[k]), ratio, spread, ways[k]->digests(world),
+                             dist::adds_in_tree_order(communicator.algorithm(largest))});
   }
-  return rows;
+  return measured;
 }
 
-void print(const std::vector<Row>& rows) {
+void print(const std::vector<Row>& rows, double without_core) {
   fmt::print("{:<10}{:>14}{:>16}{:>12}{:>18}   {}\n", "", "collectives", "largest bucket", "ms per",
              "of the time per", "parameters'");
   fmt::print("{:<10}{:>14}{:>16}{:>12}{:>18}   {}\n", "cap", "per step", "KiB", "step", "parameter",
@@ -172,6 +183,11 @@ void print(const std::vector<Row>& rows) {
                static_cast<double>(row.largest_bucket) / 1024, row.milliseconds, 100 * row.ratio,
                row.digests[0].substr(0, 12));
   fmt::print("\n");
+  if (without_core > idle)
+    fmt::print(
+        "A rank waited for a core for {:.0f} % of this time: other work runs here, or there are "
+        "more ranks\nthan cores. So much of each all-reduce is waiting, not bytes.\n\n",
+        100 * without_core);
   const double widest = std::ranges::max(rows, {}, &Row::spread).spread;
   if (widest > steady)
     fmt::print("This machine is too busy to tell: ratios of single rounds differ by {:.0f} %.\n\n",
@@ -191,12 +207,13 @@ void write_json(const std::string& path, const std::vector<Row>& rows) {
   cli::write_json(path, {{"buckets", list}});
 }
 
-void report(const Options& o, const World& world, const std::vector<Row>& rows) {
+void report(const Options& o, const World& world, const Measured& measured) {
+  const std::vector<Row>& rows = measured.rows;
   fmt::print(
       "One all-reduce per parameter against buckets: {} x Linear({}, {}), {} rank{},\n"
       "medians of {} or more rounds of {} steps, in turns\n\n",
       o.layers, o.width, o.width, world.size(), world.size() == 1 ? "" : "s", o.rounds, o.steps);
-  print(rows);
+  print(rows, measured.without_core);
   if (!o.json.empty()) write_json(o.json, rows);
   samples::Comparison comparison;
   const bool direct = std::ranges::all_of(rows, &Row::direct);
@@ -214,13 +231,9 @@ void report(const Options& o, const World& world, const std::vector<Row>& rows) 
   if (const int fewer = rows.front().collectives - rows.back().collectives; fewer > 0)
     fmt::print(
         "\nWhy: an all-reduce costs time however short it is: {:.1f} us each, by these rows. One "
-        "per "
-        "parameter\npays that for each, larger buckets less often, one bucket once; but that "
-        "cannot "
-        "begin before backward\nends, which costs the more, the slower the link. (--transport tcp: "
-        "each costs more, and buckets gain\nmore. More ranks than cores, or other work: it is "
-        "mostly "
-        "the wait for a core.)\n",
+        "per parameter\npays that for each, larger buckets less often, one bucket once; but that "
+        "cannot begin before backward\nends, which costs the more, the slower the link. "
+        "(--transport tcp: each costs more, and buckets gain\nmore.)\n",
         1e3 * (rows.front().milliseconds - rows.back().milliseconds) / fewer);
 }
 
@@ -245,8 +258,8 @@ int run(int argc, char** argv) {
       "--layers {} --width {} --batch {} --steps {} --rounds {}: all must be positive", o.layers,
       o.width, o.batch, o.steps, o.rounds);
   return samples::run_ranks(o, 2, argc, argv, [&](const World& world) {
-    const std::vector<Row> rows = measure(o, world);
-    if (world.rank() == 0) report(o, world, rows);
+    const Measured measured = measure(o, world);
+    if (world.rank() == 0) report(o, world, measured);
   });
 }
 

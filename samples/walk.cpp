@@ -208,14 +208,21 @@ void run_rank(const samples::RunOptions& options, const World& world) {
 /// --step: one simulated step of `ranks` ranks, event by event, at the reader's key.
 int step_by_step(int ranks) {
   check<UsageError>(ranks >= 2 && ranks <= 8, "--step takes 2 to 8 --ranks, got {}", ranks);
-  const auto events = samples::events_of_step(samples::run({.ranks = ranks}), 1);
+  const samples::SimulatedTraining training{.ranks = ranks};
+  const std::vector<traces::RankTrace> traces = samples::run(training);
+  const auto events = samples::events_of_step(traces, 1);
+  std::vector<std::int64_t> elements;  // of the buckets of all steps: each layer is one
+  for (const traces::Event& event : traces[0].events)
+    if (event.category == "collective" && event.name.starts_with("bucket "))
+      elements.push_back(event.arguments.at("elements"));
+  const std::int64_t others = elements.at(elements.size() - 2);
   fmt::print(
-      "One step of {} ranks in a simulated world: time is virtual, the reducer and the ring are "
-      "the\n"
-      "real ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n"
-      "Of each bucket every rank takes {} steps: in {} it adds a part, in {} a whole sum "
-      "comes.\n\n",
-      ranks, 2 * (ranks - 1), ranks - 1, ranks - 1);
+      "One step of {0} ranks in a simulated world: time is virtual, the reducer and the ring are "
+      "the\nreal ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n"
+      "Of each bucket every rank takes {1} steps, and sends a part in each: in {2} what comes is "
+      "added,\nin {2} it is a whole sum. A bucket has {3} elements: a weight of {4} and its bias, "
+      "in whole cache\nlines. Behind the last one's travel {5} numbers of step metadata.\n\n",
+      ranks, 2 * (ranks - 1), ranks - 1, others, training.elements, elements.back() - others);
   bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) fmt::print("Enter: the next event    a Enter: all others    q Enter: the end\n\n");
   for (const std::string& event : events) {

@@ -1,6 +1,7 @@
 #include "lockstep/samples/common/figures.h"
 
 #include <algorithm>
+#include <fstream>
 
 namespace lockstep::samples {
 
@@ -14,6 +15,12 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+double waited_for_core() {
+  double ran = 0, waited = 0;  // nanoseconds
+  std::ifstream("/proc/thread-self/schedstat") >> ran >> waited;
+  return waited / 1e9;
 }
 
 std::vector<std::vector<double>> gather(const World& world, const std::vector<double>& values) {

@@ -18,6 +18,10 @@ inline double larger(double a, double b) { return a >= b || a != a ? a : b; }
 /// Of at least one value; of an even number, the upper one of the middle two.
 double median(std::vector<double> values);
 
+/// Seconds in which this thread could have run but had no core: Linux counts them in the second
+/// number of /proc/thread-self/schedstat. 0 on a system that does not.
+double waited_for_core();
+
 /// Every rank's values, of which each has as many. Collective.
 std::vector<std::vector<double>> gather(const World& world, const std::vector<double>& values);
 

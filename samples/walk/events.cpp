@@ -27,8 +27,8 @@ struct Happening {
 
   /// At equal times: a step ends before its collective, which ends before the next one begins.
   int order() const {
-    constexpr std::string_view begins[] = {"ready", "launched", "collective", "backward",
-                                           "wait",  "verdict",  "optimizer"};
+    constexpr std::string_view begins[] = {"ready",    "launched", "collective", "step",
+                                           "backward", "wait",     "verdict",    "optimizer"};
     if (ends) return event->category == "step" ? 0 : 1;
     return 2 + static_cast<int>(std::ranges::find(begins, event->category) - std::begin(begins));
   }
@@ -47,6 +47,7 @@ class Story {
 
  private:
   void say(const Happening& h, const std::string& what, bool draw = false);
+  void step_begins(const Happening& h);
   void step_ends(const Happening& h);
   Parts& held(int bucket, std::size_t rank);
   std::string drawing(int bucket) const;
@@ -56,6 +57,7 @@ class Story {
   std::map<std::pair<int, std::size_t>, Parts> held_;  // by bucket and rank
   std::map<int, std::int64_t> elements_;               // by bucket
   std::set<std::size_t> waiting_;                      // ranks at the end of their backward
+  std::map<std::size_t, std::pair<int, int>> came_;    // by rank: bucket and part, in its last step
   int shown_ = 0;                                      // the bucket that the drawing is about
 };
 
@@ -99,6 +101,26 @@ int Story::part_of(std::int64_t elements, std::int64_t end) const {
   fail<DataError>("[walk] no part of {} elements ends at {}", elements, end);
 }
 
+// A step sends what came in the one before it: the line of that step has said so. The first step
+// sends what the rank has of its own.
+void Story::step_begins(const Happening& h) {
+  const auto& arguments = h.event->arguments;
+  const std::size_t rank = dist::index(h.rank);
+  const int part = part_of(elements_.at(h.bucket), arguments.at("send").at(1));
+  if (arguments.at("number") == 0) {
+    shown_ = h.bucket;
+    return say(
+        h,
+        fmt::format("the ring of bucket {} begins: {} elements in {} parts; part {} goes to "
+                    "rank {}",
+                    h.bucket, elements_.at(h.bucket), ranks_, part, arguments.at("to").get<int>()),
+        true);
+  }
+  check<DataError>(came_.at(rank) == std::pair(h.bucket, part),
+                   "[walk] rank {} sends part {} of bucket {}, which did not come just before",
+                   h.rank, part, h.bucket);
+}
+
 // What its neighbour has sent, it still holds: a ring changes no part between its sending and the
 // moment when it comes back, complete.
 void Story::step_ends(const Happening& h) {
@@ -110,12 +132,14 @@ void Story::step_ends(const Happening& h) {
   const unsigned sent = held(bucket, dist::index(from))[dist::index(part)];
   unsigned& mine = held(bucket, rank)[dist::index(part)];
   mine = (adds ? mine : 0U) | sent;
+  came_[rank] = {bucket, part};
   shown_ = bucket;
-  say(h,
-      fmt::format("ring of bucket {}, step {}: part {} has come from rank {}, {}", bucket,
-                  arguments.at("number").get<int>(), part, from,
-                  adds ? "and is added" : "complete"),
-      true);
+  const int number = arguments.at("number");
+  std::string text = fmt::format("ring of bucket {}, step {}: part {} has come from rank {}, {}",
+                                 bucket, number, part, from, adds ? "is added" : "is complete");
+  if (number + 1 < 2 * (static_cast<int>(ranks_) - 1))
+    text += fmt::format(", goes on to rank {}", arguments.at("to").get<int>());
+  say(h, text, true);
 }
 
 void Story::tell(const Happening& h) {
@@ -130,20 +154,12 @@ void Story::tell(const Happening& h) {
   } else if (e.category == "launched") {
     say(h, fmt::format("{}: its all-reduce is called", e.name));
   } else if (e.category == "collective" && h.bucket >= 0) {
-    const int bucket = h.bucket;
-    if (!h.ends) {
-      shown_ = bucket;
-      elements_[bucket] = e.arguments.at("elements");
-      held(bucket, rank);
-      say(h,
-          fmt::format("the ring of {} begins: {} elements in {} parts", e.name, elements_[bucket],
-                      ranks_),
-          true);
-    } else {
-      say(h, fmt::format("{} has arrived: every part is the sum of all ranks", e.name));
-    }
-  } else if (e.category == "step" && h.ends && h.bucket >= 0) {
-    step_ends(h);
+    if (h.ends)
+      return say(h, fmt::format("{} has arrived: every part is the sum of all ranks", e.name));
+    elements_[h.bucket] = e.arguments.at("elements");
+    held(h.bucket, rank);
+  } else if (e.category == "step" && h.bucket >= 0) {
+    h.ends ? step_ends(h) : step_begins(h);
   } else if (e.category == "wait" && !h.ends && waiting_.insert(rank).second) {
     say(h, "backward has ended: the thread waits for the buckets");
   } else if (e.category == "verdict") {

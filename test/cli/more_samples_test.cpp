@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
@@ -150,6 +151,15 @@ TEST_CASE("per_parameter_vs_buckets: with a ring, the replicas are the same") {
                             {"--layers", "3", "--steps", "2", "--rounds", "1", "--comm", "ring",
                              "--transport", "tcp", "--ranks", "3"})["buckets"];
   for (const json& row : rows) CHECK(strings(row["digests"]).size() == 1);
+}
+
+TEST_CASE("per_parameter_vs_buckets: ranks that share a core are told of") {
+  std::vector<std::string> command = test::sample_command(
+      "per_parameter_vs_buckets", {"--layers", "3", "--rounds", "1", "--transport", "threads"});
+  command.insert(command.begin(), {"taskset", "-c", std::to_string(sched_getcpu())});
+  const Ended ended = test::run(command);
+  CHECK(ended.code == 0);
+  CHECK(test::contains(ended.out, "A rank waited for a core for "));
 }
 
 TEST_CASE("syncbn: over ranks as on the union; per rank not") {

@@ -63,13 +63,21 @@ TEST_CASE("walk --step: each rank's step, from the begin of backward to the opti
           CHECK(times(ring + fmt::format(" {}:", 2 * (n - 1) - 1)) == 1);
           CHECK(std::ranges::count_if(said, [&](const std::string& line) {
                   return line.starts_with(ring) &&
-                         contains(line.substr(0, line.find('\n')), ", and is added");
+                         contains(line.substr(0, line.find('\n')), ", is added");
                 }) == n - 1);
           const std::size_t begins =
                                 place(said, fmt::format("the ring of bucket {} begins", bucket)),
                             last = place(said, ring + fmt::format(" {}:", 2 * (n - 1) - 1)),
                             arrived = place(said, fmt::format("bucket {} has arrived", bucket));
           CHECK(begins < last);
+          const int next = (rank + 1) % n;  // in a ring a rank sends to it alone
+          CHECK(contains(said[begins],
+                         fmt::format("; part {} goes to rank {}\n", (rank + n - 1) % n, next)));
+          CHECK(std::ranges::count_if(said, [&](const std::string& line) {
+                  return line.starts_with(ring) &&
+                         contains(line, fmt::format(", goes on to rank {}\n", next));
+                }) == 2 * (n - 1) - 1);
+          CHECK_FALSE(contains(said[last], "goes on"));
           CHECK(last < arrived);
           CHECK(arrived < said.size());
           if (bucket > 0)
@@ -101,7 +109,7 @@ TEST_CASE("walk --step: what comes into the sum is added, what comes into the bu
     const std::size_t at = place(said, "ring of bucket 0, step 0:");
     REQUIRE(at < said.size());
     CAPTURE(said[at]);
-    CHECK(contains(said[at], ", complete\n"));
+    CHECK(contains(said[at], ", is complete, goes on to rank"));
     const auto part = static_cast<std::size_t>(said[at].at(said[at].find("part ") + 5) - '0');
     const std::size_t width = 7 + 3;  // of a rank's cells, |01|01|, and the space before
     const std::size_t cell = 22 + 3 + static_cast<std::size_t>(rank) * width + 1 + 3 * part;

@@ -119,6 +119,20 @@ void check_curves(const nlohmann::json& training, const traces::RankTrace& trace
   CHECK(training.at("columns") > training.at("width").get<int>() / 2);
 }
 
+/// The table of a step's buckets. The model's gradients are ready from the last layer to the first.
+void check_buckets(const nlohmann::json& rows, const traces::Step& step) {
+  const std::vector<traces::BucketTimes>& buckets = step.ranks[0].buckets;
+  REQUIRE(rows.size() == 3 * buckets.size());
+  std::string ready;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::size_t rank = r / buckets.size(), bucket = r % buckets.size();
+    CHECK(rows[r].at(0) == fmt::format("rank {}, {}", rank, buckets[bucket].name));
+    CHECK(rows[r].at(1) == rows[bucket].at(1));
+    if (rank == 0) ready += rows[r].at(1).get<std::string>() + "; ";
+  }
+  CHECK(ready == "4.weight, 4.bias; 2.weight; 2.bias; 0.weight; 0.bias; ");
+}
+
 std::string browser() {
   for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
     if (const Ended found = test::run({"/bin/sh", "-c", std::string("command -v ") + name});
@@ -284,7 +298,7 @@ TEST_CASE("report: in a browser, where there is one") {
           doctest::Approx(figures[r].exposed));
   const double ideal = traces::ideal_exposed(steps[shown], traces::bucket_costs(steps));
   CHECK(contains(result.at("stepText").get<std::string>(), fmt::format("leave {:.1f} us", ideal)));
-  CHECK(result.at("bucketRows") == 3 * steps[shown].ranks[0].buckets.size());
+  check_buckets(result.at("buckets"), steps[shown]);
   CHECK(result.at("ringEvents") == 3 * 4);  // a ring of three: 4 steps on each rank
   CHECK(contains(result.at("ringBegin").get<std::string>(), "each of the 3 ranks takes 4 steps."));
   CHECK(result.at("ringComplete") == true);
