@@ -104,15 +104,20 @@ const stepView = (() => {
   function showRanks() {
     const per = (x) => us(x / steps.length);
     fill(byId('ranks'),
-      ['us per step', 'step', 'load', 'forward', 'backward', 'optimizer', 'exposed', 'in flight',
-        'hidden', 'hidden / in flight'],
+      ['us per step', 'step', 'load', 'forward', 'backward', 'optimizer', 'exposed', 'other',
+        'in flight', 'hidden', 'hidden / in flight'],
       report.figures.map((f, r) => [`rank ${r}`, per(f.time), per(f.load), per(f.forward),
-        per(f.backward), per(f.optimizer), per(f.exposed), per(f.in_flight), per(f.hidden),
+        per(f.backward), per(f.optimizer), per(f.exposed),
+        per(f.time - f.load - f.forward - f.backward - f.optimizer - f.exposed), per(f.in_flight), per(f.hidden),
         hiddenShare(f)]));
     byId('words').textContent = 'In flight: a collective has begun, and the thread has ' +
       'not yet seen its end. Exposed: the thread calls, moves bytes or waits. ' +
-      'Hidden: in flight, while the thread does something else. The first step of the run is ' +
-      'left out: buckets are laid out anew after it. So are steps that not all ranks have.';
+      'Hidden: in flight, while the thread does something else. That alone is no gain: compare ' +
+      '"exposed" with a run of a single bucket, which travels after backward (train without ' +
+      '--bucket-cap-mb). Other: the program\'s own code. In the code: Reducer::gradient_ready, ' +
+      'in dist/ddp/reducer.cpp, launches buckets and moves bytes while backward runs. The first ' +
+      'step of the run is left out: buckets are laid out anew after it. So are steps that not ' +
+      'all ranks have.';
   }
   showRanks();
   return { choose, median, slowest, chosen: () => chosen };

@@ -64,7 +64,8 @@ constexpr Lesson lessons[] = {
      "Collectives are matched by their order. Without names, gradients would be mixed up.",
      "dist/ddp/reducer.cpp: buckets are launched by their index, whichever is ready first"},
     {Mistake::unused_parameter, "rank 1's loss does not reach a parameter, and it does not sum it",
-     "The others wait for a sum in which it takes no part.",
+     "The others wait for a sum in which it takes no part: it is at its next collective, which "
+     "gathers\n   the figures of this table.",
      "dist/ddp/reducer.cpp: a parameter that will get nothing is ready at once, as zero"},
 };
 
@@ -184,6 +185,10 @@ Course course_of(Mistake mistake, int ranks) {
   return course;
 }
 
+std::string printed(double figure, bool is_loss) {
+  return is_loss ? fmt::format("{:.4f}", figure) : fmt::format("{:.2g}", figure);
+}
+
 void print(int number, const Lesson& lesson, const Course& course) {
   fmt::print("\n{}. {}\n", number, lesson.name);
   if (course.error.empty()) {
@@ -196,7 +201,9 @@ void print(int number, const Lesson& lesson, const Course& course) {
           std::pair("one process's loss", &course.loss_of_one_process)}) {
       fmt::print("\n   {:<34}", name);
       for (const std::int64_t step : shown)
-        fmt::print("{:>10.2g}", (*figures)[static_cast<std::size_t>(step - 1)]);
+        fmt::print("{:>10}",
+                   printed((*figures)[static_cast<std::size_t>(step - 1)],
+                           figures == &course.loss || figures == &course.loss_of_one_process));
     }
     fmt::print("\n");
   } else {

@@ -48,14 +48,16 @@ int main() {
       sum_of_losses += mean_loss.item() * batch.weight.local;
     }
     loss = dist::sum_over_ranks(world, sum_of_losses) / n;
-    if (world.rank() == 0) fmt::print("epoch {:>2}  loss {:.6f}\n", epoch, loss);
+    if (world.rank() == 0) fmt::print("epoch {:>2}  loss {:.6f}\n", epoch + 1, loss);
   }
 
-  std::string line = "Shall I ";
+  const std::string prompt = "Shall I ";
+  std::string line = prompt;
   while (line.size() < 80 && line.back() != '\n') {
     Tensor last = codes(line.substr(line.size() - context));
     line += alphabet[argmax(model(unsqueeze(last, 0)), 1).item()];
   }
   check<Error>(loss < 1, "loss {:.4f}: the model has not learned", loss);
-  if (world.rank() == 0) fmt::print("\n{}\nfinal loss={:.6f}\n", line, loss);
+  if (world.rank() == 0)
+    fmt::print("\nIt goes on from \"{}\":\n{}\nfinal loss={:.6f}\n", prompt, line, loss);
 }

@@ -43,7 +43,7 @@ int main() {
     students = accuracy(student, test), teachers = accuracy(teacher, test);
     double loss = dist::sum_over_ranks(world, sum_of_losses) / n;
     if (world.rank() == 0)
-      fmt::print("epoch {:>2}  loss {:.6f}  student {:.4f}  teacher {:.4f}\n", epoch, loss,
+      fmt::print("epoch {:>2}  loss {:.6f}  student {:.4f}  teacher {:.4f}\n", epoch + 1, loss,
                  students, teachers);
   }
   check<Error>(teachers > students, "the teacher ({:.4f}) is no better than the student ({:.4f})",

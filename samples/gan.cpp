@@ -64,8 +64,8 @@ int main() {
       critic_loss = dist::sum_over_ranks(world, critic_loss);
       generator_loss = dist::sum_over_ranks(world, generator_loss);
       if (world.rank() == 0)
-        fmt::print("step {:>4}  critic {:.6f}  generator {:.6f}  modes {}\n", step, critic_loss,
-                   generator_loss, found);
+        fmt::print("step {:>4}  critic {:.6f}  generator {:.6f}  modes found {}\n", step,
+                   critic_loss, generator_loss, found);
     }
   }
   check<Error>(found == modes, "the generator has found {} of {} modes", found, modes);

@@ -55,7 +55,7 @@ int main() {
     loss = dist::sum_over_ranks(world, sum_of_losses) / train.size();
     accuracy = sum(argmax(model(test["x"]), 1) == test["y"]).item() / test.size();
     if (world.rank() == 0)
-      fmt::print("epoch {:>2}  loss {:.6f}  test accuracy {:.4f}\n", epoch, loss, accuracy);
+      fmt::print("epoch {:>2}  loss {:.6f}  test accuracy {:.4f}\n", epoch + 1, loss, accuracy);
   }
   check<Error>(accuracy > 0.9, "test accuracy {:.4f}: the mixer has not learned", accuracy);
   if (world.rank() == 0) fmt::print("final loss={:.6f} test_accuracy={:.4f}\n", loss, accuracy);

@@ -37,7 +37,7 @@ int main() {
     loss = dist::sum_over_ranks(world, sum_of_losses) / train.size();
     explained = 1 - (nn::mse(model(x), y) / var(y)).item();  // R^2
     if (world.rank() == 0)
-      fmt::print("epoch {:>2}  loss {:.6f}  test R^2 {:.4f}\n", epoch, loss, explained);
+      fmt::print("epoch {:>2}  loss {:.6f}  test R^2 {:.4f}\n", epoch + 1, loss, explained);
   }
   check<Error>(explained > 0.4, "[regression_csv] test R^2 is {:.4f}", explained);
   if (world.rank() == 0) fmt::print("final loss={:.6f} test_r2={:.4f}\n", loss, explained);

@@ -172,13 +172,19 @@ struct Straggling {
 };
 
 void print(const Straggling& s, std::size_t slow_rank) {
-  fmt::print("1. Rank {} takes {} times as long: ms per step\n\n", slow_rank, slowdown);
+  fmt::print(
+      "1. Rank {} is made slow, by a pause of {:.0f} % of its usual time: ms per step, as "
+      "measured\n\n",
+      slow_rank, 100 * (slowdown - 1));
   fmt::print("{:<10}{:>24}{:>24}\n", "", "all alike", fmt::format("rank {} slow", slow_rank));
   fmt::print("{:<10}{:>14}{:>10}{:>14}{:>10}\n", "", "computes", "waits", "computes", "waits");
   for (std::size_t rank = 0; rank < s.even.digests.size(); ++rank)
     fmt::print("{:<10}{:>14.2f}{:>10.2f}{:>14.2f}{:>10.2f}{}\n", fmt::format("rank {}", rank),
                s.even.compute_ms[rank], s.even.wait_ms[rank], s.slow.compute_ms[rank],
-               s.slow.wait_ms[rank], rank == s.slowest() ? "   the slowest" : "");
+               s.slow.wait_ms[rank],
+               rank == s.slowest() ? fmt::format("   slowest: {:.2f} times as long",
+                                                 s.slow.compute_ms[rank] / s.even.compute_ms[rank])
+                                   : "");
   fmt::print("{:<10}{:>24.2f}{:>24.2f}\n\n", "in all", s.even.milliseconds, s.slow.milliseconds);
 }
 
@@ -199,13 +205,14 @@ double milliseconds(const std::vector<Outcome>& outcomes) {
 
 void print(const std::vector<Row>& rows, std::size_t slow_rank) {
   fmt::print("2. Synchronizing every n steps; times are medians of {} trainings\n\n", rounds);
-  fmt::print("{:<24}{:>22}{:>30}{:>14}\n", "", "ms per step, slow is", "at the end: loss, accuracy",
-             "drift before");
-  fmt::print("{:<24}{:>11}{:>11}{:>15}{:>15}{:>14}\n", "synchronized",
-             fmt::format("rank {}", slow_rank), "any", "(training)", "(test)", "averaging");
+  fmt::print("{:<24}{:>26}{:>30}{:>16}\n", "", "ms per step, if slow is",
+             "at the end: loss, accuracy", "replicas differ");
+  fmt::print("{:<24}{:>13}{:>13}{:>15}{:>15}{:>16}\n", "synchronized",
+             fmt::format("always {}", slow_rank), "drawn anew", "(training)", "(test)",
+             "before a mean");
   for (const Row& row : rows)
     fmt::print(
-        "{:<24}{:>11.2f}{:>11.2f}{:>15.4f}{:>14.1f}%{:>14.3f}\n",
+        "{:<24}{:>13.2f}{:>13.2f}{:>15.4f}{:>14.1f}%{:>16.3f}\n",
         row.every == 0 ? "gradients,    n =  1" : fmt::format("parameters,   n = {:>2}", row.every),
         milliseconds(row.same), milliseconds(row.any), row.alike.loss, 100 * row.alike.accuracy,
         row.alike.drift);
@@ -249,7 +256,9 @@ std::string verdict(const Straggling& straggling, const std::vector<Row>& rows) 
                          outcome.digests == row.alike.digests);
   }
   (void)comparison.verdict();
-  return "No gradient lost: whoever is slow, the same parameters, bit for bit, on all ranks.";
+  return "Between means of parameters replicas differ; after the last one they are equal, bit for "
+         "bit. "
+         "And\nwhoever is slow, they end with the same bits: no gradient is lost.";
 }
 
 void run_rank(const Options& o, const World& world) {

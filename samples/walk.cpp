@@ -17,8 +17,8 @@
 #include "lockstep/lockstep.h"
 #include "lockstep/samples/common/figures.h"
 #include "lockstep/samples/common/ranks.h"
+#include "lockstep/samples/common/simulated.h"
 #include "lockstep/samples/walk/events.h"
-#include "lockstep/samples/walk/simulated.h"
 #include "lockstep/tools/cli.h"
 
 namespace {
@@ -89,7 +89,7 @@ class Notes final : public GradientObserver {
     return *this;
   }
   void complete(const dist::GradientBuckets::Bucket& bucket) {
-    *this << fmt::format("ready: {}. {} is complete: its all-reduce starts, of {} elements",
+    *this << fmt::format("ready: {}. {} is complete: its all-reduce is called, of {} elements",
                          fmt::join(ready_, ", "), bucket.name, bucket.memory.numel());
     ready_.clear();
     ++launched_;
@@ -126,8 +126,8 @@ std::string sum_of(const Place& place, const World& world) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const dist::Range part = dist::partition(count, world.size(), rank);
     if (place.element >= part.begin && place.element < part.end)
-      return fmt::format("{}: rank {} owns it, and adds all ranks' contributions up", algorithm,
-                         rank);
+      return fmt::format("rank {} owns this part, and adds all ranks' contributions up ({})", rank,
+                         algorithm);
   }
   return algorithm;
 }
@@ -172,16 +172,18 @@ Walk walk(const World& world) {
                                   place.bucket->name, fmt::join(own, ", ")));
   const auto add = [&](std::string line) { result.lines.push_back(std::move(line)); };
   add(fmt::format("{}: {:.9g} on every rank", sum_of(place, world), result.sum));
-  add(fmt::format("behind {} travel {} elements of step metadata: weights of {:g} in all, {}",
-                  ddp.buckets().all().back().name,
-                  ddp.buckets().used().numel() + ddp.buckets().metadata().numel(),
-                  ddp.last_step().weight,
-                  ddp.last_step().verdict == dist::StepVerdict::commit ? "the verdict is to commit"
-                                                                       : "the step is given up"));
-  add(fmt::format("the step finds a gradient that is {}, and takes {:.9g} to {:.9g}",
-                  synchronized ? "synchronized" : "not synchronized", result.before, result.after));
-  add(fmt::format("zero_grad: the next contribution will overwrite; the memory still has {:.9g}",
-                  first_element(parameter)));
+  add(fmt::format(
+      "behind {} travel {} numbers of step metadata: the ranks' weights are {:g} in all, {}",
+      ddp.buckets().all().back().name,
+      ddp.buckets().used().numel() + ddp.buckets().metadata().numel(), ddp.last_step().weight,
+      ddp.last_step().verdict == dist::StepVerdict::commit ? "and all ranks agree to step"
+                                                           : "and the step is given up"));
+  add(fmt::format(
+      "the optimizer finds the gradient {}, and changes the weight from {:.9g} to {:.9g}",
+      synchronized ? "synchronized" : "not synchronized", result.before, result.after));
+  add(fmt::format(
+      "zero_grad: the next gradient will overwrite this one; the memory still has {:.9g}",
+      first_element(parameter)));
   check<Error>(std::abs(result.before - 0.1 * result.sum - result.after) <= 1e-7,
                "[walk] the step is not lr times the sum");
   return result;
@@ -218,11 +220,15 @@ int step_by_step(int ranks) {
   const std::int64_t others = elements.at(elements.size() - 2);
   fmt::print(
       "One step of {0} ranks in a simulated world: time is virtual, the reducer and the ring are "
-      "the\nreal ones. A drawn part |02 | holds the sum of the contributions of ranks 0 and 2.\n"
+      "the\nreal ones. A message takes up to {6} ms. A rank looks for messages when it calls an "
+      "all-reduce, when\na gradient is ready, and without a pause once its backward has ended. The "
+      "last rank computes {7:.0f} %\nmore slowly. A drawn part |02 | holds the sum of the "
+      "contributions of ranks 0 and 2.\n\n"
       "Of each bucket every rank takes {1} steps, and sends a part in each: in {2} what comes is "
       "added,\nin {2} it is a whole sum. A bucket has {3} elements: a weight of {4} and its bias, "
       "in whole cache\nlines. Behind the last one's travel {5} numbers of step metadata.\n\n",
-      ranks, 2 * (ranks - 1), ranks - 1, others, training.elements, elements.back() - others);
+      ranks, 2 * (ranks - 1), ranks - 1, others, training.elements, elements.back() - others,
+      training.message, 100 * (training.slower - 1));
   bool asks = ::isatty(STDIN_FILENO) != 0;
   if (asks) fmt::print("Enter: the next event    a Enter: all others    q Enter: the end\n\n");
   for (const std::string& event : events) {

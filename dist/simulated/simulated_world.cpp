@@ -37,6 +37,7 @@ struct Channel {
   std::deque<Message> messages;
   std::size_t bytes = 0;
   nanoseconds last_arrival{0};
+  nanoseconds free_at{0};  // the link has carried all bytes that were sent
 };
 
 struct RankState {
@@ -248,7 +249,10 @@ std::size_t SimTransport::send(int peer, std::span<const std::byte> bytes) {
   const std::size_t count = world_.some_of(room);
   const auto longest = duration_cast<nanoseconds>(world_.options.max_delay).count();
   const nanoseconds delay(world_.below(static_cast<std::uint64_t>(longest) + 1));
-  stream.last_arrival = std::max(stream.last_arrival, world_.clock() + delay);
+  stream.free_at = std::max(stream.free_at, world_.clock());
+  if (const double speed = world_.options.bytes_per_second; speed > 0)
+    stream.free_at += duration_cast<nanoseconds>(Seconds(static_cast<double>(count) / speed));
+  stream.last_arrival = std::max(stream.last_arrival, stream.free_at + delay);
   stream.messages.push_back({stream.last_arrival, {bytes.begin(), bytes.begin() + count}});
   stream.bytes += count;
   world_.stir_at(stream.last_arrival, peer);

@@ -45,6 +45,7 @@ struct SimOptions {
   int size = 2;
   std::size_t channel_bytes = 4096;  ///< what a stream holds
   Seconds max_delay{1e-3};           ///< arrival takes between 0 and this
+  double bytes_per_second = 0;       ///< of a stream, before that delay; 0: any number at once
   bool shared_memory = true;
   int switch_one_in = 4;     ///< the baton changes hands at one call in so many
   Seconds join_timeout{60};  ///< of allocate()

@@ -220,6 +220,7 @@ int tell(const char* name, const std::function<std::string()>& check) {
     problem = fmt::format("{}it throws: {}", asked.data(), lockstep::current_message());
   }
   ::alarm(0);
+  if (problem == not_written) problem += fmt::format(": fill the hole in exercises/{}.h", name);
   fmt::print("{}: {}\n", name, problem.empty() ? "right" : problem);
   return problem.empty() ? 0 : 1;
 }

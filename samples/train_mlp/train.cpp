@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <thread>
 
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/kernels/reduce.h"
@@ -25,6 +26,13 @@ std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
   if (name == "f16") return dist::compress(DType::f16);
   if (name == "powersgd") return dist::power_sgd();
   return nullptr;
+}
+
+/// What makes every wait longer, whatever the transport.
+std::string shared_cores(const World& world) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (static_cast<unsigned>(world.local_size()) <= cores) return "";
+  return fmt::format(" ({} ranks share {} cores, and wait for them)", world.local_size(), cores);
 }
 
 /// The share of `set` that the model classifies rightly: every rank counts its own part, none
@@ -187,18 +195,20 @@ void Training::begin_progress() {
   std::int64_t elements_in_all = 0;
   for (const Parameter& parameter : parameters_) elements_in_all += parameter.value().numel();
   progress_.begin(fmt::format(
-      "{}: {} parameters in {} bucket{}\n"
+      "{}: {} parameters in {}\n"
       "{} rank{} with batches of {}{}{}{}{}\n"
       "{} training and {} test samples from {}",
-      fmt::join(layers_, "-"), elements_in_all, buckets, buckets == 1 ? "" : "s", world_.size(),
-      alone ? "" : "s", options_.batch,
+      fmt::join(layers_, "-"), elements_in_all,
+      buckets == 1 ? "1 bucket" : fmt::format("{} buckets before the first step", buckets),
+      world_.size(), alone ? "" : "s", options_.batch,
       options_.lanes == 0
           ? ""
           : fmt::format(" in all, in {} lane{}", options_.lanes, options_.lanes == 1 ? "" : "s"),
       alone
           ? ""
           : fmt::format(", {} all-reduce{} over {}", result_.algorithm,
-                        options_.hook == "none" ? "" : " of " + options_.hook, world_.transport()),
+                        options_.hook == "none" ? "" : " of " + options_.hook, world_.transport()) +
+                shared_cores(world_),
       device_ == Device{} ? "" : fmt::format(", on {}", gpu::describe(device_.index)),
       precision.empty() ? "" : ", " + precision, set_.train.size(), set_.test.size(),
       options_.data));

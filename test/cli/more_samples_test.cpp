@@ -225,12 +225,12 @@ TEST_CASE("walk: PyTorch's numbers, and those that docs/ddp.md tells") {
   CAPTURE(lines);
   for (const auto& [page_says, walk_says] :
        {std::pair("element 131,328 of bucket 0", "element 131328 of bucket 0"),
-        std::pair("all-reduce, of 133,904 elements", "all-reduce starts, of 133904 elements"),
+        std::pair("all-reduce, of 133,904 elements", "all-reduce is called, of 133904 elements"),
         std::pair("401,920 elements, and behind them 94 of step metadata",
-                  "behind bucket 1 travel 94 elements of step metadata"),
+                  "behind bucket 1 travel 94 numbers of step metadata"),
         std::pair("waits for 4 gradients, bucket 1 for 2", "bucket 0 for 4, bucket 1 for 2"),
         std::pair("The seed was 32 / 64", "seeded with 32 / 64"),
-        std::pair("rank 1 owns", "rank 1 owns it")}) {
+        std::pair("rank 1 owns", "rank 1 owns this part")}) {
     CHECK(test::contains(section, page_says));
     CHECK(test::contains(lines, walk_says));
   }

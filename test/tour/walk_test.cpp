@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/samples/common/simulated.h"
 #include "lockstep/samples/walk/events.h"
-#include "lockstep/samples/walk/simulated.h"
 #include "support/text.h"
 
 using namespace lockstep;

@@ -47,7 +47,8 @@ double common(const Intervals& a, const Intervals& b) {
   return sum;
 }
 
-/// Of the events that touch the time from `begin` to `end`.
+/// Of the events that touch the time from `begin` to `end`: as much of each as lies in it. (The
+/// wait in which a verdict was reached ends a moment after it, in the next step.)
 RankFigures figures_between(const Events& events, double begin, double end) {
   RankFigures figures{.time = end - begin};
   const std::map<std::string, double*> kinds{{"forward", &figures.forward},
@@ -55,21 +56,28 @@ RankFigures figures_between(const Events& events, double begin, double end) {
                                              {"optimizer", &figures.optimizer},
                                              {"load", &figures.load}};
   Intervals exposed, in_flight;
+  const auto part = [&](const Event& event) {
+    return std::pair(std::max(event.begin, begin), std::min(event.end, end));
+  };
+  const auto time_of = [&](const Event& event) {
+    const auto [from, to] = part(event);
+    return std::max(0.0, to - from);
+  };
   Events open;  // slices of the thread that contain what follows
   for (const Event* event : events) {
-    if (event->end <= begin) continue;  // an instant at the begin itself
-    if (event->category == "collective") in_flight.emplace_back(event->begin, event->end);
+    if (event->end <= begin || event->begin > end) continue;  // an instant at the begin itself
+    if (event->category == "collective") in_flight.push_back(part(*event));
     if (event->category == "idle")
-      figures.waits[event->arguments.at("rank").get<int>()] += event->duration();
+      figures.waits[event->arguments.at("rank").get<int>()] += time_of(*event);
     if (event->track != 1 || event->duration() <= 0) continue;
     while (!open.empty() && open.back()->end <= event->begin) open.pop_back();
-    if (is_exposed(*event)) exposed.emplace_back(event->begin, event->end);
+    if (is_exposed(*event)) exposed.push_back(part(*event));
     // A slice's own time: without those directly within it.
     if (const auto kind = kinds.find(event->category); kind != kinds.end())
-      *kind->second += event->duration();
+      *kind->second += time_of(*event);
     if (!open.empty())
       if (const auto kind = kinds.find(open.back()->category); kind != kinds.end())
-        *kind->second -= event->duration();
+        *kind->second -= time_of(*event);
     open.push_back(event);
   }
   exposed = united(std::move(exposed));

@@ -25,6 +25,8 @@ struct RankFigures {
   double exposed = 0;  ///< of it, waiting for others: `waits`
   double in_flight = 0, hidden = 0;
   std::map<int, double> waits{};  ///< by the rank for which it waited
+  /// Neither computing nor communicating: the program's own code between operations.
+  double other() const { return time - forward - backward - optimizer - load - exposed; }
 };
 
 /// One bucket in one step on one rank, after that step's backward began.

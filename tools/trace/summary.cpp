@@ -21,15 +21,16 @@ double percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 
 std::string rank_lines(const std::vector<RankTrace>& traces,
                        const std::vector<RankFigures>& figures, double steps) {
-  std::string text =
-      fmt::format("us per step {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7}\n", "step", "load",
-                  "forward", "backward", "optim.", "exposed", "in flight", "hidden");
+  std::string text = fmt::format(
+      "us per step {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7}\n", "step", "load",
+      "forward", "backward", "optim.", "exposed", "other", "in flight", "hidden");
   for (std::size_t r = 0; r < traces.size(); ++r) {
     const RankFigures& f = figures[r];
     text += fmt::format(
-        "rank {:<6} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>9.1f} {:>6.0f}%\n",
+        "rank {:<6} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>9.1f} "
+        "{:>6.0f}%\n",
         traces[r].rank, f.time / steps, f.load / steps, f.forward / steps, f.backward / steps,
-        f.optimizer / steps, f.exposed / steps, f.in_flight / steps,
+        f.optimizer / steps, f.exposed / steps, f.other() / steps, f.in_flight / steps,
         percent(f.hidden, f.in_flight));
   }
   return text;

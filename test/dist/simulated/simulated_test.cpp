@@ -251,3 +251,30 @@ TEST_CASE("simulated: allocate names a rank that is gone, and differing sizes") 
     CHECK(message_of(error).find("asks for") != std::string::npos);
   }
 }
+
+TEST_CASE("simulated: a link of some bytes per second carries them one after another") {
+  // Rank 0 sends 1000 bytes, computes for 3 s, and sends 500 more, when the link is free again.
+  std::vector<double> arrived;
+  const SimReport report =
+      simulate({.seed = 3, .size = 2, .max_delay = Seconds(0), .bytes_per_second = 500},
+               [&](int rank, std::unique_ptr<Transport> transport) {
+                 for (const std::size_t count : {1000, 500}) {
+                   std::vector<std::byte> bytes(count);
+                   for (std::size_t done = 0; done < count;) {
+                     const std::span rest = std::span(bytes).subspan(done);
+                     const std::size_t some =
+                         rank == 0 ? transport->send(1, rest) : transport->receive(0, rest);
+                     if (some == 0) transport->relax(1);
+                     done += some;
+                   }
+                   if (rank == 0)
+                     compute(*transport, Seconds(3));
+                   else
+                     arrived.push_back(transport->now().count());
+                 }
+               });
+  for (const auto& error : report.errors) CHECK(message_of(error) == "");
+  REQUIRE(arrived.size() == 2);
+  CHECK(arrived[0] == doctest::Approx(2).epsilon(1e-4));
+  CHECK(arrived[1] == doctest::Approx(4).epsilon(1e-4));
+}

@@ -209,6 +209,24 @@ TEST_CASE("trace steps: the figures of a step that was made by hand") {
   CHECK(f.waits.at(1) == doctest::Approx(8));
 }
 
+TEST_CASE("trace steps: a slice that reaches beyond a verdict is shared by the steps") {
+  // The waits in which both verdicts are reached end 0.5 after them; so do for whom they are.
+  RankTrace one = made_by_hand(0, 1000);
+  const auto slice = [](double begin, double end, const char* category) {
+    return traces::Event{begin, end, category, category, 1, {{"rank", 1}}};
+  };
+  one.events.insert(one.events.begin() + 1, slice(970, 980.5, "wait"));
+  one.events.insert(one.events.begin() + 2, slice(971, 980.5, "idle"));
+  for (traces::Event& event : one.events)
+    if (event.end == 1060 && event.category == "wait") event.end = 1060.5;
+  const std::vector<Step> steps = steps_of({one});
+  for (const RankFigures& f : {figures_of({one}, steps)[0], figures_by_step({one}, steps, 0)[0]}) {
+    CHECK(f.exposed == doctest::Approx(0.5 + 4 + 16));
+    CHECK(f.waits.at(1) == doctest::Approx(0.5 + 8));
+    CHECK(f.hidden == doctest::Approx(10 + 2));
+  }
+}
+
 TEST_CASE("trace steps: buckets, what they cost, and the ideal") {
   // Rank 1 does the same 3 later.
   const std::vector<Step> steps = steps_of({made_by_hand(0, 1000), made_by_hand(1, 1003)});
@@ -238,9 +256,12 @@ TEST_CASE("trace steps: what is printed of them") {
   CHECK(
       summary({made_by_hand(0, 1000), made_by_hand(1, 1003)}) ==
       "2 ranks, 1 step after the first\n\n"
-      "us per step       step     load  forward backward   optim.  exposed in flight  hidden\n"
-      "rank 0            80.0      0.0      5.0     36.0     10.0     20.0      30.0     40%\n"
-      "rank 1            80.0      0.0      5.0     36.0     10.0     20.0      30.0     40%\n\n"
+      "us per step       step     load  forward backward   optim.  exposed    other in flight  "
+      "hidden\n"
+      "rank 0            80.0      0.0      5.0     36.0     10.0     20.0      9.0      30.0     "
+      "40%\n"
+      "rank 1            80.0      0.0      5.0     36.0     10.0     20.0      9.0      30.0     "
+      "40%\n\n"
       "rank 0            bytes      ready   launched      begun    arrived   (us after backward "
       "began; medians)\n"
       "bucket 0            400       10.0       10.0       10.0       24.0\n"

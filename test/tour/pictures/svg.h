@@ -64,7 +64,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .backward { fill: #2f6fb5; }
 .optimizer { fill: #8a63d2; }
 .progress { fill: #d9822b; }
-.wait { fill: #c9ced4; }
+.wait { fill: #cc4b37; }
 .bucket { fill: #3f9a5b; }
 .queue { fill: #cfe8d6; }
 .light { fill: #eef2f6; stroke: #9aa4af; }
@@ -77,7 +77,7 @@ text { fill: #e6edf3; }
 .h { fill: #7d8894; }
 .part1 { fill: #22364d; }
 .part2 { fill: #2c5a8c; }
-.wait { fill: #4a525b; }
+.wait { fill: #e2705f; }
 .queue { fill: #24452f; }
 .light { fill: #20262d; }
 }

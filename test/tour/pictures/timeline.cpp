@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/samples/walk/simulated.h"
+#include "lockstep/samples/common/simulated.h"
 #include "lockstep/tools/trace/steps.h"
 #include "tour/pictures/pictures.h"
 #include "tour/pictures/svg.h"

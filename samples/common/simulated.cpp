@@ -1,14 +1,20 @@
-#include "lockstep/samples/walk/simulated.h"
+#include "lockstep/samples/common/simulated.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "lockstep/dist/collectives/host_communicator.h"
 #include "lockstep/dist/simulated/simulated_world.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/tools/temporary_folder.h"
+#include "lockstep/tools/trace/steps.h"
 
 namespace lockstep::samples {
 namespace {
+
+constexpr int most_layers = 40;
 
 void compute(dist::HostCommunicator& communicator, double milliseconds) {
   dist::compute(communicator.transport(), dist::Seconds(milliseconds / 1e3));
@@ -17,11 +23,15 @@ void compute(dist::HostCommunicator& communicator, double milliseconds) {
 /// An operation with two parameters that takes time, and whose gradients are 1.
 Tensor layer(std::size_t number, const Tensor& x, const Parameter& weight, const Parameter& bias,
              dist::HostCommunicator& communicator, double milliseconds) {
-  constexpr const char* names[] = {"layer 0", "layer 1", "layer 2", "layer 3", "layer 4"};
+  static const std::vector<std::string> names = [] {  // a tape keeps a name's address
+    std::vector<std::string> all;
+    for (int k = 0; k < most_layers; ++k) all.push_back(fmt::format("layer {}", k));
+    return all;
+  }();
   if (trace::current) trace::current->kernel_begins();
   compute(communicator, milliseconds);
   const Tensor w = weight, b = bias;
-  return record(names[number], Tensor::full({1}, 1), {&x, &w, &b},
+  return record(names.at(number).c_str(), Tensor::full({1}, 1), {&x, &w, &b},
                 [&communicator, milliseconds](Gradients& gradients) {
                   compute(communicator, 2 * milliseconds);
                   for (const int input : {0, 1, 2})
@@ -36,7 +46,9 @@ void train(const SimulatedTraining& training, dist::HostCommunicator& communicat
     parameters.emplace_back(Tensor::full({training.elements}, 1), fmt::format("{}.weight", k));
     parameters.emplace_back(Tensor::full({24}, 1), fmt::format("{}.bias", k));
   }
-  const auto cap = static_cast<std::size_t>(training.elements + 48) * sizeof(float);
+  const auto cap =
+      static_cast<std::size_t>(training.layers_of_a_bucket * (training.elements + 48)) *
+      sizeof(float);
   dist::Reducer reducer(parameters, communicator,
                         {.caps = {.bucket = cap, .first = cap, .last = cap - 100}});
   optim::SGD optimizer(parameters, {.lr = 0.1});
@@ -48,7 +60,8 @@ void train(const SimulatedTraining& training, dist::HostCommunicator& communicat
     Tensor x = Tensor::full({1}, 1);
     for (std::size_t k = 0; k < parameters.size(); k += 2)
       x = layer(k / 2, x, parameters[k], parameters[k + 1], communicator, milliseconds);
-    tape.backward(x);
+    tape.backward(x, Weight(1), {.sync = training.overlap});
+    if (!training.overlap) reducer.synchronize();
     {
       const trace::Slice slice(trace::Kind::optimizer, "step");
       compute(communicator, training.milliseconds / 2);
@@ -68,7 +81,8 @@ std::vector<traces::RankTrace> run(const SimulatedTraining& training) {
       dist::simulate({.seed = 7,
                       .size = training.ranks,
                       .channel_bytes = std::size_t{1} << 20,
-                      .max_delay = dist::Seconds(training.message / 1e3)},
+                      .max_delay = dist::Seconds(training.message / 1e3),
+                      .bytes_per_second = 1e6 * training.bandwidth},
                      [&](int, std::unique_ptr<dist::Transport> transport) {
                        dist::HostCommunicator communicator(std::move(transport),
                                                            {.algorithm = dist::Algorithm::ring});
@@ -77,6 +91,18 @@ std::vector<traces::RankTrace> run(const SimulatedTraining& training) {
   for (const std::exception_ptr& error : report.errors)
     if (error) std::rethrow_exception(error);
   return traces::read_traces(folder.path());
+}
+
+SimulatedCost cost_of(const SimulatedTraining& training) {
+  const std::vector<traces::RankTrace> all = run(training);
+  const std::vector<traces::Step> steps = traces::steps_of(all);
+  const double microseconds = 1e3 * static_cast<double>(steps.size());
+  SimulatedCost worst;
+  for (const traces::RankFigures& rank : traces::figures_of(all, steps)) {
+    worst.step = std::max(worst.step, rank.time / microseconds);
+    worst.exposed = std::max(worst.exposed, rank.exposed / microseconds);
+  }
+  return worst;
 }
 
 }  // namespace lockstep::samples
