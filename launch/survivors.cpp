@@ -20,12 +20,14 @@ std::string name_of_signal(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
-void tell(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
+void show(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
 
 }  // namespace
 
-Survivors::Survivors(int ranks, std::string rendezvous)
+Survivors::Survivors(int ranks, std::string rendezvous,
+                     std::function<void(const std::string&)> tell)
     : rendezvous_(std::move(rendezvous)),
+      tell_(tell ? std::move(tell) : show),
       file_(dist::checked(memfd_create("lockstep-generations", MFD_CLOEXEC), "make a memory file")),
       ranks_(dist::index(ranks), Rank{.joined = true}) {
   for (int r = 0; r < ranks; ++r) generation_.members.push_back(r);
@@ -51,9 +53,9 @@ void Survivors::lose(std::size_t r, int signal) {
   const auto others = left == 0   ? std::string("the others have ended well")
                       : left == 1 ? std::string("1 rank goes on")
                                   : fmt::format("{} ranks go on", left);
-  tell(fmt::format("rank {} {}was killed by {}{}; {}\n", r,
-                   rank.suspicion.empty() ? "" : rank.suspicion + " and ", name_of_signal(signal),
-                   was_in ? "" : " before it had joined", others));
+  tell_(fmt::format("rank {} {}was killed by {}{}; {}\n", r,
+                    rank.suspicion.empty() ? "" : rank.suspicion + " and ", name_of_signal(signal),
+                    was_in ? "" : " before it had joined", others));
 }
 
 std::vector<std::size_t> Survivors::end_well(std::size_t r) {
@@ -73,7 +75,7 @@ void Survivors::let_in(std::size_t r) {
   if (ranks_[r].state != State::starting) return;
   ranks_[r].state = State::living;
   publish();
-  tell(fmt::format("rank {} joins; {} ranks go on\n", r, generation_.members.size()));
+  tell_(fmt::format("rank {} joins; {} ranks go on\n", r, generation_.members.size()));
 }
 
 bool Survivors::succeeds_rank0(std::size_t r) const {

@@ -4,6 +4,7 @@
 /// Of the launcher's thread.
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ namespace lockstep::launch {
 
 class Survivors {
  public:
-  /// `rendezvous`: the path at which rank 0 of each generation makes its socket. Throws CommError
-  /// if there is no memory for the file.
-  Survivors(int ranks, std::string rendezvous);
+  /// `rendezvous`: the path at which rank 0 of each generation makes its socket. `tell`: where
+  /// lines go; empty: to stderr. Throws CommError if there is no memory for the file.
+  Survivors(int ranks, std::string rendezvous, std::function<void(const std::string&)> tell = {});
 
   /// The file of generations, for the ranks.
   int descriptor() const { return file_.get(); }
@@ -24,7 +25,7 @@ class Survivors {
   /// Whether another one is in the job, or has ended well: in survive() that is after all have done
   /// their work.
   bool others_do(std::size_t r) const;
-  /// Rank `r`, which `signal` has killed, is lost: one line on stderr. The others go on.
+  /// Rank `r`, which `signal` has killed, is lost: one line. The others go on.
   void lose(std::size_t r, int signal);
   /// One that joins must not wait for it. Returns those that have come too late: they are to be
   /// killed.
@@ -33,7 +34,7 @@ class Survivors {
 
   /// One more rank is started, under the next number.
   void add() { ranks_.push_back({.state = State::starting}); }
-  /// It is ready: a new generation, and one line on stderr.
+  /// It is ready: a new generation, and one line.
   void let_in(std::size_t r);
   /// It is in a world with the others.
   void take_joined(std::size_t r) { ranks_[r].joined = true; }
@@ -56,6 +57,7 @@ class Survivors {
   void publish();  // a new one
 
   std::string rendezvous_;
+  std::function<void(const std::string&)> tell_;
   dist::Descriptor file_;
   dist::Generation generation_{.number = 0, .members = {}};
   int suspicious_ = -1;  // the last generation in which a rank was suspected

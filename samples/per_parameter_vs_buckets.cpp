@@ -211,10 +211,10 @@ void write_json(const std::string& path, const std::vector<Row>& rows) {
 /// Which size is best, where bytes take time. Returns whether it lies between the extremes.
 bool print_simulated() {
   fmt::print(
-      "On a slow link, in a simulated world: the real reducer and ring, but virtual time, so that "
-      "everybody\nreads these figures. 2 ranks, 20 layers of 4 KB, a link of 10 MB/s; backward "
-      "takes 20 "
-      "ms.\n\nms exposed    a message takes up to\nbuckets          0.2 ms     1 ms\n");
+      "On slow links, in a simulated world: the real reducer and ring, but virtual time, so that "
+      "everybody\nreads these figures. 2 ranks, 20 layers of 4 KB, 10 MB/s; backward takes 20 ms. "
+      "Besides the time of\nits bytes, a message takes a random time, up to:\n\n"
+      "ms exposed\nbuckets          0.2 ms     1 ms\n");
   constexpr int layers = 20;
   std::vector<std::vector<double>> all;
   for (const int layers_of_a_bucket : {1, 2, 5, 10, layers}) {
@@ -232,9 +232,9 @@ bool print_simulated() {
                all.back()[1]);
   }
   fmt::print(
-      "\nMany buckets pay for many messages. One bucket cannot begin before backward ends. The "
-      "more "
-      "a message\ncosts, the larger is the best size.\n\n");
+      "\nMany buckets pay for many messages. They also queue up: a rank moves bytes only when a "
+      "gradient is\nready, and each bucket needs two such moments. One bucket cannot begin before "
+      "backward ends. The more\na message costs, the larger is the best size.\n\n");
   const auto best = [&](std::size_t link) {
     return std::ranges::min_element(all, {}, [&](const auto& row) { return row[link]; });
   };

@@ -19,6 +19,7 @@ void HostCommunicator::relax(unsigned round, bool) {
 }
 
 void HostCommunicator::tell_wait() {
+  if (watch_world_) watch_world_();  // a rank that hangs must not keep the others from a new world
   const Call& call = front();
   watch_.exchange(executor_.awaited(), fmt::format("{} #{} '{}'", name_of(call.header.operation),
                                                    front_, call.name.data()));

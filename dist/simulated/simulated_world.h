@@ -22,6 +22,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/dist/transport/transport.h"
@@ -40,6 +41,12 @@ struct SimFault {
   Seconds duration{0};
 };
 
+/// From `begin` to `end` nothing passes between these ranks and the others: it arrives at `end`.
+struct SimPartition {
+  Seconds begin, end;
+  std::vector<int> ranks;
+};
+
 struct SimOptions {
   std::uint64_t seed = 0;
   int size = 2;
@@ -49,7 +56,9 @@ struct SimOptions {
   bool shared_memory = true;
   int switch_one_in = 4;     ///< the baton changes hands at one call in so many
   Seconds join_timeout{60};  ///< of allocate()
+  Seconds longest_jump{1};   ///< of the clock, where nothing is on its way
   std::vector<SimFault> faults = {};
+  std::vector<SimPartition> partitions = {};
 };
 
 struct SimReport {
@@ -70,5 +79,15 @@ SimReport simulate(const SimOptions& options, const SimProgram& program);
 /// For the code of a simulated rank: it computes for `duration`. The clock goes on, other ranks
 /// run, and this one neither sends nor receives. Throws UsageError for another transport.
 void compute(Transport& transport, Seconds duration);
+
+/// Its transport in another world, of some of the ranks of the simulation: `members`, in the
+/// numbers of the transport that the program was given, this rank among them. Ranks that give the
+/// same name meet there. It may outlive `transport`. Throws UsageError for another transport, and
+/// if a rank has given other members for that name.
+std::unique_ptr<Transport> transport_among(Transport& transport, const std::string& name,
+                                           const std::vector<int>& members);
+
+/// A rank of the same world is lost now, as by a fault.
+void kill(Transport& transport, int rank);
 
 }  // namespace lockstep::dist

@@ -4,15 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
-#include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/rendezvous/socket.h"
-#include "lockstep/dist/rendezvous/survival/generation.h"
-#include "lockstep/dist/world/generations.h"
+#include "lockstep/dist/world/launcher_link.h"
 
 namespace lockstep {
 
@@ -41,41 +38,38 @@ std::optional<Blame> blamed(const Error& error) {
 
 }  // namespace
 
-dist::Generation dist::generation_with(int descriptor, int rank) {
-  Generation generation = newest_generation(descriptor);
-  if (generation.has(rank)) return generation;
-  tell_ready();
-  const Deadline deadline(longest_entry);
-  while (!(generation = newest_generation(descriptor)).has(rank)) {
-    check<CommError>(!deadline.passed(), "[survive] rank {} was not let in among the ranks {}",
-                     rank, fmt::join(generation.members, ", "));
-    std::this_thread::sleep_for(Seconds(0.002));
+dist::Generation dist::let_in(LauncherLink& link) {
+  Generation generation = link.newest();
+  if (generation.has(link.rank())) return generation;
+  link.tell_ready();
+  const Seconds end = link.now() + longest_entry;
+  while (!(generation = link.newest()).has(link.rank())) {
+    check<CommError>(link.now() < end, "[survive] rank {} was not let in among the ranks {}",
+                     link.rank(), fmt::join(generation.members, ", "));
+    link.pause();
   }
   return generation;
 }
 
-int dist::await_generation(int descriptor, int after) {
-  for (const Deadline deadline(patience);;) {
-    const int newest = newest_generation(descriptor).number;
-    if (newest > after || deadline.passed()) return newest;
-    std::this_thread::sleep_for(Seconds(0.002));
-  }
+bool dist::newer_than(LauncherLink& link, int number) {
+  for (const Seconds end = link.now() + patience; link.newest().number <= number; link.pause())
+    if (link.now() >= end) return false;
+  return true;
 }
 
-void dist::suspect_blamed(const CommError& error, const Generation& generation, int own) {
+void dist::suspect_blamed(LauncherLink& link, const CommError& error, const Generation& generation,
+                          int own) {
   const auto blame = blamed(error);
   // An echo blames a rank that is gone: the launcher sees its end itself.
   if (!blame || dynamic_cast<const PeerError*>(&error) || blame->rank == own) return;
   const auto& [rank, why] = *blame;
   if (rank < 0 || index(rank) >= generation.members.size()) return;
-  suspect({generation.number, generation.members[index(rank)], why});
+  link.suspect({generation.number, generation.members[index(rank)], why});
 }
 
 void survive(World& world, const std::function<void(World&)>& body) {
-  const auto launch = dist::read_environment();
-  const int descriptor = launch ? launch->survive_descriptor : -1;
-  const auto options = world.joined_with();
-  if (descriptor < 0 || !options) return body(world);
+  const std::shared_ptr<dist::LauncherLink> link = world.launcher_link();
+  if (!link) return body(world);
   while (true) {
     try {
       body(world);
@@ -83,13 +77,13 @@ void survive(World& world, const std::function<void(World&)>& body) {
       return;
     } catch (const CommError& error) {
       const int before = world.generation();
-      dist::suspect_blamed(error, {before, world.members()}, world.rank());
+      dist::suspect_blamed(*link, error, {before, world.members()}, world.rank());
       world.abort(fmt::format("rank {} lost a peer", world.rank()));
-      if (dist::await_generation(descriptor, before) <= before) throw;
+      if (!dist::newer_than(*link, before)) throw;
     }
     const int after = world.generation();
     { const World ended = std::move(world); }  // its connections close before new ones are made
-    world = World::join_generation(*options, after + 1);
+    world = World::join_over(link, after + 1);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -17,7 +18,7 @@
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/world/fabrics.h"
-#include "lockstep/dist/world/generations.h"
+#include "lockstep/dist/world/launcher_link.h"
 
 namespace lockstep {
 
@@ -53,7 +54,7 @@ struct World::Membership {
   std::shared_ptr<dist::Fabric> fabric;
   int local_rank;
   int local_size;
-  std::optional<JoinOptions> joined{};  // with these; nothing for groups and threads
+  std::shared_ptr<dist::LauncherLink> link{};  // of a job that survives
   int generation = 0;
   std::vector<int> members{};
   std::unique_ptr<dist::Communicator> layers;  // outlives the other, which tells it of its end
@@ -104,6 +105,38 @@ std::shared_ptr<dist::Fabric> join_fabric(const dist::LaunchInfo& launch,
   return dist::mpi_fabric(options.timeout);
 }
 
+/// Of a process, to the launcher that has started it.
+class ProcessLink final : public dist::LauncherLink {
+ public:
+  ProcessLink(dist::LaunchInfo launch, JoinOptions options)
+      : launch_(std::move(launch)), options_(std::move(options)) {}
+
+  int rank() const override { return launch_.rank; }
+  dist::Generation newest() override { return dist::newest_generation(launch_.survive_descriptor); }
+  void tell_ready() noexcept override { dist::tell_ready(); }
+  void tell_joined(int generation) noexcept override { dist::tell_joined(generation); }
+  void suspect(const dist::Suspicion& suspicion) noexcept override { dist::suspect(suspicion); }
+  dist::Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
+  void pause() override { std::this_thread::sleep_for(dist::Seconds(0.002)); }
+  std::shared_ptr<dist::Fabric> meet(const dist::Generation& generation) override;
+
+ private:
+  dist::LaunchInfo launch_;  // what the launcher has said at the start
+  JoinOptions options_;
+};
+
+std::shared_ptr<dist::Fabric> ProcessLink::meet(const dist::Generation& generation) {
+  dist::LaunchInfo launch = launch_;
+  launch.generation = generation.number;
+  if (generation.number > 0) {
+    const auto place = std::ranges::find(generation.members, launch.rank);
+    launch.rank = launch.local_rank = static_cast<int>(place - generation.members.begin());
+    launch.size = launch.local_size = static_cast<int>(generation.members.size());
+    launch.job += fmt::format(" generation {}", generation.number);
+  }
+  return join_fabric(launch, options_);
+}
+
 }  // namespace
 
 std::vector<std::string> communicator_names() {
@@ -115,45 +148,32 @@ World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
-  return join_generation(options, 0);
+  const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
+  if (launch.survive_descriptor >= 0)
+    return join_over(std::make_shared<ProcessLink>(launch, options));
+  return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
+                                dist::ThreadRank{}));
 }
 
-namespace {
-
-// What the launcher has said to the rank at the start, for the ranks that are in the job now.
-dist::LaunchInfo launch_of(dist::LaunchInfo launch, const dist::Generation& generation) {
-  launch.generation = generation.number;
-  if (generation.number == 0) return launch;
-  const auto place = std::ranges::find(generation.members, launch.rank);
-  launch.rank = launch.local_rank = static_cast<int>(place - generation.members.begin());
-  launch.size = launch.local_size = static_cast<int>(generation.members.size());
-  launch.job += fmt::format(" generation {}", generation.number);
-  return launch;
-}
-
-}  // namespace
-
-World World::join_generation(const JoinOptions& options, int at_least) {
-  const dist::LaunchInfo first = dist::read_environment().value_or(dist::LaunchInfo{});
-  const int descriptor = first.survive_descriptor;
+World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_least) {
   while (true) {
-    dist::Generation generation{};
-    if (descriptor >= 0) generation = dist::generation_with(descriptor, first.rank);
+    const dist::Generation generation = dist::let_in(*link);
     check<CommError>(generation.number >= at_least, "[survive] generation {} is older than {}",
                      generation.number, at_least);
-    const dist::LaunchInfo launch = launch_of(first, generation);
+    const auto place = std::ranges::find(generation.members, link->rank());
+    const auto rank = static_cast<int>(place - generation.members.begin());
     try {
-      World world(Membership::make(join_fabric(launch, options), launch.local_rank,
-                                   launch.local_size, dist::ThreadRank{}));
-      world.membership_->joined = options;
+      World world(Membership::make(link->meet(generation), rank,
+                                   static_cast<int>(generation.members.size()),
+                                   dist::ThreadRank{}));
+      world.membership_->link = link;
       world.membership_->generation = generation.number;
-      if (descriptor >= 0) world.membership_->members = generation.members;
-      if (generation.number > 0) dist::tell_joined(generation.number);
+      world.membership_->members = generation.members;
+      if (generation.number > 0) link->tell_joined(generation.number);
       return world;
     } catch (const CommError& error) {
-      if (descriptor < 0) throw;
-      dist::suspect_blamed(error, generation, launch.rank);
-      if (dist::await_generation(descriptor, generation.number) <= generation.number) throw;
+      dist::suspect_blamed(*link, error, generation, rank);
+      if (!dist::newer_than(*link, generation.number)) throw;
     }
   }
 }
@@ -165,7 +185,9 @@ World::Membership& World::membership() const {
 
 int World::rank() const { return membership().communicator->rank(); }
 int World::size() const { return membership().communicator->size(); }
-const std::optional<JoinOptions>& World::joined_with() const { return membership().joined; }
+const std::shared_ptr<dist::LauncherLink>& World::launcher_link() const {
+  return membership().link;
+}
 int World::generation() const { return membership().generation; }
 const std::vector<int>& World::members() const { return membership().members; }
 int World::local_rank() const { return membership().local_rank; }

@@ -17,6 +17,10 @@
 
 namespace lockstep {
 
+namespace dist {
+class LauncherLink;
+}
+
 /// Of World::join and run_threads.
 struct JoinOptions {
   std::string comm = "auto";  ///< one of communicator_names()
@@ -51,6 +55,10 @@ class World {
   /// Blocks until all ranks have joined. Throws UsageError for options or an environment that make
   /// no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
+
+  /// The same over a link to a launcher that loses ranks (world/launcher_link.h): joins its newest
+  /// generation, which must be `at_least` this one.
+  static World join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_least = 0);
 
   int rank() const;        ///< this rank's number, from 0
   int size() const;        ///< how many ranks there are
@@ -90,10 +98,8 @@ class World {
   struct Membership;
   explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
 
-  /// What join() was called with; nothing for groups and threads.
-  const std::optional<JoinOptions>& joined_with() const;
-  /// Joins the newest generation, which must be `at_least` this one (survive.h).
-  static World join_generation(const JoinOptions& options, int at_least);
+  /// Of a job that survives; null in others, and for groups and threads.
+  const std::shared_ptr<dist::LauncherLink>& launcher_link() const;
   /// Throws StateError for a World that was moved from.
   Membership& membership() const;
 

@@ -163,7 +163,7 @@ void Story::tell(const Happening& h) {
   } else if (e.category == "wait" && !h.ends && waiting_.insert(rank).second) {
     say(h, "backward has ended: the thread waits for the buckets");
   } else if (e.category == "verdict") {
-    say(h, fmt::format("all ranks have read the step metadata: {}", e.name));
+    say(h, fmt::format("it has read the step metadata of all ranks: {}", e.name));
   } else if (e.category == "optimizer" && !h.ends) {
     say(h, "the optimizer steps, on the sums");
   }

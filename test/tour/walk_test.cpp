@@ -55,7 +55,7 @@ TEST_CASE("walk --step: each rank's step, from the begin of backward to the opti
               said, [&](const std::string& line) { return contains(line, text); });
         };
         CHECK(times("the optimizer steps") == 1);
-        CHECK(times("have read the step metadata: commit") == 1);
+        CHECK(times("has read the step metadata of all ranks: commit") == 1);
         for (int bucket = 0; bucket < 3; ++bucket) {
           CAPTURE(bucket);
           const std::string ring = fmt::format("ring of bucket {}, step", bucket);

@@ -22,13 +22,13 @@ double percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 std::string rank_lines(const std::vector<RankTrace>& traces,
                        const std::vector<RankFigures>& figures, double steps) {
   std::string text = fmt::format(
-      "us per step {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7}\n", "step", "load",
-      "forward", "backward", "optim.", "exposed", "other", "in flight", "hidden");
+      "us per step {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>13}\n", "step", "load",
+      "forward", "backward", "optim.", "exposed", "other", "in flight", "of it hidden");
   for (std::size_t r = 0; r < traces.size(); ++r) {
     const RankFigures& f = figures[r];
     text += fmt::format(
         "rank {:<6} {:>10.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.1f} {:>9.1f} "
-        "{:>6.0f}%\n",
+        "{:>12.0f}%\n",
         traces[r].rank, f.time / steps, f.load / steps, f.forward / steps, f.backward / steps,
         f.optimizer / steps, f.exposed / steps, f.other() / steps, f.in_flight / steps,
         percent(f.hidden, f.in_flight));
@@ -131,8 +131,8 @@ std::string summary(const std::vector<RankTrace>& traces) {
     uncertainty = std::max(uncertainty, trace.clock_uncertainty);
   if (uncertainty > 0)
     text += fmt::format(
-        "The ranks' clocks may be apart by up to {:.1f} us: closer than that, times of different "
-        "ranks cannot be compared. (Ranks of one machine share a clock.)\n",
+        "Ranks of one machine share a clock. Those of different machines may be apart by up to "
+        "{:.1f} us: closer than that, their times cannot be compared.\n",
         uncertainty);
   return text;
 }

@@ -278,3 +278,56 @@ TEST_CASE("simulated: a link of some bytes per second carries them one after ano
   CHECK(arrived[0] == doctest::Approx(2).epsilon(1e-4));
   CHECK(arrived[1] == doctest::Approx(4).epsilon(1e-4));
 }
+
+TEST_CASE(
+    "simulated: some of the ranks meet under a name, and a rank that was killed is gone there") {
+  const SimReport report =
+      simulate({.seed = 4, .size = 4}, [&](int rank, std::unique_ptr<Transport> home) {
+        CHECK_THROWS_WITH_AS(transport_among(*home, "others", {(rank + 1) % 4}),
+                             doctest::Contains("none of the members of 'others'"), UsageError);
+        if (rank == 2) return;
+        {
+          const auto transport = transport_among(*home, "first", {0, 1, 3});
+          CHECK(transport->size() == 3);
+          CHECK(transport->rank() == (rank == 3 ? 2 : rank));
+          HostCommunicator comm(transport_among(*home, "comm", {0, 1, 3}));
+          exercise_all_reduce<float>(comm, Tensor::empty({10}));
+          CHECK_THROWS_WITH_AS(transport_among(*home, "first", {rank}),
+                               doctest::Contains("other members of 'first'"), UsageError);
+        }
+        if (rank == 0) {
+          compute(*home, Seconds(1));
+          kill(*home, 1);
+        } else if (rank == 1) {
+          compute(*home, Seconds(5));
+          FAIL("rank 1 was killed");
+        }
+        compute(*home, Seconds(2));
+        HostCommunicator last(transport_among(*home, "last", {0, 1, 3}));
+        CHECK_THROWS_AS(last.barrier("b").wait(), PeerError);
+      });
+  for (const auto& error : report.errors) CHECK(message_of(error) == "");
+  CHECK(report.lost == std::vector<bool>{false, true, false, false});
+}
+
+TEST_CASE("simulated: nothing passes a partition while it lasts") {
+  // Rank 0 sends to both others at 1 s; what is for rank 2 arrives when the partition ends.
+  std::vector<double> arrived(3);
+  const SimReport report =
+      simulate({.seed = 6, .size = 3, .partitions = {{Seconds(0.5), Seconds(3), {2}}}},
+               [&](int rank, std::unique_ptr<Transport> transport) {
+                 std::byte byte{};
+                 if (rank == 0) {
+                   compute(*transport, Seconds(1));
+                   for (const int to : {1, 2})
+                     while (transport->send(to, std::span(&byte, 1)) == 0) transport->relax(1);
+                   compute(*transport, Seconds(5));
+                 } else {
+                   while (transport->receive(0, std::span(&byte, 1)) == 0) transport->relax(1);
+                   arrived[index(rank)] = transport->now().count();
+                 }
+               });
+  for (const auto& error : report.errors) CHECK(message_of(error) == "");
+  CHECK(arrived[1] == doctest::Approx(1).epsilon(0.01));
+  CHECK(arrived[2] == doctest::Approx(3).epsilon(0.01));
+}
