@@ -126,7 +126,8 @@ std::string sum_of(const Place& place, const World& world) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const dist::Range part = dist::partition(count, world.size(), rank);
     if (place.element >= part.begin && place.element < part.end)
-      return fmt::format("rank {} owns this part, and adds all ranks' contributions up ({})", rank,
+      return fmt::format("rank {} owns this part, and adds all ranks' contributions up{} ({})",
+                         rank, algorithm == "two-shot-shared" ? ", in memory that all reach" : "",
                          algorithm);
   }
   return algorithm;
@@ -225,8 +226,9 @@ int step_by_step(int ranks) {
       "last rank computes {7:.0f} %\nmore slowly. A drawn part |02 | holds the sum of the "
       "contributions of ranks 0 and 2.\n\n"
       "Of each bucket every rank takes {1} steps, and sends a part in each: in {2} what comes is "
-      "added,\nin {2} it is a whole sum. A bucket has {3} elements: a weight of {4} and its bias, "
-      "in whole cache\nlines. Behind the last one's travel {5} numbers of step metadata.\n\n",
+      "added,\nin {2} it is a whole sum. A bucket has {3} elements: a weight of {4} and a bias of "
+      "24, "
+      "in whole\ncache lines. Behind the last bucket travel {5} numbers of step metadata.\n\n",
       ranks, 2 * (ranks - 1), ranks - 1, others, training.elements, elements.back() - others,
       training.message, 100 * (training.slower - 1));
   bool asks = ::isatty(STDIN_FILENO) != 0;

@@ -19,7 +19,13 @@ void HostCommunicator::relax(unsigned round, bool) {
 }
 
 void HostCommunicator::tell_wait() {
-  if (watch_world_) watch_world_();  // a rank that hangs must not keep the others from a new world
+  // A rank that hangs must not keep the others from a new world. But a world also ends when a rank
+  // ends well: what that one had to send is here by then.
+  try {
+    if (watch_world_) watch_world_();
+  } catch (const PeerError&) {
+    if (!executor_.progress()) throw;
+  }
   const Call& call = front();
   watch_.exchange(executor_.awaited(), fmt::format("{} #{} '{}'", name_of(call.header.operation),
                                                    front_, call.name.data()));
