@@ -33,7 +33,7 @@ auto distance_to_cause(const RankOutcome& outcome) {
 }
 
 // Whether `outcome` blames this rank of the job: "rank 1 hangs".
-bool blames_rank(const RankOutcome& outcome, std::ptrdiff_t rank) {
+bool blames_rank(const RankOutcome& outcome, int rank) {
   return blames(outcome) && outcome.record->culprit.starts_with(fmt::format("rank {} ", rank));
 }
 
@@ -42,14 +42,14 @@ bool blames_rank(const RankOutcome& outcome, std::ptrdiff_t rank) {
 std::ptrdiff_t first_cause(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
   for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (blames_rank(*first, plan.first_rank + static_cast<std::ptrdiff_t>(r)) &&
+    if (blames_rank(*first, plan.number(static_cast<std::ptrdiff_t>(r))) &&
         cause_of(outcomes[r]) <= Cause::failed)
       return static_cast<std::ptrdiff_t>(r);
   return first - outcomes.begin();
 }
 
-std::string name_of(std::ptrdiff_t local_rank, const JobPlan& plan) {
-  const auto rank = plan.first_rank + local_rank;
+std::string name_of(std::ptrdiff_t place, const JobPlan& plan) {
+  const int rank = plan.number(place);
   return plan.nodes == 1 ? fmt::format("rank {}", rank)
                          : fmt::format("rank {} on node {}", rank, plan.node);
 }
@@ -95,7 +95,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
                          const JobPlan& plan) {
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     const auto rank = static_cast<std::ptrdiff_t>(r);
-    const std::string name = fmt::format("rank {} ", plan.first_rank + rank);
+    const std::string name = fmt::format("rank {} ", plan.number(rank));
     const bool blamed =
         failure.record->culprit == name + "left" || failure.record->culprit == name + "is gone";
     if (blamed && !outcomes[r].failed())
@@ -120,7 +120,7 @@ JobResult success_of(std::span<const RankOutcome> outcomes, const JobPlan& plan)
   JobResult result;
   for (std::size_t r = 0; r < outcomes.size(); ++r)
     for (const dist::ReplicaRecord& record : outcomes[r].replicas)
-      result.replicas.push_back({plan.first_rank + static_cast<int>(r), record});
+      result.replicas.push_back({plan.number(static_cast<std::ptrdiff_t>(r)), record});
   if (plan.nodes > 1) return result;  // all nodes' are compared together
   JobResult compared = compare_replicas(std::span(&result, 1));
   return compared.cause == Cause::none ? result : compared;

@@ -29,8 +29,6 @@ int run_ranks(const LaunchOptions& options, const std::vector<std::string>& comm
                     options.restarts);
   check<UsageError>(options.restarts == 0 || options.nodes.count == 1,
                     "[launch] restarts are for a job on one machine");
-  check<UsageError>(!options.survive || options.nodes.count == 1,
-                    "[launch] survive is for a job on one machine, not {}", options.nodes.count);
   check<UsageError>(options.respawn >= 0, "[launch] the number of ranks to replace is {}",
                     options.respawn);
   check<UsageError>(options.survive || options.respawn == 0,

@@ -50,9 +50,10 @@ struct LaunchOptions {
   /// that they find. On one machine.
   int restarts = 0;
   /// Ranks that are killed do not end the job: the others go on in a world of their own
-  /// (dist/world/survive.h), as long as one is left. On one machine.
+  /// (dist/world/survive.h), as long as one is left. The same on all nodes.
   bool survive = false;
-  /// With `survive`: so many of the ranks that are lost are replaced by new ones, which join.
+  /// With `survive`: so many of the ranks that are lost are replaced by new ones, which join. The
+  /// same on all nodes.
   int respawn = 0;
 };
 
@@ -78,8 +79,8 @@ struct LaunchOptions {
 /// other nodes do. SIGHUP and SIGTSTP are left alone if they were ignored when the launcher was
 /// started (nohup).
 ///
-/// Throws UsageError for no ranks, no command, a `grace` out of its range, or restarts or `survive`
-/// on several nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not
+/// Throws UsageError for no ranks, no command, a `grace` out of its range, or restarts on
+/// several nodes, Error if a rank cannot be started, and what Nodes throws if the nodes do not
 /// meet.
 int run_ranks(const LaunchOptions& options, const std::vector<std::string>& command);
 

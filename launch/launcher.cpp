@@ -40,10 +40,18 @@ Launcher::Launcher(const LaunchOptions& options, const std::vector<std::string>&
     : options_(options),
       command_(command),
       restart_(restart),
-      nodes_(options.nodes, options.ranks, options.grace),
+      nodes_(options.nodes, options.ranks, options.grace,
+             options.survive ? std::optional(options.respawn) : std::nullopt),
       job_(nodes_.plan()),
       guardian_(job_.folder()) {
-  if (options.survive) survivors_.emplace(options.ranks, job_.folder() + "/rendezvous");
+  const JobPlan& plan = job_.plan();
+  if (!plan.respawn) return;
+  Survivors survivors(plan.node_of, plan.addresses, *plan.respawn);
+  job_.publish(dist::write_generation(survivors.generation()));
+  if (plan.node != 0) return;
+  survivors_ = std::move(survivors);
+  nodes_.ask_before_losing(
+      [this](int node, const std::string& how) { return may_lose_node(node, how); });
 }
 
 void Launcher::start() {
@@ -57,33 +65,31 @@ void Launcher::start() {
   }
 }
 
-Environment Launcher::environment(int local_rank, int record) const {
-  Environment variables = job_.environment(local_rank, record);
+Environment Launcher::environment(int place, int record) const {
+  Environment variables = job_.environment(place, record);
   variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
-  if (survivors_)
-    variables.emplace_back("LOCKSTEP_SURVIVE_FD", fmt::to_string(survivors_->descriptor()));
   return variables;
 }
 
 void Launcher::tell_processes() const {
   std::string text = fmt::format("launcher: process {}\n", getpid());
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    text += fmt::format("rank {}: process {}\n", job_.plan().first_rank + static_cast<int>(r),
+    text += fmt::format("rank {}: process {}\n", job_.plan().number(std::ptrdiff_t(r)),
                         ranks_[r].process);
   dist::write_all(STDERR_FILENO, text);
 }
 
 void Launcher::start_one() {
-  const int local_rank = static_cast<int>(ranks_.size());
-  const bool first = job_.plan().first_rank + local_rank == 0;
+  const int place = static_cast<int>(ranks_.size());
+  const bool first = job_.plan().number(place) == 0;
   const Descriptor record = open_stream(StreamKind::record);
   Descriptor output, error;  // empty: the launcher's own
   if (options_.prefix) output = open_stream(StreamKind::output);
   if (options_.prefix || !first) error = open_stream(StreamKind::error);
-  std::vector<int> inherited{job_.token(), record.get()};
-  if (survivors_) inherited.push_back(survivors_->descriptor());
+  std::vector<int> inherited = job_.inherited();
+  inherited.push_back(record.get());
   ranks_.push_back({.process = start_rank({.command = command_,
-                                           .environment = environment(local_rank, record.get()),
+                                           .environment = environment(place, record.get()),
                                            .lifeline = guardian_.lifeline(),
                                            .standard_output = output.get(),
                                            .standard_error = error.get(),
@@ -122,6 +128,7 @@ JobResult Launcher::run() {
     take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
     collect_ended();
     nodes_.receive();
+    take_messages();
     if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
     if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
     send_due_signals();
@@ -137,6 +144,7 @@ JobResult Launcher::run() {
 // left behind; it may write until the closing time.
 bool Launcher::ranks_finished() const {
   if (ended_ < ranks_.size()) return false;
+  if (!nodes_.stopping() && std::ranges::any_of(ranks_, &Rank::asked)) return false;
   const auto open = [](const Stream& stream) { return bool(stream.end); };
   return std::ranges::none_of(streams_, open) || closing_time_->passed();
 }
@@ -167,25 +175,25 @@ void Launcher::read_stream(Stream& stream) {
 
 void Launcher::take_line(const Stream& stream, std::string_view line) {
   RankOutcome& outcome = outcomes_[stream.rank];
-  if (survivors_ && survivors_->lost(stream.rank)) return;  // what it said counts no more
+  const int number = job_.plan().number(std::ptrdiff_t(stream.rank));
+  using enum RankEvent::Kind;
+  if (ranks_[stream.rank].lost) return;
   if (stream.kind == StreamKind::record) {
     if (const auto suspicion = dist::read_suspicion(line)) {
-      if (survivors_ && survivors_->take(*suspicion))
-        kill(-ranks_[dist::index(suspicion->rank)].process, SIGKILL);
+      hear({suspected, suspicion->rank, suspicion->generation, suspicion->why});
     } else if (dist::is_ready_line(line)) {
-      if (survivors_) survivors_->let_in(stream.rank);
+      hear({ready, number});
     } else if (dist::is_joined_line(line)) {
       outcome.replicas.clear();
-      if (survivors_) survivors_->take_joined(stream.rank);
+      hear({joined, number});
     } else if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
       outcome.record = dist::read_record(line);
-  } else if (survivors_ && !options_.prefix && survivors_->succeeds_rank0(stream.rank)) {
-    pass_on(stream.kind, fmt::format("{}\n", line));  // as rank 0's, which is gone
   } else if (options_.prefix) {
-    pass_on(stream.kind,
-            fmt::format("[{}] {}\n", job_.plan().first_rank + static_cast<int>(stream.rank), line));
+    pass_on(stream.kind, fmt::format("[{}] {}\n", number, line));
+  } else if (ranks_[stream.rank].shown) {
+    pass_on(stream.kind, fmt::format("{}\n", line));
   } else {
     outcome.last_lines.emplace_back(line);
     if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
@@ -218,46 +226,17 @@ void Launcher::collect_ended() {
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
     outcome.out_of_memory =
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
-    if (can_lose(r))
-      lose(r);
-    else if (outcome.failed())
+    const int number = job_.plan().number(std::ptrdiff_t(r));
+    if (job_.plan().respawn && (outcome.signal != 0 || outcome.killed()) && !ends()) {
+      rank.asked = true;
+      hear({RankEvent::Kind::killed, number, outcome.signal != 0 ? outcome.signal : SIGKILL});
+    } else if (outcome.failed()) {
       plan_to_stop();
-    else if (survivors_)
-      for (const std::size_t late : survivors_->end_well(r)) kill(-ranks_[late].process, SIGKILL);
+    } else {
+      hear({RankEvent::Kind::ended_well, number});
+    }
   }
   if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
-}
-
-bool Launcher::can_lose(std::size_t r) const {
-  const RankOutcome& outcome = outcomes_[r];
-  return survivors_ && (outcome.signal != 0 || outcome.killed()) && !ends() &&
-         survivors_->others_do(r);
-}
-
-// The others go on. What the rank has left in its group ends with it.
-void Launcher::lose(std::size_t r) {
-  kill(-ranks_[r].process, SIGKILL);
-  const RankOutcome outcome = std::exchange(outcomes_[r], {.order = outcomes_[r].order});
-  survivors_->lose(r, outcome.signal != 0 ? outcome.signal : SIGKILL);
-  if (respawns_ == 0 || survivors_->finished()) return;
-  --respawns_;
-  add_ranks(1);
-}
-
-// They join when they are ready to (Survivors::let_in). One that cannot be started is no reason for
-// the others to end.
-void Launcher::add_ranks(int count) {
-  try {
-    for (int i = 0; i < count; ++i) {
-      check<UsageError>(survivors_.has_value(), "[launch] a rank can join a job with --survive");
-      check<UsageError>(static_cast<int>(ranks_.size()) < dist::max_ranks,
-                        "[launch] a job has had {} ranks, and can have no more", ranks_.size());
-      survivors_->add();
-      start_one();
-    }
-  } catch (const Error& error) {
-    dist::write_all(STDERR_FILENO, fmt::format("cannot add a rank: {}\n", error.what()));
-  }
 }
 
 // A rank has failed, here or on another node.
@@ -270,7 +249,7 @@ void Launcher::plan_to_stop() {
 void Launcher::take_signal() {
   const auto [number, stop, more] = signals_.take();
   if (stop) suspend();
-  if (more > 0 && !ends() && ended_ < ranks_.size()) add_ranks(more);
+  if (more > 0 && !ends()) want_ranks(more);
   if (!number || interrupted_by_) return;
   if (ended_ == ranks_.size()) {
     if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));

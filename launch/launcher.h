@@ -39,6 +39,9 @@ struct Stream {
 struct Rank {
   pid_t process;
   bool ended = false;
+  bool asked = false;  // it was killed, and node 0 has not said yet whether the job goes on
+  bool lost = false;   // what it says counts no more
+  bool shown = false;  // its stderr is the launcher's, as that of rank 0, which is lost
 };
 
 /// A signal for all ranks at some time to come, on the launcher's clock.
@@ -60,7 +63,7 @@ class Launcher {
 
  private:
   void start_one();
-  Environment environment(int local_rank, int record) const;
+  Environment environment(int place, int record) const;
   void tell_processes() const;
   dist::Descriptor open_stream(StreamKind kind);
   bool ranks_finished() const;
@@ -69,10 +72,16 @@ class Launcher {
   void take_line(const Stream& stream, std::string_view line);
   void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
-  void lose(std::size_t r);
-  bool can_lose(std::size_t r) const;  // it was killed, and by none of us
   bool ends() const { return told_to_stop_ || interrupted_by_ || !schedule_.empty(); }
-  void add_ranks(int count);
+  // Of a job that survives: launcher_survival.cpp.
+  void hear(const RankEvent& event);
+  void give(const std::vector<Order>& orders);
+  void carry_out(const Order& order);
+  void start_added(int number);
+  void take_messages();
+  bool may_lose_node(int node, const std::string& how);
+  void want_ranks(int count);
+  std::size_t place_of(int number) const;
   void take_signal();
   void suspend();
   void schedule(std::deque<TimedSignal> signals);
@@ -87,12 +96,11 @@ class Launcher {
   LaunchOptions options_;
   std::vector<std::string> command_;
   int restart_;
-  int respawns_ = options_.respawn;  // that are left
   Nodes nodes_;
   Job job_;
   SignalPipe signals_;
   Guardian guardian_;
-  std::optional<Survivors> survivors_;  // with `survive`
+  std::optional<Survivors> survivors_;  // of a job that survives, on node 0
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;

@@ -86,26 +86,37 @@ std::vector<std::string> ranks_of(const std::vector<NodeCard>& cards) {
   return names;
 }
 
+// A node that is known by a loopback address has reached node 0 by it: it is on that machine.
+dist::Endpoint address_of(const NodeCard& card, const NodeCard& node_0) {
+  return {.host = dist::is_loopback(card.host) ? node_0.host : card.host,
+          .port = static_cast<std::uint16_t>(card.rendezvous_port)};
+}
+
+std::string describe_survival(const NodeCard& card) {
+  return card.respawn ? fmt::format("--survive --respawn {}", *card.respawn) : "no --survive";
+}
+
 }  // namespace
 
 std::string NodeCard::text() const {
   return dist::pack({std::to_string(ranks),
                      std::string(reinterpret_cast<const char*>(nonce.data()), nonce.size()),
-                     std::to_string(grace.count()), host, std::to_string(rendezvous_port),
-                     std::to_string(master_port)});
+                     std::to_string(grace.count()), respawn ? std::to_string(*respawn) : "", host,
+                     std::to_string(rendezvous_port), std::to_string(master_port)});
 }
 
 NodeCard NodeCard::parse(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
   NodeCard card;
-  check<CommError>(parts.size() == 6 && parts[1].size() == card.nonce.size(),
+  check<CommError>(parts.size() == 7 && parts[1].size() == card.nonce.size(),
                    "[nodes] cannot read the {} bytes of a node", text.size());
   card.ranks = number(parts[0]);
   std::memcpy(card.nonce.data(), parts[1].data(), card.nonce.size());
   card.grace = std::chrono::milliseconds(number(parts[2]));
-  card.host = parts[3];
-  card.rendezvous_port = number(parts[4]);
-  card.master_port = number(parts[5]);
+  if (!parts[3].empty()) card.respawn = number(parts[3]);
+  card.host = parts[4];
+  card.rendezvous_port = number(parts[5]);
+  card.master_port = number(parts[6]);
   return card;
 }
 
@@ -121,7 +132,12 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secr
     check<UsageError>(card.ranks >= 1 && card.ranks <= dist::max_ranks - plan.world,
                       "[nodes] {} ranks on node {}, {} before it: a world has at most {}",
                       card.ranks, n, plan.world, dist::max_ranks);
+    check<UsageError>(card.respawn == cards[0].respawn,
+                      "[nodes] node 0 has {}, node {} has {}: it must be the same on all",
+                      describe_survival(cards[0]), n, describe_survival(card));
     if (n == node) plan.first_rank = plan.world;
+    plan.node_of.insert(plan.node_of.end(), index(card.ranks), n);
+    plan.addresses.push_back(address_of(card, cards[0]).text());
     plan.grace = std::max<Seconds>(plan.grace, card.grace);
     plan.world += card.ranks;
     nonces = dist::hmac(nonces, "nonce of a node", {card.nonce});
@@ -129,39 +145,41 @@ JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const Token& secr
   plan.ranks = cards[index(node)].ranks;
   plan.name = name_from(dist::hmac(secret, "name of a job", {nonces}));
   plan.token = dist::hmac(secret, "token of a job", {nonces});
-  plan.rendezvous =
-      dist::Endpoint{{}, cards[0].host, static_cast<std::uint16_t>(cards[0].rendezvous_port)}
-          .text();
+  plan.respawn = cards[0].respawn;
+  plan.rendezvous = plan.addresses.front();
   plan.master_address = cards[0].host;
   plan.master_port = cards[0].master_port;
   return plan;
 }
 
-std::string choose_host(const std::string& interface, const std::vector<std::string>& reached) {
+std::string choose_host(const std::string& interface, const std::vector<std::string>& reached,
+                        int node) {
   const auto far = std::ranges::find_if_not(reached, dist::is_loopback);
   if (interface.empty()) return far == reached.end() ? reached.front() : *far;
   const std::string host = dist::interface_address(interface);
   if (dist::is_loopback(host) && far != reached.end())
     fail<UsageError>(
-        "[nodes] --interface {} is {} on node 0, which other machines cannot reach; they came to "
+        "[nodes] --interface {} is {} on node {}, which other machines cannot reach; they came to "
         "{}. There are: {}",
-        interface, host, *far, dist::describe(dist::interfaces()));
+        interface, host, node, *far, dist::describe(dist::interfaces()));
   return host;
 }
 
-Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : timeout_(options.timeout) {
+Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace, std::optional<int> respawn)
+    : timeout_(options.timeout) {
   if (options.count <= 1) {  // what is not needed must be right all the same
     if (!options.secret_file.empty()) (void)dist::token_of_file(options.secret_file);
     if (!options.interface.empty()) (void)dist::interface_address(options.interface);
     if (!options.rendezvous.empty()) (void)dist::Endpoint::parse(options.rendezvous);
     plan_ = local_job(ranks);
+    plan_.respawn = respawn;
     return;
   }
   const dist::RendezvousOptions meeting = meeting_of(options);
   const auto rendezvous = dist::join_rendezvous(meeting);
   NodeCard own;
   try {
-    own = make_card(options, ranks, rendezvous->local_addresses());
+    own = make_card(options, ranks, rendezvous->local_addresses(), respawn);
     own.grace = std::chrono::duration_cast<std::chrono::milliseconds>(grace);
   } catch (const Error& error) {
     rendezvous->abort(fmt::format("[nodes] node {} gave up: {}", options.node, error.what()));
@@ -185,13 +203,14 @@ Nodes::Nodes(const NodesOptions& options, int ranks, Seconds grace) : timeout_(o
 }
 
 NodeCard Nodes::make_card(const NodesOptions& options, int ranks,
-                          const std::vector<std::string>& reached) {
-  NodeCard card{.ranks = ranks, .nonce = dist::random_token()};
-  if (options.node != 0) return card;
-  card.host = choose_host(options.interface, reached);
+                          const std::vector<std::string>& reached, std::optional<int> respawn) {
+  NodeCard card{.ranks = ranks, .nonce = dist::random_token(), .respawn = respawn};
+  if (options.node != 0 && !respawn) return card;
+  card.host = choose_host(options.interface, reached, options.node);
   rendezvous_port_ = dist::reserve_port(card.host);
-  master_port_ = dist::reserve_port(card.host);
   card.rendezvous_port = dist::local_port(rendezvous_port_.get());
+  if (options.node != 0) return card;
+  master_port_ = dist::reserve_port(card.host);
   card.master_port = dist::local_port(master_port_.get());
   return card;
 }
@@ -214,9 +233,12 @@ void Nodes::receive() {
 
 void Nodes::listen_for_beats() {
   const Seconds now = std::chrono::steady_clock::now().time_since_epoch();
-  for (Peer& peer : peers_)
-    if (peer.connection && peer.silence.look(now) > timeout_)
-      lose(peer, fmt::format("its launcher has told nothing for {:g} s", timeout_.count()));
+  for (Peer& peer : peers_) {
+    if (!peer.connection) continue;
+    const Seconds limit = peer.doubted ? std::min(doubtful_silence, timeout_) : timeout_;
+    if (peer.silence.look(now) > limit)
+      lose(peer, fmt::format("its launcher has told nothing for {:g} s", limit.count()));
+  }
   if (!next_beat_.passed()) return;
   next_beat_ = dist::Deadline(beat_time);
   send_to_all(FrameKind::beat);
@@ -227,6 +249,7 @@ void Nodes::receive_from(Peer& peer) {
     using enum dist::FrameReader::State;
     while (peer.connection && peer.reader.read(peer.connection) == complete) {
       peer.silence.restart();
+      peer.doubted = false;
       handle(peer, peer.reader.take());
     }
     if (peer.reader.ended()) lose(peer, "the connection with its launcher has ended");
@@ -238,6 +261,10 @@ void Nodes::receive_from(Peer& peer) {
 void Nodes::handle(Peer& peer, const dist::Frame& frame) {
   if (frame.kind == FrameKind::beat) return;
   if (frame.kind == FrameKind::stop) return stop();
+  if (frame.kind == FrameKind::event && plan_.node == 0)
+    return events_.push_back(RankEvent::parse(frame.body));
+  if (frame.kind == FrameKind::order && peer.node == 0)
+    return orders_.push_back(Order::parse(frame.body));
   check<CommError>(frame.kind == FrameKind::result, "its launcher sent a frame of kind '{}'",
                    static_cast<char>(frame.kind));
   const auto [node, result] = result_from(frame.body);
@@ -253,6 +280,10 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
 void Nodes::lose(Peer& peer, std::string_view how) {
   peer.connection.socket.close();
   if (result_) return;
+  if (may_lose_ && !stopping_ && may_lose_(peer.node, std::string(how))) {
+    if (!peer.result) peer.result = JobResult{};
+    return;
+  }
   const JobResult lost{
       1, fmt::format("error: node {} ({}) is lost: {}\n", peer.node, peer.ranks, how), Cause::lost};
   if (!peer.result || lost.cause < peer.result->cause) peer.result = lost;
@@ -268,6 +299,19 @@ void Nodes::send_to_all(FrameKind kind, const std::string& body) {
   for (Peer& peer : peers_)
     if (peer.connection)
       dist::send_frame(peer.connection, kind, body, dist::Deadline(sending_time));
+}
+
+void Nodes::send(const RankEvent& event) { send_to_all(FrameKind::event, event.text()); }
+
+void Nodes::send(const Order& order) {
+  for (Peer& peer : peers_)
+    if (peer.node == order.node && peer.connection)
+      dist::send_frame(peer.connection, FrameKind::order, order.text(),
+                       dist::Deadline(sending_time));
+}
+
+void Nodes::doubt(int node) {
+  for (Peer& peer : peers_) peer.doubted |= peer.node == node;
 }
 
 void Nodes::send_result(int node, JobResult result) {

@@ -8,11 +8,13 @@
 ///     :              the ranks meet and run              :
 ///     | <-- beat, each second: I run ------------------> |
 ///     | <-- stop: a rank has failed -------------------> |  node 0 passes it on
+///     | <-- events, orders: of a job that survives ----> |  survivors.h
 ///     | <-- result of the node's ranks, once ended ----- |  with the replicas that they left
 ///     | --- the job's result --------------------------> |  all report it and exit with its code
 ///
 /// A launcher that is silent for longer than the timeout is lost: it was stopped, or its machine is
-/// gone. Time in which the waiting launcher itself did not run does not count.
+/// gone. Time in which the waiting launcher itself did not run does not count. A job that survives
+/// goes on without the ranks of a node that is lost, but not without node 0.
 ///
 /// They prove to each other that they have the same secret file (dist/rendezvous/handshake.h). The
 /// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without
@@ -22,14 +24,17 @@
 #include <poll.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/dist/rendezvous/frames.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/job_result.h"
+#include "lockstep/launch/survivors.h"
 
 namespace lockstep::launch {
 
@@ -47,7 +52,9 @@ struct NodeCard {
   int ranks = 1;
   dist::Token nonce{};
   std::chrono::milliseconds grace{2000};  ///< LaunchOptions::grace
-  // Only on node 0's card: where its rank 0 will be.
+  std::optional<int> respawn{};           ///< JobPlan::respawn
+  // Where others reach this node, and a rank that listens here: rank 0, and in a job that survives
+  // any that succeeds it. Else other nodes' cards do not say it.
   std::string host{};
   int rendezvous_port = 0;
   int master_port = 0;
@@ -56,16 +63,17 @@ struct NodeCard {
   static NodeCard parse(std::string_view text);  ///< throws CommError if it is none
   bool operator==(const NodeCard&) const = default;
 };
-
 /// The plan of node `node`, a pure function: with the same cards, by node, and the same secret, the
-/// plans of all nodes fit together. Throws UsageError for more than max_ranks ranks.
+/// plans of all nodes fit together. Throws UsageError for more than max_ranks ranks, and for nodes
+/// of which some survive and others do not.
 JobPlan plan_job(const std::vector<NodeCard>& cards, int node, const dist::Token& secret);
 
-/// The address at which node 0 is known to the ranks: that of `interface`, if it is not empty, else
-/// one by which the other nodes have reached node 0 (`reached`, an address for each), if possible
-/// not a loopback address. Throws UsageError for a loopback interface if some node is another
+/// The address at which `node` is known to the ranks: that of `interface`, if it is not empty, else
+/// one of its connections with other nodes (`reached`, an address for each), if possible not a
+/// loopback address. Throws UsageError for a loopback interface if some node is another
 /// machine.
-std::string choose_host(const std::string& interface, const std::vector<std::string>& reached);
+std::string choose_host(const std::string& interface, const std::vector<std::string>& reached,
+                        int node = 0);
 
 /// The connections of one node's launcher: none if this machine is the only one. Call it from one
 /// thread.
@@ -74,8 +82,10 @@ class Nodes {
   /// Meets the launchers of the other nodes; blocks until all have come. Throws CommError after the
   /// timeout, with the nodes that did not come, and for nodes that do not fit together (the same
   /// node twice, another number of nodes); UsageError for options that make no sense.
-  /// `grace`: how long the ranks of a node may take to end (LaunchOptions::grace).
-  Nodes(const NodesOptions& options, int ranks, dist::Seconds grace = dist::Seconds(2));
+  /// `grace`: how long the ranks of a node may take to end (LaunchOptions::grace). `respawn`: as
+  /// JobPlan::respawn.
+  Nodes(const NodesOptions& options, int ranks, dist::Seconds grace = dist::Seconds(2),
+        std::optional<int> respawn = {});
 
   const JobPlan& plan() const { return plan_; }
   void add_sources(std::vector<pollfd>& sources) const;  ///< when one is readable, call receive()
@@ -83,6 +93,18 @@ class Nodes {
 
   void stop();                                 ///< tells the others that a rank here has failed
   bool stopping() const { return stopping_; }  ///< some node called stop(), or is lost
+
+  void send(const RankEvent& event);  ///< to node 0
+  void send(const Order& order);      ///< to its node, if that is not lost
+  /// What has come.
+  std::vector<RankEvent> take_events() { return std::exchange(events_, {}); }
+  std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
+  /// Of node 0: asked once for a node that is lost, whether the job goes on without it.
+  void ask_before_losing(std::function<bool(int node, const std::string& how)> may_lose) {
+    may_lose_ = std::move(may_lose);
+  }
+  /// A rank of that node is said to hang. If its launcher is silent as well, it is lost soon.
+  void doubt(int node);
 
   void report(const JobResult& own);  ///< the ranks of this node have ended
   void leave(const JobResult& own);   ///< the launcher ends before the job does, with this result
@@ -92,6 +114,8 @@ class Nodes {
 
  private:
   static constexpr dist::Seconds beat_time{1}, longest_nap{2};  // a launcher wakes up each second
+  // Ranks wait five seconds for a generation without one that hangs (world/survive.cpp).
+  static constexpr dist::Seconds doubtful_silence{2.5};
   struct Peer {
     int node;
     std::string ranks;            // "ranks 2 to 3"
@@ -99,10 +123,11 @@ class Nodes {
     dist::FrameReader reader{};
     std::optional<JobResult> result{};
     dist::RunningTime silence{longest_nap};
+    bool doubted = false;
   };
 
   NodeCard make_card(const NodesOptions& options, int ranks,
-                     const std::vector<std::string>& reached);
+                     const std::vector<std::string>& reached, std::optional<int> respawn);
   void receive_from(Peer& peer);
   void handle(Peer& peer, const dist::Frame& frame);
   void lose(Peer& peer, std::string_view how);
@@ -117,6 +142,9 @@ class Nodes {
   std::vector<Peer> peers_;                         // node 0: all others; the others: node 0
   dist::Descriptor rendezvous_port_, master_port_;  // node 0 reserves them for its rank 0
   std::optional<JobResult> own_, result_;
+  std::function<bool(int, const std::string&)> may_lose_;
+  std::vector<RankEvent> events_;
+  std::vector<Order> orders_;
   bool stopping_ = false;
   std::optional<dist::Deadline> patience_;  // for the other nodes' results, once all have to stop
 };

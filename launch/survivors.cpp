@@ -1,17 +1,21 @@
 #include "lockstep/launch/survivors.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <utility>
 
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/rendezvous/frames.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::launch {
+
+using dist::index;
 
 namespace {
 
@@ -20,92 +24,201 @@ std::string name_of_signal(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
-void show(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
+std::string go_on(std::size_t left) {
+  return left == 0   ? std::string("the others have ended well")
+         : left == 1 ? std::string("1 rank goes on")
+                     : fmt::format("{} ranks go on", left);
+}
+
+/// Three numbers and a text.
+struct Parts {
+  std::array<int, 3> numbers{};
+  std::string text{};
+};
+
+Parts parse_parts(std::string_view packed, int kinds) {
+  const std::vector<std::string> parts = dist::unpack(packed);
+  check<CommError>(parts.size() == 4, "[survive] a message of {} parts", parts.size());
+  Parts result;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto number = dist::parse_number<int>(parts[i]);
+    check<CommError>(number && *number >= 0, "[survive] '{}' is not a number", parts[i]);
+    result.numbers[i] = *number;
+  }
+  check<CommError>(result.numbers[0] < kinds, "[survive] a message of kind {}", parts[0]);
+  result.text = parts[3];
+  return result;
+}
+
+template <class Kind>
+std::string pack_parts(Kind kind, int a, int b, const std::string& text) {
+  return dist::pack(
+      {std::to_string(static_cast<int>(kind)), std::to_string(a), std::to_string(b), text});
+}
 
 }  // namespace
 
-Survivors::Survivors(int ranks, std::string rendezvous,
-                     std::function<void(const std::string&)> tell)
-    : rendezvous_(std::move(rendezvous)),
-      tell_(tell ? std::move(tell) : show),
-      file_(dist::checked(memfd_create("lockstep-generations", MFD_CLOEXEC), "make a memory file")),
-      ranks_(dist::index(ranks), Rank{.joined = true}) {
-  for (int r = 0; r < ranks; ++r) generation_.members.push_back(r);
-  write();
+std::string RankEvent::text() const { return pack_parts(kind, rank, number, why); }
+
+RankEvent RankEvent::parse(std::string_view text) {
+  const auto [numbers, why] = parse_parts(text, static_cast<int>(Kind::wanted) + 1);
+  return {static_cast<Kind>(numbers[0]), numbers[1], numbers[2], why};
+}
+
+std::string Order::text() const { return pack_parts(kind, node, rank, line); }
+
+Order Order::parse(std::string_view text) {
+  const auto [numbers, line] = parse_parts(text, static_cast<int>(Kind::show) + 1);
+  return {static_cast<Kind>(numbers[0]), numbers[1], numbers[2], line};
+}
+
+Survivors::Survivors(const std::vector<int>& nodes, std::vector<std::string> addresses, int respawn)
+    : addresses_(std::move(addresses)), respawns_(respawn) {
+  if (addresses_.empty()) addresses_.emplace_back();
+  for (const int node : nodes) ranks_.push_back({.node = node, .joined = true});
+  generation_.number = -1;
+  publish();
+  orders_.clear();  // the launchers begin with this generation
+}
+
+Survivors::Rank& Survivors::rank(int number) {
+  check<CommError>(number >= 0 && index(number) < ranks_.size(), "[survive] there is no rank {}",
+                   number);
+  return ranks_[index(number)];
+}
+
+std::vector<Order> Survivors::take(const RankEvent& event) {
+  using enum RankEvent::Kind;
+  const int r = event.rank;
+  switch (event.kind) {
+    case killed: lose(r, event.number); break;
+    case not_started: rank(r).state = State::lost; break;
+    case ended_well: end_well(index(r)); break;
+    case suspected: suspect(event); break;
+    case ready: let_in(rank(r), r); break;
+    case joined: rank(r).joined = true; break;
+    case wanted: add(r); break;
+  }
+  return std::exchange(orders_, {});
 }
 
 bool Survivors::others_do(std::size_t r) const {
   for (std::size_t other = 0; other < ranks_.size(); ++other)
-    if (other != r && !lost(other) && ranks_[other].state != State::starting) return true;
+    if (const State state = ranks_[other].state;
+        other != r && state != State::lost && state != State::starting)
+      return true;
   return false;
+}
+
+bool Survivors::others_than_node(int node) const {
+  return std::ranges::any_of(ranks_, [&](const Rank& rank) {
+    return rank.node != node && rank.state != State::lost && rank.state != State::starting;
+  });
 }
 
 bool Survivors::finished() const {
   return std::ranges::find(ranks_, State::ended_well, &Rank::state) != ranks_.end();
 }
 
-void Survivors::lose(std::size_t r, int signal) {
-  Rank& rank = ranks_[r];
-  if (rank.state == State::lost) return;  // it had come too late
-  const bool was_in = std::exchange(rank.state, State::lost) == State::living;
+// The last one is not lost: its end is that of the job. Others have ended well if all have done
+// their work, as survive() ends so.
+void Survivors::lose(int number, int signal) {
+  Rank& lost = rank(number);
+  if (lost.state == State::lost) return order(Order::Kind::forget, number);  // it came too late
+  if (!others_do(index(number))) return order(Order::Kind::fail, number);
+  const bool was_in = std::exchange(lost.state, State::lost) == State::living;
   if (was_in) publish();
-  const auto left = generation_.members.size();
-  const auto others = left == 0   ? std::string("the others have ended well")
-                      : left == 1 ? std::string("1 rank goes on")
-                                  : fmt::format("{} ranks go on", left);
-  tell_(fmt::format("rank {} {}was killed by {}{}; {}\n", r,
-                    rank.suspicion.empty() ? "" : rank.suspicion + " and ", name_of_signal(signal),
-                    was_in ? "" : " before it had joined", others));
+  tell(fmt::format("rank {} {}was killed by {}{}; {}", number,
+                   lost.suspicion.empty() ? "" : lost.suspicion + " and ", name_of_signal(signal),
+                   was_in ? "" : " before it had joined", go_on(generation_.members.size())));
+  if (respawns_ > 0 && !finished()) {
+    --respawns_;
+    add(lost.node);
+  }
+  order(Order::Kind::forget, number);  // after a start: a launcher without ranks reports its end
+  show_first();
 }
 
-std::vector<std::size_t> Survivors::end_well(std::size_t r) {
-  ranks_[r].state = State::ended_well;
-  std::vector<std::size_t> late;
-  for (std::size_t other = 0; other < ranks_.size(); ++other) {
-    Rank& rank = ranks_[other];
-    if (rank.joined || rank.state == State::lost) continue;
+std::vector<Order> Survivors::lose_node(int node, const std::string& how) {
+  std::vector<int> gone;
+  bool was_in = false;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    if (rank.node != node || (rank.state != State::living && rank.state != State::starting))
+      continue;
+    was_in |= rank.state == State::living;
     rank.state = State::lost;
-    late.push_back(other);
+    gone.push_back(static_cast<int>(r));
+  }
+  if (was_in) publish();
+  if (!gone.empty())
+    tell(fmt::format("node {} ({} {}) is lost: {}; {}", node, gone.size() == 1 ? "rank" : "ranks",
+                     fmt::join(gone, ", "), how, go_on(generation_.members.size())));
+  show_first();
+  return std::exchange(orders_, {});
+}
+
+// One that joins must not wait for it. Those that are only on their way have come too late.
+void Survivors::end_well(std::size_t r) {
+  rank(static_cast<int>(r)).state = State::ended_well;
+  for (std::size_t other = 0; other < ranks_.size(); ++other) {
+    if (ranks_[other].joined || ranks_[other].state == State::lost) continue;
+    ranks_[other].state = State::lost;
+    order(Order::Kind::kill, static_cast<int>(other));
   }
   publish();
-  return late;
 }
 
-void Survivors::let_in(std::size_t r) {
-  if (ranks_[r].state != State::starting) return;
-  ranks_[r].state = State::living;
+void Survivors::let_in(Rank& rank, int number) {
+  if (rank.state != State::starting) return;
+  rank.state = State::living;
   publish();
-  tell_(fmt::format("rank {} joins; {} ranks go on\n", r, generation_.members.size()));
+  tell(fmt::format("rank {} joins; {}", number, go_on(generation_.members.size())));
 }
 
-bool Survivors::succeeds_rank0(std::size_t r) const {
-  return r > 0 && !lost(r) &&
-         std::all_of(ranks_.begin(), ranks_.begin() + std::ptrdiff_t(r),
-                     [](const Rank& rank) { return rank.state == State::lost; });
-}
-
-// The socket of the last generation may be left from a rank that died while others joined it.
-void Survivors::publish() {
-  unlink(rendezvous_.c_str());
-  generation_ = {.number = generation_.number + 1};
-  for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (ranks_[r].state == State::living) generation_.members.push_back(static_cast<int>(r));
-  write();
-}
-
-void Survivors::write() {
-  const std::string line = dist::write_generation(generation_);
-  dist::checked(static_cast<int>(::write(file_.get(), line.data(), line.size())),
-                "tell the ranks who is left");
-}
-
-bool Survivors::take(const dist::Suspicion& suspicion) {
-  if (suspicion.generation != generation_.number || suspicious_ == generation_.number ||
-      suspicion.rank < 0 || dist::index(suspicion.rank) >= ranks_.size())
-    return false;
+// One per generation: its loss makes a new one, and what others say of the old is past.
+void Survivors::suspect(const RankEvent& suspicion) {
+  const int r = suspicion.rank;
+  if (suspicion.number != generation_.number || suspicious_ == generation_.number ||
+      !generation_.has(r))
+    return;
   suspicious_ = generation_.number;
-  ranks_[dist::index(suspicion.rank)].suspicion = suspicion.why;
-  return true;
+  rank(r).suspicion = suspicion.why;
+  order(Order::Kind::kill, r);
+}
+
+// It joins when it is ready to.
+void Survivors::add(int node) {
+  if (finished()) return;
+  if (ranks_.size() >= index(dist::max_ranks))
+    return tell(fmt::format(
+        "cannot add a rank: [launch] a job has had {} ranks, and can have no more", ranks_.size()));
+  ranks_.push_back({.node = node, .state = State::starting});
+  order(Order::Kind::start, static_cast<int>(ranks_.size()) - 1);
+}
+
+// Of rank 0's successor.
+void Survivors::show_first() {
+  const auto first =
+      std::ranges::find_if(ranks_, [](const Rank& rank) { return rank.state != State::lost; });
+  const int number = static_cast<int>(first - ranks_.begin());
+  if (first == ranks_.end() || number == shown_) return;
+  shown_ = number;
+  order(Order::Kind::show, number);
+}
+
+void Survivors::publish() {
+  generation_ = {.number = generation_.number + 1};
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].state != State::living) continue;
+    generation_.members.push_back(static_cast<int>(r));
+    generation_.nodes.push_back(ranks_[r].node);
+  }
+  if (!generation_.members.empty())
+    generation_.address = addresses_[index(generation_.nodes.front())];
+  const std::string line = dist::write_generation(generation_);
+  for (std::size_t node = 0; node < addresses_.size(); ++node)
+    orders_.push_back({Order::Kind::publish, static_cast<int>(node), 0, line});
 }
 
 }  // namespace lockstep::launch

@@ -1,67 +1,111 @@
 #pragma once
 /// Of a job that goes on without its lost ranks (LaunchOptions::survive): who is lost and who has
-/// come, what the others are told (dist/rendezvous/survival/generation.h), and whom they suspect.
-/// Of the launcher's thread.
+/// come, and what follows from it. It lives in one place, node 0's launcher:
+///
+///   node 0's launcher: Survivors            another node's launcher
+///      | <--- event: rank 3 was killed -------------- |  what it sees, and what its ranks tell
+///      | ---- order: publish "1 - 0@0 1@0 2@1" -----> |  a line for its ranks (generation.h)
+///      | ---- order: forget rank 3 -----------------> |  its end is no failure of the job
+///
+/// So a network that is split cannot train twice: only those who reach node 0 are told to go on.
+/// The others end; so do all if node 0 is lost.
+///
+/// Survivors has no thread, file or process: it takes events and returns orders.
 
 #include <cstddef>
-#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::launch {
 
+/// What a launcher has seen of a rank.
+struct RankEvent {
+  enum class Kind {
+    killed,       ///< a signal has ended it
+    not_started,  ///< the system has refused: `why`
+    ended_well,
+    suspected,  ///< others say that it hangs, or is wrong: `why`
+    ready,      ///< it was started later, and can join
+    joined,     ///< it is in a world with the others
+    wanted,     ///< the user wants one more, on node `rank`
+  };
+  Kind kind{};
+  int rank = 0;    ///< its number in the job
+  int number = 0;  ///< killed: the signal; suspected: in which generation
+  std::string why{};
+
+  std::string text() const;
+  static RankEvent parse(std::string_view text);  ///< throws CommError if it is none
+};
+
+/// What the launcher of `node` has to do.
+struct Order {
+  enum class Kind {
+    tell,     ///< write `line` to stderr
+    publish,  ///< tell the ranks of the node: `line` is a generation
+    start,    ///< one more rank, with this number
+    kill,
+    forget,  ///< the rank is lost, and counts no more
+    fail,    ///< the rank was killed, and the job ends with that
+    show,    ///< what it writes to stderr, as rank 0's, which is lost
+  };
+  Kind kind{};
+  int node = 0;
+  int rank = 0;
+  std::string line{};
+
+  std::string text() const;
+  static Order parse(std::string_view text);  ///< throws CommError if it is none
+};
+
 class Survivors {
  public:
-  /// `rendezvous`: the path at which rank 0 of each generation makes its socket. `tell`: where
-  /// lines go; empty: to stderr. Throws CommError if there is no memory for the file.
-  Survivors(int ranks, std::string rendezvous, std::function<void(const std::string&)> tell = {});
+  /// `nodes[r]`: the machine of rank r; `addresses`: of each machine, HOST:PORT where a rank can
+  /// listen for the others, or none, if there is one machine. `respawn`: so many are replaced.
+  explicit Survivors(const std::vector<int>& nodes, std::vector<std::string> addresses = {},
+                     int respawn = 0);
 
-  /// The file of generations, for the ranks.
-  int descriptor() const { return file_.get(); }
-
-  /// Whether another one is in the job, or has ended well: in survive() that is after all have done
-  /// their work.
-  bool others_do(std::size_t r) const;
-  /// Rank `r`, which `signal` has killed, is lost: one line. The others go on.
-  void lose(std::size_t r, int signal);
-  /// One that joins must not wait for it. Returns those that have come too late: they are to be
-  /// killed.
-  std::vector<std::size_t> end_well(std::size_t r);
+  const dist::Generation& generation() const { return generation_; }
+  [[nodiscard]] std::vector<Order> take(const RankEvent& event);
+  /// A machine cannot be reached: its ranks are lost, and are not replaced.
+  [[nodiscard]] std::vector<Order> lose_node(int node, const std::string& how);
+  /// Whether a rank of another machine is in the job, or has ended well.
+  bool others_than_node(int node) const;
   bool finished() const;  ///< whether one has ended well
-
-  /// One more rank is started, under the next number.
-  void add() { ranks_.push_back({.state = State::starting}); }
-  /// It is ready: a new generation, and one line.
-  void let_in(std::size_t r);
-  /// It is in a world with the others.
-  void take_joined(std::size_t r) { ranks_[r].joined = true; }
-
-  bool lost(std::size_t r) const { return ranks_[r].state == State::lost; }
-  /// Whether `r` is the first that is not lost, and has the place of a rank 0 that is.
-  bool succeeds_rank0(std::size_t r) const;
-  /// Whether the rank is to be killed. One per generation: its loss makes a new one, and what
-  /// others say of the old is past.
-  bool take(const dist::Suspicion& suspicion);
+  int node_of(int number) const { return ranks_.at(static_cast<std::size_t>(number)).node; }
 
  private:
   enum class State { starting, living, ended_well, lost };
   struct Rank {
+    int node = 0;
     State state = State::living;
     bool joined = false;      // has the state of the others, or began with them
     std::string suspicion{};  // "hangs"; empty: none
   };
-  void write();    // the generation
-  void publish();  // a new one
+  Rank& rank(int number);
+  bool others_do(std::size_t r) const;
+  void lose(int number, int signal);
+  void end_well(std::size_t r);
+  void let_in(Rank& rank, int number);
+  void suspect(const RankEvent& suspicion);
+  void add(int node);
+  void publish();
+  void show_first();
+  void tell(const std::string& line) { orders_.push_back({Order::Kind::tell, 0, 0, line + '\n'}); }
+  void order(Order::Kind kind, int number) {
+    orders_.push_back({kind, rank(number).node, number, ""});
+  }
 
-  std::string rendezvous_;
-  std::function<void(const std::string&)> tell_;
-  dist::Descriptor file_;
-  dist::Generation generation_{.number = 0, .members = {}};
+  std::vector<std::string> addresses_;
+  int respawns_;  // that are left
+  dist::Generation generation_{};
   int suspicious_ = -1;  // the last generation in which a rank was suspected
+  int shown_ = 0;        // whose stderr the user sees
   std::vector<Rank> ranks_;
+  std::vector<Order> orders_{};  // of the event that is being taken
 };
 
 }  // namespace lockstep::launch

@@ -99,9 +99,9 @@ int run(int argc, char** argv) {
   CLI::Option* survive =
       app.add_flag("--survive", options.survive,
                    "Go on without ranks that are killed or hang, and let others join (SIGUSR1 adds "
-                   "one): for programs that call survive()")
-          ->excludes(several);
-  app.add_option("--respawn", options.respawn, "Replace so many of those ranks (0)")
+                   "one): for programs that call survive(); the same on all machines");
+  app.add_option("--respawn", options.respawn,
+                 "Replace so many of those ranks (0); the same on all machines")
       ->needs(survive)
       ->check(whole);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");

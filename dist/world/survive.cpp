@@ -25,15 +25,21 @@ struct Blame {
   std::string why;
 };
 
-// "rank 2 hangs": {2, "hangs"}. Nothing if nobody, or several, are blamed.
+// "rank 2 hangs": {2, "hangs"}; of several, "ranks 2, 3 are missing", the first: {2, "is missing"}.
+// The next generation finds the second.
 std::optional<Blame> blamed(const Error& error) {
-  constexpr std::string_view word = "rank ";
-  if (!error.culprit || !error.culprit->starts_with(word)) return {};
-  const char* const end = error.culprit->data() + error.culprit->size();
+  if (!error.culprit) return {};
+  std::string_view text = *error.culprit;
+  const bool several = text.starts_with("ranks ");
+  if (!several && !text.starts_with("rank ")) return {};
+  text.remove_prefix(text.find(' ') + 1);
   int rank = 0;
-  const auto number = std::from_chars(error.culprit->data() + word.size(), end, rank);
+  const auto number = std::from_chars(text.data(), text.data() + text.size(), rank);
   if (number.ec != std::errc{}) return {};
-  return Blame{rank, std::string(number.ptr + (number.ptr != end), end)};
+  const std::size_t verb = several ? text.find(" are ") : std::string_view::npos;
+  if (verb != text.npos) return Blame{rank, fmt::format("is {}", text.substr(verb + 5))};
+  text.remove_prefix(static_cast<std::size_t>(number.ptr - text.data()));
+  return Blame{rank, std::string(text.substr(text.empty() ? 0 : 1))};
 }
 
 }  // namespace

@@ -19,20 +19,22 @@
 /// The launcher must allow it (LaunchOptions::survive, `lockstep-run --survive`). Without it this
 /// is body(world). With lanes (core/lanes.h) the result has the bits of a run that lost nobody.
 ///
-/// A lost rank is one that a signal has killed, or that others found hanging: the launcher kills
-/// that one. It then publishes a new generation (dist/rendezvous/survival/generation.h). The ranks
-/// that are left end `body` by a CommError, which destroys what body has made, join a world of
-/// their own, and call body again. No step is lost: one that a rank has taken is taken by all, and
-/// one that nobody has taken is repeated. For this
+/// A lost rank is one that a signal has killed, or that others found hanging (the launcher kills
+/// that one), or whose machine is lost. The launcher then publishes a new generation
+/// (dist/rendezvous/survival/generation.h). The ranks that are left end `body` by a CommError,
+/// which destroys what body has made, join a world of their own, and call body again. No step is
+/// lost: one that a rank has taken is taken by all, and one that nobody has taken is repeated. For
+/// this
 ///   - body leaves its state as it was before the step whenever a collective throws. Steps of
 ///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
 ///     optim::Overlap.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
 ///
 /// A rank joins at the edge of a step: `lockstep-run --respawn N` starts one for each of the first
-/// N that are lost, and SIGUSR1 to the launcher starts one more. When it is ready, the launcher
-/// publishes a generation with it, the next collective of each rank throws, and all go on as after
-/// a loss. The new rank gets all from share(): its body must not depend on how it has begun.
+/// N that are lost, and SIGUSR1 to a launcher starts one more on its machine. When it is ready, the
+/// launcher publishes a generation with it, the next collective of each rank throws, and all go on
+/// as after a loss. The new rank gets all from share(): its body must not depend on how it has
+/// begun.
 ///
 /// No rank returns before all ranks of its world have ended body. If one is lost meanwhile, body is
 /// called once more and finds that nothing is left to train: what it writes at its end is written

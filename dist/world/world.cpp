@@ -129,9 +129,12 @@ std::shared_ptr<dist::Fabric> ProcessLink::meet(const dist::Generation& generati
   dist::LaunchInfo launch = launch_;
   launch.generation = generation.number;
   if (generation.number > 0) {
-    const auto place = std::ranges::find(generation.members, launch.rank);
-    launch.rank = launch.local_rank = static_cast<int>(place - generation.members.begin());
-    launch.size = launch.local_size = static_cast<int>(generation.members.size());
+    const dist::Place place = dist::place_in(generation, launch.rank);
+    launch.rank = place.rank;
+    launch.size = place.size;
+    launch.local_rank = place.local_rank;
+    launch.local_size = place.local_size;
+    if (!generation.address.empty()) launch.rendezvous = generation.address;
     launch.job += fmt::format(" generation {}", generation.number);
   }
   return join_fabric(launch, options_);
@@ -160,11 +163,9 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
     const dist::Generation generation = dist::let_in(*link);
     check<CommError>(generation.number >= at_least, "[survive] generation {} is older than {}",
                      generation.number, at_least);
-    const auto place = std::ranges::find(generation.members, link->rank());
-    const auto rank = static_cast<int>(place - generation.members.begin());
+    const dist::Place place = dist::place_in(generation, link->rank());
     try {
-      World world(Membership::make(link->meet(generation), rank,
-                                   static_cast<int>(generation.members.size()),
+      World world(Membership::make(link->meet(generation), place.local_rank, place.local_size,
                                    dist::ThreadRank{}));
       world.membership_->link = link;
       world.membership_->generation = generation.number;
@@ -172,7 +173,7 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
       if (generation.number > 0) link->tell_joined(generation.number);
       return world;
     } catch (const CommError& error) {
-      dist::suspect_blamed(*link, error, generation, rank);
+      dist::suspect_blamed(*link, error, generation, place.rank);
       if (!dist::newer_than(*link, generation.number)) throw;
     }
   }

@@ -139,6 +139,42 @@ TEST_CASE("namespaces: loopback is refused between machines, and what there is i
   }
 }
 
+// Each side loses the other. Only that of node 0 may train on.
+TEST_CASE("namespaces: when the network is cut one side goes on, with the bits of a whole run") {
+  const TwoMachines machines;
+  if (!possible(machines)) return;
+  const TemporaryFolder folder;
+  const std::vector<std::string> lanes = {"--lanes", "8", "--batch", "64"};
+  const auto train = [&](const std::string& name, std::vector<std::string> options) {
+    options.insert(options.end(), lanes.begin(), lanes.end());
+    return training(folder / name, options, "60");
+  };
+  check_good({run(train("whole", {"--ranks", "1"}))});
+  const std::string rendezvous = machines.address(0) + ":29400";
+  const auto start = [&](int node) {
+    return std::make_unique<Process>(machines.on(
+        node, node_command(2, 2, node, rendezvous,
+                           train(fmt::format("{}", node), {"--survive", "--timeout", "2"}),
+                           {"--survive", "--timeout", "30"})));
+  };
+  const auto first = start(0), second = start(1);
+  while (!contains(first->err(), " training and ") && !first->try_wait()) usleep(1000);
+  usleep(200'000);
+  check_good({run({"ip", "-n", machines.name(1), "link", "set", "eth0", "down"})});
+  const Ended goes_on = first->wait(), ends = second->wait();
+  CAPTURE(goes_on.err);
+  CAPTURE(ends.err);
+  REQUIRE(goes_on.code == 0);
+  CHECK(ends.code == 1);
+  CHECK(contains(goes_on.err,
+                 "node 1 (ranks 2, 3) is lost: its launcher has told nothing for 2.5 s; 2 ranks "
+                 "go on"));
+  std::ifstream whole(folder / "whole"), part(folder / "0");
+  CHECK(nlohmann::json::parse(part)["parameter_digest"] ==
+        nlohmann::json::parse(whole)["parameter_digest"]);
+  CHECK_FALSE(std::filesystem::exists(folder / "1"));
+}
+
 TEST_CASE("namespaces: with torchrun's variables" * doctest::test_suite("slow")) {
   const TwoMachines machines;
   if (!possible(machines)) return;

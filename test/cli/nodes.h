@@ -31,14 +31,15 @@ inline std::vector<std::string> node_command(int ranks, int nodes, int node,
   return command;
 }
 
-/// Training the digits for two epochs, which writes `summary`.
+/// Training the digits, which writes `summary`.
 inline std::vector<std::string> training(const std::string& summary,
-                                         const std::vector<std::string>& options) {
+                                         const std::vector<std::string>& options,
+                                         const char* epochs = "2") {
   std::vector<std::string> command{LOCKSTEP_BIN_DIR "/train_mlp",
                                    "--data",
                                    LOCKSTEP_SOURCE_DIR "/samples/data/digits",
                                    "--epochs",
-                                   "2",
+                                   epochs,
                                    "--json",
                                    summary};
   command.insert(command.end(), options.begin(), options.end());

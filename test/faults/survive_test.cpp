@@ -8,67 +8,17 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <thread>
 
+#include "faults/survivors.h"
 #include "support/drill.h"
-#include "support/expect.h"
-#include "support/program.h"
-#include "support/temporary_folder.h"
 
-using namespace lockstep;
-using lockstep::test::Ended;
-using lockstep::test::TemporaryFolder;
+using namespace lockstep::test;
+namespace test = lockstep::test;
 
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words command(const Words& options, const char* epochs = "60") {
-  Words words = {
-      LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "8", "--batch", "64", "--epochs", epochs};
-  words.insert(words.end(), options.begin(), options.end());
-  return words;
-}
-
-nlohmann::json json_in(const std::string& path) {
-  return nlohmann::json::parse(std::ifstream(path));
-}
-
-/// The undisturbed run: on one rank, as lanes promise the same bits.
-const nlohmann::json& whole() {
-  static const nlohmann::json json = [] {
-    const TemporaryFolder folder;
-    const Ended ended = test::run(command({"--ranks", "1", "--json", folder / "json"}));
-    test::expect(ended.code == 0, "{}", ended.err);
-    return json_in(folder / "json");
-  }();
-  return json;
-}
-
-char state_of(pid_t process) {
-  const std::string text = test::text_in_proc("/proc/" + std::to_string(process) + "/stat");
-  const std::size_t name_end = text.rfind(')');
-  return name_end == text.npos ? 'X' : text[name_end + 2];
-}
-
-/// The living children of the launcher that run a program of this name.
-std::vector<pid_t> ranks_named(pid_t launcher, const std::string& program) {
-  const std::string id = std::to_string(launcher);
-  std::istringstream children(test::text_in_proc("/proc/" + id + "/task/" + id + "/children"));
-  std::vector<pid_t> ranks;
-  for (pid_t child = 0; children >> child;) {
-    const std::string name = test::text_in_proc("/proc/" + std::to_string(child) + "/comm");
-    if (name.starts_with(program) && state_of(child) != 'Z') ranks.push_back(child);
-  }
-  return ranks;
-}
-std::vector<pid_t> ranks_of(pid_t launcher) { return ranks_named(launcher, "train_mlp"); }
 
 /// How often ranks of a new world have said what they train, before their first step.
 std::ptrdiff_t worlds_of(const test::Process& process) {

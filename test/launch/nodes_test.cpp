@@ -56,6 +56,8 @@ TEST_CASE("nodes: a plan of uneven nodes") {
     CHECK(plan.master_address == "10.0.0.1");
     CHECK(plan.master_port == 5000);
     CHECK(plan.grace == Seconds(3));
+    CHECK(plan.node_of == std::vector{0, 0, 1, 2, 2, 2});
+    CHECK_FALSE(plan.respawn);
     next += plan.ranks;
     tokens.insert(plan.token);
     names.insert(plan.name);
@@ -78,13 +80,36 @@ TEST_CASE("nodes: a plan of uneven nodes") {
   CHECK_THROWS_AS(plan_job({card(1, 1), card(0, 2)}, 0, secret), UsageError);
 }
 
+TEST_CASE("nodes: in a job that survives any node can be where the ranks meet") {
+  std::vector<NodeCard> cards{card(1, 1), card(1, 2), card(1, 3)};
+  for (NodeCard& one : cards) one.respawn = 4;
+  cards[1].host = "127.0.0.1", cards[1].rendezvous_port = 4001;  // so it has reached node 0
+  cards[2].host = "10.0.0.3", cards[2].rendezvous_port = 4002;
+  const JobPlan plan = plan_job(cards, 1, random_token());
+  CHECK(plan.addresses ==
+        std::vector<std::string>{"10.0.0.1:4000", "10.0.0.1:4001", "10.0.0.3:4002"});
+  CHECK(plan.respawn == 4);
+  cards[2].respawn = 3;
+  CHECK_THROWS_WITH_AS(
+      plan_job(cards, 1, random_token()),
+      "[nodes] node 0 has --survive --respawn 4, node 2 has --survive --respawn 3: "
+      "it must be the same on all",
+      UsageError);
+  cards[2].respawn.reset();
+  CHECK_THROWS_WITH_AS(plan_job(cards, 1, random_token()), doctest::Contains("no --survive"),
+                       UsageError);
+}
+
 TEST_CASE("nodes: cards and results survive the way, anything else is refused") {
   const NodeCard given = card(3, 9);
   CHECK(NodeCard::parse(given.text()) == given);
+  NodeCard survives = given;
+  survives.respawn = 0;
+  CHECK(NodeCard::parse(survives.text()) == survives);
   for (const std::string& bad :
        {std::string(), std::string("x"), pack({"1"}), pack({"1", "short", "", "0", "0"}),
-        pack({"-1", std::string(32, 'n'), "", "0", "0"}),
-        pack({"1x", std::string(32, 'n'), "", "0", "0"})})
+        pack({"-1", std::string(32, 'n'), "0", "", "", "0", "0"}),
+        pack({"1x", std::string(32, 'n'), "0", "", "", "0", "0"})})
     CHECK_THROWS_AS(NodeCard::parse(bad), CommError);
 }
 

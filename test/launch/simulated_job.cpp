@@ -11,6 +11,7 @@
 namespace lockstep::test {
 
 using dist::Seconds;
+using Kind = launch::RankEvent::Kind;
 
 /// Of a generation, as one rank sees it.
 class SimulatedJob::SimFabric final : public dist::Fabric {
@@ -64,16 +65,12 @@ class SimulatedJob::Link final : public dist::LauncherLink,
   int rank() const override { return rank_; }
   dist::Generation newest() override {
     job_.advance(home_);
-    return dist::newest_generation(job_.survivors_.descriptor());
+    return job_.survivors_.generation();
   }
-  void tell_ready() noexcept override {
-    hears([](SimulatedJob& job, int rank) { job.survivors_.let_in(dist::index(rank)); });
-  }
-  void tell_joined(int) noexcept override {
-    hears([](SimulatedJob& job, int rank) { job.survivors_.take_joined(dist::index(rank)); });
-  }
+  void tell_ready() noexcept override { hears({Kind::ready, rank_}); }
+  void tell_joined(int) noexcept override { hears({Kind::joined, rank_}); }
   void suspect(const dist::Suspicion& suspicion) noexcept override {
-    hears([suspicion](SimulatedJob& job, int) { job.take_suspicion(suspicion); });
+    hears({Kind::suspected, suspicion.rank, suspicion.generation, suspicion.why});
   }
   Seconds now() const override { return home_.now(); }
   void pause() override { dist::compute(home_, Seconds(0.002)); }
@@ -89,10 +86,9 @@ class SimulatedJob::Link final : public dist::LauncherLink,
   }
 
  private:
-  template <class F>
-  void hears(F what) {
-    job_.hears(now(), [&job = job_, rank = rank_, what] {            // the link may be gone by then
-      if (!job.survivors_.lost(dist::index(rank))) what(job, rank);  // else it counts no more
+  void hears(const launch::RankEvent& event) {
+    job_.hears(now(), [&job = job_, rank = rank_, event] {  // the link may be gone by then
+      if (!job.lost_[dist::index(rank)]) job.take(event);   // else it counts no more
     });
   }
 
@@ -103,7 +99,7 @@ class SimulatedJob::Link final : public dist::LauncherLink,
 
 SimulatedJob::SimulatedJob(JobOptions options)
     : options_(std::move(options)),
-      survivors_(options_.ranks, "", [this](const std::string& line) { lines_ += line; }),
+      survivors_(std::vector<int>(dist::index(options_.ranks), 0)),
       random_(options_.sim.seed),
       added_(options_.ranks) {
   options_.sim.size = options_.ranks + static_cast<int>(options_.come.size());
@@ -111,11 +107,11 @@ SimulatedJob::SimulatedJob(JobOptions options)
   options_.sim.longest_jump = options_.timeout / 50;
   ended_well_.resize(dist::index(options_.sim.size));
   suspected_.resize(dist::index(options_.sim.size));
+  lost_.resize(dist::index(options_.sim.size));
   for (const Seconds when : options_.come)
     heard_.emplace(when, [this] {
       if (failed_ || survivors_.finished()) return;
-      survivors_.add();
-      ++added_;
+      take({Kind::wanted});
     });
 }
 
@@ -136,21 +132,19 @@ void SimulatedJob::fail() {
   for (int rank = 0; rank < options_.sim.size; ++rank) kill(rank);
 }
 
-void SimulatedJob::take_loss(int rank) {
-  if (failed_ || survivors_.lost(dist::index(rank))) return;
-  if (!survivors_.others_do(dist::index(rank))) return fail();
-  survivors_.lose(dist::index(rank), SIGKILL);
-}
-
-void SimulatedJob::take_end(int rank) {
-  for (const std::size_t late : survivors_.end_well(dist::index(rank)))
-    kill(static_cast<int>(late));
-}
-
-void SimulatedJob::take_suspicion(const dist::Suspicion& suspicion) {
-  if (!survivors_.take(suspicion)) return;
-  suspected_[dist::index(suspicion.rank)] = true;
-  kill(suspicion.rank);
+void SimulatedJob::take(const launch::RankEvent& event) {
+  if (failed_) return;
+  using Do = launch::Order::Kind;
+  for (const launch::Order& order : survivors_.take(event)) {
+    const std::size_t rank = dist::index(order.rank);
+    if (order.kind == Do::tell) lines_ += order.line;
+    if (order.kind == Do::start) ++added_;
+    if (order.kind == Do::forget) lost_[rank] = true;
+    if (order.kind == Do::fail) fail();
+    if (order.kind != Do::kill) continue;
+    suspected_[rank] = suspected_[rank] || event.kind == Kind::suspected;
+    kill(order.rank);
+  }
 }
 
 std::shared_ptr<dist::WaitBoard> SimulatedJob::board(const dist::Generation& generation,
@@ -162,17 +156,18 @@ std::shared_ptr<dist::WaitBoard> SimulatedJob::board(const dist::Generation& gen
 }
 
 void SimulatedJob::run_rank(int rank, dist::Transport& home, const Program& program) {
+  enum class How { lost, error, well };
   /// The launcher hears of the end of a process, whatever it was.
   struct End {
     SimulatedJob& job;
     int rank;
     dist::Transport& home;
-    enum class Kind { lost, error, well } kind = Kind::lost;
+    How kind = How::lost;
     ~End() {
-      job.ended_well_[dist::index(rank)] = kind == Kind::well;
+      job.ended_well_[dist::index(rank)] = kind == How::well;
       job.hears(home.now(), [&job = job, rank = rank, kind = kind] {
-        if (kind == Kind::error) return job.fail();
-        kind == Kind::well ? job.take_end(rank) : job.take_loss(rank);
+        if (kind == How::error) return job.fail();
+        job.take({kind == How::well ? Kind::ended_well : Kind::killed, rank, SIGKILL});
       });
     }
   };
@@ -185,9 +180,9 @@ void SimulatedJob::run_rank(int rank, dist::Transport& home, const Program& prog
   try {
     World world = World::join_over(std::make_shared<Link>(*this, rank, home));
     program(rank, world);
-    end.kind = End::Kind::well;
+    end.kind = How::well;
   } catch (const std::exception&) {
-    end.kind = End::Kind::error;
+    end.kind = How::error;
     throw;
   }
 }

@@ -57,14 +57,13 @@ class SimulatedJob {
   void kill(int rank) {
     if (running_) dist::kill(*running_, rank);
   }
-  void take_loss(int rank);
-  void take_end(int rank);
-  void take_suspicion(const dist::Suspicion& suspicion);
+  void take(const launch::RankEvent& event);
   void fail();
   std::shared_ptr<dist::WaitBoard> board(const dist::Generation& generation, int place);
 
   JobOptions options_;
   launch::Survivors survivors_;
+  std::vector<bool> lost_;  // by rank, as far as the launcher knows
   std::mt19937_64 random_;
   std::multimap<dist::Seconds, std::function<void()>> heard_;
   std::map<int, std::vector<std::shared_ptr<dist::WaitBoard>>> boards_;  // by generation

@@ -237,19 +237,6 @@ struct Tally {
 
 }  // namespace
 
-TEST_CASE("survivors: a suspicion counts once and only in its own generation") {
-  std::string told;
-  launch::Survivors survivors(4, "", [&](const std::string& line) { told += line; });
-  CHECK_FALSE(survivors.take({1, 2, "hangs"}));  // of a generation that is not there yet
-  CHECK(survivors.take({0, 2, "hangs"}));
-  CHECK_FALSE(survivors.take({0, 3, "hangs"}));
-  survivors.lose(2, SIGKILL);
-  CHECK(told == "rank 2 hangs and was killed by SIGKILL; 3 ranks go on\n");
-  CHECK_FALSE(survivors.take({0, 1, "hangs"}));
-  CHECK_FALSE(survivors.take({1, 4, "hangs"}));  // there is none
-  CHECK(survivors.take({1, 1, "hangs"}));
-}
-
 TEST_CASE("drill survivors-simulated: one world goes on whatever happens and its bits are right") {
   REQUIRE(undisturbed().size() == last_step);
   Tally tally;

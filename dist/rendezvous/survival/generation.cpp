@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <sstream>
@@ -15,6 +16,7 @@ namespace lockstep::dist {
 
 namespace {
 
+constexpr std::string_view no_address = "-";
 constexpr std::string_view lost_word = "lost ", joined_word = "joined ", ready_line = "ready";
 
 // Best effort: a line is shorter than PIPE_BUF, so it is written whole.
@@ -26,8 +28,23 @@ void tell_launcher(const std::string& line) {
 
 }  // namespace
 
+Place place_in(const Generation& generation, int member) {
+  const auto& [number, members, nodes, address] = generation;
+  const auto at = std::ranges::find(members, member) - members.begin();
+  const int node = nodes[index(at)];
+  return {.rank = static_cast<int>(at),
+          .size = static_cast<int>(members.size()),
+          .local_rank = static_cast<int>(std::count(nodes.begin(), nodes.begin() + at, node)),
+          .local_size = static_cast<int>(std::ranges::count(nodes, node))};
+}
+
+// "4 - 0@0 2@0 3@1": number, address, member@node.
 std::string write_generation(const Generation& generation) {
-  return fmt::format("{} {}\n", generation.number, fmt::join(generation.members, " "));
+  std::string line = fmt::format("{} {}", generation.number,
+                                 generation.address.empty() ? no_address : generation.address);
+  for (std::size_t i = 0; i < generation.members.size(); ++i)
+    line += fmt::format(" {}@{}", generation.members[i], generation.nodes[i]);
+  return line + '\n';
 }
 
 Generation newest_generation(int descriptor) {
@@ -45,8 +62,13 @@ Generation newest_generation(int descriptor) {
   text.pop_back();
   std::istringstream line(text.substr(text.rfind('\n') + 1));
   Generation newest;
-  line >> newest.number;
-  for (int rank = 0; line >> rank;) newest.members.push_back(rank);
+  line >> newest.number >> newest.address;
+  if (newest.address == no_address) newest.address.clear();
+  char at = 0;
+  for (int rank = 0, node = 0; line >> rank >> at >> node;) {
+    newest.members.push_back(rank);
+    newest.nodes.push_back(node);
+  }
   return newest;
 }
 

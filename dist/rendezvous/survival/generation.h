@@ -22,8 +22,18 @@ namespace lockstep::dist {
 struct Generation {
   int number = 0;              ///< 0: all ranks, as they were started
   std::vector<int> members{};  ///< who is in it, in order
+  std::vector<int> nodes{};    ///< of each: the machine on which it runs
+  std::string address{};       ///< HOST:PORT where the first one listens; empty: as at the start
   bool has(int rank) const { return std::ranges::find(members, rank) != members.end(); }
 };
+
+/// A member's rank and size in the world of its generation, and the same among the members of its
+/// machine.
+struct Place {
+  int rank = 0, size = 1, local_rank = 0, local_size = 1;
+};
+/// Of a `member`, by the number that the launcher gave it.
+Place place_in(const Generation& generation, int member);
 
 /// One line, with its newline.
 std::string write_generation(const Generation& generation);

@@ -1,0 +1,210 @@
+// A job on several machines that goes on without ranks and without machines, here as several
+// launchers on one. With a network that is cut: test/cli/namespaces_test.cpp.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "cli/nodes.h"
+#include "faults/survivors.h"
+#include "lockstep/dist/rendezvous/endpoint.h"
+#include "support/drill.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+std::string free_address() {
+  const lockstep::dist::Descriptor probe =
+      lockstep::dist::listen_on(lockstep::dist::Endpoint::parse("127.0.0.1:0"));
+  return fmt::format("127.0.0.1:{}", lockstep::dist::local_port(probe.get()));
+}
+
+/// `train --survive` on nodes with so many ranks each.
+struct JobOnNodes {
+  explicit JobOnNodes(const std::vector<int>& ranks, const Words& run_options = {},
+                      const char* epochs = "60") {
+    const std::string address = free_address();
+    const Words program =
+        command({"--survive", "--timeout", "2", "--json", folder / "json"}, epochs);
+    Words options = {"--survive", "--timeout", "20"};
+    options.insert(options.end(), run_options.begin(), run_options.end());
+    for (std::size_t n = 0; n < ranks.size(); ++n)
+      nodes.push_back(
+          std::make_unique<Process>(node_command(ranks[n], static_cast<int>(ranks.size()),
+                                                 static_cast<int>(n), address, program, options)));
+  }
+  ~JobOnNodes() {  // what was stopped would never end
+    for (std::size_t n = 0; n < nodes.size(); ++n) signal_node(n, SIGKILL);
+  }
+
+  bool alive(std::size_t n) { return !(ended[n] || (ended[n] = nodes[n]->try_wait())); }
+  void signal_node(std::size_t n, int number) {
+    if (!alive(n)) return;
+    for (const pid_t rank : ranks_of(nodes[n]->id())) ::kill(rank, number);
+    ::kill(nodes[n]->id(), number);
+  }
+  /// Waits until node `n` has written it.
+  void await(std::size_t n, const std::string& text) {
+    while (!contains(nodes[n]->err(), text) && alive(n)) ::usleep(1000);
+    expect(contains(nodes[n]->err(), text), "node {} has not said '{}': {}", n, text,
+           nodes[n]->err());
+  }
+  /// Until the launchers have met; without `early`, until the ranks have as well.
+  void await_ranks(bool early) {
+    if (!early) return await(0, " training and ");
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+      while (ranks_of(nodes[n]->id()).empty() && alive(n)) ::usleep(1000);
+  }
+  const Ended& wait(std::size_t n) {
+    if (alive(n)) ended[n] = nodes[n]->wait();
+    return *ended[n];
+  }
+  /// The job has succeeded, with the bits of the undisturbed run, as node 0 sees it.
+  void check_success() {
+    expect(wait(0).code == 0, "{}", ended[0]->err);
+    expect(json_in(folder / "json").at("parameter_digest") == whole().at("parameter_digest"),
+           "other bits: {}", ended[0]->err);
+  }
+
+  TemporaryFolder folder;
+  std::vector<std::unique_ptr<Process>> nodes{};
+  std::vector<std::optional<Ended>> ended = std::vector<std::optional<Ended>>(4);
+};
+
+/// A random rank of a random node, or nothing if none is left but one.
+std::optional<pid_t> any_rank(JobOnNodes& job, std::mt19937_64& random) {
+  std::vector<pid_t> all;
+  for (std::size_t n = 0; n < job.nodes.size(); ++n)
+    if (job.alive(n))
+      for (const pid_t rank : ranks_of(job.nodes[n]->id()))
+        if (state_of(rank) != 'T') all.push_back(rank);
+  if (all.size() < 2) return {};
+  return all[random() % all.size()];
+}
+
+}  // namespace
+
+TEST_CASE("drill survivors-of-nodes: ranks, launchers and machines are lost at random moments") {
+  drill(3, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    JobOnNodes job({2, 1, 2});
+    bool machine_lost = false;
+    job.await_ranks(seed % 2 == 0);
+    for (int i = 0; i < 3; ++i) {
+      ::usleep(static_cast<useconds_t>(random() % 400'000));
+      const std::uint64_t what = random() % 6;
+      const auto rank = any_rank(job, random);
+      const std::size_t node = 1 + random() % 2;
+      if (what == 0 && !machine_lost) {
+        machine_lost = true;
+        ::kill(job.nodes[node]->id(), SIGKILL);
+      } else if (what == 1 && !machine_lost) {
+        machine_lost = true;
+        job.signal_node(node, SIGSTOP);
+      } else if (what == 2 && job.alive(node)) {
+        ::kill(job.nodes[node]->id(), SIGUSR1);
+      } else if (rank) {
+        ::kill(*rank, SIGKILL);
+      }
+    }
+    job.check_success();
+  });
+}
+
+TEST_CASE("survive: rank 0's machine goes on without its ranks and tells who is lost") {
+  JobOnNodes job({1, 2}, {}, "600");
+  job.await(0, " training and ");
+  ::kill(ranks_of(job.nodes[0]->id()).at(0), SIGKILL);
+  job.await(0, "rank 0 was killed by SIGKILL; 2 ranks go on\n");
+  job.await(1, " training and ");  // as rank 0's successor
+  ::kill(job.nodes[1]->id(), SIGUSR1);
+  job.await(0, "rank 3 joins; 3 ranks go on\n");
+  ::kill(job.nodes[0]->id(), SIGUSR1);
+  job.await(0, "cannot add a rank: the ranks of this node have ended\n");
+  CHECK(job.wait(0).code == 0);
+  CHECK(job.wait(1).code == 0);
+  CHECK(json_in(job.folder / "json").at("members") == std::vector{1, 2, 3});
+  CHECK(job.wait(0).out == "");
+  CHECK(contains(job.wait(1).out, "ranks=3 replicas=identical"));
+}
+
+TEST_CASE("survive: a rank is replaced on its own machine, which has no other one") {
+  JobOnNodes job({2, 1}, {"--respawn", "1"}, "600");
+  job.await(0, " training and ");
+  ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
+  job.await(0, "rank 2 was killed by SIGKILL; 2 ranks go on\nrank 3 joins; 3 ranks go on\n");
+  CHECK(job.wait(0).code == 0);
+  CHECK(job.wait(1).code == 0);
+  CHECK(json_in(job.folder / "json").at("members") == std::vector{0, 1, 3});
+}
+
+TEST_CASE("survive: a machine that stands still while others meet is lost") {
+  JobOnNodes job({1, 2, 2}, {}, "600");
+  job.await(0, " training and ");
+  job.signal_node(1, SIGSTOP);  // the others learn of rank 3's end before they can miss these
+  ::kill(ranks_of(job.nodes[2]->id()).at(0), SIGKILL);
+  job.await(0, "rank 3 was killed by SIGKILL; 4 ranks go on\n");
+  job.await(0,
+            "node 1 (ranks 1, 2) is lost: its launcher has told nothing for 2.5 s; 2 ranks go "
+            "on\n");
+  CHECK(job.wait(0).code == 0);
+}
+
+TEST_CASE("survive: a machine that is lost is named with its ranks; without node 0 all end") {
+  JobOnNodes job({1, 2, 1}, {}, "100000");
+  job.await(0, " training and ");
+  ::kill(job.nodes[1]->id(), SIGKILL);
+  job.await(0,
+            "node 1 (ranks 1, 2) is lost: the connection with its launcher has ended; 2 ranks go "
+            "on\n");
+  ::kill(job.nodes[0]->id(), SIGKILL);
+  const Ended& last = job.wait(2);
+  CHECK(last.code == 1);
+  expect(
+      contains(last.err, "error: node 0 (rank 0) is lost: the connection with its launcher has "),
+      "{}", last.err);
+}
+
+TEST_CASE("survive: the last machine's end is the job's, and a program's own error is") {
+  const auto job = [](const std::string& script) {
+    const std::string address = free_address();
+    std::vector<std::unique_ptr<Process>> nodes;
+    for (int n = 0; n < 2; ++n)
+      nodes.push_back(std::make_unique<Process>(
+          node_command(1, 2, n, address, {"sh", "-c", script}, {"--survive"})));
+    return std::pair(nodes[0]->wait(), nodes[1]->wait());
+  };
+  for (const auto& [script, text] : {std::pair("kill -9 $$", "was killed by signal 9"),
+                                     std::pair("[ $RANK = 1 ] && exit 3; sleep 9",
+                                               "rank 1 on node 1 failed with exit code 3")}) {
+    const auto [first, second] = job(script);
+    CHECK(first.code != 0);
+    CHECK(second.code == first.code);
+    expect(contains(first.err, text), "{}", first.err);
+    CHECK(first.err.ends_with(second.err));
+  }
+  for (const char* lost : {"0", "1"}) {
+    const auto [first, second] = job(fmt::format("[ $RANK != {} ] || kill -9 $$", lost));
+    CHECK(first.code == 0);
+    CHECK(second.code == 0);
+  }
+}
+
+TEST_CASE("survive: launchers that do not agree on it end with one line") {
+  const std::string address = free_address();
+  Process first(node_command(1, 2, 0, address, {"true"}, {"--survive"}));
+  Process second(node_command(1, 2, 1, address, {"true"}, {"--survive", "--respawn", "2"}));
+  for (Process* node : {&first, &second}) {
+    const Ended ended = node->wait();
+    CHECK(ended.code == 2);
+    expect(contains(ended.err,
+                    "[nodes] node 0 has --survive --respawn 0, node 1 has --survive --respawn 2: "
+                    "it must be the same on all"),
+           "{}", ended.err);
+  }
+}
