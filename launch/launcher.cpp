@@ -181,6 +181,8 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
   if (stream.kind == StreamKind::record) {
     if (const auto suspicion = dist::read_suspicion(line)) {
       hear({suspected, suspicion->rank, suspicion->generation, suspicion->why});
+    } else if (const auto most = dist::read_most_ranks(line)) {
+      hear({limited, number, *most});
     } else if (dist::is_ready_line(line)) {
       hear({ready, number});
     } else if (dist::is_joined_line(line)) {
@@ -222,12 +224,13 @@ void Launcher::collect_ended() {
     rank.ended = true;
     RankOutcome& outcome = outcomes_[r];
     outcome.order = static_cast<int>(ended_++);
-    outcome.stopped = told_to_stop_;
     (info.si_code == CLD_EXITED ? outcome.exit_code : outcome.signal) = info.si_status;
     outcome.out_of_memory =
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
     const int number = job_.plan().number(std::ptrdiff_t(r));
-    if (job_.plan().respawn && (outcome.signal != 0 || outcome.killed()) && !ends()) {
+    const bool losable = job_.plan().respawn && (outcome.signal != 0 || outcome.killed());
+    outcome.stopped = told_to_stop_ || (losable && ends());
+    if (losable && !ends()) {
       rank.asked = true;
       hear({RankEvent::Kind::killed, number, outcome.signal != 0 ? outcome.signal : SIGKILL});
     } else if (outcome.failed()) {
@@ -286,9 +289,12 @@ void Launcher::send_due_signals() {
 // Of the ranks of this node.
 JobResult Launcher::own_result() const {
   const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
-  if (std::ranges::any_of(outcomes_, by_itself)) return result_of(outcomes_, job_.plan());
+  std::vector<RankOutcome> outcomes = outcomes_;
+  for (std::size_t r = 0; r < outcomes.size(); ++r)  // others could have gone on without it
+    outcomes[r].stopped = outcomes[r].stopped || ranks_[r].asked;
+  if (std::ranges::any_of(outcomes, by_itself)) return result_of(outcomes, job_.plan());
   if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
-  if (output_error_ == 0) return result_of(outcomes_, job_.plan());
+  if (output_error_ == 0) return result_of(outcomes, job_.plan());
   const std::string who = job_.plan().nodes == 1 ? "" : fmt::format("node {}: ", job_.plan().node);
   return {1,
           fmt::format("error: {}cannot write to stdout: {}\n", who,

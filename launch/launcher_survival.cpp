@@ -13,6 +13,9 @@ using Kind = Order::Kind;
 
 namespace {
 
+/// In an order to fail: others could have gone on without the rank, but have to stop.
+constexpr const char* job_ends = "the job ends";
+
 void show(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
 
 }  // namespace
@@ -24,7 +27,7 @@ void Launcher::hear(const RankEvent& event) {
   // Nobody is lost in a job that ends.
   if (event.kind == RankEvent::Kind::killed && (ends() || nodes_.stopping())) {
     const int node = survivors_->node_of(event.rank);
-    return give({{Kind::fail, node, event.rank, ""}});
+    return give({{Kind::fail, node, event.rank, job_ends}});
   }
   give(survivors_->take(event));
 }
@@ -61,7 +64,10 @@ void Launcher::carry_out(const Order& order) {
   if (order.kind == Kind::kill || order.kind == Kind::forget) kill(-rank.process, SIGKILL);
   if (order.kind == Kind::kill) return;
   rank.asked = false;
-  if (order.kind == Kind::fail) return plan_to_stop();
+  if (order.kind == Kind::fail) {
+    outcomes_[place].stopped = order.line == job_ends;
+    return plan_to_stop();
+  }
   rank.lost = true;
   outcomes_[place] = {.order = outcomes_[place].order};
 }

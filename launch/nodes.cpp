@@ -269,7 +269,9 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
                    static_cast<char>(frame.kind));
   const auto [node, result] = result_from(frame.body);
   if (peer.node != 0) {
-    peer.result = result;
+    // A node without ranks that leaves a job that survives takes nothing from it.
+    const bool had_ended = peer.result && peer.result->cause == Cause::none;
+    if (!may_lose_ || !had_ended) peer.result = result;
     return;
   }
   result_ = node == plan_.node && own_ ? *own_ : result;

@@ -97,6 +97,7 @@ std::vector<Order> Survivors::take(const RankEvent& event) {
     case suspected: suspect(event); break;
     case ready: let_in(rank(r), r); break;
     case joined: rank(r).joined = true; break;
+    case limited: most_ = event.number; break;
     case wanted: add(r); break;
   }
   return std::exchange(orders_, {});
@@ -193,6 +194,11 @@ void Survivors::add(int node) {
   if (ranks_.size() >= index(dist::max_ranks))
     return tell(fmt::format(
         "cannot add a rank: [launch] a job has had {} ranks, and can have no more", ranks_.size()));
+  const auto there =
+      std::ranges::count_if(ranks_, [](const Rank& rank) { return rank.state != State::lost; });
+  if (most_ > 0 && there >= most_)
+    return tell(fmt::format(
+        "cannot add a rank: the job has {}, and its program trains on {} at most", there, most_));
   ranks_.push_back({.node = node, .state = State::starting});
   order(Order::Kind::start, static_cast<int>(ranks_.size()) - 1);
 }

@@ -30,11 +30,12 @@ struct RankEvent {
     suspected,  ///< others say that it hangs, or is wrong: `why`
     ready,      ///< it was started later, and can join
     joined,     ///< it is in a world with the others
+    limited,    ///< its program trains on `number` ranks at most
     wanted,     ///< the user wants one more, on node `rank`
   };
   Kind kind{};
   int rank = 0;    ///< its number in the job
-  int number = 0;  ///< killed: the signal; suspected: in which generation
+  int number = 0;  ///< killed: the signal; suspected: the generation; limited
   std::string why{};
 
   std::string text() const;
@@ -101,6 +102,7 @@ class Survivors {
 
   std::vector<std::string> addresses_;
   int respawns_;  // that are left
+  int most_ = 0;  // ranks that can train together; 0: no limit
   dist::Generation generation_{};
   int suspicious_ = -1;  // the last generation in which a rank was suspected
   int shown_ = 0;        // whose stderr the user sees

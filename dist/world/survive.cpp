@@ -73,9 +73,10 @@ void dist::suspect_blamed(LauncherLink& link, const CommError& error, const Gene
   link.suspect({generation.number, generation.members[index(rank)], why});
 }
 
-void survive(World& world, const std::function<void(World&)>& body) {
+void survive(World& world, const std::function<void(World&)>& body, const SurviveOptions& options) {
   const std::shared_ptr<dist::LauncherLink> link = world.launcher_link();
   if (!link) return body(world);
+  if (options.most_ranks > 0) link->tell_most_ranks(options.most_ranks);
   while (true) {
     try {
       body(world);

@@ -46,11 +46,16 @@
 
 namespace lockstep {
 
+struct SurviveOptions {
+  int most_ranks = 0;  ///< with so many no other can join: with lanes, their number. 0: no limit
+};
+
 /// Collective. `world` is the job's, not a group; afterwards it is the last one that was joined.
 /// Other errors than CommError are thrown as they are, and so are CommErrors that no lost rank
 /// explains: five seconds later nobody is lost.
 ///
 /// Thread-safety: call it from the thread that has joined.
-void survive(World& world, const std::function<void(World&)>& body);
+void survive(World& world, const std::function<void(World&)>& body,
+             const SurviveOptions& options = {});
 
 }  // namespace lockstep

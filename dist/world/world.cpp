@@ -115,6 +115,7 @@ class ProcessLink final : public dist::LauncherLink {
   dist::Generation newest() override { return dist::newest_generation(launch_.survive_descriptor); }
   void tell_ready() noexcept override { dist::tell_ready(); }
   void tell_joined(int generation) noexcept override { dist::tell_joined(generation); }
+  void tell_most_ranks(int ranks) noexcept override { dist::tell_most_ranks(ranks); }
   void suspect(const dist::Suspicion& suspicion) noexcept override { dist::suspect(suspicion); }
   dist::Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   void pause() override { std::this_thread::sleep_for(dist::Seconds(0.002)); }

@@ -17,6 +17,8 @@
 
 namespace lockstep {
 
+struct SurviveOptions;
+
 namespace dist {
 class LauncherLink;
 }
@@ -94,7 +96,7 @@ class World {
 
  private:
   friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
-  friend void survive(World&, const std::function<void(World&)>&);
+  friend void survive(World&, const std::function<void(World&)>&, const SurviveOptions&);
   struct Membership;
   explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
 

@@ -89,7 +89,7 @@ void run_in(const World& world, const Options& options, Run& run) {
 void run_rank(const Options& options, World& world) {
   Run run(options, world);
   if (!options.survive) return run_in(world, options, run);
-  survive(world, [&](World& now) { run_in(now, options, run); });
+  survive(world, [&](World& now) { run_in(now, options, run); }, {.most_ranks = options.lanes});
 }
 
 int run(int argc, char** argv) {

@@ -152,7 +152,34 @@ TEST_CASE("survive: a machine that stands still while others meet is lost") {
   job.await(0,
             "node 1 (ranks 1, 2) is lost: its launcher has told nothing for 2.5 s; 2 ranks go "
             "on\n");
+  job.signal_node(1, SIGCONT);
   CHECK(job.wait(0).code == 0);
+  // It has been given up, and says so: what its launcher was told to do is no reason.
+  const Ended& late = job.wait(1);
+  CHECK(late.code == 1);
+  expect(contains(late.err, "error: node 0 (rank 0) is lost: "), "{}", late.err);
+}
+
+TEST_CASE("survive: what comes to a launcher without ranks is no failure of the others") {
+  JobOnNodes job({2, 1}, {}, "600");
+  job.await(0, " training and ");
+  ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
+  job.await(0, "rank 2 was killed by SIGKILL; 2 ranks go on\n");
+  ::kill(job.nodes[1]->id(), SIGTERM);
+  CHECK(job.wait(1).code == 128 + SIGTERM);
+  CHECK(job.wait(0).code == 0);
+}
+
+TEST_CASE("survive: a job that its user stops says so, whatever else is lost") {
+  for (const std::size_t stopped : {0, 1}) {
+    JobOnNodes job({1, 1, 1}, {}, "100000");
+    job.await(0, " training and ");
+    ::kill(ranks_of(job.nodes[2]->id()).at(0), SIGKILL);
+    ::kill(job.nodes[stopped]->id(), SIGTERM);
+    for (std::size_t n : {0, 1, 2}) CHECK(job.wait(n).code == 128 + SIGTERM);
+    expect(contains(job.wait(0).err, fmt::format("node {} was stopped by signal 15", stopped)),
+           "{}", job.wait(0).err);
+  }
 }
 
 TEST_CASE("survive: a machine that is lost is named with its ranks; without node 0 all end") {

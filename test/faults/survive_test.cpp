@@ -164,6 +164,18 @@ TEST_CASE("survive: a rank that is added is in the world, and the launcher says 
   CHECK(json_in(folder / "json").at("replicas_identical") == true);
 }
 
+TEST_CASE("survive: one rank more than there are lanes is refused, and the others go on") {
+  Process process({LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "2", "--epochs", "600", "--ranks", "2",
+                   "--survive"});
+  while (worlds_of(process) < 1 && !process.try_wait()) ::usleep(1000);
+  ::kill(process.id(), SIGUSR1);
+  const Ended ended = process.wait();
+  CHECK(ended.code == 0);
+  expect(contains(ended.err,
+                  "cannot add a rank: the job has 2, and its program trains on 2 at most\n"),
+         "{}", ended.err);
+}
+
 TEST_CASE("survive: a job that ends with its first lost rank gets no others") {
   test::Process process(test::launched(2, "exec sleep 1"));
   while (ranks_named(process.id(), "sleep").size() < 2 && !process.try_wait()) ::usleep(1000);

@@ -109,6 +109,15 @@ TEST_CASE("survivors: who comes when others have ended is killed and counts no m
         "rank 1 was killed by SIGKILL; the others have ended well");
 }
 
+TEST_CASE("survivors: no more ranks are started than the program can train on") {
+  Survivors survivors({0, 0}, {}, 1);
+  CHECK(survivors.take({limited, 0, 2}).empty());
+  CHECK(text_of(survivors.take({wanted, 0})) ==
+        Orders{"cannot add a rank: the job has 2, and its program trains on 2 at most"});
+  CHECK(text_of(survivors.take({killed, 1, SIGKILL}))[2] == "node 0: start 2");  // in its place
+  CHECK(survivors.take({wanted, 0}).size() == 1);
+}
+
 TEST_CASE("survivors: events and orders survive the way; anything else is refused") {
   const RankEvent event = RankEvent::parse(RankEvent{suspected, 3, 7, "is wrong: a b"}.text());
   CHECK(event.kind == suspected);

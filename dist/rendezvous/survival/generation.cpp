@@ -17,7 +17,8 @@ namespace lockstep::dist {
 namespace {
 
 constexpr std::string_view no_address = "-";
-constexpr std::string_view lost_word = "lost ", joined_word = "joined ", ready_line = "ready";
+constexpr std::string_view lost_word = "lost ", joined_word = "joined ", most_word = "most ",
+                           ready_line = "ready";
 
 // Best effort: a line is shorter than PIPE_BUF, so it is written whole.
 void tell_launcher(const std::string& line) {
@@ -85,6 +86,18 @@ void tell_joined(int generation) noexcept {
     tell_launcher(fmt::format("{}{}\n", joined_word, generation));
   } catch (...) {  // out of memory: replicas of a world that failed may be compared
   }
+}
+
+void tell_most_ranks(int ranks) noexcept {
+  try {
+    tell_launcher(fmt::format("{}{}\n", most_word, ranks));
+  } catch (...) {  // out of memory: another rank tells it
+  }
+}
+
+std::optional<int> read_most_ranks(std::string_view line) {
+  if (!line.starts_with(most_word)) return std::nullopt;
+  return parse_number<int>(line.substr(most_word.size()));
 }
 
 void tell_ready() noexcept {

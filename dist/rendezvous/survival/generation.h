@@ -5,7 +5,8 @@
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
 ///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank> hangs", or what it does else;
 ///                "ready": let me in, in the next generation;
-///                "joined <generation>": what I left before counts no more         --- ranks
+///                "joined <generation>": what I left before counts no more;
+///                "most <ranks>": so many can train together                       --- ranks
 ///
 /// A line is written by one call, at the end of the file: a reader takes the last whole one.
 ///
@@ -50,6 +51,9 @@ void suspect(const Suspicion& suspicion) noexcept;
 /// Tells the launcher that this rank is in a new world: replicas that it left before are past.
 void tell_joined(int generation) noexcept;
 bool is_joined_line(std::string_view line);
+/// Tells the launcher that this program trains on so many ranks at most.
+void tell_most_ranks(int ranks) noexcept;
+std::optional<int> read_most_ranks(std::string_view line);  ///< nothing for a line that is none
 /// Tells the launcher that this rank, which was started later than others, can join them.
 void tell_ready() noexcept;
 bool is_ready_line(std::string_view line);

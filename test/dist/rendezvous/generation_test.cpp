@@ -58,6 +58,9 @@ TEST_CASE("generation: lines to the launcher") {
   CHECK(suspicion->generation == 2);
   CHECK(suspicion->rank == 13);
   CHECK(suspicion->why == "hangs, it seems");
+  CHECK(read_most_ranks("most 8") == 8);
+  CHECK_FALSE(read_most_ranks("most"));
+  CHECK_FALSE(read_most_ranks("ready"));
   CHECK(!read_suspicion("lost 2"));
   CHECK(!read_suspicion("lost"));
   CHECK(!read_suspicion("a rank is lost 2 13"));
