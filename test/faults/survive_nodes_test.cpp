@@ -11,18 +11,12 @@
 
 #include "cli/nodes.h"
 #include "faults/survivors.h"
-#include "lockstep/dist/rendezvous/endpoint.h"
 #include "support/drill.h"
+#include "support/forked_ranks.h"
 
 using namespace lockstep::test;
 
 namespace {
-
-std::string free_address() {
-  const lockstep::dist::Descriptor probe =
-      lockstep::dist::listen_on(lockstep::dist::Endpoint::parse("127.0.0.1:0"));
-  return fmt::format("127.0.0.1:{}", lockstep::dist::local_port(probe.get()));
-}
 
 /// `train --survive` on nodes with so many ranks each.
 struct JobOnNodes {
