@@ -34,6 +34,7 @@
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/dist/world/hash_trace.h"
+#include "lockstep/dist/world/loss_log.h"
 #include "lockstep/dist/world/trace.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/nn/activations.h"

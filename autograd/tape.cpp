@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "lockstep/autograd/row_sum.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/tape_pass.h"
 
 namespace lockstep {

@@ -59,6 +59,7 @@ struct Node {
   DType dtype = DType::f32;
   std::span<Input> inputs;  // in the tape's memory
   Tensor gradient;          // undefined until the first contribution
+  Tensor losses;            // of each lane, if it belongs to them: see lane_losses.h
   bool reached = false;     // by the loss of the backward that is running
   bool watched = false;     // keeps its gradient
   bool spent = false;       // an earlier backward has freed what it saved
@@ -86,8 +87,7 @@ class Gradients {
   void pass(int i, const Tensor& gradient);
   /// Input i has been written by other means.
   void written(int i) { input(i).written = true; }
-  /// Whether this rank has weight 0: its contributions are exact zeros. Operations that communicate
-  /// in their backward (SyncBatchNorm) need to know it.
+  /// This rank has weight 0, and contributes exact zeros. (SyncBatchNorm's backward needs it.)
   bool zero_weight() const { return zero_weight_; }
 
   // --- second reading: row_sum.h ---
@@ -122,8 +122,7 @@ struct BackwardOptions {
 
 class Tape {
  public:
-  /// What a tape is for: to run backward, or only to learn what a result depends on (then nothing
-  /// is saved).
+  /// A tape of `dependencies` only learns what a result depends on, and saves nothing.
   enum class Purpose : std::uint8_t { backward, dependencies };
 
   explicit Tape(Purpose purpose = Purpose::backward);  ///< current() until it ends
@@ -135,6 +134,7 @@ class Tape {
   static Tape* current();
   /// How the rows of this tape's batch are cut (core/lanes.h); null: it has no lanes.
   const Lanes* lanes() const { return lanes_.get(); }
+  bool has_recorded(const Tensor& x) const { return x.gradient_ref().tape == id_; }
 
   /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every
   /// parameter that the loss reaches. `loss` has one element and comes from this tape.

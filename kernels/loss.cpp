@@ -32,13 +32,24 @@ void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, b
   backend_of(dy.device()).log_softmax_backward(dy, y, dx, accumulate);
 }
 
-void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
-                   const Tensor& saved) {
+void check_cross_entropy(const Tensor& logits, const Tensor& labels) {
   check_defined("cross_entropy", "logits", logits);
   check_differentiable("cross_entropy", logits);
   check_rank("cross_entropy", "logits", logits, 2);
   check_beside("cross_entropy", "labels", labels, DType::i64, logits);
   check_shape("cross_entropy", "labels", labels, {logits.size(0)});
+  if (labels.device().kind != Device::Kind::cpu) return;
+  const std::int64_t* const label = labels.data<std::int64_t>();
+  const std::int64_t classes = logits.size(1);
+  for (std::int64_t i = 0; i < labels.numel(); ++i)
+    check<DataError>(0 <= label[i] && label[i] < classes,
+                     "[cross_entropy] label {} of sample {} is not in 0..{} ({} classes)", label[i],
+                     i, classes - 1, classes);
+}
+
+void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
+                   const Tensor& saved) {
+  check_cross_entropy(logits, labels);
   check_scalar("cross_entropy", "loss", loss, logits);
   if (saved.defined()) check_alike("cross_entropy", "saved", saved, logits);
   backend_of(logits.device()).cross_entropy(logits, labels, loss, saved);

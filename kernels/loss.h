@@ -30,6 +30,9 @@ void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, b
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
                    const Tensor& saved);
 
+/// Throws what cross_entropy would: for who calls it with some rows after others.
+void check_cross_entropy(const Tensor& logits, const Tensor& labels);
+
 /// dlogits (+)= dloss / N * saved, where dloss is a tensor of one element. `dlogits` may be
 /// `saved`.
 void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tensor& dlogits,

@@ -1,9 +1,10 @@
 #include "lockstep/kernels/elementwise.h"
 
+#include "lockstep/autograd/lanes/lane_losses.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -68,11 +69,12 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32(unary, name, op, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::unary(op, x, y);
-  return record(name, y, {&x},
-                [op, saved = SavedTensor(kernels::saves_output(op) ? y : x)](Gradients& g) {
-                  const auto dx = g.into(0);
-                  kernels::unary_backward(op, g.output(), *saved, dx.tensor, dx.accumulate);
-                });
+  const Tensor recorded = record(
+      name, y, {&x}, [op, saved = SavedTensor(kernels::saves_output(op) ? y : x)](Gradients& g) {
+        const auto dx = g.into(0);
+        kernels::unary_backward(op, g.output(), *saved, dx.tensor, dx.accumulate);
+      });
+  return with_lanes_of(recorded, x, [&] { return unary(name, op, lane_losses(x)); });
 }
 
 }  // namespace
@@ -80,21 +82,23 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
 // y = a + b: da = dy, db = dy
 Tensor add(const Tensor& a, const Tensor& b) {
   if (all_16_bit("add", {{"a", a}, {"b", b}})) return in_f32(add, a, b);
-  return record("add", combined(Binary::add, a, b), {&a, &b},
-                [sa = a.shape(), sb = b.shape()](Gradients& g) {
-                  contribute(g, 0, g.output(), sa);
-                  contribute(g, 1, g.output(), sb);
-                });
+  const Tensor y = record("add", combined(Binary::add, a, b), {&a, &b},
+                          [sa = a.shape(), sb = b.shape()](Gradients& g) {
+                            contribute(g, 0, g.output(), sa);
+                            contribute(g, 1, g.output(), sb);
+                          });
+  return with_lanes_of(y, a, [&] { return combined(Binary::add, lane_losses(a), lane_losses(b)); });
 }
 
 // y = a - b: da = dy, db = -dy
 Tensor sub(const Tensor& a, const Tensor& b) {
   if (all_16_bit("sub", {{"a", a}, {"b", b}})) return in_f32(sub, a, b);
-  return record("sub", combined(Binary::sub, a, b), {&a, &b},
-                [sa = a.shape(), sb = b.shape()](Gradients& g) {
-                  contribute(g, 0, g.output(), sa);
-                  contribute(g, 1, g.output(), sb, -1);
-                });
+  const Tensor y = record("sub", combined(Binary::sub, a, b), {&a, &b},
+                          [sa = a.shape(), sb = b.shape()](Gradients& g) {
+                            contribute(g, 0, g.output(), sa);
+                            contribute(g, 1, g.output(), sb, -1);
+                          });
+  return with_lanes_of(y, a, [&] { return combined(Binary::sub, lane_losses(a), lane_losses(b)); });
 }
 
 // y = a b: da = dy b, db = dy a
@@ -132,10 +136,11 @@ Tensor log_sigmoid(const Tensor& x) { return -softplus(-x); }
 Tensor scale(const Tensor& x, double factor) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::scale(factor, x, y, false);
-  return record("scale", y, {&x}, [factor](Gradients& g) {
+  const Tensor recorded = record("scale", y, {&x}, [factor](Gradients& g) {
     const auto dx = g.into(0);
     kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
   });
+  return with_lanes_of(recorded, x, [&] { return scale(lane_losses(x), factor); });
 }
 
 // y = x in another dtype: dx = dy in x's. A sum is made in at least f32.

@@ -1,11 +1,16 @@
 #include "lockstep/kernels/loss.h"
 
+#include "lockstep/autograd/lanes/lane_losses.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep {
+
+using kernels::Binary;
 
 Tensor log_softmax(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32([](const Tensor& wide) { return log_softmax(wide); }, x);
@@ -21,18 +26,23 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
   check_dtype("cross_entropy", {"labels", labels}, DType::i64);
   if (is_16_bit(logits.dtype()))
     return in_f32([&](const Tensor& wide) { return cross_entropy(wide, labels); }, logits);
-  const Tensor loss = Tensor::empty({}, logits.dtype(), logits.device());
+  kernels::check_cross_entropy(logits, labels);
   const bool recording = Tape::current() && logits.gradient_ref().tape != GradientRef::nothing;
   const Tensor saved =  // softmax - onehot
       recording ? Tensor::empty(logits.shape(), logits.dtype(), logits.device()) : Tensor();
-  kernels::cross_entropy(logits, labels, loss, saved);
-  return record("cross_entropy", loss, {&logits}, [saved](Gradients& g) {
-    const auto dx = g.into(0);
-    for_each_lane(g, saved.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
-      kernels::cross_entropy_backward(dy, rows_of(saved, begin, end),
-                                      rows_of(dx.tensor, begin, end), dx.accumulate);
-    });
-  });
+  const auto of = [&](std::int64_t begin, std::int64_t end, const Tensor& to) {
+    kernels::cross_entropy(rows_of(logits, begin, end), rows_of(labels, begin, end), to,
+                           saved.defined() ? rows_of(saved, begin, end) : saved);
+  };
+  return record_loss(
+      "cross_entropy", loss_of(logits, LossKind::mean, of), {&logits}, [saved](Gradients& g) {
+        const auto dx = g.into(0);
+        for_each_lane(
+            g, saved.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
+              kernels::cross_entropy_backward(dy, rows_of(saved, begin, end),
+                                              rows_of(dx.tensor, begin, end), dx.accumulate);
+            });
+      });
 }
 
 namespace {
@@ -55,9 +65,10 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
   check_alike("mse", x, y);
   if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
-  const Tensor loss = Tensor::empty({}, x.dtype(), x.device());
-  kernels::mse(x, y, loss);
-  return record("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+  const Loss loss = loss_of(x, LossKind::mean, [&](auto begin, auto end, const Tensor& to) {
+    kernels::mse(rows_of(x, begin, end), rows_of(y, begin, end), to);
+  });
+  return record_loss("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
     const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
       for_each_lane(g, rows_in(a), [&](std::int64_t begin, std::int64_t end, const Tensor& dloss) {
         const auto rows = [&](const Tensor& of) { return rows_of(of, begin, end); };
@@ -114,11 +125,33 @@ CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
   return options;
 }
 
+// What some rows count for in all, or 1 for 0: they are divided by it.
+Tensor total_of(const Tensor& weights, std::int64_t begin, std::int64_t end) {
+  const Tensor total = Tensor::empty({}, weights.dtype(), weights.device());
+  kernels::sum(rows_of(weights, begin, end), total);
+  return where(total == 0.0, 1.0, total);
+}
+
+// sum(losses) / sum(weights), or 0: with lanes the mean of each of them
+Tensor weighted_mean(const Tensor& losses, const Tensor& weights) {
+  const auto of = [&](std::int64_t begin, std::int64_t end, const Tensor& to) {
+    kernels::sum(rows_of(losses, begin, end), to);
+    kernels::binary(Binary::div, to, total_of(weights, begin, end), to);
+  };
+  return record_loss(
+      "weighted_mean", loss_of(losses, LossKind::mean, of), {&losses}, [weights](Gradients& g) {
+        const auto dx = g.into(0);
+        for_each_lane(g, rows_in(weights), [&](auto begin, auto end, const Tensor& dy) {
+          const Tensor share = Tensor::empty({}, dy.dtype(), dy.device());
+          kernels::binary(Binary::div, dy, total_of(weights, begin, end), share);
+          kernels::broadcast_to(share, rows_of(dx.tensor, begin, end), dx.accumulate);
+        });
+      });
+}
+
 Tensor weighted(const Tensor& losses, const Tensor& weights, Reduction reduction) {
   if (reduction == Reduction::none) return losses;
-  if (reduction == Reduction::sum) return sum(losses);
-  const Tensor total = sum(weights);
-  return sum(losses) / where(total == 0.0, 1.0, total);
+  return reduction == Reduction::sum ? sum(losses) : weighted_mean(losses, weights);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "lockstep/kernels/random.h"
 
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/graph.h"
 

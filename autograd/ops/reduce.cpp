@@ -4,13 +4,14 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/lanes/lane_losses.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/reductions.h"
 #include "lockstep/autograd/ops/shapes.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -60,6 +61,17 @@ void keep_lanes_apart(const char* name, const Tensor& x, unsigned mask) {
   if ((mask & 1) != 0) lockstep::keep_lanes_apart(name, x);
 }
 
+Tensor sums_to(const Tensor& x, const Shape& kept, double factor) {
+  const Tensor y = Tensor::empty(kept, x.dtype(), x.device());
+  if (y.numel() == 1) {
+    kernels::sum(x, y, false, factor);
+  } else {
+    kernels::sum_to(x, y);
+    if (factor != 1) kernels::scale(factor, y, y, false);
+  }
+  return y;
+}
+
 // The sum, or the mean.
 Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim keep, bool mean) {
   visit_any_floating(name, x.dtype(), [](auto) {});
@@ -70,14 +82,14 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim k
     return !mean ? 1.0 : count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
   };
   const double factor = factor_of(to.count);
-  const Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
-  if (y.numel() == 1) {
-    kernels::sum(x, y, false, factor);
-  } else {
-    kernels::sum_to(x, y);
-    if (factor != 1) kernels::scale(factor, y, y, false);
-  }
-  return record(name, y.view(to.shape), {&x}, [kept = to.kept, factor, factor_of](Gradients& g) {
+  const Loss y = to.shape.rank() == 0
+                     ? loss_of(x, mean ? LossKind::mean : LossKind::sum,
+                               [&](std::int64_t begin, std::int64_t end, const Tensor& out) {
+                                 const Tensor rows = rows_of(x, begin, end);
+                                 kernels::sum(rows, out, false, factor_of(rows.numel()));
+                               })
+                     : Loss{sums_to(x, to.kept, factor).view(to.shape), {}};
+  return record_loss(name, y, {&x}, [kept = to.kept, factor, factor_of](Gradients& g) {
     const auto dx = g.into(0);
     if (!g.per_lane())
       return kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate,

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/autograd/lanes/lane_losses.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/reduce.h"
@@ -21,8 +22,9 @@ Tensor transposed(const Tensor& x) {
 Tensor reshape(const Tensor& x, const Shape& shape) {
   check<ShapeError>(shape.numel() == x.numel(), "[reshape] {} does not have as many elements as {}",
                     shape, x.shape());
-  return record("reshape", x.detach().view(shape), {&x},
-                [](Gradients& g) { g.pass(0, g.output()); });
+  const Tensor y =
+      record("reshape", x.detach().view(shape), {&x}, [](Gradients& g) { g.pass(0, g.output()); });
+  return with_lanes_of(y, x, [&] { return lane_losses(x); });
 }
 
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {

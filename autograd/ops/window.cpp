@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/shapes.h"
-#include "lockstep/autograd/row_sum.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {

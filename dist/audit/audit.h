@@ -43,7 +43,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/autograd/lane_record.h"
+#include "lockstep/autograd/lanes/lane_record.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/dist/ddp/ddp.h"
 

@@ -99,15 +99,15 @@ void State::share(const World& world) {
 }
 
 nn::StateDict State::Losses::state_dict() const {
-  std::vector<double> all{state.log.sum(), state.log.samples_sum(), state.result.train_loss};
+  std::vector<double> all{state.loss_sum, state.loss_samples, state.result.train_loss};
   all.insert(all.end(), state.result.losses.begin(), state.result.losses.end());
   return {{"losses", Tensor::of<double>({std::ssize(all)}, all)}};
 }
 
 void State::Losses::load_state_dict(const nn::StateDict& shared) {
   const std::vector<double> all = shared.at("losses").to_vector<double>();
-  state.log.sum() = all.at(0);
-  state.log.samples_sum() = all.at(1);
+  state.loss_sum = all.at(0);
+  state.loss_samples = all.at(1);
   state.result.train_loss = all.at(2);
   state.result.losses.assign(all.begin() + 3, all.end());
 }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lockstep/lockstep.h"
-#include "loss_log.h"
 #include "options.h"
 #include "train.h"
 
@@ -36,7 +35,8 @@ struct State {
   // Where the run stands: what the checkpoint has besides model and optimizer. `position` counts
   // the samples that this epoch has taken.
   std::int64_t epoch = 0, position = 0, step = 0;
-  LossLog log;  // of this epoch
+  lockstep::dist::LossLog log;
+  double loss_sum = 0, loss_samples = 0;  // of this epoch
   Result result;
   double seconds = 0, samples = 0;  // of all training steps
   std::uint64_t bytes = 0;

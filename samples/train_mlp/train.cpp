@@ -12,7 +12,6 @@
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/kernels/reduce.h"
 #include "lockstep/lockstep.h"
-#include "loss_log.h"
 #include "progress.h"
 #include "state.h"
 
@@ -80,7 +79,7 @@ class Training {
   void resume();
   void epoch();
   void step();
-  void settle(LossLog& log, std::int64_t last);
+  void settle(std::int64_t last);
   void save();
   bool save_is_due() const {
     return options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
@@ -112,7 +111,7 @@ class Training {
   std::uint64_t& bytes_ = state_.bytes;
 };
 
-constexpr std::size_t losses_at_once = 50;  // so that a run that fails has told most of them
+constexpr std::int64_t losses_at_once = 50;  // so that a run that fails has told most of them
 
 constexpr std::string_view precisions[] = {"f32", "tf32", "bf16", "f16"};  // as checkpoints count
 
@@ -253,12 +252,15 @@ void Training::step() {
 // The losses since the last call become known. A checkpoint must not stand for losses that nobody
 // has written down: the run that goes on from it would never know them.
 // `last`: the step of the last of them.
-void Training::settle(LossLog& log, std::int64_t last) {
-  const std::vector<LossLog::Loss> losses = log.settle(world_);
-  std::int64_t step = last - static_cast<std::int64_t>(losses.size());
-  for (const auto& [loss, when] : losses) {
+void Training::settle(std::int64_t last) {
+  const std::vector<dist::LossLog::Step> steps = state_.log.settle(world_);
+  std::int64_t step = last - std::ssize(steps);
+  for (const dist::LossLog::Step& settled : steps) {
+    const double loss = settled.mean();
+    state_.loss_sum += settled.sum;
+    state_.loss_samples += settled.samples;
     result_.losses.push_back(loss);
-    metrics_->add("train/loss", ++step, loss, when);
+    metrics_->add("train/loss", ++step, loss, settled.when);
     check<StateError>(std::isfinite(loss),
                       "the loss of step {} is {}: the training has diverged (a smaller --lr?)",
                       result_.losses.size() - 1, std::abs(loss));
@@ -279,20 +281,17 @@ void Training::epoch() {
                        .lanes = options_.lanes,
                        .device = device_},
                       world_, static_cast<int>(epoch_));
-  LossLog& log = state_.log;
-  if (!goes_on_) log = {};
+  if (!goes_on_) state_.loss_sum = state_.loss_samples = 0;
   goes_on_ = false;
   std::int64_t done = 0;
   for (const data::Batch& batch : loader) {
     const Autocast autocast(options_.precision.factors());
-    Tensor loss;
     audit_->backward(loader, batch, [&](const data::Batch& b) {
-      const Tensor result = nn::cross_entropy(model_(b.x), b.y);
-      if (&b == &batch) loss = result.detach();
-      return scaler_ ? scaler_->scale(result) : result;
+      const Tensor loss = nn::cross_entropy(model_(b.x), b.y);
+      if (&b == &batch) state_.log.add(loss, batch.weight);  // else an audit's
+      return scaler_ ? scaler_->scale(loss) : loss;
     });
-    log.add(loss, batch.weight);
-    if (options_.survive) settle(log, step_ + 1);  // the loss of a step that is taken is never lost
+    if (options_.survive) settle(step_ + 1);  // the loss of a step that is taken is never lost
     step();
     optimizer_->zero_grad();
     position_ = batch.position;
@@ -300,19 +299,19 @@ void Training::epoch() {
     if (options_.survive) state_.mark();
     progress_.step(epoch_, ++done, loader.steps());
     const bool saves = save_is_due() && done < loader.steps();
-    if (saves || log.waiting() == losses_at_once) settle(log, step_);
+    if (saves || state_.log.waiting() == losses_at_once) settle(step_);
     if (saves) save();
   }
   bytes_ += world_.communicator().bytes_moved() - bytes_before;
-  settle(log, step_);
-  result_.train_loss = log.mean();
+  settle(step_);
+  result_.train_loss = state_.loss_samples > 0 ? state_.loss_sum / state_.loss_samples : 0;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const dist::Seconds exposed = world_.communicator().exposed() - exposed_before;
   seconds_ += seconds.count();
-  samples_ += log.samples();
+  samples_ += state_.loss_samples;
   const double train_accuracy = accuracy(model_, set_.train, world_, device_);
   result_.test_accuracy = accuracy(model_, set_.test, world_, device_);
-  const double samples_per_second = log.samples() / seconds.count();
+  const double samples_per_second = state_.loss_samples / seconds.count();
   for (const auto& [tag, value] :
        {std::pair("epoch/loss", result_.train_loss), std::pair("train/accuracy", train_accuracy),
         std::pair("test/accuracy", result_.test_accuracy),

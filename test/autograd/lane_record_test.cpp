@@ -1,6 +1,6 @@
 // What a LaneRecord holds of a step: beside what each lane gives when it is computed alone.
 
-#include "lockstep/autograd/lane_record.h"
+#include "lockstep/autograd/lanes/lane_record.h"
 
 #include <doctest/doctest.h>
 

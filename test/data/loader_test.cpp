@@ -225,4 +225,17 @@ TEST_CASE("loader: hardly any two orders of labels have one digest") {
   CHECK(digests.size() == 2000);
 }
 
+TEST_CASE("lanes: a loop over a Loader sets them, and its end takes them away") {
+  const Loader loader(dataset_of(100), {.batch = 44, .lanes = 8});
+  for (const Batch& batch : loader) {
+    CHECK(current_lanes() == batch.lanes);
+    for (const Batch& other : Loader(dataset_of(100), {.batch = 7})) {
+      CHECK(current_lanes() == batch.lanes);  // a loader without lanes leaves them alone
+      if (other.position > 20) break;
+    }
+    if (batch.position > 44) break;
+  }
+  CHECK(current_lanes() == nullptr);
+}
+
 }  // namespace lockstep::data

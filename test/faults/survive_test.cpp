@@ -93,13 +93,7 @@ void disturb(std::mt19937_64& random, const Words& options, const std::vector<in
   const nlohmann::json json = json_in(folder / "json");
   test::expect(json.at("parameter_digest") == whole().at("parameter_digest"), "other bits: {}",
                ended->err);
-  test::expect(json.at("losses").size() == whole().at("losses").size(), "{} losses",
-               json.at("losses").size());
-  for (std::size_t i = 0; i < json.at("losses").size(); ++i) {
-    const double loss = json.at("losses")[i], expected = whole().at("losses")[i];
-    test::expect(std::abs(loss - expected) < 1e-5, "step {}: loss {} instead of {}", i, loss,
-                 expected);
-  }
+  test::expect(json.at("losses") == whole().at("losses"), "other losses");
   process.wait_for_empty_family();
 }
 

@@ -47,6 +47,7 @@ Tensor classified(nn::Sequential& model, const data::Batch& batch) {
 /// What a rank trains with; the last of its batches in a step synchronizes.
 using Batches = std::function<std::vector<data::Batch>(int epoch)>;
 
+/// The digest of what a training ends with, and the losses of its backwards.
 std::string train(const Recipe& recipe, World& world, const Batches& batches) {
   manual_seed(0);
   nn::Sequential model = recipe.model();
@@ -61,6 +62,7 @@ std::string train(const Recipe& recipe, World& world, const Batches& batches) {
         std::make_unique<optim::SGD>(parameters, optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
   dist::DistributedDataParallel ddp(parameters, model.buffers(), world,
                                     {.bucket_cap_mb = recipe.bucket_cap_mb});
+  dist::LossLog losses;
   for (int epoch = 0; epoch < 2; ++epoch) {
     const std::vector<data::Batch> all = batches(epoch);
     for (std::size_t k = 0; k < all.size(); ++k) {
@@ -78,6 +80,7 @@ std::string train(const Recipe& recipe, World& world, const Batches& batches) {
       Weight weight = batch.weight;
       if (!recipe.total_known) weight.total = Weight::summed;
       tape.backward(loss, weight, {.sync = last});
+      losses.add(loss, weight);
       if (!last) continue;
       if (recipe.clip > 0) optim::clip_grad_norm(parameters, recipe.clip);
       optimizer->step();
@@ -87,7 +90,10 @@ std::string train(const Recipe& recipe, World& world, const Batches& batches) {
   std::vector<Parameter> state = parameters;
   for (const Buffer& buffer : model.buffers())
     if (buffer.value.dtype() == DType::f32) state.emplace_back(buffer.value.clone(), buffer.name);
-  return parameter_digest(state);
+  std::string result = parameter_digest(state);
+  for (const dist::LossLog::Step& step : losses.settle(world))
+    result += fmt::format(" {}", step.mean());
+  return result;
 }
 
 /// The batches of a Loader, with their lanes.
@@ -287,7 +293,10 @@ TEST_CASE("lanes: norms, products of batches, a table, other losses") {
                   Tensor h = reshape(batch.x, {batch.x.size(0), 4, 3});
                   for (int i = 0; i < 6; ++i) h = model[i](h);
                   const Tensor mixed = softmax(matmul(h, transpose(h)), -1);
-                  return nn::cross_entropy(model[6](flatten(matmul(mixed, h), 1)), batch.y);
+                  const Tensor weight = Tensor::linspace(0.5, 2, 5).to(h.device());
+                  return cross_entropy(
+                      model[6](flatten(matmul(mixed, h), 1)), batch.y,
+                      {.weight = weight, .label_smoothing = 0.1, .ignore_index = 2});
                 }});
   const auto table = [] { return nn::Sequential{nn::Embedding(5, 6), nn::Linear(6, 12)}; };
   check_recipe({.model = table, .loss = [](nn::Sequential& model, const data::Batch& batch) {
@@ -379,17 +388,10 @@ TEST_CASE("lanes: weights other than the number of samples, and a tape that does
   CHECK(test::contains(message(false, batch.weight), "has 8 lanes, which the tape does not know"));
 }
 
-TEST_CASE("lanes: a loop over a Loader sets them, and its end takes them away") {
-  const data::Loader loader(make_data(), {.batch = batch_size, .lanes = lanes});
-  for (const data::Batch& batch : loader) {
-    CHECK(current_lanes() == batch.lanes);
-    for (const data::Batch& other : data::Loader(make_data(), {.batch = 7})) {
-      CHECK(current_lanes() == batch.lanes);  // a loader without lanes leaves them alone
-      if (other.position > 20) break;
-    }
-    CHECK(Tape().lanes() == batch.lanes.get());
-    if (batch.position > batch_size) break;
-  }
-  CHECK(current_lanes() == nullptr);
-  CHECK(Tape().lanes() == nullptr);
+TEST_CASE("lanes: a label that is none is that of a sample of the batch, not of its lane") {
+  const LaneScope scope(std::make_shared<const Lanes>(8, 4, Shard{}));
+  const Tape tape;
+  CHECK_THROWS_WITH_AS(
+      cross_entropy(Tensor::zeros({8, 3}), Tensor::of<std::int64_t>({8}, {0, 1, 2, 0, 1, 3, 0, 0})),
+      "[cross_entropy] label 3 of sample 5 is not in 0..2 (3 classes)", DataError);
 }

@@ -1,4 +1,4 @@
-#include "lockstep/autograd/lane_record.h"
+#include "lockstep/autograd/lanes/lane_record.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
-#include "lockstep/autograd/row_sum.h"
+#include "lockstep/autograd/lanes/row_sum.h"
 
-#include "lockstep/autograd/lane_record.h"
+#include "lockstep/autograd/lanes/lane_record.h"
 #include "lockstep/autograd/tape_pass.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/tree_reduce.h"
@@ -126,7 +126,7 @@ bool keeps_losses(std::string_view operation) {
 
 // What makes one loss for each lane of samples.
 bool makes_losses(std::string_view operation) {
-  for (const char* name : {"cross_entropy", "mse", "mean", "sum"})
+  for (const char* name : {"cross_entropy", "weighted_mean", "mse", "mean", "sum"})
     if (operation == name) return true;
   return false;
 }

@@ -1,0 +1,71 @@
+#pragma once
+/// The losses of steps, as means over the batches of all ranks:
+///
+///   dist::LossLog log;
+///   for (const data::Batch& batch : loader) {
+///     Tape tape;
+///     const Tensor loss = nn::cross_entropy(model(batch.x), batch.y);
+///     log.add(loss, batch.weight);
+///     tape.backward(loss, batch.weight);
+///     ...
+///   }
+///   for (const dist::LossLog::Step& step : log.settle(world)) fmt::print("{}\n", step.mean());
+///
+/// One all-reduce settles all steps. It sends a row for each step, with a place for each lane
+/// (core/lanes.h), or for each rank where there are no lanes. A rank fills its own places and
+/// leaves zeros in the others, so what is added up stays exact; then every rank adds up the row
+/// from its beginning:
+///
+///     lane       0    1    2    3    4    5    6    7
+///     rank 0    s0   s1   s2   s3    0    0    0    0      s: the lane's loss, times its samples
+///     rank 1     0    0    0    0   s4   s5   s6   s7
+///               ------------------------------------ +
+///               s0   s1   s2   s3   s4   s5   s6   s7      -> sum, in f64
+///
+/// So all ranks have the same bits; with lanes they are the same on any number of ranks.
+///
+/// Thread-safety: one thread.
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/core/shard.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/dist/world/world.h"
+
+namespace lockstep::dist {
+
+class LossLog {
+ public:
+  using Time = std::chrono::system_clock::time_point;
+  struct Step {
+    double sum = 0;      ///< of the samples' losses
+    double samples = 0;  ///< of all ranks, or what they weigh
+    Time when;           ///< add() was called
+    double mean() const { return samples > 0 ? sum / samples : 0; }
+  };
+
+  /// The mean loss of a step over this rank's samples; `weight` is what backward gets. It is kept
+  /// as a tensor: reading it here would wait for a GPU at every step. Not collective. With lanes
+  /// the loss must be on the tape of this thread that recorded it, before or after backward: its
+  /// lanes are known there alone (else StateError). Throws ShapeError unless it has one element.
+  void add(const Tensor& mean_loss, const Weight& weight);
+
+  /// Collective: the steps since the last call, in their order. All ranks must have as many.
+  std::vector<Step> settle(const World& world);
+
+  std::int64_t waiting() const { return std::ssize(steps_); }  ///< steps that are not settled
+  void forget() { steps_.clear(); }                            ///< drops these
+
+ private:
+  struct Added {
+    Tensor losses;                // of each lane; without lanes one
+    std::vector<double> weights;  // of these
+    Weight weight;
+    Time when;
+  };
+  std::vector<Added> steps_;
+};
+
+}  // namespace lockstep::dist
