@@ -43,7 +43,7 @@ Launcher::Launcher(const LaunchOptions& options, const std::vector<std::string>&
       nodes_(options.nodes, options.ranks, options.grace,
              options.survive ? std::optional(options.respawn) : std::nullopt),
       job_(nodes_.plan()),
-      guardian_(job_.folder()) {
+      guardian_((signals_.begin(), job_.folder())) {  // which ignores them as well
   const JobPlan& plan = job_.plan();
   if (!plan.respawn) return;
   Survivors survivors(plan.node_of, plan.addresses, *plan.respawn);

@@ -96,9 +96,9 @@ class Launcher {
   LaunchOptions options_;
   std::vector<std::string> command_;
   int restart_;
+  SignalPipe signals_;  // first: SIGUSR1 may come while the launchers wait for each other
   Nodes nodes_;
   Job job_;
-  SignalPipe signals_;
   Guardian guardian_;
   std::optional<Survivors> survivors_;  // of a job that survives, on node 0
   std::vector<Rank> ranks_;

@@ -116,20 +116,22 @@ pid_t start_rank(const RankSetup& setup) {
 }
 
 SignalPipe::SignalPipe() {
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  for (int number : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1}) sigaddset(&wanted, number);
+  sigemptyset(&wanted_);
+  sigaddset(&wanted_, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &wanted_, &mask_before_);
+  for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&wanted_, number);
   for (int number : {SIGHUP, SIGTSTP}) {
     struct sigaction action;
     sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&wanted, number);
+    if (action.sa_handler != SIG_IGN) sigaddset(&wanted_, number);
   }
-  descriptor_ = Descriptor(
-      checked(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK), "take signals from a descriptor"));
+  descriptor_ = Descriptor(checked(signalfd(-1, &wanted_, SFD_CLOEXEC | SFD_NONBLOCK),
+                                   "take signals from a descriptor"));
   child_action_ = signal(SIGCHLD, SIG_DFL);  // if it is ignored, the kernel reaps children unseen
   pipe_action_ = signal(SIGPIPE, SIG_IGN);
-  sigprocmask(SIG_BLOCK, &wanted, &mask_before_);
 }
+
+void SignalPipe::begin() { sigprocmask(SIG_BLOCK, &wanted_, nullptr); }
 
 SignalPipe::~SignalPipe() {
   take();  // a late signal has nothing left to do: all ranks have ended

@@ -65,16 +65,16 @@ class LineSplitter {
 /// Signals as readable bytes: a launcher waits for them in the same poll() as for everything else.
 /// There is no handler, and no race between a check and a wait.
 ///
-/// While this exists, SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP (these two unless they are
-/// ignored: nohup) do not act on the calling thread but make descriptor() readable, and SIGPIPE is
-/// ignored. The destructor
-/// restores the state before.
+/// While this exists, SIGUSR1, and from begin() on SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP
+/// (these two unless they are ignored: nohup), do not act on the calling thread but make
+/// descriptor() readable. SIGPIPE is ignored. The destructor restores the state before.
 class SignalPipe {
  public:
   SignalPipe();
   ~SignalPipe();
 
   int descriptor() const { return descriptor_.get(); }
+  void begin();
 
   /// The signals that were blocked before, for the programs that are started meanwhile.
   const sigset_t& mask_before() const { return mask_before_; }
@@ -89,6 +89,7 @@ class SignalPipe {
 
  private:
   dist::Descriptor descriptor_;
+  sigset_t wanted_;
   sigset_t mask_before_;
   void (*child_action_)(int);
   void (*pipe_action_)(int);

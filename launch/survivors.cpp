@@ -104,18 +104,9 @@ std::vector<Order> Survivors::take(const RankEvent& event) {
   return std::exchange(orders_, {});
 }
 
-bool Survivors::others_do(std::size_t r) const {
-  for (std::size_t other = 0; other < ranks_.size(); ++other)
-    if (const State state = ranks_[other].state;
-        other != r && state != State::lost && state != State::starting)
-      return true;
-  return false;
-}
-
 bool Survivors::others_than_node(int node) const {
-  return std::ranges::any_of(ranks_, [&](const Rank& rank) {
-    return rank.node != node && rank.state != State::lost && rank.state != State::starting;
-  });
+  return std::ranges::any_of(ranks_,
+                             [&](const Rank& rank) { return rank.node != node && rank.counts(); });
 }
 
 bool Survivors::finished() const {
@@ -127,7 +118,9 @@ bool Survivors::finished() const {
 void Survivors::lose(int number, int signal) {
   Rank& lost = rank(number);
   if (lost.state == State::lost) return order(Order::Kind::forget, number);  // it came too late
-  if (!others_do(index(number))) return order(Order::Kind::fail, number);
+  const bool alone = std::ranges::none_of(
+      ranks_, [&](const Rank& other) { return &other != &lost && other.counts(); });
+  if (alone) return order(Order::Kind::fail, number);
   const bool was_in = std::exchange(lost.state, State::lost) == State::living;
   if (was_in) publish();
   tell(fmt::format("rank {} {}was killed by {}{}; {}", number,

@@ -85,9 +85,9 @@ class Survivors {
     State state = State::living;
     bool joined = false;      // has the state of the others, or began with them
     std::string suspicion{};  // "hangs"; empty: none
+    bool counts() const { return state == State::living || state == State::ended_well; }
   };
   Rank& rank(int number);
-  bool others_do(std::size_t r) const;
   void lose(int number, int signal);
   void end_well(std::size_t r);
   void let_in(Rank& rank, int number);

@@ -127,6 +127,29 @@ TEST_CASE("survive: rank 0's machine goes on without its ranks and tells who is 
   CHECK(contains(job.wait(1).out, "ranks=3 replicas=identical"));
 }
 
+TEST_CASE("survive: a rank that is wanted before all launchers have met comes when they have") {
+  const TemporaryFolder folder;
+  const std::string address = free_address();
+  const Words program = command({"--survive", "--json", folder / "json"}, "600");
+  const auto node = [&](int n) {
+    return node_command(1, 2, n, address, program, {"--survive", "--timeout", "20"});
+  };
+  Process first(node(0));
+  const auto takes_signals = [&] {
+    const std::string status = text_in_proc("/proc/" + std::to_string(first.id()) + "/status");
+    const std::size_t at = status.find("SigBlk:");
+    return at != status.npos && (std::stoull(status.substr(at + 7), nullptr, 16) & 1 << 9) != 0;
+  };
+  for (int i = 0; i < 5000 && !takes_signals(); ++i) ::usleep(1000);
+  REQUIRE(takes_signals());
+  ::kill(first.id(), SIGUSR1);
+  Process second(node(1));
+  const Ended ended = first.wait();
+  CHECK(contains(ended.err, "rank 2 joins; 3 ranks go on\n"));
+  CHECK(ended.code == 0);
+  CHECK(second.wait().code == 0);
+}
+
 TEST_CASE("survive: a rank is replaced on its own machine, which has no other one") {
   JobOnNodes job({2, 1}, {"--respawn", "1"}, "600");
   job.await(0, " training and ");
