@@ -14,7 +14,7 @@ using namespace lockstep::test;
 
 namespace {
 
-const std::string program = LOCKSTEP_BIN_DIR "/train_mlp";
+const std::string train_program = LOCKSTEP_BIN_DIR "/train_mlp";
 
 void check_last_line(const std::string& out) {
   CHECK(count(out, "final test_accuracy=") == 1);
@@ -29,7 +29,7 @@ TEST_CASE("train: under mpirun") {
     return;
   }
   const Ended ended =
-      run({"mpirun", "--oversubscribe", "-n", "2", program, "--epochs", "1"},
+      run({"mpirun", "--oversubscribe", "-n", "2", train_program, "--epochs", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"});
   CAPTURE(ended.err);
   CHECK(ended.code == 0);
@@ -54,7 +54,7 @@ TEST_CASE("train: with torchrun's variables") {
                                     "TORCHELASTIC_RESTART_COUNT=0",
                                     "OMP_NUM_THREADS=1"};
   };
-  const std::vector<std::string> command{program, "--epochs", "1"};
+  const std::vector<std::string> command{train_program, "--epochs", "1"};
   Process rank_0(command, variables("0")), rank_1(command, variables("1"));
   const Ended first = rank_0.wait(), second = rank_1.wait();
   CAPTURE(first.err);

@@ -66,8 +66,8 @@ bool possible(const TwoMachines& machines) {
 }
 
 /// Both nodes' launchers, two ranks each.
-std::vector<Ended> launch(const TwoMachines& machines, const std::vector<std::string>& program,
-                          const std::vector<std::vector<std::string>>& options = {{}, {}}) {
+std::vector<Ended> launch_on(const TwoMachines& machines, const std::vector<std::string>& program,
+                             const std::vector<std::vector<std::string>>& options = {{}, {}}) {
   const std::string rendezvous = machines.address(0) + ":29400";
   Process first(machines.on(0, node_command(2, 2, 0, rendezvous, program, options[0])));
   Process second(machines.on(1, node_command(2, 2, 1, rendezvous, program, options[1])));
@@ -97,7 +97,7 @@ TEST_CASE("namespaces: training on two machines is training on one" * doctest::t
     const auto& [options, options_of_one] = one;
     CAPTURE(fmt::to_string(fmt::join(one.options, " ")));
     const TemporaryFolder folder;
-    check_good(launch(machines, training(folder / "summary.json", options)));
+    check_good(launch_on(machines, training(folder / "summary.json", options)));
     check_same_training(folder / "summary.json", 4, options_of_one);
   }
 }
@@ -113,8 +113,8 @@ TEST_CASE("namespaces: ranks meet at the address that led to the rendezvous, or 
   }
   const std::vector<std::string> say{"sh", "-c", "echo $LOCKSTEP_RENDEZVOUS $LOCKSTEP_INTERFACE."};
   const auto ended =
-      launch(machines, say,
-             {{secret, folder / "secret"}, {secret, folder / "secret", "--interface", "eth0"}});
+      launch_on(machines, say,
+                {{secret, folder / "secret"}, {secret, folder / "secret", "--interface", "eth0"}});
   check_good(ended);
   CHECK(count(ended[0].out, machines.address(0) + ":") == 2);
   CHECK(count(ended[0].out, " .\n") == 2);
@@ -126,12 +126,12 @@ TEST_CASE("namespaces: loopback is refused between machines, and what there is i
   const TwoMachines machines;
   if (!possible(machines)) return;
   const auto program = training("/dev/null", {"--transport", "tcp"});
-  for (const Ended& ended : launch(machines, program, {{"--interface", "lo"}, {}})) {
+  for (const Ended& ended : launch_on(machines, program, {{"--interface", "lo"}, {}})) {
     CHECK(ended.code != 0);
     CHECK(contains(ended.err, "--interface lo is 127.0.0.1 on node 0"));
     CHECK(contains(ended.err, "lo 127.0.0.1, eth0 10.213.0.1"));
   }
-  for (const Ended& ended : launch(machines, program, {{}, {"--interface", "lo"}})) {
+  for (const Ended& ended : launch_on(machines, program, {{}, {"--interface", "lo"}})) {
     CHECK(ended.code != 0);
     CHECK(contains(ended.err, "127.0.0.1, a loopback address"));
     CHECK(contains(ended.err, "--interface"));

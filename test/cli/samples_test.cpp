@@ -10,33 +10,26 @@
 #include "sample.h"
 #include "support/device.h"
 #include "support/program.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
 using nlohmann::json;
 
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own that goes with its scope.
-struct Folder {
-  static inline int made = 0;
-  fs::path path =
-      fs::temp_directory_path() / fmt::format("lockstep-samples-{}-{}", ::getpid(), made++);
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-  /// A file with this text.
-  std::string write(const std::string& text) const {
-    std::ofstream(*this / "fixture.json") << text;
-    return *this / "fixture.json";
-  }
-};
+/// A file with this text.
+std::string fixture_in(const TemporaryFolder& folder, const std::string& text) {
+  std::ofstream(folder / "fixture.json") << text;
+  return folder / "fixture.json";
+}
 
 /// The summary of a run that must succeed.
 json summary(const std::string& name, std::vector<std::string> options) {
-  const Folder folder;
+  const TemporaryFolder folder;
   options.insert(options.end(), {"--json", folder / "summary.json"});
   const Ended ended = test::run(test::sample_command(name, options));
   INFO(name, ": ", ended.err);
@@ -199,9 +192,9 @@ TEST_CASE("ddp_concepts: PyTorch's shards, and the sums") {
 }
 
 TEST_CASE("ddp_bypass: any number of ranks, steps and sizes") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const json small = small_bypass();
-  const std::string path = folder.write(small.dump());
+  const std::string path = fixture_in(folder, small.dump());
   for (const char* transport : {"shm", "threads"}) {
     const json result = summary("ddp_bypass", {"--fixture", path, "--transport", transport});
     for (const bool synced : {false, true}) {
@@ -220,14 +213,14 @@ TEST_CASE("ddp_bypass: any number of ranks, steps and sizes") {
 }
 
 TEST_CASE("accumulate_vs_ddp: one sample, and labels of another shape") {
-  const Folder folder;
+  const TemporaryFolder folder;
   json one = fixture("accumulate_vs_ddp");
   one.erase("expected_grad_norms");
   one["pixels_shape"] = {1, 4};
   one["pixels"] = {0.5, -1, 2, 0.25};
   one["labels_shape"] = {1, 5};
   one["labels"] = {0, 1, 2, 5, 5};
-  const json result = summary("accumulate_vs_ddp", {"--fixture", folder.write(one.dump())});
+  const json result = summary("accumulate_vs_ddp", {"--fixture", fixture_in(folder, one.dump())});
   REQUIRE(result["ranks"].size() == 1);
   for (const auto& [name, norm] : result["accumulated"].items())
     CHECK(norm.get<double>() == doctest::Approx(result["ranks"][0][name].get<double>()));
@@ -235,32 +228,33 @@ TEST_CASE("accumulate_vs_ddp: one sample, and labels of another shape") {
 
 TEST_CASE("a figure that is not the published one is named, and the exit code is 1" *
           doctest::test_suite("slow")) {
-  const Folder folder;
+  const TemporaryFolder folder;
   json bypass = fixture("ddp_bypass");
   bypass["expected_unsynced"]["grad00_rank1"][3] = -0.01722;
   for (const char* transport : {"shm", "tcp", "threads"})
-    expect_error("ddp_bypass", {"--fixture", folder.write(bypass.dump()), "--transport", transport},
-                 1, "unsynced, gradient at step 3 of rank 1: -0.01721 here, -0.01722 published");
+    expect_error("ddp_bypass",
+                 {"--fixture", fixture_in(folder, bypass.dump()), "--transport", transport}, 1,
+                 "unsynced, gradient at step 3 of rank 1: -0.01721 here, -0.01722 published");
   bypass = fixture("ddp_bypass");
   bypass["expected_synced"]["max_weight_difference"][4] = 0.000001;
-  expect_error("ddp_bypass", {"--fixture", folder.write(bypass.dump())}, 1,
+  expect_error("ddp_bypass", {"--fixture", fixture_in(folder, bypass.dump())}, 1,
                "synced, weight difference after step 4: 0.000000 here, 0.000001 published");
   json accumulate = fixture("accumulate_vs_ddp");
   accumulate["expected_grad_norms"]["decoder.weight"] = 0.2205;
-  expect_error("accumulate_vs_ddp", {"--fixture", folder.write(accumulate.dump())}, 1,
+  expect_error("accumulate_vs_ddp", {"--fixture", fixture_in(folder, accumulate.dump())}, 1,
                "accumulated, norm of decoder.weight: 0.2206 here, 0.2205 published");
 }
 
 TEST_CASE("a fixture that makes no sense gets one line with the place" *
           doctest::test_suite("slow")) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto refuse = [&](const std::string& name, const json& changed, const std::string& says) {
-    expect_error(name, {"--fixture", folder.write(changed.dump())}, 1, says);
+    expect_error(name, {"--fixture", fixture_in(folder, changed.dump())}, 1, says);
   };
   for (const char* name : {"ddp_bypass", "accumulate_vs_ddp"}) {
     expect_error(name, {"--fixture", folder / "none.json"}, 1, "none.json' cannot be read");
-    expect_error(name, {"--fixture", folder.write("{\"x\": [1, 2")}, 1, "is not JSON");
-    expect_error(name, {"--fixture", folder.write("[1, 2]")}, 1, "is missing");
+    expect_error(name, {"--fixture", fixture_in(folder, "{\"x\": [1, 2")}, 1, "is not JSON");
+    expect_error(name, {"--fixture", fixture_in(folder, "[1, 2]")}, 1, "is missing");
   }
   const json bypass = fixture("ddp_bypass"), accumulate = fixture("accumulate_vs_ddp");
   json bad = bypass;

@@ -11,34 +11,28 @@
 #include "lockstep/core/error.h"
 #include "support/capture_binding.h"
 #include "support/program.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep;
 using lockstep::test::Ended;
+using lockstep::test::TemporaryFolder;
 
 namespace {
 
 namespace fs = std::filesystem;
-const std::string program = LOCKSTEP_BIN_DIR "/train_mlp";
+const std::string mlp_program = LOCKSTEP_BIN_DIR "/train_mlp";
 const std::string digits = LOCKSTEP_SOURCE_DIR "/samples/data/digits";
 
-/// A folder of its own that goes with the test.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / fmt::format("lockstep-train-{}", ::getpid());
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
-
-Ended train(std::vector<std::string> options) {
-  options.insert(options.begin(), program);
+Ended train_mlp(std::vector<std::string> options) {
+  options.insert(options.begin(), mlp_program);
   return test::run(options);
 }
 
 /// The summary of a run that must succeed.
-nlohmann::json summary(std::vector<std::string> options) {
-  const Folder folder;
+nlohmann::json train_summary(std::vector<std::string> options) {
+  const TemporaryFolder folder;
   options.insert(options.end(), {"--json", folder / "summary.json"});
-  const Ended ended = train(options);
+  const Ended ended = train_mlp(options);
   INFO(fmt::format("{}", ended.err));
   REQUIRE(ended.code == 0);
   return nlohmann::json::parse(std::ifstream(folder / "summary.json"));
@@ -56,7 +50,7 @@ pid_t rank_of(const test::Process& process, int rank) {
 }
 
 void expect_error(const std::vector<std::string>& options, int code, const std::string& says) {
-  const Ended ended = train(options);
+  const Ended ended = train_mlp(options);
   INFO(ended.err);
   CHECK(ended.code == code);
   CHECK(ended.out == "");
@@ -67,7 +61,7 @@ void expect_error(const std::vector<std::string>& options, int code, const std::
 }  // namespace
 
 TEST_CASE("train: the digits, two ranks, the last line") {
-  const Ended ended = train({});
+  const Ended ended = train_mlp({});
   REQUIRE(ended.code == 0);
   const auto lines = test::lines_of(ended.out);
   REQUIRE_FALSE(lines.empty());
@@ -89,7 +83,7 @@ TEST_CASE("train: the same seed gives the same digest, whatever carries the grad
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
     options.insert(options.end(), more.begin(), more.end());
-    return summary(options);
+    return train_summary(options);
   };
   const nlohmann::json first = with({});
   CHECK(first.at("replicas_identical") == true);
@@ -115,8 +109,8 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch" *
           doctest::test_suite("slow")) {
   const auto run = [](const char* ranks, const char* batch, const char* comm,
                       const char* transport) {
-    return summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm,
-                    "--transport", transport})
+    return train_summary({"--ranks", ranks, "--batch", batch, "--epochs", "4", "--comm", comm,
+                          "--transport", transport})
         .at("losses")
         .get<std::vector<double>>();
   };
@@ -142,7 +136,7 @@ TEST_CASE("train: N ranks on shards follow one rank on the whole batch" *
 TEST_CASE("train: losses agree with PyTorch's") {
   const auto expected = nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/training.json"));
   for (const char* optimizer : {"sgd", "adam", "rmsprop", "lion"}) {
-    const auto losses = summary({"--ranks", "1", "--epochs", "2", "--optimizer", optimizer})
+    const auto losses = train_summary({"--ranks", "1", "--epochs", "2", "--optimizer", optimizer})
                             .at("losses")
                             .get<std::vector<double>>();
     const auto reference = expected.at(optimizer).get<std::vector<double>>();
@@ -154,8 +148,8 @@ TEST_CASE("train: losses agree with PyTorch's") {
 }
 
 TEST_CASE("train: the saved model has the names and shapes of PyTorch's Sequential") {
-  const Folder folder;
-  REQUIRE(train({"--epochs", "1", "--save-model", folder / "model.safetensors"}).code == 0);
+  const TemporaryFolder folder;
+  REQUIRE(train_mlp({"--epochs", "1", "--save-model", folder / "model.safetensors"}).code == 0);
   std::ifstream file(folder / "model.safetensors", std::ios::binary);
   std::uint64_t length = 0;
   file.read(reinterpret_cast<char*>(&length), 8);
@@ -170,23 +164,23 @@ TEST_CASE("train: the saved model has the names and shapes of PyTorch's Sequenti
 }
 
 TEST_CASE("train: the summary and the checkpoint replace older files whole, and keep their modes") {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"summary.json", "model.safetensors", "run"}) {
     std::ofstream(folder / name) << std::string(100000, 'x');
     fs::permissions(folder / name, fs::perms(0600));
   }
-  const Ended ended = train({"--epochs", "1", "--checkpoint", folder / "run", "--save-model",
-                             folder / "model.safetensors", "--json", folder / "summary.json"});
+  const Ended ended = train_mlp({"--epochs", "1", "--checkpoint", folder / "run", "--save-model",
+                                 folder / "model.safetensors", "--json", folder / "summary.json"});
   CHECK(ended.code == 0);
   CHECK(nlohmann::json::parse(std::ifstream(folder / "summary.json")).at("ranks") == 2);
   for (const char* name : {"summary.json", "model.safetensors", "run"})
     CHECK(fs::status(folder / name).permissions() == fs::perms(0600));
-  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 3);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 3);
 }
 
 TEST_CASE("train: a summary on stdout, wherever that leads") {
-  const Folder folder;
-  const std::string command = program + " --epochs 1 --json /dev/stdout ";
+  const TemporaryFolder folder;
+  const std::string command = mlp_program + " --epochs 1 --json /dev/stdout ";
   const Ended piped = test::run({"sh", "-c", command + "| cat"});
   const Ended redirected = test::run({"sh", "-c", command + "> " + (folder / "out")});
   CHECK(redirected.code == 0);
@@ -199,9 +193,9 @@ TEST_CASE("train: a summary on stdout, wherever that leads") {
 }
 
 TEST_CASE("train: buckets that keep the order of registration train as well") {
-  const Folder folder;
-  const auto run = train({"--epochs", "2", "--plan", "registration", "--bucket-cap-mb", "0.001",
-                          "--json", folder / "summary.json"});
+  const TemporaryFolder folder;
+  const auto run = train_mlp({"--epochs", "2", "--plan", "registration", "--bucket-cap-mb", "0.001",
+                              "--json", folder / "summary.json"});
   CHECK(run.code == 0);
   std::ifstream file(folder / "summary.json");
   const nlohmann::json json = nlohmann::json::parse(file);
@@ -215,7 +209,7 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
     options.insert(options.end(), more.begin(), more.end());
-    return summary(options);
+    return train_summary(options);
   };
   const nlohmann::json plain = with({});
   const double bytes = plain.at("bytes_per_step").get<double>();
@@ -243,17 +237,17 @@ TEST_CASE("train: an overlapped or sharded optimizer changes nothing" *
   for (const char* optimizer : {"sgd", "adamw", "rmsprop", "lion"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
-    const auto plain = summary(base).at("parameter_digest");
+    const auto plain = train_summary(base).at("parameter_digest");
     for (const char* way : {"--overlap-optimizer", "--shard-optimizer"}) {
       std::vector<std::string> other = base;
       other.push_back(way);
-      CHECK(summary(other).at("parameter_digest") == plain);
+      CHECK(train_summary(other).at("parameter_digest") == plain);
     }
   }
 }
 
 TEST_CASE("train: more ranks than cores, and more ranks than samples in the last batch") {
-  const nlohmann::json seven = summary({"--ranks", "7", "--epochs", "1", "--batch", "10"});
+  const nlohmann::json seven = train_summary({"--ranks", "7", "--epochs", "1", "--batch", "10"});
   CHECK(seven.at("replicas_identical") == true);
   CHECK(seven.at("losses").size() == 22);
 }
@@ -263,7 +257,7 @@ TEST_CASE("train: a killed rank ends the run, is named, and leaves nothing") {
     CAPTURE_BINDING(transport);
     CAPTURE_BINDING(victim);
     test::Process process(
-        {program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
+        {mlp_program, "--ranks", "3", "--epochs", "1000000", "--transport", transport});
     // Rank 0's heading says that all are there.
     for (int k = 0; k < 3000 && !test::contains(process.err(), "samples/s"); ++k) ::usleep(10000);
     const pid_t killed = rank_of(process, victim);
@@ -315,7 +309,7 @@ TEST_CASE("train: input that makes no sense gets one line with the value") {
 }
 
 TEST_CASE("train: the checkpoint and the summary cannot be the same file, however it is spelled") {
-  const Folder folder;
+  const TemporaryFolder folder;
   fs::create_directory(folder / "there");
   fs::create_directory_symlink("there", folder / "link");
   for (const bool exists : {false, true}) {
@@ -335,21 +329,21 @@ TEST_CASE("train: the checkpoint and the summary cannot be the same file, howeve
 }
 
 TEST_CASE("train: a training that diverges says so") {
-  const Ended ended = train({"--lr", "1e30"});
+  const Ended ended = train_mlp({"--lr", "1e30"});
   CHECK(ended.code == 1);
   CHECK(ended.out == "");
   CHECK(test::contains(test::lines_of(ended.err).back(), "has become infinite or NaN"));
 }
 
 TEST_CASE("train: damaged data is named") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto reset = [&] {
     for (const char* name : {"digits-images-idx3-ubyte", "digits-labels-idx1-ubyte"})
       fs::copy_file(fs::path(digits) / name, folder / name, fs::copy_options::overwrite_existing);
   };
   reset();
   fs::resize_file(folder / "digits-images-idx3-ubyte", 5000);
-  expect_error({"--data", folder.path.string()}, 1, "truncated");
+  expect_error({"--data", folder.path().string()}, 1, "truncated");
   reset();
   {
     std::fstream file(folder / "digits-labels-idx1-ubyte",
@@ -357,7 +351,7 @@ TEST_CASE("train: damaged data is named") {
     file.seekp(8 + 100);
     file.put(11);
   }
-  expect_error({"--data", folder.path.string()}, 1, "label 11 of record 100");
+  expect_error({"--data", folder.path().string()}, 1, "label 11 of record 100");
   for (const auto& [name, bytes, count_byte] :
        {std::tuple{"digits-images-idx3-ubyte", 16, 7}, {"digits-labels-idx1-ubyte", 8, 7}}) {
     fs::resize_file(folder / name, bytes);  // no samples at all
@@ -365,19 +359,19 @@ TEST_CASE("train: damaged data is named") {
     file.seekp(count_byte - 1);
     file.put(0).put(0);
   }
-  expect_error({"--data", folder.path.string()}, 1, "0 training and 0 test samples");
+  expect_error({"--data", folder.path().string()}, 1, "0 training and 0 test samples");
   fs::remove(folder / "digits-labels-idx1-ubyte");
-  expect_error({"--data", folder.path.string()}, 1, "labels");
+  expect_error({"--data", folder.path().string()}, 1, "labels");
 }
 
 TEST_CASE("train: in a launcher's world it joins, and refuses another number of ranks") {
   const Ended joined =
-      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--epochs", "1"});
+      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", mlp_program, "--epochs", "1"});
   CHECK(joined.code == 0);
   CHECK(test::contains(joined.out, "ranks=2 replicas=identical"));
   CHECK(test::count(joined.out, "final") == 1);
   const Ended refused =
-      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", program, "--ranks", "3"});
+      test::run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "2", mlp_program, "--ranks", "3"});
   CHECK(refused.code == 2);
   CHECK(test::contains(refused.err, "--ranks 3 in a world of 2"));
 }
