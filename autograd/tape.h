@@ -79,14 +79,12 @@ class Gradients {
   };
 
   const Tensor& output() const { return node_.gradient; }
-  /// Whether input i wants a gradient.
-  bool needed(int i) const { return static_cast<bool>(input(i)); }
+  bool needed(int i) const { return static_cast<bool>(input(i)); }  ///< input i wants a gradient
   /// Where input i's contribution is to be written, once; empty if it wants none.
   Destination into(int i);
   /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
   void pass(int i, const Tensor& gradient);
-  /// Input i has been written by other means.
-  void written(int i) { input(i).written = true; }
+  void written(int i) { input(i).written = true; }  ///< by other means
   /// This rank has weight 0, and contributes exact zeros. (SyncBatchNorm's backward needs it.)
   bool zero_weight() const { return zero_weight_; }
 
@@ -201,6 +199,8 @@ class Tape {
   detail::Arena arena_;
 };
 
+Tensor keep_samples(Tensor output, std::span<const Tensor* const> inputs);  ///< lanes/row_sum.h
+
 /// Records `output` on the current tape, if there is one and an input wants a gradient.
 template <class F>
 Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
@@ -208,14 +208,14 @@ Tensor record(const char* operation, Tensor output, std::initializer_list<const 
   trace::forward_ends(operation);
   Tape* tape = Tape::current();
   return tape ? tape->record(operation, std::move(output), std::span(inputs), std::move(backward))
-              : output;
+              : keep_samples(std::move(output), std::span(inputs));
 }
 
 template <class F>
 Tensor Tape::record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
                     F backward) {
   detail::Node* node = append(operation, output, inputs);
-  if (!node) return output;
+  if (!node) return keep_samples(std::move(output), inputs);
   output.set_gradient_ref({id_, node});
   if (purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));

@@ -55,6 +55,12 @@ std::int64_t Lanes::rows_of(int lane) const {
   return offsets_[k + 1] - offsets_[k];
 }
 
+bool Lanes::have(const Weight& weight) const {
+  return weight.local == static_cast<double>(rows()) &&
+         (weight.total == Weight::summed || weight.total == static_cast<double>(all_rows_)) &&
+         (weight.lanes == 0 || weight.lanes == total_);
+}
+
 std::vector<std::int64_t> Lanes::offsets(std::int64_t size) const {
   const std::int64_t parts = rows() == 0 ? 1 : size / rows();
   std::vector<std::int64_t> result(offsets_);

@@ -67,6 +67,8 @@ class Lanes {
   std::span<const std::int64_t> offsets() const { return offsets_; }
   std::int64_t rows_of(int lane) const;  ///< 0 <= lane < count()
 
+  /// Whether it is what this rank's part counts for: its number of samples, of all.
+  bool have(const Weight& weight) const;
   /// Whether `size` can be that of a first dimension that counts this rank's rows, or some equal
   /// number of parts of each.
   bool counts(std::int64_t size) const {

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/device_memory.h"
+#include "lockstep/core/lanes.h"
 
 namespace lockstep {
 
@@ -86,19 +87,36 @@ Tensor Tensor::eye(std::int64_t n, DType dtype) {
   return result;
 }
 
+namespace {
+
+// A rank would draw other numbers for a sample than another one that has it.
+void refuse_for_samples(const char* operation, const Shape& shape) {
+  const Lanes* const lanes = current_lanes().get();
+  check<StateError>(!lanes || shape.rank() == 0 || shape[0] != lanes->rows() || shape[0] == 0,
+                    "[{}] of shape {} for the samples of a batch with lanes: who has other samples "
+                    "would draw other numbers for them. Draw in a data::Map, or by dropout; for "
+                    "what is no sample's, take default_generator()",
+                    operation, shape);
+}
+
+}  // namespace
+
 Tensor Tensor::rand(const Shape& shape, DType dtype) {
+  refuse_for_samples("rand", shape);
   const Tensor result = empty(shape, dtype);
   default_generator().uniform(result);
   return result;
 }
 
 Tensor Tensor::randn(const Shape& shape, DType dtype) {
+  refuse_for_samples("randn", shape);
   const Tensor result = empty(shape, dtype);
   default_generator().normal(result);
   return result;
 }
 
 Tensor Tensor::randint(std::int64_t low, std::int64_t high, const Shape& shape) {
+  refuse_for_samples("randint", shape);
   const Tensor result = empty(shape, DType::i64);
   default_generator().randint(low, high, result);
   return result;

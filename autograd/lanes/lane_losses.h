@@ -46,7 +46,7 @@ Tensor all_lanes(const Tensor& losses, const Lanes& lanes, LossKind kind);
 
 template <class F>
 Loss loss_of(const Tensor& x, LossKind kind, const F& write) {
-  const Lanes* const lanes = lanes_of_tape(x);
+  const Lanes* const lanes = lanes_of_rows(x);
   if (!lanes) {
     const Tensor value = Tensor::empty({}, x.dtype(), x.device());
     write(std::int64_t{0}, rows_in(x), value);

@@ -1,5 +1,7 @@
 #include "lockstep/autograd/lanes/row_sum.h"
 
+#include <algorithm>
+
 #include "lockstep/autograd/lanes/lane_record.h"
 #include "lockstep/autograd/tape_pass.h"
 #include "lockstep/kernels/elementwise.h"
@@ -109,17 +111,27 @@ void add_waiting_lanes(ParameterState& parameter) {
 
 namespace {
 
+// The target of what is not recorded, and was made of samples.
+char made_of_samples;
+
 Belongs belongs(const Lanes& lanes, const Tensor& tensor) {
   const GradientRef& ref = tensor.gradient_ref();
   if (ref.tape == GradientRef::parameter) return Belongs::neither;
   if (ref.tape != GradientRef::nothing) return static_cast<const Node*>(ref.target)->belongs;
-  return tensor.defined() && tensor.rank() > 0 && lanes.counts(tensor.size(0)) ? Belongs::samples
-                                                                               : Belongs::neither;
+  if (!tensor.defined() || tensor.rank() == 0) return Belongs::neither;
+  // A constant could have a multiple of any number of rows.
+  const bool samples = tensor.size(0) == lanes.rows() ||
+                       (ref.target == &made_of_samples && lanes.counts(tensor.size(0)));
+  return samples ? Belongs::samples : Belongs::neither;
+}
+
+const Lanes* lanes_here() {
+  return Tape::current() ? Tape::current()->lanes() : current_lanes().get();
 }
 
 // What may be done with the loss of each lane: it is linear, and the same for a loss of all lanes.
 bool keeps_losses(std::string_view operation) {
-  for (const char* name : {"add", "sub", "neg", "scale", "reshape"})
+  for (const char* name : {"add", "sub", "neg", "scale", "cast", "reshape"})
     if (operation == name) return true;
   return false;
 }
@@ -133,14 +145,23 @@ bool makes_losses(std::string_view operation) {
 
 }  // namespace
 
-const Lanes* lanes_of_tape(const Tensor& x) {
-  const Lanes* const lanes = Tape::current() ? Tape::current()->lanes() : nullptr;
+const Lanes* lanes_of_rows(const Tensor& x) {
+  const Lanes* const lanes = lanes_here();
   return lanes && belongs(*lanes, x) == Belongs::samples ? lanes : nullptr;
+}
+
+Tensor keep_samples(Tensor output, std::span<const Tensor* const> inputs) {
+  if (const Lanes* const lanes = lanes_here();
+      lanes && std::ranges::any_of(inputs, [&](const Tensor* input) {
+        return belongs(*lanes, *input) == Belongs::samples;
+      }))
+    output.set_gradient_ref({GradientRef::nothing, &made_of_samples});
+  return output;
 }
 
 void keep_lanes_apart(const char* operation, const Tensor& x) {
   const bool recorded = x.gradient_ref().tape != GradientRef::nothing;
-  check<StateError>(!recorded || !lanes_of_tape(x),
+  check<StateError>(!recorded || !lanes_of_rows(x),
                     "[{}] of shape {} would mix the samples of several lanes: with lanes, what "
                     "becomes of a sample may depend on no other one (but by BatchNorm and a loss)",
                     operation, x.shape());
@@ -184,9 +205,7 @@ void Tape::seed_lanes(Pass& pass, const std::optional<Weight>& weight, Contribut
       "each of them",
       pass.loss->operation);
   check<StateError>(
-      weight && weight->local == static_cast<double>(lanes_->rows()) &&
-          (weight->total == Weight::summed ||
-           weight->total == static_cast<double>(lanes_->all_rows())),
+      weight && lanes_->have(*weight),
       "[backward] with lanes the weight is the number of samples: batch.weight, {} of {}; got {}",
       lanes_->rows(), lanes_->all_rows(),
       weight ? fmt::format("{} of {}", weight->local, weight->total) : "none");

@@ -93,9 +93,13 @@ void for_each_block(const Lanes* lanes, std::int64_t rows, const F& f) {
     if (offsets[k] < offsets[k + 1]) f(offsets[k], offsets[k + 1]);
 }
 
-/// The lanes of this thread's tape, if x belongs to samples; else null. (What is not recorded does
-/// if its first dimension can count them.)
-const Lanes* lanes_of_tape(const Tensor& x);
+/// The lanes of this thread's tape, or if there is none of its batch, if x belongs to samples; else
+/// null. What is not recorded does if its first dimension is this rank's number of samples, or if
+/// it was made of such by an operation and has some equal parts of each.
+const Lanes* lanes_of_rows(const Tensor& x);
+
+/// What an operation makes of samples belongs to samples, if it is not recorded, too: -> output.
+Tensor keep_samples(Tensor output, std::span<const Tensor* const> inputs);
 
 /// Throws StateError if x is recorded and belongs to samples: the operation would mix the rows of
 /// several lanes.

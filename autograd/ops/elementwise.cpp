@@ -74,7 +74,11 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
         const auto dx = g.into(0);
         kernels::unary_backward(op, g.output(), *saved, dx.tensor, dx.accumulate);
       });
-  return with_lanes_of(recorded, x, [&] { return unary(name, op, lane_losses(x)); });
+  return with_lanes_of(recorded, x, [&] {
+    const Tensor lanes = Tensor::empty(lane_losses(x).shape(), x.dtype(), x.device());
+    kernels::unary(op, lane_losses(x), lanes);
+    return lanes;
+  });
 }
 
 }  // namespace
@@ -140,7 +144,11 @@ Tensor scale(const Tensor& x, double factor) {
     const auto dx = g.into(0);
     kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
   });
-  return with_lanes_of(recorded, x, [&] { return scale(lane_losses(x), factor); });
+  return with_lanes_of(recorded, x, [&] {
+    const Tensor lanes = Tensor::empty(lane_losses(x).shape(), x.dtype(), x.device());
+    kernels::scale(factor, lane_losses(x), lanes, false);
+    return lanes;
+  });
 }
 
 // y = x in another dtype: dx = dy in x's. A sum is made in at least f32.
@@ -155,7 +163,7 @@ Tensor cast(const Tensor& x, DType dtype) {
     const bool by_f32 = is_16_bit(dtype) || is_16_bit(x.dtype());
     return to(by_f32 ? to(x.detach(), DType::f32) : x.detach(), dtype);
   }
-  return record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
+  const Tensor y = record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
     const auto dx = g.into(0);
     if (!dx.accumulate) return kernels::cast(g.output(), dx.tensor);
     const DType sum_type = dx.tensor.dtype() == DType::f64 ? DType::f64 : DType::f32;
@@ -163,6 +171,7 @@ Tensor cast(const Tensor& x, DType dtype) {
     kernels::scale(1, to(g.output(), sum_type), sum, true);
     kernels::cast(sum, dx.tensor);
   });
+  return with_lanes_of(y, x, [&] { return to(lane_losses(x), dtype); });
 }
 
 }  // namespace lockstep

@@ -19,11 +19,12 @@ Taken along(const char* name, const Tensor& x, int dim, std::int64_t count, bool
   return what;
 }
 
-Tensor taken(const Taken& what, const Tensor& x, const Tensor& index, const Shape& shape) {
+// Of dimension `dim`.
+Tensor taken(const Taken& what, int dim, const Tensor& x, const Tensor& index, const Shape& shape) {
   check_dtype(what.operation, {"index", index}, DType::i64);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::take(what, x.detach(), index, y);
-  if (what.outer == 1) keep_lanes_apart(what.operation, x);
+  if (dim == 0) keep_lanes_apart(what.operation, x);
   return record(what.operation, y, {&x, &index}, [what, index = SavedTensor(index)](Gradients& g) {
     if (!g.sums_lanes(0)) {
       const auto dx = g.into(0);
@@ -48,14 +49,14 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const int d = dimension("index_select", x.shape(), dim);
   check<ShapeError>(index.rank() == 1,
                     "[index_select] indices of shape {}; one dimension is needed", index.shape());
-  return taken(along("index_select", x, d, index.numel(), false), x, index,
+  return taken(along("index_select", x, d, index.numel(), false), d, x, index,
                x.shape().with(d, d + 1, {index.numel()}));
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index) {
   check<ShapeError>(table.rank() == 2, "[embedding] a table of shape {}; two dimensions are needed",
                     table.shape());
-  return taken(along("embedding", table, 0, index.numel(), false), table, index,
+  return taken(along("embedding", table, 0, index.numel(), false), 0, table, index,
                index.shape().with(index.rank(), index.rank(), {table.size(1)}));
 }
 
@@ -65,7 +66,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
       index.rank() == x.rank() && index.shape() == x.shape().with(d, d + 1, {index.size(d)}),
       "[gather] along dimension {}: indices of shape {} for a tensor of shape {}", dim,
       index.shape(), x.shape());
-  return taken(along("gather", x, d, index.size(d), true), x, index, index.shape());
+  return taken(along("gather", x, d, index.size(d), true), d, x, index, index.shape());
 }
 
 Tensor one_hot(const Tensor& labels, std::int64_t classes) {

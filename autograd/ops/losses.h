@@ -22,7 +22,8 @@ struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
   Reduction reduction = Reduction::mean;
 };
-/// The mean divides by the sum of what the rows count for, as PyTorch's does.
+/// The mean divides by the sum of what the rows count for, as PyTorch's does: with ranks in each
+/// rank, and with lanes in each lane.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options);
 inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, Reduction reduction) {

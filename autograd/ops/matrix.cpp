@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
@@ -37,6 +39,14 @@ void add_product(RowSum& sum, const Tensor& a, const Tensor& b) {
   });
 }
 
+// Tapes with lanes have chain products; a batch with lanes has them without a tape, too.
+struct Chains {
+  explicit Chains(const Lanes* lanes) {
+    if (lanes) products.emplace();
+  }
+  std::optional<kernels::ChainProducts> products;
+};
+
 // Whether a row of a product with `a` on the left has the same bits beside any other rows.
 bool rows_apart(const Tensor& a) {
   return a.device() == Device{} && a.dtype() == DType::f32 &&
@@ -48,6 +58,7 @@ bool rows_apart(const Tensor& a) {
 // rank that has no others.
 void multiply_rows(const Lanes* lanes, const Tensor& a, const Tensor& b, const Tensor& y,
                    kernels::MatmulFlags flags) {
+  const Chains chains(lanes);
   if (a.rank() != 2 || flags.transpose_a || rows_apart(a)) return multiply(a, b, y, flags);
   for_each_block(lanes, a.size(0), [&](std::int64_t begin, std::int64_t end) {
     kernels::matmul(rows_of(a, begin, end), b, rows_of(y, begin, end), flags);
@@ -76,7 +87,7 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
   if (ta) keep_lanes_apart("matmul", a);
   if (b.rank() == 2) keep_lanes_apart("matmul", b);
   const Tensor af = detail::factor(a), bf = detail::factor(b);
-  multiply_rows(lanes_of_tape(a), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
+  multiply_rows(lanes_of_rows(a), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
   return record(
       "matmul", y, {&a, &b}, [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
         const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
@@ -172,7 +183,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   if (b.defined()) keep_lanes_apart("linear", b);
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  const Lanes* const lanes = rows_apart(xf) ? nullptr : lanes_of_tape(x);
+  const Lanes* lanes = lanes_of_rows(x);
+  const Chains chains(lanes);
+  if (rows_apart(xf)) lanes = nullptr;
   for_each_block(lanes, x.size(0), [&](std::int64_t begin, std::int64_t end) {
     kernels::linear(rows_of(xf, begin, end), wf, b, rows_of(y, begin, end));
   });

@@ -74,7 +74,7 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
                          .count = static_cast<double>(x.size(0)),
                          .constant = false,
                          .peers = std::move(peers)};
-  if (const Lanes* const lanes = lanes_of_tape(x))
+  if (const Lanes* const lanes = lanes_of_rows(x))
     statistics_of_lanes(*lanes, x, result);
   else
     kernels::batch_statistics(x, result.mean, result.m2);

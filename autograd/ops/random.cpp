@@ -13,7 +13,7 @@ namespace {
 // With lanes, each has numbers of its own: they do not depend on how many lanes this rank has. So
 // many rounds lie between two of them, and as many lanes between two calls.
 void draw(const Tensor& x, double p, const Tensor& y, const Tensor& mask) {
-  const Lanes* const lanes = lanes_of_tape(x);
+  const Lanes* const lanes = lanes_of_rows(x);
   if (!lanes) return kernels::dropout(default_philox().reserve(x.numel()), x, p, y, mask);
   constexpr std::int64_t numbers = std::int64_t{1} << 32;
   PhiloxGenerator lane_streams = default_philox();

@@ -99,6 +99,10 @@ void Reducer::complete_hook(GradientBuckets::Bucket& bucket) {
 }
 
 void Reducer::average_parameters() {
+  check<StateError>(options_.deterministic < Deterministic::world,
+                    "[average_parameters] bits of level '{}' (DdpOptions::deterministic): what "
+                    "ranks have trained apart depends on how many they are",
+                    name_of(options_.deterministic));
   settle();  // the metadata travels in the memory that is used here
   for (const Parameter& parameter : parameters())
     check<StateError>(parameter.gradient_state() != GradientState::local,

@@ -47,12 +47,17 @@ class LossLog {
   };
 
   /// The mean loss of a step over this rank's samples; `weight` is what backward gets. It is kept
-  /// as a tensor: reading it here would wait for a GPU at every step. Not collective. With lanes
-  /// the loss must be on the tape of this thread that recorded it, before or after backward: its
-  /// lanes are known there alone (else StateError). Throws ShapeError unless it has one element.
+  /// as a copy on its device: reading it here would wait for a GPU at every step. Not collective.
+  /// Does nothing while recomputing() (autograd/checkpoint.h): an audit computes losses again.
+  ///
+  /// With lanes the loss must be on the tape of this thread that recorded it, before or after
+  /// backward: its lanes are known there alone. Throws StateError if it is not, or if `weight` is
+  /// not that of the tape's batch; ShapeError unless the loss has one element.
   void add(const Tensor& mean_loss, const Weight& weight);
 
-  /// Collective: the steps since the last call, in their order. All ranks must have as many.
+  /// Collective: the steps since the last call, in their order. All ranks must have as many. Throws
+  /// StateError for losses of lanes that this rank does not own in `world`: of an earlier world
+  /// (survive.h), whose lost ranks had others. forget() them.
   std::vector<Step> settle(const World& world);
 
   std::int64_t waiting() const { return std::ssize(steps_); }  ///< steps that are not settled
@@ -62,7 +67,8 @@ class LossLog {
   struct Added {
     Tensor losses;                // of each lane; without lanes one
     std::vector<double> weights;  // of these
-    Weight weight;
+    int lanes, first;             // of all ranks, and this rank's first one; 0: there are none
+    double total;
     Time when;
   };
   std::vector<Added> steps_;

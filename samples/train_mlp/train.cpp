@@ -100,7 +100,7 @@ class Training {
   std::optional<optim::Overlap> overlap_;
   std::optional<optim::GradScaler>& scaler_ = state_.scaler;
   std::int64_t &epoch_ = state_.epoch, &position_ = state_.position, &step_ = state_.step;
-  std::int64_t seed_, samples_in_set_, precision_;
+  std::int64_t seed_, samples_in_set_, precision_, lanes_;
   nn::Checkpoint checkpoint_;
   Progress progress_;
   std::optional<nn::Metrics> metrics_;
@@ -153,6 +153,7 @@ Training::Training(State& state, const World& world)
       seed_(static_cast<std::int64_t>(options_.seed)),
       samples_in_set_(set_.train.size()),
       precision_(number_of(options_.precision)),
+      lanes_(options_.lanes),
       checkpoint_(ddp_),
       progress_(world.rank() == 0, options_.epochs) {
   const Options& options = options_;
@@ -161,7 +162,7 @@ Training::Training(State& state, const World& world)
   for (const auto& [name, number] :
        {std::pair("epoch", &epoch_), std::pair("position", &position_), std::pair("step", &step_),
         std::pair("seed", &seed_), std::pair("samples", &samples_in_set_),
-        std::pair("precision", &precision_)})
+        std::pair("precision", &precision_), std::pair("lanes", &lanes_)})
     checkpoint_.add(name, *number);
   dist::check_same(world.communicator(), "--precision", options.precision.name);
   options.precision.apply();
@@ -224,6 +225,9 @@ void Training::resume() {
                       "--resume: {} has --precision {}, this command line {}", path,
                       precisions[static_cast<std::size_t>(saved->second) % std::size(precisions)],
                       options_.precision.name);
+  if (const auto saved = numbers.find("lanes"); saved != numbers.end())
+    check<UsageError>(saved->second == lanes_, "--resume: {} has --lanes {}, this command line {}",
+                      path, saved->second, lanes_);
   checkpoint_.load(path);
   if (options_.survive) state_.mark();
   const std::string texts[] = {asked, optimizer_->options_text()};
@@ -288,7 +292,7 @@ void Training::epoch() {
     const Autocast autocast(options_.precision.factors());
     audit_->backward(loader, batch, [&](const data::Batch& b) {
       const Tensor loss = nn::cross_entropy(model_(b.x), b.y);
-      if (&b == &batch) state_.log.add(loss, batch.weight);  // else an audit's
+      state_.log.add(loss, b.weight);
       return scaler_ ? scaler_->scale(loss) : loss;
     });
     if (options_.survive) settle(step_ + 1);  // the loss of a step that is taken is never lost

@@ -1,5 +1,6 @@
-// Every operation on a tape with lanes: either its gradients have the same bits on 1, 2 and 3
-// ranks, or it is refused. Ranks are played one after the other.
+// Every operation on a tape with lanes: either its gradients and its loss have the same bits on 1
+// to 4 ranks, or it is refused. One of four ranks has a single row. Ranks are played one after the
+// other.
 
 #include "lockstep/core/lanes.h"
 
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "lockstep/autograd/lanes/lane_losses.h"
@@ -34,6 +36,12 @@ std::vector<bool> sampled(const std::vector<Shape>& shapes, std::size_t first) {
   return result;
 }
 
+/// What becomes of a rank's operands, as one number.
+Tensor loss_of(const OpCase& op, const std::vector<Tensor>& operands) {
+  const Tensor y = op.function(operands);
+  return y.rank() == 0 ? y : mean(y);
+}
+
 /// What a world of `ranks` makes of the operands: the gradients of parameters, summed, then those
 /// of samples, one rank's after another's, then the losses of all lanes.
 std::vector<Tensor> gradients(const OpCase& op, const std::vector<Tensor>& all,
@@ -42,21 +50,25 @@ std::vector<Tensor> gradients(const OpCase& op, const std::vector<Tensor>& all,
   std::vector<Tensor> losses;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{rank, ranks});
+    std::vector<Tensor> plain(all);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (samples[i]) plain[i] = all[i].slice(own->first_row(), own->first_row() + own->rows());
+    const double value = loss_of(op, plain).item();
     const LaneScope scope(own);
     std::vector<Parameter> parameters(all.size());
     Tape tape;
     std::vector<Tensor> operands;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (samples[i]) {
-        const std::int64_t begin = own->first_row();
-        operands.push_back(tape.watch(all[i].slice(begin, begin + own->rows()).clone()));
+        operands.push_back(tape.watch(plain[i].clone()));
       } else {
         parameters[i] = Parameter(all[i].clone(), std::to_string(i));
         operands.push_back(parameters[i]);
       }
     }
-    Tensor y = op.function(operands);
-    if (y.numel() != 1 || y.rank() > 0) y = mean(y);
+    const Tensor y = loss_of(op, operands);
+    if (op.name != "dropout")  // which draws others
+      CHECK(y.item() == doctest::Approx(value).epsilon(1e-5).scale(1));
     tape.backward(y, Weight(own->rows(), rows));
     losses.push_back(lane_losses(y).to(Device{}));
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -113,7 +125,7 @@ TEST_CASE("lanes: every operation has the same bits on any number of ranks, or i
           continue;
         }
         try {
-          for (const int ranks : {2, 3}) {
+          for (const int ranks : {2, 3, 4}) {
             CAPTURE(ranks);
             const std::vector<Tensor> several = gradients(op, all, samples, ranks);
             for (std::size_t i = 0; i < one.size(); ++i) {
@@ -150,4 +162,48 @@ TEST_CASE("lanes: every operation has the same bits on any number of ranks, or i
                                        "transpose of two"};
   CHECK(fmt::format("{}", fmt::join(always, ", ")) == fmt::format("{}", fmt::join(expected, ", ")));
   CHECK(kept.size() + always.size() + by_place.size() > 80);
+}
+
+TEST_CASE("lanes: in the loop, but on no tape, products and dropout have the same bits, too") {
+  const Tensor x = operands(op_table()[0], {{rows, 7}}, DType::f32, test_device())[0];
+  const Tensor w = operands(op_table()[0], {{5, 7}}, DType::f32, test_device())[0];
+  const auto made = [&](int ranks, bool on_tape) {
+    std::vector<Tensor> parts;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{rank, ranks});
+      const LaneScope scope(own);
+      std::optional<Tape> tape;
+      if (on_tape) tape.emplace();
+      manual_seed(1);
+      const Tensor mine = x.slice(own->first_row(), own->first_row() + own->rows()).clone();
+      const Tensor h = dropout(mine, 0.3) * 0.5;
+      const Tensor y = linear(h, w, Tensor()) + matmul(h, w, {.transpose_b = true});
+      parts.push_back(y.to(Device{}));
+    }
+    return cat(parts);
+  };
+  const Tensor one = made(1, true);
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    CHECK(equal(made(ranks, true), one));
+    CHECK(equal(made(ranks, false), one));
+  }
+}
+
+TEST_CASE("lanes: numbers that are drawn for samples are refused") {
+  const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{0, 2}));  // 6 rows
+  const Tensor x = Tensor::zeros({6, 3});
+  CHECK_THROWS_WITH_AS(randn_like(x), doctest::Contains("[randn] of shape (6, 3) for the samples"),
+                       StateError);
+  CHECK_THROWS_AS(rand_like(x), StateError);
+  CHECK_THROWS_AS(Tensor::randint(9, {6}), StateError);
+  CHECK(Tensor::randn({3, 6}).numel() == 18);
+}
+
+TEST_CASE("lanes: a label that is none is that of a sample of the batch, not of its lane") {
+  const LaneScope scope(std::make_shared<const Lanes>(8, 4, Shard{}));
+  const Tape tape;
+  CHECK_THROWS_WITH_AS(
+      cross_entropy(Tensor::zeros({8, 3}), Tensor::of<std::int64_t>({8}, {0, 1, 2, 0, 1, 3, 0, 0})),
+      "[cross_entropy] label 3 of sample 5 is not in 0..2 (3 classes)", DataError);
 }

@@ -46,6 +46,7 @@ TEST_CASE("lanes: train ends with one hash, whoever trains, over whatever") {
   CHECK(hash(options + Words{"--ranks", "3", "--bucket-cap-mb", "0.02"}) == one);
   CHECK(hash(options + Words{"--ranks", "4", "--transport", "threads"}) == one);
   CHECK(hash(options + Words{"--ranks", "3", "--shard-optimizer"}) == one);
+  CHECK(hash(options + Words{"--ranks", "3", "--audit", "2"}) == one);
   CHECK(hash(options + Words{"--ranks", "5", "--comm", "halving"}) == one);
   CHECK(hash({"--batch", "50", "--epochs", "2", "--optimizer", "adam", "--ranks", "2"}) != one);
 }
@@ -84,6 +85,11 @@ TEST_CASE("lanes: a run goes on with another number of ranks, with the bits of o
   CHECK(rest.substr(0, 64) == whole.substr(0, 64));
   CHECK(rest.size() < whole.size());
   CHECK(whole.ends_with(rest.substr(65)));  // the losses that are left
+  Words other_lanes = options + Words{"--ranks", "2", "--resume"};
+  other_lanes[1] = "16";
+  const Ended other = train(other_lanes);
+  CHECK(other.code != 0);
+  CHECK(contains(other.err, "has --lanes 8, this command line 16"));
 }
 
 #if defined(__AVX2__) && defined(__FMA__)

@@ -152,3 +152,15 @@ TEST_CASE("a frozen parameter takes no part, and a model may have none at all") 
     check<Error>(frozen.value().to_vector<float>() == std::vector<float>{0, 0}, "broadcast");
   });
 }
+
+TEST_CASE("models that were trained apart are not averaged where the ranks must not matter") {
+  for (const Deterministic level : {Deterministic::layout, Deterministic::world})
+    run_threads(2, {}, [&](World& world) {
+      dist::DistributedDataParallel ddp({parameter("w", {3}, 1)}, {}, world,
+                                        {.deterministic = level});
+      if (level == Deterministic::layout) return ddp.average_parameters();
+      CHECK_THROWS_WITH_AS(ddp.average_parameters(),
+                           doctest::Contains("[average_parameters] bits of level 'world'"),
+                           StateError);
+    });
+}
