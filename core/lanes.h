@@ -16,7 +16,7 @@
 ///                        --- + -----
 ///
 /// The tree over the ranks is that of kernels/tree_reduce.h. Where the ranks are no power of two,
-/// some own twice as many lanes as others.
+/// some own more lanes than others: of 16 lanes, 5 ranks own 2, 2, 2, 2 and 8.
 ///
 /// (The idea to fix the number of logical workers is EasyScale's: Li et al., "EasyScale: Accuracy-
 /// consistent Elastic Training for Deep Learning", SC 2023.)

@@ -30,8 +30,8 @@ namespace lockstep::kernels {
 void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
                  std::span<std::byte* const> destinations, std::int64_t count, Device device = {});
 
-/// parts (n, ...), n a power of two -> (1, ...): their tree sum, in the memory of the first; the
-/// others are lost. Any n, also on a GPU.
+/// parts (n, ...) -> (1, ...): their tree sum, in the memory of the first; the others are lost. Any
+/// n, also on a GPU.
 Tensor tree_sum(const Tensor& parts);
 
 }  // namespace lockstep::kernels

@@ -15,10 +15,11 @@ struct Loss {
   Tensor lanes;  // (lanes of this rank,); undefined: its samples have none
 };
 
+enum class LossKind : std::uint8_t { sum, mean };
+
 /// The loss of x's rows: `write(begin, end, to)` writes that of some of them into `to`, a tensor of
 /// one element. Where x belongs to samples with lanes, it is called for each lane (one without rows
 /// has loss 0), and the value is their sum, or their mean, weighted by rows.
-enum class LossKind : std::uint8_t { sum, mean };
 template <class F>
 Loss loss_of(const Tensor& x, LossKind kind, const F& write);
 
@@ -41,7 +42,7 @@ Tensor with_lanes_of(const Tensor& y, const Tensor& operand, const F& make) {
   return lane_losses(operand).defined() ? with_lanes(y, make()) : y;
 }
 
-/// The sum of `lanes`, or their mean, weighted by rows: -> one element.
+/// The sum of the lanes' losses, or their mean, weighted by rows: -> one element.
 Tensor all_lanes(const Tensor& losses, const Lanes& lanes, LossKind kind);
 
 template <class F>
