@@ -42,8 +42,12 @@ Launcher::Launcher(const LaunchOptions& options, const std::vector<std::string>&
       restart_(restart),
       nodes_(options.nodes, options.ranks, options.grace,
              options.survive ? std::optional(options.respawn) : std::nullopt),
-      job_(nodes_.plan()),
-      guardian_((signals_.begin(), job_.folder())) {  // which ignores them as well
+      job_(nodes_.plan()) {
+  // Until here SIGINT and the like end this process at once, also while nodes_ waits for others.
+  // From here on there are a folder and ranks to end first, so the signals wait for take_signal().
+  // The guardian is forked with them blocked: it must outlive a launcher that they end.
+  signals_.block_all();
+  guardian_.emplace(job_.folder());
   const JobPlan& plan = job_.plan();
   if (!plan.respawn) return;
   Survivors survivors(plan.node_of, plan.addresses, *plan.respawn);
@@ -90,7 +94,7 @@ void Launcher::start_one() {
   inherited.push_back(record.get());
   ranks_.push_back({.process = start_rank({.command = command_,
                                            .environment = environment(place, record.get()),
-                                           .lifeline = guardian_.lifeline(),
+                                           .lifeline = guardian_->lifeline(),
                                            .standard_output = output.get(),
                                            .standard_error = error.get(),
                                            .inherited = inherited,

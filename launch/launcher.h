@@ -99,7 +99,7 @@ class Launcher {
   SignalPipe signals_;  // first: SIGUSR1 may come while the launchers wait for each other
   Nodes nodes_;
   Job job_;
-  Guardian guardian_;
+  std::optional<Guardian> guardian_;    // until the end: made when signals are blocked
   std::optional<Survivors> survivors_;  // of a job that survives, on node 0
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
