@@ -39,6 +39,10 @@ Generation let_in(LauncherLink& link);
 /// Returns whether it has.
 bool newer_than(LauncherLink& link, int number);
 
+/// Whom `error` blames by a number of this generation's world, it then blames by the number that
+/// the launcher gave it: for those outside.
+void blame_by_launcher_number(Error& error, const Generation& generation);
+
 /// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers of this
 /// world; `own` is the one that says so.
 void suspect_blamed(LauncherLink& link, const CommError& error, const Generation& generation,

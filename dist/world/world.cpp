@@ -45,6 +45,14 @@ struct World::Membership {
       abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
   }
 
+  /// Of a job that goes on without lost ranks: who is in this world.
+  void set_generation(std::shared_ptr<dist::LauncherLink> link_, const dist::Generation& of) {
+    link = std::move(link_);
+    generation = of.number;
+    members = of.members;
+    communicator->set_launcher_numbers(members);
+  }
+
   void abort(std::string_view reason) noexcept {
     communicator->abort(reason);
     if (layers) layers->abort(reason);
@@ -168,14 +176,14 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
     try {
       World world(Membership::make(link->meet(generation), place.local_rank, place.local_size,
                                    dist::ThreadRank{}));
-      world.membership_->link = link;
-      world.membership_->generation = generation.number;
-      world.membership_->members = generation.members;
+      world.membership_->set_generation(link, generation);
       if (generation.number > 0) link->tell_joined(generation.number);
       return world;
-    } catch (const CommError& error) {
+    } catch (CommError& error) {
       dist::suspect_blamed(*link, error, generation, place.rank);
-      if (!dist::newer_than(*link, generation.number)) throw;
+      if (dist::newer_than(*link, generation.number)) continue;
+      dist::blame_by_launcher_number(error, generation);
+      throw;
     }
   }
 }
@@ -201,6 +209,7 @@ dist::Communicator& World::layer_communicator() const {
   std::unique_ptr<dist::Communicator>& layers = membership().layers;
   if (!layers) {
     layers = membership().fabric->connect();
+    layers->set_launcher_numbers(communicator().launcher_numbers());
     communicator().link_failure(*layers);
   }
   return *layers;
@@ -214,8 +223,10 @@ std::optional<World> World::split(int color) const {
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
   std::shared_ptr<dist::Fabric> group = membership().fabric->split(members);
   if (!group) return {};
-  return World(
+  World world(
       Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
+  world.communicator().set_launcher_numbers(communicator().launcher_numbers());
+  return world;
 }
 
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {
