@@ -189,6 +189,8 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
       hear({limited, number, *most});
     } else if (dist::is_ready_line(line)) {
       hear({ready, number});
+    } else if (dist::is_survives_line(line)) {
+      outcome.survives = true;
     } else if (dist::is_joined_line(line)) {
       outcome.replicas.clear();
       hear({joined, number});
@@ -294,8 +296,10 @@ void Launcher::send_due_signals() {
 JobResult Launcher::own_result() const {
   const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
   std::vector<RankOutcome> outcomes = outcomes_;
-  for (std::size_t r = 0; r < outcomes.size(); ++r)  // others could have gone on without it
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {  // others could have gone on without it
     outcomes[r].stopped = outcomes[r].stopped || ranks_[r].asked;
+    outcomes[r].left_behind = ranks_changed_ && !outcomes[r].survives;
+  }
   if (std::ranges::any_of(outcomes, by_itself)) return result_of(outcomes, job_.plan());
   if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
   if (output_error_ == 0) return result_of(outcomes, job_.plan());

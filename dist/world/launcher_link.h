@@ -22,6 +22,7 @@ class LauncherLink {
   virtual Generation newest() = 0;
   virtual void tell_ready() noexcept = 0;
   virtual void tell_joined(int generation) noexcept = 0;
+  virtual void tell_survives() noexcept {}  ///< the program has called survive()
   virtual void tell_most_ranks(int) noexcept {}
   virtual void suspect(const Suspicion& suspicion) noexcept = 0;
   virtual Seconds now() const = 0;

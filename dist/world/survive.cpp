@@ -96,6 +96,7 @@ void dist::blame_by_launcher_number(Error& error, const Generation& generation) 
 void survive(World& world, const std::function<void(World&)>& body, const SurviveOptions& options) {
   const std::shared_ptr<dist::LauncherLink> link = world.launcher_link();
   if (!link) return body(world);
+  link->tell_survives();
   if (options.most_ranks > 0) link->tell_most_ranks(options.most_ranks);
   while (true) {
     const int before = world.generation();

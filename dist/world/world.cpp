@@ -123,6 +123,7 @@ class ProcessLink final : public dist::LauncherLink {
   dist::Generation newest() override { return dist::newest_generation(launch_.survive_descriptor); }
   void tell_ready() noexcept override { dist::tell_ready(); }
   void tell_joined(int generation) noexcept override { dist::tell_joined(generation); }
+  void tell_survives() noexcept override { dist::tell_survives(); }
   void tell_most_ranks(int ranks) noexcept override { dist::tell_most_ranks(ranks); }
   void suspect(const dist::Suspicion& suspicion) noexcept override { dist::suspect(suspicion); }
   dist::Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
