@@ -13,6 +13,7 @@
 /// Thread-safety: a communicator belongs to one rank and is used by one thread at a time.
 /// Determinism: all ranks get the same bits; for the rest see docs/communicators.md.
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,9 @@ class Communicator {
   /// Of a job that goes on without lost ranks: by rank_in_job(). Empty: the job does not.
   const std::vector<int>& launcher_numbers() const { return launcher_numbers_; }
   void set_launcher_numbers(std::vector<int> numbers) { launcher_numbers_ = std::move(numbers); }
+  /// Who needs this communicator until its own end keeps a copy, so that the end of the world can
+  /// be refused meanwhile; who only wants to know whether it has ended, a weak_ptr.
+  const std::shared_ptr<const Communicator*>& life() const { return life_; }
 
   /// data := sum over ranks, in place. Any dtype but u8; f16 and bf16 are added up in f32 and
   /// rounded once.
@@ -117,6 +121,7 @@ class Communicator {
   class Inside;
   Work issue(const CollectiveCall& call, std::string_view name);
 
+  std::shared_ptr<const Communicator*> life_ = std::make_shared<const Communicator*>(this);
   std::vector<int> launcher_numbers_;
   std::optional<Seconds> exposed_;  // nothing: nobody wants to know
   ThreadRank thread_rank_;

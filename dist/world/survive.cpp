@@ -45,6 +45,13 @@ std::optional<Blame> blamed(const Error& error) {
   return Blame{rank, std::string(text.substr(text.empty() ? 0 : 1))};
 }
 
+// A lost rank ends the world, and nothing may be left that uses it.
+void check_nobody_needs(const World& world) {
+  check<StateError>(world.communicator().life().use_count() == 1,
+                    "[survive] a DistributedDataParallel that was made outside of the body needs "
+                    "this world, which may end before it: make it in the body");
+}
+
 }  // namespace
 
 dist::Generation dist::let_in(LauncherLink& link) {
@@ -99,6 +106,7 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
   link->tell_survives();
   if (options.most_ranks > 0) link->tell_most_ranks(options.most_ranks);
   while (true) {
+    check_nobody_needs(world);
     const int before = world.generation();
     const dist::Generation generation{before, world.members()};
     try {
@@ -116,6 +124,7 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
       dist::blame_by_launcher_number(error, generation);
       throw;
     }
+    check_nobody_needs(world);
     const int after = world.generation();
     { const World ended = std::move(world); }  // its connections close before new ones are made
     world = World::join_over(link, after + 1);
