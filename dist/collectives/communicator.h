@@ -44,6 +44,10 @@ class Communicator {
   /// Of a job that goes on without lost ranks: by rank_in_job(). Empty: the job does not.
   const std::vector<int>& launcher_numbers() const { return launcher_numbers_; }
   void set_launcher_numbers(std::vector<int> numbers) { launcher_numbers_ = std::move(numbers); }
+  /// Throws UsageError in a job that goes on without lost ranks, which `what` cannot, because of
+  /// `why`.
+  void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const;
+
   /// Who needs this communicator until its own end keeps a copy, so that the end of the world can
   /// be refused meanwhile; who only wants to know whether it has ended, a weak_ptr.
   const std::shared_ptr<const Communicator*>& life() const { return life_; }

@@ -98,6 +98,15 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
   return {{*algorithm, options.timeout}, engine};
 }
 
+void check_can_lose_ranks(const JoinOptions& options) {
+  const bool bad_comm = options.comm == "mpi" || options.comm.starts_with("nccl");
+  check<UsageError>(
+      !bad_comm && options.transport != "ipc",
+      "[survive] {} cannot go on without a lost rank: take comm auto over shm or tcp, "
+      "or start the job without --survive",
+      bad_comm ? "comm " + options.comm : "transport ipc");
+}
+
 /// The transport of tensors on the host: with ipc, which is for tensors on GPUs, as without a wish.
 std::string host_transport(const JoinOptions& options) {
   return options.transport == "ipc" ? "" : options.transport;
@@ -162,8 +171,10 @@ World World::join(const JoinOptions& options) {
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
-  if (launch.survive_descriptor >= 0)
+  if (launch.survive_descriptor >= 0) {
+    check_can_lose_ranks(options);
     return join_over(std::make_shared<ProcessLink>(launch, options));
+  }
   return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
                                 dist::ThreadRank{}));
 }

@@ -36,6 +36,7 @@ TEST_CASE("launcher numbers: texts have them, also those of groups") {
   run_threads(4, {}, [](World& world) {
     dist::Communicator& all = world.communicator();
     CHECK(all.known_as(2) == 2);
+    all.refuse_if_ranks_may_be_lost("it", "no reason");  // none may be
     all.set_launcher_numbers({0, 3, 4, 12});
     CHECK(all.rank_in_job(2) == 2);
     CHECK(all.known_as(2) == 4);
@@ -43,6 +44,10 @@ TEST_CASE("launcher numbers: texts have them, also those of groups") {
     const auto group = world.split(world.rank() % 2);
     REQUIRE(group);
     CHECK(group->communicator().known_as(1) == (world.rank() % 2 ? 12 : 4));
+    CHECK_THROWS_WITH_AS(group->communicator().refuse_if_ranks_may_be_lost("it", "so it is"),
+                         "[survive] it cannot go on without a lost rank: so it is. Start the job "
+                         "without --survive, or leave that out",
+                         UsageError);
     const std::string other = world.rank() == 3 ? "b" : "a";
     CHECK_THROWS_WITH_AS(dist::check_same(all, "test", other),
                          "[test] the ranks differ: b on rank 12, a on ranks 0, 3, 4: rank 12 is in "
