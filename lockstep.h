@@ -35,6 +35,7 @@
 #include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/dist/world/hash_trace.h"
 #include "lockstep/dist/world/loss_log.h"
+#include "lockstep/dist/world/survive.h"
 #include "lockstep/dist/world/trace.h"
 #include "lockstep/dist/world/world.h"
 #include "lockstep/nn/activations.h"

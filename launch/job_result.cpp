@@ -98,7 +98,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
     const std::string name = fmt::format("rank {} ", plan.number(rank));
     const bool blamed =
         failure.record->culprit == name + "left" || failure.record->culprit == name + "is gone";
-    if (blamed && !outcomes[r].failed())
+    if (blamed && outcomes[r].ended_well())
       return name_of(rank, plan) + " ended with exit code 0 without the call that others wait in";
   }
   return "";
@@ -109,7 +109,7 @@ std::string ended_before(std::span<const RankOutcome> outcomes, const RankOutcom
                          const JobPlan& plan) {
   std::string text;
   for (std::size_t r = 0; r < outcomes.size() && !blames(failure); ++r)
-    if (!outcomes[r].failed() && outcomes[r].order < failure.order)
+    if (outcomes[r].ended_well() && outcomes[r].order < failure.order)
       text += fmt::format("{} had ended before, with exit code 0\n",
                           name_of(static_cast<std::ptrdiff_t>(r), plan));
   return text;
@@ -163,7 +163,12 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
   const bool own_code = first.signal == 0 && first.exit_code < 124;
   const std::string name = name_of(rank, plan);
   std::string report = describe(name, first);
-  if (cause_of(first) == Cause::consequence) {
+  if (cause_of(first) == Cause::consequence && first.left_behind) {
+    report = fmt::format(
+        "error: {} cannot go on with other ranks than before: its program has not called survive() "
+        "(train has an option for it: --survive)\n",
+        name);
+  } else if (cause_of(first) == Cause::consequence) {
     const std::string leaver = early_leaver(outcomes, first, plan);
     report = leaver.empty() ? report + ended_before(outcomes, first, plan)
                             : describe_blame(leaver, first.record->message, name);

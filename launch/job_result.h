@@ -20,12 +20,16 @@ struct RankOutcome {
   int exit_code = 0;
   int signal = 0;              ///< the signal that killed it, 0 if none did
   bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
+  bool lost = false;           ///< the others go on without it; nothing else is known of it
+  bool survives = false;       ///< its program has called survive()
+  bool left_behind = false;    ///< it has not, and the others have gone on with other ranks
   bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
   std::optional<dist::FailureRecord> record{};  ///< what it reported about its failure
   std::vector<dist::ReplicaRecord> replicas{};  ///< those that it left when they ended
   std::deque<std::string> last_lines{};         ///< of its stderr, unless the user has seen them
 
   bool failed() const { return exit_code != 0 || signal != 0; }
+  bool ended_well() const { return !failed() && !lost; }
   /// By SIGKILL, itself or (as shells say it, 128 + 9) what it had started.
   bool killed() const;
 };

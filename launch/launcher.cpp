@@ -42,8 +42,12 @@ Launcher::Launcher(const LaunchOptions& options, const std::vector<std::string>&
       restart_(restart),
       nodes_(options.nodes, options.ranks, options.grace,
              options.survive ? std::optional(options.respawn) : std::nullopt),
-      job_(nodes_.plan()),
-      guardian_((signals_.begin(), job_.folder())) {  // which ignores them as well
+      job_(nodes_.plan()) {
+  // Until here SIGINT and the like end this process at once, also while nodes_ waits for others.
+  // From here on there are a folder and ranks to end first, so the signals wait for take_signal().
+  // The guardian is forked with them blocked: it must outlive a launcher that they end.
+  signals_.block_all();
+  guardian_.emplace(job_.folder());
   const JobPlan& plan = job_.plan();
   if (!plan.respawn) return;
   Survivors survivors(plan.node_of, plan.addresses, *plan.respawn);
@@ -90,7 +94,7 @@ void Launcher::start_one() {
   inherited.push_back(record.get());
   ranks_.push_back({.process = start_rank({.command = command_,
                                            .environment = environment(place, record.get()),
-                                           .lifeline = guardian_.lifeline(),
+                                           .lifeline = guardian_->lifeline(),
                                            .standard_output = output.get(),
                                            .standard_error = error.get(),
                                            .inherited = inherited,
@@ -185,6 +189,8 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
       hear({limited, number, *most});
     } else if (dist::is_ready_line(line)) {
       hear({ready, number});
+    } else if (dist::is_survives_line(line)) {
+      outcome.survives = true;
     } else if (dist::is_joined_line(line)) {
       outcome.replicas.clear();
       hear({joined, number});
@@ -290,8 +296,10 @@ void Launcher::send_due_signals() {
 JobResult Launcher::own_result() const {
   const auto by_itself = [](const RankOutcome& rank) { return rank.failed() && !rank.stopped; };
   std::vector<RankOutcome> outcomes = outcomes_;
-  for (std::size_t r = 0; r < outcomes.size(); ++r)  // others could have gone on without it
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {  // others could have gone on without it
     outcomes[r].stopped = outcomes[r].stopped || ranks_[r].asked;
+    outcomes[r].left_behind = ranks_changed_ && !outcomes[r].survives;
+  }
   if (std::ranges::any_of(outcomes, by_itself)) return result_of(outcomes, job_.plan());
   if (interrupted_by_) return interrupted_by(interrupted_by_, job_.plan());
   if (output_error_ == 0) return result_of(outcomes, job_.plan());

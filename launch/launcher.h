@@ -99,7 +99,7 @@ class Launcher {
   SignalPipe signals_;  // first: SIGUSR1 may come while the launchers wait for each other
   Nodes nodes_;
   Job job_;
-  Guardian guardian_;
+  std::optional<Guardian> guardian_;    // until the end: made when signals are blocked
   std::optional<Survivors> survivors_;  // of a job that survives, on node 0
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
@@ -111,9 +111,10 @@ class Launcher {
       closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
-  int output_error_ = 0;       // an errno: why stdout cannot be written
-  int interrupted_by_ = 0;     // the signal that the launcher got
-  bool told_to_stop_ = false;  // some signal has been sent to the ranks
+  bool ranks_changed_ = false;  // a rank was lost, or has joined
+  int output_error_ = 0;        // an errno: why stdout cannot be written
+  int interrupted_by_ = 0;      // the signal that the launcher got
+  bool told_to_stop_ = false;   // some signal has been sent to the ranks
 };
 
 }  // namespace lockstep::launch

@@ -51,7 +51,7 @@ void Launcher::take_messages() {
 void Launcher::carry_out(const Order& order) {
   switch (order.kind) {
     case Kind::tell: return show(order.line);
-    case Kind::publish: return job_.publish(order.line);
+    case Kind::publish: ranks_changed_ = true; return job_.publish(order.line);
     case Kind::start: return start_added(order.rank);
     default: break;
   }
@@ -70,7 +70,7 @@ void Launcher::carry_out(const Order& order) {
     return plan_to_stop();
   }
   rank.lost = true;
-  outcomes_[place] = {.order = outcomes_[place].order};
+  outcomes_[place] = {.order = outcomes_[place].order, .lost = true};
 }
 
 // If it cannot be started, that is no reason for the others to end.

@@ -131,7 +131,7 @@ SignalPipe::SignalPipe() {
   pipe_action_ = signal(SIGPIPE, SIG_IGN);
 }
 
-void SignalPipe::begin() { sigprocmask(SIG_BLOCK, &wanted_, nullptr); }
+void SignalPipe::block_all() { sigprocmask(SIG_BLOCK, &wanted_, nullptr); }
 
 SignalPipe::~SignalPipe() {
   take();  // a late signal has nothing left to do: all ranks have ended

@@ -65,7 +65,7 @@ class LineSplitter {
 /// Signals as readable bytes: a launcher waits for them in the same poll() as for everything else.
 /// There is no handler, and no race between a check and a wait.
 ///
-/// While this exists, SIGUSR1, and from begin() on SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP
+/// While this exists, SIGUSR1, and from block_all() on SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP
 /// (these two unless they are ignored: nohup), do not act on the calling thread but make
 /// descriptor() readable. SIGPIPE is ignored. The destructor restores the state before.
 class SignalPipe {
@@ -74,7 +74,9 @@ class SignalPipe {
   ~SignalPipe();
 
   int descriptor() const { return descriptor_.get(); }
-  void begin();
+  /// Until then SIGINT and the like end this process at once: there is nothing to end before it.
+  /// What is forked later begins with all of them blocked.
+  void block_all();
 
   /// The signals that were blocked before, for the programs that are started meanwhile.
   const sigset_t& mask_before() const { return mask_before_; }

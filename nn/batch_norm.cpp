@@ -14,9 +14,10 @@ namespace {
 class Ranks final : public BatchReducer {
  public:
   Ranks(dist::Communicator& communicator, std::string layer)
-      : communicator_(communicator), layer_(std::move(layer)) {}
+      : communicator_(communicator), life_(communicator.life()), layer_(std::move(layer)) {}
 
   double merge(double count, const Tensor& mean, const Tensor& m2) override {
+    check_world();
     const std::int64_t ranks = communicator_.size(), c = mean.numel();
     const Tensor mine = Tensor::full({1 + 2 * c}, count, DType::f64);
     mine.slice(1, 1 + c).copy_from(mean);
@@ -36,12 +37,20 @@ class Ranks final : public BatchReducer {
   }
 
   void add(const Tensor& sums) override {
+    check_world();
     const Tensor host = sums.to(Device{});  // the same memory if it lies there
     communicator_.all_reduce(host, name_of("backward", sums.numel() / 2)).wait();
     if (sums.device() != host.device()) sums.copy_from(host);
   }
 
  private:
+  // A model outlives the worlds of a job that goes on without lost ranks.
+  void check_world() const {
+    check<StateError>(!life_.expired(),
+                      "[batch_norm] the world with which layer '{}' was synchronized has ended: "
+                      "call convert_sync_batchnorm for each world, in the body of survive()",
+                      layer_);
+  }
   // "1: batch_norm 64 channels, forward". The layer comes first: errors show the beginning of the
   // other rank's name.
   std::string name_of(std::string_view direction, std::int64_t channels) const {
@@ -50,6 +59,7 @@ class Ranks final : public BatchReducer {
   }
 
   dist::Communicator& communicator_;
+  std::weak_ptr<const dist::Communicator*> life_;
   std::string layer_;
 };
 

@@ -53,9 +53,10 @@ class BatchNorm : public Module {
   Another make_another() const override;  ///< synchronized with the same ranks
   std::string describe() const override;
 
-  /// From now on, the batch in training is that of all ranks. `communicator` must outlive the layer
-  /// and all tapes on which it has recorded. The ranks compare `layer` before they merge
-  /// statistics: ranks that run other layers stop, by name. convert_sync_batchnorm gives its path.
+  /// From now on, the batch in training is that of all ranks. Once `communicator` has ended, the
+  /// layer and the tapes on which it has recorded throw StateError. The ranks compare `layer`
+  /// before they merge statistics: ranks that run other layers stop, by name.
+  /// convert_sync_batchnorm gives its path.
   void synchronize(dist::Communicator& communicator, std::string layer = "");
 
   Parameter weight, bias;            ///< (C,), at first 1 and 0; or undefined
@@ -83,8 +84,9 @@ inline BatchNorm SyncBatchNorm(std::int64_t channels, const World& world,
   return SyncBatchNorm(channels, world.layer_communicator(), options, std::move(layer));
 }
 
-/// Synchronizes every BatchNorm of a model, in place. The world, or `communicator`, must outlive
-/// the model.
+/// Synchronizes every BatchNorm of a model, in place, from now on with this world: where worlds
+/// follow each other (dist/world/survive.h), call it for each. A layer that runs after its world
+/// has ended throws StateError.
 void convert_sync_batchnorm(Module& model, dist::Communicator& communicator);
 void convert_sync_batchnorm(Module& model, const World& world);
 

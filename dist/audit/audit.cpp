@@ -172,25 +172,27 @@ void Audit::settle(const Step& step, const Dispute& d) const {
   };
   const OtherBits first = first_difference(from(d.owner, d.used), from(d.auditor, d.computed));
 
-  const std::string who = judged ? fmt::format("rank {}", wrong)
-                                 : fmt::format("rank {} or rank {}", d.owner, d.auditor);
+  const auto known_as = [&](int rank) { return communicator_.known_as(rank); };
+  const int owner = known_as(d.owner), auditor = known_as(d.auditor);
+  const std::string who = judged ? fmt::format("rank {}", known_as(wrong))
+                                 : fmt::format("rank {} or rank {}", owner, auditor);
   const std::string verdict = ranks() == 1 ? "this rank audits itself"
                               : !judged    ? "computed once more, there is no majority"
                                            : fmt::format(
                                                  "computed once more, {} of {} ranks are "
                                                     "against rank {}",
-                                                 count(right), ranks(), wrong);
+                                                 count(right), ranks(), known_as(wrong));
   const std::string what = fmt::format("element {} of {}", first.element, part.label);
   const std::string culprit =
       judged ? fmt::format("rank {} computed lane {} wrongly in step {} ({})",
                            communicator_.rank_in_job(wrong), d.lane, step_, what)
              : "";
   meet_before_error(communicator_, "audit");
-  throw blaming(
-      culprit, AuditError(fmt::format("[audit] step {}: {} computed lane {} wrongly: {} is {} in "
-                                      "the step of rank {}, and {} as rank {} computes it; {}",
-                                      step_, who, d.lane, what, first.used, d.owner, first.computed,
-                                      d.auditor, verdict)));
+  throw blaming(culprit,
+                AuditError(fmt::format("[audit] step {}: {} computed lane {} wrongly: {} is {} in "
+                                       "the step of rank {}, and {} as rank {} computes it; {}",
+                                       step_, who, d.lane, what, first.used, owner, first.computed,
+                                       auditor, verdict)));
 }
 
 }  // namespace lockstep::dist

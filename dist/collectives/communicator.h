@@ -13,8 +13,10 @@
 /// Thread-safety: a communicator belongs to one rank and is used by one thread at a time.
 /// Determinism: all ranks get the same bits; for the rest see docs/communicators.md.
 
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/collectives/operation.h"
@@ -30,7 +32,25 @@ class Communicator {
   virtual int rank() const = 0;  ///< this rank's number, from 0
   virtual int size() const = 0;  ///< how many ranks there are
   /// The number in the job of `rank`, which another one of a group may have: for Error::culprit.
+  /// After losses (dist/world/survive.h) the job is the world of those who are left.
   virtual int rank_in_job(int rank) const { return rank; }
+  /// The number by which people know `rank`, for texts: rank_in_job(), or if its launcher loses
+  /// ranks, the number that the launcher gave it.
+  int known_as(int rank) const {
+    const int in_job = rank_in_job(rank);
+    return launcher_numbers_.empty() ? in_job : launcher_numbers_[index(in_job)];
+  }
+
+  /// Of a job that goes on without lost ranks: by rank_in_job(). Empty: the job does not.
+  const std::vector<int>& launcher_numbers() const { return launcher_numbers_; }
+  void set_launcher_numbers(std::vector<int> numbers) { launcher_numbers_ = std::move(numbers); }
+  /// Throws UsageError in a job that goes on without lost ranks, which `what` cannot, because of
+  /// `why`.
+  void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const;
+
+  /// Who needs this communicator until its own end keeps a copy, so that the end of the world can
+  /// be refused meanwhile; who only wants to know whether it has ended, a weak_ptr.
+  const std::shared_ptr<const Communicator*>& life() const { return life_; }
 
   /// data := sum over ranks, in place. Any dtype but u8; f16 and bf16 are added up in f32 and
   /// rounded once.
@@ -105,6 +125,8 @@ class Communicator {
   class Inside;
   Work issue(const CollectiveCall& call, std::string_view name);
 
+  std::shared_ptr<const Communicator*> life_ = std::make_shared<const Communicator*>(this);
+  std::vector<int> launcher_numbers_;
   std::optional<Seconds> exposed_;  // nothing: nobody wants to know
   ThreadRank thread_rank_;
 };

@@ -93,6 +93,12 @@ std::string describe(const Said& said) {
   return wrong.empty() ? text : text + ": " + describe_ranks(wrong, "in the minority");
 }
 
+Said as_known(const Communicator& communicator, Said said) {
+  for (auto& [what, by] : said)
+    for (int& rank : by) rank = communicator.known_as(rank);
+  return said;
+}
+
 std::string in_minority(const Communicator& communicator, const Said& said) {
   const std::vector<int> ranks = minority(said);
   if (ranks.empty()) return "";
@@ -107,7 +113,8 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
   const std::vector<Difference> found = differences(gather_text(communicator, text, what));
   if (found.empty()) return;
   meet_before_error(communicator, "difference found");
-  std::string message = fmt::format("[{}] the ranks differ: {}", what, describe(found[0].said));
+  std::string message = fmt::format("[{}] the ranks differ: {}", what,
+                                    describe(as_known(communicator, found[0].said)));
   if (found.size() > 1) message += fmt::format("; and at {} more places", found.size() - 1);
   throw blaming(in_minority(communicator, found[0].said), StateError(message));
 }
@@ -129,10 +136,11 @@ void together(Communicator& communicator, const std::function<void()>& task, std
   const auto failed = std::ranges::find_if_not(messages, &std::string::empty);
   if (failed == messages.end()) return;
   const auto rank = static_cast<int>(failed - messages.begin());
-  meet_before_error(communicator, fmt::format("rank {} failed", rank));
+  const int known_as = communicator.known_as(rank);
+  meet_before_error(communicator, fmt::format("rank {} failed", known_as));
   if (error) std::rethrow_exception(error);
   throw blaming(fmt::format("rank {} failed", communicator.rank_in_job(rank)),
-                PeerError(fmt::format("[{}] rank {} failed: {}", name, rank, *failed)));
+                PeerError(fmt::format("[{}] rank {} failed: {}", name, known_as, *failed)));
 }
 
 }  // namespace

@@ -171,6 +171,7 @@ class [[nodiscard]] DistributedDataParallel {
   }
 
   Communicator& communicator_;
+  std::shared_ptr<const void> needs_ = communicator_.life();
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;
   bool joined_ = false;

@@ -133,6 +133,11 @@ void Reducer::stop(const StepOutcome& outcome) {
   replicas_.error_told();
   const auto& all = exchange_.all();
   std::string problem = outcome.problem, culprit;
+  std::vector<int> known_as;  // decide_step is a pure function, and knows no other numbers
+  for (int rank = 0; rank < ranks(); ++rank) known_as.push_back(communicator_.known_as(rank));
+  if (std::string text = contradiction(all, all[index(outcome.source)], outcome.source, known_as);
+      !text.empty())
+    problem = std::move(text);
   if (const auto said = sides(all); !problem.empty() && !said.empty())
     culprit = in_minority(communicator_, said);
   const auto plan_as_first = [&](const StepMetadata& m) { return m.plan == all[0].plan; };
@@ -152,9 +157,10 @@ void Reducer::stop(const StepOutcome& outcome) {
     if (options_.nonfinite == NonFinite::report)
       stop_all_ranks(communicator_,
                      "[backward] " + bad_value(parameters(), bad.bad_parameter, bad.bad_element));
-    problem = fmt::format(
-        "element {} of the gradient of '{}' is infinite or NaN on rank {}", bad.bad_element,
-        parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(), outcome.bad_rank);
+    problem = fmt::format("element {} of the gradient of '{}' is infinite or NaN on rank {}",
+                          bad.bad_element,
+                          parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
+                          communicator_.known_as(outcome.bad_rank));
     culprit = fmt::format("rank {} has a gradient that is infinite or NaN",
                           communicator_.rank_in_job(outcome.bad_rank));
   }
@@ -168,7 +174,7 @@ void Reducer::backward_failed() noexcept {
   if (communicator_.size() > 1)
     if (const auto message = news_for_others())
       communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
-                                      communicator_.rank(), *message));
+                                      communicator_.known_as(communicator_.rank()), *message));
   window_.close();
   zero_grad();
 }

@@ -30,10 +30,6 @@ namespace lockstep::dist {
 ///
 /// Of level machine: it takes the same compiler and libraries (Eigen's functions, the C library's
 /// logarithms), and so the same bits were seen from builds for x86-64-v3 and x86-64-v4.
-
-#include <array>
-#include <cstdint>
-#include <string_view>
 enum class Deterministic : std::uint8_t { run, layout, world, machine };
 
 inline constexpr std::array<std::string_view, 4> deterministic_names{"run", "layout", "world",

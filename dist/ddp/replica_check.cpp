@@ -51,7 +51,8 @@ bool contains_line(const std::string& text, const std::string& line) {
 /// Of lists of names, one for each rank: the names that some ranks lack, in words, and which ranks
 /// keep and lack the first of them; empty if the lists are equal as sets. A line that a list
 /// repeats is another name.
-std::pair<std::string, Said> find_lacked(const std::vector<std::string>& lists) {
+std::pair<std::string, Said> find_lacked(const Communicator& communicator,
+                                         const std::vector<std::string>& lists) {
   std::map<std::string, std::vector<int>> ranks_with;
   for (std::size_t r = 0; r < lists.size(); ++r) {
     std::map<std::string, int> times;
@@ -72,7 +73,7 @@ std::pair<std::string, Said> find_lacked(const std::vector<std::string>& lists) 
       if (std::ranges::count(having, r) == 0) without.push_back(r);
     if (more++ > 0) continue;
     said = {{"kept", having}, {"missing", without}};
-    text = fmt::format("{}: {}", name, describe(said));
+    text = fmt::format("{}: {}", name, describe(as_known(communicator, said)));
   }
   return {more < 2 ? text : fmt::format("{}; {} more", text, more - 1), said};
 }
@@ -106,7 +107,7 @@ std::string locate(Communicator& communicator, const Tensor& tensor) {
   if (elements.empty()) return "";
   return fmt::format(" at {}: {}",
                      index_text(host.shape(), static_cast<std::int64_t>(begin + elements[0].line)),
-                     describe(elements[0].said));
+                     describe(as_known(communicator, elements[0].said)));
 }
 
 }  // namespace
@@ -246,7 +247,8 @@ std::string ReplicaCheck::find_difference() {
     names += tensor.name + "\n";
     fingerprints += fingerprint_of(tensor.value) + "\n";
   }
-  const auto [lacked, by] = find_lacked(gather_text(communicator_, names, "replicas"));
+  const auto [lacked, by] =
+      find_lacked(communicator_, gather_text(communicator_, names, "replicas"));
   difference_known_ = !lacked.empty();
   if (difference_known_) {
     culprit_ = in_minority(communicator_, by);
@@ -273,7 +275,7 @@ std::string ReplicaCheck::find_options_difference() {
   const auto found = differences(gather_text(communicator_, text, "options"));
   if (found.empty()) return "";
   culprit_ = in_minority(communicator_, found[0].said);
-  return describe(found[0].said);
+  return describe(as_known(communicator_, found[0].said));
 }
 
 void ReplicaCheck::forget_what_some_lack() {

@@ -11,6 +11,14 @@
 namespace lockstep::dist {
 namespace {
 
+/// The numbers of the ranks in texts.
+struct Numbers {
+  std::span<const int> known_as;
+  int of(std::size_t rank) const {
+    return known_as.empty() ? static_cast<int>(rank) : known_as[rank];
+  }
+};
+
 std::string describe(const StepMetadata& m) {
   switch (m.kind) {
     case Contribution::Divisor::given:
@@ -37,7 +45,7 @@ std::optional<std::size_t> taken_twice(std::span<const StepMetadata> metadata, s
 
 // Why the ranks' Shards are not those of one world. Who accumulates parts of several Shards may
 // stand for several ranks.
-std::string contradiction_of_parts(std::span<const StepMetadata> metadata) {
+std::string contradiction_of_parts(std::span<const StepMetadata> metadata, const Numbers& number) {
   for (const StepMetadata& m : metadata)
     if (m.origin.parts == BatchOrigin::several) return "";
   for (std::size_t r = 0; r < metadata.size(); ++r) {
@@ -46,40 +54,41 @@ std::string contradiction_of_parts(std::span<const StepMetadata> metadata) {
       return fmt::format(
           "rank {} took part {} of {} of the data, and {} ranks train together: their world is the "
           "Loader's Shard. (For data that was split beforehand: Weight{{batch.weight.local}}.)",
-          r, mine.part, mine.parts, metadata.size());
+          number.of(r), mine.part, mine.parts, metadata.size());
     if (const auto other = taken_twice(metadata, r))
       return fmt::format(
           "ranks {} and {} both took part {} of {} of the data: every rank's Shard has its own "
           "rank",
-          std::min(r, *other), std::max(r, *other), mine.part, mine.parts);
+          number.of(std::min(r, *other)), number.of(std::max(r, *other)), mine.part, mine.parts);
   }
   return "";
 }
 
 // Why the ranks' batches are not of one step, as far as their loaders say it.
-std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
-  if (std::string problem = contradiction_of_parts(metadata); !problem.empty()) return problem;
+std::string contradiction_of_data(std::span<const StepMetadata> metadata, const Numbers& number) {
+  if (std::string problem = contradiction_of_parts(metadata, number); !problem.empty())
+    return problem;
   if (windows_are_ragged(metadata)) return "";
   const StepMetadata* first = nullptr;  // of those whose loader says something
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const BatchOrigin& mine = metadata[r].origin;
     if (mine.plan == 0) continue;
     if (!first) first = &metadata[r];
-    const auto source = first - metadata.data();
+    const int source = number.of(static_cast<std::size_t>(first - metadata.data()));
     if (mine.plan != first->origin.plan && mine.step < -1)
       return fmt::format(
           "of the {} batches that they accumulated, ranks {} and {} took different ones: other "
           "loaders, or other batches of the epoch",
-          -mine.step, source, r);
+          -mine.step, source, number.of(r));
     if (mine.plan != first->origin.plan)
       return fmt::format(
           "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
           "padded, drop_last, samples or labels differ. (For data that was split beforehand: "
           "Weight{{batch.weight.local}}.)",
-          source, r);
+          source, number.of(r));
     if (mine.step >= 0 && first->origin.step >= 0 && mine.step != first->origin.step)
       return fmt::format("rank {} took batch {} of the epoch, rank {} took batch {}", source,
-                         first->origin.step, r, mine.step);
+                         first->origin.step, number.of(r), mine.step);
   }
   return "";
 }
@@ -87,35 +96,37 @@ std::string contradiction_of_data(std::span<const StepMetadata> metadata) {
 }  // namespace
 
 std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
-                          int source) {
+                          int source, std::span<const int> known_as) {
+  const Numbers number{known_as};
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
     if (m.plan != metadata[0].plan)
-      return fmt::format("ranks 0 and {} have different bucket plans", r);
+      return fmt::format("ranks {} and {} have different bucket plans", number.of(0), number.of(r));
   }
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
     if (m.steps != metadata[0].steps)
       return fmt::format(
-          "ranks 0 and {} did not take the same optimizer steps since the last backward: their "
+          "ranks {} and {} did not take the same optimizer steps since the last backward: their "
           "options differ, one has stepped more often, or set_requires_grad was not called alike",
-          r);
+          number.of(0), number.of(r));
   }
-  if (std::string problem = contradiction_of_data(metadata); !problem.empty()) return problem;
+  if (std::string problem = contradiction_of_data(metadata, number); !problem.empty())
+    return problem;
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
     if (m.already_reduced != metadata[0].already_reduced)
       return fmt::format(
           "the gradients of rank {} hold what the last backward left, those of rank {} were "
           "zeroed: zero_grad() on all ranks or on none",
-          m.already_reduced ? r : 0, m.already_reduced ? 0 : r);
+          number.of(m.already_reduced ? r : 0), number.of(m.already_reduced ? 0 : r));
     if (m.kind != Contribution::Divisor::none &&
         (m.kind != first.kind || m.divisor != first.divisor))
       return fmt::format(
           "the ranks' weights do not fit together: rank {} gave {}, rank {} gave {}. Is a rank one "
           "batch ahead? (A window of several backwards sums its weights: there, ranks with a "
           "single backward must give Weight{{n}}, without a total.)",
-          source, describe(first), r, describe(m));
+          number.of(static_cast<std::size_t>(source)), describe(first), number.of(r), describe(m));
   }
   return "";
 }

@@ -22,6 +22,7 @@ class LauncherLink {
   virtual Generation newest() = 0;
   virtual void tell_ready() noexcept = 0;
   virtual void tell_joined(int generation) noexcept = 0;
+  virtual void tell_survives() noexcept {}  ///< the program has called survive()
   virtual void tell_most_ranks(int) noexcept {}
   virtual void suspect(const Suspicion& suspicion) noexcept = 0;
   virtual Seconds now() const = 0;
@@ -38,6 +39,10 @@ Generation let_in(LauncherLink& link);
 /// Waits until the launcher has published a generation after `number`, for five seconds at most.
 /// Returns whether it has.
 bool newer_than(LauncherLink& link, int number);
+
+/// Whom `error` blames by a number of this generation's world, it then blames by the number that
+/// the launcher gave it: for those outside.
+void blame_by_launcher_number(Error& error, const Generation& generation);
 
 /// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers of this
 /// world; `own` is the one that says so.

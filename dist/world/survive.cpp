@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/dist/world/launcher_link.h"
 
@@ -42,6 +45,13 @@ std::optional<Blame> blamed(const Error& error) {
   return Blame{rank, std::string(text.substr(text.empty() ? 0 : 1))};
 }
 
+// A lost rank ends the world, and nothing may be left that uses it.
+void check_nobody_needs(const World& world) {
+  check<StateError>(world.communicator().life().use_count() == 1,
+                    "[survive] a DistributedDataParallel that was made outside of the body needs "
+                    "this world, which may end before it: make it in the body");
+}
+
 }  // namespace
 
 dist::Generation dist::let_in(LauncherLink& link) {
@@ -73,21 +83,48 @@ void dist::suspect_blamed(LauncherLink& link, const CommError& error, const Gene
   link.suspect({generation.number, generation.members[index(rank)], why});
 }
 
+void dist::blame_by_launcher_number(Error& error, const Generation& generation) {
+  if (!blamed(error)) return;
+  const std::string& text = *error.culprit;
+  const std::size_t begin = text.find(' ') + 1;
+  const std::size_t end = std::min(text.size(), text.find_first_not_of("0123456789, ", begin));
+  std::istringstream numbers(text.substr(begin, end - begin));
+  std::vector<int> known;
+  char comma = ',';
+  for (int rank = 0; comma == ',' && numbers >> rank; numbers >> comma) {
+    if (rank < 0 || index(rank) >= generation.members.size()) return;
+    known.push_back(generation.members[index(rank)]);
+    comma = ' ';
+  }
+  error.culprit = std::make_shared<const std::string>(
+      fmt::format("{}{} {}", text.substr(0, begin), fmt::join(known, ", "), text.substr(end)));
+}
+
 void survive(World& world, const std::function<void(World&)>& body, const SurviveOptions& options) {
   const std::shared_ptr<dist::LauncherLink> link = world.launcher_link();
   if (!link) return body(world);
+  link->tell_survives();
   if (options.most_ranks > 0) link->tell_most_ranks(options.most_ranks);
   while (true) {
+    check_nobody_needs(world);
+    const int before = world.generation();
+    const dist::Generation generation{before, world.members()};
     try {
       body(world);
       world.communicator().barrier("survive: the end").wait();
       return;
-    } catch (const CommError& error) {
-      const int before = world.generation();
-      dist::suspect_blamed(*link, error, {before, world.members()}, world.rank());
+    } catch (CommError& error) {
+      dist::suspect_blamed(*link, error, generation, world.rank());
       world.abort(fmt::format("rank {} lost a peer", world.rank()));
-      if (!dist::newer_than(*link, before)) throw;
+      if (!dist::newer_than(*link, before)) {
+        dist::blame_by_launcher_number(error, generation);
+        throw;
+      }
+    } catch (Error& error) {
+      dist::blame_by_launcher_number(error, generation);
+      throw;
     }
+    check_nobody_needs(world);
     const int after = world.generation();
     { const World ended = std::move(world); }  // its connections close before new ones are made
     world = World::join_over(link, after + 1);

@@ -29,6 +29,11 @@
 ///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
 ///     optim::Overlap.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
+///     A DDP that lives outside of body is a StateError.
+///
+/// In a job that may lose ranks, UsageError is thrown by Optimizer::shard, optim::Overlap, hooks
+/// whose ranks keep parts (PowerSGD), dist::Trace, dist::HashTrace, asynchronous checkpoints, and
+/// World::join with MPI, NCCL or CUDA IPC.
 ///
 /// A rank joins at the edge of a step: `lockstep-run --respawn N` starts one for each of the first
 /// N that are lost, and SIGUSR1 to a launcher starts one more on its machine. When it is ready, the

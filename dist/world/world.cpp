@@ -45,6 +45,14 @@ struct World::Membership {
       abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
   }
 
+  /// Of a job that goes on without lost ranks: who is in this world.
+  void set_generation(std::shared_ptr<dist::LauncherLink> link_, const dist::Generation& of) {
+    link = std::move(link_);
+    generation = of.number;
+    members = of.members;
+    communicator->set_launcher_numbers(members);
+  }
+
   void abort(std::string_view reason) noexcept {
     communicator->abort(reason);
     if (layers) layers->abort(reason);
@@ -90,6 +98,15 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
   return {{*algorithm, options.timeout}, engine};
 }
 
+void check_can_lose_ranks(const JoinOptions& options) {
+  const bool bad_comm = options.comm == "mpi" || options.comm.starts_with("nccl");
+  check<UsageError>(
+      !bad_comm && options.transport != "ipc",
+      "[survive] {} cannot go on without a lost rank: take comm auto over shm or tcp, "
+      "or start the job without --survive",
+      bad_comm ? "comm " + options.comm : "transport ipc");
+}
+
 /// The transport of tensors on the host: with ipc, which is for tensors on GPUs, as without a wish.
 std::string host_transport(const JoinOptions& options) {
   return options.transport == "ipc" ? "" : options.transport;
@@ -115,6 +132,7 @@ class ProcessLink final : public dist::LauncherLink {
   dist::Generation newest() override { return dist::newest_generation(launch_.survive_descriptor); }
   void tell_ready() noexcept override { dist::tell_ready(); }
   void tell_joined(int generation) noexcept override { dist::tell_joined(generation); }
+  void tell_survives() noexcept override { dist::tell_survives(); }
   void tell_most_ranks(int ranks) noexcept override { dist::tell_most_ranks(ranks); }
   void suspect(const dist::Suspicion& suspicion) noexcept override { dist::suspect(suspicion); }
   dist::Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
@@ -153,8 +171,10 @@ World World::join(const JoinOptions& options) {
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
-  if (launch.survive_descriptor >= 0)
+  if (launch.survive_descriptor >= 0) {
+    check_can_lose_ranks(options);
     return join_over(std::make_shared<ProcessLink>(launch, options));
+  }
   return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
                                 dist::ThreadRank{}));
 }
@@ -168,14 +188,14 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
     try {
       World world(Membership::make(link->meet(generation), place.local_rank, place.local_size,
                                    dist::ThreadRank{}));
-      world.membership_->link = link;
-      world.membership_->generation = generation.number;
-      world.membership_->members = generation.members;
+      world.membership_->set_generation(link, generation);
       if (generation.number > 0) link->tell_joined(generation.number);
       return world;
-    } catch (const CommError& error) {
+    } catch (CommError& error) {
       dist::suspect_blamed(*link, error, generation, place.rank);
-      if (!dist::newer_than(*link, generation.number)) throw;
+      if (dist::newer_than(*link, generation.number)) continue;
+      dist::blame_by_launcher_number(error, generation);
+      throw;
     }
   }
 }
@@ -201,6 +221,7 @@ dist::Communicator& World::layer_communicator() const {
   std::unique_ptr<dist::Communicator>& layers = membership().layers;
   if (!layers) {
     layers = membership().fabric->connect();
+    layers->set_launcher_numbers(communicator().launcher_numbers());
     communicator().link_failure(*layers);
   }
   return *layers;
@@ -214,8 +235,10 @@ std::optional<World> World::split(int color) const {
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
   std::shared_ptr<dist::Fabric> group = membership().fabric->split(members);
   if (!group) return {};
-  return World(
+  World world(
       Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
+  world.communicator().set_launcher_numbers(communicator().launcher_numbers());
+  return world;
 }
 
 std::optional<World> World::new_group(const std::vector<int>& ranks) const {

@@ -206,6 +206,9 @@ Manifest Checkpoint::new_manifest() const {
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
+  if (ddp_ && options.async)
+    ddp_->communicator().refuse_if_ranks_may_be_lost(
+        "an asynchronous checkpoint", "the rank that writes it may be lost meanwhile");
   std::exception_ptr earlier;  // this state is saved all the same, and its file is waited for
   try {
     wait();

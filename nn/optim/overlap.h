@@ -37,6 +37,8 @@ class [[nodiscard]] Overlap final : dist::EarlyStepper {
       : optimizer_(optimizer), ddp_(ddp) {
     check<UsageError>(!optimizer.sharded(),
                       "[overlap] a sharded optimizer cannot step during backward");
+    ddp_.communicator().refuse_if_ranks_may_be_lost(
+        "optim::Overlap", "a step that has begun during backward cannot be taken back");
     ddp_.overlap(*this);
   }
   ~Overlap() override { ddp_.end_overlap(*this); }

@@ -1,6 +1,7 @@
 #pragma once
 /// The table of the fault drill, as data: every fault, at every moment, by every victim, under
-/// every way to start ranks, over every transport. A cell is one run of support/fault_victim.cpp.
+/// every way to start ranks, over every transport. A cell is one run of
+/// support/programs/fault_victim.cpp.
 
 #include <cstddef>
 #include <optional>

@@ -171,6 +171,24 @@ TEST_CASE("result: with consequences only, ranks that ended well before are name
   CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended"));
 }
 
+TEST_CASE("result: a lost rank has not ended well, and who does not survive it is told so") {
+  RankOutcome knows = consequence(1);
+  knows.record->culprit = "rank 1 is gone";
+  const RankOutcome lost = {.order = 0, .lost = true};
+  CHECK(judge_all({knows, lost}).report ==
+        "error: rank 1 is gone: rank x is gone (reported by rank 0)\n");
+  knows.left_behind = true;
+  CHECK(judge_all({knows, lost}).report ==
+        "error: rank 0 cannot go on with other ranks than before: its program has not called "
+        "survive() (train has an option for it: --survive)\n");
+  CHECK(judge_all({consequence(1), lost}).report ==
+        "error: rank 0 failed with exit code 1: rank x is gone\n");
+  RankOutcome own = cause(2, 1, "of its own");
+  own.left_behind = true;
+  CHECK(
+      contains(judge_all({own, lost}).report, "error: rank 0 failed with exit code 1: of its own"));
+}
+
 TEST_CASE("result: whom an error blames comes first, and who has reported it last") {
   const auto blaming = [](int order, const char* culprit) {
     RankOutcome outcome = cause(order, 1, "[all_reduce] timed out");

@@ -76,6 +76,9 @@ class CommunicationHook {
   /// kept of earlier ones.
   virtual void scale_changes(double /*ratio*/) {}
 
+  /// Whether what the ranks' hooks keep differs: a job that goes on without lost ranks refuses such
+  /// a hook (dist/world/survive.h).
+  virtual bool keeps_parts() const { return false; }
   /// What this rank's hook keeps from step to step, by name, for a checkpoint.
   using State = std::map<std::string, Tensor>;
   virtual State state_dict() const { return {}; }

@@ -68,6 +68,7 @@ class PowerSgd final : public CommunicationHook {
   void complete(const BucketView& bucket, Communicator& communicator) override;
   void skipped() override;
   void scale_changes(double ratio) override;
+  bool keeps_parts() const override { return true; }
   State state_dict() const override;  ///< "step", and "NAME.kept", "NAME.q" of each matrix
   void load_state_dict(const State& state) override;
   void load_of_other_world(std::span<const State> states, Shard mine) override;

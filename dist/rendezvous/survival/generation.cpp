@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view no_address = "-";
 constexpr std::string_view lost_word = "lost ", joined_word = "joined ", most_word = "most ",
-                           ready_line = "ready";
+                           ready_line = "ready", survives_line = "survives";
 
 // Best effort: a line is shorter than PIPE_BUF, so it is written whole.
 void tell_launcher(const std::string& line) {
@@ -106,6 +106,15 @@ void tell_ready() noexcept {
   } catch (...) {  // out of memory: it is not let in, and says so
   }
 }
+
+void tell_survives() noexcept {
+  try {
+    tell_launcher(fmt::format("{}\n", survives_line));
+  } catch (...) {  // out of memory: only what the launcher reports of a later failure is less clear
+  }
+}
+
+bool is_survives_line(std::string_view line) { return line == survives_line; }
 
 bool is_ready_line(std::string_view line) { return line == ready_line; }
 

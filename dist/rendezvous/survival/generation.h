@@ -6,7 +6,8 @@
 ///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank> hangs", or what it does else;
 ///                "ready": let me in, in the next generation;
 ///                "joined <generation>": what I left before counts no more;
-///                "most <ranks>": so many can train together                       --- ranks
+///                "most <ranks>": so many can train together;
+///                "survives": my program goes on without lost ranks                --- ranks
 ///
 /// A line is written by one call, at the end of the file: a reader takes the last whole one.
 ///
@@ -51,6 +52,9 @@ void suspect(const Suspicion& suspicion) noexcept;
 /// Tells the launcher that this rank is in a new world: replicas that it left before are past.
 void tell_joined(int generation) noexcept;
 bool is_joined_line(std::string_view line);
+/// Tells the launcher that this program has called survive().
+void tell_survives() noexcept;
+bool is_survives_line(std::string_view line);
 /// Tells the launcher that this program trains on so many ranks at most.
 void tell_most_ranks(int ranks) noexcept;
 std::optional<int> read_most_ranks(std::string_view line);  ///< nothing for a line that is none

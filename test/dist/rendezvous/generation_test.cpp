@@ -53,6 +53,8 @@ TEST_CASE("generation: the place of a member in its world, and on its machine") 
 }
 
 TEST_CASE("generation: lines to the launcher") {
+  CHECK(is_survives_line("survives"));
+  CHECK(!is_survives_line("ready"));
   const auto suspicion = read_suspicion("lost 2 13 hangs, it seems");
   REQUIRE(suspicion);
   CHECK(suspicion->generation == 2);
