@@ -166,8 +166,8 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
   if (cause_of(first) == Cause::consequence && first.left_behind) {
     report = fmt::format(
         "error: {} cannot go on with other ranks than before: its program has not called survive() "
-        "(train has an option for it: --survive)\n",
-        name);
+        "(train has an option for it: --survive): {}\n",
+        name, first.record ? first.record->message : "");
   } else if (cause_of(first) == Cause::consequence) {
     const std::string leaver = early_leaver(outcomes, first, plan);
     report = leaver.empty() ? report + ended_before(outcomes, first, plan)

@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <thread>
 
 namespace lockstep::dist {
 
 namespace {
+
+/// In a job that survives, a rank that listened for one world may be about to listen for the next.
+/// Who is lost is told by ConnectOptions::watch.
+constexpr Seconds between_worlds{5};
 
 /// True if the other end has closed. It sends nothing before it is admitted, so bytes are an error.
 bool has_closed(int socket) {
@@ -136,15 +141,16 @@ Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions
   };
   std::string why = "timed out";
   bool reached = false;
+  std::optional<Deadline> refused;
   for (int attempt = 0; !deadline.passed(); ++attempt) {
     watch();
     Connection socket{send_hello(where, own, options.purpose, deadline, why)};
-    if (!socket && reached) {
-      for (const Deadline patience(reason_time); options.watch && !patience.passed(); watch())
-        std::this_thread::sleep_for(Seconds(0.001));
+    if (socket) refused.reset();
+    if (!socket && reached && !refused)
+      refused.emplace(options.watch ? between_worlds : Seconds(0));
+    if (refused && refused->passed())
       fail<PeerError>("{}: {} {} no longer listens on {}: {}", me, options.members, peer,
                       where.text(), why);
-    }
     if (socket) {
       reached = true;
       if (await_admission(socket, peer, me, where, options, deadline)) return socket;

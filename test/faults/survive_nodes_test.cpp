@@ -145,6 +145,7 @@ TEST_CASE("survive: a rank that is wanted before all launchers have met comes wh
   ::kill(first.id(), SIGUSR1);
   Process second(node(1));
   const Ended ended = first.wait();
+  CAPTURE(ended.err);
   CHECK(contains(ended.err, "rank 2 joins; 3 ranks go on\n"));
   CHECK(ended.code == 0);
   CHECK(second.wait().code == 0);

@@ -180,7 +180,7 @@ TEST_CASE("result: a lost rank has not ended well, and who does not survive it i
   knows.left_behind = true;
   CHECK(judge_all({knows, lost}).report ==
         "error: rank 0 cannot go on with other ranks than before: its program has not called "
-        "survive() (train has an option for it: --survive)\n");
+        "survive() (train has an option for it: --survive): rank x is gone\n");
   CHECK(judge_all({consequence(1), lost}).report ==
         "error: rank 0 failed with exit code 1: rank x is gone\n");
   RankOutcome own = cause(2, 1, "of its own");

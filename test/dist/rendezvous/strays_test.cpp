@@ -114,5 +114,37 @@ TEST_CASE("rendezvous: nothing is left of a join that failed, and the next one s
   }
 }
 
+TEST_CASE("survive: a rank that listened for one world is waited for in the next") {
+  for (const bool survives : {true, false}) {
+    const std::string address = test::free_address();
+    const auto listen = [&](unsigned char token, double seconds) {
+      const Endpoint where = Endpoint::parse(address);
+      ConnectOptions options{.credentials = {token_of(token), fnv1a("job"), 0, 2}};
+      options.timeout = Seconds(seconds);
+      return accept_higher_ranks(listen_on(where), where, options, Deadline(Seconds(seconds)));
+    };
+    std::atomic<bool> over{false};
+    const auto errors = run_ranks(2, [&](int rank) {
+      if (rank == 1) {
+        ConnectOptions options{.credentials = {token_of(7), fnv1a("job"), 1, 2}};
+        if (survives) options.watch = [](const std::vector<int>&) {};
+        try {
+          connect_to_rank(0, Endpoint::parse(address), options, Deadline(Seconds(20)));
+        } catch (...) {
+          over = true;
+          throw;
+        }
+        return;
+      }
+      CHECK_THROWS_AS(listen(5, 0.5), CommError);  // another world, which does not come about
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      if (!over) listen(7, 20);
+    });
+    CHECK(errors[0] == "");
+    if (survives) CHECK(errors[1] == "");
+    if (!survives) CHECK(test::contains(errors[1], "rank 0 no longer listens"));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::dist
