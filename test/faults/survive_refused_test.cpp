@@ -92,7 +92,7 @@ TEST_CASE("survive: a program that does not call survive() is told so") {
       ended.err);
   test::expect(test::contains(ended.err,
                               " cannot go on with other ranks than before: its program has not "
-                              "called survive() (train has an option for it: --survive)\n"),
+                              "called survive() (train has an option for it: --survive): ["),
                "{}", ended.err);
   CHECK(std::ranges::count(ended.err, '\n') == 2);
 }
