@@ -123,8 +123,7 @@ Launcher::~Launcher() {
 }
 
 JobResult Launcher::run() {
-  // The other nodes' ranks must have ended as well, unless the user wants to leave before: then
-  // take_signal() gives the result.
+  // The other nodes' ranks must have ended as well, unless the user wants to leave before.
   while (!ranks_finished() || !nodes_.result()) {
     wait_for_events();
     for (Stream& stream : streams_)
@@ -135,6 +134,8 @@ JobResult Launcher::run() {
     take_messages();
     if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
     if (ranks_finished() && !nodes_.reported()) nodes_.report(own_result());
+    if (leaves_by_ && nodes_.reported() && !nodes_.result())
+      nodes_.leave(interrupted_by(*leaves_by_, job_.plan()));
     send_due_signals();
   }
   const JobResult& result = *nodes_.result();
@@ -261,7 +262,7 @@ void Launcher::take_signal() {
   if (more > 0 && !ends()) want_ranks(more);
   if (!number || interrupted_by_) return;
   if (ended_ == ranks_.size()) {
-    if (nodes_.reported()) nodes_.leave(interrupted_by(*number, job_.plan()));
+    leaves_by_ = *number;
     return;
   }
   interrupted_by_ = *number;

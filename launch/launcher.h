@@ -111,10 +111,11 @@ class Launcher {
       closing_time_;  // set when all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
-  bool ranks_changed_ = false;  // a rank was lost, or has joined
-  int output_error_ = 0;        // an errno: why stdout cannot be written
-  int interrupted_by_ = 0;      // the signal that the launcher got
-  bool told_to_stop_ = false;   // some signal has been sent to the ranks
+  bool ranks_changed_ = false;    // a rank was lost, or has joined
+  int output_error_ = 0;          // an errno: why stdout cannot be written
+  int interrupted_by_ = 0;        // the signal that the launcher got
+  std::optional<int> leaves_by_;  // the signal that came when its ranks had ended, others' had not
+  bool told_to_stop_ = false;     // some signal has been sent to the ranks
 };
 
 }  // namespace lockstep::launch
