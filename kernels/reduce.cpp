@@ -57,6 +57,10 @@ void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   Backend& backend = backend_of(x.device());
   if (x.numel() == out.numel())
     return backend.broadcast_to(from.view(out.shape()), out, accumulate, 1);
+  // A single row must have the bits that it has beside others.
+  const bool one_row = x.rank() > 1 && out.rank() == x.rank() && x.size(0) == 1;
+  if (plan.rank == 1 && one_row)
+    return backend.sum_cols(from.view({1, x.numel()}), to.view({1}), accumulate);
   if (plan.rank == 1) return backend.sum(x, out, accumulate, 1);
   const Shape matrix{plan.sizes[1], plan.sizes[0]};
   if (inner == 1 && outer == 0)

@@ -63,12 +63,8 @@ void keep_lanes_apart(const char* name, const Tensor& x, unsigned mask) {
 
 Tensor sums_to(const Tensor& x, const Shape& kept, double factor) {
   const Tensor y = Tensor::empty(kept, x.dtype(), x.device());
-  if (y.numel() == 1) {
-    kernels::sum(x, y, false, factor);
-  } else {
-    kernels::sum_to(x, y);
-    if (factor != 1) kernels::scale(factor, y, y, false);
-  }
+  kernels::sum_to(x, y);
+  if (factor != 1) kernels::scale(factor, y, y, false);
   return y;
 }
 

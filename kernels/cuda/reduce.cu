@@ -91,6 +91,7 @@ template <class T>
 void sum_middle(Device device, const T* x, std::int64_t outer, std::int64_t rows,
                 std::int64_t columns, T* out, bool accumulate) {
   if (outer * columns == 0) return;
+  if (columns == 1 && outer == 1) return sum_of_all(device, x, rows, Put<T>{out, accumulate});
   if (columns == 1) return sum_of_rows(device, x, outer, rows, Put<T>{out, accumulate});
   with_width<T>(packs_fit<T>(columns), [&](auto width) {
     const Tiling tiling(rows, columns / width);
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(reduce_threads)
 void CudaBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
   visit_floating("sum", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    sum_of_rows(x.device(), x.data<T>(), 1, x.numel(), Put<T>{out.data<T>(), accumulate, scale});
+    sum_of_all(x.device(), x.data<T>(), x.numel(), Put<T>{out.data<T>(), accumulate, scale});
   });
 }
 

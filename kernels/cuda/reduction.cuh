@@ -234,14 +234,19 @@ inline int lanes_for(std::int64_t accesses) {
   return static_cast<int>(std::bit_ceil(wanted));
 }
 
+/// Whether a single row may be added up in another order than one of several: a rank may have a
+/// single sample, and must then get the bits that others get (core/lanes.h).
+enum class OneRow : bool { as_of_several, alone };
+
 template <class Source, class Sink>
-void reduce_rows(Device, const Source&, std::int64_t rows, std::int64_t columns, const Sink&);
+void reduce_rows(Device, const Source&, std::int64_t rows, std::int64_t columns, const Sink&,
+                 OneRow = OneRow::alone);
 
 /// sink.put(row, the row's value) for each of `rows` rows; also where `columns` is 0. With a block
 /// or more for each row.
 template <class Source, class Sink>
 void reduce_long_rows(Device device, const Source& source, std::int64_t rows, std::int64_t columns,
-                      const Sink& sink) {
+                      const Sink& sink, OneRow one = OneRow::alone) {
   if (rows == 0) return;
   const cudaStream_t stream = lockstep::cuda::queue_of(device).stream;
   const std::int64_t chunks = std::max<std::int64_t>(1, divide_up(columns, reduce_chunk));
@@ -257,15 +262,16 @@ void reduce_long_rows(Device device, const Source& source, std::int64_t rows, st
       Tensor::empty({rows * chunks * static_cast<std::int64_t>(sizeof(Value))}, DType::u8, device);
   Value* values = reinterpret_cast<Value*>(partial.raw());
   run(Keep<Value>{values});
-  reduce_rows(device, Kept<Fold>{values}, rows, chunks, sink);
+  reduce_rows(device, Kept<Fold>{values}, rows, chunks, sink, one);
 }
 
 /// The same, with some lanes of a warp for each row if rows are short, and more than one.
 template <class Source, class Sink>
 void reduce_rows(Device device, const Source& source, std::int64_t rows, std::int64_t columns,
-                 const Sink& sink) {
-  if (rows <= 1 || columns > longest_short_row)
-    return reduce_long_rows(device, source, rows, columns, sink);
+                 const Sink& sink, OneRow one) {
+  const bool is_alone = rows == 1 && one == OneRow::alone;
+  if (rows == 0 || is_alone || columns > longest_short_row)
+    return reduce_long_rows(device, source, rows, columns, sink, one);
   const int team = lanes_for(divide_up(columns, Source::width));
   lockstep::cuda::launch<reduce_short_rows_kernel<Source, Sink>>(
       {.grid = blocks_for(rows, reduce_threads / team), .block = reduce_threads},
@@ -289,14 +295,19 @@ void with_width(bool packs, F&& f) {
     f(std::integral_constant<int, 1>{});
 }
 
-/// out_i (+)= factor * the sum of row i of x (rows, columns). A single row need not be whole
-/// accesses.
+/// out_i (+)= factor * the sum of row i of x (rows, columns).
 template <class T>
 void sum_of_rows(Device device, const T* x, std::int64_t rows, std::int64_t columns,
                  const Put<T>& out) {
-  with_width<T>(rows == 1 || packs_fit<T>(columns), [&](auto width) {
-    reduce_rows(device, Elements<T, width>(x), rows, columns, out);
+  with_width<T>(packs_fit<T>(columns), [&](auto width) {
+    reduce_rows(device, Elements<T, width>(x), rows, columns, out, OneRow::as_of_several);
   });
+}
+
+/// out (+)= factor * the sum of n elements, which need not be whole accesses.
+template <class T>
+void sum_of_all(Device device, const T* x, std::int64_t n, const Put<T>& out) {
+  reduce_rows(device, Elements<T, pack_width<T>>(x), 1, n, out);
 }
 
 }  // namespace lockstep::kernels

@@ -221,7 +221,7 @@ const ExpSum<T>* exp_sums(const Tensor& x, Tensor& storage) {
       Tensor::empty({rows * static_cast<std::int64_t>(sizeof(ExpSum<T>))}, DType::u8, x.device());
   auto* sums = reinterpret_cast<ExpSum<T>*>(storage.raw());
   reduce_long_rows(x.device(), Exponentials<T, width>(x.data<T>()), rows, x.size(1),
-                   Keep<ExpSum<T>>{sums});
+                   Keep<ExpSum<T>>{sums}, OneRow::as_of_several);
   return sums;
 }
 
