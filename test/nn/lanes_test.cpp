@@ -349,7 +349,7 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
            .loss =
                [](nn::Sequential& model, const data::Batch& batch) {
                  const auto p = model.parameters();
-                 const Tensor scaled = p[3] * Tensor::linspace(-1, 1, 120);
+                 const Tensor scaled = p[3] * Tensor::linspace(-1, 1, 120).to(batch.x.device());
                  return mean(square(matmul(batch.x, p[0], {.transpose_b = true}) + scaled));
                }},
           "is made of parameters alone");
