@@ -52,7 +52,7 @@ Work Communicator::broadcast(const Tensor& data, int root, std::string_view name
 Work Communicator::barrier(std::string_view name) { return issue({}, name); }
 
 void Communicator::refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const {
-  check<UsageError>(launcher_numbers_.empty(),
+  check<UsageError>(!survival_,
                     "[survive] {} cannot go on without a lost rank: {}. Start the job without "
                     "--survive, or leave that out",
                     what, why);
@@ -91,6 +91,12 @@ class Communicator::Inside {
 };
 
 Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
+  check<StateError>(
+      !survival_ || !survival_->in_body || survival_->marked,
+      "[{}] '{}': an optimizer has stepped and the step is not marked. If a rank "
+      "was lost now, the step would be taken twice: call nn::Checkpoint::mark() after "
+      "each step, before the next collective (dist/world/survive.h)",
+      name_of(call.operation), name);
   const Inside here(*this, trace::Kind::call, name);
   return enqueue(call, name);
 }

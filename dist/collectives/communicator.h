@@ -26,6 +26,15 @@
 
 namespace lockstep::dist {
 
+/// A job that goes on without lost ranks (dist/world/survive.h), as all communicators of one of its
+/// worlds know it.
+struct Survival {
+  std::vector<int> launcher_numbers;  ///< by rank_in_job()
+  bool in_body = false;               ///< survive() runs: what follows is asked for
+  bool shared = false;                ///< all have the state of the rank that is furthest
+  bool marked = true;  ///< since an optimizer has stepped, its program has said: the step is taken
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -38,12 +47,12 @@ class Communicator {
   /// ranks, the number that the launcher gave it.
   int known_as(int rank) const {
     const int in_job = rank_in_job(rank);
-    return launcher_numbers_.empty() ? in_job : launcher_numbers_[index(in_job)];
+    return survival_ ? survival_->launcher_numbers[index(in_job)] : in_job;
   }
 
-  /// Of a job that goes on without lost ranks: by rank_in_job(). Empty: the job does not.
-  const std::vector<int>& launcher_numbers() const { return launcher_numbers_; }
-  void set_launcher_numbers(std::vector<int> numbers) { launcher_numbers_ = std::move(numbers); }
+  /// Null: the job does not go on without lost ranks.
+  const std::shared_ptr<Survival>& survival() const { return survival_; }
+  void set_survival(std::shared_ptr<Survival> survival) { survival_ = std::move(survival); }
   /// Throws UsageError in a job that goes on without lost ranks, which `what` cannot, because of
   /// `why`.
   void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const;
@@ -126,7 +135,7 @@ class Communicator {
   Work issue(const CollectiveCall& call, std::string_view name);
 
   std::shared_ptr<const Communicator*> life_ = std::make_shared<const Communicator*>(this);
-  std::vector<int> launcher_numbers_;
+  std::shared_ptr<Survival> survival_;
   std::optional<Seconds> exposed_;  // nothing: nobody wants to know
   ThreadRank thread_rank_;
 };

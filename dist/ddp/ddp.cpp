@@ -64,6 +64,11 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
     communicator.refuse_if_ranks_may_be_lost(
         fmt::format("the hook {}", options.hook->name()),
         "each rank keeps a part of the gradients, which is lost with it");
+  if (const auto& survival = communicator.survival())
+    check<StateError>(survival->shared || !survival->in_body,
+                      "[survive] nn::Checkpoint::share(world, step) comes before "
+                      "DistributedDataParallel: rank 0 may be one that has joined, and its "
+                      "parameters the wrong ones");
   check_same(communicator, "DistributedDataParallel", manifest(parameters, buffers, options));
 
   for (const Parameter& parameter : parameters)

@@ -208,6 +208,7 @@ kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter, bool part)
 // Two optimizers may step in another order on another rank: a sum of their digests.
 void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) {
   replicas_.note(stepper);
+  if (const auto& survival = communicator_.survival()) survival->marked = false;
   drifted_ = drifted_ || (local && ranks() > 1);
   if (!local) exchange_.mine.steps += Fnv1a().add(options).value();
 }

@@ -109,9 +109,12 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
     check_nobody_needs(world);
     const int before = world.generation();
     const dist::Generation generation{before, world.members()};
+    const std::shared_ptr<dist::Survival> survival = world.communicator().survival();
+    survival->in_body = survival->marked = true;
     try {
       body(world);
       world.communicator().barrier("survive: the end").wait();
+      survival->in_body = false;
       return;
     } catch (CommError& error) {
       dist::suspect_blamed(*link, error, generation, world.rank());

@@ -29,7 +29,9 @@
 ///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
 ///     optim::Overlap.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
-///     A DDP that lives outside of body is a StateError.
+///     A DDP that lives outside of body is a StateError, and so is one that is made before share().
+///   - mark() follows each step before the next collective, which is a StateError else. So a step
+///     is one backward: a second network that steps in between has a mark() of its own.
 ///
 /// In a job that may lose ranks, UsageError is thrown by Optimizer::shard, optim::Overlap, hooks
 /// whose ranks keep parts (PowerSGD), dist::Trace, dist::HashTrace, asynchronous checkpoints, and

@@ -50,7 +50,7 @@ struct World::Membership {
     link = std::move(link_);
     generation = of.number;
     members = of.members;
-    communicator->set_launcher_numbers(members);
+    communicator->set_survival(std::make_shared<dist::Survival>(dist::Survival{members}));
   }
 
   void abort(std::string_view reason) noexcept {
@@ -77,7 +77,9 @@ void check_timeout(const JoinOptions& options) {
                     "[world] the timeout must be positive, got {} s", options.timeout.count());
 }
 
-dist::FabricOptions fabric_options(const JoinOptions& options) {
+/// What may lose a rank has no engine for GPUs, whose work nobody could call back: what they hold
+/// travels through the host.
+dist::FabricOptions fabric_options(const JoinOptions& options, bool may_lose_ranks = false) {
   check_timeout(options);
   using enum dist::EngineKind;
   const bool over_nccl = options.comm.starts_with("nccl"), over_ipc = options.transport == "ipc";
@@ -94,6 +96,7 @@ dist::FabricOptions fabric_options(const JoinOptions& options) {
   const dist::EngineKind engine = over_ipc                        ? ipc
                                   : options.comm == "nccl"        ? nccl
                                   : options.comm == "nccl-direct" ? nccl_direct
+                                  : may_lose_ranks                ? none
                                                                   : automatic;
   return {{*algorithm, options.timeout}, engine};
 }
@@ -115,7 +118,8 @@ std::string host_transport(const JoinOptions& options) {
 std::shared_ptr<dist::Fabric> join_fabric(const dist::LaunchInfo& launch,
                                           const JoinOptions& options) {
   if (options.comm != "mpi")
-    return dist::process_fabric(launch, host_transport(options), fabric_options(options));
+    return dist::process_fabric(launch, host_transport(options),
+                                fabric_options(options, launch.survive_descriptor >= 0));
   check_timeout(options);
   check<UsageError>(options.transport.empty(),
                     "[world] comm mpi has a transport of its own, not '{}'", options.transport);
@@ -221,7 +225,7 @@ dist::Communicator& World::layer_communicator() const {
   std::unique_ptr<dist::Communicator>& layers = membership().layers;
   if (!layers) {
     layers = membership().fabric->connect();
-    layers->set_launcher_numbers(communicator().launcher_numbers());
+    layers->set_survival(communicator().survival());
     communicator().link_failure(*layers);
   }
   return *layers;
@@ -237,7 +241,7 @@ std::optional<World> World::split(int color) const {
   if (!group) return {};
   World world(
       Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
-  world.communicator().set_launcher_numbers(communicator().launcher_numbers());
+  world.communicator().set_survival(communicator().survival());
   return world;
 }
 

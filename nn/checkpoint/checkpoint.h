@@ -42,6 +42,8 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -119,7 +121,11 @@ class Checkpoint {
   ///
   /// What a forward pass changes (random generators, the buffers of modules) is given as it was at
   /// the last mark() or share(): a step that was begun and is repeated begins as the first time.
-  /// Call mark() when a step is taken. Not collective.
+  /// Call mark() when a step is taken. Not collective. In the body of survive() a collective throws
+  /// StateError if an optimizer has stepped and nobody has called mark().
+  ///
+  /// `progress` counts the steps, and is one of the numbers that were added. StateError if it has
+  /// risen by less than the calls of mark() since share().
   void share(const World& world, std::int64_t progress);
   void mark();
 
@@ -178,6 +184,9 @@ class Checkpoint {
   dist::DistributedDataParallel* ddp_ = nullptr;
   std::vector<Part> parts_;
   std::vector<Number> numbers_;
+  std::weak_ptr<dist::Survival> survival_;  // of the world of the last share()
+  std::optional<std::int64_t> shared_progress_;
+  std::int64_t marks_ = 0;     // since share()
   bool pending_ = false;       // an asynchronous save() that nobody has waited for
   StateDict snapshot_;         // rank 0's, for its thread
   std::future<void> writing_;  // rank 0's

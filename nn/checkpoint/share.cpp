@@ -5,14 +5,20 @@
 namespace lockstep::nn {
 namespace {
 
+struct Furthest {
+  int rank;
+  std::int64_t progress;
+};
+
 // The rank whose number is the highest; of several, the first.
-int furthest(const World& world, std::int64_t progress) {
+Furthest furthest(const World& world, std::int64_t progress) {
   const Tensor all = Tensor::empty({world.size()}, DType::i64);
   world.communicator()
       .all_gather(Tensor::full({1}, static_cast<double>(progress), DType::i64), all, "furthest")
       .wait();
   const auto ranks = all.span<std::int64_t>();
-  return static_cast<int>(std::ranges::max_element(ranks) - ranks.begin());
+  const auto most = std::ranges::max_element(ranks);
+  return {static_cast<int>(most - ranks.begin()), *most};
 }
 
 // The tensors of `root`, on all ranks.
@@ -43,11 +49,19 @@ void Checkpoint::mark() {
     for (const auto& [name, tensor] : part.changed_by_forward())
       part.marked.emplace(name, tensor.clone());
   }
+  ++marks_;
+  if (const auto survival = survival_.lock()) survival->marked = true;
 }
 
 void Checkpoint::share(const World& world, std::int64_t progress) {
   constexpr const char* numbers_name = "rank numbers/";  // a name that no part can have
-  const int root = furthest(world, progress);
+  if (shared_progress_)
+    check<StateError>(progress - *shared_progress_ >= marks_,
+                      "[share] progress is {}, and was {} when the state was shared last; since "
+                      "then {} steps have been marked: it must rise with each, and be added to the "
+                      "Checkpoint",
+                      progress, *shared_progress_, marks_);
+  const auto [root, most] = furthest(world, progress);
   StateDict own;
   if (world.rank() == root) {
     for (const Part& part : parts_)
@@ -68,7 +82,11 @@ void Checkpoint::share(const World& world, std::int64_t progress) {
   }
   for (const Number& number : numbers_)
     *number.value = *shared.at(numbers_name + number.name).data<std::int64_t>();
+  shared_progress_ = most;
+  survival_ = world.communicator().survival();
+  if (const auto survival = survival_.lock()) survival->shared = true;
   mark();
+  marks_ = 0;
 }
 
 }  // namespace lockstep::nn

@@ -75,6 +75,27 @@ TEST_CASE("survive: a DDP that outlives its world is refused") {
   }
 }
 
+TEST_CASE("survive: a body that leaves out what it must do is refused") {
+  const std::string lost = "rank 1 was killed by SIGKILL; 3 ranks go on\n";
+  struct Refused {
+    const char* deed;
+    std::string before, text;
+  };
+  const Refused refused[] = {
+      {"no-share", "", ": [survive] nn::Checkpoint::share(world, step) comes before Distributed"},
+      {"no-mark", "", ": an optimizer has stepped and the step is not marked. If a rank was lost"},
+      {"no-progress", lost,
+       ": [share] progress is 0, and was 0 when the state was shared last; since then 2 steps"}};
+  for (const auto& [deed, before, text] : refused) {
+    const Ended ended = survivor(deed);
+    CAPTURE(deed);
+    CHECK(ended.code == 1);
+    test::expect(ended.err.starts_with(before + "error: rank "), "{}", ended.err);
+    test::expect(test::contains(ended.err, text), "{}", ended.err);
+    CHECK(std::ranges::count(ended.err, '\n') == (before.empty() ? 1 : 2));
+  }
+}
+
 TEST_CASE("survive: after a loss ranks are named as the launcher numbers them") {
   const Ended ended = survivor("wrong");
   CHECK(ended.code == 1);
@@ -98,7 +119,8 @@ TEST_CASE("survive: a program that does not call survive() is told so") {
 }
 
 TEST_CASE("survive: without --survive the same programs train as ever") {
-  for (const char* deed : {"shard", "overlap", "sync-outside", "ddp-outside"}) {
+  for (const char* deed :
+       {"shard", "overlap", "sync-outside", "ddp-outside", "no-share", "no-mark"}) {
     const Ended ended = survivor(deed, false);
     CAPTURE(deed);
     CHECK(ended.code == 1);  // rank 1 kills itself

@@ -223,9 +223,11 @@ struct Tally {
     counts["jobs that a partition ended"] += ended;
     for (std::size_t r = 0; r < o.taken.size(); ++r) {
       counts["ranks that came"] += dist::index(options.ranks) <= r && !o.taken[r].empty();
-      for (std::size_t i = 1; i < o.taken[r].size(); ++i)
-        counts["changes of the world between steps"] +=
-            o.taken[r][i].generation > o.taken[r][i - 1].generation;
+      for (std::size_t i = 1; i < o.taken[r].size(); ++i) {
+        const Step &before = o.taken[r][i - 1], &step = o.taken[r][i];
+        counts["changes of the world between steps"] += step.generation > before.generation;
+        counts["steps taken over from a rank that was ahead"] += step.number - before.number - 1;
+      }
     }
   }
   /// For `./lockstep drill`.

@@ -37,7 +37,7 @@ TEST_CASE("launcher numbers: texts have them, also those of groups") {
     dist::Communicator& all = world.communicator();
     CHECK(all.known_as(2) == 2);
     all.refuse_if_ranks_may_be_lost("it", "no reason");  // none may be
-    all.set_launcher_numbers({0, 3, 4, 12});
+    all.set_survival(std::make_shared<dist::Survival>(dist::Survival{{0, 3, 4, 12}}));
     CHECK(all.rank_in_job(2) == 2);
     CHECK(all.known_as(2) == 4);
     CHECK(world.layer_communicator().known_as(2) == 4);

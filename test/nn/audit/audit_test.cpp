@@ -333,6 +333,23 @@ TEST_CASE("audit: what cannot be audited is refused") {
                  return nn::cross_entropy(m[2](recomputing() ? m[0](b.x) : m[1](m[0](b.x))), b.y);
                }},
           "0 times, and 2 times in the step: the loss does not do again what it did");
+  // More than in the step; of another shape; others in number.
+  const auto of_lanes = [](std::initializer_list<Tensor> results) {
+    LaneRecord::of_all_lanes(results, nullptr, [] {});
+  };
+  const std::function<void(bool)> others[] = {
+      [&](bool again) { again ? of_lanes({Tensor::zeros({2})}) : void(); },
+      [&](bool again) { of_lanes({Tensor::zeros({again ? 3 : 2})}); },
+      [&](bool again) {
+        again ? of_lanes({Tensor::zeros({2}), Tensor::zeros({2})}) : of_lanes({Tensor::zeros({2})});
+      }};
+  for (const auto& other : others)
+    refused({.loss =
+                 [&](nn::Sequential& m, const data::Batch& b) {
+                   other(recomputing());
+                   return nn::cross_entropy(m(b.x), b.y);
+                 }},
+            "lanes are brought together as they were not in the step");
   run_threads(1, {}, [](World& world) {
     nn::Sequential model = Audited{}.model();
     model.to(test::test_device());

@@ -1,5 +1,5 @@
 // A training whose job may lose ranks, and which does one thing that does not go together with
-// that.
+// that, or leaves out one that it needs.
 //
 //   survivor DEED
 //
@@ -57,7 +57,7 @@ void run(const std::string& deed) {
   if (deed == "sync-outside") nn::convert_sync_batchnorm(model, world);
   const auto body = [&](World& now) {
     optimizer.zero_grad();
-    shared.share(now, step);
+    if (deed != "no-share") shared.share(now, deed == "no-progress" ? 0 : step);
     if (deed != "sync-outside") nn::convert_sync_batchnorm(model, now);
     dist::DdpOptions options;
     if (deed == "power-sgd") options.hook = dist::power_sgd();
@@ -77,7 +77,7 @@ void run(const std::string& deed) {
         if (deed == "wrong" && wrong) p[0].value().data<float>()[0] += 1;
         position = batch.position;
         ++step;
-        shared.mark();
+        if (deed != "no-mark") shared.mark();
       }
   };
   if (deed == "not-called") return body(world);
