@@ -81,7 +81,7 @@ class Tiles {
   // the columns stay, C is written along its rows, which matters if it is large.
   bool keep_columns() const {
     return p_.n <= p_.m || p_.m <= V::rows ||
-           (!p_.transposed && 2 * (p_.n - p_.m) * p_.k < p_.m * p_.n);
+           (!p_.transposed && 2 * (p_.n - p_.m) * p_.k <= p_.m * p_.n);
   }
 
   // A small factor that few tiles read is read where it lies, if it lies as tiles need it.
@@ -134,7 +134,9 @@ class Tiles {
       if (rows_at != nullptr) pack_rows<V>(p_.rows, rows, k, rows_at);
       for (std::int64_t j = 0; j < panels; ++j)
         compute_tile(rows, part(j), k, rows_at, lie ? nullptr : packed(j),
-                     ahead(p_.rows, {rows.end, p_.m}, V::rows, k, j));
+                     lie && rows.end == p_.m
+                         ? ahead(p_.columns, {part(j).end, columns.end}, panel, k, 0)
+                         : ahead(p_.rows, {rows.end, p_.m}, V::rows, k, j));
     }
   }
 
