@@ -80,9 +80,9 @@ else()
 endif()
 
 # What nearly every source reads is compiled once, for libraries and for tests; small headers, since
-# what they instantiate is paid for in every file. Each file still includes what it uses: the facts
-# build compiles the libraries without. Targets share it although -O differs, which g++ allows, but
-# not between some -O and none.
+# what they instantiate is paid for in every file. Each file still includes what it uses: clang-tidy
+# reads it without. Targets share it although -O differs, which g++ allows, but not between some -O
+# and none.
 if(NOT (PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
         CMAKE_BUILD_TYPE STREQUAL "Release") OR CMAKE_POSITION_INDEPENDENT_CODE)
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)

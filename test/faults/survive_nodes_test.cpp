@@ -111,7 +111,7 @@ TEST_CASE("drill survivors-of-nodes: ranks, launchers and machines are lost at r
 }
 
 TEST_CASE("survive: rank 0's machine goes on without its ranks and tells who is lost") {
-  JobOnNodes job({1, 2}, {}, "600");
+  JobOnNodes job({1, 2}, {}, "250");
   job.await(0, " training and ");
   ::kill(ranks_of(job.nodes[0]->id()).at(0), SIGKILL);
   job.await(0, "rank 0 was killed by SIGKILL; 2 ranks go on\n");
@@ -130,7 +130,7 @@ TEST_CASE("survive: rank 0's machine goes on without its ranks and tells who is 
 TEST_CASE("survive: a rank that is wanted before all launchers have met comes when they have") {
   const TemporaryFolder folder;
   const std::string address = free_address();
-  const Words program = command({"--survive", "--json", folder / "json"}, "600");
+  const Words program = command({"--survive", "--json", folder / "json"}, "250");
   const auto node = [&](int n) {
     return node_command(1, 2, n, address, program, {"--survive", "--timeout", "20"});
   };
@@ -152,7 +152,7 @@ TEST_CASE("survive: a rank that is wanted before all launchers have met comes wh
 }
 
 TEST_CASE("survive: a rank is replaced on its own machine, which has no other one") {
-  JobOnNodes job({2, 1}, {"--respawn", "1"}, "600");
+  JobOnNodes job({2, 1}, {"--respawn", "1"}, "250");
   job.await(0, " training and ");
   ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
   job.await(0, "rank 2 was killed by SIGKILL; 2 ranks go on\nrank 3 joins; 3 ranks go on\n");
@@ -162,7 +162,7 @@ TEST_CASE("survive: a rank is replaced on its own machine, which has no other on
 }
 
 TEST_CASE("survive: a machine that stands still while others meet is lost") {
-  JobOnNodes job({1, 2, 2}, {}, "600");
+  JobOnNodes job({1, 2, 2}, {}, "250");
   job.await(0, " training and ");
   job.signal_node(1, SIGSTOP);  // the others learn of rank 3's end before they can miss these
   ::kill(ranks_of(job.nodes[2]->id()).at(0), SIGKILL);
@@ -179,7 +179,7 @@ TEST_CASE("survive: a machine that stands still while others meet is lost") {
 }
 
 TEST_CASE("survive: what comes to a launcher without ranks is no failure of the others") {
-  JobOnNodes job({2, 1}, {}, "600");
+  JobOnNodes job({2, 1}, {}, "250");
   job.await(0, " training and ");
   ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
   job.await(0, "rank 2 was killed by SIGKILL; 2 ranks go on\n");

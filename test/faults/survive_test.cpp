@@ -139,7 +139,7 @@ TEST_CASE("drill replaced: a new rank takes the place of each that is killed") {
 
 TEST_CASE("survive: a rank that is added is in the world, and the launcher says so") {
   const TemporaryFolder folder;
-  test::Process process(command({"--ranks", "2", "--survive", "--json", folder / "json"}, "2000"));
+  test::Process process(command({"--ranks", "2", "--survive", "--json", folder / "json"}, "800"));
   const auto says = [&](const std::string& text) {
     while (!test::contains(process.err(), text) && !process.try_wait()) ::usleep(1000);
     return test::contains(process.err(), text);
