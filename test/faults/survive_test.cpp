@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "faults/survivors.h"
+#include "support/device.h"
 #include "support/drill.h"
 
 using namespace lockstep::test;
@@ -135,6 +136,32 @@ TEST_CASE("drill replaced: a new rank takes the place of each that is killed") {
                            "2",       "--transport", seed % 2 ? "tcp" : "shm"};
     disturb(random, options, {SIGKILL, SIGKILL, SIGKILL}, 2);
   });
+}
+
+TEST_CASE("survive: what GPUs hold travels through the host, and a rank can be lost") {
+  if (test::on_cpu()) return;
+  const TemporaryFolder folder;
+  const Words gpu = {"--device", std::string(lockstep::Device::name_of(test::test_device().kind))};
+  const auto train = [&](const Words& options) {
+    Words words = {LOCKSTEP_BIN_DIR "/train_mlp", "--lanes", "8", "--epochs", "3"};
+    words.insert(words.end(), gpu.begin(), gpu.end());
+    words.insert(words.end(), options.begin(), options.end());
+    return words;
+  };
+  const Ended alone = test::run(train({"--ranks", "1", "--json", folder / "alone"}));
+  REQUIRE(alone.code == 0);
+  test::Process process(train({"--ranks", "3", "--survive", "--json", folder / "json"}));
+  while (worlds_of(process) < 1 && !process.try_wait()) ::usleep(1000);
+  const auto ranks = ranks_of(process.id());
+  REQUIRE(ranks.size() == 3);
+  ::kill(ranks[2], SIGKILL);
+  const Ended ended = process.wait();
+  CAPTURE(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(test::contains(ended.err, "rank 2 was killed by SIGKILL; 2 ranks go on\n"));
+  const auto json = json_in(folder / "json");
+  CHECK(json.at("algorithm") == "two-shot-shared");
+  CHECK(json.at("parameter_digest") == json_in(folder / "alone").at("parameter_digest"));
 }
 
 TEST_CASE("survive: a rank that is added is in the world, and the launcher says so") {
