@@ -84,6 +84,8 @@ TEST_CASE("survive: a body that leaves out what it must do is refused") {
   const Refused refused[] = {
       {"no-share", "", ": [survive] nn::Checkpoint::share(world, step) comes before Distributed"},
       {"no-mark", "", ": an optimizer has stepped and the step is not marked. If a rank was lost"},
+      {"one-no-mark", "",
+       ": an optimizer has stepped and the step is not marked. If a rank was lost"},
       {"no-progress", lost,
        ": [share] progress is 0, and was 0 when the state was shared last; since then 2 steps"}};
   for (const auto& [deed, before, text] : refused) {

@@ -77,7 +77,8 @@ void run(const std::string& deed) {
         if (deed == "wrong" && wrong) p[0].value().data<float>()[0] += 1;
         position = batch.position;
         ++step;
-        if (deed != "no-mark") shared.mark();
+        const bool forgets = deed == "no-mark" || (deed == "one-no-mark" && number_of(now) == 2);
+        if (!forgets) shared.mark();
       }
   };
   if (deed == "not-called") return body(world);
