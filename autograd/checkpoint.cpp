@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/rerun.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
@@ -63,15 +64,16 @@ Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,
   }
   std::vector<Tensor> operands = inputs;
   operands.insert(operands.end(), used.begin(), used.end());
-  std::vector<const Tensor*> pointers;
-  for (const Tensor& operand : operands) pointers.push_back(&operand);
+  std::vector<Operand> rows;  // the block's own operations have kept samples apart
+  for (const Tensor& operand : operands)
+    rows.push_back(operand.row_origin().is_samples() ? apart(operand) : shared(operand));
   std::vector<SavedTensor> read;  // by the second run, too
   for (const Tensor& operand : operands) read.emplace_back(operand);
   for (Tensor& input : inputs) input = input.detach();
 
   trace::forward_ends("checkpoint");
   return outer->record(
-      "checkpoint", result, pointers,
+      "checkpoint", result, std::span<const Operand>(rows),
       [block = std::move(block), inputs, watched, used, start, read](Gradients& g) {
         for (const SavedTensor& tensor : read) *tensor;
         const Rerun scope(start);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/autograd/lanes/lane_tape.h"
 #include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/tape_pass.h"
 
@@ -56,28 +57,33 @@ Node* Tape::new_node(const char* operation, const Tensor& output) {
   return node;
 }
 
-Node* Tape::append(const char* operation, const Tensor& output,
-                   std::span<const Tensor* const> inputs) {
-  const auto recorded = [](const Tensor* tensor) {
-    return tensor->gradient_ref().tape != GradientRef::nothing;
-  };
-  if (std::ranges::none_of(inputs, recorded)) return nullptr;
-  for (const Tensor* input : inputs)
-    if (recorded(input) && input->gradient_ref().tape != GradientRef::parameter)
-      (void)node_of(operation, *input);  // throws before anything is built
-  Node* node = new_node(operation, output);
-  auto* slots = static_cast<Node::Input*>(arena_.allocate(inputs.size() * sizeof(Node::Input)));
-  std::uninitialized_value_construct_n(slots, inputs.size());
-  node->inputs = {slots, inputs.size()};
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const GradientRef& ref = inputs[i]->gradient_ref();
-    if (ref.tape == GradientRef::parameter)
-      slots[i].parameter = static_cast<detail::ParameterState*>(ref.target)->shared_from_this();
-    else if (ref.tape != GradientRef::nothing)
-      slots[i].node = static_cast<Node*>(ref.target);
+Node* Tape::append(const char* operation, const Tensor& output, std::span<const Operand> operands,
+                   Makes makes) {
+  const auto ref = [](const Operand& operand) { return operand.tensor->gradient_ref(); };
+  if (std::ranges::all_of(operands, [&](const Operand& operand) {
+        return ref(operand).tape == GradientRef::nothing;
+      })) {
+    detail::mark_rows(operation, output, operands);
+    return nullptr;
   }
-  if (lanes_) note_lanes(*node, output, inputs);
-  if (trace::watcher) show_output(*node, output, inputs, lanes());
+  for (const Operand& operand : operands)
+    if (ref(operand).tape != GradientRef::nothing && ref(operand).tape != GradientRef::parameter)
+      (void)node_of(operation, *operand.tensor);  // throws before anything is built
+  const auto rows = lanes_ ? detail::rows_recorded(*lanes_, operation, output, operands, makes)
+                           : Node::Rows::none;
+  Node* node = new_node(operation, output);
+  node->rows = rows;
+  auto* slots = static_cast<Node::Input*>(arena_.allocate(operands.size() * sizeof(Node::Input)));
+  std::uninitialized_value_construct_n(slots, operands.size());
+  node->inputs = {slots, operands.size()};
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const GradientRef from = ref(operands[i]);
+    if (from.tape == GradientRef::parameter)
+      slots[i].parameter = static_cast<detail::ParameterState*>(from.target)->shared_from_this();
+    else if (from.tape != GradientRef::nothing)
+      slots[i].node = static_cast<Node*>(from.target);
+  }
+  if (trace::watcher) show_output(*node, output, operands, lanes());
   return node;
 }
 
@@ -132,11 +138,12 @@ void Tape::mark(Pass& pass) {
 // reaches have the same weight and divisor.
 void Tape::begin(Pass& pass, std::optional<Weight> weight, BackwardOptions options) const {
   pass.refuse_strays(weight);
+  pass.refuse_other_means(weight);
   Contribution told = contribution(pass, weight, options.sync);
   if (weight) told.origin = weight->origin;
   pass.zero_weight = told.weight == 0;
   if (lanes_ || (weight && weight->lanes != 0))
-    seed_lanes(pass, weight, told);
+    pass.lanes_wait = detail::seed_lanes(*pass.loss, lanes(), weight, told);
   else
     pass.loss->gradient = Tensor::full(pass.loss->shape, told.weight / told.divisor,
                                        pass.loss->dtype, pass.loss->device);
@@ -182,12 +189,15 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
 
 void Tape::run(Pass& pass, bool retain) {
   for (Node* node = pass.loss; node; node = node->previous) {
-    if (!std::exchange(node->reached, false) || !node->closure) continue;  // no closure: watched
+    if (!std::exchange(node->reached, false)) continue;
+    if (!node->closure) {  // it is watched
+      add_lanes(*node);
+      continue;
+    }
     if (trace::watcher) show_gradient(*node, lanes());
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
-      Gradients gradients(*node, *this, pass.zero_weight, pass.lanes_wait);
-      node->run(node->closure, gradients);
+      Gradients(*node, *this, pass.zero_weight, pass.lanes_wait).run();
     }
     for (const Node::Input& input : node->inputs)
       check<StateError>(!input || input.written,
@@ -211,45 +221,5 @@ void Tape::tell_ready(Node& node) {
       observer->gradient_ready(Parameter(input.parameter));
   }
 }
-
-// ---- what an operation's backward writes ----
-
-namespace detail {
-
-Gradients::Destination Gradients::into(int i) {
-  check<StateError>(!sums_lanes(i),
-                    "[{}] has no lanes: its gradient of operand {} is a sum over samples, or "
-                    "belongs to no sample",
-                    node_.operation, i);
-  return place(i);
-}
-
-Gradients::Destination Gradients::place(int i) {
-  Node::Input& input = this->input(i);
-  if (!input) return {};
-  check<StateError>(!input.written, "[{}] backward writes operand {} twice", node_.operation, i);
-  input.written = true;
-  if (input.node) {
-    Tensor& gradient = input.node->gradient;
-    if (!gradient.defined()) {
-      gradient = Tensor::empty(input.node->shape, input.node->dtype, input.node->device);
-      return {gradient, false};
-    }
-    // Another operation passed this memory on and still uses it: copy it before adding.
-    if (!gradient.storage().unique()) gradient = gradient.clone();
-    return {gradient, true};
-  }
-  const Parameter parameter(input.parameter);
-  const Tensor& slot = parameter.gradient_slot();
-  const bool first = input.parameter->state == GradientState::nothing;
-  if (first || input.parameter->state == GradientState::synchronized)
-    input.parameter->state = GradientState::local;
-  if (!zero_weight_) return {slot, !first};
-  // 0 x NaN is NaN: the kernel writes to a scratch tensor.
-  if (first) slot.fill_zero();
-  return {Tensor::empty(slot.shape(), slot.dtype(), slot.device()), false};
-}
-
-}  // namespace detail
 
 }  // namespace lockstep

@@ -26,90 +26,14 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/parameter.h"
+#include "lockstep/autograd/gradients.h"
 #include "lockstep/core/arena.h"
-#include "lockstep/core/lanes.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/kernels/matmul.h"
 
 namespace lockstep {
-
-class RowSum;
-class Tape;
-
-namespace detail {
-
-/// One recorded operation, and also the one value that it produced.
-struct Node {
-  struct Input {
-    Node* node = nullptr;                       // another recorded value, or
-    std::shared_ptr<ParameterState> parameter;  // a parameter, or neither: a constant
-    bool written = false;                       // by the backward that is running
-    explicit operator bool() const { return node || parameter; }
-  };
-  ~Node() { std::destroy(inputs.begin(), inputs.end()); }
-
-  Node* previous = nullptr;  // recorded before this one
-  const char* operation = "";
-  enum class Belongs : std::uint8_t { neither, samples, lanes } belongs{};  // see row_sum.h
-  Shape shape;
-  Device device;
-  DType dtype = DType::f32;
-  std::span<Input> inputs;  // in the tape's memory
-  Tensor gradient;          // undefined until the first contribution
-  Tensor losses;            // of each lane, if it belongs to them: see lane_losses.h
-  bool reached = false;     // by the loss of the backward that is running
-  bool watched = false;     // keeps its gradient
-  bool spent = false;       // an earlier backward has freed what it saved
-  void (*run)(void* closure, class Gradients&) = nullptr;
-  void (*drop)(void* closure) = nullptr;  // destroys the closure and the tensors it saved
-  void* closure = nullptr;
-};
-
-/// What an operation's backward sees: the gradient of its output, and the places of its inputs'
-/// gradients. It writes straight into them: into bucket memory, for a parameter under DDP.
-class Gradients {
- public:
-  struct Destination {
-    Tensor tensor;            // of the input's shape
-    bool accumulate = false;  // add to what is there, instead of overwriting it
-    explicit operator bool() const { return tensor.defined(); }
-  };
-
-  const Tensor& output() const { return node_.gradient; }
-  bool needed(int i) const { return static_cast<bool>(input(i)); }  ///< input i wants a gradient
-  /// Where input i's contribution is to be written, once; empty if it wants none.
-  Destination into(int i);
-  /// Input i's contribution is `gradient` itself: its memory is shared where that is safe.
-  void pass(int i, const Tensor& gradient);
-  void written(int i) { input(i).written = true; }  ///< by other means
-  /// This rank has weight 0, and contributes exact zeros. (SyncBatchNorm's backward needs it.)
-  bool zero_weight() const { return zero_weight_; }
-
-  // --- second reading: row_sum.h ---
-  const Lanes* lanes() const { return lanes_; }  ///< the tape's
-  const Lanes* lanes_of_rows() const;            ///< the same, if the output's rows are samples
-  bool per_lane() const { return node_.belongs == Node::Belongs::lanes; }
-  bool sums_lanes(int i) const;  ///< operand i's gradient is a sum over samples of several lanes
-
- private:
-  friend class lockstep::Tape;
-  friend class lockstep::RowSum;
-  Gradients(Node& node, const Tape& tape, bool zero_weight, bool lanes_wait);
-  Node::Input& input(int i) const;
-  Destination place(int i);
-  void check_passed(int i, const Tensor& gradient) const;
-  Node& node_;
-  const Lanes* lanes_;
-  bool zero_weight_;
-  bool lanes_wait_;  // for the other backwards of their window
-};
-
-}  // namespace detail
-
-using detail::Gradients;
 
 struct BackwardOptions {
   bool retain = false;  ///< keep what the operations saved, so that backward can run again
@@ -149,12 +73,12 @@ class Tape {
                 BackwardOptions options = {});
   void backward(const Tensor& loss, BackwardOptions options) { backward(loss, {}, options); }
 
-  /// Records an operation and returns `output` as its value. `inputs` are those of its operands
-  /// that may want gradients. Each backward calls `backward(Gradients&)` once; it must write each
-  /// gradient that is needed.
+  /// Records an operation and returns `output` as its value. Each operand says what it does with
+  /// rows (rows.h). Each backward calls `backward(Gradients&)` once (with lanes, perhaps for each of
+  /// them); it must write each gradient that is needed.
   template <class F>
-  Tensor record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
-                F backward);
+  Tensor record(const char* operation, Tensor output, std::span<const Operand> operands, F backward,
+                Makes makes = Makes::rows);
 
   // --- second reading: tape_nested.cpp ---
 
@@ -176,7 +100,7 @@ class Tape {
   struct Pass;
 
   detail::Node* append(const char* operation, const Tensor& output,
-                       std::span<const Tensor* const> inputs);
+                       std::span<const Operand> operands, Makes makes);
   detail::Node* new_node(const char* operation, const Tensor& output);
   detail::Node* node_of(const char* operation, const Tensor& tensor) const;
   void mark(Pass& pass);
@@ -185,9 +109,6 @@ class Tape {
   static Contribution contribution(const Pass& pass, std::optional<Weight> weight, bool sync);
   void run(Pass& pass, bool retain);
   static void tell_ready(detail::Node& node);
-  void note_lanes(detail::Node& node, const Tensor& output,
-                  std::span<const Tensor* const> inputs) const;
-  void seed_lanes(Pass& pass, const std::optional<Weight>& weight, Contribution& told) const;
   void clear_marks() noexcept;
 
   std::uint64_t id_;
@@ -199,23 +120,27 @@ class Tape {
   detail::Arena arena_;
 };
 
-Tensor keep_samples(Tensor output, std::span<const Tensor* const> inputs);  ///< lanes/row_sum.h
-
-/// Records `output` on the current tape, if there is one and an input wants a gradient.
+/// Records `output` on the current tape, if there is one and an operand wants a gradient.
 template <class F>
-Tensor record(const char* operation, Tensor output, std::initializer_list<const Tensor*> inputs,
-              F backward) {
+Tensor record(const char* operation, Tensor output, std::span<const Operand> operands, F backward,
+              Makes makes = Makes::rows) {
   trace::forward_ends(operation);
-  Tape* tape = Tape::current();
-  return tape ? tape->record(operation, std::move(output), std::span(inputs), std::move(backward))
-              : keep_samples(std::move(output), std::span(inputs));
+  if (Tape* const tape = Tape::current())
+    return tape->record(operation, std::move(output), operands, std::move(backward), makes);
+  detail::mark_rows(operation, output, operands);
+  return output;
+}
+template <class F>
+Tensor record(const char* operation, Tensor output, std::initializer_list<Operand> operands,
+              F backward, Makes makes = Makes::rows) {
+  return record(operation, std::move(output), std::span(operands), std::move(backward), makes);
 }
 
 template <class F>
-Tensor Tape::record(const char* operation, Tensor output, std::span<const Tensor* const> inputs,
-                    F backward) {
-  detail::Node* node = append(operation, output, inputs);
-  if (!node) return keep_samples(std::move(output), inputs);
+Tensor Tape::record(const char* operation, Tensor output, std::span<const Operand> operands,
+                    F backward, Makes makes) {
+  detail::Node* node = append(operation, output, operands, makes);
+  if (!node) return output;
   output.set_gradient_ref({id_, node});
   if (purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));

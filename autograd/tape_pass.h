@@ -24,12 +24,13 @@ struct Tape::Pass {
   bool lanes_wait = false;   // this backward is one of several of a window
 
   void note(const Parameter& parameter);
+  void refuse_other_means(const std::optional<Weight>& weight) const;
   void refuse_strays(const std::optional<Weight>& weight) const;
 };
 
 // To a trace::watcher, which there is (tape_results.cpp).
-void show_output(const detail::Node& node, const Tensor& output,
-                 std::span<const Tensor* const> inputs, const Lanes* lanes);
+void show_output(const detail::Node& node, const Tensor& output, std::span<const Operand> operands,
+                 const Lanes* lanes);
 void show_gradient(const detail::Node& node, const Lanes* lanes);
 void show_ready(const detail::Node& node, const detail::ParameterState& parameter);
 

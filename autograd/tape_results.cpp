@@ -1,6 +1,7 @@
 // What a tape shows to a watcher of results (core/trace/results.h).
 
 #include "lockstep/autograd/tape_pass.h"
+#include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep {
 
@@ -11,7 +12,7 @@ namespace {
 
 // A first dimension that counts samples. (A loss of lanes is one number for them all.)
 const Lanes* lanes_of(const Node& node, const Lanes* lanes) {
-  return node.belongs == Node::Belongs::samples ? lanes : nullptr;
+  return node.rows == Node::Rows::samples ? lanes : nullptr;
 }
 
 std::string_view parameter_of(const Node& node) {
@@ -32,18 +33,17 @@ void show_parameters(const Node& node) {
 
 }  // namespace
 
-void show_output(const Node& node, const Tensor& output, std::span<const Tensor* const> inputs,
+void show_output(const Node& node, const Tensor& output, std::span<const Operand> operands,
                  const Lanes* lanes) {
   show_parameters(node);
-  for (const Tensor* input : inputs)
-    if (input->defined() && input->gradient_ref().tape == GradientRef::nothing)
+  for (const Operand& operand : operands)
+    if (const Tensor& x = *operand.tensor;
+        x.defined() && x.gradient_ref().tape == GradientRef::nothing)
       trace::watcher->see({.place = Place::input,
                            .operation = node.operation,
                            .name = parameter_of(node),
-                           .value = *input,
-                           .lanes = lanes && input->rank() > 0 && lanes->counts(input->size(0))
-                                        ? lanes_of(node, lanes)
-                                        : nullptr});
+                           .value = x,
+                           .lanes = x.row_origin().is_samples() ? lanes_of(node, lanes) : nullptr});
   trace::watcher->see({.place = Place::forward,
                        .operation = node.operation,
                        .name = parameter_of(node),
@@ -53,10 +53,11 @@ void show_output(const Node& node, const Tensor& output, std::span<const Tensor*
 }
 
 void show_gradient(const Node& node, const Lanes* lanes) {
+  const bool by_lanes = node.rows == Node::Rows::none && node.lanes.defined();
   trace::watcher->see({.place = Place::backward,
                        .operation = node.operation,
                        .name = parameter_of(node),
-                       .value = node.gradient,
+                       .value = by_lanes ? kernels::tree_sum(node.lanes.clone()) : node.gradient,
                        .lanes = lanes_of(node, lanes),
                        .node = &node});
 }

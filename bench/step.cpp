@@ -141,8 +141,8 @@ class Trainer {
     y_ = Tensor::empty({o.batch}, DType::i64);
     generator.normal(x_, 0, 1);
     generator.randint(0, o.layers.back(), y_);
-    x_ = x_.to(device);
-    y_ = y_.to(device);
+    x_ = of_samples(x_.to(device));
+    y_ = of_samples(y_.to(device));
     loss_ = Tensor::empty({1}, DType::f32, device);
     if (o.graph) graph_.emplace([this] { plain_step(); }, device);
   }

@@ -51,6 +51,15 @@ struct Weight {
         total(static_cast<double>(all_ranks)),
         origin(from) {}
 
+  /// Of the same batch, which counts for something else than its samples: `this_rank`, of a total
+  /// that the reducer adds up.
+  template <class L>
+  requires(std::is_arithmetic_v<L>) constexpr Weight counting(L this_rank) const {
+    Weight result(this_rank, summed, origin);
+    result.lanes = lanes;
+    return result;
+  }
+
   /// Whether both are weights, and the total, if known, is no less than `local`.
   constexpr bool valid() const {
     const double rounded = total * (1 + 1e-6);  // perhaps a sum, in another order or in f32

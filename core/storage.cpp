@@ -15,17 +15,20 @@ Storage Storage::allocate(std::size_t bytes, Device device) {
   if (device.kind == Device::Kind::cpu) {
     if (bytes > memory::largest) throw std::bad_alloc();  // header + bytes might overflow
     auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
-    return Storage(new (memory) Block{1, 0, memory + header, bytes, device, nullptr, {}});
+    return Storage(new (memory) Block(memory + header, bytes, device));
   }
   const Stream stream = Stream::current(device);
   auto* data = static_cast<std::byte*>(gpu::allocate(bytes, stream));
-  return Storage(new (memory::allocate(header)) Block{1, 0, data, bytes, device, nullptr, stream});
+  auto* const block = new (memory::allocate(header)) Block(data, bytes, device);
+  block->stream = stream;
+  return Storage(block);
 }
 
 Storage Storage::adopt(void* data, std::size_t bytes, std::function<void()> release,
                        Device device) {
-  auto* owner = new std::function<void()>(std::move(release));
-  return Storage(new Block{1, 0, static_cast<std::byte*>(data), bytes, device, owner, {}});
+  auto* const block = new Block(static_cast<std::byte*>(data), bytes, device);
+  block->release = new std::function<void()>(std::move(release));
+  return Storage(block);
 }
 
 void Storage::destroy(Block* block) noexcept {

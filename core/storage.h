@@ -14,6 +14,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/core/row_origin.h"
 
 namespace lockstep {
 
@@ -48,27 +49,36 @@ class Storage {
   explicit operator bool() const { return block_ != nullptr; }
   std::byte* data() const { return block().data; }  ///< in the device's memory
   std::size_t bytes() const { return block().bytes; }
-  Device device() const { return block().device; }
+  Device device() const { return {block().device_kind, block().device_index}; }
   /// How often the bytes were changed in place, as far as Tensor's functions and the optimizers
   /// know (changed()). Wraps around.
   std::uint32_t version() const { return block().version.load(std::memory_order_relaxed); }
   void changed() const { block_->version.fetch_add(1, std::memory_order_relaxed); }
+  /// What its rows are made of; at first of no samples.
+  RowOrigin origin() const { return RowOrigin(block().origin.load(std::memory_order_relaxed)); }
+  void set_origin(RowOrigin origin) const {
+    block().origin.store(origin.id_, std::memory_order_relaxed);
+  }
   /// True if this is the only reference: nobody else can see a write.
   bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
 
  private:
   struct Block {
-    std::atomic<int> references;
-    std::atomic<std::uint32_t> version;
+    Block(std::byte* memory, std::size_t size, Device device)
+        : data(memory), bytes(size), device_kind(device.kind), device_index(device.index) {}
+    std::atomic<int> references = 1;
+    std::atomic<std::uint32_t> version = 0;
     std::byte* data;
     std::size_t bytes;
-    Device device;
-    std::function<void()>* release;  // null: not adopted
-    std::optional<Stream> stream;    // of memory on a GPU; else `data` follows this header
+    Device::Kind device_kind;
+    std::atomic<std::uint16_t> origin = 0;
+    int device_index;
+    std::function<void()>* release = nullptr;  // null: not adopted
+    std::optional<Stream> stream{};  // of memory on a GPU; else `data` follows this header
   };
   explicit Storage(Block* block) : block_(block) {}
   static void destroy(Block* block) noexcept;
-  const Block& block() const {
+  Block& block() const {
     check<StateError>(block_ != nullptr, "[storage] an empty storage has no memory");
     return *block_;
   }

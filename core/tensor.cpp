@@ -10,7 +10,6 @@
 
 #include "lockstep/core/generator.h"
 #include "lockstep/core/gpu/device_memory.h"
-#include "lockstep/core/lanes.h"
 
 namespace lockstep {
 
@@ -87,36 +86,19 @@ Tensor Tensor::eye(std::int64_t n, DType dtype) {
   return result;
 }
 
-namespace {
-
-// A rank would draw other numbers for a sample than another one that has it.
-void refuse_for_samples(const char* operation, const Shape& shape) {
-  const Lanes* const lanes = current_lanes().get();
-  check<StateError>(!lanes || shape.rank() == 0 || shape[0] != lanes->rows() || shape[0] == 0,
-                    "[{}] of shape {} for the samples of a batch with lanes: who has other samples "
-                    "would draw other numbers for them. Draw in a data::Map, or by dropout; for "
-                    "what is no sample's, take default_generator()",
-                    operation, shape);
-}
-
-}  // namespace
-
 Tensor Tensor::rand(const Shape& shape, DType dtype) {
-  refuse_for_samples("rand", shape);
   const Tensor result = empty(shape, dtype);
   default_generator().uniform(result);
   return result;
 }
 
 Tensor Tensor::randn(const Shape& shape, DType dtype) {
-  refuse_for_samples("randn", shape);
   const Tensor result = empty(shape, dtype);
   default_generator().normal(result);
   return result;
 }
 
 Tensor Tensor::randint(std::int64_t low, std::int64_t high, const Shape& shape) {
-  refuse_for_samples("randint", shape);
   const Tensor result = empty(shape, DType::i64);
   default_generator().randint(low, high, result);
   return result;
@@ -170,6 +152,7 @@ Tensor Tensor::element(const char* call, std::initializer_list<std::int64_t> ind
   }
   Tensor result = detach();
   result.shape_ = {};
+  result.part_ = true;
   result.offset_ += static_cast<std::size_t>(place) * size_of(dtype_);
   return result;
 }
@@ -205,6 +188,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   const std::int64_t row = shape_[0] ? numel() / shape_[0] : 0;
   Tensor result = *this;
   result.shape_ = shape_.with(0, 1, {end - begin});
+  result.part_ = true;
   result.offset_ += static_cast<std::size_t>(begin * row) * size_of(dtype_);
   return result;
 }
@@ -222,6 +206,11 @@ Tensor Tensor::detach() const {
   Tensor result = *this;
   result.gradient_ = {};
   return result;
+}
+
+RowOrigin Tensor::row_origin() const {
+  const RowOrigin whole = defined() ? storage_.origin() : RowOrigin();
+  return part_ && whole.is_samples() ? RowOrigin::mixed("slice") : whole;
 }
 
 Tensor Tensor::clone() const {
@@ -247,6 +236,8 @@ void Tensor::copy_from(const Tensor& source) const {
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
                     source.dtype_);
+  if (const RowOrigin origin = source.row_origin(); !part_ || origin.is_mixed())
+    storage_.set_origin(origin);
   if (bytes() == 0) return;
   storage_.changed();
   const Device to = device(), from = source.device();
@@ -276,6 +267,38 @@ void Tensor::fill_zero() const {
     std::memset(raw(), 0, bytes());
   else
     gpu::fill_zero(raw(), bytes(), device());
+}
+
+Tensor full_like(const Tensor& x, double value) {
+  const Tensor result = Tensor::full(x.shape(), value, x.dtype(), x.device());
+  result.storage().set_origin(x.row_origin());
+  return result;
+}
+
+namespace {
+
+Tensor drawn_like(std::string_view operation, const Tensor& x, const Tensor& numbers) {
+  const Tensor result = numbers.to(x.device());
+  if (x.row_origin() != RowOrigin()) result.storage().set_origin(RowOrigin::mixed(operation));
+  return result;
+}
+
+}  // namespace
+
+Tensor rand_like(const Tensor& x) {
+  return drawn_like("rand_like", x, Tensor::rand(x.shape(), x.dtype()));
+}
+Tensor randn_like(const Tensor& x) {
+  return drawn_like("randn_like", x, Tensor::randn(x.shape(), x.dtype()));
+}
+
+Tensor of_samples(const Tensor& x) {
+  x.check_not_recorded("of_samples");
+  const Tensor whole = x.bytes() == x.storage().bytes()
+                           ? Tensor::over(x.storage(), 0, x.shape(), x.dtype())
+                           : x.clone();
+  whole.storage().set_origin(RowOrigin::samples());
+  return whole;
 }
 
 }  // namespace lockstep

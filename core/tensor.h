@@ -163,11 +163,16 @@ class Tensor {
   /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;
 
+  /// What the rows of its batch have become in it; of a slice or a row they are mixed. Tensor() has
+  /// none.
+  RowOrigin row_origin() const;
+
   /// For autograd/ alone.
   const GradientRef& gradient_ref() const { return gradient_; }
   void set_gradient_ref(GradientRef ref) { gradient_ = ref; }
 
  private:
+  friend Tensor of_samples(const Tensor& x);
   template <class T>  // what a number in the source text becomes
   using Written = std::conditional_t<std::is_same_v<T, int>, std::int64_t, T>;
   static Tensor arange_f32(double begin, double end, double step = 1);
@@ -177,6 +182,7 @@ class Tensor {
   std::size_t offset_ = 0;  // bytes
   Shape shape_;
   DType dtype_ = DType::f32;
+  bool part_ = false;  // of a larger tensor's first dimension
   GradientRef gradient_;
 
   Tensor element(const char* call, std::initializer_list<std::int64_t> index) const;
@@ -226,18 +232,19 @@ Tensor Tensor::from(std::initializer_list<std::initializer_list<T>> rows) {
       {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns)}, values);
 }
 
-/// Of x's shape, dtype and device.
-inline Tensor full_like(const Tensor& x, double value) {
-  return Tensor::full(x.shape(), value, x.dtype(), x.device());
-}
+/// Of x's shape, dtype and device. With lanes, rows like those of samples are samples, too; numbers
+/// that are drawn like them are not: on other ranks they would be others.
+Tensor full_like(const Tensor& x, double value);
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 inline Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
-inline Tensor rand_like(const Tensor& x) {
-  return Tensor::rand(x.shape(), x.dtype()).to(x.device());
-}
-inline Tensor randn_like(const Tensor& x) {
-  return Tensor::randn(x.shape(), x.dtype()).to(x.device());
-}
+Tensor rand_like(const Tensor& x);
+Tensor randn_like(const Tensor& x);
+
+/// For batches with lanes (lanes.h): says that the caller has made row i of x of sample i of this
+/// rank alone (or some equal parts of a row of each), in a way that does not depend on the rank.
+/// Such a tensor can stand beside what is made of the batch. Returns x, or a copy if x is a part of
+/// a larger tensor.
+Tensor of_samples(const Tensor& x);
 
 /// How often this thread has copied elements: Tensor::copy_from, clone() and to(), and gradients
 /// that backward could not write or share in place. A test that nothing is copied counts here.

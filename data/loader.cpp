@@ -99,8 +99,10 @@ Batch Loader::gather(const EpochPlan& plan, std::int64_t step) const {
     check_rows(result.fields, samples.size());
     detail::check_like(detail::row_of(result.fields, 0), samples[0], first_, 0);
   }
-  if (device_ != Device{})
-    for (const auto& [name, value] : result.fields) result.fields.set(name, value.to(device_));
+  for (const auto& [name, value] : result.fields) {
+    const Tensor there = value.to(device_);
+    result.fields.set(name, result.lanes ? of_samples(there) : there);
+  }
   if (const Tensor* x = result.fields.find("x")) result.x = *x;
   if (const Tensor* y = result.fields.find("y")) result.y = *y;
   return result;

@@ -58,6 +58,37 @@ void check_lanes(std::span<const std::int64_t> lanes, std::int64_t k) {
                       lanes[i + 1]);
 }
 
+// Whether a row of a product with `a` on the left has the same bits beside any other rows.
+bool rows_are_alone(const Tensor& a) {
+  return a.device() == Device{} && a.dtype() == DType::f32 && cpu_products() == CpuProducts::chain;
+}
+
+// multiply(a, out), of each block of their rows where that makes a difference.
+template <class F>
+void by_blocks(const char* operation, const Tensor& a, const Tensor& out, RowBlocks blocks,
+               const F& multiply) {
+  if (blocks.empty()) return multiply(a, out);
+  check<ShapeError>(blocks.front() == 0 && blocks.back() == a.size(0),
+                    "[{}] blocks go from row 0 to row {}, got {} to {}", operation, a.size(0),
+                    blocks.front(), blocks.back());
+  const ChainProducts chains;
+  if (rows_are_alone(a)) return multiply(a, out);
+  for (std::size_t k = 0; k + 1 < blocks.size(); ++k)
+    if (blocks[k] < blocks[k + 1])
+      multiply(a.detach().slice(blocks[k], blocks[k + 1]),
+               out.detach().slice(blocks[k], blocks[k + 1]));
+}
+
+void multiply_add(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                  MatmulFlags flags) {
+  if (a.numel() > 0 && b.numel() > 0)
+    backend_of(a.device()).matmul(a, b, bias, out, flags);
+  else if (bias.defined() && out.numel() > 0)
+    broadcast_to(bias, out);
+  else if (!flags.accumulate)
+    out.fill_zero();
+}
+
 }  // namespace
 
 void set_gemm_library(GemmLibrary chosen) {
@@ -74,12 +105,13 @@ ChainProducts::~ChainProducts() { --chain_scopes; }
 void allow_tf32(bool allow) { tf32 = allow; }
 bool tf32_allowed() { return tf32; }
 
-void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags) {
+void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags,
+            RowBlocks blocks) {
   check_product("matmul", a, b, out, flags);
-  if (a.numel() > 0 && b.numel() > 0)
-    backend_of(a.device()).matmul(a, b, {}, out, flags);
-  else if (!flags.accumulate)
-    out.fill_zero();
+  check<UsageError>(blocks.empty() || !flags.transpose_a,
+                    "[matmul] blocks of rows of a transposed operand");
+  by_blocks("matmul", a, out, blocks,
+            [&](const Tensor& rows, const Tensor& to) { multiply_add(rows, b, {}, to, flags); });
 }
 
 void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
@@ -93,19 +125,16 @@ void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
   if (out.numel() > 0) backend_of(a.device()).matmul_lanes(a, b, out, lanes, flags.accumulate);
 }
 
-void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out) {
+void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
+            RowBlocks blocks) {
   const MatmulFlags flags{.transpose_b = true};
   const Shape shape = check_product("linear", x, w, out, flags);
   if (bias.defined()) {
     check_beside("linear", "bias", bias, out.dtype(), x);
     check_shape("linear", "bias", bias, {shape[1]});
   }
-  if (x.numel() > 0 && w.numel() > 0)
-    backend_of(x.device()).matmul(x, w, bias, out, flags);
-  else if (bias.defined() && out.numel() > 0)
-    broadcast_to(bias, out);
-  else
-    out.fill_zero();
+  by_blocks("linear", x, out, blocks,
+            [&](const Tensor& rows, const Tensor& to) { multiply_add(rows, w, bias, to, flags); });
 }
 
 }  // namespace lockstep::kernels

@@ -61,9 +61,18 @@ struct MatmulFlags {
   bool accumulate = false;
 };
 
+/// Where blocks of rows begin, and the end; it ascends from 0. Empty: there are none.
+using RowBlocks = std::span<const std::int64_t>;
+
 /// out (+)= op(a) op(b), with op(a) (M, K), op(b) (K, N), out (M, N); op transposes on demand:
 /// with transpose_a, `a` itself is (K, M). `out` must not overlap a or b.
-void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {});
+///
+/// With `blocks` of the rows of `a`, which must not be transposed, the bits of a row depend on its
+/// block alone: whoever has other blocks beside it gets the same ones. (A library may choose by the
+/// number of rows how it multiplies.) Products of f32 on the CPU are then chains, all others are
+/// made block by block.
+void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {},
+            RowBlocks blocks = {});
 
 /// out (+)= sum over the lanes of a_lane^T b_lane: the gradient of weights, whose bits then depend
 /// on the lanes alone, and not on who computed which of them. a is (K, M), b (K, N), out (M, N) in
@@ -84,6 +93,9 @@ void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
 ///
 /// Backward is three calls: dx = matmul(dy, w); dw = matmul(dy, x, transpose_a);
 /// dbias = sum_rows(dy).
-void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out);
+///
+/// `blocks`: of x's rows, as of matmul.
+void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
+            RowBlocks blocks = {});
 
 }  // namespace lockstep::kernels

@@ -12,8 +12,8 @@ Tensor like(const Tensor& x, double number);
 /// op(a, b), which no tape records.
 Tensor combined(kernels::Binary op, const Tensor& a, const Tensor& b);
 
-/// Adds sign * `gradient` to the gradient of operand i, of shape `operand`: summed where that was
-/// repeated. Nothing happens unless it is needed.
-void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign = 1);
+/// Adds sign * `gradient` to the gradient of operand i: summed where that was repeated. Nothing
+/// happens unless it is needed.
+void contribute(Gradients& g, int i, const Tensor& gradient, double sign = 1);
 
 }  // namespace lockstep

@@ -1,11 +1,11 @@
 #include <cmath>
 
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -23,7 +23,7 @@ Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
   const Tensor out =
       Tensor::empty(Shape::broadcast("compare", a.shape(), b.shape()), DType::u8, a.device());
   kernels::compare(op, a, b, out);
-  return out;
+  return keep_rows("compare", out, {aligned(a, out.shape()), aligned(b, out.shape())});
 }
 
 // Beside a number that not every dtype of integers has, they are compared as f64.
@@ -48,7 +48,7 @@ Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
 // y = x where `kept` says, else the bound: dx = dy where x was kept.
 Tensor bounded(const char* name, const Tensor& x, Binary op, Compare kept, double bound) {
   const Tensor limit = like(x, bound);
-  return record(name, combined(op, x, limit), {&x},
+  return record(name, combined(op, x, limit), {apart(x)},
                 [x = SavedTensor(x), kept, limit](Gradients& g) {
                   g.pass(0, chosen(compared(kept, *x, limit), g.output(), like(g.output(), 0)));
                 });
@@ -63,22 +63,23 @@ Tensor share(Compare loses, const Tensor& a, const Tensor& b) {
 
 Tensor winner(const char* name, Binary op, Compare loses, const Tensor& a, const Tensor& b) {
   if (all_16_bit(name, {{"a", a}, {"b", b}})) return in_f32(winner, name, op, loses, a, b);
-  return record(
-      name, combined(op, a, b), {&a, &b},
-      [loses, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
-        if (g.needed(0))
-          contribute(g, 0, combined(Binary::mul, g.output(), share(loses, *a, *b)), a.shape());
-        if (g.needed(1))
-          contribute(g, 1, combined(Binary::mul, g.output(), share(loses, *b, *a)), b.shape());
-      });
+  const Tensor y = combined(op, a, b);
+  return record(name, y, {aligned(a, y.shape()), aligned(b, y.shape())},
+                [loses, a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
+                  if (g.needed(0))
+                    contribute(g, 0, combined(Binary::mul, g.output(), share(loses, *a, *b)));
+                  if (g.needed(1))
+                    contribute(g, 1, combined(Binary::mul, g.output(), share(loses, *b, *a)));
+                });
 }
 
 Tensor triangle(const char* name, const Tensor& x, std::int64_t k, Compare op) {
   check<ShapeError>(x.rank() >= 2, "[{}] of a tensor of shape {}", name, x.shape());
-  if (x.rank() == 2) keep_lanes_apart(name, x);
+  if (x.rank() == 2) refuse_mixing(name, {shared(x)});
   const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
   const Tensor column = Tensor::arange(x.size(-1)).to(x.device()) - static_cast<double>(k);
-  return where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);
+  const Tensor y = where(compared(op, column, row.view({x.size(-2), 1})), x, 0.0);
+  return keep_rows(name, y, {x.rank() == 2 ? shared(x) : apart(x)});
 }
 
 }  // namespace
@@ -119,11 +120,13 @@ bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute
 }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
-  return record("where", chosen(mask, a, b), {&a, &b, &mask},
-                [mask = SavedTensor(mask), sa = a.shape(), sb = b.shape()](Gradients& g) {
+  const Tensor y = chosen(mask, a, b);
+  const auto rows = [&](const Tensor& x) { return aligned(x, y.shape()); };
+  return record("where", y, {rows(a), rows(b), rows(mask)},
+                [mask = SavedTensor(mask)](Gradients& g) {
                   const Tensor& dy = g.output();
-                  if (g.needed(0)) contribute(g, 0, chosen(*mask, dy, like(dy, 0)), sa);
-                  if (g.needed(1)) contribute(g, 1, chosen(*mask, like(dy, 0), dy), sb);
+                  if (g.needed(0)) contribute(g, 0, chosen(*mask, dy, like(dy, 0)));
+                  if (g.needed(1)) contribute(g, 1, chosen(*mask, like(dy, 0), dy));
                 });
 }
 Tensor where(const Tensor& mask, const Tensor& a, double b) { return where(mask, a, like(a, b)); }

@@ -1,10 +1,9 @@
 #include "lockstep/kernels/elementwise.h"
 
-#include "lockstep/autograd/lanes/lane_losses.h"
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -23,62 +22,58 @@ Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
   const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
                                  a.dtype(), a.device());
   kernels::binary(op, a, b, y);
-  return y;
+  return keep_rows(kernels::name_of(op), y, {aligned(a, y.shape()), aligned(b, y.shape())});
 }
 
-void contribute(Gradients& g, int i, const Tensor& gradient, const Shape& operand, double sign) {
+void contribute(Gradients& g, int i, const Tensor& gradient, double sign) {
   if (!g.needed(i)) return;
-  const Shape& shape = g.per_lane() ? gradient.shape() : operand;
-  if (sign == 1 && gradient.shape() == shape) return g.pass(i, gradient);
-  if (gradient.shape() == shape) {
-    const auto to = g.into(i);
-    return kernels::scale(sign, gradient, to.tensor, to.accumulate);
-  }
-  const auto add = [&](const Tensor& part, const Gradients::Destination& to) {
+  const auto add = [sign](const Tensor& part, const Gradients::Destination& to) {
     if (sign == 1) return kernels::sum_to(part, to.tensor, to.accumulate);
-    const Tensor summed = Tensor::empty(operand, part.dtype(), part.device());
+    const Tensor summed = Tensor::empty(to.tensor.shape(), part.dtype(), part.device());
     kernels::sum_to(part, summed);
     kernels::scale(sign, summed, to.tensor, to.accumulate);
   };
-  // The first dimension, which counts samples, is added up, unless the operand has it.
-  const bool of_rows = operand.rank() < gradient.rank() || (operand.rank() > 0 && operand[0] == 1);
-  if (!of_rows) return add(gradient, g.into(i));
-  if (RowSum sum(g, i, rows_in(gradient)); sum)
-    sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
-      add(rows_of(gradient, begin, end), to);
-    });
+  if (g.sums_rows(i))
+    return sum_rows(g, i, rows_in(gradient),
+                    [&](const RowRange& rows, const auto& to) { add(rows.of(gradient), to); });
+  if (gradient.numel() != g.shape(i).numel()) return add(gradient, g.into(i));
+  if (sign == 1) return g.pass(i, gradient);
+  const auto to = g.into(i);
+  kernels::scale(sign, gradient.detach().view(to.tensor.shape()), to.tensor, to.accumulate);
 }
 
 namespace {
 
 // d(operand i) = factor * other, or factor / other, then summed back.
 void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tensor& other,
-                const Shape& operand, double sign = 1) {
+                double sign = 1) {
   if (!g.needed(i)) return;
-  if (sign == 1 && operand == factor.shape()) {
+  if (sign == 1 && !g.sums_rows(i) && g.shape(i) == factor.shape()) {
     const auto to = g.into(i);
     return kernels::binary(op, factor, other, to.tensor, to.accumulate);
   }
   const Tensor product = Tensor::empty(factor.shape(), factor.dtype(), factor.device());
   kernels::binary(op, factor, other, product);
-  contribute(g, i, product, operand, sign);
+  contribute(g, i, product, sign);
 }
 
 Tensor unary(const char* name, Unary op, const Tensor& x) {
   check<StateError>(x.defined(), "[{}] the operand is undefined", name);
   if (is_16_bit(x.dtype())) return in_f32(unary, name, op, x);
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  kernels::unary(op, x, y);
-  const Tensor recorded = record(
-      name, y, {&x}, [op, saved = SavedTensor(kernels::saves_output(op) ? y : x)](Gradients& g) {
-        const auto dx = g.into(0);
-        kernels::unary_backward(op, g.output(), *saved, dx.tensor, dx.accumulate);
-      });
-  return with_lanes_of(recorded, x, [&] {
-    const Tensor lanes = Tensor::empty(lane_losses(x).shape(), x.dtype(), x.device());
-    kernels::unary(op, lane_losses(x), lanes);
-    return lanes;
-  });
+  const auto make = [&](const auto& of) {
+    const Tensor y = Tensor::empty(of(x).shape(), x.dtype(), x.device());
+    kernels::unary(op, of(x), y);
+    return y;
+  };
+  const auto backward_from = [op](const Tensor& kept) {
+    return [op, kept = SavedTensor(kept)](Gradients& g) {
+      const auto dx = g.into(0);
+      kernels::unary_backward(op, g.output(), *kept, dx.tensor, dx.accumulate);
+    };
+  };
+  if (op == Unary::neg) return record_linear(name, {apart(x)}, make, backward_from(x));
+  const Tensor y = make([](const Tensor& operand) { return operand; });
+  return record(name, y, {apart(x)}, backward_from(kernels::saves_output(op) ? y : x));
 }
 
 }  // namespace
@@ -86,32 +81,37 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
 // y = a + b: da = dy, db = dy
 Tensor add(const Tensor& a, const Tensor& b) {
   if (all_16_bit("add", {{"a", a}, {"b", b}})) return in_f32(add, a, b);
-  const Tensor y = record("add", combined(Binary::add, a, b), {&a, &b},
-                          [sa = a.shape(), sb = b.shape()](Gradients& g) {
-                            contribute(g, 0, g.output(), sa);
-                            contribute(g, 1, g.output(), sb);
-                          });
-  return with_lanes_of(y, a, [&] { return combined(Binary::add, lane_losses(a), lane_losses(b)); });
+  const Shape shape = Shape::broadcast("add", a.shape(), b.shape());
+  return record_linear(
+      "add", {aligned(a, shape), aligned(b, shape)},
+      [&](const auto& of) { return combined(Binary::add, of(a), of(b)); },
+      [](Gradients& g) {
+        contribute(g, 0, g.output());
+        contribute(g, 1, g.output());
+      });
 }
 
 // y = a - b: da = dy, db = -dy
 Tensor sub(const Tensor& a, const Tensor& b) {
   if (all_16_bit("sub", {{"a", a}, {"b", b}})) return in_f32(sub, a, b);
-  const Tensor y = record("sub", combined(Binary::sub, a, b), {&a, &b},
-                          [sa = a.shape(), sb = b.shape()](Gradients& g) {
-                            contribute(g, 0, g.output(), sa);
-                            contribute(g, 1, g.output(), sb, -1);
-                          });
-  return with_lanes_of(y, a, [&] { return combined(Binary::sub, lane_losses(a), lane_losses(b)); });
+  const Shape shape = Shape::broadcast("sub", a.shape(), b.shape());
+  return record_linear(
+      "sub", {aligned(a, shape), aligned(b, shape)},
+      [&](const auto& of) { return combined(Binary::sub, of(a), of(b)); },
+      [](Gradients& g) {
+        contribute(g, 0, g.output());
+        contribute(g, 1, g.output(), -1);
+      });
 }
 
 // y = a b: da = dy b, db = dy a
 Tensor mul(const Tensor& a, const Tensor& b) {
   if (all_16_bit("mul", {{"a", a}, {"b", b}})) return in_f32(mul, a, b);
-  return record("mul", combined(Binary::mul, a, b), {&a, &b},
+  const Tensor y = combined(Binary::mul, a, b);
+  return record("mul", y, {aligned(a, y.shape()), aligned(b, y.shape())},
                 [a = SavedTensor(a), b = SavedTensor(b)](Gradients& g) {
-                  if (g.needed(0)) contribute(g, 0, Binary::mul, g.output(), *b, a.shape());
-                  if (g.needed(1)) contribute(g, 1, Binary::mul, g.output(), *a, b.shape());
+                  if (g.needed(0)) contribute(g, 0, Binary::mul, g.output(), *b);
+                  if (g.needed(1)) contribute(g, 1, Binary::mul, g.output(), *a);
                 });
 }
 
@@ -119,13 +119,13 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 Tensor div(const Tensor& a, const Tensor& b) {
   if (all_16_bit("div", {{"a", a}, {"b", b}})) return in_f32(div, a, b);
   const Tensor y = combined(Binary::div, a, b);
-  return record("div", y, {&a, &b},
-                [y = SavedTensor(y), sa = a.shape(), b = SavedTensor(b)](Gradients& g) {
-                  contribute(g, 0, Binary::div, g.output(), *b, sa);
+  return record("div", y, {aligned(a, y.shape()), aligned(b, y.shape())},
+                [y = SavedTensor(y), b = SavedTensor(b)](Gradients& g) {
+                  contribute(g, 0, Binary::div, g.output(), *b);
                   if (!g.needed(1)) return;
                   const Tensor dy_y = Tensor::empty(y.shape(), y->dtype(), y->device());
                   kernels::binary(Binary::mul, g.output(), *y, dy_y);
-                  contribute(g, 1, Binary::div, dy_y, *b, b.shape(), -1);
+                  contribute(g, 1, Binary::div, dy_y, *b, -1);
                 });
 }
 
@@ -138,17 +138,17 @@ Tensor log_sigmoid(const Tensor& x) { return -softplus(-x); }
 
 // y = c x: dx = c dy
 Tensor scale(const Tensor& x, double factor) {
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
-  kernels::scale(factor, x, y, false);
-  const Tensor recorded = record("scale", y, {&x}, [factor](Gradients& g) {
-    const auto dx = g.into(0);
-    kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
-  });
-  return with_lanes_of(recorded, x, [&] {
-    const Tensor lanes = Tensor::empty(lane_losses(x).shape(), x.dtype(), x.device());
-    kernels::scale(factor, lane_losses(x), lanes, false);
-    return lanes;
-  });
+  const auto scaled = [factor](const Tensor& from) {
+    const Tensor y = Tensor::empty(from.shape(), from.dtype(), from.device());
+    kernels::scale(factor, from, y, false);
+    return y;
+  };
+  return record_linear(
+      "scale", {apart(x)}, [&](const auto& of) { return scaled(of(x)); },
+      [factor](Gradients& g) {
+        const auto dx = g.into(0);
+        kernels::scale(factor, g.output(), dx.tensor, dx.accumulate);
+      });
 }
 
 // y = x in another dtype: dx = dy in x's. A sum is made in at least f32.
@@ -161,9 +161,11 @@ Tensor cast(const Tensor& x, DType dtype) {
   };
   if (!is_any_floating(dtype) || !is_any_floating(x.dtype())) {
     const bool by_f32 = is_16_bit(dtype) || is_16_bit(x.dtype());
-    return to(by_f32 ? to(x.detach(), DType::f32) : x.detach(), dtype);
+    return keep_rows("cast", to(by_f32 ? to(x.detach(), DType::f32) : x.detach(), dtype),
+                     {apart(x)});
   }
-  const Tensor y = record("cast", to(x, dtype), {&x}, [to](Gradients& g) {
+  const auto make = [&](const auto& of) { return to(of(x), dtype); };
+  return record_linear("cast", {apart(x)}, make, [to](Gradients& g) {
     const auto dx = g.into(0);
     if (!dx.accumulate) return kernels::cast(g.output(), dx.tensor);
     const DType sum_type = dx.tensor.dtype() == DType::f64 ? DType::f64 : DType::f32;
@@ -171,7 +173,6 @@ Tensor cast(const Tensor& x, DType dtype) {
     kernels::scale(1, to(g.output(), sum_type), sum, true);
     kernels::cast(sum, dx.tensor);
   });
-  return with_lanes_of(y, x, [&] { return to(lane_losses(x), dtype); });
 }
 
 }  // namespace lockstep

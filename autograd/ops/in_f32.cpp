@@ -2,9 +2,9 @@
 
 namespace lockstep {
 
-bool all_16_bit(std::string_view operation, std::initializer_list<Operand> operands) {
-  const Operand* first = nullptr;
-  for (const Operand& operand : operands) {
+bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> operands) {
+  const NamedOperand* first = nullptr;
+  for (const NamedOperand& operand : operands) {
     if (!operand.tensor.defined()) continue;
     if (!first) first = &operand;
     check<DTypeError>(operand.tensor.dtype() == first->tensor.dtype(),
@@ -15,7 +15,7 @@ bool all_16_bit(std::string_view operation, std::initializer_list<Operand> opera
   return first && is_16_bit(first->tensor.dtype());
 }
 
-void check_dtype(std::string_view operation, const Operand& operand, DType dtype) {
+void check_dtype(std::string_view operation, const NamedOperand& operand, DType dtype) {
   check<DTypeError>(!operand.tensor.defined() || operand.tensor.dtype() == dtype,
                     "[{}] {} is {}, and must be {}", operation, operand.name,
                     operand.tensor.dtype(), dtype);

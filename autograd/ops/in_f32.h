@@ -10,14 +10,14 @@
 
 namespace lockstep {
 
-struct Operand {
+struct NamedOperand {
   const char* name;
   const Tensor& tensor;
 };
 
 /// Whether the operands are 16-bit ones. Undefined ones do not count. Throws DTypeError if two
 /// dtypes differ: "[add] a is f32, but b is f64".
-bool all_16_bit(std::string_view operation, std::initializer_list<Operand> operands);
+bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> operands);
 
 namespace detail {
 
@@ -38,6 +38,6 @@ Tensor in_f32(F&& f, const Arguments&... arguments) {
 }
 
 /// Throws DTypeError unless the operand has this dtype: "[gather] index is f32, and must be i64".
-void check_dtype(std::string_view operation, const Operand& operand, DType dtype);
+void check_dtype(std::string_view operation, const NamedOperand& operand, DType dtype);
 
 }  // namespace lockstep

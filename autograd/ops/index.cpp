@@ -1,9 +1,9 @@
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/indexed.h"
 
@@ -19,28 +19,32 @@ Taken along(const char* name, const Tensor& x, int dim, std::int64_t count, bool
   return what;
 }
 
+// dx of rows that were taken from dimension 0 of x.
+void add_rows_taken(Gradients& g, const Taken& what, const Tensor& index) {
+  if (!g.needed(0)) return;
+  const Tensor dy = g.output().detach().view({what.count, what.inner});
+  const Tensor indices = index.detach().view(what.each ? dy.shape() : Shape{what.count});
+  sum_rows(g, 0, what.count, [&](const RowRange& rows, const Gradients::Destination& dx) {
+    Taken part = what;
+    part.count = rows.end - rows.begin;
+    kernels::add_taken(part, rows.of(dy), rows.of(indices), dx.tensor, dx.accumulate);
+  });
+}
+
 // Of dimension `dim`.
 Tensor taken(const Taken& what, int dim, const Tensor& x, const Tensor& index, const Shape& shape) {
   check_dtype(what.operation, {"index", index}, DType::i64);
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::take(what, x.detach(), index, y);
-  if (dim == 0) keep_lanes_apart(what.operation, x);
-  return record(what.operation, y, {&x, &index}, [what, index = SavedTensor(index)](Gradients& g) {
-    if (!g.sums_lanes(0)) {
-      const auto dx = g.into(0);
-      return kernels::add_taken(what, g.output(), *index, dx.tensor, dx.accumulate);
-    }
-    // Rows of a table: the indices are those of samples.
-    const Tensor taken = g.output().detach().view({what.count, what.inner});
-    const Tensor indices = index->detach().view({what.count});
-    RowSum(g, 0, what.count)
-        .each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& dx) {
-          Taken part = what;
-          part.count = end - begin;
-          kernels::add_taken(part, rows_of(taken, begin, end), rows_of(indices, begin, end),
-                             dx.tensor, dx.accumulate);
-        });
-  });
+  const bool of_table = dim == 0;  // rows of a table: the indices are those of samples
+  return record(
+      what.operation, y,
+      {of_table ? shared(x) : apart(x), of_table || what.each ? apart(index) : shared(index)},
+      [what, of_table, index = SavedTensor(index)](Gradients& g) {
+        if (of_table) return add_rows_taken(g, what, *index);
+        const auto dx = g.into(0);
+        kernels::add_taken(what, g.output(), *index, dx.tensor, dx.accumulate);
+      });
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #include "lockstep/kernels/loss.h"
 
-#include "lockstep/autograd/lanes/lane_losses.h"
-#include "lockstep/autograd/lanes/row_sum.h"
+#include <limits>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
@@ -16,7 +17,7 @@ Tensor log_softmax(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32([](const Tensor& wide) { return log_softmax(wide); }, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::log_softmax(x, y);
-  return record("log_softmax", y, {&x}, [y = SavedTensor(y)](Gradients& g) {
+  return record("log_softmax", y, {apart(x)}, [y = SavedTensor(y)](Gradients& g) {
     const auto dx = g.into(0);
     kernels::log_softmax_backward(g.output(), *y, dx.tensor, dx.accumulate);
   });
@@ -30,18 +31,17 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
   const bool recording = Tape::current() && logits.gradient_ref().tape != GradientRef::nothing;
   const Tensor saved =  // softmax - onehot
       recording ? Tensor::empty(logits.shape(), logits.dtype(), logits.device()) : Tensor();
-  const auto of = [&](std::int64_t begin, std::int64_t end, const Tensor& to) {
-    kernels::cross_entropy(rows_of(logits, begin, end), rows_of(labels, begin, end), to,
-                           saved.defined() ? rows_of(saved, begin, end) : saved);
-  };
   return record_loss(
-      "cross_entropy", loss_of(logits, LossKind::mean, of), {&logits}, [saved](Gradients& g) {
+      "cross_entropy", LossKind::mean, {apart(logits), apart(labels)},
+      [&](const RowRange& rows, const Tensor& to) {
+        kernels::cross_entropy(rows.of(logits), rows.of(labels), to,
+                               saved.defined() ? rows.of(saved) : saved);
+      },
+      [saved](Gradients& g) {
         const auto dx = g.into(0);
-        for_each_lane(
-            g, saved.size(0), [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
-              kernels::cross_entropy_backward(dy, rows_of(saved, begin, end),
-                                              rows_of(dx.tensor, begin, end), dx.accumulate);
-            });
+        each_loss(g, saved.size(0), [&](const RowRange& rows, const Tensor& dy) {
+          kernels::cross_entropy_backward(dy, rows.of(saved), rows.of(dx.tensor), dx.accumulate);
+        });
       });
 }
 
@@ -65,19 +65,18 @@ Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
   check_alike("mse", x, y);
   if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
-  const Loss loss = loss_of(x, LossKind::mean, [&](auto begin, auto end, const Tensor& to) {
-    kernels::mse(rows_of(x, begin, end), rows_of(y, begin, end), to);
-  });
-  return record_loss("mse", loss, {&x, &y}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-    const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
-      for_each_lane(g, rows_in(a), [&](std::int64_t begin, std::int64_t end, const Tensor& dloss) {
-        const auto rows = [&](const Tensor& of) { return rows_of(of, begin, end); };
-        kernels::mse_backward(dloss, rows(a), rows(b), rows(da.tensor), da.accumulate);
+  return record_loss(
+      "mse", LossKind::mean, {apart(x), apart(y)},
+      [&](const RowRange& rows, const Tensor& to) { kernels::mse(rows.of(x), rows.of(y), to); },
+      [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+        const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
+          each_loss(g, rows_in(a), [&](const RowRange& rows, const Tensor& dloss) {
+            kernels::mse_backward(dloss, rows.of(a), rows.of(b), rows.of(da.tensor), da.accumulate);
+          });
+        };
+        if (const auto dx = g.into(0)) add(*x, *y, dx);
+        if (const auto dy = g.into(1)) add(*y, *x, dy);
       });
-    };
-    if (const auto dx = g.into(0)) add(*x, *y, dx);
-    if (const auto dy = g.into(1)) add(*y, *x, dy);
-  });
 }
 
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
@@ -120,41 +119,61 @@ Rows rows_of(const Tensor& logits, const Tensor& labels, const CrossEntropyOptio
   return {counted, safe, weights * index_select(options.weight.detach(), 0, safe)};
 }
 
+// What a mean of these rows is divided by, unless that is their number; see losses.h.
+double counted_in(const Rows& rows, const CrossEntropyOptions& options) {
+  const bool on_gpu = rows.weights.device() != Device{};
+  if (on_gpu && !options.weight.defined() &&
+      options.ignore_index == CrossEntropyOptions().ignore_index)
+    return -1;
+  if (on_gpu) return std::numeric_limits<double>::quiet_NaN();
+  return sum(cast(rows.weights.detach(), DType::f64)).item();
+}
+
 CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
   options.weight = cast(options.weight.detach(), DType::f32);  // or undefined, as it was
   return options;
 }
 
 // What some rows count for in all, or 1 for 0: they are divided by it.
-Tensor total_of(const Tensor& weights, std::int64_t begin, std::int64_t end) {
+Tensor total_of(const Tensor& weights) {
   const Tensor total = Tensor::empty({}, weights.dtype(), weights.device());
-  kernels::sum(rows_of(weights, begin, end), total);
+  kernels::sum(weights, total);
   return where(total == 0.0, 1.0, total);
 }
 
-// sum(losses) / sum(weights), or 0: with lanes the mean of each of them
+// sum(losses) / sum(weights), or 0.
 Tensor weighted_mean(const Tensor& losses, const Tensor& weights) {
-  const auto of = [&](std::int64_t begin, std::int64_t end, const Tensor& to) {
-    kernels::sum(rows_of(losses, begin, end), to);
-    kernels::binary(Binary::div, to, total_of(weights, begin, end), to);
-  };
   return record_loss(
-      "weighted_mean", loss_of(losses, LossKind::mean, of), {&losses}, [weights](Gradients& g) {
+      "weighted_mean", LossKind::mean, {apart(losses), apart(weights)},
+      [&](const RowRange& rows, const Tensor& to) {
+        kernels::sum(rows.of(losses), to);
+        kernels::binary(Binary::div, to, total_of(rows.of(weights)), to);
+      },
+      [weights](Gradients& g) {
         const auto dx = g.into(0);
-        for_each_lane(g, rows_in(weights), [&](auto begin, auto end, const Tensor& dy) {
+        each_loss(g, rows_in(weights), [&](const RowRange& rows, const Tensor& dy) {
           const Tensor share = Tensor::empty({}, dy.dtype(), dy.device());
-          kernels::binary(Binary::div, dy, total_of(weights, begin, end), share);
-          kernels::broadcast_to(share, rows_of(dx.tensor, begin, end), dx.accumulate);
+          kernels::binary(Binary::div, dy, total_of(rows.of(weights)), share);
+          kernels::broadcast_to(share, rows.of(dx.tensor), dx.accumulate);
         });
       });
 }
 
-Tensor weighted(const Tensor& losses, const Tensor& weights, Reduction reduction) {
-  if (reduction == Reduction::none) return losses;
-  return reduction == Reduction::sum ? sum(losses) : weighted_mean(losses, weights);
+Tensor weighted(const Tensor& losses, const Rows& rows, const CrossEntropyOptions& options) {
+  if (options.reduction == Reduction::none) return losses;
+  if (options.reduction == Reduction::sum) return sum(losses);
+  return counting(weighted_mean(losses, rows.weights), counted_in(rows, options));
 }
 
 }  // namespace
+
+double label_weight(const Tensor& labels, const CrossEntropyOptions& options) {
+  const Tensor counted = labels != static_cast<double>(options.ignore_index);
+  const Tensor ones = cast(counted, DType::f64);
+  if (!options.weight.defined()) return sum(ones).item();
+  const Tensor of_class = index_select(options.weight.detach(), 0, where(counted, labels, 0.0));
+  return sum(ones * cast(of_class, DType::f64)).item();
+}
 
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options) {
@@ -177,7 +196,7 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
     losses =
         losses * (1 - options.label_smoothing) - where(rows.counted, over_classes, 0.0) * share;
   }
-  return weighted(losses, rows.weights, options.reduction);
+  return weighted(losses, rows, options);
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,

@@ -22,13 +22,19 @@ struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
   Reduction reduction = Reduction::mean;
 };
-/// The mean divides by the sum of what the rows count for, as PyTorch's does: with ranks in each
-/// rank, and with lanes in each lane.
+/// The mean divides by the sum of what the rows count for, as PyTorch's does. That is not their
+/// number: batch.weight would weigh the ranks wrongly, and backward() refuses it. The mean over all
+/// ranks' rows is that of
+///   tape.backward(loss, batch.weight.counting(label_weight(batch.y, options)));
+/// (On a GPU, labels that are ignored by the default ignore_index are not seen. Where a batch is cut
+/// by LoaderOptions::lanes, each part has a mean of its own, and weighs as many samples as it has.)
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options);
 inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, Reduction reduction) {
   return cross_entropy(logits, labels, {.reduction = reduction});
 }
+/// What labels count for in such a mean. On a GPU it waits.
+double label_weight(const Tensor& labels, const CrossEntropyOptions& options);
 /// The same from log-probabilities (n, c).
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options = {});

@@ -1,13 +1,10 @@
-#include <optional>
-
 #include "lockstep/autograd/autocast.h"
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/matmul.h"
-#include "lockstep/kernels/reduce.h"
 
 namespace lockstep {
 namespace {
@@ -18,8 +15,9 @@ Shape leading(const Shape& shape, std::initializer_list<std::int64_t> last) {
 }
 
 // y = op(a) op(b): of matrices, or of each pair of two batches (b, n, k) and (b, k, m).
-void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::MatmulFlags flags) {
-  if (a.rank() == 2) return kernels::matmul(a, b, y, flags);
+void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::MatmulFlags flags,
+              kernels::RowBlocks blocks = {}) {
+  if (a.rank() == 2) return kernels::matmul(a, b, y, flags, blocks);
   const auto matrix = [](const Tensor& batch, std::int64_t i) {
     return batch.detach().slice(i, i + 1).view({batch.size(1), batch.size(2)});
   };
@@ -27,42 +25,14 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y, kernels::Matmul
     kernels::matmul(matrix(a, i), matrix(b, i), matrix(y, i), flags);
 }
 
-// sum += a^T b, over the rows of both.
-void add_product(RowSum& sum, const Tensor& a, const Tensor& b) {
-  const Gradients::Destination& whole = sum.whole();
-  if (whole && !sum.lanes().empty() && a.dtype() == whole.tensor.dtype())
-    return kernels::matmul_lanes(a, b, whole.tensor, sum.lanes(),
-                                 {.transpose_a = true, .accumulate = whole.accumulate});
-  sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
-    kernels::matmul(rows_of(a, begin, end), rows_of(b, begin, end), to.tensor,
-                    {.transpose_a = true, .accumulate = to.accumulate});
-  });
-}
-
-// Tapes with lanes have chain products; a batch with lanes has them without a tape, too.
-struct Chains {
-  explicit Chains(const Lanes* lanes) {
-    if (lanes) products.emplace();
-  }
-  std::optional<kernels::ChainProducts> products;
-};
-
-// Whether a row of a product with `a` on the left has the same bits beside any other rows.
-bool rows_apart(const Tensor& a) {
-  return a.device() == Device{} && a.dtype() == DType::f32 &&
-         kernels::cpu_products() == kernels::CpuProducts::chain;
-}
-
-// The same, of `a` that is not transposed. A library may choose by the number of rows how it
-// multiplies them. With lanes the rows of each are therefore multiplied alone, as they are on a
-// rank that has no others.
-void multiply_rows(const Lanes* lanes, const Tensor& a, const Tensor& b, const Tensor& y,
-                   kernels::MatmulFlags flags) {
-  const Chains chains(lanes);
-  if (a.rank() != 2 || flags.transpose_a || rows_apart(a)) return multiply(a, b, y, flags);
-  for_each_block(lanes, a.size(0), [&](std::int64_t begin, std::int64_t end) {
-    kernels::matmul(rows_of(a, begin, end), b, rows_of(y, begin, end), flags);
-  });
+// da of y = A B.
+void left_gradient(const Tensor& b, const Tensor& dy, const Gradients::Destination& da, bool ta,
+                   bool tb, kernels::RowBlocks blocks) {
+  if (ta)  // a (k, n): da = B dy^T
+    multiply(b, dy, da.tensor,
+             {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
+  else  // a (n, k): da = dy B^T
+    multiply(dy, b, da.tensor, {.transpose_b = !tb, .accumulate = da.accumulate}, blocks);
 }
 
 // db of y = A B.
@@ -84,33 +54,24 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
                     "[matmul] inner dimensions differ: batches {} x {}", a.shape(), b.shape());
   const Tensor y = Tensor::empty(leading(a.shape(), {a.size(ta ? -1 : -2), b.size(tb ? -2 : -1)}),
                                  a.dtype(), a.device());
-  if (ta) keep_lanes_apart("matmul", a);
-  if (b.rank() == 2) keep_lanes_apart("matmul", b);
+  const bool matrices = a.rank() == 2;
   const Tensor af = detail::factor(a), bf = detail::factor(b);
-  multiply_rows(lanes_of_rows(a), af, bf, y, {.transpose_a = ta, .transpose_b = tb});
+  multiply(af, bf, y, {.transpose_a = ta, .transpose_b = tb},
+           ta ? std::vector<std::int64_t>() : blocks_of(a));
   return record(
-      "matmul", y, {&a, &b}, [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
+      "matmul", y, {matrices && ta ? shared(a) : apart(a), matrices ? shared(b) : apart(b)},
+      [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
         const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
-        if (ta) {
-          if (const auto da = g.into(0))  // a (k, n): da = B dy^T
-            multiply(*b, dy, da.tensor,
-                     {.transpose_a = tb, .transpose_b = true, .accumulate = da.accumulate});
-        } else if (const auto da = g.into(0)) {  // a (n, k): da = dy B^T
-          multiply_rows(g.lanes_of_rows(), dy, *b, da.tensor,
-                        {.transpose_b = !tb, .accumulate = da.accumulate});
-        }
-        if (ta) {
+        if (const auto da = g.into(0)) left_gradient(*b, dy, da, ta, tb, blocks_of(g));
+        if (dy.rank() == 2 && !ta)
+          return tb ? add_product(g, 1, dy, *a) : add_product(g, 1, *a, dy);
+        if (dy.rank() == 2) {
           if (const auto db = g.into(1)) right_gradient(*a, dy, db, ta, tb);
-        } else if (RowSum sum(g, 1, dy.size(0)); sum) {
-          if (dy.rank() == 2 && tb)  // b (m, k): db = dy^T A
-            add_product(sum, dy, *a);
-          else if (dy.rank() == 2)  // b (k, m): db = A^T dy
-            add_product(sum, *a, dy);
-          else
-            sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
-              right_gradient(rows_of(*a, begin, end), rows_of(dy, begin, end), db, ta, tb);
-            });
+          return;
         }
+        sum_rows(g, 1, dy.size(0), [&](const RowRange& rows, const Gradients::Destination& db) {
+          right_gradient(rows.of(*a), rows.of(dy), db, ta, tb);
+        });
       });
 }
 
@@ -166,7 +127,7 @@ Tensor dot(const Tensor& a, const Tensor& b) {
   return sum(a * b);
 }
 
-// y (n, out) = x (n, in) w^T + b, w (out, in):  dx = dy w, dw = dy^T x, db = the sum of dy's rows.
+// y (n, out) = x (n, in) w^T + b, w (out, in):  dw = dy^T x, db = the sum of dy's rows, dx = dy w.
 // The parameters' gradients come first: the sooner they are ready, the sooner they travel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check<ShapeError>(x.rank() >= 1 && w.rank() == 2,
@@ -179,27 +140,17 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
     return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
                    leading(x.shape(), {x.size(-2), w.size(0)}));
   }
-  keep_lanes_apart("linear", w);
-  if (b.defined()) keep_lanes_apart("linear", b);
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  const Lanes* lanes = lanes_of_rows(x);
-  const Chains chains(lanes);
-  if (rows_apart(xf)) lanes = nullptr;
-  for_each_block(lanes, x.size(0), [&](std::int64_t begin, std::int64_t end) {
-    kernels::linear(rows_of(xf, begin, end), wf, b, rows_of(y, begin, end));
-  });
-  return record(
-      "linear", y, {&x, &w, &b}, [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
-        const Tensor dy = detail::rounded_to(x->dtype(), g.output());
-        if (RowSum sum(g, 1, dy.size(0)); sum) add_product(sum, dy, *x);
-        if (RowSum sum(g, 2, dy.size(0)); sum)
-          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& db) {
-            kernels::sum_rows(rows_of(g.output(), begin, end), db.tensor, db.accumulate);
-          });
-        if (const auto dx = g.into(0))
-          multiply_rows(g.lanes_of_rows(), dy, *w, dx.tensor, {.accumulate = dx.accumulate});
-      });
+  kernels::linear(xf, wf, b, y, blocks_of(x));
+  return record("linear", y, {apart(x), shared(w), shared(b)},
+                [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
+                  const Tensor dy = detail::rounded_to(x->dtype(), g.output());
+                  add_product(g, 1, dy, *x);
+                  add_rows(g, 2, g.output());
+                  if (const auto dx = g.into(0))
+                    kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate}, blocks_of(g));
+                });
 }
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
-#include "lockstep/autograd/lanes/lane_record.h"
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
@@ -21,7 +20,7 @@ void contribute(const Gradients::Destination& to, const Tensor& sum) {
 /// The sums over this rank's rows become the means over all rows, as batch_norm_dx takes them.
 void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_weight) {
   if (statistics.constant) return sums.fill_zero();
-  LaneRecord::of_all_lanes({sums}, nullptr, [&] {
+  of_all_rows({sums}, nullptr, [&] {
     if (!statistics.peers) return;
     if (zero_weight) sums.fill_zero();  // whatever they were: NaN, perhaps
     statistics.peers->add(sums);
@@ -29,31 +28,19 @@ void means_of(const Tensor& sums, const BatchStatistics& statistics, bool zero_w
   if (statistics.count > 0) kernels::scale(1 / statistics.count, sums, sums, false);
 }
 
-// Where the lanes of `rows` rows begin, and the end; without lanes they are one part.
-std::vector<std::int64_t> parts_of(const Lanes* lanes, std::int64_t rows) {
-  return lanes ? lanes->offsets(rows) : std::vector<std::int64_t>{0, rows};
-}
-
-// batch_statistics of each lane's rows, merged.
-void statistics_of_lanes(const Lanes& lanes, const Tensor& x, const BatchStatistics& result) {
-  LaneRecord* const record = LaneRecord::current();
-  check<StateError>(
-      result.peers || lanes.count() == lanes.total() || (record && record->is_again()),
-      "[batch_norm] with lanes the statistics are those of all samples, and this "
-      "rank has {} of {}: nn::convert_sync_batchnorm(model, world)",
-      lanes.rows(), lanes.all_rows());
-  const std::vector<std::int64_t> offsets = lanes.offsets(x.size(0));
-  const std::int64_t c = x.size(1);
-  const Tensor all = Tensor::empty({lanes.count(), 2 * c}, DType::f64, x.device());
+// batch_statistics of each part of x's rows, merged.
+void merged_statistics(const Tensor& x, const RowParts& rows, const BatchStatistics& result) {
+  const std::int64_t count = rows.count(), c = x.size(1);
+  const Tensor all = Tensor::empty({count, 2 * c}, DType::f64, x.device());
   std::vector<kernels::RowStatistics> parts;
-  for (std::size_t k = 0; k + 1 < offsets.size(); ++k) {
-    const auto at = static_cast<std::int64_t>(k);
-    const Tensor row = all.slice(at, at + 1).view({2 * c});
+  for (std::int64_t k = 0; k < count; ++k) {
+    const RowRange part = rows[k];
+    const Tensor row = all.slice(k, k + 1).view({2 * c});
     const Tensor mean = row.slice(0, c), m2 = row.slice(c, 2 * c);
-    kernels::batch_statistics(rows_of(x, offsets[k], offsets[k + 1]), mean, m2);
-    parts.push_back({static_cast<double>(offsets[k + 1] - offsets[k]), mean, m2});
+    kernels::batch_statistics(part.of(x), mean, m2);
+    parts.push_back({static_cast<double>(part.end - part.begin), mean, m2});
   }
-  if (record) record->note("batch_norm", all);
+  note_parts("batch_norm", all);
   for (kernels::RowStatistics& part : parts) {  // on a GPU: when all is under way
     part.mean = part.mean.to(Device{});
     part.m2 = part.m2.to(Device{});
@@ -74,11 +61,12 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
                          .count = static_cast<double>(x.size(0)),
                          .constant = false,
                          .peers = std::move(peers)};
-  if (const Lanes* const lanes = lanes_of_rows(x))
-    statistics_of_lanes(*lanes, x, result);
+  need_all_rows("batch_norm", x, result.peers != nullptr);
+  if (const RowParts rows(x); rows.cut())
+    merged_statistics(x, rows, result);
   else
     kernels::batch_statistics(x, result.mean, result.m2);
-  LaneRecord::of_all_lanes({result.mean, result.m2}, &result.count, [&] {
+  of_all_rows({result.mean, result.m2}, &result.count, [&] {
     if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
   });
   return result;
@@ -103,7 +91,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   kernels::batch_inverse_std(statistics.m2, statistics.count, eps, inverse_std);
   kernels::batch_normalize(x, statistics.mean, inverse_std, weight, bias, y);
   return record(
-      "batch_norm", y, {&x, &weight, &bias},
+      "batch_norm", y, {apart(x), shared(weight), shared(bias)},
       [x = SavedTensor(x), weight = SavedTensor(weight), statistics, inverse_std](Gradients& g) {
         const Tensor& dy = g.output();
         const std::int64_t c = x->size(1);
@@ -111,26 +99,20 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                           "[batch_norm] {} rows went into the statistics of all ranks, but "
                           "the loss has weight 0: leave them out of the batch",
                           x->size(0));
-        // (parts, 2, c): of each lane the sums of dy and of dy * xhat.
-        const std::vector<std::int64_t> offsets = parts_of(g.lanes_of_rows(), x->size(0));
-        const std::int64_t parts = std::ssize(offsets) - 1;
+        // (2 * parts, c): of each part of the rows the sums of dy and of dy * xhat.
+        const RowParts rows(g, x->size(0));
+        const std::int64_t parts = rows.count();
         const Tensor sums = Tensor::empty({2 * parts, c}, DType::f64, x->device());
         const auto sum = [&](std::int64_t i) { return sums.slice(i, i + 1).view({c}); };
         for (std::int64_t k = 0; k < parts; ++k) {
-          const auto at = static_cast<std::size_t>(k);
-          const auto rows = [&](const Tensor& of) {
-            return rows_of(of, offsets[at], offsets[at + 1]);
-          };
-          kernels::batch_norm_sums(rows(dy), rows(*x), statistics.mean, inverse_std, sum(2 * k),
-                                   sum(2 * k + 1));
+          const RowRange part = rows[k];
+          kernels::batch_norm_sums(part.of(dy), part.of(*x), statistics.mean, inverse_std,
+                                   sum(2 * k), sum(2 * k + 1));
         }
-        if (LaneRecord* const record = LaneRecord::current(); record && g.lanes_of_rows())
-          record->note("batch_norm's gradient", sums.view({parts, 2 * c}));
-        const auto add = [&](int operand, std::int64_t first) {
-          RowSum total(g, operand, x->size(0));
-          if (!total) return;
-          total.each([&](std::int64_t, std::int64_t, const Gradients::Destination& to) {
-            contribute(to, sum(std::exchange(first, first + 2)));
+        if (rows.cut()) note_parts("batch_norm's gradient", sums.view({parts, 2 * c}));
+        const auto add = [&](int operand, std::int64_t at) {
+          sum_rows(g, operand, x->size(0), [&](const RowRange&, const auto& to) {
+            contribute(to, sum(std::exchange(at, at + 2)));
           });
         };
         add(1, 1);

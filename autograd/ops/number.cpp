@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -45,6 +46,7 @@ Tensor in_place(Binary op, const Tensor& a, const Tensor& b) {
   kernels::binary(op, result, other_view ? b.clone() : b, result);
   if (is_16_bit(a.dtype())) kernels::cast(result, a);
   a.storage().changed();
+  change_rows(kernels::name_of(op), a, b);
   return a;
 }
 
@@ -69,8 +71,18 @@ Tensor operator-(const Tensor& a, double b) {
 Tensor operator*(const Tensor& a, double b) {
   return is_any_floating(a.dtype()) ? scale(a, b) : a * beside(Binary::mul, a, b);
 }
+// y = a / b: da = dy / b
 Tensor operator/(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x / beside(Binary::div, x, b); });
+  if (!is_any_floating(a.dtype())) return a / beside(Binary::div, a, b);
+  return with_number(a, [b](const Tensor& x) {
+    const Tensor number = beside(Binary::div, x, b);
+    return record_linear(
+        "div", {apart(x)}, [&](const auto& of) { return combined(Binary::div, of(x), number); },
+        [number](Gradients& g) {
+          const auto dx = g.into(0);
+          kernels::binary(Binary::div, g.output(), number, dx.tensor, dx.accumulate);
+        });
+  });
 }
 Tensor operator%(const Tensor& a, double b) {
   return with_number(a, [b](const Tensor& x) { return x % beside(Binary::remainder, x, b); });
@@ -90,8 +102,8 @@ Tensor operator%(const Tensor& a, const Tensor& b) {
   if (all_16_bit("remainder", {{"a", a}, {"b", b}}))
     return in_f32([](const Tensor& x, const Tensor& y) { return x % y; }, a, b);
   const Tensor y = combined(Binary::remainder, a, b);
-  return record("remainder", y, {&a},
-                [shape = a.shape()](Gradients& g) { contribute(g, 0, g.output(), shape); });
+  return record("remainder", y, {aligned(a, y.shape()), aligned(b, y.shape())},
+                [](Gradients& g) { contribute(g, 0, g.output()); });
 }
 
 Tensor operator+=(const Tensor& a, const Tensor& b) { return in_place_beside(Binary::add, a, b); }
@@ -111,7 +123,7 @@ Tensor pow(const Tensor& x, double exponent) {
   if (is_16_bit(x.dtype()))
     return in_f32([exponent](const Tensor& wide) { return pow(wide, exponent); }, x);
   const Tensor y = combined(Binary::pow, x, like(x, exponent));
-  return record("pow", y, {&x}, [x = SavedTensor(x), exponent](Gradients& g) {
+  return record("pow", y, {apart(x)}, [x = SavedTensor(x), exponent](Gradients& g) {
     if (exponent == 0) return g.pass(0, zeros_like(*x));
     const Tensor slope = combined(Binary::pow, *x, like(*x, exponent - 1));
     kernels::scale(exponent, slope, slope, false);
@@ -130,15 +142,15 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
     return in_f32([](const Tensor& a, const Tensor& b) { return pow(a, b); }, base, exponent);
   const Tensor y = combined(Binary::pow, base, exponent);
   return record(
-      "pow", y, {&base, &exponent},
+      "pow", y, {aligned(base, y.shape()), aligned(exponent, y.shape())},
       [y = SavedTensor(y), a = SavedTensor(base), b = SavedTensor(exponent)](Gradients& g) {
         if (g.needed(0)) {
           const Tensor slope = where(*b == 0.0, 0.0, *b * combined(Binary::pow, *a, *b - 1.0));
-          contribute(g, 0, g.output() * slope, a.shape());
+          contribute(g, 0, g.output() * slope);
         }
         if (g.needed(1)) {
           const Tensor slope = where(*a == 0.0, 0.0, log(*a) * *y);
-          contribute(g, 1, g.output() * slope, b.shape());
+          contribute(g, 1, g.output() * slope);
         }
       });
 }

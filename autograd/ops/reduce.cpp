@@ -4,14 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/autograd/lanes/lane_losses.h"
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/indices.h"
 #include "lockstep/autograd/ops/reductions.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -56,10 +55,8 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
   return result;
 }
 
-// Rows of samples may be added up to a loss, of each lane, but not otherwise.
-void keep_lanes_apart(const char* name, const Tensor& x, unsigned mask) {
-  if ((mask & 1) != 0) lockstep::keep_lanes_apart(name, x);
-}
+// Of a reduction along the dimensions of `mask`.
+Operand rows_of(const Tensor& x, unsigned mask) { return (mask & 1) != 0 ? shared(x) : apart(x); }
 
 Tensor sums_to(const Tensor& x, const Shape& kept, double factor) {
   const Tensor y = Tensor::empty(kept, x.dtype(), x.device());
@@ -73,29 +70,31 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim k
   visit_any_floating(name, x.dtype(), [](auto) {});
   if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, dims, keep, mean);
   const Reduced to = reduced(name, x.shape(), dims, keep);
-  if (to.shape.rank() > 0) keep_lanes_apart(name, x, dims.mask(name, x.shape()));
   const auto factor_of = [mean](std::int64_t count) {
     return !mean ? 1.0 : count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
   };
-  const double factor = factor_of(to.count);
-  const Loss y = to.shape.rank() == 0
-                     ? loss_of(x, mean ? LossKind::mean : LossKind::sum,
-                               [&](std::int64_t begin, std::int64_t end, const Tensor& out) {
-                                 const Tensor rows = rows_of(x, begin, end);
-                                 kernels::sum(rows, out, false, factor_of(rows.numel()));
-                               })
-                     : Loss{sums_to(x, to.kept, factor).view(to.shape), {}};
-  return record_loss(name, y, {&x}, [kept = to.kept, factor, factor_of](Gradients& g) {
-    const auto dx = g.into(0);
-    if (!g.per_lane())
-      return kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate,
-                                   factor);
-    for_each_lane(g, dx.tensor.size(0),
-                  [&](std::int64_t begin, std::int64_t end, const Tensor& dy) {
-                    const Tensor rows = rows_of(dx.tensor, begin, end);
-                    kernels::broadcast_to(dy, rows, dx.accumulate, factor_of(rows.numel()));
+  if (to.shape.rank() > 0) {
+    const double factor = factor_of(to.count);
+    return record(name, sums_to(x, to.kept, factor).view(to.shape),
+                  {rows_of(x, dims.mask(name, x.shape()))}, [kept = to.kept, factor](Gradients& g) {
+                    const auto dx = g.into(0);
+                    kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate,
+                                          factor);
                   });
-  });
+  }
+  return record_loss(
+      name, mean ? LossKind::mean : LossKind::sum, {apart(x)},
+      [&](const RowRange& rows, const Tensor& out) {
+        const Tensor part = rows.of(x);
+        kernels::sum(part, out, false, factor_of(part.numel()));
+      },
+      [factor_of](Gradients& g) {
+        const auto dx = g.into(0);
+        each_loss(g, rows_in(dx.tensor), [&](const RowRange& rows, const Tensor& dy) {
+          const Tensor part = rows.of(dx.tensor);
+          kernels::broadcast_to(dy, part, dx.accumulate, factor_of(part.numel()));
+        });
+      });
 }
 
 // The dimensions of `mask` moved to the end, as one.
@@ -119,7 +118,7 @@ Tensor places_of_largest(const char* name, const Tensor& x, unsigned mask) {
   const int last = rows.rank() - 1;
   const Tensor at = Tensor::empty(rows.shape().with(last, last + 1, {}), DType::i64, x.device());
   if (rows.numel() > 0) kernels::argmax(rows, at);
-  return at;
+  return keep_rows(name, at, {rows_of(x, mask)});
 }
 
 Tensor with_last_kept(const Tensor& at) { return unsqueeze(at, at.rank()); }
@@ -136,19 +135,19 @@ Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const 
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
   if (mask == 0) return reshape(x, x.shape());
-  keep_lanes_apart(name, x, mask);
   const Tensor at = places_of_largest(name, compared, mask);
   const Tensor rows = reduced_last(x.detach(), mask);
   const Tensor y = gather(rows, -1, with_last_kept(at)).view(to.kept);
-  return record(
-      name, y.view(to.shape), {&x}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-        const Tensor equal = cast((*x == *y) | isnan(*x), x->dtype());  // NaN is largest
-        const Tensor share = Tensor::empty(y.shape(), y->dtype(), y->device());
-        kernels::sum_to(equal, share);
-        kernels::binary(kernels::Binary::div, g.output().detach().view(y.shape()), share, share);
-        const auto dx = g.into(0);
-        kernels::binary(kernels::Binary::mul, equal, share, dx.tensor, dx.accumulate);
-      });
+  return record(name, y.view(to.shape), {rows_of(x, mask)},
+                [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+                  const Tensor equal = cast((*x == *y) | isnan(*x), x->dtype());  // NaN is largest
+                  const Tensor share = Tensor::empty(y.shape(), y->dtype(), y->device());
+                  kernels::sum_to(equal, share);
+                  kernels::binary(kernels::Binary::div, g.output().detach().view(y.shape()), share,
+                                  share);
+                  const auto dx = g.into(0);
+                  kernels::binary(kernels::Binary::mul, equal, share, dx.tensor, dx.accumulate);
+                });
 }
 
 Tensor opposite(const Tensor& x) {
@@ -161,7 +160,7 @@ Tensor softmax_rows(const Tensor& x) {
   if (is_16_bit(x.dtype())) return in_f32(softmax_rows, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::softmax(x, y);
-  return record("softmax", y, {&x}, [y = SavedTensor(y)](Gradients& g) {
+  return record("softmax", y, {apart(x)}, [y = SavedTensor(y)](Gradients& g) {
     using kernels::Binary;
     const Tensor weighted = Tensor::empty(y.shape(), y->dtype(), y->device());
     const Tensor sums = Tensor::empty({y->size(0), 1}, y->dtype(), y->device());
@@ -178,6 +177,7 @@ Tensor softmax_rows(const Tensor& x) {
 template <class F>
 Tensor along(const char* name, const Tensor& x, int dim, F rows) {
   const int d = dimension(name, x.shape(), dim), last = x.rank() - 1;
+  refuse_mixing(name, {rows_of(x, 1u << d)});
   const Tensor turned = d == last ? x : transpose(x, d, last);
   const std::int64_t columns = x.size(d);
   const std::int64_t n = x.numel() / std::max<std::int64_t>(columns, 1);
@@ -218,14 +218,14 @@ Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
-  keep_lanes_apart("norm", x, dims.mask("norm", x.shape()));
   const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
-  return record(
-      "norm", y.view(to.shape), {&x}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-        const Tensor direction = where(*y == 0, 0.0, g.output().detach().view(y.shape()) / *y);
-        const auto dx = g.into(0);
-        kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
-      });
+  return record("norm", y.view(to.shape), {rows_of(x, dims.mask("norm", x.shape()))},
+                [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+                  const Tensor direction =
+                      where(*y == 0, 0.0, g.output().detach().view(y.shape()) / *y);
+                  const auto dx = g.into(0);
+                  kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
+                });
 }
 
 Tensor amax(const Tensor& x, const Dims& dims, KeepDim keep) {
@@ -267,7 +267,6 @@ Tensor cumsum(const Tensor& x, int dim) {
   if (is_16_bit(x.dtype())) return in_f32(cumsum, x, dim);
   if (x.dtype() == DType::u8 || x.dtype() == DType::i32) return cumsum(cast(x, DType::i64), dim);
   const int d = dimension("cumsum", x.shape(), dim);
-  if (d == 0) lockstep::keep_lanes_apart("cumsum", x);
   std::int64_t outer = 1, inner = 1;
   for (int i = 0; i < d; ++i) outer *= x.size(i);
   for (int i = d + 1; i < x.rank(); ++i) inner *= x.size(i);
@@ -276,7 +275,7 @@ Tensor cumsum(const Tensor& x, int dim) {
     kernels::cumulative_sum(outer, n, inner, reverse, from, to);
     return to;
   };
-  return record("cumsum", added_up(x.detach(), false), {&x},
+  return record("cumsum", added_up(x.detach(), false), {rows_of(x, 1u << d)},
                 [added_up](Gradients& g) { g.pass(0, added_up(g.output(), true)); });
 }
 

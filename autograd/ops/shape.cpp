@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/autograd/lanes/lane_losses.h"
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/reduce.h"
@@ -22,9 +21,11 @@ Tensor transposed(const Tensor& x) {
 Tensor reshape(const Tensor& x, const Shape& shape) {
   check<ShapeError>(shape.numel() == x.numel(), "[reshape] {} does not have as many elements as {}",
                     shape, x.shape());
-  const Tensor y =
-      record("reshape", x.detach().view(shape), {&x}, [](Gradients& g) { g.pass(0, g.output()); });
-  return with_lanes_of(y, x, [&] { return lane_losses(x); });
+  const auto make = [&](const auto& of) {  // of the losses of parts there may be several
+    const Tensor from = of(x).detach();
+    return from.numel() == shape.numel() ? from.view(shape) : from;
+  };
+  return record_linear("reshape", {apart(x)}, make, [](Gradients& g) { g.pass(0, g.output()); });
 }
 
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
@@ -37,8 +38,7 @@ Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
 }
 
 Tensor transpose(const Tensor& x) {
-  if (x.rank() == 2) keep_lanes_apart("transpose", x);
-  return record("transpose", transposed(x.detach()), {&x},
+  return record("transpose", transposed(x.detach()), {x.rank() == 2 ? shared(x) : apart(x)},
                 [](Gradients& g) { g.pass(0, transposed(g.output())); });
 }
 
@@ -48,7 +48,7 @@ Tensor broadcast_to(const Tensor& x, const Shape& shape) {
     kernels::broadcast_to(x, y);
   else
     kernels::masked_copy(Tensor::scalar(1, DType::u8, x.device()), x, y);
-  return record("broadcast_to", y, {&x}, [](Gradients& g) {
+  return record("broadcast_to", y, {aligned(x, shape)}, [](Gradients& g) {
     const auto dx = g.into(0);
     kernels::sum_to(g.output(), dx.tensor, dx.accumulate);
   });

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/autograd/lanes/row_sum.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/shapes.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/indexed.h"
 
 namespace lockstep {
@@ -18,13 +18,11 @@ std::int64_t& stride(Window& window, int dim) {
 }
 
 // y = a window of x, which shows no element twice. dx = dy there, 0 elsewhere.
-Tensor shown(const char* name, const Tensor& x, const Shape& shape, const Window& window) {
-  const bool rows_stay = x.rank() > 0 && shape.rank() > 0 && shape[0] == x.size(0) &&
-                         window.strides[0] == whole(x.shape()).strides[0];
-  if (!rows_stay) keep_lanes_apart(name, x);
+Tensor shown(const char* name, const Tensor& x, bool rows_stay, const Shape& shape,
+             const Window& window) {
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::copy_window(shape, x.detach(), window, y, whole(shape));
-  return record(name, y, {&x}, [shape, window](Gradients& g) {
+  return record(name, y, {rows_stay ? apart(x) : shared(x)}, [shape, window](Gradients& g) {
     const auto dx = g.into(0);
     if (!dx.accumulate && shape.numel() < dx.tensor.numel()) dx.tensor.fill_zero();
     kernels::copy_window(shape, g.output(), whole(shape), dx.tensor, window, dx.accumulate);
@@ -48,7 +46,8 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
     stride(window, static_cast<int>(sizes.size())) = straight.strides[static_cast<std::size_t>(d)];
     sizes.push_back(x.size(d));
   }
-  return shown("permute", x, Shape(sizes), window);
+  return shown("permute", x, dims.empty() || dimension("permute", x.shape(), dims[0]) == 0,
+               Shape(sizes), window);
 }
 
 Tensor transpose(const Tensor& x, int a, int b) {
@@ -93,7 +92,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
       window.first += stride(window, d) * (x.size(d) - 1);
       stride(window, d) = -stride(window, d);
     }
-  return shown("flip", x, x.shape(), window);
+  return shown("flip", x, (mask & 1) == 0, x.shape(), window);
 }
 
 Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
@@ -104,7 +103,7 @@ Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
   const std::int64_t rows = std::max(placed(end) - placed(begin), std::int64_t{0});
   Window window = whole(x.shape());
   window.first = placed(begin) * stride(window, d);
-  return shown("slice", x, x.shape().with(d, d + 1, {rows}), window);
+  return shown("slice", x, d != 0, x.shape().with(d, d + 1, {rows}), window);
 }
 
 Tensor select(const Tensor& x, int dim, std::int64_t i) {
@@ -134,7 +133,6 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   const int d = dimension("cat", first.shape(), dim);
   std::int64_t rows = 0;
   for (const Tensor& tensor : tensors) {
-    if (d == 0) keep_lanes_apart("cat", tensor);
     check<ShapeError>(tensor.rank() == first.rank() &&
                           tensor.shape() == first.shape().with(d, d + 1, {tensor.size(d)}),
                       "[cat] {} and {} differ beside dimension {}", first.shape(), tensor.shape(),
@@ -150,24 +148,22 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
       Tensor::empty(first.shape().with(d, d + 1, {rows}), first.dtype(), first.device());
   std::vector<Window> windows;
   std::vector<Shape> shapes;
-  std::vector<const Tensor*> inputs;
+  std::vector<Operand> operands;
   Window window = whole(y.shape());
   for (const Tensor& tensor : tensors) {
     kernels::copy_window(tensor.shape(), tensor.detach(), whole(tensor.shape()), y, window);
     windows.push_back(window);
     shapes.push_back(tensor.shape());
-    inputs.push_back(&tensor);
+    operands.push_back(d == 0 ? shared(tensor) : apart(tensor));
     window.first += tensor.size(d) * stride(window, d);
   }
-  trace::forward_ends("cat");
-  if (!Tape::current()) return y;
-  return Tape::current()->record(
-      "cat", y, inputs, [windows = std::move(windows), shapes = std::move(shapes)](Gradients& g) {
-        for (std::size_t i = 0; i < shapes.size(); ++i)
-          if (const auto dx = g.into(static_cast<int>(i)))
-            kernels::copy_window(shapes[i], g.output(), windows[i], dx.tensor, whole(shapes[i]),
-                                 dx.accumulate);
-      });
+  return record("cat", y, std::span<const Operand>(operands),
+                [windows = std::move(windows), shapes = std::move(shapes)](Gradients& g) {
+                  for (std::size_t i = 0; i < shapes.size(); ++i)
+                    if (const auto dx = g.into(static_cast<int>(i)))
+                      kernels::copy_window(shapes[i], g.output(), windows[i], dx.tensor,
+                                           whole(shapes[i]), dx.accumulate);
+                });
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {

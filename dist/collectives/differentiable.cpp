@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "lockstep/autograd/rows.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -20,7 +22,7 @@ Tensor summed(std::string_view operation, const Tensor& x, Communicator& communi
 // y_q = sum_r x_r on every rank q, and l = sum_q l_q(y_q):  dx_r = sum_q dy_q
 Tensor all_reduce_varying(const Tensor& x, Communicator& communicator, std::string_view name) {
   constexpr const char* operation = "all_reduce_varying";
-  return record(operation, summed(operation, x.detach(), communicator, name), {&x},
+  return record(operation, summed(operation, x.detach(), communicator, name), {shared(x)},
                 [&communicator, name = std::string(name)](Gradients& g) {
                   const Tensor& dy = g.output();
                   const Tensor mine =
@@ -32,7 +34,7 @@ Tensor all_reduce_varying(const Tensor& x, Communicator& communicator, std::stri
 // y = sum_r x_r, and l = l(y), the same on every rank:  dx_r = dy
 Tensor all_reduce_invariant(const Tensor& x, Communicator& communicator, std::string_view name) {
   constexpr const char* operation = "all_reduce_invariant";
-  return record(operation, summed(operation, x.detach(), communicator, name), {&x},
+  return record(operation, summed(operation, x.detach(), communicator, name), {shared(x)},
                 [](Gradients& g) { g.pass(0, g.output()); });
 }
 

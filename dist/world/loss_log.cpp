@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "lockstep/autograd/checkpoint.h"
-#include "lockstep/autograd/lanes/lane_losses.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/lanes.h"

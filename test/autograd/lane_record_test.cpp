@@ -41,7 +41,8 @@ TEST_CASE("lane record: the gradients of each lane are those of its rows alone")
   const RecordedModel model;
   const Tensor x = Tensor::randn({all_rows, 3}), y = Tensor::randn({all_rows, 4});
   const auto loss = [&](std::int64_t begin, std::int64_t end) {
-    return mse(linear(x.slice(begin, end), model.w, model.b), y.slice(begin, end));
+    return mse(linear(of_samples(x.slice(begin, end)), model.w, model.b),
+               of_samples(y.slice(begin, end)));
   };
   LaneRecord record({model.w, model.b, model.scale});
   {
@@ -73,7 +74,8 @@ TEST_CASE("lane record: the gradients of each lane are those of its rows alone")
 TEST_CASE("lane record: what each lane gives to batch_norm's statistics, and to their gradient") {
   manual_seed(3);
   const RecordedModel model;
-  const Tensor x = Tensor::randn({all_rows, 3}), y = Tensor::randn({all_rows, 4});
+  const Tensor x = of_samples(Tensor::randn({all_rows, 3}));
+  const Tensor y = of_samples(Tensor::randn({all_rows, 4}));
   Tensor h, dh;
   LaneRecord record(model.parameters());
   {
@@ -115,8 +117,8 @@ TEST_CASE("lane record: a second run of a lane has its bits, and leaves gradient
   const RecordedModel model;
   const Tensor x = Tensor::randn({all_rows, 3}), y = Tensor::randn({all_rows, 4});
   const auto loss = [&](std::int64_t begin, std::int64_t end) {
-    const Tensor h = linear(x.slice(begin, end), model.w, model.b);
-    return mse(batch_norm(h, model.scale, model.shift), y.slice(begin, end));
+    const Tensor h = linear(of_samples(x.slice(begin, end)), model.w, model.b);
+    return mse(batch_norm(h, model.scale, model.shift), of_samples(y.slice(begin, end)));
   };
   LaneRecord record(model.parameters());
   {

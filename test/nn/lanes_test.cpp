@@ -305,6 +305,33 @@ TEST_CASE("lanes: norms, products of batches, a table, other losses") {
                 }});
 }
 
+TEST_CASE("lanes: groups of channels, and what is made of parameters alone") {
+  const auto grouped = [] {
+    return nn::Sequential{nn::Linear(12, 16), nn::GroupNorm(4, 16), nn::ReLU(), nn::Linear(16, 5)};
+  };
+  check_recipe({.model = grouped, .loss = classified});
+  check_recipe({.model = mlp, .loss = [](nn::Sequential& model, const data::Batch& batch) {
+                  const auto p = model.parameters();  // weights that are normalized, and tied
+                  const Tensor w = p[0] / (norm(p[0], 1, keepdim) + 0.1);
+                  const Tensor h = relu(linear(batch.x, w, p[1])) * exp(p[1] * 0.1);
+                  return nn::cross_entropy(matmul(h, transpose(tanh(p[2]))) + p[3], batch.y);
+                }});
+}
+
+// In a world of 5 or 8 ranks a rank has 6 rows, or 2.
+TEST_CASE("lanes: masks and numbers that all samples share") {
+  check_recipe({.model = mlp,
+                .loss =
+                    [](nn::Sequential& model, const data::Batch& batch) {
+                      const Tensor h = relu(model[0](batch.x));
+                      const Tensor mask = dropout(Tensor::ones({1, 16}).to(h.device()), 0.5);
+                      const Tensor noise = Tensor::randn({6, 16}) * Tensor::rand({1, 16});
+                      const Tensor shift = mean(noise, 0).to(h.device());
+                      return nn::cross_entropy(model[2](h * mask + shift * 0.1), batch.y);
+                    }},
+               false);
+}
+
 TEST_CASE("lanes: transports, algorithms and early steps do not change a bit") {
   const Recipe recipe{.model = mlp, .loss = classified, .bucket_cap_mb = 0.0005};
   const std::string one = with_lanes(recipe, 1);
@@ -341,18 +368,6 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
             return relu(nn::cross_entropy(model(batch.x), batch.y));
           }),
           "[relu] of a loss");
-  // A constant with some times as many rows as a rank has samples, 24 and 20, is none of theirs.
-  refused({.model =
-               [] {
-                 return nn::Sequential{nn::Linear(12, 120), nn::Linear(1, 1)};
-               },
-           .loss =
-               [](nn::Sequential& model, const data::Batch& batch) {
-                 const auto p = model.parameters();
-                 const Tensor scaled = p[3] * Tensor::linspace(-1, 1, 120).to(batch.x.device());
-                 return mean(square(matmul(batch.x, p[0], {.transpose_b = true}) + scaled));
-               }},
-          "is made of parameters alone");
   refused(of([](nn::Sequential& model, const data::Batch& batch) {
             const Tensor y = model(batch.x);
             return mean(y - mean(y, 0, keepdim));
@@ -364,9 +379,18 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
           }),
           "[matmul]");
   refused(of([](nn::Sequential& model, const data::Batch& batch) {
-            return mean(model(batch.x) * exp(model.parameters()[3]));
+            const Tensor mixed = batch.x * 0.7 + flip(batch.x, {0}) * 0.3;
+            return nn::cross_entropy(model(mixed), batch.y);
           }),
-          "is made of parameters alone");
+          "was made by [flip], which mixes");
+  refused(of([](nn::Sequential& model, const data::Batch& batch) {
+            return nn::cross_entropy(model(batch.x), flip(batch.y, {0}));
+          }),
+          "[cross_entropy] operand 1");
+  refused(of([](nn::Sequential& model, const data::Batch& batch) {
+            return nn::mse(model(batch.x), Tensor::randn({batch.x.size(0), 5}));
+          }),
+          "has a row for each sample of this rank", {}, 3);
   refused(of([](nn::Sequential& model, const data::Batch&) {
             return sum(square(model.parameters()[0]));
           }),

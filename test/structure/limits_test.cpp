@@ -70,6 +70,18 @@ TEST_CASE("limits: no source has more than 400 lines") {
     }
 }
 
+// How a batch is cut is decided in autograd/lanes/: an operation says what it does with rows.
+TEST_CASE("limits: operations do not know of lanes") {
+  for (const std::string& file : files_of_tree())
+    if (is_source(file) && file.find("autograd/ops/") != std::string::npos)
+      for (const std::string& line : lines_of_file(file)) {
+        CAPTURE(file);
+        CAPTURE(line);
+        CHECK(line.find("lane") == std::string::npos);
+        CHECK(line.find("Lane") == std::string::npos);
+      }
+}
+
 TEST_CASE("limits: no folder has more than 25 files") {
   std::map<std::string, int> files;
   for (const std::string& file : files_of_tree())

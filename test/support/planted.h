@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/autograd/lanes/row_sum.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/kernels/matmul.h"
 #include "lockstep/kernels/reduce.h"
@@ -21,13 +21,14 @@ inline Tensor planted_linear(const Tensor& x, const Tensor& w, const Tensor& b,
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype());
   kernels::linear(x.detach(), w.detach(), b.detach(), y);
   return record(
-      "planted_linear", y, {&x, &w, &b}, [x = x.detach(), w = w.detach(), plant](Gradients& g) {
+      "planted_linear", y, {apart(x), shared(w), shared(b)},
+      [x = x.detach(), w = w.detach(), plant](Gradients& g) {
         const Tensor& dy = g.output();
         const auto add = [&](int operand, const auto& write) {
-          RowSum sum(g, operand, dy.size(0));
-          int lane = g.lanes() ? g.lanes()->first() : 0;
-          sum.each([&](std::int64_t begin, std::int64_t end, const Gradients::Destination& to) {
-            write(rows_of(dy, begin, end), rows_of(x, begin, end), to);
+          const Lanes* const lanes = Tape::current()->lanes();
+          int lane = lanes ? lanes->first() : 0;
+          sum_rows(g, operand, dy.size(0), [&](const RowRange& rows, const auto& to) {
+            write(rows.of(dy), rows.of(x), to);
             plant(lane++, operand, to.tensor);
           });
         };

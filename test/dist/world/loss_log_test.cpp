@@ -40,7 +40,7 @@ std::vector<double> means_with_lanes(int ranks, std::int64_t rows) {
         all.data<double>()[i] = std::sin(static_cast<double>(100 * step + i));
       Tape tape;
       const std::int64_t begin = lanes->first_row();
-      const Tensor x = tape.watch(all.slice(begin, begin + lanes->rows()).clone());
+      const Tensor x = tape.watch(of_samples(all.slice(begin, begin + lanes->rows()).clone()));
       Weight weight(lanes->rows(), step == 1 ? Weight::summed : static_cast<double>(rows));
       weight.lanes = 8;
       const Tensor other = mse(x, exp(x.detach())) * 0.3;
@@ -135,7 +135,7 @@ TEST_CASE("loss log: a loss that does not know its lanes is refused, not average
   Tensor gone;
   {
     Tape tape;
-    const Tensor x = tape.watch(Tensor::ones({4, 2}));
+    const Tensor x = tape.watch(of_samples(Tensor::ones({4, 2})));
     const Tensor loss = mean(x);
     CHECK(message(loss, 2) == "");
     CHECK(message(reshape(loss * 2.0, {1}), 2) == "");
@@ -179,7 +179,7 @@ TEST_CASE("loss log: of a copy, of 16 bits, of another world") {
       const std::int64_t rows = tape.lanes()->rows();
       const Tensor all =
           Tensor::of<float>({6, 2}, {.1F, .2F, .3F, .4F, .5F, .6F, .7F, .8F, .9F, 1, 2, 3});
-      const Tensor x = tape.watch(all.slice(6 - rows, 6).clone());
+      const Tensor x = tape.watch(of_samples(all.slice(6 - rows, 6).clone()));
       own.add(mean(square(cast(x, DType::bf16))), Weight(rows, 6));
       if (ranks == 2 && world.rank() == 1)
         run_threads(1, {}, [&](World& alone) {

@@ -1,0 +1,82 @@
+// Second reading: which parameters and observers a backward reaches, and what it refuses of them.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/autograd/tape_pass.h"
+
+namespace lockstep {
+
+using detail::Node;
+
+void Tape::Pass::note(const Parameter& parameter) {
+  (parameter.managed() ? managed : parameter.kept_local() ? kept_local : stray) = parameter;
+  if (parameter.optimized())
+    optimized = parameter;
+  else if (!parameter.managed() && !parameter.kept_local() && parameter.name().empty())
+    nameless = parameter;
+}
+
+// batch.weight is for means over samples. (With lanes each of them has a loss of its own.)
+void Tape::Pass::refuse_other_means(const std::optional<Weight>& weight) const {
+  if (!weight || weight->origin.parts <= 1 || weight->lanes != 0) return;
+  for (const Node* node = loss; node; node = node->previous)
+    if (node->reached && node->counted != -1 && node->counted != weight->local)
+      fail<StateError>(
+          "[backward] the loss is divided by what its labels count for ({}; class weights, ignored "
+          "rows), and its weight is {} samples: several ranks would train another function than "
+          "one. Write backward(loss, batch.weight.counting(label_weight(labels, options)))",
+          std::isnan(node->counted) ? "not read" : fmt::format("{}", node->counted), weight->local);
+}
+
+// What a rank steps alone would differ between ranks. What nobody steps stays as it is drawn.
+void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
+  if (weight && weight->origin.parts > 1 && stray.defined() && !managed.defined())
+    fail<StateError>(
+        "[backward] the batch is this rank's part of the data, but {} is not under "
+        "DistributedDataParallel: was DistributedDataParallel not made, or the model replaced "
+        "after it? (For a model of this rank alone: Weight{{batch.weight.local}})",
+        stray);
+  const bool differs = managed.defined() && stray.defined();
+  if (!differs && !(optimized.defined() && nameless.defined())) return;
+  const char* user = "";
+  for (const Node* node = loss; node; node = node->previous)
+    for (const Node::Input& input : node->inputs)
+      if (node->reached && input.parameter.get() == nameless.id()) user = node->operation;
+  if (nameless.defined() && differs)
+    fail<StateError>(
+        "[backward] the loss reaches {}, used by '{}', and {}, which is under "
+        "DistributedDataParallel: does a module leave the first out of its visit()? (If it may "
+        "differ between ranks: keep_local())",
+        nameless, user, managed);
+  if (nameless.defined())
+    fail<StateError>(
+        "[backward] the loss reaches {}, used by '{}', and {}, which an optimizer steps. None "
+        "steps the first: does a module leave it out of its visit()? (If that is meant: "
+        "set_name())",
+        nameless, user, optimized);
+  fail<StateError>(
+      "[backward] the loss reaches {}, which is under DistributedDataParallel, and {}, which "
+      "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
+      "ranks: keep_local())",
+      managed, stray);
+}
+
+void Tape::link_observers(Pass& pass, const Parameter& parameter) {
+  pass.note(parameter);
+  if (parameter.gradient_state() == GradientState::nothing) parameter.state_->lanes_wait = false;
+  const auto order = [](GradientObserver* observer) {
+    const GradientReducer* const reducer = observer->as_reducer();
+    return reducer ? reducer->order() : std::numeric_limits<std::int64_t>::max();
+  };
+  for (GradientObserver* observer : parameter.state_->observers) {
+    Pass::Link** place = &pass.observers;
+    while (*place && (*place)->observer != observer && order((*place)->observer) <= order(observer))
+      place = &(*place)->next;
+    if (!*place || (*place)->observer != observer)
+      *place = new (arena_.allocate(sizeof(Pass::Link))) Pass::Link{observer, *place};
+  }
+}
+
+}  // namespace lockstep
