@@ -19,8 +19,8 @@
 
 namespace lockstep::optim {
 
-template <class Options>
-std::vector<Parameter> all_of(const std::vector<Group<Options>>& groups) {
+template <class T>
+std::vector<Parameter> all_of(const std::vector<Group<T>>& groups) {
   std::vector<Parameter> all;
   for (const auto& group : groups)
     all.insert(all.end(), group.parameters.begin(), group.parameters.end());
@@ -72,9 +72,27 @@ Item first_state(const Parameter& parameter, const Tensor& value, const Options&
 }
 
 template <class Rule>
-Grouped<Rule>::Grouped(std::vector<Group<Options>> groups)
-    : Optimizer(all_of(groups)), groups_(std::move(groups)) {
-  for (const auto& group : groups_) kept_.push_back(make_kept(group));
+Grouped<Rule>::Grouped(std::vector<Group<Given>> groups, Options options)
+    : Optimizer(all_of(groups)), options_(options) {
+  check_ranges<Rule>(options_);
+  for (auto& [parameters, given] : groups) {
+    groups_.push_back({std::move(parameters), completed(given, options_)});
+    kept_.push_back(make_kept(groups_.back()));
+  }
+}
+
+/// `options`, where nothing is given. Both list the same fields in the same order.
+template <class Rule>
+auto Grouped<Rule>::completed(const Given& given, Options options) -> Options {
+  std::vector<std::optional<double>> values;
+  Rule::visit(given, [&](std::string_view, const auto& value, Range = {}) {
+    values.push_back(value ? std::optional<double>(*value) : std::nullopt);
+  });
+  auto value = values.begin();
+  Rule::visit(options, [&]<class T>(std::string_view, T& option, Range = {}) {
+    if (const std::optional<double> here = *value++) option = static_cast<T>(*here);
+  });
+  return options;
 }
 
 // What is kept of a parameter lies at its place.
@@ -98,8 +116,9 @@ auto Grouped<Rule>::make_kept(const Group<Options>& group) const -> Kept {
 }
 
 template <class Rule>
-void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Options options) {
+void Grouped<Rule>::add_param_group(std::vector<Parameter> parameters, Given given) {
   check_members();
+  const Options options = completed(given, options_);
   check_ranges<Rule>(options);
   include("add_param_group", parameters);
   Group<Options> group{std::move(parameters), options};

@@ -2,8 +2,11 @@
 /// Optimizers with PyTorch's formulas. One kernel call steps all parameters of a group.
 ///
 ///   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
-///   optim::Adam optimizer({{encoder, {.lr = 1e-3}}, {head, {.lr = 1e-2}}});   // parameter groups
-///   optimizer.add_param_group(adapter, {.lr = 1e-4});                         // one more, later
+///   optim::Adam optimizer({{encoder, {.lr = 1e-4}}, {head, {}}}, {.weight_decay = 0.1});
+///   optimizer.add_param_group(adapter, {.lr = 1e-2});                         // one more, later
+///
+/// A group has the options that the optimizer was made with, except for those that are given with
+/// the group: here all decay by 0.1.
 ///
 /// The options, their defaults and their ranges are those of kernels/optimizer.h. One out of its
 /// range (NaN is in none) throws UsageError, which names the option, its range and its value: at
@@ -24,6 +27,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +48,8 @@ namespace lockstep::optim {
 
 class Sharding;
 
-/// Parameters that share their options.
+/// Parameters that share their options; or, to make a group, parameters and what is Given of its
+/// options.
 template <class Options>
 struct Group {
   std::vector<Parameter> parameters;
@@ -188,17 +193,19 @@ template <class Rule>
 class Grouped : public Optimizer {
  public:
   using Options = typename Rule::Options;
+  using Given = typename Rule::Given;  ///< for a group: an option that is not given is `options`'
   /// Of parameters that share their options, or of groups.
   Grouped(std::vector<Parameter> parameters, Options options)
-      : Grouped(std::vector<Group<Options>>{{std::move(parameters), options}}) {}
-  explicit Grouped(std::vector<Group<Options>> groups);
+      : Grouped(std::vector<Group<Given>>{{std::move(parameters), {}}}, options) {}
+  explicit Grouped(std::vector<Group<Given>> groups, Options options = {});
 
   std::vector<Group<Options>>& groups() { return groups_; }  ///< to change options between steps
   std::vector<GroupView> group_views() override;
-  /// One more group; its parameters begin as before their first step. Under DDP on all ranks,
-  /// between the same two steps. Throws UsageError for a parameter that is in a group already,
-  /// StateError between backward and step with optim::Overlap; then nothing has changed.
-  void add_param_group(std::vector<Parameter> parameters, Options options);
+  /// One more group; its parameters begin as before their first step. What is not given of its
+  /// options is what the optimizer was made with, whatever was set since, as in PyTorch. Under DDP
+  /// on all ranks, between the same two steps. Throws UsageError for a parameter that is in a group
+  /// already, StateError between backward and step with optim::Overlap; then nothing has changed.
+  void add_param_group(std::vector<Parameter> parameters, Given given = {});
 
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;
   std::size_t state_bytes() const override;
@@ -220,16 +227,23 @@ class Grouped : public Optimizer {
     std::vector<Item> states{};  // per parameter
     std::vector<Item> items{};   // of a step
   };
+  static Options completed(const Given& given, Options options);
   Kept make_kept(const Group<Options>& group) const;
   template <class Self, class Visit>
   static void visit_state(Self& self, const Parameter& parameter, const Visit& visit);
 
+  Options options_;  // that it was made with
   std::vector<Group<Options>> groups_;
   std::vector<Kept> kept_;  // per group
 };
 
 using SgdOptions = kernels::SgdConfig;
+struct SgdGiven {
+  std::optional<double> lr{}, momentum{}, dampening{}, weight_decay{};
+  std::optional<bool> nesterov{}, maximize{};
+};
 struct SgdRule {
+  using Given = SgdGiven;
   using Options = SgdOptions;
   using Item = kernels::SgdItem;
   static constexpr std::string_view name = "SGD";
@@ -243,7 +257,12 @@ extern template class Grouped<SgdRule>;
 using SGD = Grouped<SgdRule>;
 
 using AdamOptions = kernels::AdamConfig;
+struct AdamGiven {
+  std::optional<double> lr{}, beta1{}, beta2{}, eps{}, weight_decay{};
+  std::optional<bool> amsgrad{}, maximize{}, decoupled{};
+};
 struct AdamRule {
+  using Given = AdamGiven;
   using Options = AdamOptions;
   using Item = kernels::AdamItem;
   static constexpr std::string_view name = "Adam";
@@ -269,7 +288,12 @@ struct AdamWOptions {
     return {lr, beta1, beta2, eps, weight_decay, amsgrad, maximize, true};
   }
 };
+struct AdamWGiven {
+  std::optional<double> lr{}, beta1{}, beta2{}, eps{}, weight_decay{};
+  std::optional<bool> amsgrad{}, maximize{};
+};
 struct AdamWRule : AdamRule {
+  using Given = AdamWGiven;
   using Options = AdamWOptions;
   static constexpr std::string_view name = "AdamW";
 };
@@ -279,7 +303,12 @@ extern template class Grouped<AdamWRule>;
 using AdamW = Grouped<AdamWRule>;
 
 using RmspropOptions = kernels::RmspropConfig;
+struct RmspropGiven {
+  std::optional<double> lr{}, alpha{}, eps{}, weight_decay{}, momentum{};
+  std::optional<bool> centered{}, maximize{};
+};
 struct RmspropRule {
+  using Given = RmspropGiven;
   using Options = RmspropOptions;
   using Item = kernels::RmspropItem;
   static constexpr std::string_view name = "RMSprop";
@@ -292,7 +321,12 @@ extern template class Grouped<RmspropRule>;
 using RMSprop = Grouped<RmspropRule>;
 
 using LionOptions = kernels::LionConfig;
+struct LionGiven {
+  std::optional<double> lr{}, beta1{}, beta2{}, weight_decay{};
+  std::optional<bool> maximize{};
+};
 struct LionRule {
+  using Given = LionGiven;
   using Options = LionOptions;
   using Item = kernels::LionItem;
   static constexpr std::string_view name = "Lion";

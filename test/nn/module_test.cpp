@@ -139,9 +139,8 @@ TEST_CASE("Adam's step count belongs to the parameter") {
 TEST_CASE("AdamW decays by default, in groups too") {
   for (const bool grouped : {false, true}) {
     const Parameter w(Tensor::of<double>({1}, {1}), "w");
-    using Options = optim::AdamW::Options;
     optim::AdamW optimizer =
-        grouped ? optim::AdamW({{{w}, Options{.lr = 0.1}}}) : optim::AdamW({w}, Options{.lr = 0.1});
+        grouped ? optim::AdamW({{{w}, {.lr = 0.1}}}) : optim::AdamW({w}, {.lr = 0.1});
     Tape tape;
     tape.backward(sum(w));
     optimizer.step();

@@ -73,11 +73,10 @@ std::vector<std::pair<std::string, std::vector<double>>> state_of(const optim::O
 
 TEST_CASE_TEMPLATE("optimizers: a group that joins later begins anew", O, ALL_OPTIMIZERS) {
   const auto options = Kind<O>::options;
-  auto slow = options;
-  slow.lr = 0.01;
+  const typename O::Given slow{.lr = 0.01};
   const Parameter a = parameter("a", {1, -2, 3}), b = parameter("b", {4, -5});
   const Parameter a2 = parameter("a", {1, -2, 3}), b2 = parameter("b", {4, -5});
-  O whole({{{a}, options}, {{b}, slow}});
+  O whole({{{a}, {}}, {{b}, slow}}, options);
   O grown({a2}, options);
   for (int step = 0; step < 5; ++step) {
     if (step == 2) grown.add_param_group({b2}, slow);
@@ -103,19 +102,19 @@ TEST_CASE_TEMPLATE("optimizers: a group that joins later begins anew", O, ALL_OP
 }
 
 TEST_CASE_TEMPLATE("optimizers: a group that is refused changes nothing", O, ALL_OPTIMIZERS) {
-  auto options = Kind<O>::options;
+  typename O::Given given;
   const Parameter a = parameter("a", {1}), b = parameter("b", {2}), c = parameter("c", {3});
-  O optimizer({a}, options);
+  O optimizer({a}, Kind<O>::options);
   const auto add = [&](std::vector<Parameter> parameters) {
-    optimizer.add_param_group(std::move(parameters), options);
+    optimizer.add_param_group(std::move(parameters), given);
   };
   CHECK_THROWS_WITH_AS(add({b, a}), "[add_param_group] 'a' is in a group already", UsageError);
   CHECK_THROWS_WITH_AS(add({b, b}), "[add_param_group] 'b' is given twice", UsageError);
   CHECK_THROWS_WITH_AS(add({b, Parameter()}), "[add_param_group] parameter 1 is undefined",
                        UsageError);
-  options.lr = -1;
+  given.lr = -1;
   CHECK_THROWS_WITH_AS(add({b}), doctest::Contains("lr must be in [0, inf), got -1"), UsageError);
-  options.lr = 0.1;
+  given.lr = 0.1;
   CHECK(optimizer.group_views().size() == 1);
   add({b, c});  // b was not taken in by what was refused
   CHECK(optimizer.group_views().size() == 2);
@@ -143,7 +142,8 @@ TEST_CASE_TEMPLATE("optimizers: NaN and what is out of range is refused wherever
       optim::GroupView of_options{view.parameters, options.lr, options.weight_decay};
       change(of_options, bad);
       CHECK_THROWS_AS(O({a}, options), UsageError);
-      CHECK_THROWS_AS(optimizer.add_param_group({parameter("b", {1})}, options), UsageError);
+      const typename O::Given given{.lr = options.lr, .weight_decay = options.weight_decay};
+      CHECK_THROWS_AS(optimizer.add_param_group({parameter("b", {1})}, given), UsageError);
     }
 }
 
@@ -169,9 +169,7 @@ TEST_CASE("RMSprop and Lion refuse options by name and value") {
 
 TEST_CASE_TEMPLATE("optimizers: a schedule needs no more than Optimizer&", O, ALL_OPTIMIZERS) {
   const Parameter a = parameter("a", {1}), b = parameter("b", {2});
-  auto second = Kind<O>::options;
-  second.lr = 0.5;
-  O typed({{{a}, Kind<O>::options}, {{b}, second}});
+  O typed({{{a}, {}}, {{b}, {.lr = 0.5}}}, Kind<O>::options);
   optim::Optimizer& optimizer = typed;
   const auto views = optimizer.group_views();
   REQUIRE(views.size() == 2);
@@ -191,7 +189,7 @@ TEST_CASE_TEMPLATE("optimizers: a schedule needs no more than Optimizer&", O, AL
   CHECK_THROWS_WITH_AS(optimizer.set_lr(std::nan("")), "[set_lr] lr must be in [0, inf), got nan",
                        UsageError);
   CHECK(optimizer.lr() == 0.125);
-  CHECK_THROWS_AS(O(std::vector<optim::Group<typename O::Options>>{}), UsageError);
+  CHECK_THROWS_AS(O(std::vector<optim::Group<typename O::Given>>{}), UsageError);
 }
 
 TEST_CASE_TEMPLATE("optimizers: frozen parameters and those without a gradient are skipped", O,
@@ -260,7 +258,7 @@ TEST_CASE_TEMPLATE("optimizers: replicas stay equal, also with a group that join
       dist::DistributedDataParallel ddp({a, b}, {}, world);
       O optimizer({a}, Kind<O>::options);
       for (int step = 0; step < 5; ++step) {
-        if (step == 2) optimizer.add_param_group({b}, Kind<O>::options);
+        if (step == 2) optimizer.add_param_group({b});
         a.zero_grad();
         b.zero_grad();
         Tape tape;
@@ -308,7 +306,8 @@ TEST_CASE_TEMPLATE("optimizers: groups whose parameters were changed are refused
   using Groups = std::vector<optim::Group<typename O::Options>>;
   const auto refused = [](void (*change)(Groups&)) {
     const Parameter a = parameter("a", {1}), b = parameter("b", {2});
-    O optimizer({{{a}, Kind<O>::options}, {{b}, Kind<O>::options}});
+    O optimizer(std::vector<optim::Group<typename O::Given>>{{{a}, {}}, {{b}, {}}},
+                Kind<O>::options);
     change(optimizer.groups());
     Tape tape;
     tape.backward(sum(a * b));

@@ -77,7 +77,7 @@ TEST_CASE("options digest: optimizers with the same options, and their groups, d
   const Parameter second(Tensor::zeros({3}), "v");
   const auto of_two = [&](double first_lr, double second_lr) {
     return Digest::of(SGD(
-        std::vector<Group<SGD::Options>>{{one, {.lr = first_lr}}, {{second}, {.lr = second_lr}}}));
+        std::vector<Group<SGD::Given>>{{one, {.lr = first_lr}}, {{second}, {.lr = second_lr}}}));
   };
   CHECK(of_two(0.1, 0.2) == of_two(0.1, 0.2));
   CHECK(of_two(0.1, 0.2) != of_two(0.2, 0.1));

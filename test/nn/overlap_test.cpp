@@ -40,7 +40,7 @@ std::unique_ptr<optim::Optimizer> make(const std::string& name, nn::Module& mode
   if (name == "groups") {
     std::vector<Parameter> all = model.parameters(), half = {all[0], all[1]};
     all.erase(all.begin(), all.begin() + 2);
-    return std::make_unique<optim::SGD>(std::vector<optim::Group<optim::SGD::Options>>{
+    return std::make_unique<optim::SGD>(std::vector<optim::Group<optim::SGD::Given>>{
         {half, {.lr = 0.1, .momentum = 0.5}}, {all, {.lr = 0.2, .momentum = 0.9}}});
   }
   return std::make_unique<optim::SGD>(

@@ -39,7 +39,7 @@ const std::vector<std::pair<const char*, MakeSharded>>& shardable() {
       {"Lion", with<optim::Lion>({.lr = 0.001})},
       {"two groups",
        [](const Parameters& all) {
-         return std::make_unique<optim::Adam>(std::vector<optim::Group<optim::AdamOptions>>{
+         return std::make_unique<optim::Adam>(std::vector<optim::Group<optim::Adam::Given>>{
              {{all.begin(), all.begin() + 2}, {.lr = 0.02}},
              {{all.begin() + 2, all.end()}, {.lr = 0.005, .weight_decay = 0.1}}});
        }},

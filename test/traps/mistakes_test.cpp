@@ -264,6 +264,6 @@ TEST_CASE("a batch of this rank's part is refused for a model that no DDP manage
 }
 
 TEST_CASE("an optimizer refuses an empty list of parameters") {
-  CHECK_THROWS_WITH_AS(optim::SGD({}, {.lr = 0.1}), "[optimizer] there are no parameters",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(optim::SGD(std::vector<Parameter>{}, {.lr = 0.1}),
+                       "[optimizer] there are no parameters", UsageError);
 }
