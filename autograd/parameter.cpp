@@ -1,6 +1,8 @@
 #include "lockstep/autograd/parameter.h"
 
 #include <algorithm>
+#include <atomic>
+#include <utility>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/digest.h"
@@ -98,7 +100,18 @@ void Parameter::place_gradient(Tensor slot) const {
   zero_grad();
 }
 
+void check_each_once(std::string_view operation, const std::vector<Parameter>& parameters) {
+  static std::atomic<std::uint64_t> calls{0};  // of all threads: each has a number of its own
+  const std::uint64_t call = ++calls;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    check<UsageError>(parameters[i].defined(), "[{}] parameter {} is undefined", operation, i);
+    check<UsageError>(std::exchange(parameters[i].state_->listed, call) != call,
+                      "[{}] {} is given twice", operation, parameters[i]);
+  }
+}
+
 std::string parameter_digest(const std::vector<Parameter>& parameters) {
+  check_each_once("parameter_digest", parameters);
   Digest digest;
   for (const Parameter& parameter : parameters) {
     const Tensor value = parameter.value().to(Device{});

@@ -27,8 +27,9 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   bool kept_local = false;
   bool replicated = false;
   bool optimized = false;
-  bool lanes_wait = false;  // `lanes` holds what the slot is made of
-  Tensor lanes{};           // row_sum.h
+  std::uint64_t listed = 0;  // by which call of check_each_once
+  bool lanes_wait = false;   // `lanes` holds what the slot is made of
+  Tensor lanes{};            // row_sum.h
   int pending = 0;
   std::vector<GradientObserver*> observers{};
   GradientReducer* reducer = nullptr;  // one of the observers
@@ -120,6 +121,7 @@ class Parameter {
   friend class Tape;
   friend class detail::Gradients;
   friend class LaneRecord;
+  friend void check_each_once(std::string_view, const std::vector<Parameter>&);
   explicit Parameter(std::shared_ptr<detail::ParameterState> state) : state_(std::move(state)) {}
   detail::ParameterState& state(const char* call) const {
     if (!state_) [[unlikely]]
@@ -132,10 +134,16 @@ class Parameter {
   std::shared_ptr<detail::ParameterState> state_;
 };
 
+/// What every function that takes a list of parameters asks of it: each is defined and stands there
+/// once, as in Module::parameters(). A tied weight that counted twice would be stepped, averaged or
+/// measured twice. Throws UsageError, which names `operation` and the parameter. Allocates nothing.
+void check_each_once(std::string_view operation, const std::vector<Parameter>& parameters);
+
 /// parameter.label().
 inline std::string to_string(const Parameter& parameter) { return parameter.label(); }
 
-/// The SHA-256 of all values, in order, as raw little-endian bytes: replicas have the same.
+/// The SHA-256 of all values, in order, as raw little-endian bytes: replicas have the same. Throws
+/// as check_each_once.
 std::string parameter_digest(const std::vector<Parameter>& parameters);
 
 /// A tensor of a model that is not trained (running statistics), with its name.

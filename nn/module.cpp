@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <typeinfo>
@@ -14,9 +16,12 @@
 
 namespace lockstep::nn {
 
-/// Walks a model depth first and keeps the path. A parameter that appears twice is met once.
+/// Walks a model depth first and keeps the path. A tensor that appears twice is met once, under its
+/// first path; its other ones are aliases. Two buffers are one if they lie at the same place.
 class Walk : public Visitor {
  public:
+  std::function<void(const std::string& path, const std::string& first, Tensor* buffer)> on_alias =
+      [](auto&&, auto&&, Tensor*) {};
   std::function<void(const std::string& path, Parameter&)> on_parameter = [](auto&&, auto&&) {};
   std::function<void(const std::string& path, Tensor&)> on_buffer = [](auto&&, auto&&) {};
   std::function<void(const std::string& path, Module&)> on_module = [](auto&&, auto&&) {};
@@ -28,11 +33,16 @@ class Walk : public Visitor {
   }
   void operator()(std::string_view name, Parameter& parameter) override {
     const std::string path = path_of(name);
-    if (parameter.defined() && seen_.insert(parameter.id()).second) on_parameter(path, parameter);
+    if (!parameter.defined()) return;
+    const auto [seen, is_new] = seen_.emplace(std::pair(parameter.id(), std::int64_t{0}), path);
+    is_new ? on_parameter(path, parameter) : on_alias(path, seen->second, nullptr);
   }
   void operator()(std::string_view name, Tensor& buffer) override {
     const std::string path = path_of(name);
-    if (buffer.defined()) on_buffer(path, buffer);
+    if (!buffer.defined()) return;
+    if (buffer.numel() == 0) return on_buffer(path, buffer);
+    const auto [seen, is_new] = seen_.emplace(std::pair(buffer.raw(), buffer.numel()), path);
+    is_new ? on_buffer(path, buffer) : on_alias(path, seen->second, &buffer);
   }
   void operator()(std::string_view name, Module& child) override {
     const std::size_t length = path_.size();
@@ -50,7 +60,8 @@ class Walk : public Visitor {
 
   std::string path_;
   std::unordered_set<std::string> paths_;
-  std::unordered_set<const void*> seen_;  // Parameter::id()
+  // The first path of a Parameter::id(), or of a buffer's memory and size.
+  std::map<std::pair<const void*, std::int64_t>, std::string> seen_;
 };
 
 namespace {
@@ -65,6 +76,12 @@ template <class E>
                       text));
   named.culprit = error.culprit;
   throw named;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
+  const Tensor x = a.to(Device{}), y = b.to(Device{});
+  return x.bytes() == 0 || std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
 }
 
 }  // namespace
@@ -153,14 +170,37 @@ StateDict Module::state_dict() {
   return state;
 }
 
+// A file of PyTorch's has all names of a tied weight, or one of them.
 LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
-  return load_tensors("the model", state_dict(), state, strict);
+  StateDict by_first_name = state;
+  Walk walk;
+  walk.on_alias = [&](const std::string& path, const std::string& first, Tensor*) {
+    const auto given = by_first_name.extract(path);
+    if (given.empty()) return;
+    const auto [known, is_new] = by_first_name.emplace(first, given.mapped());
+    check<StateError>(is_new || same_bits(known->second, given.mapped()),
+                      "[load_state_dict] '{}' and '{}' are one tensor of the model, and differ in "
+                      "the state",
+                      first, path);
+  };
+  walk.visit(*this);
+  return load_tensors("the model", state_dict(), by_first_name, strict);
 }
 
 void Module::to(Device device) {
+  for (const Parameter& parameter : parameters())  // all or nothing
+    check<StateError>(parameter.value().device() == device || !parameter.managed(),
+                      "[to] {} is under DistributedDataParallel: move the model before it is made",
+                      parameter);
+  std::map<std::string, Tensor> moved;
   Walk walk;
   walk.on_parameter = [&](const std::string&, Parameter& parameter) { parameter.move_to(device); };
-  walk.on_buffer = [&](const std::string&, Tensor& buffer) { buffer = buffer.to(device); };
+  walk.on_buffer = [&](const std::string& path, Tensor& buffer) {
+    moved[path] = buffer = buffer.to(device);
+  };
+  walk.on_alias = [&](const std::string&, const std::string& first, Tensor* buffer) {
+    if (buffer) *buffer = moved.at(first);
+  };
   walk.visit(*this);
 }
 

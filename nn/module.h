@@ -8,10 +8,10 @@
 ///     void visit(nn::Visitor& p) override { p("first", first); p("second", second); }
 ///   };
 ///
-/// Names are paths, joined with dots: "first.weight". A parameter that appears twice (tied weights)
-/// is listed once, under its first name; two parts of one name throw StateError. What visit()
-/// forgets has no name, and no optimizer steps it: backward refuses it, with its shape and the
-/// operation that used it.
+/// Names are paths, joined with dots: "first.weight". A parameter or buffer that appears twice (tied
+/// weights) is listed once, under its first name; two parts of one name throw StateError. What
+/// visit() forgets has no name, and no optimizer steps it: backward refuses it, with its shape and
+/// the operation that used it.
 
 #include <concepts>
 #include <functional>
@@ -84,7 +84,8 @@ class Module {
   StateDict state_dict();
   /// Copies values in; under DDP on all ranks. Throws StateError for a missing or an unknown name,
   /// ShapeError or DTypeError for a value that does not fit; then nothing has been copied. Without
-  /// `strict`, what has no counterpart is left out, and listed in the report.
+  /// `strict`, what has no counterpart is left out, and listed in the report. A tied weight may be
+  /// there under any of its names, or under several; StateError if these have different bits.
   LoadReport load_state_dict(const StateDict& state, bool strict = true);
 
   /// Moves parameters and buffers to a device; gradients are lost. Before the optimizer and DDP are

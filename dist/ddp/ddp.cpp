@@ -51,6 +51,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                                                  std::vector<Buffer> buffers,
                                                  Communicator& communicator, DdpOptions options)
     : communicator_(communicator) {
+  check_each_once("DistributedDataParallel", parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
                       "[DistributedDataParallel] parameter {} has no name (its shape is {}): ask "

@@ -91,7 +91,8 @@ class [[nodiscard]] NoSync {
 class [[nodiscard]] DistributedDataParallel {
  public:
   /// Every parameter needs a name (Module::parameters() gives them theirs): names are how the ranks
-  /// know that they mean the same parameter. Throws UsageError for one without.
+  /// know that they mean the same parameter. Throws UsageError for one without, and as
+  /// check_each_once.
   [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
                                         std::vector<Buffer> buffers, const World& world,
                                         DdpOptions options = {});

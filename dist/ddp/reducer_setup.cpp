@@ -20,14 +20,12 @@ std::int64_t agreed_number(Communicator& communicator) {
 }
 
 BucketLayout first_layout(const std::vector<Parameter>& parameters, const ReducerOptions& options) {
-  for (const Parameter& parameter : parameters) {
+  check_each_once("DistributedDataParallel", parameters);
+  for (const Parameter& parameter : parameters)
     check<StateError>(!parameter.managed(),
                       "[DistributedDataParallel] parameter '{}' is under another one already: end "
                       "that one first, or give this one other parameters",
                       parameter.name());
-    check<StateError>(std::ranges::count(parameters, parameter) == 1,
-                      "[DistributedDataParallel] parameter '{}' is given twice", parameter.name());
-  }
   if (options.layout) return *options.layout;
   return capped_layout(sizes_of(parameters), reverse_order(parameters.size()), options.caps);
 }

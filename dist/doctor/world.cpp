@@ -42,6 +42,7 @@ double median(std::vector<double> values) {
 
 Finding check_placement(const World& world, const std::vector<Parameter>& parameters,
                         const std::vector<Buffer>& buffers, const std::vector<Tensor>& tensors) {
+  check_each_once("check_placement", parameters);
   std::vector<std::pair<std::string, Device>> places;
   for (const Parameter& parameter : parameters)
     places.emplace_back(parameter.name(), parameter.value().device());
@@ -68,6 +69,7 @@ Finding check_placement(const World& world, const std::vector<Parameter>& parame
 }
 
 Finding check_same_model(const World& world, const std::vector<Parameter>& parameters) {
+  check_each_once("check_same_model", parameters);
   std::string text;
   for (const Parameter& parameter : parameters)
     text += fmt::format("{} {} {}\n", parameter.name(), parameter.value().shape(),

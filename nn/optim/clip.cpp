@@ -11,6 +11,7 @@ namespace {
 /// The gradients there are.
 std::vector<Tensor> gradients_of(std::string_view operation,
                                  const std::vector<Parameter>& parameters) {
+  check_each_once(operation, parameters);
   std::vector<Tensor> gradients;
   gradients.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
@@ -55,6 +56,7 @@ Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm)
 
 Tensor clip_grad_norm(const std::vector<Parameter>& parameters, double max_norm, Local) {
   check_positive("clip_grad_norm", "max_norm", max_norm);
+  check_each_once("clip_grad_norm", parameters);
   std::vector<Tensor> gradients;
   for (const Parameter& parameter : parameters) {
     if (parameter.managed())

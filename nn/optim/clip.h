@@ -5,11 +5,11 @@
 ///   optim::clip_grad_norm(model.parameters(), 1.0);
 ///   optimizer.step();
 ///
-/// Parameters without a gradient are skipped. A parameter under DDP whose gradient is not
-/// synchronized is refused, by name (StateError): the ranks would scale by different factors.
-/// Synchronized gradients have the same bits on every rank, and so have the norm and the result,
-/// whatever the bucket cap. So parameters under DDP and others are not clipped together
-/// (StateError): the others' gradients differ, and so would the factor.
+/// Parameters without a gradient are skipped; one that is given twice is refused (check_each_once).
+/// A parameter under DDP whose gradient is not synchronized is refused, by name (StateError): the
+/// ranks would scale by different factors. Synchronized gradients have the same bits on every rank,
+/// and so have the norm and the result, whatever the bucket cap. So parameters under DDP and others
+/// are not clipped together (StateError): the others' gradients differ, and so would the factor.
 
 #include <vector>
 

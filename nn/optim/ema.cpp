@@ -8,6 +8,7 @@ namespace lockstep::optim {
 Ema::Ema(std::vector<Parameter> parameters, double decay)
     : parameters_(std::move(parameters)), decay_(decay) {
   check_range("Ema", "decay", decay, share);
+  check_each_once("Ema", parameters_);
   for (const Parameter& parameter : parameters_) averages_.push_back(parameter.value().clone());
 }
 

@@ -25,8 +25,8 @@ namespace lockstep::optim {
 
 class Ema {
  public:
-  /// The averages begin as the values. Throws UsageError unless 0 <= decay < 1, and for a parameter
-  /// that is undefined.
+  /// The averages begin as the values. Throws UsageError unless 0 <= decay < 1, and as
+  /// check_each_once.
   Ema(std::vector<Parameter> parameters, double decay);
 
   /// After each step of the optimizer. Throws StateError while the averages are applied.

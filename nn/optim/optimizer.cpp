@@ -19,18 +19,15 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
   check<StateError>(!sharding_, "[{}] this optimizer is sharded: give it all parameters before",
                     operation);
   check<UsageError>(!parameters.empty(), "[{}] there are no parameters", operation);
-  Set own = own_;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& parameter = parameters[i];
-    check<UsageError>(parameter.defined(), "[{}] parameter {} is undefined", operation, i);
+  check_each_once(operation, parameters);
+  for (const Parameter& parameter : parameters)
     check<UsageError>(!own_.contains(parameter.id()), "[{}] {} is in a group already", operation,
                       parameter);
-    check<UsageError>(own.insert(parameter.id()).second, "[{}] {} is given twice", operation,
-                      parameter);
+  for (const Parameter& parameter : parameters) {
+    parameter.set_optimized();
+    own_.insert(parameter.id());
   }
-  for (const Parameter& parameter : parameters) parameter.set_optimized();
   all_.insert(all_.end(), parameters.begin(), parameters.end());
-  own_ = std::move(own);
 }
 
 void Optimizer::check_between_steps(std::string_view operation) const {

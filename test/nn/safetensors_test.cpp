@@ -65,6 +65,97 @@ std::vector<double> elements(const Tensor& tensor) {
 
 }  // namespace
 
+namespace {
+
+/// make_safetensors.py's: the weights of both Linears are one.
+nn::Sequential tied_model() {
+  nn::Sequential model{nn::Linear(3, 3, false), nn::Tanh(), nn::Linear(3, 3, false)};
+  model.at<nn::Linear>("2").weight = model.at<nn::Linear>("0").weight;
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("safetensors: tied weights that PyTorch saved under one name, or under both") {
+  const TemporaryFolder folder;
+  const nlohmann::json& tied = stored().at("tied");
+  const auto inputs = tied.at("x").get<std::vector<std::vector<float>>>();
+  const auto outputs = tied.at("y").get<std::vector<std::vector<double>>>();
+  const auto check_same = [&](const nn::StateDict& state) {
+    nn::Sequential model = tied_model();
+    model.load_state_dict(state);
+    for (std::size_t row = 0; row < inputs.size(); ++row) {
+      const auto y = elements(model(Tensor::from(inputs[row]).view({1, 3})));
+      for (std::size_t k = 0; k < 3; ++k)
+        CHECK(y[k] == doctest::Approx(outputs[row][k]).epsilon(1e-6));
+    }
+  };
+  const auto file = [&](const char* name) {
+    return nn::load_safetensors(written(folder, bytes_of_hex(tied.at(name))));
+  };
+  nn::StateDict state = file("one name");
+  REQUIRE(state.size() == 1);
+  check_same(state);
+  check_same(
+      {{"2.weight", state.begin()->second}});  // the name that save_model() leaves may differ
+  state = file("both names");
+  REQUIRE(state.size() == 2);
+  check_same(state);
+  // Ours has the first name, which we also read.
+  nn::Sequential model = tied_model();
+  model.load_state_dict(state);
+  CHECK(model.state_dict().size() == 1);
+  check_same(model.state_dict());
+}
+
+TEST_CASE("tied weights that differ in a state, or lack all names, change nothing") {
+  nn::Sequential model = tied_model();
+  const auto before = elements(model.state_dict().at("0.weight"));
+  const Tensor one = Tensor::ones({3, 3}), other = Tensor::ones({3, 3});
+  other.data<float>()[4] = 1.5;
+  CHECK_THROWS_WITH_AS(model.load_state_dict({{"0.weight", one}, {"2.weight", other}}),
+                       "[load_state_dict] '0.weight' and '2.weight' are one tensor of the model, "
+                       "and differ in the state",
+                       StateError);
+  CHECK_THROWS_AS(model.load_state_dict({{"0.weight", one}, {"2.weight", Tensor::ones({9})}}),
+                  StateError);
+  CHECK_THROWS_WITH_AS(model.load_state_dict({}), doctest::Contains("lacks '0.weight'"),
+                       StateError);
+  CHECK_THROWS_WITH_AS(model.load_state_dict({{"2.weight", Tensor::ones({9})}}),
+                       doctest::Contains("'0.weight' is (3, 3)"), ShapeError);
+  CHECK(elements(model.state_dict().at("0.weight")) == before);
+  nn::LoadReport report = model.load_state_dict({{"2.weight", one}, {"3.weight", one}}, false);
+  CHECK(report.missing.empty());
+  CHECK(report.unexpected == std::vector<std::string>{"3.weight"});
+  CHECK(elements(model.state_dict().at("0.weight"))[0] == 1);
+  report = model.load_state_dict({}, false);
+  CHECK(report.missing == std::vector<std::string>{"0.weight"});
+}
+
+TEST_CASE("a layer that stands twice in a model has its buffers once, and loads either name") {
+  struct Twice : nn::Module {
+    nn::BatchNorm norm{2};
+    Tensor forward(const Tensor& x) override { return norm(norm(x)); }
+    void visit(nn::Visitor& p) override {
+      p("first", norm);
+      p("second", norm);
+    }
+  } model;
+  REQUIRE(model.buffers().size() == 3);
+  const nn::StateDict state = model.state_dict();
+  CHECK(state.size() == 5);
+  nn::StateDict both, second;  // as PyTorch writes them
+  for (const auto& [name, tensor] : state) {
+    const std::string other = "second" + name.substr(5);
+    both[name] = both[other] = second[other] = Tensor::full(tensor.shape(), 7, tensor.dtype());
+  }
+  for (const nn::StateDict& given : {both, second}) {
+    model.norm.running_mean.fill(1);
+    model.load_state_dict(given);
+    CHECK(elements(model.norm.running_mean) == std::vector<double>{7, 7});
+  }
+}
+
 TEST_CASE("safetensors: a model that PyTorch saved computes what it did there") {
   const TemporaryFolder folder;
   const nlohmann::json& model = stored().at("model");

@@ -5,6 +5,7 @@ Usage: python make_safetensors.py    (needs torch and safetensors; the tests nee
 
 import json
 import pathlib
+import tempfile
 
 import safetensors.torch
 import torch
@@ -30,7 +31,18 @@ tensors = {
 }
 all_file = safetensors.torch.save(tensors, metadata={"made by": "PyTorch"})
 
+# Tied weights: PyTorch's state_dict() has both names. A file has both, if they are copies, or what
+# save_model() has left.
+tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3, bias=False))
+tied[2].weight = tied[0].weight
+with tempfile.TemporaryDirectory() as folder:
+    safetensors.torch.save_model(tied, folder + "/tied")
+    one_name = pathlib.Path(folder + "/tied").read_bytes()
+both_names = safetensors.torch.save({n: t.clone() for n, t in tied.state_dict().items()})
+
 result = {
+    "tied": {"one name": one_name.hex(), "both names": both_names.hex(), "x": x.tolist(),
+             "y": tied(x).tolist()},
     "model": {"hex": model_file.hex(), "x": x.tolist(), "logits": model(x).tolist()},
     "all": {
         "hex": all_file.hex(),

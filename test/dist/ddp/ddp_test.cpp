@@ -43,7 +43,7 @@ TEST_CASE("a parameter is under one DistributedDataParallel at a time, and the e
     const auto refused = [&](const std::vector<Parameter>& parameters) -> std::string {
       try {
         const dist::DistributedDataParallel ddp(parameters, {}, world);
-      } catch (const StateError& error) {
+      } catch (const Error& error) {
         return error.what();
       }
       return "";
@@ -54,8 +54,10 @@ TEST_CASE("a parameter is under one DistributedDataParallel at a time, and the e
                        "[DistributedDataParallel] parameter 'w' is under another one already"),
                    "another one");
     }
-    check<Error>(refused({v, v}) == "[DistributedDataParallel] parameter 'v' is given twice",
-                 "twice");
+    check<Error>(refused({v, v}) == "[DistributedDataParallel] 'v' is given twice", "twice");
+    v.set_requires_grad(false);
+    check<Error>(refused({v, v}) == "[DistributedDataParallel] 'v' is given twice",
+                 "twice, and frozen");
     check<Error>(refused({v, w}).empty(), "the first one has ended");
   });
 }
