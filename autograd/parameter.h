@@ -27,6 +27,8 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   bool kept_local = false;
   bool replicated = false;
   bool optimized = false;
+  bool unstepped = false;
+  bool averaged = false;
   std::uint64_t listed = 0;  // by which call of check_each_once
   bool lanes_wait = false;   // `lanes` holds what the slot is made of
   Tensor lanes{};            // row_sum.h
@@ -116,6 +118,18 @@ class Parameter {
   /// takes one without a name and without an optimizer for one that a module's visit() leaves out.
   void set_optimized() const { state("set_optimized").optimized = true; }
   bool optimized() const { return state("optimized").optimized; }
+
+  /// An optimizer has not stepped yet on all that the gradient holds: said by optimizers, which
+  /// watch backward. A checkpoint would lose it. False without a gradient.
+  bool unstepped() const {
+    return state("unstepped").unstepped && state_->state != GradientState::nothing;
+  }
+  void set_unstepped(bool yes) const { state("set_unstepped").unstepped = yes; }
+
+  /// The value is an average for a while (optim::Ema::Applied): optimizers do not step it, and
+  /// checkpoints do not take it for the parameter.
+  bool averaged() const { return state("averaged").averaged; }
+  void set_averaged(bool yes) const { state("set_averaged").averaged = yes; }
 
  private:
   friend class Tape;

@@ -11,6 +11,7 @@
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
+#include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/version.h"
 
 namespace lockstep::nn {
@@ -123,6 +124,12 @@ void Checkpoint::check_name(const std::string& name) const {
                     "[Checkpoint] there is a '{}' already", name);
 }
 
+void Checkpoint::check_between_steps(std::string_view operation) const {
+  for (const Part& part : parts_)
+    if (part.parameters) optim::check_between_steps(operation, part.parameters());
+  if (ddp_) optim::check_between_steps(operation, ddp_->buckets().parameters());
+}
+
 void Checkpoint::add(const std::string& name, std::int64_t& number) {
   check_name(name);
   numbers_.push_back({name, &number});
@@ -206,6 +213,7 @@ Manifest Checkpoint::new_manifest() const {
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
+  on_every_rank([&] { check_between_steps("save"); });
   if (ddp_ && options.async)
     ddp_->communicator().refuse_if_ranks_may_be_lost(
         "an asynchronous checkpoint", "the rank that writes it may be lost meanwhile");
@@ -322,6 +330,7 @@ std::vector<StateDict> Checkpoint::read_states(const Part& part, const std::stri
 
 void Checkpoint::load(const std::string& path) {
   wait();
+  on_every_rank([&] { check_between_steps("load"); });
   const std::set<std::string> here = names_here();
   std::vector<std::vector<StateDict>> states;
   Manifest manifest;

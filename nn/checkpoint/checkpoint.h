@@ -35,6 +35,11 @@
 /// With SaveOptions::async, save() takes a snapshot on rank 0 and returns; a thread writes it. The
 /// memory of the snapshot, as much as the file has, is kept for the next one.
 ///
+/// A checkpoint is taken between two steps. A gradient on which an optimizer is still to step is in
+/// no file: save(), load(), share() and mark() throw StateError, which names the parameter, between
+/// backward and step, and so in an accumulation window. What else belongs to a step comes before
+/// save(), too: Schedule::step(), Ema::update(), and GradScaler::update(), which is checked.
+///
 /// Under DDP, save(), wait() and load() are collective; an error of one rank is thrown on all. The
 /// objects that were added must outlive the last call. Thread-safety: as the DDP's.
 
@@ -46,6 +51,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/dist/ddp/ddp.h"
@@ -141,6 +147,8 @@ class Checkpoint {
     std::function<void(const StateDict&)> load;
     /// Of all ranks' states, where another number of ranks has saved; null: it is not loaded then.
     std::function<void(const std::vector<StateDict>&)> load_other_world = {};
+    /// Of a model or an optimizer.
+    std::function<std::vector<Parameter>()> parameters = {};
     /// The tensors that a forward pass changes, and their copies by mark().
     std::function<StateDict()> changed_by_forward = {};
     StateDict marked = {};
@@ -155,6 +163,12 @@ class Checkpoint {
     parts_.push_back({name, per_rank, [&object] { return object.state_dict(); },
                       [&object](const StateDict& state) { object.load_state_dict(state); }});
     if constexpr (std::derived_from<T, Module>)
+      parts_.back().parameters = [&object] { return object.parameters(); };
+    else if constexpr (requires {
+                         { object.all() } -> std::convertible_to<std::vector<Parameter>>;
+                       })
+      parts_.back().parameters = [&object] { return object.all(); };
+    if constexpr (std::derived_from<T, Module>)
       parts_.back().changed_by_forward = [&object] {
         StateDict buffers;
         for (const Buffer& buffer : object.buffers()) buffers.emplace(buffer.name, buffer.value);
@@ -162,6 +176,7 @@ class Checkpoint {
       };
   }
   void check_name(const std::string& name) const;
+  void check_between_steps(std::string_view operation) const;
   int rank() const { return ddp_ ? ddp_->communicator().rank() : 0; }
   int world() const { return ddp_ ? ddp_->communicator().size() : 1; }
   void on_every_rank(const std::function<void()>& task) const;

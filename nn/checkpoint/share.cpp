@@ -43,6 +43,7 @@ StateDict broadcast(const World& world, int root, const StateDict& own) {
 }  // namespace
 
 void Checkpoint::mark() {
+  check_between_steps("mark");
   for (Part& part : parts_) {
     if (!part.changed_by_forward) continue;
     part.marked.clear();
@@ -61,6 +62,7 @@ void Checkpoint::share(const World& world, std::int64_t progress) {
                       "then {} steps have been marked: it must rise with each, and be added to the "
                       "Checkpoint",
                       progress, *shared_progress_, marks_);
+  dist::on_every_rank(world.communicator(), [&] { check_between_steps("share"); });
   const auto [root, most] = furthest(world, progress);
   StateDict own;
   if (world.rank() == root) {

@@ -14,18 +14,28 @@ Ema::Ema(std::vector<Parameter> parameters, double decay)
 
 void Ema::update() {
   check<StateError>(!applied_, "[Ema] update() while the averages are applied");
+  check_values("update");
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     kernels::scale(decay_, averages_[i], averages_[i], false);
     kernels::scale(1 - decay_, parameters_[i].value(), averages_[i], true);
   }
 }
 
+void Ema::check_values(std::string_view operation) const {
+  for (const Parameter& parameter : parameters_)
+    check<StateError>(!parameter.averaged(),
+                      "[{}] {} holds another Ema's average for a while, and not its value",
+                      operation, parameter);
+}
+
 void Ema::exchange(bool apply) {
   check<StateError>(applied_ != apply, "[Ema] the averages are applied already");
+  if (apply) check_values("Ema");
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor value = parameters_[i].value().clone();
     parameters_[i].value().copy_from(averages_[i]);
     averages_[i].copy_from(value);
+    parameters_[i].set_averaged(apply);
   }
   applied_ = apply;
 }

@@ -16,6 +16,7 @@
 /// Under DDP every rank computes the same averages from the same values: nothing travels.
 /// Thread-safety: as the parameters.
 
+#include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
@@ -32,8 +33,8 @@ class Ema {
   /// After each step of the optimizer. Throws StateError while the averages are applied.
   void update();
 
-  /// Exchanges the model's values with the averages, and back at its end. No step may be taken
-  /// meanwhile: it would be one of the averages.
+  /// Exchanges the model's values with the averages, and back at its end. Meanwhile a step, or a
+  /// Checkpoint of the model, would take the averages for the values: both throw StateError.
   class [[nodiscard]] Applied {
    public:
     explicit Applied(Ema& ema) : ema_(ema) { ema_.exchange(true); }
@@ -51,6 +52,7 @@ class Ema {
   void load_state_dict(const nn::StateDict& state);
 
  private:
+  void check_values(std::string_view operation) const;
   void exchange(bool apply);
 
   std::vector<Parameter> parameters_;

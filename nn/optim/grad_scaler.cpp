@@ -66,7 +66,7 @@ bool GradScaler::step(Optimizer& optimizer) {
   Progress& progress = unscaled_.at(&optimizer);
   check<StateError>(!progress.stepped,
                     "[step] this optimizer was stepped since the last update() of the GradScaler");
-  if (progress.finite) optimizer.step();
+  progress.finite ? optimizer.step() : optimizer.give_up_gradients();
   progress.stepped = true;
   return progress.finite;
 }
@@ -99,12 +99,21 @@ void GradScaler::update() {
     for (GradientReducer* reducer : reducers) reducer->scale_changes(scale_ / before);
 }
 
+void GradScaler::check_between_steps(std::string_view operation) const {
+  check<StateError>(unscaled_.empty(),
+                    "[{}] of a GradScaler between unscale() or step() and update(): call update() "
+                    "first, which the state would lose",
+                    operation);
+}
+
 nn::StateDict GradScaler::state_dict() const {
+  check_between_steps("state_dict");
   return {{"scale", Tensor::scalar(scale_, DType::f64)},
           {"steady", Tensor::scalar(static_cast<double>(steady_), DType::i64)}};
 }
 
 void GradScaler::load_state_dict(const nn::StateDict& state) {
+  check_between_steps("load_state_dict");
   const nn::StateDict own = state_dict();
   nn::load_tensors("the GradScaler", own, state);
   const double scale = own.at("scale").item();

@@ -26,6 +26,7 @@
 /// Thread-safety: as the optimizer's.
 
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 
 #include "lockstep/nn/optim/optimizer.h"
@@ -63,11 +64,14 @@ class GradScaler {
   double scale() const { return scale_; }
 
   /// "scale": f64; "steady": i64, the steps without an infinity since the scale last changed.
+  /// Throws StateError between unscale() or step() and update().
   nn::StateDict state_dict() const;
-  /// Throws as load_tensors, and UsageError for a scale that is not positive and finite.
+  /// Throws as state_dict() and load_tensors, and UsageError for a scale that is not positive and
+  /// finite.
   void load_state_dict(const nn::StateDict& state);
 
  private:
+  void check_between_steps(std::string_view operation) const;
   struct Progress {
     bool finite = true;
     bool stepped = false;

@@ -11,6 +11,20 @@
 
 namespace lockstep::optim {
 
+namespace {
+
+/// Notes that a gradient has got something on which no optimizer has stepped yet.
+class Arrivals final : public GradientObserver {
+  void gradient_ready(const Parameter& parameter) override { parameter.set_unstepped(true); }
+} arrivals;  // it has no state: the same for all optimizers
+
+/// For the other backwards of its window.
+bool waits(const Parameter& parameter) {
+  return parameter.managed() && parameter.gradient_state() == GradientState::local;
+}
+
+}  // namespace
+
 Optimizer::Optimizer(const std::vector<Parameter>& all) { include("optimizer", all); }
 Optimizer::~Optimizer() = default;
 
@@ -25,6 +39,7 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
                       parameter);
   for (const Parameter& parameter : parameters) {
     parameter.set_optimized();
+    arrivals_.push_back(parameter.observe(arrivals));
     own_.insert(parameter.id());
   }
   all_.insert(all_.end(), parameters.begin(), parameters.end());
@@ -37,7 +52,23 @@ void Optimizer::check_between_steps(std::string_view operation) const {
                     operation);
 }
 
+void check_between_steps(std::string_view operation, const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    check<StateError>(!parameter.averaged(),
+                      "[{}] {} holds an average for a while (optim::Ema::Applied), and not what "
+                      "training has made of it: end that first",
+                      operation, parameter);
+    check<StateError>(!parameter.unstepped(),
+                      "[{}] {} holds a gradient on which no optimizer has stepped, and a run that "
+                      "goes on from the state would lose it: first {}call step() (or zero_grad(), "
+                      "to give the gradient up)",
+                      operation, parameter,
+                      waits(parameter) ? "let a backward synchronize it, and " : "");
+  }
+}
+
 nn::StateDict Optimizer::state_dict() const {
+  optim::check_between_steps("state_dict", all_);
   std::set<std::string> names;
   nn::StateDict state;
   for (const Parameter& parameter : all_) {
@@ -65,6 +96,7 @@ double take_number(nn::StateDict& state, const std::string& name, DType dtype) {
 
 void Optimizer::load_state_dict(const nn::StateDict& state) {
   check_between_steps("load_state_dict");
+  optim::check_between_steps("load_state_dict", all_);
   nn::load_tensors("the optimizer", state_dict(), state);
 }
 
@@ -103,6 +135,7 @@ void Optimizer::take_step(bool own) {
   update_and_fingerprint();
   if (sharding_) sharding_->gather();
   early_.clear();
+  give_up_gradients();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
   if (!trace::watcher) return;
   show(trace::Place::parameter);
@@ -157,6 +190,10 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
   std::uint64_t synchronizations = 0;
   reducers_.clear();
   for (const Parameter& parameter : all_) {
+    check<StateError>(!parameter.averaged(),
+                      "[step] {} holds an average for a while (optim::Ema::Applied), which a step "
+                      "would change: end that first",
+                      parameter);
     GradientReducer* const reducer = parameter.reducer();
     if (!reducer) continue;
     reducer->step_begins(parameter, own);
@@ -259,6 +296,10 @@ std::size_t Optimizer::state_bytes() const {
 bool Optimizer::takes_part(const Parameter& parameter) const {
   if (parameter.gradient_state() == GradientState::nothing) return false;
   return now_.empty() ? !early_.contains(parameter.id()) : now_.contains(parameter.id());
+}
+
+void Optimizer::give_up_gradients() {
+  for (const Parameter& parameter : all_) parameter.set_unstepped(false);
 }
 
 void Optimizer::zero_grad() {

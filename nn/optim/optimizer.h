@@ -67,6 +67,11 @@ struct GroupView {
 struct Local {};
 inline constexpr Local local;
 
+/// What a state must not be taken between: throws StateError for a parameter with a gradient on
+/// which an optimizer is still to step (which no state has), or that holds an average for a while
+/// (Ema::Applied). The error names it.
+void check_between_steps(std::string_view operation, const std::vector<Parameter>& parameters);
+
 /// To write an optimizer: derive from this, and define update(), state_of() and options_digest().
 class Optimizer : public Stepper {
  public:
@@ -82,6 +87,9 @@ class Optimizer : public Stepper {
   /// if step() is still to finish what step_early() has begun.
   void zero_grad();
 
+  /// A step is left out: what the gradients hold is not waited for (GradScaler).
+  void give_up_gradients();
+
   /// Steps now those of `parameters` that are this optimizer's; the next step() leaves them out.
   /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
   void step_early(std::span<const Parameter> parameters);
@@ -90,7 +98,7 @@ class Optimizer : public Stepper {
   /// each parameter ("0.weight.momentum"), and of the optimizers below also all options ("group
   /// 0.lr": f64) and the group of each parameter ("0.weight.group": i64). The tensors of the first
   /// kind share the optimizer's memory. Throws StateError for a parameter that has no name,
-  /// or the name of another one.
+  /// or the name of another one, and as check_between_steps.
   virtual nn::StateDict state_dict() const;
   /// Copies them in, between two steps; under DDP on all ranks. Throws StateError for a missing or
   /// an unknown name, ShapeError or DTypeError for a value that does not fit, UsageError for an
@@ -161,6 +169,7 @@ class Optimizer : public Stepper {
   using Set = std::unordered_set<const void*>;  // of Parameter::id()
 
   std::vector<Parameter> all_;
+  std::vector<Observation> arrivals_;
   Set own_;
   Set now_;                                 // what step_early() is stepping
   Set early_;                               // what it has stepped since the last step()
