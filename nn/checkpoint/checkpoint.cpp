@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <utility>
 
-#include "lockstep/core/generator.h"
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/nn/checkpoint/random_state.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/version.h"
@@ -20,22 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view random_name = "random";
-
-StateDict random_state() {
-  const PhiloxState philox = default_philox().state();
-  return {{"mt19937", default_generator().state()},
-          {"philox", Tensor::of<std::int64_t>({2}, {static_cast<std::int64_t>(philox.seed),
-                                                    static_cast<std::int64_t>(philox.offset)})}};
-}
-
-void load_random_state(const StateDict& state) {
-  const StateDict own = random_state();
-  load_tensors("the random generators", own, state);
-  default_generator().set_state(own.at("mt19937"));
-  const auto philox = own.at("philox").to_vector<std::int64_t>();
-  default_philox().set_state(
-      {static_cast<std::uint64_t>(philox[0]), static_cast<std::uint64_t>(philox[1])});
-}
 
 std::string older(const std::string& path, int age) {
   return age == 0 ? path : fmt::format("{}.{}", path, age);
@@ -100,6 +84,11 @@ Checkpoint::Checkpoint() {
                     .per_rank = true,
                     .save = random_state,
                     .load = load_random_state,
+                    .load_other_world =
+                        [this](const std::vector<StateDict>& states) {
+                          return load_random_state_of_other_world(
+                              states, ddp_ ? &ddp_->communicator() : nullptr);
+                        },
                     .changed_by_forward = random_state});
 }
 
@@ -111,6 +100,7 @@ Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
                     [&ddp](const std::vector<StateDict>& states) {
                       const Shard mine{ddp.communicator().rank(), ddp.communicator().size()};
                       ddp.hook()->load_of_other_world(states, mine);
+                      return std::vector<std::string>();
                     }});
 }
 
@@ -347,12 +337,21 @@ void Checkpoint::load(const std::string& path) {
   if (ddp_)
     dist::check_same(ddp_->communicator(), "checkpoints",
                      "the hash of its manifest " + to_metadata(manifest).at("lockstep.sha256"));
+  std::vector<std::string> stay;
   for_each_part([&](std::size_t i) {
-    if (!is_of_other_world(parts_[i], manifest))
-      parts_[i].load(states[i][0]);
-    else if (parts_[i].load_other_world)
-      parts_[i].load_other_world(states[i]);
+    const Part& part = parts_[i];
+    if (!is_of_other_world(part, manifest)) return part.load(states[i][0]);
+    if (!part.load_other_world) return stay.push_back("'" + part.name + "'");
+    for (const std::string& name : part.load_other_world(states[i]))
+      stay.push_back(fmt::format("'{}/{}'", part.name, name));
   });
+  if (!stay.empty() && rank() == 0)
+    dist::write_all(
+        STDERR_FILENO,
+        fmt::format("note: [load] {}: {} ranks have saved it, and {} load it: what each "
+                    "had of its own is not loaded, {} (random generators draw other "
+                    "numbers than the run that was saved would have drawn)\n",
+                    path, manifest.world, world(), fmt::join(stay, " and ")));
   for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
 }
 

@@ -23,8 +23,9 @@
 ///
 /// Parts that each rank has of its own are always there: the random generators of the calling
 /// thread (default_generator, default_philox), and what the DDP's communication hook keeps. On
-/// another number of ranks the generators stay as they are, and each rank takes over what the hooks
-/// of some ranks had kept, all of it together.
+/// another number of ranks, a generator that is the same on all of them goes on (random_state.h; so
+/// it is with lanes, and the run reaches the same bits); others stay as they are, and a note on
+/// stderr says so. Each rank takes over what the hooks of some ranks had kept, all of it together.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
 /// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors of which each
@@ -96,7 +97,7 @@ class Checkpoint {
     add_part(name, false, object);
   }
   /// What each rank has of its own. Loaded if as many ranks load as have saved; otherwise each
-  /// rank's stays as it is.
+  /// rank's stays as it is, and a note on stderr says so.
   template <Stateful T>
   void add_per_rank(const std::string& name, T& object) {
     add_part(name, true, object);
@@ -145,8 +146,9 @@ class Checkpoint {
     bool per_rank;
     std::function<StateDict()> save;
     std::function<void(const StateDict&)> load;
-    /// Of all ranks' states, where another number of ranks has saved; null: it is not loaded then.
-    std::function<void(const std::vector<StateDict>&)> load_other_world = {};
+    /// Of all ranks' states, where another number of ranks has saved; gives the names of those that
+    /// it does not load. Null: nothing is loaded then.
+    std::function<std::vector<std::string>(const std::vector<StateDict>&)> load_other_world = {};
     /// Of a model or an optimizer.
     std::function<std::vector<Parameter>()> parameters = {};
     /// The tensors that a forward pass changes, and their copies by mark().
