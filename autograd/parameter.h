@@ -63,11 +63,12 @@ class Parameter {
   /// The elements, outside any tape: to read, to initialize, to step.
   const Tensor& value() const { return state("value").value; }
   /// Moves the elements to another device. The gradient, if there was one, is lost. Call it before
-  /// an optimizer is made: the optimizer's state lies where the values are. Throws StateError while
-  /// a reducer manages the parameter.
+  /// an optimizer is made: the optimizer's state lies where the values were, and its next step
+  /// throws StateError. So does this while a reducer manages the parameter.
   void move_to(Device device) const;
   /// Moves the elements into `memory`, of the value's shape, dtype and device; an undefined tensor
-  /// gives them memory of their own. Who holds the old value does not see later changes.
+  /// gives them memory of their own. Who holds the old value does not see later changes; optimizers
+  /// follow.
   void place_value(const Tensor& memory) const;
   /// The same elements as an operand: operations on it are recorded if it requires a gradient.
   /// Such a tensor must not outlive the parameter.

@@ -36,6 +36,17 @@ void depends_on_options(const std::vector<Group<Options>>& groups) {
   });
 }
 
+/// And while the values lie where they lie now.
+inline void depends_on_memory(const std::vector<Parameter>& parameters) {
+  if (!StepGraph::recording()) return;
+  const auto places = [&parameters] {
+    std::vector<const void*> all;
+    for (const Parameter& parameter : parameters) all.push_back(parameter.value().raw());
+    return all;
+  };
+  StepGraph::depends_on([places, then = places()] { return places() == then; });
+}
+
 template <class Rule>
 void check_ranges(const typename Rule::Options& options) {
   Rule::visit(options, [](std::string_view name, const auto& value, Range range = any_number) {
@@ -168,12 +179,14 @@ void Grouped<Rule>::check_options() const {
 template <class Rule>
 void Grouped<Rule>::update() {
   depends_on_options(groups_);
+  depends_on_memory(all());
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
     auto& [members, states, items] = kept_[k];
     items.clear();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!takes_part(parameters[i])) continue;
+      states[i].value = value_now(parameters[i], states[i].value);
       [[maybe_unused]] const bool lacked = complete(states[i], parameters[i], options);
       Item& item = items.emplace_back(states[i]);
       item.gradient = own_part(parameters[i], parameters[i].gradient_slot());

@@ -278,6 +278,19 @@ void Optimizer::release_values() {
   fail<UsageError>("[shard] this optimizer cannot be sharded: it does not define release_values()");
 }
 
+Tensor Optimizer::value_now(const Parameter& parameter, const Tensor& before) const {
+  const Tensor now = own_part(parameter, parameter.value());
+  check<StateError>(now.device() == before.device(),
+                    "[step] {} is on {} now, and was on {} when this optimizer was made: what it "
+                    "keeps of it lies there. Move the model first",
+                    parameter, now.device(), before.device());
+  check<StateError>(!sharding_ || now.raw() == before.raw(),
+                    "[step] the value of {} was moved to other memory (place_value), from where "
+                    "the ranks that step its parts do not reach it",
+                    parameter);
+  return now;
+}
+
 Tensor Optimizer::own_part(const Parameter& parameter, const Tensor& of) const {
   return sharding_ ? sharding_->own(parameter, of) : of;
 }

@@ -153,6 +153,10 @@ class Optimizer : public Stepper {
   virtual void release_values();
   virtual void take_values() {}
   const Sharding* sharding() const { return sharding_.get(); }
+  /// The elements that this rank steps, wherever they lie now; `before`: as of the step before.
+  /// Throws StateError if they are on another device, where nothing is kept of them, or, of a
+  /// sharded optimizer, no longer in the memory that the ranks share.
+  Tensor value_now(const Parameter& parameter, const Tensor& before) const;
   /// Of a tensor of the parameter's shape: what this rank steps. All of it, unless sharded.
   Tensor own_part(const Parameter& parameter, const Tensor& of) const;
   /// Of what is kept of the parameter: what all ranks keep. Collective if sharded.
