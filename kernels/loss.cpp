@@ -1,5 +1,7 @@
 #include "lockstep/kernels/loss.h"
 
+#include <limits>
+
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 
@@ -24,6 +26,16 @@ void softmax(const Tensor& x, const Tensor& out) {
 void log_softmax(const Tensor& x, const Tensor& out) {
   check_rows("log_softmax", "x", x, "out", out);
   backend_of(x.device()).log_softmax(x, out);
+}
+
+void logsumexp(const Tensor& x, const Tensor& out) {
+  check_defined("logsumexp", "x", x);
+  check_differentiable("logsumexp", x);
+  check_rank("logsumexp", "x", x, 2);
+  check_beside("logsumexp", "out", out, x.dtype(), x);
+  check_shape("logsumexp", "out", out, {x.size(0)});
+  if (x.size(1) == 0) return out.fill(-std::numeric_limits<double>::infinity());
+  if (x.size(0) > 0) backend_of(x.device()).logsumexp(x, out);
 }
 
 void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, bool accumulate) {
@@ -65,22 +77,46 @@ void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, const Tens
   backend_of(saved.device()).cross_entropy_backward(dloss, saved, dlogits, accumulate);
 }
 
+namespace {
+
+void check_pair(std::string_view operation, const Tensor& x, const Tensor& y) {
+  check_defined(operation, "x", x);
+  check_differentiable(operation, x);
+  check_alike(operation, "y", y, x);
+}
+
+void check_pair_backward(std::string_view operation, const Tensor& dloss, const Tensor& x,
+                         const Tensor& y, const Tensor& dx) {
+  check_pair(operation, x, y);
+  check_scalar(operation, "dloss", dloss, x);
+  check_alike(operation, "dx", dx, x);
+}
+
+}  // namespace
+
 void mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
-  check_defined("mse", "x", x);
-  check_differentiable("mse", x);
-  check_alike("mse", "y", y, x);
+  check_pair("mse", x, y);
   check_scalar("mse", "loss", loss, x);
   backend_of(x.device()).mse(x, y, loss);
 }
 
 void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
                   bool accumulate) {
-  check_defined("mse_backward", "x", x);
-  check_differentiable("mse_backward", x);
-  check_scalar("mse_backward", "dloss", dloss, x);
-  check_alike("mse_backward", "y", y, x);
-  check_alike("mse_backward", "dx", dx, x);
+  check_pair_backward("mse_backward", dloss, x, y, dx);
   backend_of(x.device()).mse_backward(dloss, x, y, dx, accumulate);
+}
+
+void huber(const Tensor& x, const Tensor& y, double delta, const Tensor& loss) {
+  check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
+  check_pair("huber", x, y);
+  check_scalar("huber", "loss", loss, x);
+  backend_of(x.device()).huber(x, y, delta, loss);
+}
+
+void huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, double delta,
+                    const Tensor& dx, bool accumulate) {
+  check_pair_backward("huber_backward", dloss, x, y, dx);
+  backend_of(x.device()).huber_backward(dloss, x, y, delta, dx, accumulate);
 }
 
 }  // namespace lockstep::kernels

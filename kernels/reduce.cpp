@@ -14,71 +14,104 @@ void check_sum(std::string_view operation, const Tensor& x, const Tensor& out) {
   check_beside(operation, "out", out, x.dtype(), x);
 }
 
+void check_broadcasts(std::string_view operation, const Tensor& x, const Tensor& out) {
+  check<ShapeError>(Shape::broadcast(operation, out.shape(), x.shape()) == x.shape(),
+                    "[{}] out of shape {} does not broadcast to x of shape {}", operation,
+                    out.shape(), x.shape());
+}
+
 }  // namespace
 
-void sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
+void sum(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   check_sum("sum", x, out);
   check_scalar("sum", "out", out, x);
   if (is_16_bit(x.dtype()))
-    return in_f32(x, out, accumulate,
-                  [&](const Tensor& from, const Tensor& to) { sum(from, to, accumulate, scale); });
-  backend_of(x.device()).sum(x, out, accumulate, scale);
+    return in_f32(x, out, accumulate, [&](const Tensor& from, const Tensor& to) {
+      sum(from, to, accumulate, divisor);
+    });
+  backend_of(x.device()).sum(x, out, accumulate, divisor);
 }
 
-void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
+void sum_rows(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   check_sum("sum_rows", x, out);
   if (is_16_bit(x.dtype()))
-    return in_f32(x, out, accumulate,
-                  [&](const Tensor& from, const Tensor& to) { sum_rows(from, to, accumulate); });
+    return in_f32(x, out, accumulate, [&](const Tensor& from, const Tensor& to) {
+      sum_rows(from, to, accumulate, divisor);
+    });
   check_rank("sum_rows", "x", x, 2);
   check_shape("sum_rows", "out", out, {x.size(1)});
-  backend_of(x.device()).sum_rows(x, out, accumulate);
+  backend_of(x.device()).sum_rows(x, out, accumulate, divisor);
 }
 
-void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
+void sum_cols(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   check_sum("sum_cols", x, out);
   check_differentiable("sum_cols", x);
   check_rank("sum_cols", "x", x, 2);
   check_shape("sum_cols", "out", out, {x.size(0)});
-  backend_of(x.device()).sum_cols(x, out, accumulate);
+  backend_of(x.device()).sum_cols(x, out, accumulate, divisor);
 }
 
-void sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
+void sum_to(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   check_sum("sum_to", x, out);
   if (is_16_bit(x.dtype()))
-    return in_f32(x, out, accumulate,
-                  [&](const Tensor& from, const Tensor& to) { sum_to(from, to, accumulate); });
-  check<ShapeError>(Shape::broadcast("sum_to", out.shape(), x.shape()) == x.shape(),
-                    "[sum_to] out of shape {} does not broadcast to x of shape {}", out.shape(),
-                    x.shape());
+    return in_f32(x, out, accumulate, [&](const Tensor& from, const Tensor& to) {
+      sum_to(from, to, accumulate, divisor);
+    });
+  check_broadcasts("sum_to", x, out);
   const StridePlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
   const std::int64_t inner = plan.stride_a[0], outer = plan.rank == 2 ? plan.stride_a[1] : -1;
   const Tensor from = x.detach(), to = out.detach();  // handles that may be viewed in another shape
   Backend& backend = backend_of(x.device());
   if (x.numel() == out.numel())
-    return backend.broadcast_to(from.view(out.shape()), out, accumulate, 1);
+    return backend.broadcast_to(from.view(out.shape()), out, accumulate, 1 / divisor);
   // A single row must have the bits that it has beside others.
   const bool one_row = x.rank() > 1 && out.rank() == x.rank() && x.size(0) == 1;
   if (plan.rank == 1 && one_row)
-    return backend.sum_cols(from.view({1, x.numel()}), to.view({1}), accumulate);
-  if (plan.rank == 1) return backend.sum(x, out, accumulate, 1);
+    return backend.sum_cols(from.view({1, x.numel()}), to.view({1}), accumulate, divisor);
+  if (plan.rank == 1) return backend.sum(x, out, accumulate, divisor);
   const Shape matrix{plan.sizes[1], plan.sizes[0]};
   if (inner == 1 && outer == 0)
-    return backend.sum_rows(from.view(matrix), to.view({plan.sizes[0]}), accumulate);
+    return backend.sum_rows(from.view(matrix), to.view({plan.sizes[0]}), accumulate, divisor);
   if (inner == 0 && outer == 1)
-    return backend.sum_cols(from.view(matrix), to.view({plan.sizes[1]}), accumulate);
-  if (x.numel() > 0) return backend.sum_to(x, out, accumulate);
+    return backend.sum_cols(from.view(matrix), to.view({plan.sizes[1]}), accumulate, divisor);
+  if (x.numel() > 0) return backend.sum_to(x, out, accumulate, divisor);
   if (!accumulate) out.fill_zero();
 }
 
-void argmax(const Tensor& x, const Tensor& out) {
-  check_defined("argmax", "x", x);
-  check_differentiable("argmax", x);
-  check_beside("argmax", "out", out, DType::i64, x);
-  check<ShapeError>(x.rank() > 0 && x.size(-1) > 0,
-                    "[argmax] x has no last dimension to search: {}", x.shape());
-  check_shape("argmax", "out", out, x.shape().with(x.rank() - 1, x.rank(), {}));
-  backend_of(x.device()).argmax(x, out);
+void norm(const Tensor& x, const Tensor& out) {
+  check_sum("norm", x, out);
+  check_differentiable("norm", x);
+  check_broadcasts("norm", x, out);
+  if (x.numel() == 0) return out.fill_zero();
+  backend_of(x.device()).norm(x, out);
+}
+
+namespace {
+
+void find_extreme(std::string_view operation, const Tensor& x, int dim, bool smallest,
+                  const Tensor& out) {
+  check_defined(operation, "x", x);
+  check_differentiable(operation, x);
+  check_beside(operation, "out", out, DType::i64, x);
+  check<ShapeError>(dim >= -x.rank() && dim < x.rank() && x.size(dim) > 0,
+                    "[{}] x has no dimension {} to search: {}", operation, dim, x.shape());
+  const int d = dim < 0 ? dim + x.rank() : dim;
+  check_shape(operation, "out", out, x.shape().with(d, d + 1, {}));
+  if (x.numel() == 0) return;
+  std::int64_t inner = 1;
+  for (int i = d + 1; i < x.rank(); ++i) inner *= x.size(i);
+  const std::int64_t n = x.size(d);
+  backend_of(x.device())
+      .argmax(x.detach().view({x.numel() / (n * inner), n, inner}), smallest, out);
+}
+
+}  // namespace
+
+void argmax(const Tensor& x, const Tensor& out, int dim) {
+  find_extreme("argmax", x, dim, false, out);
+}
+void argmin(const Tensor& x, const Tensor& out, int dim) {
+  find_extreme("argmin", x, dim, true, out);
 }
 
 void find_nonfinite(const Tensor& x, const Tensor& flag) {

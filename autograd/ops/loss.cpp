@@ -1,5 +1,6 @@
 #include "lockstep/kernels/loss.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "lockstep/autograd/ops.h"
@@ -61,22 +62,34 @@ Tensor reduced(const Tensor& values, Reduction reduction) {
 
 }  // namespace
 
-Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
-  if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
-  check_alike("mse", x, y);
-  if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
+namespace {
+
+// The mean over all elements of a function of x - y. value(x, y, to) and gradient(dloss, x, y, dx,
+// accumulate) are kernels for some rows; the gradient of y is that of x with both exchanged.
+template <class Value, class Gradient>
+Tensor mean_of_differences(const char* name, const Tensor& x, const Tensor& y, Value value,
+                           Gradient gradient) {
   return record_loss(
-      "mse", LossKind::mean, {apart(x), apart(y)},
-      [&](const RowRange& rows, const Tensor& to) { kernels::mse(rows.of(x), rows.of(y), to); },
-      [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+      name, LossKind::mean, {apart(x), apart(y)},
+      [&](const RowRange& rows, const Tensor& to) { value(rows.of(x), rows.of(y), to); },
+      [x = SavedTensor(x), y = SavedTensor(y), gradient](Gradients& g) {
         const auto add = [&](const Tensor& a, const Tensor& b, const Gradients::Destination& da) {
           each_loss(g, rows_in(a), [&](const RowRange& rows, const Tensor& dloss) {
-            kernels::mse_backward(dloss, rows.of(a), rows.of(b), rows.of(da.tensor), da.accumulate);
+            gradient(dloss, rows.of(a), rows.of(b), rows.of(da.tensor), da.accumulate);
           });
         };
         if (const auto dx = g.into(0)) add(*x, *y, dx);
         if (const auto dy = g.into(1)) add(*y, *x, dy);
       });
+}
+
+}  // namespace
+
+Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
+  if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
+  check_alike("mse", x, y);
+  if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
+  return mean_of_differences("mse", x, y, kernels::mse, kernels::mse_backward);
 }
 
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction) {
@@ -89,9 +102,20 @@ Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction
   check<UsageError>(delta > 0, "[huber] delta {}: it must be positive", delta);
   if (all_16_bit("huber", {{"x", x}, {"y", y}})) return in_f32(huber, x, y, delta, reduction);
   check_alike("huber", x, y);
-  const Tensor d = abs(x - y), inner = clamp_max(d, delta);
-  // Up to delta d^2 / 2; beyond it delta^2 / 2 + delta (d - delta), whose slope is delta.
-  return reduced(square(inner) * 0.5 + (d - inner) * delta, reduction);
+  if (reduction == Reduction::mean)
+    return mean_of_differences(
+        "huber", x, y,
+        [delta](const Tensor& a, const Tensor& b, const Tensor& to) {
+          kernels::huber(a, b, delta, to);
+        },
+        [delta](const Tensor& dloss, const Tensor& a, const Tensor& b, const Tensor& da,
+                bool accumulate) { kernels::huber_backward(dloss, a, b, delta, da, accumulate); });
+  // The slope is finite in x's dtype: where the other branch counts, it is multiplied by 0.
+  const double largest = x.dtype() == DType::f64 ? std::numeric_limits<double>::max()
+                                                 : std::numeric_limits<float>::max();
+  const double slope = std::min(delta, largest);
+  const Tensor d = abs(x - y), inner = clamp_max(d, slope);
+  return reduced(where(d < slope, square(inner) * 0.5, (d - slope / 2) * slope), reduction);
 }
 
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {

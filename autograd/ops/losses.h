@@ -1,6 +1,7 @@
 #pragma once
 /// Losses. Means over nothing are 0, so that a rank without samples adds nothing. Operands are of
-/// one shape, else they throw ShapeError.
+/// one shape, else they throw ShapeError. Terms are added up as reductions.h says; those of the
+/// means of mse, huber and cross_entropy are computed in f64, too.
 
 #include <cstdint>
 
@@ -39,11 +40,11 @@ double label_weight(const Tensor& labels, const CrossEntropyOptions& options);
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options = {});
 
-/// (x - y)^2 by elements. The mean is one kernel.
+/// (x - y)^2 by elements. The mean is one kernel, here and in huber.
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
-/// |x - y| by elements.
+/// |x - y| by elements. Its gradient where they are equal is 0.
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
-/// d^2 / 2 for d = |x - y| up to delta, beyond it delta (d - delta / 2).
+/// d^2 / 2 for d = |x - y| up to delta, beyond it delta (d - delta / 2). Delta may be infinite.
 Tensor huber(const Tensor& x, const Tensor& y, double delta = 1,
              Reduction reduction = Reduction::mean);
 /// -q log(p) - (1 - q) log(1 - p) by elements, for p = sigmoid(logits) and targets q in [0, 1].

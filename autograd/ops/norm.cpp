@@ -4,6 +4,8 @@
 #include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
+#include "lockstep/kernels/row_norm.h"
 #include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep {
@@ -135,24 +137,51 @@ void check_features(const char* name, const Tensor& x, std::initializer_list<Ten
                        x.shape());
 }
 
+// y = xhat * weight + bias by rows of the last dimension: dbias = the sum of dy over all others,
+// dweight = that of dy * xhat; dx: kernels/row_norm.h.
+Tensor row_norm(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                const kernels::RowNormConfig& config) {
+  check_features(name, x, {weight, bias});
+  const std::int64_t c = x.size(-1), samples = x.rank() > 1 ? x.size(0) : 1;
+  const std::int64_t rows = c > 0 ? x.numel() / c : 0;
+  const auto as_rows = [rows, c](const Tensor& of) { return of.detach().view({rows, c}); };
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const Tensor mean = Tensor::empty({rows}, DType::f64, x.device());
+  const Tensor inverse_std = Tensor::empty({rows}, DType::f64, x.device());
+  kernels::row_normalize(as_rows(x), weight, bias, config, as_rows(y), mean, inverse_std);
+  return record(name, y, {x.rank() > 1 ? apart(x) : shared(x), shared(weight), shared(bias)},
+                [=, x = SavedTensor(x), weight = SavedTensor(weight)](Gradients& g) {
+                  const Tensor dy = as_rows(g.output()), from = as_rows(*x);
+                  const std::int64_t each = rows / std::max<std::int64_t>(samples, 1);
+                  const auto rows_of = [each](const RowRange& part, const Tensor& of) {
+                    return of.slice(part.begin * each, part.end * each);
+                  };
+                  sum_rows(g, 1, samples, [&](const RowRange& part, const auto& dw) {
+                    kernels::row_norm_dweight(rows_of(part, dy), rows_of(part, from),
+                                              rows_of(part, mean), rows_of(part, inverse_std),
+                                              dw.tensor, dw.accumulate);
+                  });
+                  sum_rows(g, 2, samples, [&](const RowRange& part, const auto& db) {
+                    kernels::sum_rows(rows_of(part, dy), db.tensor, db.accumulate);
+                  });
+                  if (const auto dx = g.into(0))
+                    kernels::row_norm_dx(dy, from, mean, inverse_std, *weight, config,
+                                         as_rows(dx.tensor), dx.accumulate);
+                });
+}
+
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
     return in_f32(layer_norm, x, weight, bias, eps);
-  check_features("layer_norm", x, {weight, bias});
-  const Tensor centered = x - mean(x, -1, keepdim);
-  Tensor y = centered * rsqrt(mean(square(centered), -1, keepdim) + eps);
-  if (weight.defined()) y = y * weight;
-  return bias.defined() ? y + bias : y;
+  return row_norm("layer_norm", x, weight, bias, {.eps = eps, .centered = true});
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight}}))
     return in_f32(rms_norm, x, weight, eps);
-  check_features("rms_norm", x, {weight});
-  const Tensor y = x * rsqrt(mean(square(x), -1, keepdim) + eps);
-  return weight.defined() ? y * weight : y;
+  return row_norm("rms_norm", x, weight, {}, {.eps = eps, .centered = false});
 }
 
 }  // namespace lockstep

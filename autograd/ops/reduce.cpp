@@ -1,8 +1,8 @@
 #include "lockstep/kernels/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <limits>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/choices.h"
@@ -58,10 +58,9 @@ Reduced reduced(const char* name, const Shape& shape, const Dims& dims, KeepDim 
 // Of a reduction along the dimensions of `mask`.
 Operand rows_of(const Tensor& x, unsigned mask) { return (mask & 1) != 0 ? shared(x) : apart(x); }
 
-Tensor sums_to(const Tensor& x, const Shape& kept, double factor) {
+Tensor sums_to(const Tensor& x, const Shape& kept, double divisor) {
   const Tensor y = Tensor::empty(kept, x.dtype(), x.device());
-  kernels::sum_to(x, y);
-  if (factor != 1) kernels::scale(factor, y, y, false);
+  kernels::sum_to(x, y, false, divisor);
   return y;
 }
 
@@ -70,74 +69,86 @@ Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim k
   visit_any_floating(name, x.dtype(), [](auto) {});
   if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, dims, keep, mean);
   const Reduced to = reduced(name, x.shape(), dims, keep);
-  const auto factor_of = [mean](std::int64_t count) {
-    return !mean ? 1.0 : count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
+  const auto divisor_of = [mean](std::int64_t count) {
+    return mean ? static_cast<double>(std::max<std::int64_t>(count, 1)) : 1.0;
   };
   if (to.shape.rank() > 0) {
-    const double factor = factor_of(to.count);
-    return record(name, sums_to(x, to.kept, factor).view(to.shape),
-                  {rows_of(x, dims.mask(name, x.shape()))}, [kept = to.kept, factor](Gradients& g) {
+    const double divisor = divisor_of(to.count);
+    return record(name, sums_to(x, to.kept, divisor).view(to.shape),
+                  {rows_of(x, dims.mask(name, x.shape()))},
+                  [kept = to.kept, divisor](Gradients& g) {
                     const auto dx = g.into(0);
                     kernels::broadcast_to(g.output().detach().view(kept), dx.tensor, dx.accumulate,
-                                          factor);
+                                          1 / divisor);
                   });
   }
   return record_loss(
       name, mean ? LossKind::mean : LossKind::sum, {apart(x)},
       [&](const RowRange& rows, const Tensor& out) {
         const Tensor part = rows.of(x);
-        kernels::sum(part, out, false, factor_of(part.numel()));
+        kernels::sum(part, out, false, divisor_of(part.numel()));
       },
-      [factor_of](Gradients& g) {
+      [divisor_of](Gradients& g) {
         const auto dx = g.into(0);
         each_loss(g, rows_in(dx.tensor), [&](const RowRange& rows, const Tensor& dy) {
           const Tensor part = rows.of(dx.tensor);
-          kernels::broadcast_to(dy, part, dx.accumulate, factor_of(part.numel()));
+          kernels::broadcast_to(dy, part, dx.accumulate, 1 / divisor_of(part.numel()));
         });
       });
 }
 
-// The dimensions of `mask` moved to the end, as one.
-Tensor reduced_last(const Tensor& x, unsigned mask) {
+// (outer, n, inner) with the dimensions of `mask` as the one in the middle. If they are not
+// neighbours, they are moved to the end.
+Tensor reduced_middle(const Tensor& x, unsigned mask) {
   std::vector<int> order;
-  std::vector<std::int64_t> sizes;
-  std::int64_t last = 1;
+  std::int64_t n = 1, inner = 1;
   for (int d = 0; d < x.rank(); ++d)
-    if ((mask >> d & 1) == 0) order.push_back(d), sizes.push_back(x.size(d));
+    if ((mask >> d & 1) == 0) order.push_back(d);
   for (int d = 0; d < x.rank(); ++d)
-    if ((mask >> d & 1) != 0) order.push_back(d), last *= x.size(d);
-  sizes.push_back(last);
-  return (std::ranges::is_sorted(order) ? x : permute(x, order)).view(Shape(sizes));
+    if ((mask >> d & 1) != 0) order.push_back(d), n *= x.size(d);
+  const int last = static_cast<int>(std::bit_width(mask));  // behind the last of them
+  const bool neighbours = std::has_single_bit((mask >> std::countr_zero(mask)) + 1);
+  for (int d = last; neighbours && d < x.rank(); ++d) inner *= x.size(d);
+  const std::int64_t around = std::max<std::int64_t>(n * inner, 1);
+  return (neighbours ? x : permute(x, order)).view({x.numel() / around, n, inner});
 }
 
-// Where the largest of each row is; integers are compared as f64.
-Tensor places_of_largest(const char* name, const Tensor& x, unsigned mask) {
-  const Tensor floating = is_differentiable(x.dtype()) ? x.detach() : cast(x.detach(), DType::f64);
-  const Tensor rows = reduced_last(floating, mask);
-  check<ShapeError>(rows.size(-1) > 0, "[{}] of nothing: shape {}", name, x.shape());
-  const int last = rows.rank() - 1;
-  const Tensor at = Tensor::empty(rows.shape().with(last, last + 1, {}), DType::i64, x.device());
-  if (rows.numel() > 0) kernels::argmax(rows, at);
-  return keep_rows(name, at, {rows_of(x, mask)});
+Shape without(const Shape& shape, unsigned mask) {
+  Shape result = shape;
+  for (int d = shape.rank() - 1; d >= 0; --d)
+    if ((mask >> d & 1) != 0) result = result.with(d, d + 1, {});
+  return result;
 }
 
-Tensor with_last_kept(const Tensor& at) { return unsqueeze(at, at.rank()); }
+enum class Which : bool { largest, smallest };
 
-Extreme extreme(const char* name, const Tensor& x, const Tensor& compared, int dim) {
+// Where the largest along the dimensions of `mask` are; integers are compared as f64.
+Tensor places_of(const char* name, const Tensor& x, unsigned mask, Which which) {
+  const Tensor rows = reduced_middle(
+      is_differentiable(x.dtype()) ? x.detach() : cast(x.detach(), DType::f64), mask);
+  check<ShapeError>(rows.size(1) > 0, "[{}] of nothing: shape {}", name, x.shape());
+  const Tensor at = Tensor::empty({rows.size(0), rows.size(2)}, DType::i64, x.device());
+  if (which == Which::largest)
+    kernels::argmax(rows, at, 1);
+  else
+    kernels::argmin(rows, at, 1);
+  return keep_rows(name, at.view(without(x.shape(), mask)), {rows_of(x, mask)});
+}
+
+Extreme extreme(const char* name, const Tensor& x, int dim, Which which) {
   const int d = dimension(name, x.shape(), dim);
-  const Tensor at = places_of_largest(name, compared, 1u << d);
+  const Tensor at = places_of(name, x, 1u << d, which);
   return {squeeze(gather(x, d, unsqueeze(at, d)), d), at};
 }
 
-Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const Dims& dims,
-               KeepDim keep) {
-  if (is_16_bit(x.dtype())) return in_f32(largest, name, x, compared, dims, keep);
+Tensor extremes(const char* name, const Tensor& x, const Dims& dims, KeepDim keep, Which which) {
+  if (is_16_bit(x.dtype())) return in_f32(extremes, name, x, dims, keep, which);
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
   if (mask == 0) return reshape(x, x.shape());
-  const Tensor at = places_of_largest(name, compared, mask);
-  const Tensor rows = reduced_last(x.detach(), mask);
-  const Tensor y = gather(rows, -1, with_last_kept(at)).view(to.kept);
+  const Tensor rows = reduced_middle(x.detach(), mask);
+  const Tensor at = places_of(name, x, mask, which);
+  const Tensor y = gather(rows, 1, at.view({rows.size(0), 1, rows.size(2)})).view(to.kept);
   return record(name, y.view(to.shape), {rows_of(x, mask)},
                 [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
                   const Tensor equal = cast((*x == *y) | isnan(*x), x->dtype());  // NaN is largest
@@ -150,9 +161,11 @@ Tensor largest(const char* name, const Tensor& x, const Tensor& compared, const 
                 });
 }
 
-Tensor opposite(const Tensor& x) {
-  const Tensor floating = is_differentiable(x.dtype()) ? x.detach() : cast(x.detach(), DType::f64);
-  return neg(floating);
+// x minus its mean. The mean of what is left is what rounding the first one has left: far from 0 it
+// can be as large as the deviations.
+Tensor centered(const Tensor& x, const Dims& dims) {
+  const Tensor near = x - mean(x, dims, keepdim);
+  return near - mean(near, dims, keepdim);
 }
 
 // y = softmax(x) by rows: dx = y (dy - sum(y dy))
@@ -170,6 +183,21 @@ Tensor softmax_rows(const Tensor& x) {
     kernels::binary(Binary::sub, g.output(), sums, centered);
     const auto dx = g.into(0);
     kernels::binary(Binary::mul, *y, centered, dx.tensor, dx.accumulate);
+  });
+}
+
+// y = log(sum(exp(x))) by rows: dx = dy exp(x - y)
+Tensor logsumexp_rows(const Tensor& x) {
+  const Tensor y = Tensor::empty({x.size(0)}, x.dtype(), x.device());
+  kernels::logsumexp(x, y);
+  return record("logsumexp", y, {apart(x)}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+    const Shape column{x->size(0), 1};
+    const Tensor share = Tensor::empty(x.shape(), x->dtype(), x->device());
+    kernels::binary(kernels::Binary::sub, *x, y->detach().view(column), share);
+    kernels::unary(kernels::Unary::exp, share, share);
+    const auto dx = g.into(0);
+    kernels::binary(kernels::Binary::mul, share, g.output().detach().view(column), dx.tensor,
+                    dx.accumulate);
   });
 }
 
@@ -200,7 +228,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
   if (is_16_bit(x.dtype())) return in_f32(var, x, dims, options);
   const Reduced to = reduced("var", x.shape(), dims, KeepDim::no);
   const Tensor squares =
-      sum(square(x - mean(x, dims, keepdim)), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
+      sum(square(centered(x, dims)), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
   const double divisor = static_cast<double>(to.count) - options.correction;
   return squares / std::max(divisor, 0.0);
 }
@@ -210,7 +238,7 @@ Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
   const auto count = static_cast<double>(reduced("stdev", x.shape(), dims, KeepDim::no).count);
   if (count <= options.correction) return sqrt(var(x, dims, options));  // NaN, with its gradient
   const Tensor length =  // not the root of var: the gradient at 0 is 0
-      norm(x - mean(x, dims, keepdim), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
+      norm(centered(x, dims), dims, options.keepdim ? KeepDim::yes : KeepDim::no);
   return length / std::sqrt(std::max(count - options.correction, 0.0));
 }
 
@@ -218,7 +246,8 @@ Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
-  const Tensor y = sqrt(sum(square(x.detach()), dims, keepdim));
+  const Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
+  kernels::norm(x, y);
   return record("norm", y.view(to.shape), {rows_of(x, dims.mask("norm", x.shape()))},
                 [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
                   const Tensor direction =
@@ -229,20 +258,22 @@ Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
 }
 
 Tensor amax(const Tensor& x, const Dims& dims, KeepDim keep) {
-  return largest("amax", x, x, dims, keep);
+  return extremes("amax", x, dims, keep, Which::largest);
 }
 Tensor amin(const Tensor& x, const Dims& dims, KeepDim keep) {
-  return largest("amin", x, opposite(x), dims, keep);
+  return extremes("amin", x, dims, keep, Which::smallest);
 }
-Tensor max(const Tensor& x) { return largest("max", x, x, Dims::all(), KeepDim::no); }
-Tensor min(const Tensor& x) { return largest("min", x, opposite(x), Dims::all(), KeepDim::no); }
-Extreme max(const Tensor& x, int dim) { return extreme("max", x, x, dim); }
-Extreme min(const Tensor& x, int dim) { return extreme("min", x, opposite(x), dim); }
+Tensor max(const Tensor& x) { return extremes("max", x, Dims::all(), KeepDim::no, Which::largest); }
+Tensor min(const Tensor& x) {
+  return extremes("min", x, Dims::all(), KeepDim::no, Which::smallest);
+}
+Extreme max(const Tensor& x, int dim) { return extreme("max", x, dim, Which::largest); }
+Extreme min(const Tensor& x, int dim) { return extreme("min", x, dim, Which::smallest); }
 Tensor argmax(const Tensor& x, int dim) {
-  return places_of_largest("argmax", x, 1u << dimension("argmax", x.shape(), dim));
+  return places_of("argmax", x, 1u << dimension("argmax", x.shape(), dim), Which::largest);
 }
 Tensor argmin(const Tensor& x, int dim) {
-  return places_of_largest("argmin", opposite(x), 1u << dimension("argmin", x.shape(), dim));
+  return places_of("argmin", x, 1u << dimension("argmin", x.shape(), dim), Which::smallest);
 }
 
 Tensor argmax(const Tensor& x) { return argmax(flatten(x), 0); }
@@ -255,12 +286,13 @@ Tensor log_softmax(const Tensor& x, int dim) {
 
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
   if (is_16_bit(x.dtype())) return in_f32(logsumexp, x, dim, keep);
-  const int d = dimension("logsumexp", x.shape(), dim);
-  if (x.size(d) == 0) return sum(x, d, keep) - std::numeric_limits<double>::infinity();
-  const Tensor top = amax(x.detach(), d, keepdim);
-  const Tensor shift = where(isfinite(top), top, 0.0);
-  const Tensor y = log(sum(exp(x - shift), d, keepdim)) + shift;
-  return keep == KeepDim::yes ? y : squeeze(y, d);
+  const int d = dimension("logsumexp", x.shape(), dim), last = x.rank() - 1;
+  refuse_mixing("logsumexp", {rows_of(x, 1u << d)});
+  const Tensor turned = d == last ? x : transpose(x, d, last);
+  const Shape kept = turned.shape().with(last, last + 1, {1});
+  const Tensor y = reshape(logsumexp_rows(reshape(turned, {kept.numel(), x.size(d)})), kept);
+  const Tensor back = d == last ? y : transpose(y, d, last);
+  return keep == KeepDim::yes ? back : squeeze(back, d);
 }
 
 Tensor cumsum(const Tensor& x, int dim) {

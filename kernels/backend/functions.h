@@ -21,17 +21,24 @@ virtual IndexedFunctions& indexed() LOCKSTEP_BACKEND;
 
 // reduce.h
 virtual void sum(const Tensor& x, const Tensor& out, bool accumulate,
-                 double scale) LOCKSTEP_BACKEND;
-virtual void sum_rows(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
-virtual void sum_cols(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
+                 double divisor) LOCKSTEP_BACKEND;
+virtual void sum_rows(const Tensor& x, const Tensor& out, bool accumulate,
+                      double divisor) LOCKSTEP_BACKEND;
+virtual void sum_cols(const Tensor& x, const Tensor& out, bool accumulate,
+                      double divisor) LOCKSTEP_BACKEND;
 /// Only for pairs of shapes to which none of the three above applies; x has elements.
-virtual void sum_to(const Tensor& x, const Tensor& out, bool accumulate) LOCKSTEP_BACKEND;
-virtual void argmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void sum_to(const Tensor& x, const Tensor& out, bool accumulate,
+                    double divisor) LOCKSTEP_BACKEND;
+/// x has elements.
+virtual void norm(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+/// Of the middle dimension, which has elements, of x (outer, n, inner); with `smallest` of -x.
+virtual void argmax(const Tensor& x, bool smallest, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void find_nonfinite(const Tensor& x, const Tensor& flag) LOCKSTEP_BACKEND;
 
 // loss.h
 virtual void softmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void log_softmax(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
+virtual void logsumexp(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,
                                   bool accumulate) LOCKSTEP_BACKEND;
 virtual void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
@@ -41,6 +48,10 @@ virtual void cross_entropy_backward(const Tensor& dloss, const Tensor& saved, co
 virtual void mse(const Tensor& x, const Tensor& y, const Tensor& loss) LOCKSTEP_BACKEND;
 virtual void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const Tensor& dx,
                           bool accumulate) LOCKSTEP_BACKEND;
+virtual void huber(const Tensor& x, const Tensor& y, double delta,
+                   const Tensor& loss) LOCKSTEP_BACKEND;
+virtual void huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, double delta,
+                            const Tensor& dx, bool accumulate) LOCKSTEP_BACKEND;
 
 // matmul.h: sizes m, n and k are > 0. `bias` may be undefined; it never comes with `accumulate`.
 virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
@@ -64,6 +75,18 @@ virtual void batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean
                            const Tensor& inverse_std, const Tensor& weight, const Tensor& mean_dy,
                            const Tensor& mean_dy_xhat, const Tensor& dx,
                            bool accumulate) LOCKSTEP_BACKEND;
+
+// row_norm.h
+virtual void row_normalize(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const RowNormConfig& config, const Tensor& out, const Tensor& mean,
+                           const Tensor& inverse_std) LOCKSTEP_BACKEND;
+virtual void row_norm_dweight(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                              const Tensor& inverse_std, const Tensor& dweight,
+                              bool accumulate) LOCKSTEP_BACKEND;
+virtual void row_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                         const Tensor& inverse_std, const Tensor& weight,
+                         const RowNormConfig& config, const Tensor& dx,
+                         bool accumulate) LOCKSTEP_BACKEND;
 
 // random.h
 virtual void uniform(const PhiloxState& state, const Tensor& out, double low,

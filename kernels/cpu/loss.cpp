@@ -1,33 +1,87 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/rows.h"
+#include "lockstep/kernels/cpu/sums.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {
 
 /// -log softmax(x)[label]; `saved`, unless null, becomes softmax(x) - onehot(label).
 template <class T>
-T cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T* saved) {
+double cross_entropy_row(const T* x, std::int64_t classes, std::int64_t label, T* saved) {
   const T largest = row_max(x, classes);
   const T shifted = x[label] - largest;  // read before `saved`, which may be x, is written
-  const T total = row_exp_sum(x, classes, largest, saved);
+  const double total = row_exp_sum(x, classes, largest, saved);
   if (saved) {
-    for (std::int64_t i = 0; i < classes; ++i) saved[i] /= total;
+    const T divisor = static_cast<T>(total);
+    for (std::int64_t i = 0; i < classes; ++i) saved[i] /= divisor;
     saved[label] -= 1;
   }
-  return std::log(total) - shifted;
+  return std::log(total) - static_cast<double>(shifted);
 }
 
-/// The sum of n terms as f64.
-template <class F>
-double sum_terms(std::int64_t n, F&& term) {
-  double total = 0;
-  for (std::int64_t i = 0; i < n; ++i) total += static_cast<double>(term(i));
-  return total;
+/// of(begin, end) of all n terms: the tree of sums.h.
+template <class Of>
+double sum_pairwise(std::int64_t begin, std::int64_t n, const Of& of) {
+  if (n <= one_after_the_other) return of(begin, begin + n);
+  const std::int64_t cut = pairwise_cut(n);
+  return sum_pairwise(begin, cut, of) + sum_pairwise(begin + cut, n - cut, of);
 }
 
 double mean(double total, std::int64_t n) { return n > 0 ? total / static_cast<double>(n) : 0; }
+
+// What a loss makes of the difference of two elements, in f64: its value and its slope.
+
+struct SquaredDistance {
+  static SumPack value(const SumPack& d) { return d.square(); }
+  static double slope(double d) { return 2 * d; }
+};
+
+struct HuberDistance {
+  double delta;
+
+  SumPack value(const SumPack& d) const {
+    const double finite = std::min(delta, std::numeric_limits<double>::max());  // 0 times it is 0
+    const SumPack size = d.abs(), inner = size.min(finite);
+    return inner * (0.5 * inner) + finite * (size - inner);
+  }
+  double slope(double d) const {  // NaN passes
+    return d > delta ? delta : d < -delta ? -delta : d;
+  }
+};
+
+template <class Distance>
+void mean_distance(std::string_view name, const Distance& distance, const Tensor& x,
+                   const Tensor& y, const Tensor& loss) {
+  visit_floating(name, x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto value = [&](const auto& a, const auto& b) { return distance.value(a - b); };
+    const double total = sum_terms(x.numel(), value, x.data<T>(), y.data<T>());
+    *loss.data<T>() = static_cast<T>(mean(total, x.numel()));
+  });
+}
+
+template <class Distance>
+void mean_distance_backward(std::string_view name, const Distance& distance, const Tensor& dloss,
+                            const Tensor& x, const Tensor& y, const Tensor& dx, bool accumulate) {
+  visit_floating(name, x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *a = x.data<T>(), *b = y.data<T>();
+    T* to = dx.data<T>();
+    const double factor = mean(dloss.item(), x.numel());
+    with_flag(accumulate, [&](auto add) {
+      for (std::int64_t i = 0, n = x.numel(); i < n; ++i) {
+        const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+        const T gradient = static_cast<T>(factor * distance.slope(d));
+        to[i] = add ? to[i] + gradient : gradient;
+      }
+    });
+  });
+}
 
 }  // namespace
 
@@ -39,8 +93,12 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& labels, const
     const T* x = logits.data<T>();
     const std::int64_t* label = labels.data<std::int64_t>();
     T* to = saved.defined() ? saved.data<T>() : nullptr;
-    const double total = sum_terms(rows, [&](std::int64_t i) {
-      return cross_entropy_row(x + i * classes, classes, label[i], to ? to + i * classes : nullptr);
+    const double total = sum_pairwise(0, rows, [&](std::int64_t begin, std::int64_t end) {
+      double losses = 0;
+      for (std::int64_t i = begin; i < end; ++i)
+        losses +=
+            cross_entropy_row(x + i * classes, classes, label[i], to ? to + i * classes : nullptr);
+      return losses;
     });
     *loss.data<T>() = static_cast<T>(mean(total, rows));
   });
@@ -52,29 +110,21 @@ void CpuBackend::cross_entropy_backward(const Tensor& dloss, const Tensor& saved
 }
 
 void CpuBackend::mse(const Tensor& x, const Tensor& y, const Tensor& loss) {
-  visit_floating("mse", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T *a = x.data<T>(), *b = y.data<T>();
-    const double total = sum_terms(x.numel(), [&](std::int64_t i) {
-      const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-      return difference * difference;
-    });
-    *loss.data<T>() = static_cast<T>(mean(total, x.numel()));
-  });
+  mean_distance("mse", SquaredDistance{}, x, y, loss);
 }
 
 void CpuBackend::mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y,
                               const Tensor& dx, bool accumulate) {
-  visit_floating("mse_backward", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T *a = x.data<T>(), *b = y.data<T>();
-    T* to = dx.data<T>();
-    const T factor = static_cast<T>(mean(2 * dloss.item(), x.numel()));
-    for (std::int64_t i = 0, n = x.numel(); i < n; ++i) {
-      const T gradient = factor * (a[i] - b[i]);
-      to[i] = accumulate ? to[i] + gradient : gradient;
-    }
-  });
+  mean_distance_backward("mse_backward", SquaredDistance{}, dloss, x, y, dx, accumulate);
+}
+
+void CpuBackend::huber(const Tensor& x, const Tensor& y, double delta, const Tensor& loss) {
+  mean_distance("huber", HuberDistance{delta}, x, y, loss);
+}
+
+void CpuBackend::huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, double delta,
+                                const Tensor& dx, bool accumulate) {
+  mean_distance_backward("huber_backward", HuberDistance{delta}, dloss, x, y, dx, accumulate);
 }
 
 }  // namespace lockstep::kernels

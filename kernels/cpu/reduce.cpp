@@ -1,46 +1,112 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/rows.h"
 #include "lockstep/kernels/cpu/sums.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {
 
-template <class T>
-void put(T& out, T value, bool accumulate) {
-  out = accumulate ? out + value : value;
-}
-
-/// Columns [0, columns) of `rows` rows. As many columns as fit into registers go together, then
-/// fewer.
-template <int width, class T>
-void sum_columns(const T* x, std::int64_t rows, std::int64_t columns, std::int64_t stride, T* out,
-                 bool accumulate) {
-  std::int64_t column = 0;
-  for (; column + width <= columns; column += width) {
-    Pack<T, width> total = sum_vectors<T, width>(x + column, rows, stride);
-    if (accumulate) total = load<T, width>(out + column) + total;
-    store<T, width>(out + column, total);
+/// x (outer, rows, columns), summed over the rows: put(index, sum) for each of (outer, columns).
+template <class Term = AsTheyAre, class T, class Put>
+void sum_middle(const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns,
+                const Put& put) {
+  if (columns == 1) {
+    for (std::int64_t o = 0; o < outer; ++o) put(o, sum_run<Term>(x + o * rows, rows));
+    return;
   }
-  if (column == columns) return;
-  if constexpr (width > 1)
-    sum_columns<width / 4>(x + column, rows, columns - column, stride, out + column, accumulate);
+  double sums[columns_of_sums];
+  for (std::int64_t o = 0; o < outer; ++o)
+    for (std::int64_t begin = 0; begin < columns; begin += columns_of_sums) {
+      const std::int64_t count = std::min(columns - begin, columns_of_sums);
+      const T* const from = x + o * rows * columns + begin;
+      const auto value = [=](std::int64_t row, std::int64_t j) {
+        return Term{}(static_cast<double>(from[row * columns + j]));
+      };
+      sum_columns(0, rows, count, value, sums);
+      for (std::int64_t j = 0; j < count; ++j) put(o * columns + begin + j, sums[j]);
+    }
 }
 
-/// sum_to where nothing simpler applies. `out` already holds what is added to.
+/// For sum_middle: into `out`, rounded once.
 template <class T>
-void sum_general(const StridePlan& plan, const T* x, T* out) {
-  for_each_row(plan, [&](std::int64_t from, std::int64_t to, std::int64_t) {
-    const std::int64_t n = plan.sizes[0];
-    if (plan.stride_a[0] == 0) {
-      out[to] += sum_run(x + from, n);
-    } else {
-      for (std::int64_t i = 0; i < n; ++i) out[to + i] += x[from + i];
+auto into(const Tensor& out, bool accumulate, double divisor) {
+  return [to = out.data<T>(), accumulate, divisor](std::int64_t i, double sum) {
+    const T value = static_cast<T>(sum / divisor);
+    to[i] = accumulate ? to[i] + value : value;
+  };
+}
+
+/// put(i, sum) for element i of what broadcasts by `plan` to x, which has n > 0 elements: sums over
+/// one dimension after the other, the innermost first. `Term` is for the elements of x alone.
+template <class Term = AsTheyAre, class T, class Put>
+void sum_plan(const StridePlan& plan, const T* x, std::int64_t n, const Put& put) {
+  const auto strides = std::span(plan.stride_a).first(static_cast<std::size_t>(plan.rank));
+  const auto d = static_cast<std::size_t>(std::ranges::find(strides, 0) - strides.begin());
+  if (d == strides.size()) {
+    for (std::int64_t i = 0; i < n; ++i) put(i, Term{}(static_cast<double>(x[i])));
+    return;
+  }
+  std::int64_t inner = 1;
+  for (std::size_t k = 0; k < d; ++k) inner *= plan.sizes[k];
+  const std::int64_t rows = plan.sizes[d], outer = n / (rows * inner);
+  if (std::ranges::count(strides, 0) == 1) return sum_middle<Term>(x, outer, rows, inner, put);
+  const Tensor sums = Tensor::empty({outer * inner}, DType::f64);
+  sum_middle<Term>(x, outer, rows, inner, into<double>(sums, false, 1));
+  StridePlan left = plan;
+  left.sizes[d] = left.stride_a[d] = 1;
+  sum_plan(left, sums.data<double>(), sums.numel(), put);
+}
+
+/// Whether b comes before a, which came first.
+template <bool least, class T>
+bool beats(T b, T a) {
+  return !(least ? b >= a : b <= a) && a == a;  // NaN beats numbers, and nothing beats it
+}
+
+/// Where the largest (`least`: the smallest) of n > 0 neighbours is, the first of equals.
+template <bool least, class T>
+std::int64_t place_in_run(const T* x, std::int64_t n) {
+  constexpr std::int64_t block = 1024;  // stays in the first-level cache
+  T best = x[0];
+  std::int64_t at = 0;  // of the best, or where the block begins in which it is
+  for (std::int64_t begin = 0; begin < n; begin += block) {
+    const T* const from = x + begin;
+    const std::int64_t count = std::min(block, n - begin);
+    int unknown = 0;
+    for (std::int64_t j = 0; j < count; ++j) unknown |= from[j] != from[j];
+    if (unknown) return std::find_if(from, from + count, [](T v) { return v != v; }) - x;
+    const T candidate = row_extreme<least>(from, count);
+    if (begin == 0 || beats<least>(candidate, best)) best = candidate, at = begin;
+  }
+  return std::find(x + at, x + n, best) - x;
+}
+
+/// The same for each of the columns of x (n, columns).
+template <bool least, class T>
+void places_in_columns(const T* x, std::int64_t n, std::int64_t columns, std::int64_t* out) {
+  using Row = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  constexpr std::int64_t block = 512;
+  T best[block];
+  Row at[block];
+  for (std::int64_t begin = 0; begin < columns; begin += block) {
+    const std::int64_t count = std::min(block, columns - begin);
+    std::copy_n(x + begin, count, best);
+    std::fill_n(at, count, Row{0});
+    for (std::int64_t row = 1; row < n; ++row) {
+      const T* const from = x + row * columns + begin;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const bool better = beats<least>(from[j], best[j]);
+        best[j] = better ? from[j] : best[j];
+        at[j] = better ? static_cast<Row>(row) : at[j];
+      }
     }
-  });
+    std::copy_n(at, count, out + begin);
+  }
 }
 
 /// In blocks: the compiler vectorizes within one, and the search ends soon after a bad element.
@@ -59,56 +125,59 @@ bool all_finite_run(const T* x, std::int64_t n) {
 
 }  // namespace
 
-void CpuBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
+void CpuBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    put(*out.data<T>(), static_cast<T>(scale) * sum_run(x.data<T>(), x.numel()), accumulate);
+    sum_middle(x.data<T>(), 1, x.numel(), 1, into<T>(out, accumulate, divisor));
   });
 }
 
-void CpuBackend::sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
-  if (x.size(0) == 0) {
-    if (!accumulate) out.fill_zero();
-    return;
-  }
+void CpuBackend::sum_rows(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum_rows", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t columns = x.size(1);
-    sum_columns<64>(x.data<T>(), x.size(0), columns, columns, out.data<T>(), accumulate);
+    sum_middle(x.data<T>(), 1, x.size(0), x.size(1), into<T>(out, accumulate, divisor));
   });
 }
 
-void CpuBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
+void CpuBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum_cols", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t columns = x.size(1);
-    T* to = out.data<T>();
-    for (std::int64_t i = 0; i < x.size(0); ++i)
-      put(to[i], sum_run(x.data<T>() + i * columns, columns), accumulate);
+    sum_middle(x.data<T>(), x.size(0), x.size(1), 1, into<T>(out, accumulate, divisor));
   });
 }
 
-void CpuBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
-  if (!accumulate) out.fill_zero();
+void CpuBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum_to", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    sum_general(broadcast_plan(out.shape(), x.shape(), x.shape()), x.data<T>(), out.data<T>());
+    sum_plan(broadcast_plan(out.shape(), x.shape(), x.shape()), x.data<T>(), x.numel(),
+             into<T>(out, accumulate, divisor));
   });
 }
 
-void CpuBackend::argmax(const Tensor& x, const Tensor& out) {
+void CpuBackend::norm(const Tensor& x, const Tensor& out) {
+  visit_floating("norm", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    sum_plan<Squares>(broadcast_plan(out.shape(), x.shape(), x.shape()), x.data<T>(), x.numel(),
+                      [to = out.data<T>()](std::int64_t i, double squares) {
+                        to[i] = static_cast<T>(std::sqrt(squares));
+                      });
+  });
+}
+
+void CpuBackend::argmax(const Tensor& x, bool smallest, const Tensor& out) {
+  const std::int64_t n = x.size(1), inner = x.size(2);
+  auto* const to = out.data<std::int64_t>();
   visit_floating("argmax", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t columns = x.size(-1);
-    for (std::int64_t i = 0; i < out.numel(); ++i) {
-      const T* row = x.data<T>() + i * columns;
-      int unknown = 0;  // whether there is a NaN: the first of them counts as the largest
-      for (std::int64_t j = 0; j < columns; ++j) unknown |= row[j] != row[j];
-      out.data<std::int64_t>()[i] =
-          (unknown ? std::find_if(row, row + columns, [](T v) { return std::isnan(v); })
-                   : std::find(row, row + columns, row_max(row, columns))) -
-          row;
-    }
+    with_flag(smallest, [&](auto least) {
+      for (std::int64_t o = 0; o < x.size(0); ++o) {
+        const T* from = x.data<T>() + o * n * inner;
+        if (inner == 1)
+          to[o] = place_in_run<least>(from, n);
+        else
+          places_in_columns<least>(from, n, inner, to + o * inner);
+      }
+    });
   });
 }
 

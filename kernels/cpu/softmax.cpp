@@ -22,7 +22,7 @@ void CpuBackend::softmax(const Tensor& x, const Tensor& out) {
     for_each_row_of(x, [&](std::int64_t offset) {
       const T* row = x.data<T>() + offset;
       T* y = out.data<T>() + offset;
-      const T total = row_exp_sum(row, n, row_max(row, n), y);
+      const T total = static_cast<T>(row_exp_sum(row, n, row_max(row, n), y));
       for (std::int64_t i = 0; i < n; ++i) y[i] /= total;
     });
   });
@@ -36,9 +36,22 @@ void CpuBackend::log_softmax(const Tensor& x, const Tensor& out) {
       const T* row = x.data<T>() + offset;
       T* y = out.data<T>() + offset;
       const T largest = row_max(row, n);
-      const T log_total = std::log(row_exp_sum<T>(row, n, largest, nullptr));
+      const T log_total = static_cast<T>(std::log(row_exp_sum<T>(row, n, largest, nullptr)));
       for (std::int64_t i = 0; i < n; ++i) y[i] = row[i] - largest - log_total;
     });
+  });
+}
+
+void CpuBackend::logsumexp(const Tensor& x, const Tensor& out) {
+  visit_floating("logsumexp", x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = x.size(1);
+    for (std::int64_t i = 0; i < x.size(0); ++i) {
+      const T* row = x.data<T>() + i * n;
+      const T largest = row_max(row, n), shift = std::isinf(largest) ? T(0) : largest;
+      const double total = row_exp_sum<T>(row, n, shift, nullptr);
+      out.data<T>()[i] = static_cast<T>(std::log(total) + static_cast<double>(shift));
+    }
   });
 }
 
@@ -51,7 +64,7 @@ void CpuBackend::log_softmax_backward(const Tensor& dy, const Tensor& y, const T
       const T* from = dy.data<T>() + offset;
       const T* log_p = y.data<T>() + offset;
       T* to = dx.data<T>() + offset;
-      const T total = sum_run(from, n);
+      const T total = static_cast<T>(sum_run(from, n));
       const auto gradient = [&](const Pack<T>& d, const Pack<T>& l) -> Pack<T> {
         return d - exponential<T, pack_size>(l) * total;
       };

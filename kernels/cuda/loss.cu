@@ -1,8 +1,11 @@
 // Losses on a GPU. Terms are added in f64.
+#include "lockstep/kernels/clip.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/map.cuh"
 #include "lockstep/kernels/cuda/rows.cuh"
+#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/formulas/with_flag.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -272,6 +275,37 @@ void CudaBackend::mse_backward(const Tensor& dloss, const Tensor& x, const Tenso
                                           2 * reciprocal(n), x.data<T>(), y.data<T>());
     });
   });
+}
+
+/// The mean of i^2 / 2 + delta (d - i), d = |x - y| and i = min(d, delta), in f64.
+void CudaBackend::huber(const Tensor& x, const Tensor& y, double delta, const Tensor& loss) {
+  const auto wide = [](const Tensor& like) {
+    return Tensor::empty(like.shape(), DType::f64, like.device());
+  };
+  const Tensor d = wide(x), inner = wide(x), limit = wide(loss), mean = wide(loss);
+  limit.fill(std::min(delta, std::numeric_limits<double>::max()));  // finite: 0 times it is 0
+  kernels::cast(x, d);
+  kernels::cast(y, inner);
+  kernels::binary(Binary::sub, d, inner, d);
+  kernels::unary(Unary::abs, d, d);
+  kernels::binary(Binary::minimum, d, limit, inner);
+  kernels::binary(Binary::sub, d, inner, d);
+  kernels::binary(Binary::mul, d, limit, d);
+  kernels::unary(Unary::square, inner, inner);
+  kernels::scale(0.5, inner, d, true);
+  kernels::sum(d, mean, false, static_cast<double>(std::max<std::int64_t>(x.numel(), 1)));
+  kernels::cast(mean, loss);
+}
+
+void CudaBackend::huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& y,
+                                 double delta, const Tensor& dx, bool accumulate) {
+  if (x.numel() == 0) return;
+  const Tensor d = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const Tensor factor = Tensor::empty(dloss.shape(), x.dtype(), x.device());
+  kernels::binary(Binary::sub, x, y, d);
+  kernels::clip_by_value({&d, 1}, delta);
+  kernels::scale(reciprocal(x.numel()), dloss, factor, false);
+  kernels::binary(Binary::mul, d, factor, dx, accumulate);
 }
 
 }  // namespace lockstep::kernels

@@ -3,6 +3,8 @@
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/reduction.cuh"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -108,6 +110,15 @@ void sum_middle(Device device, const T* x, std::int64_t outer, std::int64_t rows
   });
 }
 
+/// out (+)= what write(to, add) makes of it, divided.
+template <class F>
+void divided(const Tensor& out, bool accumulate, double divisor, const F& write) {
+  if (divisor == 1) return write(out, accumulate);
+  const Tensor sum = Tensor::empty(out.shape(), out.dtype(), out.device());
+  write(sum, false);
+  kernels::scale(1 / divisor, sum, out, accumulate);
+}
+
 // Argmax.
 
 template <class T>
@@ -198,29 +209,35 @@ __global__ void __launch_bounds__(reduce_threads)
 
 }  // namespace
 
-void CudaBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double scale) {
+void CudaBackend::sum(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    sum_of_all(x.device(), x.data<T>(), x.numel(), Put<T>{out.data<T>(), accumulate, scale});
+    sum_of_all(x.device(), x.data<T>(), x.numel(), Put<T>{out.data<T>(), accumulate, 1 / divisor});
   });
 }
 
-void CudaBackend::sum_rows(const Tensor& x, const Tensor& out, bool accumulate) {
-  visit_floating("sum_rows", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    sum_middle(x.device(), x.data<T>(), 1, x.size(0), x.size(1), out.data<T>(), accumulate);
+void CudaBackend::sum_rows(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
+  divided(out, accumulate, divisor, [&](const Tensor& to, bool add) {
+    visit_floating("sum_rows", x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      sum_middle(x.device(), x.data<T>(), 1, x.size(0), x.size(1), to.data<T>(), add);
+    });
   });
 }
 
-void CudaBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate) {
+void CudaBackend::sum_cols(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
   visit_floating("sum_cols", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    sum_of_rows(x.device(), x.data<T>(), x.size(0), x.size(1), Put<T>{out.data<T>(), accumulate});
+    sum_of_rows(x.device(), x.data<T>(), x.size(0), x.size(1),
+                Put<T>{out.data<T>(), accumulate, 1 / divisor});
   });
 }
 
 /// Sums over one dimension after the other, the innermost first.
-void CudaBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
+void CudaBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate, double divisor) {
+  if (divisor != 1)
+    return divided(out, accumulate, divisor,
+                   [&](const Tensor& to, bool add) { sum_to(x, to, add, 1); });
   StridePlan plan = broadcast_plan(out.shape(), x.shape(), x.shape());
   Tensor from = x.detach();
   std::int64_t outer = x.numel(), inner = 1;
@@ -241,8 +258,28 @@ void CudaBackend::sum_to(const Tensor& x, const Tensor& out, bool accumulate) {
   }
 }
 
-void CudaBackend::argmax(const Tensor& x, const Tensor& out) {
-  const std::int64_t columns = x.size(-1), rows = out.numel();
+void CudaBackend::norm(const Tensor& x, const Tensor& out) {
+  const Tensor wide = Tensor::empty(x.shape(), DType::f64, x.device());
+  const Tensor squares = Tensor::empty(out.shape(), DType::f64, x.device());
+  kernels::cast(x, wide);
+  kernels::binary(Binary::mul, wide, wide, wide);
+  kernels::sum_to(wide, squares);
+  kernels::unary(Unary::sqrt, squares, squares);
+  kernels::cast(squares, out);
+}
+
+void CudaBackend::argmax(const Tensor& any, bool smallest, const Tensor& out) {
+  const std::int64_t rows = out.numel(), columns = any.size(1);
+  Tensor x = any;
+  if (any.size(2) > 1) {
+    x = Tensor::empty({any.size(0), any.size(2), columns}, any.dtype(), any.device());
+    kernels::transpose(any, x);
+  }
+  if (smallest) {
+    const Tensor opposite = Tensor::empty(x.shape(), x.dtype(), x.device());
+    kernels::unary(Unary::neg, x, opposite);
+    x = opposite;
+  }
   visit_floating("argmax", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     with_width<T>(rows == 1 || packs_fit<T>(columns), [&](auto width) {

@@ -1,7 +1,11 @@
 // Softmax and log-softmax on a GPU, with one reading and one writing of each row (rows.cuh).
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/rows.cuh"
+#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/formulas/with_flag.h"
+#include "lockstep/kernels/indexed.h"
+#include "lockstep/kernels/loss.h"
+#include "lockstep/kernels/reduce.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -174,6 +178,26 @@ void CudaBackend::log_softmax(const Tensor& x, const Tensor& out) {
   if (x.numel() == 0) return;
   visit_floating("log_softmax", x.dtype(),
                  [&](auto zero) { softmax_of<decltype(zero), true>(x, out); });
+}
+
+/// x - log_softmax(x) at the largest element of a row, which is that itself if it is infinite.
+void CudaBackend::logsumexp(const Tensor& x, const Tensor& out) {
+  const std::int64_t rows = x.size(0), columns = x.size(1);
+  const auto like_out = [&](DType dtype) { return Tensor::empty({rows}, dtype, x.device()); };
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const Tensor at = like_out(DType::i64), infinite = like_out(DType::u8);
+  const Tensor x_at = like_out(x.dtype()), y_at = like_out(x.dtype());
+  const Tensor infinity = Tensor::empty({}, x.dtype(), x.device());
+  const Taken largest{.outer = rows, .n = columns, .each = true, .operation = "logsumexp"};
+  kernels::log_softmax(x, y);
+  kernels::argmax(x, at);
+  kernels::take(largest, x, at, x_at);
+  kernels::take(largest, y, at, y_at);
+  kernels::binary(Binary::sub, x_at, y_at, out);
+  kernels::unary(Unary::abs, x_at, y_at);
+  infinity.fill(std::numeric_limits<double>::infinity());
+  kernels::compare(Compare::eq, y_at, infinity, infinite);
+  kernels::masked_copy(infinite, x_at, out);
 }
 
 void CudaBackend::log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx,

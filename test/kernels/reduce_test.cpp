@@ -54,10 +54,10 @@ TEST_CASE_TEMPLATE("sum", T, float, double) {
     const Tensor x = varied<T>({n});
     check_both_ways<T>({}, naive_sum_to<T>(x, {}), tolerance<T>(1e-5, 1e-12),
                        [&](const Tensor& out, bool add) { sum(x, out, add); });
-    Values scaled = naive_sum_to<T>(x, {});
-    scaled[0] *= 0.25;
-    check_both_ways<T>({}, scaled, tolerance<T>(1e-5, 1e-12),
-                       [&](const Tensor& out, bool add) { sum(x, out, add, 0.25); });
+    Values divided = naive_sum_to<T>(x, {});
+    divided[0] /= 4;
+    check_both_ways<T>({}, divided, tolerance<T>(1e-5, 1e-12),
+                       [&](const Tensor& out, bool add) { sum(x, out, add, 4); });
   }
 }
 
@@ -106,20 +106,21 @@ TEST_CASE_TEMPLATE("the order of a sum does not depend on alignment", T, float, 
 
 TEST_CASE_TEMPLATE("the order of a sum on a processor is the documented one", T, float, double) {
   if (!on_cpu()) return;  // the next test is for the others
-  // 64 columns of 130 rows: rows 0..127 one after the other, plus rows 128 and 129; then by halves.
-  const Tensor x = varied<T>({130 * 64}), out = nan<T>({});
+  // 32 columns of 130 rows: rows 0..127 one after the other, plus rows 128 and 129; then by halves.
+  constexpr std::size_t width = 32, rows = 130;
+  const Tensor x = varied<T>({rows * width}), out = nan<T>({});
   for (T& v : x.span<T>()) v /= 3;
-  std::vector<T> total(64);
-  for (std::size_t lane = 0; lane < 64; ++lane) {
-    T head = 0, tail = 0;
-    for (std::size_t row = 0; row < 128; ++row) head += x.span<T>()[row * 64 + lane];
-    for (std::size_t row = 128; row < 130; ++row) tail += x.span<T>()[row * 64 + lane];
+  std::vector<double> total(width);
+  for (std::size_t lane = 0; lane < width; ++lane) {
+    double head = 0, tail = 0;
+    for (std::size_t row = 0; row < 128; ++row) head += double{x.span<T>()[row * width + lane]};
+    for (std::size_t row = 128; row < rows; ++row) tail += double{x.span<T>()[row * width + lane]};
     total[lane] = head + tail;
   }
-  for (std::size_t half = 32; half > 0; half /= 2)
+  for (std::size_t half = width / 2; half > 0; half /= 2)
     for (std::size_t lane = 0; lane < half; ++lane) total[lane] += total[lane + half];
   sum(x, out);
-  CHECK(*out.data<T>() == total[0]);
+  CHECK(*out.data<T>() == static_cast<T>(total[0]));
 }
 
 TEST_CASE_TEMPLATE("the order of a sum on a GPU is the documented one", T, float, double) {
@@ -274,6 +275,38 @@ TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, d
   }
 }
 
+TEST_CASE_TEMPLATE("argmax and argmin along any dimension", T, float, double) {
+  for (const Shape& shape : {Shape{7, 3}, Shape{5, 1, 4}, Shape{2, 9, 515}, Shape{3, 700, 1025},
+                             Shape{1, 1, 2}, Shape{40, 6, 1}}) {
+    CAPTURE(shape.to_string());
+    const Tensor host = Tensor::empty(shape, dtype_of<T>());
+    // Whole numbers, so that there are equal ones; NaN here and there.
+    for (std::int64_t i = 0; i < host.numel(); ++i)
+      host.data<T>()[i] = i % 331 == 57 ? T(std::nan("")) : std::floor(T(value_at(i) * 9));
+    for (int dim = 0; dim < shape.rank(); ++dim) {
+      std::int64_t inner = 1;
+      for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+      const std::int64_t n = shape[dim];
+      std::vector<std::int64_t> largest, smallest;
+      for (std::int64_t at = 0; at < host.numel() / n; ++at) {
+        const T* const x = host.data<T>() + at / inner * n * inner + at % inner;
+        std::int64_t best = 0, least = 0;
+        for (std::int64_t k = 1; k < n; ++k) {
+          const T v = x[k * inner], most_so_far = x[best * inner], least_so_far = x[least * inner];
+          if (v > most_so_far || (std::isnan(v) && !std::isnan(most_so_far))) best = k;
+          if (v < least_so_far || (std::isnan(v) && !std::isnan(least_so_far))) least = k;
+        }
+        largest.push_back(best), smallest.push_back(least);
+      }
+      const Tensor out = here(Tensor::zeros(shape.with(dim, dim + 1, {}), DType::i64));
+      argmax(here(host), out, dim);
+      CHECK(out.to_vector<std::int64_t>() == largest);
+      argmin(here(host), out, dim - shape.rank());
+      CHECK(out.to_vector<std::int64_t>() == smallest);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("all_finite finds one bad element anywhere", T, float, double) {
   const double bad_values[] = {std::nan(""), std::numeric_limits<double>::infinity(),
                                -std::numeric_limits<double>::infinity()};
@@ -317,6 +350,6 @@ TEST_CASE("reductions refuse what does not fit") {
   CHECK_THROWS_AS(sum(x, varied<double>({})), DTypeError);
   CHECK_THROWS_AS(argmax(x, varied<float>({2})), DTypeError);
   CHECK_THROWS_WITH_AS(argmax(varied<float>({2, 0}), here(Tensor::zeros({2}, DType::i64))),
-                       "[argmax] x has no last dimension to search: (2, 0)", ShapeError);
+                       "[argmax] x has no dimension -1 to search: (2, 0)", ShapeError);
   CHECK_THROWS_AS(all_finite(here(Tensor::zeros({2}, DType::i64))), DTypeError);
 }
