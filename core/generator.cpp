@@ -50,22 +50,50 @@ void Generator::set_state(const Tensor& state) {
   if (values[words + 2] != 0) cached_normal_ = std::bit_cast<double>(values[words + 3]);
 }
 
+// In parts whose places need no remainder, so that the compiler vectorizes.
 void Generator::twist() {
   constexpr std::size_t n = 624, m = 397;
-  for (std::size_t k = 0; k < n; ++k) {
-    const std::uint32_t y = (state_[k] & 0x80000000u) | (state_[(k + 1) % n] & 0x7fffffffu);
-    state_[k] = state_[(k + m) % n] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0u);
-  }
+  const auto mixed = [this](std::size_t k, std::size_t next, std::size_t far) {
+    const std::uint32_t y = (state_[k] & 0x80000000u) | (state_[next] & 0x7fffffffu);
+    state_[k] = state_[far] ^ y >> 1 ^ (0u - (y & 1) & 0x9908b0dfu);
+  };
+  for (std::size_t k = 0; k < n - m; ++k) mixed(k, k + 1, k + m);
+  for (std::size_t k = n - m; k < n - 1; ++k) mixed(k, k + 1, k + m - n);
+  mixed(n - 1, 0, m - 1);
   next_ = 0;
 }
 
-std::uint32_t Generator::random32() {
-  if (next_ == state_.size()) twist();
-  std::uint32_t y = state_[next_++];
+namespace {
+
+std::uint32_t tempered(std::uint32_t y) {
   y ^= y >> 11;
   y ^= y << 7 & 0x9d2c5680u;
   y ^= y << 15 & 0xefc60000u;
   return y ^ y >> 18;
+}
+
+// f(i, output) for the next n outputs: of many at a time, from a state's words.
+template <class Twist, class F>
+void for_each_output(std::span<const std::uint32_t> state, std::size_t& next, const Twist& twist,
+                     std::size_t n, const F& f) {
+  for (std::size_t i = 0; i < n;) {
+    if (next == state.size()) twist();
+    const std::size_t count = std::min(n - i, state.size() - next);
+    for (std::size_t k = 0; k < count; ++k) f(i + k, tempered(state[next + k]));
+    i += count;
+    next += count;
+  }
+}
+
+float unit_of(std::uint32_t output) {
+  return static_cast<float>(static_cast<std::int32_t>(output & 0xffffffu)) * 0x1p-24f;
+}
+
+}  // namespace
+
+std::uint32_t Generator::random32() {
+  if (next_ == state_.size()) twist();
+  return tempered(state_[next_++]);
 }
 
 std::uint64_t Generator::random64() {
@@ -75,7 +103,7 @@ std::uint64_t Generator::random64() {
 
 template <>
 float Generator::unit<float>() {
-  return static_cast<float>(random32() & 0xffffffu) * 0x1p-24f;
+  return unit_of(random32());
 }
 
 template <>
@@ -91,10 +119,18 @@ void Generator::uniform(const Tensor& out, double from, double to) {
     const T width = high - low;
     check<UsageError>(from <= to && std::isfinite(width),
                       "[uniform] there are no numbers from {} to {} in {}", from, to, out.dtype());
-    for (T& value : out.span<T>()) {
-      value = std::fma(unit<T>(), width, low);
-      if (value == high) value = low;
-    }
+    T* const to = out.data<T>();
+    const auto put = [=](std::size_t i, T x) {
+      const T value = std::fma(x, width, low);
+      to[i] = value == high ? low : value;
+    };
+    const auto n = static_cast<std::size_t>(out.numel());
+    if constexpr (sizeof(T) == 4)
+      for_each_output(
+          state_, next_, [this] { twist(); }, n,
+          [&](std::size_t i, std::uint32_t output) { put(i, unit_of(output)); });
+    else
+      for (std::size_t i = 0; i < n; ++i) put(i, unit<T>());
   });
 }
 
@@ -109,22 +145,87 @@ double Generator::small_normal() {
   return radius * std::cos(angle);
 }
 
+namespace {
+
+// log x, sin x and cos x in f64, to some 1e-12 of 1: more than enough for f32, and in one piece,
+// which the compiler vectorizes.
+
+// Of x in [2^-24, 1], exact in f32. x = m 2^e with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh
+// ((m - 1) / (m + 1)), a series.
+double log_of_unit(float x) {
+  constexpr std::int32_t sqrt_half = 0x3f3504f3;  // its bits
+  const auto bits = std::bit_cast<std::int32_t>(x);
+  const std::int32_t e = (bits - sqrt_half) >> 23;
+  const auto m = static_cast<double>(std::bit_cast<float>(bits - e * (1 << 23)));
+  const double s = (m - 1) / (m + 1), q = s * s;
+  const double series =
+      1 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11 + q / 13)))));
+  return static_cast<double>(e) * std::numbers::ln2 + 2 * s * series;
+}
+
+// Of an angle in [0, 2 pi]: by quarter turns, and their Taylor series in [-pi / 4, pi / 4].
+struct SineAndCosine {
+  double sine, cosine;
+};
+SineAndCosine sine_and_cosine(double angle) {
+  const auto quarter = static_cast<std::int32_t>(angle * (2 / std::numbers::pi) + 0.5);
+  const double x = angle - static_cast<double>(quarter) * (std::numbers::pi / 2), q = x * x;
+  const double s =
+      x *
+      (1 + q * (-1.0 / 6 +
+                q * (1.0 / 120 + q * (-1.0 / 5040 + q * (1.0 / 362880 + q * (-1.0 / 39916800 +
+                                                                             q / 6227020800.0))))));
+  const double c =
+      1 + q * (-1.0 / 2 +
+               q * (1.0 / 24 +
+                    q * (-1.0 / 720 +
+                         q * (1.0 / 40320 +
+                              q * (-1.0 / 3628800 + q * (1.0 / 479001600 - q / 87178291200.0))))));
+  const bool odd = (quarter & 1) != 0;
+  const double sine = odd ? c : s, cosine = odd ? s : c;
+  return {(quarter & 2) != 0 ? -sine : sine, ((quarter + 1) & 2) != 0 ? -cosine : cosine};
+}
+
+// 16 uniforms become normals, in place.
+void turn(float* block, float mean, float stddev) {
+  float sine[8], cosine[8], radius[8];
+  for (int j = 0; j < 8; ++j)
+    radius[j] = std::sqrt(-2.0f * static_cast<float>(log_of_unit(1 - block[j])));
+  for (int j = 0; j < 8; ++j) {
+    const float angle = static_cast<float>(2.0 * std::numbers::pi) * block[j + 8];
+    const SineAndCosine both = sine_and_cosine(static_cast<double>(angle));
+    sine[j] = static_cast<float>(both.sine), cosine[j] = static_cast<float>(both.cosine);
+  }
+  for (int j = 0; j < 8; ++j) {
+    block[j] = std::fma(radius[j] * cosine[j], stddev, mean);
+    block[j + 8] = std::fma(radius[j] * sine[j], stddev, mean);
+  }
+}
+
+void turn(double* block, double mean, double stddev) {
+  for (int j = 0; j < 8; ++j) {
+    const double radius = std::sqrt(-2.0 * std::log(1.0 - block[j]));
+    const double angle = 2.0 * std::numbers::pi * block[j + 8];
+    block[j] = std::fma(radius * std::cos(angle), stddev, mean);
+    block[j + 8] = std::fma(radius * std::sin(angle), stddev, mean);
+  }
+}
+
+}  // namespace
+
 template <class T>
 void Generator::large_normal(std::span<T> out, T mean, T stddev) {
-  const auto turn = [mean, stddev](std::span<T> block) {
-    for (std::size_t j = 0; j < 8; ++j) {
-      const T radius = std::sqrt(T{-2} * std::log(T{1} - block[j]));
-      const T angle = static_cast<T>(2.0 * std::numbers::pi) * block[j + 8];
-      block[j] = std::fma(radius * std::cos(angle), stddev, mean);
-      block[j + 8] = std::fma(radius * std::sin(angle), stddev, mean);
-    }
-  };
-  for (T& value : out) value = unit<T>();
-  for (std::size_t i = 0; i + 16 <= out.size(); i += 16) turn(out.subspan(i, 16));
+  if constexpr (sizeof(T) == 4)
+    for_each_output(
+        state_, next_, [this] { twist(); }, out.size(),
+        [&](std::size_t i, std::uint32_t output) { out[i] = unit_of(output); });
+  else
+    for (T& value : out) value = unit<T>();
+  for (std::size_t i = 0; i + 16 <= out.size(); i += 16) turn(&out[i], mean, stddev);
   if (out.size() % 16 != 0) {
     const std::span<T> last = out.last(16);
     for (T& value : last) value = unit<T>();
-    turn(last);
+    turn(last.data(), mean, stddev);
   }
 }
 
@@ -148,8 +249,17 @@ void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) 
   const auto base = static_cast<std::uint64_t>(low);
   const std::uint64_t range = static_cast<std::uint64_t>(high) - base;
   const bool wide = range >= std::uint64_t{1} << 28;
-  for (std::int64_t& value : out.span<std::int64_t>())
-    value = static_cast<std::int64_t>((wide ? random64() : random32()) % range + base);
+  const std::span<std::int64_t> values = out.span<std::int64_t>();
+  if (wide) {
+    for (std::int64_t& value : values) value = static_cast<std::int64_t>(random64() % range + base);
+    return;
+  }
+  const auto short_range = static_cast<std::uint32_t>(range);
+  for_each_output(
+      state_, next_, [this] { twist(); }, values.size(),
+      [&](std::size_t i, std::uint32_t output) {
+        values[i] = static_cast<std::int64_t>(output % short_range + base);
+      });
 }
 
 Tensor Generator::randperm(std::int64_t n) {
