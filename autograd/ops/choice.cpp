@@ -40,7 +40,8 @@ Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
   const Shape shape =
       Shape::broadcast("where", mask.shape(), Shape::broadcast("where", a.shape(), b.shape()));
   const Tensor out = Tensor::empty(shape, a.dtype(), a.device());
-  kernels::masked_copy(Tensor::full({}, 1, DType::u8, a.device()), b.detach(), out);
+  kernels::copy_window(shape, b.detach(), kernels::repeated(b.shape(), shape), out,
+                       kernels::whole(shape), false);
   kernels::masked_copy(mask, a.detach(), out);
   return out;
 }

@@ -24,7 +24,8 @@ void run_row(const Formula& formula, std::int64_t n, std::int64_t i, std::int64_
 /// The two innermost dimensions. If one operand advances along the first and the other along the
 /// second, in squares, which stay in the cache.
 template <class Formula>
-void run_plane(const Formula& formula, std::int64_t i, std::int64_t a, std::int64_t b) {
+void run_plane(const Formula& shared, std::int64_t i, std::int64_t a, std::int64_t b) {
+  const Formula formula = shared;  // no byte that is written can be a part of this one
   const StridePlan& plan = formula.plan;
   const std::int64_t columns = plan.sizes[0], rows = plan.rank > 1 ? plan.sizes[1] : 1;
   const bool crossed = rows > 1 && plan.stride_a[0] != 1 && plan.stride_a[1] == 1;
@@ -62,6 +63,21 @@ void add_rows(const Taken& t, const std::int64_t* index, const T* dy, T* dx) {
   }
 }
 
+/// The same with an index for each element.
+template <class Word>
+void take_elements(const Taken& t, const std::int64_t* index, const Word* x, Word* out) {
+  for (std::int64_t k = 0; k < t.count; ++k)
+    for (std::int64_t j = 0; j < t.inner; ++j)
+      out[k * t.inner + j] = x[index[k * t.inner + j] * t.inner + j];
+}
+
+template <class T>
+void add_elements(const Taken& t, const std::int64_t* index, const T* dy, T* dx) {
+  for (std::int64_t k = 0; k < t.count; ++k)
+    for (std::int64_t j = 0; j < t.inner; ++j)
+      dx[index[k * t.inner + j] * t.inner + j] += dy[k * t.inner + j];
+}
+
 /// Columns [begin, end) of the o-th of the outer dimension.
 template <class T>
 void sum_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t begin,
@@ -74,6 +90,19 @@ void sum_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t 
       f.out[row + j] =
           static_cast<T>(sums[j - begin] = Add{}(sums[j - begin], static_cast<Sum>(f.x[row + j])));
   }
+}
+
+/// Rows [begin, begin + rows) of n neighbours, side by side: an addition waits for the one before.
+template <int rows, class T>
+void sum_runs(const CumulativeSumColumns<T>& f, std::int64_t begin) {
+  using Sum = typename CumulativeSumColumns<T>::Sum;
+  Sum sums[rows] = {};
+  const std::int64_t n = f.n, step = f.reverse ? -1 : 1;
+  const T* from = f.x + begin * n + (f.reverse ? n - 1 : 0);
+  T* to = f.out + begin * n + (f.reverse ? n - 1 : 0);
+  for (std::int64_t k = 0; k < n; ++k, from += step, to += step)
+    for (int row = 0; row < rows; ++row)
+      to[row * n] = static_cast<T>(sums[row] = Add{}(sums[row], static_cast<Sum>(from[row * n])));
 }
 
 struct CpuLoop {
@@ -92,20 +121,29 @@ struct CpuLoop {
   template <class Word>
   static void run(const Tensor&, std::int64_t n, const TakeElements<Word>& f) {
     const Taken& t = f.indices.what;
-    for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
-      take_rows(t, f.indices.index, f.x + o * t.n * t.inner, f.out + o * t.count * t.inner);
-    for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
+    const std::int64_t size = t.count * t.inner;  // of what is taken, for each of the outer
+    for (std::int64_t o = 0; n > 0 && o < t.outer; ++o)
+      if (t.each)
+        take_elements(t, f.indices.index + o * size, f.x + o * t.n * t.inner, f.out + o * size);
+      else
+        take_rows(t, f.indices.index, f.x + o * t.n * t.inner, f.out + o * size);
   }
   template <class T>
   static void run(const Tensor&, std::int64_t n, const AddTakenColumns<T>& f) {
     const Taken& t = f.indices.what;
-    for (std::int64_t o = 0; !t.each && n > 0 && o < t.outer; ++o)
-      add_rows(t, f.indices.index, f.dy + o * t.count * t.inner, f.dx + o * t.n * t.inner);
-    for (std::int64_t i = 0; t.each && i < n; ++i) f(i);
+    const std::int64_t size = t.count * t.inner;
+    for (std::int64_t o = 0; n > 0 && o < t.outer; ++o)
+      if (t.each)
+        add_elements(t, f.indices.index + o * size, f.dy + o * size, f.dx + o * t.n * t.inner);
+      else
+        add_rows(t, f.indices.index, f.dy + o * size, f.dx + o * t.n * t.inner);
   }
   template <class T>
   static void run(const Tensor&, std::int64_t columns, const CumulativeSumColumns<T>& f) {
-    for (std::int64_t i = 0; i < columns; i = end_of(i, f.inner))
+    std::int64_t i = 0;
+    for (; f.inner == 1 && i + 8 <= columns; i += 8) sum_runs<8>(f, i);
+    for (; f.inner == 1 && i < columns; ++i) sum_runs<1>(f, i);
+    for (; i < columns; i = end_of(i, f.inner))
       sum_columns(f, i / f.inner, i % f.inner, i % f.inner + end_of(i, f.inner) - i);
   }
 };
