@@ -3,8 +3,8 @@
 /// The formulas are in functors.h.
 ///
 /// The bits of an element depend on its inputs alone: not on its position, on the size of the
-/// tensor or on the alignment of its memory. (A vectorized exponential differs from the scalar one,
-/// so the elements left over after the last full vector take the vectorized path too.)
+/// tensor, on the alignment of its memory, or on how many elements the processor's vectors have
+/// (formulas/elementary.h).
 ///
 /// As in all kernels: outputs are given, nothing is allocated but scratch; tensors may have 0
 /// elements; wrong shapes, dtypes and devices throw ShapeError, DTypeError, DeviceError. Where an
@@ -39,9 +39,8 @@ std::string_view name_of(Binary op);
 
 /// out = op(x), of the same shape.
 ///
-/// relu(NaN) is NaN. exp and log are within a few units in the last place; exp reaches infinity or
-/// zero slightly inside the representable range, and log takes subnormal numbers for the smallest
-/// normal one.
+/// relu(NaN) is NaN. docs/precision.md says how far each function is from the truth; none leaves its
+/// range, and a function that rises or falls everywhere does so in f32. Subnormal numbers count.
 void unary(Unary op, const Tensor& x, const Tensor& out);
 
 /// What `unary_backward` wants as `saved`: the output y (true), or the input x (false).

@@ -1,6 +1,8 @@
+#include <algorithm>
+
+#include "lockstep/core/compiler.h"
 #include "lockstep/kernels/broadcast.h"
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/cpu/packs.h"
 #include "lockstep/kernels/formulas/functors.h"
 #include "lockstep/kernels/formulas/with_flag.h"
 
@@ -21,12 +23,15 @@ template <bool accumulate, class T, class F>
 void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int64_t stride_b,
                  std::int64_t n, F f) {
   if (stride_a != 0 && stride_b != 0) {
+    LOCKSTEP_IVDEP
     for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], b[i]));
   } else if (stride_a != 0) {
     const T right = *b;
+    LOCKSTEP_IVDEP
     for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], right));
   } else if (stride_b != 0) {
     const T left = *a;
+    LOCKSTEP_IVDEP
     for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(left, b[i]));
   } else {
     const T value = f(*a, *b);
@@ -34,20 +39,18 @@ void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int
   }
 }
 
-/// out_i (+)= f(a_i, b_i), 16 at a time.
-template <bool accumulate, class T, class F>
-void combine_packs(const T* a, const T* b, T* out, std::int64_t n, F&& f) {
-  const auto value = [&](const Pack<T>& of_a, const Pack<T>& of_b, const Pack<T>& old) {
-    const Pack<T> result = f(of_a, of_b);
-    return accumulate ? Pack<T>(old + result) : result;
-  };
-  std::int64_t i = 0;
-  for (; i + pack_size <= n; i += pack_size)
-    store<T, pack_size>(out + i, value(load(a + i), load(b + i), load(out + i)));
-  if (const std::int64_t rest = n - i)
-    store_first<T, pack_size>(
-        out + i, rest,
-        value(load_first(a + i, rest), load_first(b + i, rest, T(1)), load_first(out + i, rest)));
+/// Calls run(begin, count, small) for parts of x, n elements: whether all of a part's angles are
+/// small, so that nothing in its loop stands in the way of vectors.
+template <class T, class F>
+void for_each_run_of_angles(const T* x, std::int64_t n, F&& run) {
+  constexpr std::int64_t longest = 256;
+  for (std::int64_t begin = 0; begin < n; begin += longest) {
+    const std::int64_t count = std::min(longest, n - begin);
+    int large = 0;
+    for (std::int64_t i = begin; i < begin + count; ++i)
+      large |= elementary::magnitude(x[i]) > elementary::largest_angle<T>;
+    with_flag(large == 0, [&](auto small) { run(begin, count, small); });
+  }
 }
 
 }  // namespace
@@ -59,15 +62,16 @@ void CpuBackend::unary(Unary op, const Tensor& x, const Tensor& out) {
     T* to = out.data<T>();
     visit(op, [&](auto functor) {
       using F = decltype(functor);
-      if constexpr (F::over_packs) {
-        map_packs(from, to, x.numel(), [](const Pack<T>& block) -> Pack<T> {
-          if constexpr (std::is_same_v<F, Exp>) return exponential<T, pack_size>(block);
-          return by_halves<T, pack_size>(
-              [](const auto& half) -> Pack<T, pack_size / 2> { return F::forward(half); }, block);
+      const auto map = [](const T* a, T* y, std::int64_t n, auto f) {
+        LOCKSTEP_IVDEP
+        for (std::int64_t i = 0; i < n; ++i) y[i] = f(a[i]);
+      };
+      if constexpr (F::of_angles)
+        for_each_run_of_angles(from, x.numel(), [&](auto begin, auto count, auto small) {
+          map(from + begin, to + begin, count, [small](T a) { return F::forward(a, small); });
         });
-      } else {
-        for (std::int64_t i = 0, n = x.numel(); i < n; ++i) to[i] = F::forward(from[i]);
-      }
+      else
+        map(from, to, x.numel(), [](T a) { return F::forward(a); });
     });
   });
 }
@@ -76,21 +80,18 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
                                 bool accumulate) {
   visit_floating(name_of(op), dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    const T *d = dy.data<T>(), *s = saved.data<T>();
+    T* to = dx.data<T>();
     visit(op, [&](auto functor) {
       using F = decltype(functor);
       with_flag(accumulate, [&](auto add) {
-        if constexpr (F::over_packs && !F::saves_output)
-          combine_packs<add>(dy.data<T>(), saved.data<T>(), dx.data<T>(), dy.numel(),
-                             [](const Pack<T>& a, const Pack<T>& b) {
-                               return by_halves<T, pack_size>(
-                                   [](const auto& d, const auto& s) -> Pack<T, pack_size / 2> {
-                                     return F::backward(d, s);
-                                   },
-                                   a, b);
-                             });
+        if constexpr (F::of_angles)
+          for_each_run_of_angles(s, dy.numel(), [&](auto begin, auto count, auto small) {
+            combine_run<add>(to + begin, d + begin, 1, s + begin, 1, count,
+                             [small](T a, T b) { return F::backward(a, b, small); });
+          });
         else
-          combine_run<add>(dx.data<T>(), dy.data<T>(), 1, saved.data<T>(), 1, dy.numel(),
-                           [](T a, T b) { return F::backward(a, b); });
+          combine_run<add>(to, d, 1, s, 1, dy.numel(), [](T a, T b) { return F::backward(a, b); });
       });
     });
   });

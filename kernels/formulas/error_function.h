@@ -1,0 +1,108 @@
+#pragma once
+/// The error function and GELU, made as elementary.h is.
+
+#include "lockstep/kernels/formulas/elementary.h"
+
+namespace lockstep::kernels::elementary {
+
+/// The integral of 2 / sqrt(pi) e^-t^2 from 0 to x: x P(x^2), in f64, so that rounding it to f32
+/// leaves it monotone and within [-1, 1].
+LOCKSTEP_HOST_DEVICE inline float erf(float x) {
+  const float size = magnitude(x);
+  const double within = choose(size > 4, 4.0f, size), w = within * within * 0.125 - 1;
+  const double slope = long_polynomial(
+      w, w * w, -2.7617855934478815e-05, 9.354428935181979e-05, -0.00011433253697337629,
+      0.00017517009290225297, -0.0005916672709483627, 0.001407098937863718, -0.002616265227051202,
+      0.004777376894851526, -0.008576454423452383, 0.014380039259305793, -0.02248625031262438,
+      0.033053469224236826, -0.04576210399438114, 0.05988783211107595, -0.07472823796425919,
+      0.09020893698881097, -0.10771042220981353, 0.13167511811550664, -0.17657623361693495,
+      0.3535309956400624);
+  return with_sign_of(x, static_cast<float>(within * slope));
+}
+LOCKSTEP_HOST_DEVICE inline double erf(double x) { return std::erf(x); }
+
+inline constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+
+/// GELU is x P(X < x) for a normal X. Beyond `gelu_tail` that is -|x| P(X > |x|), plus x if x > 0.
+inline constexpr float gelu_tail = 1;
+
+/// P(X > a) = ratio / (a + 3) e^(-a^2 / 2) for a from gelu_tail to 15, where it is 0 in f32. The
+/// ratio is between 0.4 and 1.1, and a polynomial in a / (a + 3) (after M. Shepherd and J. Laframboise,
+/// "Chebyshev approximation of (1 + 2x) exp(x^2) erfc(x)", Mathematics of Computation 36, 1981).
+struct NormalTail {
+  float part, ratio;               ///< a / (a + 3)
+  Exponential<float> exponential;  ///< e^(-a^2 / 2), of the exact square
+
+  LOCKSTEP_HOST_DEVICE explicit NormalTail(float a) {
+    part = a / (a + 3);
+    const float w = part - 0.6f;
+    ratio = long_polynomial(w, w * w, -0.13060823f, -0.033335194f, 0.23088019f, -0.051231183f,
+                            -0.4219114f, 0.79889864f, -0.84654814f, 0.6360254f);
+    const float half = -0.5f * a, square = half * a;
+    exponential = elementary::exponential(square, lost_in_product(half, a, square));
+  }
+  /// y e^(-a^2 / 2).
+  LOCKSTEP_HOST_DEVICE float shrink(float y) const {
+    return exponential.scale(multiply_add(y, exponential.fraction, y));
+  }
+};
+
+LOCKSTEP_HOST_DEVICE inline float gelu(float x) {
+  const float size = magnitude(x), z = x * x;
+  const float above_half = polynomial(z, -7.521859e-06f, 0.0001131225f, -0.0011859656f,
+                                      0.009973164f, -0.06649033f, 0.3989423f);
+  const float near = x * multiply_add(x, above_half, 0.5f);
+  const NormalTail tail(at_most(15.0f, size));
+  const float far = choose(x < 0, -0.0f, x) - tail.shrink(tail.part * tail.ratio);
+  return choose(size < gelu_tail, near, far);
+}
+LOCKSTEP_HOST_DEVICE inline double gelu(double x) {
+  return x < -40 ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
+}
+
+/// Its derivative, P(X < x) + x times the density at x.
+LOCKSTEP_HOST_DEVICE inline float gelu_slope(float x) {
+  const float size = magnitude(x), z = x * x, a = choose(size > 15, 15.0f, size);
+  const float above_half = polynomial(z, -8.687813e-05f, 0.0011227353f, -0.009480061f, 0.059835993f,
+                                      -0.26596084f, 0.7978845f);
+  const NormalTail tail(a);
+  const float beyond = tail.shrink(tail.ratio / (a + 3) - a * static_cast<float>(density_at_0));
+  const float far = choose(x < 0, beyond, 1 - beyond);
+  return choose(size < gelu_tail, multiply_add(x, above_half, 0.5f), far);
+}
+LOCKSTEP_HOST_DEVICE inline double gelu_slope(double x) {
+  const double within = clamped(x, -40.0, 40.0);
+  return 0.5 * std::erfc(within * -0.70710678118654752440) +
+         within * density_at_0 * exp(-0.5 * within * within);
+}
+
+/// GELU's approximation by tanh (D. Hendrycks and K. Gimpel, "Gaussian error linear units", 2016,
+/// section 2): x / 2 (1 + tanh u) = x / (1 + e^-w) with w = 2 u = x (k + l x^2). Where w is large,
+/// its error would be one of the result: it is computed with twice as many bits, where there are
+/// fused multiply-adds.
+inline constexpr double gelu_k = 4 * density_at_0, gelu_l = 0.044715 * gelu_k;
+template <class T>
+LOCKSTEP_HOST_DEVICE inline T gelu_tanh(T x) {
+  const T within = clamped<T>(x, is_single<T> ? -11 : -24, is_single<T> ? 11 : 24);
+  const T k = static_cast<T>(gelu_k), l = static_cast<T>(gelu_l);
+  const T square = within * within, square_low = lost_in_product(within, within, square);
+  const T cubic = l * square;
+  const T cubic_low = lost_in_product(l, square, cubic) + l * square_low +
+                      static_cast<T>(gelu_l - static_cast<double>(l)) * square;
+  const T sum = k + cubic, back = sum - k;
+  const T sum_low = (k - (sum - back)) + (cubic - back) +
+                    (cubic_low + static_cast<T>(gelu_k - static_cast<double>(k)));
+  const T w = within * sum, w_low = lost_in_product(within, sum, w) + within * sum_low;
+  const auto e =
+      exponential(-clamped<T>(w, is_single<T> ? -110 : -752, is_single<T> ? 20 : 40), -w_low);
+  return e.divide_by_one_more(choose(x < within, within, x));
+}
+template <class T>
+LOCKSTEP_HOST_DEVICE inline T gelu_tanh_slope(T x) {
+  const T within = clamped<T>(x, -24, 24), z = within * within;
+  const T k = static_cast<T>(gelu_k), l = static_cast<T>(gelu_l);
+  const T s = sigmoid(within * (k + l * z));
+  return s + within * (s * (1 - s)) * (k + 3 * l * z);
+}
+
+}  // namespace lockstep::kernels::elementary
