@@ -24,23 +24,20 @@
 /// Thread-safety: a scope counts for the thread that made it, which must end it.
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_scope.h"
 
 namespace lockstep {
 
-class [[nodiscard]] Autocast {
+class [[nodiscard]] Autocast : public ThreadScope<Autocast> {
  public:
   /// bf16, f16, or f32: off, also inside of another scope. Throws DTypeError for another one.
   [[nodiscard]] explicit Autocast(DType dtype);
-  ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
 
   /// Of this thread's innermost scope; f32 outside of all.
   static DType current();
 
  private:
   DType dtype_;
-  Autocast* outer_;
 };
 
 namespace detail {

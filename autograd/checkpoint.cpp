@@ -9,8 +9,6 @@
 namespace lockstep {
 namespace {
 
-thread_local bool second_run = false;
-
 bool wants_gradient(const Tensor& tensor) {
   return tensor.gradient_ref().tape != GradientRef::nothing;
 }
@@ -26,7 +24,7 @@ std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
 
 }  // namespace
 
-bool recomputing() { return second_run; }
+bool recomputing() { return Rerun::innermost() != nullptr; }
 
 Surroundings::Surroundings()
     : precision(Autocast::current()), generator(default_generator()), philox(default_philox()) {}
@@ -36,14 +34,18 @@ void Surroundings::restore() const {
   default_philox() = philox;
 }
 
-Rerun::Rerun(const Surroundings& first)
-    : outer_(std::exchange(second_run, true)), autocast_(first.precision) {
+Rerun::Rerun(const Surroundings& first) : ThreadScope("Rerun"), autocast_(first.precision) {
   first.restore();
 }
 
+// The random state of before belongs to whoever ends last.
 Rerun::~Rerun() {
-  second_run = outer_;
-  now_.restore();
+  Rerun* inner = nullptr;
+  for (Rerun* other = innermost(); other && other != this; other = other->outer()) inner = other;
+  if (inner)
+    inner->now_ = now_;
+  else
+    now_.restore();
 }
 
 Tensor checkpoint(std::function<Tensor(std::span<const Tensor>)> block,

@@ -17,16 +17,13 @@ struct Surroundings {
 
 /// The second run of a forward, in its scope: with the surroundings of the first one, and
 /// recomputing() (checkpoint.h). Afterwards the random state is what it was.
-class Rerun {
+class Rerun : public ThreadScope<Rerun> {
  public:
   explicit Rerun(const Surroundings& first);
-  Rerun(const Rerun&) = delete;
-  Rerun& operator=(const Rerun&) = delete;
   ~Rerun();
 
  private:
   Surroundings now_;
-  bool outer_;
   Autocast autocast_;
 };
 

@@ -12,17 +12,15 @@ namespace lockstep {
 using detail::Node;
 
 namespace {
-thread_local Tape* current_tape = nullptr;
 std::atomic<std::uint64_t> tapes_made{0};
 }  // namespace
 
 Tape::Tape(Purpose purpose)
-    : id_(++tapes_made),
+    : ThreadScope("Tape"),
+      id_(++tapes_made),
       purpose_(purpose),
-      outer_(current_tape),
-      lanes_(outer_ ? outer_->lanes_ : current_lanes()) {
+      lanes_(outer() ? outer()->lanes_ : current_lanes()) {
   if (lanes_) chains_.emplace();
-  current_tape = this;
 }
 
 Tape::~Tape() {
@@ -30,10 +28,7 @@ Tape::~Tape() {
     if (node->closure) node->drop(node->closure);
     std::exchange(node, node->previous)->~Node();
   }
-  current_tape = outer_;
 }
-
-Tape* Tape::current() { return current_tape; }
 
 // ---- recording ----
 

@@ -12,7 +12,8 @@
 ///       ^                            contribution has been written is *ready*: its observers
 ///     linear <- w, b         1       are told at once, while the loop goes on.
 ///
-/// While no tape lives, nothing is recorded: that is inference. Tapes nest; the innermost records.
+/// While no tape lives, nothing is recorded: that is inference. Tapes nest, and end in any order;
+/// the innermost records.
 /// Saved tensors and gradients of intermediate results are freed as the loop passes them.
 ///
 /// Thread-safety: the current tape is per thread, so that ranks can be threads. Only the thread
@@ -30,6 +31,7 @@
 #include "lockstep/core/arena.h"
 #include "lockstep/core/shard.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_scope.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/kernels/matmul.h"
 
@@ -42,18 +44,15 @@ struct BackwardOptions {
   bool sync = true;
 };
 
-class Tape {
+class Tape : public ThreadScope<Tape> {
  public:
   /// A tape of `dependencies` only learns what a result depends on, and saves nothing.
   enum class Purpose : std::uint8_t { backward, dependencies };
 
   explicit Tape(Purpose purpose = Purpose::backward);  ///< current() until it ends
   ~Tape();
-  Tape(const Tape&) = delete;
-  Tape& operator=(const Tape&) = delete;
 
-  /// This thread's innermost living tape, or null.
-  static Tape* current();
+  static Tape* current() { return innermost(); }  ///< this thread's innermost living tape, or null
   /// How the rows of this tape's batch are cut (core/lanes.h); null: it has no lanes.
   const Lanes* lanes() const { return lanes_.get(); }
   bool has_recorded(const Tensor& x) const { return x.gradient_ref().tape == id_; }
@@ -113,7 +112,6 @@ class Tape {
 
   std::uint64_t id_;
   Purpose purpose_;
-  Tape* outer_;
   std::shared_ptr<const Lanes> lanes_;
   std::optional<kernels::ChainProducts> chains_;  // with lanes: rows are multiplied apart
   detail::Node* last_ = nullptr;

@@ -7,11 +7,6 @@
 #include "lockstep/core/error.h"
 
 namespace lockstep {
-namespace {
-
-thread_local std::shared_ptr<const Lanes> current;
-
-}  // namespace
 
 LaneRange lanes_of(Shard shard, int lanes) {
   check<UsageError>(0 <= shard.rank && shard.rank < shard.size, "[lanes] there is no rank {} of {}",
@@ -68,15 +63,9 @@ std::vector<std::int64_t> Lanes::offsets(std::int64_t size) const {
   return result;
 }
 
-const std::shared_ptr<const Lanes>& current_lanes() { return current; }
-
-void LaneScope::set(std::shared_ptr<const Lanes> lanes) {
-  if (!outer_) outer_ = current;
-  current = std::move(lanes);
-}
-
-LaneScope::~LaneScope() {
-  if (outer_) current = std::move(*outer_);
+const std::shared_ptr<const Lanes>& current_lanes() {
+  static const std::shared_ptr<const Lanes> none;
+  return LaneScope::Set::innermost() ? LaneScope::Set::innermost()->lanes : none;
 }
 
 }  // namespace lockstep

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "lockstep/core/shard.h"
+#include "lockstep/core/thread_scope.h"
 
 namespace lockstep {
 
@@ -86,18 +87,24 @@ class Lanes {
 /// Those of the batch that this thread works on; null: it has none.
 const std::shared_ptr<const Lanes>& current_lanes();
 
-/// Sets current_lanes() until it ends. Scopes of a thread end in reverse order. A copy sets none.
+/// Sets current_lanes() until it ends: of several scopes, the one that has set them last. A copy
+/// sets none.
 class LaneScope {
  public:
   LaneScope() = default;
   explicit LaneScope(std::shared_ptr<const Lanes> lanes) { set(std::move(lanes)); }
   LaneScope(const LaneScope&) {}
   LaneScope& operator=(const LaneScope&) = delete;
-  ~LaneScope();
-  void set(std::shared_ptr<const Lanes> lanes);
+  void set(std::shared_ptr<const Lanes> lanes) { set_.emplace(std::move(lanes)); }
 
  private:
-  std::optional<std::shared_ptr<const Lanes>> outer_;  // what it has replaced, if anything
+  friend const std::shared_ptr<const Lanes>& current_lanes();
+  struct Set : ThreadScope<Set> {
+    explicit Set(std::shared_ptr<const Lanes> of)
+        : ThreadScope("LaneScope"), lanes(std::move(of)) {}
+    std::shared_ptr<const Lanes> lanes;
+  };
+  std::optional<Set> set_;
 };
 
 }  // namespace lockstep

@@ -13,7 +13,6 @@ namespace {
 
 std::atomic<bool> tf32 = false;
 std::atomic<CpuProducts> on_cpu = CpuProducts::library;
-thread_local int chain_scopes = 0;
 
 std::atomic<GemmLibrary>& library() {
   static std::atomic<GemmLibrary> chosen =
@@ -99,9 +98,9 @@ void set_gemm_library(GemmLibrary chosen) {
 
 GemmLibrary gemm_library() { return library(); }
 void set_cpu_products(CpuProducts products) { on_cpu = products; }
-CpuProducts cpu_products() { return chain_scopes > 0 ? CpuProducts::chain : on_cpu.load(); }
-ChainProducts::ChainProducts() { ++chain_scopes; }
-ChainProducts::~ChainProducts() { --chain_scopes; }
+CpuProducts cpu_products() {
+  return ChainProducts::innermost() ? CpuProducts::chain : on_cpu.load();
+}
 void allow_tf32(bool allow) { tf32 = allow; }
 bool tf32_allowed() { return tf32; }
 

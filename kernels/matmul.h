@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_scope.h"
 
 namespace lockstep::kernels {
 
@@ -38,12 +39,9 @@ void set_cpu_products(CpuProducts products);
 CpuProducts cpu_products();
 
 /// While one lives, this thread's products are chains. Tapes with lanes have one.
-class [[nodiscard]] ChainProducts {
+class [[nodiscard]] ChainProducts : public ThreadScope<ChainProducts> {
  public:
-  ChainProducts();
-  ~ChainProducts();
-  ChainProducts(const ChainProducts&) = delete;
-  ChainProducts& operator=(const ChainProducts&) = delete;
+  ChainProducts() : ThreadScope("ChainProducts") {}
 };
 
 /// Whether f32 products on GPUs may round their inputs to tf32 (10 bits of mantissa), for tensor

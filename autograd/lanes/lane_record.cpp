@@ -1,13 +1,9 @@
 #include "lockstep/autograd/lanes/lane_record.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep {
-namespace {
-
-thread_local LaneRecord* current_record = nullptr;
-
-}  // namespace
 
 LaneRecord::LaneRecord(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {
   for (const Parameter& parameter : parameters_) parameter.state_->lanes = {};
@@ -18,10 +14,9 @@ LaneRecord::LaneRecord(std::vector<Parameter> parameters, const LaneRecord& step
   step_ = &step;
 }
 
-LaneRecord::Scope::Scope(LaneRecord& record) : outer_(std::exchange(current_record, &record)) {}
-LaneRecord::Scope::~Scope() { current_record = outer_; }
-
-LaneRecord* LaneRecord::current() { return current_record; }
+LaneRecord* LaneRecord::current() {
+  return Scope::innermost() ? Scope::innermost()->record_ : nullptr;
+}
 
 // ---- gradients ----
 
@@ -33,7 +28,15 @@ struct LaneRecord::Aside::Kept {
 };
 
 LaneRecord::Aside::Aside(std::vector<Parameter> parameters)
-    : parameters_(std::move(parameters)), kept_(parameters_.size()) {
+    : ThreadScope("LaneRecord::Aside"),
+      parameters_(std::move(parameters)),
+      kept_(parameters_.size()) {
+  // Two of them could only end in reverse order.
+  for (const Aside* other = outer(); other; other = other->outer())
+    for (const Parameter& parameter : parameters_)
+      check<StateError>(
+          std::ranges::find(other->parameters_, parameter) == other->parameters_.end(),
+          "[aside] the gradient of {} is put aside already", parameter);
   exchange();
 }
 LaneRecord::Aside::~Aside() { exchange(); }

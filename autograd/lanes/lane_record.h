@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
+#include "lockstep/core/thread_scope.h"
 
 namespace lockstep {
 
@@ -48,26 +49,23 @@ class LaneRecord {
   LaneRecord(std::vector<Parameter> parameters, const LaneRecord& step);
 
   /// Operations find the record while it lives.
-  class [[nodiscard]] Scope {
+  class [[nodiscard]] Scope : public ThreadScope<Scope> {
    public:
-    explicit Scope(LaneRecord& record);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+    explicit Scope(LaneRecord& record) : ThreadScope("LaneRecord::Scope"), record_(&record) {}
 
    private:
-    LaneRecord* outer_;
+    friend class LaneRecord;
+    LaneRecord* record_;
   };
   /// This thread's, or null.
   static LaneRecord* current();
 
   /// While it lives these parameters have other gradients, at first none, and nobody observes them.
-  class [[nodiscard]] Aside {
+  /// Throws StateError if another one has put some of them aside.
+  class [[nodiscard]] Aside : public ThreadScope<Aside> {
    public:
     explicit Aside(std::vector<Parameter> parameters);
     ~Aside();
-    Aside(const Aside&) = delete;
-    Aside& operator=(const Aside&) = delete;
 
    private:
     struct Kept;

@@ -55,6 +55,7 @@ thread_local cuda::Recording* now_recorded = nullptr;
 cuda::Recording* cuda::current_recording() { return now_recorded; }
 
 void StepGraph::State::record() {
+  check<StateError>(!now_recorded, "[step graph] a step that is being recorded runs another one");
   executable = {};
   recording = std::make_unique<cuda::Recording>();
   const cudaStream_t native = stream->stream.get();

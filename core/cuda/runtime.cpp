@@ -46,18 +46,24 @@ std::shared_ptr<Stream::State> make_stream(Device device) {
   return state;
 }
 
-// By device index; null until the thread first asks.
-thread_local std::vector<std::shared_ptr<Stream::State>> current_streams;
+// Those of this thread, by device index; null until it first asks.
+thread_local std::vector<std::shared_ptr<Stream::State>> own_streams;
 
-std::shared_ptr<Stream::State>& current_stream(Device device) {
+std::shared_ptr<Stream::State>& own_stream(Device device) {
   if (device.kind != this_kind || device.index < 0) cuda::check_device("stream", device);
   const auto index = static_cast<std::size_t>(device.index);
-  if (current_streams.size() <= index) {
+  if (own_streams.size() <= index) {
     cuda::check_device("stream", device);
-    current_streams.resize(index + 1);
+    own_streams.resize(index + 1);
   }
-  if (!current_streams[index]) current_streams[index] = make_stream(device);
-  return current_streams[index];
+  if (!own_streams[index]) own_streams[index] = make_stream(device);
+  return own_streams[index];
+}
+
+const std::shared_ptr<Stream::State>& current_stream(Device device) {
+  for (const StreamGuard* guard = StreamGuard::innermost(); guard; guard = guard->outer())
+    if (guard->stream().device() == device) return guard->stream().shared();
+  return own_stream(device);
 }
 
 const std::shared_ptr<Stream::State>& cpu_stream() {
@@ -89,16 +95,6 @@ void Stream::wait(const Event& event) const {
   make_current(device());
   call("wait", "cudaStreamWaitEvent",
        cudaStreamWaitEvent(state_->stream.get(), event.state().event.get(), 0));
-}
-
-StreamGuard::StreamGuard(const Stream& stream) : before_(Stream::current(stream.device())) {
-  if (!on_cpu(stream.device()))
-    current_streams[static_cast<std::size_t>(stream.device().index)] = stream.shared();
-}
-
-StreamGuard::~StreamGuard() {
-  if (!on_cpu(before_.device()))
-    current_streams[static_cast<std::size_t>(before_.device().index)] = before_.shared();
 }
 
 Event::Event(Device device, bool timed) {

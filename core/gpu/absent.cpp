@@ -33,9 +33,6 @@ void Stream::synchronize() const {}
 void Stream::wait(const Event&) const {}
 void* Stream::native() const { return nullptr; }
 
-StreamGuard::StreamGuard(const Stream& stream) : before_(stream) {}
-StreamGuard::~StreamGuard() = default;
-
 Event::Event(Device device, bool) : state_(std::make_shared<State>()) {
   check_cpu("event", device);
 }

@@ -19,8 +19,10 @@
 /// The processor's stream is always empty: waiting for it returns at once. Thread-safe handles.
 
 #include <memory>
+#include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/thread_scope.h"
 
 namespace lockstep {
 
@@ -53,16 +55,14 @@ class Stream {
 };
 
 /// Makes a stream current for this thread, in a scope.
-class [[nodiscard]] StreamGuard {
+class [[nodiscard]] StreamGuard : public ThreadScope<StreamGuard> {
  public:
   /// Until it ends, `stream` is current for its device.
-  explicit StreamGuard(const Stream& stream);
-  ~StreamGuard();
-  StreamGuard(const StreamGuard&) = delete;
-  StreamGuard& operator=(const StreamGuard&) = delete;
+  explicit StreamGuard(Stream stream) : ThreadScope("StreamGuard"), stream_(std::move(stream)) {}
+  const Stream& stream() const { return stream_; }
 
  private:
-  Stream before_;
+  Stream stream_;
 };
 
 /// A point in a stream's order.

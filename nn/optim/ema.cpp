@@ -1,5 +1,7 @@
 #include "lockstep/nn/optim/ema.h"
 
+#include <algorithm>
+
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/nn/optim/optimizer.h"
 
