@@ -33,16 +33,13 @@ Tape::~Tape() {
 // ---- recording ----
 
 Node* Tape::node_of(const char* operation, const Tensor& tensor) const {
-  const GradientRef& ref = tensor.gradient_ref();
-  check<StateError>(
-      ref.tape == id_,
-      "[{}] an operand of shape {} was recorded on tape {}, which is not the current one "
-      "(tape {}): keep its tape alive, or detach() it",
-      operation, tensor.shape(), ref.tape, id_);
+  const GradientRef& ref = own_ref(operation, tensor);
+  if (used_up(ref)) refuse_used_up(operation, ref);
   return static_cast<Node*>(ref.target);
 }
 
 Node* Tape::new_node(const char* operation, const Tensor& output) {
+  if (!last_) begin_generation();
   Node* node = new (arena_.allocate(sizeof(Node))) Node;
   node->previous = std::exchange(last_, node);
   node->operation = operation;
@@ -52,18 +49,9 @@ Node* Tape::new_node(const char* operation, const Tensor& output) {
   return node;
 }
 
-Node* Tape::append(const char* operation, const Tensor& output, std::span<const Operand> operands,
+Node* Tape::append(const char* operation, Tensor& output, std::span<const Operand> operands,
                    Makes makes) {
-  const auto ref = [](const Operand& operand) { return operand.tensor->gradient_ref(); };
-  if (std::ranges::all_of(operands, [&](const Operand& operand) {
-        return ref(operand).tape == GradientRef::nothing;
-      })) {
-    detail::mark_rows(operation, output, operands);
-    return nullptr;
-  }
-  for (const Operand& operand : operands)
-    if (ref(operand).tape != GradientRef::nothing && ref(operand).tape != GradientRef::parameter)
-      (void)node_of(operation, *operand.tensor);  // throws before anything is built
+  if (!wants_node(operation, output, operands)) return nullptr;
   const auto rows = lanes_ ? detail::rows_recorded(*lanes_, operation, output, operands, makes)
                            : Node::Rows::none;
   Node* node = new_node(operation, output);
@@ -72,13 +60,14 @@ Node* Tape::append(const char* operation, const Tensor& output, std::span<const 
   std::uninitialized_value_construct_n(slots, operands.size());
   node->inputs = {slots, operands.size()};
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    const GradientRef from = ref(operands[i]);
-    if (from.tape == GradientRef::parameter)
-      slots[i].parameter = static_cast<detail::ParameterState*>(from.target)->shared_from_this();
-    else if (from.tape != GradientRef::nothing)
-      slots[i].node = static_cast<Node*>(from.target);
+    const GradientRef& ref = operands[i].tensor->gradient_ref();
+    if (ref.tape == GradientRef::parameter)
+      slots[i].parameter = static_cast<detail::ParameterState*>(ref.target)->shared_from_this();
+    else if (ref.tape != GradientRef::nothing)
+      slots[i].node = static_cast<Node*>(ref.target);
   }
   if (trace::watcher) show_output(*node, output, operands, lanes());
+  output.set_gradient_ref({id_, node, generation_});
   return node;
 }
 
@@ -99,6 +88,7 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
     run(pass, options.retain);
     for (Pass::Link* link = pass.observers; link; link = link->next)
       link->observer->backward_ends();
+    if (!options.retain) drop_spent(pass.first);
   } catch (...) {
     clear_marks();
     for (Pass::Link* link = pass.observers; link; link = link->next)
@@ -110,14 +100,14 @@ void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOp
 // From the loss back to the start: what does it reach, and how often is each parameter written?
 void Tape::mark(Pass& pass) {
   pass.loss->reached = true;
-  for (Node* node = pass.loss; node; node = node->previous) {
+  int open = 1;  // reached, and not met yet
+  for (Node* node = pass.loss; open > 0; node = node->previous) {
     if (!node->reached) continue;
-    check<StateError>(!node->spent,
-                      "[backward] '{}' was already run backward and its tensors are freed: pass "
-                      "{{.retain = true}} to the earlier backward",
-                      node->operation);
+    --open;
+    pass.first = node;
+    if (node->spent) refuse_used_up("backward", {id_, node, generation_});
     for (Node::Input& input : node->inputs) {
-      if (input.node) input.node->reached = true;
+      if (input.node && !std::exchange(input.node->reached, true)) ++open;
       input.written = false;
       if (!input.parameter || ++input.parameter->pending > 1) continue;
       const Parameter parameter(input.parameter);  // met for the first time
@@ -183,7 +173,8 @@ Contribution Tape::contribution(const Pass& pass, std::optional<Weight> weight, 
 }
 
 void Tape::run(Pass& pass, bool retain) {
-  for (Node* node = pass.loss; node; node = node->previous) {
+  const Node* const end = pass.first->previous;
+  for (Node* node = pass.loss; node != end; node = node->previous) {
     if (!std::exchange(node->reached, false)) continue;
     if (!node->closure) {  // it is watched
       add_lanes(*node);

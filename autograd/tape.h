@@ -13,8 +13,9 @@
 ///     linear <- w, b         1       are told at once, while the loop goes on.
 ///
 /// While no tape lives, nothing is recorded: that is inference. Tapes nest, and end in any order;
-/// the innermost records.
-/// Saved tensors and gradients of intermediate results are freed as the loop passes them.
+/// the innermost records. Saved tensors and gradients of intermediate results are freed as the loop
+/// passes them, and then the records themselves, so that a tape may live for many steps. (What no
+/// backward reaches, and watched tensors, stay as long as the tape.)
 ///
 /// Thread-safety: the current tape is per thread, so that ranks can be threads. Only the thread
 /// that made a tape may use it.
@@ -98,8 +99,14 @@ class Tape : public ThreadScope<Tape> {
  private:
   struct Pass;
 
-  detail::Node* append(const char* operation, const Tensor& output,
-                       std::span<const Operand> operands, Makes makes);
+  detail::Node* append(const char* operation, Tensor& output, std::span<const Operand> operands,
+                       Makes makes);
+  bool wants_node(const char* operation, Tensor& output, std::span<const Operand> operands) const;
+  const GradientRef& own_ref(const char* operation, const Tensor& tensor) const;
+  bool used_up(const GradientRef& ref) const;
+  [[noreturn]] void refuse_used_up(const char* operation, const GradientRef& ref) const;
+  void begin_generation();
+  void drop_spent(detail::Node* first);
   detail::Node* new_node(const char* operation, const Tensor& output);
   detail::Node* node_of(const char* operation, const Tensor& tensor) const;
   void mark(Pass& pass);
@@ -114,6 +121,7 @@ class Tape : public ThreadScope<Tape> {
   Purpose purpose_;
   std::shared_ptr<const Lanes> lanes_;
   std::optional<kernels::ChainProducts> chains_;  // with lanes: rows are multiplied apart
+  std::uint64_t generation_ = 0;
   detail::Node* last_ = nullptr;
   detail::Arena arena_;
 };
@@ -138,9 +146,7 @@ template <class F>
 Tensor Tape::record(const char* operation, Tensor output, std::span<const Operand> operands,
                     F backward, Makes makes) {
   detail::Node* node = append(operation, output, operands, makes);
-  if (!node) return output;
-  output.set_gradient_ref({id_, node});
-  if (purpose_ == Purpose::dependencies) return output;
+  if (!node || purpose_ == Purpose::dependencies) return output;
   static_assert(alignof(F) <= alignof(std::max_align_t));
   node->closure = new (arena_.allocate(sizeof(F))) F(std::move(backward));
   node->run = [](void* closure, Gradients& gradients) { (*static_cast<F*>(closure))(gradients); };

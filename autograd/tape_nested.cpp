@@ -27,7 +27,7 @@ Tensor Tape::watch(const Tensor& tensor) {
   if (lanes_)
     node->rows = detail::rows_recorded(*lanes_, "watch", tensor, {&itself, 1}, Makes::rows);
   Tensor handle = tensor.detach();
-  handle.set_gradient_ref({id_, node});
+  handle.set_gradient_ref({id_, node, generation_});
   return handle;
 }
 

@@ -15,6 +15,7 @@ struct Tape::Pass {
     Link* next;
   };
   detail::Node* loss;
+  detail::Node* first = nullptr;  // the oldest that the loss reaches
   Link* observers = nullptr;
   // One of each kind that the loss reaches. A stray one is neither under a reducer nor kept local;
   // a nameless one is stray, and no optimizer has it.

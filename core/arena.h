@@ -17,7 +17,10 @@ class Arena {
   Arena() = default;
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  ~Arena() {
+  ~Arena() { clear(); }
+
+  /// Gives all of it back.
+  void clear() noexcept {
     while (chunks_) {
       Chunk* chunk = std::exchange(chunks_, chunks_->next);
       memory::release(chunk, chunk->capacity);

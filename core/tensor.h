@@ -27,6 +27,7 @@ struct GradientRef {
   static constexpr std::uint64_t parameter = ~std::uint64_t{0};
   std::uint64_t tape = nothing;
   void* target = nullptr;
+  std::uint64_t generation = 0;  // of the nodes of that tape
 };
 
 class Tensor {
