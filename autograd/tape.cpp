@@ -106,6 +106,7 @@ void Tape::mark(Pass& pass) {
     --open;
     pass.first = node;
     if (node->spent) refuse_used_up("backward", {id_, node, generation_});
+    if (node->watched) node->gradient = {};  // of an earlier backward
     for (Node::Input& input : node->inputs) {
       if (input.node && !std::exchange(input.node->reached, true)) ++open;
       input.written = false;

@@ -84,8 +84,8 @@ class Tape : public ThreadScope<Tape> {
 
   /// A handle to the same elements. This tape computes and keeps its gradient: see gradient().
   Tensor watch(const Tensor& tensor);
-  /// The gradient of a watched tensor after backward, times the seed (w / total, as for parameters:
-  /// with R ranks and no Weight 1 / R); undefined if the loss did not reach it.
+  /// The gradient of a watched tensor, of the last backward that reached it, times the seed (w /
+  /// total, as for parameters: with R ranks and no Weight 1 / R); undefined if none did.
   Tensor gradient(const Tensor& watched) const;
   /// The parameters that a result of this tape depends on, each once.
   std::vector<Parameter> parameters_of(const Tensor& result);
