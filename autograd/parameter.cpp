@@ -62,6 +62,7 @@ Tensor Parameter::gradient() const {
 const Tensor& Parameter::gradient_slot() const {
   Tensor& slot = state("gradient_slot").slot;
   if (!slot.defined()) slot = Tensor::empty(value().shape(), value().dtype(), value().device());
+  slot.set_gradient_ref({.gradient_of = state_->gradient_of});
   return slot;
 }
 

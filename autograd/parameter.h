@@ -22,6 +22,7 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   std::string name;
   Tensor value;
   Tensor slot;
+  std::uint64_t gradient_of = GradientRef::nothing;  // the tape that has written to it last
   GradientState state = GradientState::nothing;
   bool requires_grad = true;
   bool kept_local = false;

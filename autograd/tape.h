@@ -85,7 +85,9 @@ class Tape : public ThreadScope<Tape> {
   /// A handle to the same elements. This tape computes and keeps its gradient: see gradient().
   Tensor watch(const Tensor& tensor);
   /// The gradient of a watched tensor, of the last backward that reached it, times the seed (w /
-  /// total, as for parameters: with R ranks and no Weight 1 / R); undefined if none did.
+  /// total, as for parameters: with R ranks and no Weight 1 / R); undefined if none did. On this
+  /// tape no operation is recorded with it or with what was made of it, nor with gradients of
+  /// parameters (StateError): there are no second derivatives. detach() makes it a constant.
   Tensor gradient(const Tensor& watched) const;
   /// The parameters that a result of this tape depends on, each once.
   std::vector<Parameter> parameters_of(const Tensor& result);
@@ -102,6 +104,7 @@ class Tape : public ThreadScope<Tape> {
   detail::Node* append(const char* operation, Tensor& output, std::span<const Operand> operands,
                        Makes makes);
   bool wants_node(const char* operation, Tensor& output, std::span<const Operand> operands) const;
+  void refuse_gradients(const char* operation, std::span<const Operand> operands) const;
   const GradientRef& own_ref(const char* operation, const Tensor& tensor) const;
   bool used_up(const GradientRef& ref) const;
   [[noreturn]] void refuse_used_up(const char* operation, const GradientRef& ref) const;

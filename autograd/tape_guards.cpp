@@ -1,6 +1,8 @@
-// What a backward leaves of a tape.
+// What a recorded operation refuses, because its gradient would be wrong without a word: gradients
+// of gradients. And what a backward leaves of a tape.
 
 #include <algorithm>
+#include <string_view>
 
 #include "lockstep/autograd/tape_pass.h"
 
@@ -14,16 +16,46 @@ bool recorded(const Operand& operand) {
   return operand.tensor->gradient_ref().tape != GradientRef::nothing;
 }
 
+// What is made of a gradient by these has the derivative 0 everywhere: it is a constant.
+bool makes_constants(std::string_view operation) {
+  return operation == "sign" || operation == "floor" || operation == "round";
+}
+
+bool any_comes_from(std::uint64_t tape, std::span<const Operand> operands) {
+  return std::ranges::any_of(operands, [tape](const Operand& operand) {
+    return operand.tensor->gradient_ref().gradient_of == tape;
+  });
+}
+
 }  // namespace
 
+// A tape that only notes dependencies runs a block for the tape around it.
+void Tape::refuse_gradients(const char* operation, std::span<const Operand> operands) const {
+  for (const Tape* tape = this; tape;
+       tape = tape->purpose_ == Purpose::dependencies ? tape->outer() : nullptr)
+    check<StateError>(!any_comes_from(tape->id_, operands),
+                      "[{}] an operand was made of a gradient that this tape has computed, and "
+                      "second derivatives are not computed: detach() it if it is meant as a "
+                      "constant",
+                      operation);
+}
+
 // Whether `output` needs a node. If not, its handle says what is known of it all the same: whether
-// it was made of samples, or of what was run backward before.
+// it was made of samples, of a gradient of a living tape, of what was run backward before.
 bool Tape::wants_node(const char* operation, Tensor& output,
                       std::span<const Operand> operands) const {
   if (std::ranges::none_of(operands, recorded)) {
     detail::mark_rows(operation, output, operands);
+    for (const Tape* tape = this; tape; tape = tape->outer())
+      if (any_comes_from(tape->id_, operands) && !makes_constants(operation)) {
+        GradientRef ref = output.gradient_ref();
+        ref.gradient_of = tape->id_;
+        output.set_gradient_ref(ref);
+        break;
+      }
     return false;
   }
+  refuse_gradients(operation, operands);
   const GradientRef* spent = nullptr;
   for (const Operand& operand : operands)
     if (recorded(operand) && operand.tensor->gradient_ref().tape != GradientRef::parameter)

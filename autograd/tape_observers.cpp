@@ -65,6 +65,7 @@ void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
 
 void Tape::link_observers(Pass& pass, const Parameter& parameter) {
   pass.note(parameter);
+  parameter.state_->gradient_of = id_;
   if (parameter.gradient_state() == GradientState::nothing) parameter.state_->lanes_wait = false;
   const auto order = [](GradientObserver* observer) {
     const GradientReducer* const reducer = observer->as_reducer();

@@ -217,6 +217,7 @@ Tensor Tensor::clone() const {
   check_not_recorded("clone");
   Tensor result = empty(shape_, dtype_, device());
   result.copy_from(*this);
+  result.gradient_ = gradient_;
   return result;
 }
 
@@ -226,6 +227,7 @@ Tensor Tensor::to(Device target) const {
   if (device() == target) return *this;
   Tensor result = empty(shape_, dtype_, target);
   result.copy_from(*this);
+  result.gradient_ = gradient_;
   return result;
 }
 

@@ -27,7 +27,8 @@ struct GradientRef {
   static constexpr std::uint64_t parameter = ~std::uint64_t{0};
   std::uint64_t tape = nothing;
   void* target = nullptr;
-  std::uint64_t generation = 0;  // of the nodes of that tape
+  std::uint64_t generation = 0;         // of the nodes of that tape
+  std::uint64_t gradient_of = nothing;  // of a constant: the tape whose backward it comes from
 };
 
 class Tensor {

@@ -17,6 +17,7 @@
 #include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/rows.h"
+#include "lockstep/core/generator.h"
 #include "lockstep/kernels/tree_reduce.h"
 #include "support/device.h"
 #include "support/op_table.h"
