@@ -37,8 +37,6 @@ Tensor Tape::gradient(const Tensor& watched) const {
                     node->operation);
   if (!node->gradient.defined()) return {};
   // It may share memory with another watched tensor's, and the caller may write to it.
-  if (!node->gradient.defined()) return {};
-  // It may share memory with another watched tensor's, and the caller may write to it.
   Tensor own = node->gradient.storage().unique() ? node->gradient : node->gradient.clone();
   if (node->rows == Node::Rows::samples) own.storage().set_origin(RowOrigin::samples());
   own.set_gradient_ref({.gradient_of = id_});

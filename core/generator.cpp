@@ -111,7 +111,17 @@ double Generator::unit<double>() {
   return static_cast<double>(random64() & 0x1fffffffffffffu) * 0x1p-53;
 }
 
+namespace {
+
+void before_draw(std::string_view call, const Tensor& out) {
+  out.check_writable(call, "draw into another tensor");
+  if (out.defined()) out.storage().changed();
+}
+
+}  // namespace
+
 void Generator::uniform(const Tensor& out, double from, double to) {
+  before_draw("uniform", out);
   visit_floating("uniform", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T low = static_cast<T>(from);
@@ -233,6 +243,7 @@ void Generator::normal(const Tensor& out, double mean, double stddev) {
   check<UsageError>(stddev >= 0,
                     "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
                     mean);
+  before_draw("normal", out);
   visit_floating("normal", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if (out.numel() >= 16) {
@@ -244,6 +255,7 @@ void Generator::normal(const Tensor& out, double mean, double stddev) {
 }
 
 void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) {
+  before_draw("randint", out);
   check<UsageError>(low < high, "[randint] there is no integer from {} to below {}", low, high);
   // Unsigned, since high - low may be beyond the largest i64.
   const auto base = static_cast<std::uint64_t>(low);

@@ -162,7 +162,17 @@ double Tensor::item(std::initializer_list<std::int64_t> index) const {
 }
 
 void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
+  check_writable("set", "take where(), which makes another tensor");
   element("set", index).fill(value);
+}
+
+void Tensor::check_writable(std::string_view call, std::string_view instead) const {
+  if (gradient_.tape == GradientRef::nothing) [[likely]]
+    return;
+  const bool parameter = gradient_.tape == GradientRef::parameter;
+  fail<StateError>("[{}] {} is {}, and gradients would not know of the change: {}", call, shape_,
+                   parameter ? "the operand of a parameter" : "recorded on a tape",
+                   parameter ? "write to its value()" : instead);
 }
 
 // What gives the elements another handle is not recorded.
@@ -234,6 +244,14 @@ Tensor Tensor::to(Device target) const {
 void Tensor::copy_from(const Tensor& source) const {
   ++copies_made;
   check<StateError>(defined() && source.defined(), "[copy] an undefined tensor");
+  check_writable("copy_from", "take the source in its place");
+  check<StateError>(source.gradient_.tape == GradientRef::nothing,
+                    "[copy_from] the source {} is {}, and a copy has no gradient: take the source "
+                    "in its place, or its {} to copy the elements",
+                    shape_,
+                    source.gradient_.tape == GradientRef::parameter ? "the operand of a parameter"
+                                                                    : "recorded on a tape",
+                    source.gradient_.tape == GradientRef::parameter ? "value()" : "detach()");
   check<ShapeError>(shape_ == source.shape_, "[copy] shapes differ: {} from {}", shape_,
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
@@ -251,6 +269,7 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   check<StateError>(defined(), "[fill] of an undefined tensor");
+  check_writable("fill", "take full_like(), which makes another tensor");
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
     const T element = element_of<T>(value);
@@ -263,6 +282,7 @@ void Tensor::fill(double value) const {
 }
 
 void Tensor::fill_zero() const {
+  check_writable("fill_zero", "take zeros_like(), which makes another tensor");
   if (bytes() == 0) return;
   storage_.changed();
   if (device().kind == Device::Kind::cpu)

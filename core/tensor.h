@@ -137,7 +137,9 @@ class Tensor {
   /// count from the end. On a GPU it waits for it. Throws ShapeError for an element that does not
   /// exist.
   double item(std::initializer_list<std::int64_t> index) const;
-  /// Sets that element, as fill() converts `value`.
+  /// Sets that element, as fill() converts `value`. What writes to elements, here and elsewhere,
+  /// throws StateError for a tensor that is recorded on a tape, or a parameter's operand: gradients
+  /// would not know of it.
   void set(std::initializer_list<std::int64_t> index, double value) const;
 
   /// The same elements in another shape of as many. Not recorded: on a tensor whose gradient is
@@ -155,7 +157,8 @@ class Tensor {
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;
   /// Copies the elements of `source`, of the same shape and dtype and on any device, into this
-  /// tensor's, which on a GPU must not overlap them. To the cpu it waits for them; from the cpu,
+  /// tensor's, which on a GPU must not overlap them. Throws StateError for a source that is recorded
+  /// on a tape: its gradient would end here. To the cpu it waits for them; from the cpu,
   /// `source` may change as soon as it returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
   /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest
@@ -164,6 +167,9 @@ class Tensor {
   void fill(double value) const;
   /// Sets all bytes to 0: the value 0 in every dtype.
   void fill_zero() const;
+
+  /// Throws StateError if gradients would not know of a write by `call`. `instead` is what to do.
+  void check_writable(std::string_view call, std::string_view instead) const;
 
   /// What the rows of its batch have become in it; of a slice or a row they are mixed. Tensor() has
   /// none.

@@ -91,6 +91,10 @@ class Communicator::Inside {
 };
 
 Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
+  for (const Tensor* tensor : {&call.buffer, &call.part})
+    tensor->check_writable(name_of(call.operation),
+                           "take dist::all_reduce_varying or all_reduce_invariant "
+                           "(dist/collectives/differentiable.h), or detach() it");
   check<StateError>(
       !survival_ || !survival_->in_body || survival_->marked,
       "[{}] '{}': an optimizer has stepped and the step is not marked. If a rank "

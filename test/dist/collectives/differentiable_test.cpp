@@ -196,3 +196,29 @@ TEST_CASE("only f32 and f64 are differentiable") {
     }
   });
 }
+
+TEST_CASE("the other collectives refuse what is recorded: it would change, or lose its gradient") {
+  run(2, [](Communicator& communicator) {
+    const Parameter w(Tensor::full({2}, communicator.rank(), DType::f64), "w");
+    const Tensor other = Tensor::zeros({4}, DType::f64), part = Tensor::zeros({2}, DType::f64);
+    Tape tape;
+    const Tensor made = w * 2.0;
+    const auto refused = [&](const char* call, const std::function<void(const Tensor&)>& with) {
+      for (const Tensor& x : {made, Tensor(w), tape.watch(part)}) {
+        std::string message;
+        try {
+          with(x);
+        } catch (const StateError& error) {
+          message = error.what();
+        }
+        check<Error>(message.starts_with(fmt::format("[{}] (2,) is ", call)), "{}", message);
+        with(x.detach());
+      }
+    };
+    refused("all_reduce", [&](const Tensor& x) { communicator.all_reduce(x, "x").wait(); });
+    refused("broadcast", [&](const Tensor& x) { communicator.broadcast(x, 0, "x").wait(); });
+    refused("all_gather", [&](const Tensor& x) { communicator.all_gather(x, other, "x").wait(); });
+    refused("reduce_scatter",
+            [&](const Tensor& x) { communicator.reduce_scatter(other, x, "x").wait(); });
+  });
+}

@@ -156,11 +156,11 @@ TEST_CASE("a frozen parameter takes no part, and a model may have none at all") 
 }
 
 TEST_CASE("models that were trained apart are not averaged where the ranks must not matter") {
-  for (const Deterministic level : {Deterministic::layout, Deterministic::world})
+  for (const auto level : {dist::Deterministic::layout, dist::Deterministic::world})
     run_threads(2, {}, [&](World& world) {
       dist::DistributedDataParallel ddp({parameter("w", {3}, 1)}, {}, world,
                                         {.deterministic = level});
-      if (level == Deterministic::layout) return ddp.average_parameters();
+      if (level == dist::Deterministic::layout) return ddp.average_parameters();
       CHECK_THROWS_WITH_AS(ddp.average_parameters(),
                            doctest::Contains("[average_parameters] bits of level 'world'"),
                            StateError);
