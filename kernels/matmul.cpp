@@ -59,7 +59,8 @@ void check_lanes(std::span<const std::int64_t> lanes, std::int64_t k) {
 
 // Whether a row of a product with `a` on the left has the same bits beside any other rows.
 bool rows_are_alone(const Tensor& a) {
-  return a.device() == Device{} && a.dtype() == DType::f32 && cpu_products() == CpuProducts::chain;
+  return a.device() == Device{} && is_differentiable(a.dtype()) &&
+         cpu_products() == CpuProducts::chain;
 }
 
 // multiply(a, out), of each block of their rows where that makes a difference.

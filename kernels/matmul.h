@@ -1,7 +1,7 @@
 #pragma once
 /// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
 /// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
-/// configuration, else to Eigen, unless `cpu_products` says otherwise; f64 to Eigen; bf16 to
+/// configuration, else to Eigen; f64 to Eigen; both elsewhere if `cpu_products` says so; bf16 to
 /// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty
 /// dimensions are allowed: a product over K = 0 is all zeros.
 ///
@@ -24,7 +24,7 @@ void set_gemm_library(GemmLibrary library);
 GemmLibrary gemm_library();
 bool has_cublas();
 
-/// Who multiplies f32 on the CPU: the library, or the handwritten products of cpu/chain/.
+/// Who multiplies f32 and f64 on the CPU: the library, or the handwritten products of cpu/chain/.
 ///
 /// A chain product computes every element alone, as one chain of fused multiply-adds over k in
 /// ascending order: sum = fma(a_k, b_k, sum). The chain starts at +0, with `accumulate` at what
@@ -67,8 +67,8 @@ using RowBlocks = std::span<const std::int64_t>;
 ///
 /// With `blocks` of the rows of `a`, which must not be transposed, the bits of a row depend on its
 /// block alone: whoever has other blocks beside it gets the same ones. (A library may choose by the
-/// number of rows how it multiplies.) Products of f32 on the CPU are then chains, all others are
-/// made block by block.
+/// number of rows how it multiplies.) Products of f32 and f64 on the CPU are then chains, all
+/// others are made block by block.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {},
             RowBlocks blocks = {});
 
@@ -79,7 +79,7 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
 /// Lane i is the rows [lanes[i], lanes[i + 1]) of a and b; `lanes` ascends from 0 to K. There are
 /// 1, 2, 4, ... 64 lanes; one without rows counts as +0. The bits are those of the lanes' products,
 /// each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h; with
-/// `accumulate` the sum is then added to `out`. Chain products of f32 on the CPU keep the partial
+/// `accumulate` the sum is then added to `out`. Chain products on the CPU keep the partial
 /// sums in the first-level cache. All others write them to memory, a matrix of out's size for each
 /// lane. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for lanes
 /// that do not fit.

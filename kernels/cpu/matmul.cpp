@@ -10,9 +10,9 @@ namespace {
 template <class T, class C = T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
               const MatmulFlags& flags) {
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_floating_point_v<T>)
     if (cpu_products() == CpuProducts::chain)
-      return cpu::chain_gemm(problem_of<float>(a, b, bias, out, flags));
+      return cpu::chain_gemm(problem_of<T>(a, b, bias, out, flags));
   // The product is added to rows that already hold the bias: cheaper than another pass after it.
   if (bias.defined())
     for (std::int64_t row = 0; row < out.size(0); ++row)
@@ -55,8 +55,11 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
 void CpuBackend::matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
                               std::span<const std::int64_t> lanes, bool accumulate) {
   const MatmulFlags flags{.transpose_a = true, .accumulate = accumulate};
-  if (a.dtype() == DType::f32 && cpu_products() == CpuProducts::chain)
+  const bool chains = cpu_products() == CpuProducts::chain;
+  if (chains && a.dtype() == DType::f32)
     return cpu::chain_gemm(problem_of<float>(a, b, {}, out, flags), lanes);
+  if (chains && a.dtype() == DType::f64)
+    return cpu::chain_gemm(problem_of<double>(a, b, {}, out, flags), lanes);
   matmul_lanes_apart(a, b, out, lanes, accumulate);
 }
 

@@ -17,7 +17,8 @@ using namespace lockstep::test;
 
 namespace {
 
-using Floats = std::vector<float>;
+template <class T>
+using Numbers = std::vector<T>;
 using Lanes = std::vector<std::int64_t>;
 
 struct Sizes {
@@ -27,46 +28,48 @@ struct Sizes {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Values whose sums round. They begin one element into their memory: no vector is aligned.
-Floats values(std::int64_t n, int seed) {
-  Floats result(at(n + 1));
+template <class T>
+Numbers<T> values(std::int64_t n, int seed) {
+  Numbers<T> result(at(n + 1));
   for (std::int64_t i = 0; i < n; ++i)
-    result[at(i + 1)] = static_cast<float>(value_at(i, seed) * (i % 3 == 0 ? 1e-3 : 1.1));
+    result[at(i + 1)] = static_cast<T>(value_at(i, seed) * (i % 3 == 0 ? 1e-3 : 1.1));
   return result;
 }
 
 /// A product, its operands, and what it should give.
+template <class T>
 struct Case {
   Sizes size;
   bool ta, tb;
-  Floats a, b, c, bias;
+  Numbers<T> a, b, c, bias;
   Lanes lanes;
 
   Case(Sizes s, bool transpose_a, bool transpose_b)
       : size(s),
         ta(transpose_a),
         tb(transpose_b),
-        a(values(s.m * s.k, 1)),
-        b(values(s.k * s.n, 2)),
-        c(values(s.m * s.n, 3)),
-        bias(values(s.n, 4)) {}
+        a(values<T>(s.m * s.k, 1)),
+        b(values<T>(s.k * s.n, 2)),
+        c(values<T>(s.m * s.n, 3)),
+        bias(values<T>(s.n, 4)) {}
 
-  float chain(std::int64_t i, std::int64_t j, Lanes range, float sum) const {
+  T chain(std::int64_t i, std::int64_t j, Lanes range, T sum) const {
     for (std::int64_t p = range[0]; p < range[1]; ++p)
       sum = std::fma(a[at(1 + (ta ? p * size.m + i : i * size.k + p))],
                      b[at(1 + (tb ? j * size.k + p : p * size.n + j))], sum);
     return sum;
   }
 
-  Floats expected(bool accumulate, bool with_bias) const {
-    Floats result(1, c[0]);
+  Numbers<T> expected(bool accumulate, bool with_bias) const {
+    Numbers<T> result(1, c[0]);
     for (std::int64_t i = 0; i < size.m; ++i)
       for (std::int64_t j = 0; j < size.n; ++j) {
-        const float before = accumulate ? c[at(1 + i * size.n + j)] : 0;
+        const T before = accumulate ? c[at(1 + i * size.n + j)] : 0;
         if (lanes.empty()) {
           result.push_back(chain(i, j, {0, size.k}, with_bias ? bias[at(1 + j)] : before));
           continue;
         }
-        Floats sums;
+        Numbers<T> sums;
         for (std::size_t l = 0; l + 1 < lanes.size(); ++l)
           sums.push_back(chain(i, j, {lanes[l], lanes[l + 1]}, 0));
         while (sums.size() > 1) {  // level by level
@@ -79,15 +82,15 @@ struct Case {
   }
 
   template <class F>
-  void check_with(F multiply, bool accumulate, bool with_bias, const Floats& wanted) const {
-    Floats out = accumulate ? c : Floats(c.size(), std::nanf(""));
+  void check_with(F multiply, bool accumulate, bool with_bias, const Numbers<T>& wanted) const {
+    Numbers<T> out = accumulate ? c : Numbers<T>(c.size(), std::numeric_limits<T>::quiet_NaN());
     out[0] = c[0];
-    multiply(GemmProblem<float>{size.m, size.n, size.k, a.data() + 1, ta, b.data() + 1, tb,
-                                out.data() + 1, accumulate, with_bias ? bias.data() + 1 : nullptr},
+    multiply(GemmProblem<T>{size.m, size.n, size.k, a.data() + 1, ta, b.data() + 1, tb,
+                            out.data() + 1, accumulate, with_bias ? bias.data() + 1 : nullptr},
              lanes);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i)
-      wrong += std::memcmp(&out[i], &wanted[i], sizeof(float)) != 0 &&
+      wrong += std::memcmp(&out[i], &wanted[i], sizeof(T)) != 0 &&
                !(std::isnan(out[i]) && std::isnan(wanted[i]));
     CHECK_MESSAGE(wrong == 0, wrong, " of ", wanted.size(), " elements have other bits");
   }
@@ -102,17 +105,18 @@ struct Case {
     CAPTURE(accumulate);
     CAPTURE(with_bias);
     CAPTURE(lanes.size());
-    const Floats wanted = expected(accumulate, with_bias);
-    check_with(cpu::chain_gemm, accumulate, with_bias, wanted);
+    const Numbers<T> wanted = expected(accumulate, with_bias);
+    const auto fast = [](const auto& problem, const Lanes& of) { cpu::chain_gemm(problem, of); };
+    check_with(fast, accumulate, with_bias, wanted);
     if (fast_only) return;
-    check_with(chain::multiply<chain::Scalar>, accumulate, with_bias, wanted);
+    check_with(chain::multiply<chain::Scalar<T>>, accumulate, with_bias, wanted);
 #ifdef LOCKSTEP_CHAIN_AVX2
-    check_with(chain::multiply<chain::Avx2>, accumulate, with_bias, wanted);
+    check_with(chain::multiply<chain::Avx2<T>>, accumulate, with_bias, wanted);
 #endif
   }
 };
 
-// Around the tiles of every vector (4 x 2, 6 x 16, 14 x 32), and the blocks of k (512).
+// Around the tiles of every vector (4 x 2, 6 x 16, 14 x 32; of f64 6 x 8, 14 x 16), and the blocks of k (512).
 const Sizes all_sizes[] = {{1, 1, 1},    {2, 3, 4},     {1, 7, 5},    {7, 1, 5},    {5, 9, 1},
                            {6, 16, 8},   {7, 17, 9},    {14, 32, 16}, {15, 33, 17}, {13, 15, 31},
                            {32, 10, 64}, {29, 47, 100}, {3, 50, 512}, {16, 5, 513}, {2, 35, 1030},
@@ -134,8 +138,9 @@ struct ChainsEverywhere {
   ~ChainsEverywhere() { set_cpu_products(CpuProducts::library); }
 };
 
-Tensor tensor_of(const Shape& shape, const Floats& shifted_by_one) {
-  return Tensor::of<float>(shape, Floats(shifted_by_one.begin() + 1, shifted_by_one.end()));
+template <class T>
+Tensor tensor_of(const Shape& shape, const Numbers<T>& shifted_by_one) {
+  return Tensor::of<T>(shape, Numbers<T>(shifted_by_one.begin() + 1, shifted_by_one.end()));
 }
 
 bool same_bits(const Tensor& x, const Tensor& y) {
@@ -144,26 +149,27 @@ bool same_bits(const Tensor& x, const Tensor& y) {
 
 }  // namespace
 
-TEST_CASE("a chain product's elements are chains, with all vectors") {
+TEST_CASE_TEMPLATE("a chain product's elements are chains, with all vectors", T, float, double) {
   for (const Sizes& size : all_sizes)
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {
-        const Case product(size, ta, tb);
+        const Case<T> product(size, ta, tb);
         product.check(false, false);
         product.check(true, false);
         product.check(false, true);
       }
 }
 
-TEST_CASE("chain products larger than what stays in the cache") {
-  Case({301, 305, 450}, false, false).check(true, false, true);
-  Case({305, 301, 450}, true, true).check(true, false, true);
-  Case lanes({65, 67, 2101}, true, false);
+TEST_CASE_TEMPLATE("chain products larger than what stays in the cache", T, float, double) {
+  Case<T>({301, 305, 450}, false, false).check(true, false, true);
+  Case<T>({305, 301, 450}, true, true).check(true, false, true);
+  Case<T> lanes({65, 67, 2101}, true, false);
   lanes.lanes = uneven(8, 2101);
   lanes.check(true, false, true);
 }
 
-TEST_CASE("lanes are products of their own, added up by a balanced tree") {
+TEST_CASE_TEMPLATE("lanes are products of their own, added up by a balanced tree", T, float,
+                   double) {
   for (const Sizes& size : {Sizes{1, 1, 1},
                             {2, 3, 40},
                             {15, 33, 64},
@@ -174,14 +180,14 @@ TEST_CASE("lanes are products of their own, added up by a balanced tree") {
                             {0, 3, 4}})
     for (const std::int64_t count : {1, 2, 4, 8, 16, 64})
       for (const bool accumulate : {false, true}) {
-        Case product(size, true, false);
+        Case<T> product(size, true, false);
         product.lanes = uneven(count, size.k);
         product.check(accumulate, false);
       }
 }
 
-TEST_CASE("empty lanes count as +0") {
-  Case product({15, 18, 24}, true, false);
+TEST_CASE_TEMPLATE("empty lanes count as +0", T, float, double) {
+  Case<T> product({15, 18, 24}, true, false);
   for (const Lanes& lanes : {Lanes{0, 0, 24}, {0, 24, 24}, {0, 0, 0, 24, 24}, {0, 7, 7, 20, 24}}) {
     product.lanes = lanes;
     product.check(false, false);
@@ -189,20 +195,20 @@ TEST_CASE("empty lanes count as +0") {
   }
 }
 
-TEST_CASE("zeros of both signs, infinities and NaN in chain products") {
-  const float infinity = std::numeric_limits<float>::infinity();
+TEST_CASE_TEMPLATE("zeros of both signs, infinities and NaN in chain products", T, float, double) {
+  const T infinity = std::numeric_limits<T>::infinity();
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
-      Case product({15, 18, 6}, ta, tb);
-      for (std::size_t i = 0; i < product.a.size(); i += 2) product.a[i] = i % 4 == 0 ? -0.0f : 0;
-      for (std::size_t i = 1; i < product.b.size(); i += 3) product.b[i] = -0.0f;
-      for (std::size_t i = 0; i < product.c.size(); i += 2) product.c[i] = -0.0f;
-      for (float& x : product.bias) x = -0.0f;
+      Case<T> product({15, 18, 6}, ta, tb);
+      for (std::size_t i = 0; i < product.a.size(); i += 2) product.a[i] = i % 4 == 0 ? T(-0.0) : 0;
+      for (std::size_t i = 1; i < product.b.size(); i += 3) product.b[i] = T(-0.0);
+      for (std::size_t i = 0; i < product.c.size(); i += 2) product.c[i] = T(-0.0);
+      for (T& x : product.bias) x = T(-0.0);
       product.check(false, false);
       product.check(true, false);
       product.check(false, true);
       product.a[5] = infinity;
-      product.a[20] = std::nanf("");
+      product.a[20] = std::numeric_limits<T>::quiet_NaN();
       product.b[7] = -infinity;
       product.check(false, false);
       product.check(true, false);
@@ -213,23 +219,30 @@ TEST_CASE("zeros of both signs, infinities and NaN in chain products") {
     }
 }
 
-TEST_CASE("with chain products, matmul and linear give rows that know nothing of other rows") {
+TEST_CASE_TEMPLATE("with chain products, matmul and linear give rows that know nothing of others",
+                   T, float, double) {
   const ChainsEverywhere chains;
   const std::int64_t n = 21, k = 530;
-  const Case product({40, n, k}, false, true);
+  const Case<T> product({40, n, k}, false, true);
   const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
-  const Tensor bias = tensor_of({n}, product.bias), all = Tensor::empty({40, n});
+  const Tensor bias = tensor_of({n}, product.bias), all = Tensor::empty({40, n}, dtype_of<T>());
   linear(x, w, bias, all);
-  const Floats expected = product.expected(false, true);
-  CHECK(same_bits(all, tensor_of({40, n}, expected)));
+  CHECK(same_bits(all, tensor_of({40, n}, product.expected(false, true))));
   for (const std::int64_t rows : {1, 2, 17, 33}) {
-    const Tensor some = Tensor::empty({rows, n});
+    const Tensor some = Tensor::empty({rows, n}, dtype_of<T>());
     linear(x.slice(3, 3 + rows), w, bias, some);
     CHECK(same_bits(some, all.slice(3, 3 + rows)));
   }
   matmul(x, w, all, {.transpose_b = true});
   CHECK(same_bits(all, tensor_of({40, n}, product.expected(false, false))));
-  // f16 factors are multiplied as f32.
+}
+
+TEST_CASE("with chain products, f16 factors are multiplied as f32") {
+  const ChainsEverywhere chains;
+  const std::int64_t n = 21, k = 530;
+  const Case<float> product({40, n, k}, false, true);
+  const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
+  const Tensor bias = tensor_of({n}, product.bias), all = Tensor::empty({40, n});
   const Tensor half_x = Tensor::empty({40, k}, DType::f16),
                half_w = Tensor::empty({n, k}, DType::f16);
   cast(x, half_x);

@@ -19,28 +19,34 @@ enum class Start { zero, c, bias };
 /// so that the rows of a tile do not fight for the same lines of the first-level cache.
 inline constexpr std::int64_t k_block = 512, row_pitch = k_block + 16;
 
+/// The elements of a cache line.
+template <class T>
+inline constexpr std::int64_t line = 64 / sizeof(T);
+
+template <class T>
 struct Tile {
-  const float* rows;  ///< for row y and k = p: [y + p rows_step], or [y row_pitch + p]
+  const T* rows;  ///< for row y and k = p: [y + p rows_step], or [y row_pitch + p]
   std::int64_t rows_step;
-  const float* columns;  ///< for column x and k = p: [x + p columns_step]; full vectors
+  const T* columns;  ///< for column x and k = p: [x + p columns_step]; full vectors
   std::int64_t columns_step;
   /// Where the lanes begin, and k. More than one: each lane's chain starts at +0, and a balanced
   /// tree over the lanes adds them up.
   std::span<const std::int64_t> lanes;
-  float* c;  ///< row y, column x: [y c_step + x], or with `transposed` [y + x c_step]
+  T* c;  ///< row y, column x: [y c_step + x], or with `transposed` [y + x c_step]
   std::int64_t c_step;
   bool transposed;
   int width;  ///< columns of C; those of the last vector beyond it are left alone
   Start start;
-  bool add_c;          ///< c := c + result
-  const float* ahead;  ///< [p ahead_step] is prefetched at k = p: of what is packed next
+  bool add_c;      ///< c := c + result
+  const T* ahead;  ///< [p ahead_step] is prefetched at k = p: of what is packed next
   std::int64_t ahead_step;
-  const float* bias;  ///< for Start::bias: of the columns, with `transposed` of the rows
+  const T* bias;  ///< for Start::bias: of the columns, with `transposed` of the rows
 };
 
 /// A tile of `rows` rows and `vectors` vectors in each row.
 template <class V, int rows, int vectors>
 struct Registers {
+  using T = typename V::Element;
   using Vector = typename V::Vector;
   static constexpr int width = V::width;
   Vector at[rows][vectors];
@@ -54,12 +60,12 @@ struct Registers {
   LOCKSTEP_INLINE void clear() {
     each([](Vector & v, auto, auto) __attribute__((always_inline)) { v = V::zero(); });
   }
-  LOCKSTEP_INLINE void push(float* to) {
+  LOCKSTEP_INLINE void push(T* to) {
     each([&](Vector & v, auto y, auto x)
              __attribute__((always_inline)) { V::store(to + (y * vectors + x) * width, v); });
   }
   /// x + this, where x was pushed.
-  LOCKSTEP_INLINE void add(const float* from) {
+  LOCKSTEP_INLINE void add(const T* from) {
     each([&](Vector & v, auto y, auto x) __attribute__((always_inline)) {
       v = V::add(V::load(from + (y * vectors + x) * width), v);
     });
@@ -67,16 +73,16 @@ struct Registers {
 
   /// The chains, over `count` values of k.
   template <bool along_k>
-  LOCKSTEP_INLINE void multiply(const Tile& t, std::int64_t begin, std::int64_t end) {
+  LOCKSTEP_INLINE void multiply(const Tile<T>& t, std::int64_t begin, std::int64_t end) {
     const std::int64_t rows_step = along_k ? 1 : t.rows_step;
     constexpr std::int64_t pitch = along_k ? row_pitch : 1;
-    const float* a = t.rows + begin * rows_step;
-    const float* b = t.columns + begin * t.columns_step;
-    const float* ahead = t.ahead + begin * t.ahead_step;
+    const T* a = t.rows + begin * rows_step;
+    const T* b = t.columns + begin * t.columns_step;
+    const T* ahead = t.ahead + begin * t.ahead_step;
     for (std::int64_t p = begin; p < end;
          ++p, a += rows_step, b += t.columns_step, ahead += t.ahead_step) {
       __builtin_prefetch(ahead, 0, 2);
-      __builtin_prefetch(ahead + 16, 0, 2);
+      __builtin_prefetch(ahead + line<T>, 0, 2);
       Vector of_columns[vectors];
       unroll<vectors>([&](auto x) __attribute__((always_inline)) {
         of_columns[x] = V::load(b + x * width);
@@ -91,20 +97,20 @@ struct Registers {
   }
 
   /// Columns of vector x.
-  static LOCKSTEP_INLINE int columns_of(const Tile& t, int x) {
+  static LOCKSTEP_INLINE int columns_of(const Tile<T>& t, int x) {
     const int rest = t.width - x * width;
     return rest < width ? rest : width;
   }
   /// Calls f(vector, first element in memory, elements): rows of C as they lie in memory.
   template <class F>
-  LOCKSTEP_INLINE void each_in_c(const Tile& t, F&& f) {
+  LOCKSTEP_INLINE void each_in_c(const Tile<T>& t, F&& f) {
     each([&](Vector & v, auto y, auto x) __attribute__((always_inline)) {
       f(v, t.c + y * t.c_step + x * width, columns_of(t, x));
     });
   }
   /// The same of the tile transposed, square by square. `loads`: f sets what it is given.
   template <bool loads, class F>
-  LOCKSTEP_INLINE void each_in_transposed_c(const Tile& t, F&& f) {
+  LOCKSTEP_INLINE void each_in_transposed_c(const Tile<T>& t, F&& f) {
     constexpr int squares = (rows + width - 1) / width;
     unroll<vectors>([&](auto x) __attribute__((always_inline)) {
       unroll<squares>([&](auto square) __attribute__((always_inline)) {
@@ -117,7 +123,7 @@ struct Registers {
             v[i] = V::zero();
         });
         if constexpr (!loads) V::transpose(v);
-        float* const to = t.c + x * width * t.c_step + first;
+        T* const to = t.c + x * width * t.c_step + first;
         const int columns = columns_of(t, x);
         unroll<width>([&](auto i) __attribute__((always_inline)) {
           if (i < columns) f(v[i], to + i * t.c_step, count);
@@ -129,19 +135,19 @@ struct Registers {
       });
     });
   }
-  LOCKSTEP_INLINE void load(const Tile& t) {
-    const auto f = [](Vector & v, const float* from, int n) __attribute__((always_inline)) {
+  LOCKSTEP_INLINE void load(const Tile<T>& t) {
+    const auto f = [](Vector & v, const T* from, int n) __attribute__((always_inline)) {
       v = V::load_first(from, n);
     };
     t.transposed ? each_in_transposed_c<true>(t, f) : each_in_c(t, f);
   }
-  LOCKSTEP_INLINE void store(const Tile& t) {
-    const auto f = [](const Vector& v, float* to, int n) __attribute__((always_inline)) {
+  LOCKSTEP_INLINE void store(const Tile<T>& t) {
+    const auto f = [](const Vector& v, T* to, int n) __attribute__((always_inline)) {
       V::store_first(to, n, v);
     };
     t.transposed ? each_in_transposed_c<false>(t, f) : each_in_c(t, f);
   }
-  LOCKSTEP_INLINE void begin(const Tile& t) {
+  LOCKSTEP_INLINE void begin(const Tile<T>& t) {
     if (t.start == Start::c) return load(t);
     if (t.start == Start::zero) return clear();
     each([&](Vector & v, auto y, auto x) __attribute__((always_inline)) {
@@ -152,9 +158,10 @@ struct Registers {
 };
 
 /// C's part, which is written when all is computed.
-inline void prefetch_c(const Tile& t, int rows) {
+template <class T>
+void prefetch_c(const Tile<T>& t, int rows) {
   const std::int64_t pieces = t.transposed ? t.width : rows;
-  const std::int64_t bytes = 4 * static_cast<std::int64_t>(t.transposed ? rows : t.width);
+  const std::int64_t bytes = static_cast<std::int64_t>(sizeof(T)) * (t.transposed ? rows : t.width);
   for (std::int64_t i = 0; i < pieces; ++i) {
     const char* const piece = reinterpret_cast<const char*>(t.c + i * t.c_step);
     for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(piece + at, 1);
@@ -167,14 +174,14 @@ inline constexpr int most_levels = 6;  // of the tree: 64 lanes
 /// Computes the tile. Partial results wait on a stack: after lane i, those pairs are added that are
 /// complete, as a binary counter carries.
 template <class V, bool along_k, int rows, int vectors>
-void compute(const Tile& t) {
+void compute(const Tile<typename V::Element>& t) {
   constexpr int elements = rows * vectors * V::width;
   Registers<V, rows, vectors> sum;
   prefetch_c(t, rows);
   sum.begin(t);
   const std::size_t lanes = t.lanes.size() - 1;
-  alignas(64) float stack[most_levels * elements];
-  float* top = stack;
+  alignas(64) typename V::Element stack[most_levels * elements];
+  typename V::Element* top = stack;
   for (std::size_t lane = 0;;) {
     sum.template multiply<along_k>(t, t.lanes[lane], t.lanes[lane + 1]);
     for (std::size_t carry = lane; carry & 1; carry >>= 1) sum.add(top -= elements);
