@@ -112,7 +112,7 @@ TEST_CASE("a gradient is a constant on another tape, and where nothing is record
     inner.backward(sum(w * g));
     CHECK(is_refused([&] {
       const Tensor of_outer = g * 2.0;  // not recorded, and on the inner tape
-      tape.record("identity", x.detach(), std::vector<const Tensor*>{&x, &of_outer}, [](auto&) {});
+      tape.record("identity", x.detach(), std::vector<Operand>{&x, &of_outer}, [](auto&) {});
     }));
   }
   w.zero_grad();
