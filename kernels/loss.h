@@ -53,7 +53,7 @@ void mse_backward(const Tensor& dloss, const Tensor& x, const Tensor& y, const T
                   bool accumulate);
 
 /// loss = mean over all elements of d^2 / 2 for d = |x - y| up to delta, beyond it of delta (d -
-/// delta / 2). 0 < delta, which may be infinite.
+/// delta / 2), computed in the dtype of x and added up in f64. 0 < delta, which may be infinite.
 void huber(const Tensor& x, const Tensor& y, double delta, const Tensor& loss);
 
 /// dx (+)= dloss (x - y) / n, with x - y moved into [-delta, delta]. The gradient of y is the same

@@ -1,7 +1,7 @@
 #pragma once
 /// Losses. Means over nothing are 0, so that a rank without samples adds nothing. Operands are of
 /// one shape, else they throw ShapeError. Terms are added up as reductions.h says; those of the
-/// means of mse, huber and cross_entropy are computed in f64, too.
+/// means of mse and cross_entropy are computed in f64, too.
 
 #include <cstdint>
 

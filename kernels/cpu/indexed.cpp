@@ -93,6 +93,7 @@ void sum_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t 
 }
 
 /// Rows [begin, begin + rows) of n neighbours, side by side: an addition waits for the one before.
+/// (Of many rows, whose elements may lie powers of two apart, a cache would not keep the lines.)
 template <int rows, class T>
 void sum_runs(const CumulativeSumColumns<T>& f, std::int64_t begin) {
   using Sum = typename CumulativeSumColumns<T>::Sum;
@@ -141,7 +142,7 @@ struct CpuLoop {
   template <class T>
   static void run(const Tensor&, std::int64_t columns, const CumulativeSumColumns<T>& f) {
     std::int64_t i = 0;
-    for (; f.inner == 1 && i + 8 <= columns; i += 8) sum_runs<8>(f, i);
+    for (; f.inner == 1 && i + 2 <= columns; i += 2) sum_runs<2>(f, i);
     for (; f.inner == 1 && i < columns; ++i) sum_runs<1>(f, i);
     for (; i < columns; i = end_of(i, f.inner))
       sum_columns(f, i / f.inner, i % f.inner, i % f.inner + end_of(i, f.inner) - i);

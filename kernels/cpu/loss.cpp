@@ -34,20 +34,27 @@ double sum_pairwise(std::int64_t begin, std::int64_t n, const Of& of) {
 
 double mean(double total, std::int64_t n) { return n > 0 ? total / static_cast<double>(n) : 0; }
 
-// What a loss makes of the difference of two elements, in f64: its value and its slope.
+// What a loss makes of the difference of two elements: its terms, of packs, and its slope in f64.
 
 struct SquaredDistance {
-  static SumPack value(const SumPack& d) { return d.square(); }
+  template <class V>
+  SumPack term(const V& a, const V& b) const {
+    return (a.template cast<double>() - b.template cast<double>()).square();
+  }
   static double slope(double d) { return 2 * d; }
 };
 
+/// Computed in the elements' own dtype.
 struct HuberDistance {
   double delta;
 
-  SumPack value(const SumPack& d) const {
-    const double finite = std::min(delta, std::numeric_limits<double>::max());  // 0 times it is 0
-    const SumPack size = d.abs(), inner = size.min(finite);
-    return inner * (0.5 * inner) + finite * (size - inner);
+  template <class V>
+  SumPack term(const V& a, const V& b) const {
+    using T = typename V::Scalar;
+    const T half(0.5), largest = std::numeric_limits<T>::max();
+    const T finite = delta < largest ? static_cast<T>(delta) : largest;  // 0 times it is 0
+    const V size = (a - b).abs(), inner = size.min(finite);
+    return (inner * (half * inner) + finite * (size - inner)).template cast<double>();
   }
   double slope(double d) const {  // NaN passes
     return d > delta ? delta : d < -delta ? -delta : d;
@@ -59,7 +66,7 @@ void mean_distance(std::string_view name, const Distance& distance, const Tensor
                    const Tensor& y, const Tensor& loss) {
   visit_floating(name, x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const auto value = [&](const auto& a, const auto& b) { return distance.value(a - b); };
+    const auto value = [&](const auto& a, const auto& b) { return distance.term(a, b); };
     const double total = sum_terms(x.numel(), value, x.data<T>(), y.data<T>());
     *loss.data<T>() = static_cast<T>(mean(total, x.numel()));
   });

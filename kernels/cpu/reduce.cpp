@@ -68,6 +68,18 @@ bool beats(T b, T a) {
   return !(least ? b >= a : b <= a) && a == a;  // NaN beats numbers, and nothing beats it
 }
 
+/// Where the first of n neighbours is that equals `value`; there is one.
+template <class T>
+std::int64_t find_equal(const T* x, std::int64_t n, T value) {
+  constexpr std::int64_t block = 64;
+  std::int64_t begin = 0;
+  for (int here = 0; begin + block <= n; begin += block) {
+    for (std::int64_t j = begin; j < begin + block; ++j) here |= x[j] == value;
+    if (here) break;
+  }
+  return std::find(x + begin, x + n, value) - x;
+}
+
 /// Where the largest (`least`: the smallest) of n > 0 neighbours is, the first of equals.
 template <bool least, class T>
 std::int64_t place_in_run(const T* x, std::int64_t n) {
@@ -83,7 +95,7 @@ std::int64_t place_in_run(const T* x, std::int64_t n) {
     const T candidate = row_extreme<least>(from, count);
     if (begin == 0 || beats<least>(candidate, best)) best = candidate, at = begin;
   }
-  return std::find(x + at, x + n, best) - x;
+  return at + find_equal(x + at, n - at, best);
 }
 
 /// The same for each of the columns of x (n, columns).

@@ -44,7 +44,9 @@ void CpuBackend::row_normalize(const Tensor& x, const Tensor& weight, const Tens
     for (std::int64_t i = 0; i < x.size(0); ++i) {
       const T* const row = x.data<T>() + i * n;
       const double m = config.centered ? sum_run(row, n) / count : 0;
-      const auto deviation = [m](const auto& v) { return (v - m).square(); };
+      const auto deviation = [m](const auto& v) -> SumPack {
+        return (v.template cast<double>() - m).square();
+      };
       const double squares = sum_terms(n, deviation, row);
       mean.data<double>()[i] = m;
       inverse_std.data<double>()[i] = 1 / std::sqrt(squares / count + config.eps);
@@ -104,7 +106,9 @@ void CpuBackend::row_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& me
       T* const to = dx.data<T>() + offset;
       for (std::int64_t j = 0; j < n; ++j) g[j] = gradient[j] * w[j], xhat[j] = make(from[j]);
       const T offset_of_g = config.centered ? static_cast<T>(sum_run(g.data(), n) / count) : T(0);
-      const auto product = [](const auto& a, const auto& b) { return a * b; };
+      const auto product = [](const auto& a, const auto& b) -> SumPack {
+        return a.template cast<double>() * b.template cast<double>();
+      };
       const T slope = static_cast<T>(sum_terms(n, product, g.data(), xhat.data()) / count);
       with_flag(accumulate, [&](auto add) {
         for (std::int64_t j = 0; j < n; ++j) {

@@ -31,25 +31,25 @@ SumPack sum_packs(std::int64_t begin, std::int64_t rows, const Row& row) {
   return total;
 }
 
-/// The sum of term(a, ...) over n elements of each array; it gets packs of f64.
+/// The sum of term(a, ...) over n elements of each array, which it gets as packs. It returns a pack
+/// of f64.
 template <class Term, class... T>
 double sum_terms(std::int64_t n, const Term& term, const T*... x) {
   const std::int64_t rows = n / sum_width, rest = n % sum_width;
   SumPack total = SumPack::Zero();
   if (rows > 0)
     total = sum_packs(0, rows, [&](std::int64_t i) -> SumPack {
-      return term(load<T, sum_width>(x + i * sum_width).template cast<double>()...);
+      return term(load<T, sum_width>(x + i * sum_width)...);
     });
   if (rest > 0) {
-    SumPack last =
-        term(load_first<T, sum_width>(x + rows * sum_width, rest).template cast<double>()...);
+    SumPack last = term(load_first<T, sum_width>(x + rows * sum_width, rest)...);
     std::fill(last.data() + rest, last.data() + sum_width, 0.0);
     total += last;
   }
   return fold<double, sum_width>(total);
 }
 
-/// What is added up of elements, which may be packs of them: the elements, or their squares.
+/// What is added up of elements in f64, which may be packs of them: the elements, or their squares.
 struct AsTheyAre {
   template <class V>
   auto operator()(const V& x) const {
@@ -66,7 +66,8 @@ struct Squares {
 /// The sum of n neighbours.
 template <class Term = AsTheyAre, class T>
 double sum_run(const T* x, std::int64_t n) {
-  return sum_terms(n, Term{}, x);
+  return sum_terms(
+      n, [](const auto& v) -> SumPack { return Term{}(v.template cast<double>()); }, x);
 }
 
 /// So many columns are added up at a time: the sums of a few levels stay in the first-level cache.

@@ -14,6 +14,7 @@
 #include "lockstep/bench/kernels/verify.h"
 #include "support/device.h"
 #include "support/program.h"
+#include "support/temporary_folder.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -127,6 +128,40 @@ TEST_CASE("bench kernels: the table and its JSON") {
   CHECK(row["share_of_ceiling"] > 0);
   CHECK(row["peers"][0]["name"] == "Eigen");
   CHECK(row["peers"][0]["ratio"] > 0);
+}
+
+TEST_CASE("bench functions: the worst comes first, and what differs is an error") {
+  const TemporaryFolder folder;
+  const fs::path peer = folder.path() / "python";  // that has torch, as far as can be seen
+  std::ofstream(peer) << R"(#!/bin/sh
+[ "$1" = -c ] && exit 0
+echo "ready PyTorch 0"
+while read -r word rest; do
+  case "$word $rest" in
+    case*isinf*) echo "case element 7 is 1 instead of 2" ;;
+    case*leaky*) echo "case equal" && us=1000000 ;;
+    case*) echo "case equal" && us=0.001 ;;
+    *) echo "us $us" ;;
+  esac
+done
+)";
+  fs::permissions(peer, fs::perms::owner_all);
+  const fs::path file = folder.path() / "functions.json";
+  const std::string program = LOCKSTEP_BIN_DIR "/bench_functions";
+  const Ended ended = run({program, "--quick", "--only", "relu", "--rows", "5", "--columns", "7",
+                           "--python", peer.string(), "--json", file.string()});
+  CHECK(ended.code == 1);
+  CHECK(contains(ended.err, "(1 / x.relu()).isinf(): element 7 is 1 instead of 2"));
+  CHECK(contains(ended.err, "1 of 3 expressions differ"));
+  CHECK(contains(ended.out, "cpu, one thread | PyTorch 0 | x (5, 7) f32"));
+  const auto json = nlohmann::json::parse(std::ifstream(file));
+  REQUIRE(json["functions"].size() == 2);
+  CHECK(json["functions"][0]["function"] == "x.relu()");
+  CHECK(json["functions"][1]["function"] == "F.leaky_relu(x, 0.1)");
+  CHECK(json["functions"][0]["ratio"] > json["functions"][1]["ratio"]);
+  const Ended none = run({program, "--only", "no such function"});
+  CHECK(none.code == 2);
+  CHECK(contains(none.err, "--only no such function: no expression contains that"));
 }
 
 TEST_CASE("bench allreduce: one wrong sum is found") {

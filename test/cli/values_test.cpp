@@ -116,8 +116,8 @@ TEST_CASE("values: what cannot be written is refused before the work") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   std::filesystem::create_symlink("loop", loop);
   const std::string bin = LOCKSTEP_BIN_DIR;
-  for (const std::string program :
-       {"train_mlp", "ddp_concepts", "bench_step", "bench_allreduce", "bench_kernels"})
+  for (const std::string program : {"train_mlp", "ddp_concepts", "bench_step", "bench_allreduce",
+                                    "bench_functions", "bench_kernels"})
     for (const std::string& path : {loop, folder.path().string(), folder / "none/x"})
       expect_refused({bin + "/" + program, "--json", path}, 2, "--json '" + path + "'");
   for (const std::string& path : {pipe, loop, folder.path().string(), std::string("/dev/null")})

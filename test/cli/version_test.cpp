@@ -16,7 +16,8 @@ TEST_CASE("every program says its version") {
        {LOCKSTEP_SOURCE_DIR "/lockstep", LOCKSTEP_BIN_DIR "/train_mlp",
         LOCKSTEP_BIN_DIR "/lockstep-run", LOCKSTEP_BIN_DIR "/ddp_concepts",
         LOCKSTEP_BIN_DIR "/stragglers", LOCKSTEP_BIN_DIR "/bench_step",
-        LOCKSTEP_BIN_DIR "/bench_kernels", LOCKSTEP_BIN_DIR "/bench_allreduce"}) {
+        LOCKSTEP_BIN_DIR "/bench_functions", LOCKSTEP_BIN_DIR "/bench_kernels",
+        LOCKSTEP_BIN_DIR "/bench_allreduce"}) {
     CAPTURE(program);
     const Ended ended = run({program, "--version"});
     CHECK(ended.code == 0);

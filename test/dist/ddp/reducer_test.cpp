@@ -208,7 +208,7 @@ TEST_CASE("a parameter has one reducer and is listed once") {
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
         Reducer reducer(parameters, communicator, {.caps = {100}});
-      } catch (const StateError&) {
+      } catch (const Error&) {
         return true;
       }
       return false;
