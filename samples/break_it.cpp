@@ -154,13 +154,13 @@ void train(const World& world, Mistake mistake, Course& course) {
     }
     if (mistake != Mistake::forgotten_sum || step != 2)
       sum_gradients(world, model.parameters(), mistake);
-    optimizer.step();
+    optimizer.step(optim::local);  // step() alone would ask for a DistributedDataParallel
     optimizer.zero_grad();
     {
       Tape tape;
       tape.backward(nn::mse(one_process(all.x), all.y));
     }
-    reference.step();
+    reference.step(optim::local);
     reference.zero_grad();
 
     const auto replicas = samples::gather(world, values_of(model));

@@ -114,7 +114,7 @@ Course train(const Experiment& e, Way way, const World& world, Device device) {
     course.grad00.emplace_back();
     for (const auto& of_rank : samples::gather(world, {grad00}))
       course.grad00.back().push_back(of_rank[0]);
-    optimizer.step();
+    ddp ? optimizer.step() : optimizer.step(optim::local);  // step() alone would ask for a ddp
     optimizer.zero_grad();
     course.max_weight_difference.push_back(
         largest_difference(samples::gather(world, values_of(model.inner.weight.value()))));

@@ -148,10 +148,9 @@ std::vector<Outcome> train(const std::vector<Step>& steps, std::uint64_t seed, c
     for (const auto& of_rank : samples::gather(world, {difference_of(ours, theirs)}))
       if (!(of_rank[0] <= outcome.difference)) outcome.difference = of_rank[0];
     outcomes.push_back(std::move(outcome));
-    for (optim::SGD* each : {&optimizer, &alone_optimizer}) {
-      each->step();
-      each->zero_grad();
-    }
+    optimizer.step();
+    alone_optimizer.step(optim::local);  // all ranks do the same, and sum nothing
+    for (optim::SGD* each : {&optimizer, &alone_optimizer}) each->zero_grad();
   }
   return outcomes;
 }

@@ -22,6 +22,26 @@
 
 namespace lockstep {
 
+namespace {
+
+/// The worlds of more than one rank in this process.
+struct Living {
+  const void* membership;
+  Shard shard;
+  bool of_thread;
+  std::thread::id thread = std::this_thread::get_id();
+  pid_t process = ::getpid();  // a child that was forked is no rank
+};
+
+std::mutex living_mutex;
+
+std::vector<Living>& living_worlds() {
+  static auto* const all = new std::vector<Living>;  // a World may be static, and end later
+  return *all;
+}
+
+}  // namespace
+
 struct World::Membership {
   /// A child that was forked ends nothing: what it would end is its parent's.
   template <class... Args>
@@ -38,9 +58,17 @@ struct World::Membership {
         communicator(fabric->connect()) {
     communicator->set_thread_rank(thread);
     for (int r = 0; r < communicator->size(); ++r) members.push_back(r);
+    if (communicator->size() == 1) return;
+    const std::lock_guard lock(living_mutex);
+    living_worlds().push_back(
+        {this, {communicator->rank(), communicator->size()}, thread.left != nullptr});
   }
 
   ~Membership() {
+    {
+      const std::lock_guard lock(living_mutex);
+      std::erase_if(living_worlds(), [this](const Living& l) { return l.membership == this; });
+    }
     if (std::uncaught_exceptions() > exceptions)
       abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
   }
@@ -202,6 +230,17 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
       throw;
     }
   }
+}
+
+std::optional<Shard> World::living() {
+  const std::lock_guard lock(living_mutex);
+  std::optional<Shard> largest;
+  for (const Living& world : living_worlds())
+    if (world.process == ::getpid() &&
+        (!world.of_thread || world.thread == std::this_thread::get_id()) &&
+        (!largest || world.shard.size > largest->size))
+      largest = world.shard;
+  return largest;
 }
 
 World::Membership& World::membership() const {

@@ -209,8 +209,10 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
 }
 
 // Beside managed parameters, one without a reducer would differ between ranks; so would one that a
-// DistributedDataParallel has made equal, and then left.
+// DistributedDataParallel has made equal, and then left. And where none was ever made, each rank
+// would train a model of its own without a word.
 void Optimizer::check_unmanaged(bool beside_managed) const {
+  const std::optional<Shard> world = local_ || beside_managed ? std::nullopt : World::living();
   for (const Parameter& parameter : all_) {
     check<StateError>(
         parameter.managed() || !parameter.replicated() || parameter.kept_local() || local_ ||
@@ -226,6 +228,12 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
         "was it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
         parameter);
+    if (world && !parameter.kept_local() && parameter.gradient_state() != GradientState::nothing)
+      fail<StateError>(
+          "[step] {} is under no DistributedDataParallel, and this is rank {} of {}: each would "
+          "train a model of its own. Make one of the model and the world. (If that is meant, or "
+          "the program sums gradients by itself: step(optim::local), or keep_local())",
+          parameter, world->rank, world->size);
   }
 }
 

@@ -17,10 +17,11 @@
 /// `step()` skips a parameter that has no gradient: its state and its step count stay as they are.
 /// A parameter under DDP whose gradient is not synchronized is refused, by name: stepping it would
 /// let the replicas drift apart. So is a step without any gradient if nothing was synchronized
-/// since the last one. Ranks that take different steps (another learning rate, another subset)
-/// learn of it in the next backward: each step leaves a fingerprint of the parameters and of the
-/// optimizer's state, which the ranks compare. Divergence on purpose (local SGD) is
-/// `step(optim::local)`: it takes this rank's own gradients;
+/// since the last one, and, while a World of several ranks lives, a step on parameters that are
+/// under no DDP and were not kept local. Ranks that take different steps (another learning rate,
+/// another subset) learn of it in the next backward: each step leaves a fingerprint of the
+/// parameters and of the optimizer's state, which the ranks compare. Divergence on purpose (local
+/// SGD, a model for each rank) is `step(optim::local)`: it takes this rank's own gradients;
 /// DistributedDataParallel::average_parameters() makes the replicas equal again.
 
 #include <array>

@@ -32,15 +32,18 @@ TEST_CASE("trap: an optimizer that was used before DistributedDataParallel") {
   const auto messages = messages_on_threads(3, [](World& world) {
     Net model;
     optim::SGD optimizer(model.parameters(), usual);
-    const auto step = [&](int row) {
+    const auto backward = [&](int row) {
       optimizer.zero_grad();
       Tape tape;
       tape.backward(loss_of(model, row, row + 1));
-      optimizer.step();
     };
-    step(world.rank());
+    backward(world.rank());
+    optimizer.step(optim::local);
     DistributedDataParallel ddp(model.parameters(), {}, world);
-    for (int k = 0; k < 2; ++k) step(10 * k + world.rank());
+    for (int k = 0; k < 2; ++k) {
+      backward(10 * k + world.rank());
+      optimizer.step();
+    }
   });
   check_all_say(messages, {"the replicas differ: ", "momentum of 'first.weight'"});
 }

@@ -180,7 +180,7 @@ TEST_CASE(
       Tape tape;
       tape.backward(
           scale(alone.loss(world.rank(), 2 * step) + alone.loss(world.rank(), 2 * step + 1), 0.5));
-      reference.step();
+      reference.step(optim::local);
       reference.zero_grad();
       const auto mine = net.values(), right = alone.values();
       for (std::size_t i = 0; i < mine.size(); ++i)

@@ -27,7 +27,7 @@ struct SharedJob {
   void take_step() {
     Tape tape;
     tape.backward(forward());
-    optimizer.step();
+    optimizer.step(optim::local);  // no DDP: all ranks do the same
     optimizer.zero_grad();
     ++step;
     checkpoint.mark();
