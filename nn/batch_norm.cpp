@@ -1,5 +1,7 @@
 #include "lockstep/nn/batch_norm.h"
 
+#include <algorithm>
+#include <map>
 #include <vector>
 
 #include "lockstep/autograd/checkpoint.h"
@@ -10,11 +12,43 @@
 namespace lockstep::nn {
 namespace {
 
+using Life = std::weak_ptr<const dist::Communicator*>;
+
+/// A name that no other layer over this communicator has: layers that ranks run in another order
+/// would mix their statistics. The ranks number layers of one name as they were made: "0.norm",
+/// "0.norm (2)", and those without a name "layer 1", "layer 2".
+std::string name_alone(const Life& life, const std::string& layer) {
+  struct Known {
+    Life life;
+    std::map<std::string, int> layers;
+  };
+  thread_local std::vector<Known> all;
+  std::erase_if(all, [](const Known& known) { return known.life.expired(); });
+  const auto same = [&](const Known& known) {
+    return !known.life.owner_before(life) && !life.owner_before(known.life);
+  };
+  auto here = std::ranges::find_if(all, same);
+  if (here == all.end()) here = all.insert(all.end(), {life, {}});
+  const int number = ++here->layers[layer];
+  if (layer.empty()) return fmt::format("layer {}", number);
+  return number == 1 ? layer : fmt::format("{} ({})", layer, number);
+}
+
 /// The peers by way of a communicator, whose messages lie on the host.
 class Ranks final : public BatchReducer {
  public:
   Ranks(dist::Communicator& communicator, std::string layer)
-      : communicator_(communicator), life_(communicator.life()), layer_(std::move(layer)) {}
+      : communicator_(communicator),
+        life_(communicator.life()),
+        given_(std::move(layer)),
+        layer_(name_alone(life_, given_)) {}
+
+  /// Of another layer.
+  std::shared_ptr<Ranks> another() const {
+    auto ranks = std::make_shared<Ranks>(*this);
+    if (!life_.expired()) ranks->layer_ = name_alone(life_, given_);
+    return ranks;
+  }
 
   double merge(double count, const Tensor& mean, const Tensor& m2) override {
     check_world();
@@ -54,13 +88,12 @@ class Ranks final : public BatchReducer {
   // "1: batch_norm 64 channels, forward". The layer comes first: errors show the beginning of the
   // other rank's name.
   std::string name_of(std::string_view direction, std::int64_t channels) const {
-    return fmt::format("{}{}batch_norm {} channels, {}", layer_, layer_.empty() ? "" : ": ",
-                       channels, direction);
+    return fmt::format("{}: batch_norm {} channels, {}", layer_, channels, direction);
   }
 
   dist::Communicator& communicator_;
-  std::weak_ptr<const dist::Communicator*> life_;
-  std::string layer_;
+  Life life_;
+  std::string given_, layer_;
 };
 
 Tensor as_f64(const Tensor& x) {
@@ -107,7 +140,7 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormOptions& options)
 
 Module::Another BatchNorm::make_another() const {
   auto another = std::make_unique<BatchNorm>(channels_, options_);
-  another->peers_ = peers_;
+  if (peers_) another->peers_ = static_cast<const Ranks&>(*peers_).another();
   return another;
 }
 

@@ -55,8 +55,9 @@ class BatchNorm : public Module {
 
   /// From now on, the batch in training is that of all ranks. Once `communicator` has ended, the
   /// layer and the tapes on which it has recorded throw StateError. The ranks compare `layer`
-  /// before they merge statistics: ranks that run other layers stop, by name.
-  /// convert_sync_batchnorm gives its path.
+  /// before they merge statistics: ranks that run other layers stop, by name. So all ranks
+  /// synchronize (and clone) their layers in the same order: those without a name, or with the same
+  /// one, are told apart by a number. convert_sync_batchnorm gives a layer's path.
   void synchronize(dist::Communicator& communicator, std::string layer = "");
 
   Parameter weight, bias;            ///< (C,), at first 1 and 0; or undefined

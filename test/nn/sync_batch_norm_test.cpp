@@ -271,10 +271,10 @@ TEST_CASE("one message in forward, one in backward, in f64; the other side playe
       check<Error>(std::abs(var - (0.9 + 0.1 * 18 / 3)) < 1e-15, "variance {}", var);
     } else {
       message.copy_from(Tensor::of<double>({7}, {2, 6, 6, 6, 0, 0, 0}));
-      communicator.all_gather(message, messages, "batch_norm 3 channels, forward").wait();
+      communicator.all_gather(message, messages, "layer 1: batch_norm 3 channels, forward").wait();
       check<Error>(values_of(messages.slice(0, 1)) == Values{2, 2, 2, 5, 2, 0, 8}, "forward");
       sums.fill_zero();
-      communicator.all_reduce(sums, "batch_norm 3 channels, backward").wait();
+      communicator.all_reduce(sums, "layer 1: batch_norm 3 channels, backward").wait();
       check<Error>(values_of(sums.slice(0, 3)) == Values{5, 7, 9}, "sums of dy");
     }
     communicator.barrier("no further message").wait();

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "lockstep/dist/ddp/hooks/power_sgd.h"
@@ -45,6 +46,48 @@ TEST_CASE("trap: SyncBatchNorm of ranks that call other layers") {
       check_all_well(messages);
     }
   }
+}
+
+TEST_CASE("trap: SyncBatchNorm layers of one name, or of none, that one rank swaps") {
+  using Norm = nn::BatchNorm;
+  using Two = std::pair<Norm, Norm>;
+  const nn::BatchNormOptions f64{.dtype = DType::f64};
+  const std::vector<std::pair<std::vector<std::string>, std::function<Two(World&)>>> all = {
+      {{"'layer 1: batch_", "'layer 2: batch_"},
+       [&](World& world) {
+         return Two(nn::SyncBatchNorm(3, world, f64), nn::SyncBatchNorm(3, world, f64));
+       }},
+      {{"'norm: batch_nor", "'norm (2): batch"},  // a GAN's two networks, say
+       [&](World& world) {
+         return Two(nn::SyncBatchNorm(3, world, f64, "norm"),
+                    nn::SyncBatchNorm(3, world, f64, "norm"));
+       }},
+      {{"'norm: batch_nor", "'norm (2): batch"},
+       [&](World& world) {
+         Norm norm = nn::SyncBatchNorm(3, world, f64, "norm");
+         Norm copy = nn::clone(norm);
+         return Two(std::move(norm), std::move(copy));
+       }},
+      {{"'layer 1: batch_", "'layer 2: batch_"},
+       [&](World& world) {
+         Norm first(3, f64), second(3, f64);
+         for (Norm* norm : {&first, &second}) nn::convert_sync_batchnorm(*norm, world);
+         return Two(std::move(first), std::move(second));
+       }},
+  };
+  for (const auto& [names, make] : all)
+    for (const bool one_swaps : {false, true}) {
+      const auto messages = messages_on_threads(3, [&](World& world) {
+        Two norms = make(world);
+        if (one_swaps && world.rank() == 1) std::swap(norms.first, norms.second);
+        const Tensor x = rows(4 * world.rank(), 4 * world.rank() + 4);
+        (void)norms.second(norms.first(x));
+      });
+      if (one_swaps)
+        check_all_say(messages, names);
+      else
+        check_all_well(messages);
+    }
 }
 
 TEST_CASE("trap: a communication hook that two DDPs share") {
