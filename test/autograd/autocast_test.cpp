@@ -123,6 +123,18 @@ TEST_CASE("autocast: 16-bit operands are left alone, also where a matrix repeats
   CHECK(product() == outside);
 }
 
+TEST_CASE("autocast: dot and outer keep their bits; the product of two vectors is rounded") {
+  const Tensor a = Tensor::from({1.0001f, -2.3f, 0.7f}).to(test_device());
+  const Tensor b = Tensor::from({0.3333f, 1.1f, 5.05f}).to(test_device());
+  const std::vector<Tensor> outside{dot(a, b), outer(a, b), matmul(a, b)};
+  for (const DType dtype : sixteen_bits) {
+    const Autocast autocast(dtype);
+    CHECK(same_bits(dot(a, b), outside[0]));
+    CHECK(same_bits(outer(a, b), outside[1]));
+    CHECK(!same_bits(matmul(a, b), outside[2]));
+  }
+}
+
 TEST_CASE("autocast: scopes may end in any order") {
   std::optional<Autocast> first(std::in_place, DType::f32), second(std::in_place, DType::bf16);
   const std::optional<Autocast> third(std::in_place, DType::f16);
