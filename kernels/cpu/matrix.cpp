@@ -41,10 +41,11 @@ void CpuBackend::cast(const Tensor& x, const Tensor& out) {
 
 namespace {
 
-/// By square tiles that stay in the first-level cache.
+/// By square tiles that stay in the first-level cache, also where their rows, powers of two apart,
+/// compete for the same few lines of it.
 template <class T>
 void transpose_words(const T* x, std::int64_t rows, std::int64_t columns, T* out) {
-  constexpr std::int64_t side = 32;
+  constexpr std::int64_t side = 8;
   for (std::int64_t row0 = 0; row0 < rows; row0 += side)
     for (std::int64_t column0 = 0; column0 < columns; column0 += side)
       for (std::int64_t c = column0; c < std::min(column0 + side, columns); ++c)
