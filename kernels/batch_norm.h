@@ -19,10 +19,10 @@
 namespace lockstep::kernels {
 
 /// mean_c = the mean over the rows, m2_c = the sum over the rows of (x_ic - mean_c)^2; both f64,
-/// whatever x is, so that merging the parts of several ranks loses nothing. By Welford's update
-/// within a part, and Chan's formula between parts (Chan, Golub & LeVeque, "Algorithms for
-/// computing the sample variance", The American Statistician 37(3), 1983, equation 2.1). No rows:
-/// 0 and 0.
+/// whatever x is, so that merging the parts of several ranks loses nothing. On the cpu in two
+/// passes, by the sums of reduce.h; on a GPU by Welford's update within a part. Between parts by
+/// Chan's formula (Chan, Golub & LeVeque, "Algorithms for computing the sample variance", The
+/// American Statistician 37(3), 1983, equation 2.1). No rows: 0 and 0.
 void batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2);
 
 /// Merges part b into part a: (count, mean, m2) per channel, by Chan's formula; a count of 0 leaves

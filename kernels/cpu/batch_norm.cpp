@@ -1,62 +1,63 @@
+#include "lockstep/kernels/batch_norm.h"
+
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/sums.h"
 #include "lockstep/kernels/formulas/batch_norm_parts.h"
+#include "lockstep/kernels/formulas/with_flag.h"
 
 namespace lockstep::kernels {
 namespace {
 
-// Everything is computed in f64, whatever the dtype of x. Statistics and sums over the rows go down
-// as many columns at a time as fit into registers: first 16, then 4, then 1.
+// Statistics and sums over the rows are computed in f64, whatever the dtype of x. Elements are
+// normalized in their own, and lose nothing by it: the mean is subtracted in two parts.
 
-constexpr std::int64_t rows_at_once = 128;
-
-/// of(first row, rows) of all rows, merged pairwise where they are many: the tree of sums.h.
-template <class Of>
-auto pairwise(std::int64_t begin, std::int64_t rows, const Of& of) {
-  if (rows <= rows_at_once) return of(begin, rows);
-  const std::int64_t cut = pairwise_cut(rows);
-  auto left = pairwise(begin, cut, of);
-  left.merge(pairwise(begin + cut, rows - cut, of));
-  return left;
+/// f(first column, number of columns) for blocks that cover all of them.
+template <class F>
+void for_each_block(std::int64_t columns, const F& f) {
+  for (std::int64_t begin = 0; begin < columns; begin += columns_of_sums)
+    f(begin, std::min(columns - begin, columns_of_sums));
 }
 
-/// Calls f(first column, width as a constant) for blocks of columns that cover all of them.
-template <int width = pack_size, class F>
-void for_each_column_block(std::int64_t columns, const F& f, std::int64_t column = 0) {
-  for (; column + width <= columns; column += width)
-    f(column, std::integral_constant<int, width>{});
-  if constexpr (width > 1) for_each_column_block<width / 4>(columns, f, column);
-}
+/// A number of each of a block's columns, in the dtype of the elements.
+template <class T>
+using OfColumns = std::array<T, columns_of_sums>;
 
-/// `width` neighbours in f64.
-template <int width, class T>
-Pack<double, width> load_f64(const T* x) {
-  return load<T, width>(x).template cast<double>();
-}
+/// What x - mean is made of: (x - high) - low.
+template <class T>
+struct Centers {
+  OfColumns<T> high, low;
 
-template <int width, class T>
-Moments<Pack<double, width>> moments(const T* x, std::int64_t rows, std::int64_t stride) {
-  using V = Pack<double, width>;
-  return pairwise(0, rows, [&](std::int64_t begin, std::int64_t n) {
-    Moments<V> result{0, V::Zero(), V::Zero()};
-    for (std::int64_t row = begin; row < begin + n; ++row) {
-      result.count += 1;
-      result.add(load_f64<width>(x + row * stride), 1 / result.count);
+  Centers(const double* mean, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      high[j] = static_cast<T>(mean[j]);
+      low[j] = static_cast<T>(mean[j] - static_cast<double>(high[j]));
     }
-    return result;
-  });
-}
+  }
+};
 
 }  // namespace
 
 void CpuBackend::batch_statistics(const Tensor& x, const Tensor& mean, const Tensor& m2) {
   visit_floating("batch_statistics", x.dtype(), [&](auto zero) {
-    const auto* values = x.data<decltype(zero)>();
+    const auto* const values = x.data<decltype(zero)>();
     const std::int64_t rows = x.size(0), columns = x.size(1);
-    for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      const auto result = moments<width>(values + column, rows, columns);
-      store<double, width>(mean.data<double>() + column, result.mean);
-      store<double, width>(m2.data<double>() + column, result.m2);
+    for_each_block(columns, [&](std::int64_t begin, std::int64_t count) {
+      const auto element = [=](std::int64_t row, std::int64_t j) {
+        return static_cast<double>(values[row * columns + begin + j]);
+      };
+      // From the first row, so that the mean of equal elements is exact.
+      const auto difference = [=](std::int64_t row, std::int64_t j) {
+        return element(row, j) - element(0, j);
+      };
+      double* const center = mean.data<double>() + begin;
+      sum_columns(0, rows, count, difference, center);
+      for (std::int64_t j = 0; rows > 0 && j < count; ++j)
+        center[j] = element(0, j) + center[j] / static_cast<double>(rows);
+      const auto square = [=](std::int64_t row, std::int64_t j) {
+        const double deviation = element(row, j) - center[j];
+        return deviation * deviation;
+      };
+      sum_columns(0, rows, count, square, m2.data<double>() + begin);
     });
   });
 }
@@ -74,16 +75,17 @@ void CpuBackend::batch_normalize(const Tensor& x, const Tensor& mean, const Tens
     const T *from = x.data<T>(), *w = weight.defined() ? weight.data<T>() : nullptr,
             *b = bias.defined() ? bias.data<T>() : nullptr;
     T* to = out.data<T>();
-    for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Pack<double, width>;
-      const V center = load<double, width>(mean.data<double>() + column);
-      V factor = load<double, width>(inverse_std.data<double>() + column), shift = V::Zero();
-      if (w) factor *= load_f64<width>(w + column);
-      if (b) shift = load_f64<width>(b + column);
-      for (std::int64_t i = column; i < rows * columns; i += columns) {
-        const V y = (load_f64<width>(from + i) - center) * factor + shift;
-        store<T, width>(to + i, y.template cast<T>());
+    for_each_block(columns, [&](std::int64_t begin, std::int64_t count) {
+      const Centers<T> center(mean.data<double>() + begin, count);
+      OfColumns<T> factor, shift;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const double scale = inverse_std.data<double>()[begin + j];
+        factor[j] = static_cast<T>(w ? scale * static_cast<double>(w[begin + j]) : scale);
+        shift[j] = b ? b[begin + j] : T(0);
       }
+      for (std::int64_t i = begin; i < rows * columns; i += columns)
+        for (std::int64_t j = 0; j < count; ++j)
+          to[i + j] = ((from[i + j] - center.high[j]) - center.low[j]) * factor[j] + shift[j];
     });
   });
 }
@@ -94,23 +96,19 @@ void CpuBackend::batch_norm_sums(const Tensor& dy, const Tensor& x, const Tensor
   visit_floating("batch_norm_sums", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t rows = x.size(0), columns = x.size(1);
-    for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Pack<double, width>;
-      const V center = load<double, width>(mean.data<double>() + column);
-      const V scale = load<double, width>(inverse_std.data<double>() + column);
-      const T *x_at = x.data<T>() + column, *dy_at = dy.data<T>() + column;
-      const auto sums = pairwise(0, rows, [&](std::int64_t begin, std::int64_t n) {
-        GradientSums<V> result{V::Zero(), V::Zero()};
-        for (std::int64_t row = begin; row < begin + n; ++row) {
-          const V gradient = load_f64<width>(dy_at + row * columns);
-          const V xhat = (load_f64<width>(x_at + row * columns) - center) * scale;
-          result.dy += gradient;
-          result.dy_xhat += gradient * xhat;
-        }
-        return result;
-      });
-      store<double, width>(sum_dy.data<double>() + column, sums.dy);
-      store<double, width>(sum_dy_xhat.data<double>() + column, sums.dy_xhat);
+    for_each_block(columns, [&](std::int64_t begin, std::int64_t count) {
+      const T *values = x.data<T>() + begin, *gradients = dy.data<T>() + begin;
+      const double* const center = mean.data<double>() + begin;
+      const double* const scale = inverse_std.data<double>() + begin;
+      const auto gradient = [=](std::int64_t row, std::int64_t j) {
+        return static_cast<double>(gradients[row * columns + j]);
+      };
+      const auto product = [=](std::int64_t row, std::int64_t j) {
+        const auto value = static_cast<double>(values[row * columns + j]);
+        return gradient(row, j) * ((value - center[j]) * scale[j]);
+      };
+      sum_columns(0, rows, count, gradient, sum_dy.data<double>() + begin);
+      sum_columns(0, rows, count, product, sum_dy_xhat.data<double>() + begin);
     });
   });
 }
@@ -122,24 +120,29 @@ void CpuBackend::batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& 
   visit_floating("batch_norm_dx", x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t rows = x.size(0), columns = x.size(1);
-    const T *x_at = x.data<T>(), *dy_at = dy.data<T>();
+    const T *from = x.data<T>(), *gradients = dy.data<T>(),
+            *w = weight.defined() ? weight.data<T>() : nullptr;
     T* to = dx.data<T>();
-    for_each_column_block(columns, [&](std::int64_t column, auto width) {
-      using V = Pack<double, width>;
-      const auto channel = [&](const Tensor& tensor) {
-        return load<double, width>(tensor.data<double>() + column);
-      };
-      const V center = channel(mean), scale = channel(inverse_std), offset = channel(mean_dy),
-              slope = channel(mean_dy_xhat);
-      V factor = scale;
-      if (weight.defined()) factor *= load_f64<width>(weight.data<T>() + column);
-      for (std::int64_t i = column; i < rows * columns; i += columns) {
-        const V xhat = (load_f64<width>(x_at + i) - center) * scale;
-        const V exact = factor * (load_f64<width>(dy_at + i) - offset - xhat * slope);
-        Pack<T, width> result = exact.template cast<T>();
-        if (accumulate) result += load<T, width>(to + i);
-        store<T, width>(to + i, result);
+    for_each_block(columns, [&](std::int64_t begin, std::int64_t count) {
+      const Centers<T> center(mean.data<double>() + begin, count);
+      OfColumns<T> factor, offset, slope;
+      for (std::int64_t j = 0; j < count; ++j) {
+        const double scale = inverse_std.data<double>()[begin + j];
+        factor[j] = static_cast<T>(w ? scale * static_cast<double>(w[begin + j]) : scale);
+        offset[j] = static_cast<T>(mean_dy.data<double>()[begin + j]);
+        slope[j] = static_cast<T>(scale * mean_dy_xhat.data<double>()[begin + j]);
       }
+      with_flag(accumulate, [&](auto add) {
+        for (std::int64_t i = begin; i < rows * columns; i += columns)
+          for (std::int64_t j = 0; j < count; ++j) {
+            const T deviation = (from[i + j] - center.high[j]) - center.low[j];
+            const T result = factor[j] * (gradients[i + j] - offset[j] - deviation * slope[j]);
+            if constexpr (add)
+              to[i + j] += result;
+            else
+              to[i + j] = result;
+          }
+      });
     });
   });
 }
