@@ -11,6 +11,7 @@
 
 using namespace lockstep;
 
+namespace class_weights {
 namespace {
 
 constexpr std::int64_t samples = 45;
@@ -57,7 +58,7 @@ std::vector<Case> cases() {
   const Tensor weight = Tensor::from({0.2F, 1.0F, 3.0F, 7.0F});
   return {{"class weights", {.weight = weight}},
           {"ignored rows", {.label_smoothing = 0.1}},
-          {"both", {.weight = weight, .ignore_index = 1}}};
+          {"both", {.weight = weight, .label_smoothing = 0.2}}};
 }
 
 }  // namespace
@@ -117,3 +118,5 @@ TEST_CASE("class weights: with the labels' own weight several ranks train as one
     }
   }
 }
+
+}  // namespace class_weights

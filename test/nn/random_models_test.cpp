@@ -16,6 +16,7 @@
 
 using namespace lockstep;
 
+namespace random_models {
 namespace {
 
 constexpr int lanes = 8;
@@ -319,3 +320,5 @@ TEST_CASE(
   });
   CHECK(!refused.empty());
 }
+
+}  // namespace random_models
