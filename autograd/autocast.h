@@ -23,8 +23,8 @@
 ///
 /// Thread-safety: a scope counts for the thread that made it, which must end it.
 
+#include "lockstep/core/system/thread_scope.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/core/thread_scope.h"
 
 namespace lockstep {
 

@@ -31,8 +31,8 @@
 #include "lockstep/autograd/gradients.h"
 #include "lockstep/core/arena.h"
 #include "lockstep/core/shard.h"
+#include "lockstep/core/system/thread_scope.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/core/thread_scope.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/kernels/matmul.h"
 

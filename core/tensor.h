@@ -157,9 +157,9 @@ class Tensor {
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;
   /// Copies the elements of `source`, of the same shape and dtype and on any device, into this
-  /// tensor's, which on a GPU must not overlap them. Throws StateError for a source that is recorded
-  /// on a tape: its gradient would end here. To the cpu it waits for them; from the cpu,
-  /// `source` may change as soon as it returns, unless its memory is page-locked (gpu.h).
+  /// tensor's, which on a GPU must not overlap them. Throws StateError for a recorded source: its
+  /// gradient would end here. To the cpu it waits for the elements; from the cpu, `source` may
+  /// change as soon as it returns, unless its memory is page-locked (gpu.h).
   void copy_from(const Tensor& source) const;
   /// Sets every element to `value` in this tensor's dtype: floating dtypes round to the nearest
   /// (what is beyond their largest number becomes infinite). Throws UsageError for a value that an

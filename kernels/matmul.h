@@ -12,8 +12,8 @@
 #include <span>
 #include <string_view>
 
+#include "lockstep/core/system/thread_scope.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/core/thread_scope.h"
 
 namespace lockstep::kernels {
 

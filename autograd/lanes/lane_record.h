@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/core/thread_scope.h"
+#include "lockstep/core/system/thread_scope.h"
 
 namespace lockstep {
 

@@ -55,7 +55,6 @@ thread_local cuda::Recording* now_recorded = nullptr;
 cuda::Recording* cuda::current_recording() { return now_recorded; }
 
 void StepGraph::State::record() {
-  check<StateError>(!now_recorded, "[step graph] a step that is being recorded runs another one");
   executable = {};
   recording = std::make_unique<cuda::Recording>();
   const cudaStream_t native = stream->stream.get();
@@ -94,6 +93,7 @@ StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
 void StepGraph::operator()() {
   State& state = *state_;
   if (state.device.kind == Device::Kind::cpu) return state.step();
+  check<StateError>(!now_recorded, "[step graph] a step that is being recorded runs another one");
   const Stream stream = Stream::current(state.device);
   if (state.stream != stream.shared()) {
     state.step();

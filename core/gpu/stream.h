@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "lockstep/core/device.h"
-#include "lockstep/core/thread_scope.h"
+#include "lockstep/core/system/thread_scope.h"
 
 namespace lockstep {
 

@@ -116,7 +116,8 @@ struct Case {
   }
 };
 
-// Around the tiles of every vector (4 x 2, 6 x 16, 14 x 32; of f64 6 x 8, 14 x 16), and the blocks of k (512).
+// Around the tiles of every vector (4 x 2, 6 x 16, 14 x 32; of f64 6 x 8, 14 x 16), and the blocks
+// of k (512).
 const Sizes all_sizes[] = {{1, 1, 1},    {2, 3, 4},     {1, 7, 5},    {7, 1, 5},    {5, 9, 1},
                            {6, 16, 8},   {7, 17, 9},    {14, 32, 16}, {15, 33, 17}, {13, 15, 31},
                            {32, 10, 64}, {29, 47, 100}, {3, 50, 512}, {16, 5, 513}, {2, 35, 1030},

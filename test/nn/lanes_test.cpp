@@ -179,23 +179,6 @@ TEST_CASE("lanes: without them the bits depend on the ranks") {
   CHECK(hash(recipe, 1, plain) != with_lanes(recipe, 1));
 }
 
-TEST_CASE("lanes: in f64, too") {
-  const auto in_f64 = [](nn::Sequential& m, const data::Batch& batch) {
-    return nn::cross_entropy(m(cast(batch.x, DType::f64)), batch.y);
-  };
-  const auto model = [] {
-    return nn::Sequential{nn::Linear(12, 5, true, DType::f64), nn::Tanh(),
-                          nn::Linear(5, 5, true, DType::f64)};
-  };
-  check_recipe({.model = model, .loss = in_f64});
-  const auto normalized = [] {
-    return nn::Sequential{nn::Linear(12, 16, true, DType::f64),
-                          nn::BatchNorm(16, {.dtype = DType::f64}), nn::ReLU(),
-                          nn::Linear(16, 5, true, DType::f64)};
-  };
-  check_recipe({.model = normalized, .loss = in_f64, .adam = true, .window = 2});
-}
-
 TEST_CASE("lanes: statistics of batches") {
   const auto model = [] {
     return nn::Sequential{nn::Linear(12, 16), nn::BatchNorm(16), nn::ReLU(), nn::Linear(16, 5)};

@@ -173,26 +173,25 @@ TEST_CASE("scopes: what exchanges values is refused twice for a parameter, and e
   optim::Ema first({a}, 0.5), second({b}, 0.5), both({a, b}, 0.5);
   a.value().fill(10);
   b.value().fill(20);
+  const auto apply_both = [&] { const optim::Ema::Applied applied(both); };
   auto one = std::make_unique<optim::Ema::Applied>(first);
   auto two = std::make_unique<optim::Ema::Applied>(second);
-  CHECK_THROWS_WITH_AS(optim::Ema::Applied{both}, doctest::Contains("another Ema's average"),
-                       StateError);
+  CHECK_THROWS_WITH_AS(apply_both(), doctest::Contains("another Ema's average"), StateError);
   one.reset();
   CHECK(a.value().item() == 10);
   CHECK(b.value().item() == 2);
-  CHECK_THROWS_WITH_AS(optim::Ema::Applied{both}, doctest::Contains("'b' holds another Ema's"),
-                       StateError);
+  CHECK_THROWS_WITH_AS(apply_both(), doctest::Contains("'b' holds another Ema's"), StateError);
   two.reset();
   CHECK(b.value().item() == 20);
-  { const optim::Ema::Applied applied(both); }
+  apply_both();
   CHECK(a.value().item() == 10);
 
   a.gradient_slot().fill(3);
   b.gradient_slot().fill(4);
   auto here = std::make_unique<LaneRecord::Aside>(std::vector{a});
   auto there = std::make_unique<LaneRecord::Aside>(std::vector{b});
-  CHECK_THROWS_WITH_AS(LaneRecord::Aside({b}), "[aside] the gradient of 'b' is put aside already",
-                       StateError);
+  CHECK_THROWS_WITH_AS(LaneRecord::Aside(std::vector{b}),
+                       "[aside] the gradient of 'b' is put aside already", StateError);
   here.reset();
   there.reset();
   CHECK(a.gradient_slot().item() == 3);

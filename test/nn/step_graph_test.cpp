@@ -159,6 +159,16 @@ TEST_CASE("step graph: copying from the cpu is refused, since every replay would
   CHECK_THROWS_AS(graph(), StateError);
 }
 
+TEST_CASE("step graph: a step that is being recorded runs no other one") {
+  if (test::on_cpu()) return;
+  const Tensor value = Tensor::full({3}, 1, DType::f32, test_device());
+  StepGraph inner([&] { value.fill(3); }, test_device());
+  StepGraph outer([&] { inner(); }, test_device());
+  outer();
+  CHECK_THROWS_WITH_AS(outer(), doctest::Contains("runs another one"), StateError);
+  CHECK_FALSE(StepGraph::recording());
+}
+
 TEST_CASE("step graph: a recording belongs to its stream") {
   if (test::on_cpu()) return;
   const Tensor value = Tensor::full({3}, 1, DType::f32, test_device());

@@ -1,7 +1,7 @@
 #pragma once
-/// Vectors of f32 and of f64, one type for each instruction set that the compiler may use here. What
-/// is computed through them has the same bits with each: an element of a vector takes the same fused
-/// multiply-adds as one number does with Scalar.
+/// Vectors of f32 and f64, one type for each instruction set that the compiler may use here. What
+/// is computed through them has the same bits with each: an element of a vector takes the same
+/// fused multiply-adds as a number does with Scalar.
 
 #if defined(__AVX2__) && defined(__FMA__)
 #define LOCKSTEP_CHAIN_AVX2

@@ -165,17 +165,6 @@ TEST_CASE("audit: it changes no bit, and alarms nobody: an MLP") {
   check_audits_change_nothing({.batch = 7, .epochs = 1, .adam = true});  // ranks without rows
 }
 
-TEST_CASE("audit: it changes no bit, and alarms nobody: f64") {
-  const auto model = [] {
-    return nn::Sequential{nn::Linear(6, 5, true, DType::f64), nn::Tanh(),
-                          nn::Linear(5, 4, true, DType::f64)};
-  };
-  const auto loss = [](nn::Sequential& m, const data::Batch& batch) {
-    return nn::cross_entropy(m(cast(batch.x, DType::f64)), batch.y);
-  };
-  check_audits_change_nothing({.model = model, .loss = loss, .samples = 40, .batch = 8});
-}
-
 TEST_CASE("audit: it changes no bit, and alarms nobody: statistics, dropout and Adam") {
   const auto model = [] {
     return nn::Sequential{nn::Linear(6, 8), nn::BatchNorm(8), nn::ReLU(),

@@ -1,7 +1,6 @@
-#pragma once
-/// C (+)= op(A) op(B) + bias, tile by tile. Which factor is packed, and in which order the tiles
-/// come, is a function of the shape and changes no bit: a chain that is cut into blocks of k goes on
-/// from the value that C keeps. Include it in few files: it compiles slowly.
+// C (+)= op(A) op(B) + bias, tile by tile. Which factor is packed, and in which order the tiles
+// come, is a function of the shape and changes no bit: a chain that is cut into blocks of k goes on
+// from the value that C keeps.
 
 #include <algorithm>
 #include <array>
@@ -10,7 +9,9 @@
 #include "lockstep/kernels/cpu/chain/pack.h"
 #include "lockstep/kernels/cpu/chain/tile.h"
 
-namespace lockstep::kernels::chain {
+namespace lockstep::kernels {
+namespace chain {
+namespace {
 
 /// A product as its tiles see it.
 template <class T>
@@ -30,18 +31,16 @@ using Compute = void (*)(const Tile<T>&);
 
 /// The functions for tiles of 1 .. V::rows rows and 1 .. V::vectors vectors.
 template <class V, bool along_k>
-inline constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
+constexpr auto functions = []<int... i>(std::integer_sequence<int, i...>) {
   return std::array<Compute<typename V::Element>, sizeof...(i)>{
       compute<V, along_k, i / V::vectors + 1, i % V::vectors + 1>...};
 }
 (std::make_integer_sequence<int, V::rows * V::vectors>{});
 
-inline std::int64_t pieces(std::int64_t n, std::int64_t largest) {
-  return (n + largest - 1) / largest;
-}
+std::int64_t pieces(std::int64_t n, std::int64_t largest) { return (n + largest - 1) / largest; }
 
 /// Piece i of `count` pieces of n that are as equal as can be.
-inline Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
+Range piece(std::int64_t n, std::int64_t count, std::int64_t i) {
   return {n * i / count, n * (i + 1) / count};
 }
 
@@ -212,6 +211,8 @@ bool across_rows(const GemmProblem<typename V::Element>& p) {
   return across < along_rows;
 }
 
+}  // namespace
+
 template <class V>
 void multiply(const GemmProblem<typename V::Element>& p, std::span<const std::int64_t> lanes) {
   if (p.m == 0 || p.n == 0) return;
@@ -228,4 +229,25 @@ void multiply(const GemmProblem<typename V::Element>& p, std::span<const std::in
   Tiles<V>(product).run();
 }
 
-}  // namespace lockstep::kernels::chain
+template void multiply<Scalar<float>>(const GemmProblem<float>&, std::span<const std::int64_t>);
+template void multiply<Scalar<double>>(const GemmProblem<double>&, std::span<const std::int64_t>);
+#ifdef LOCKSTEP_CHAIN_AVX2
+template void multiply<Avx2<float>>(const GemmProblem<float>&, std::span<const std::int64_t>);
+template void multiply<Avx2<double>>(const GemmProblem<double>&, std::span<const std::int64_t>);
+#endif
+#ifdef LOCKSTEP_CHAIN_AVX512
+template void multiply<Avx512<float>>(const GemmProblem<float>&, std::span<const std::int64_t>);
+template void multiply<Avx512<double>>(const GemmProblem<double>&, std::span<const std::int64_t>);
+#endif
+
+}  // namespace chain
+
+void cpu::chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> lanes) {
+  chain::multiply<chain::Widest<float>>(problem, lanes);
+}
+
+void cpu::chain_gemm(const GemmProblem<double>& problem, std::span<const std::int64_t> lanes) {
+  chain::multiply<chain::Widest<double>>(problem, lanes);
+}
+
+}  // namespace lockstep::kernels
