@@ -1,9 +1,9 @@
 // `./lockstep bench functions`: the functions that programs call, one by one, beside PyTorch's.
 //
 // The rows are the expressions of test/vocabulary/expressions.inc, whose values and gradients the
-// tests compare with PyTorch's; here on larger operands, in f32, one thread on either side. A row is
-// timed when both values are equal. Then 9 rounds in turns, each of as many calls as take about 10
-// ms; the median of the rounds is the figure. Sorted by the ratio, the worst first.
+// tests compare with PyTorch's; here on larger operands, in f32, one thread on either side. A row
+// is timed when both values are equal. Then 9 rounds in turns, each of as many calls as take
+// about 10 ms; the median of the rounds is the figure. Sorted by the ratio, the worst first.
 
 #include <fmt/format.h>
 
@@ -112,6 +112,7 @@ std::vector<Function> functions(const std::string& only) {
 #include "lockstep/test/vocabulary/expressions.inc"
   // What needs more elements than the tests want.
   SAME("F.one_hot(l, x.shape[1])", one_hot(l, x.size(1)))
+  SAME("x.gather(1, n + 7)", gather(x, 1, n + 7))
   SAME("x[l]", index_select(x, 0, l))
   SAME("F.embedding(l, x)", embedding(x, l))
   SAME("F.batch_norm(x, None, None, v, u, training=True)", batch_norm(x, v, u, 1e-5))

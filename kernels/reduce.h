@@ -37,8 +37,8 @@ void sum_cols(const Tensor& x, const Tensor& out, bool accumulate = false, doubl
 /// x's shape. Any such pair of shapes.
 void sum_to(const Tensor& x, const Tensor& out, bool accumulate = false, double divisor = 1);
 
-/// out = sqrt(the sum of squares), over the same elements as in sum_to. Squares are those of f64, on
-/// every device: the norm of f32 overflows only where it is no f32.
+/// out = sqrt(the sum of squares), over the same elements as in sum_to. Squares are those of f64,
+/// on every device: the norm of f32 overflows only where it is no f32.
 void norm(const Tensor& x, const Tensor& out);
 
 /// Index (i64) of the largest element along a dimension, which has elements, the first of equals;

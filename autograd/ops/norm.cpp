@@ -5,7 +5,6 @@
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
-#include "lockstep/kernels/row_norm.h"
 #include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep {
@@ -138,7 +137,7 @@ void check_features(const char* name, const Tensor& x, std::initializer_list<Ten
 }
 
 // y = xhat * weight + bias by rows of the last dimension: dbias = the sum of dy over all others,
-// dweight = that of dy * xhat; dx: kernels/row_norm.h.
+// dweight = that of dy * xhat; dx: kernels/batch_norm.h.
 Tensor row_norm(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
                 const kernels::RowNormConfig& config) {
   check_features(name, x, {weight, bias});

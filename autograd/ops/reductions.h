@@ -3,11 +3,11 @@
 /// take integers and masks too, which are exact below 2^53. Those of f16 and bf16 are computed in
 /// f32 and rounded once more.
 ///
-/// Accuracy, on the cpu: sums are computed in f64, pairwise, and rounded once (kernels/reduce.h). In
-/// f32, sum, mean, norm and cumsum are then the exact ones, rounded, as long as terms of both signs
-/// do not cancel by a factor of 2^29; var and stdev are within 4 units in the last place, however
-/// far from 0 the elements lie; logsumexp within the error of exp. amax and its like are exact. A
-/// GPU adds up in the elements' own dtype, but for norm.
+/// Accuracy, on the cpu: sums are computed in f64, pairwise, and rounded once (kernels/reduce.h).
+/// In f32, sum, mean, norm and cumsum are then the exact ones, rounded, as long as terms of both
+/// signs do not cancel by a factor of 2^29; var and stdev are within 4 units in the last place,
+/// however far from 0 the elements lie; logsumexp within the error of exp. amax and its like are
+/// exact. A GPU adds up in the elements' own dtype, but for norm.
 
 #include "lockstep/autograd/ops/dims.h"
 #include "lockstep/core/tensor.h"

@@ -15,7 +15,6 @@
 #include "lockstep/kernels/matmul.h"
 #include "lockstep/kernels/optimizer.h"
 #include "lockstep/kernels/random.h"
-#include "lockstep/kernels/row_norm.h"
 
 namespace lockstep::kernels {
 

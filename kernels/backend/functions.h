@@ -76,7 +76,7 @@ virtual void batch_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean
                            const Tensor& mean_dy_xhat, const Tensor& dx,
                            bool accumulate) LOCKSTEP_BACKEND;
 
-// row_norm.h
+// batch_norm.h: rows
 virtual void row_normalize(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            const RowNormConfig& config, const Tensor& out, const Tensor& mean,
                            const Tensor& inverse_std) LOCKSTEP_BACKEND;

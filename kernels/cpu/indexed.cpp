@@ -66,6 +66,7 @@ void add_rows(const Taken& t, const std::int64_t* index, const T* dy, T* dx) {
 /// The same with an index for each element.
 template <class Word>
 void take_elements(const Taken& t, const std::int64_t* index, const Word* x, Word* out) {
+  if (t.inner == 1) return take_rows(t, index, x, out);
   for (std::int64_t k = 0; k < t.count; ++k)
     for (std::int64_t j = 0; j < t.inner; ++j)
       out[k * t.inner + j] = x[index[k * t.inner + j] * t.inner + j];

@@ -85,15 +85,15 @@ template <bool least, class T>
 std::int64_t place_in_run(const T* x, std::int64_t n) {
   constexpr std::int64_t block = 1024;  // stays in the first-level cache
   T best = x[0];
-  std::int64_t at = 0;  // of the best, or where the block begins in which it is
-  for (std::int64_t begin = 0; begin < n; begin += block) {
-    const T* const from = x + begin;
-    const std::int64_t count = std::min(block, n - begin);
+  std::int64_t at = 0;  // of the best, or where the block firsts in which it is
+  for (std::int64_t first = 0; first < n; first += block) {
+    const T* const from = x + first;
+    const std::int64_t count = std::min(block, n - first);
     int unknown = 0;
     for (std::int64_t j = 0; j < count; ++j) unknown |= from[j] != from[j];
     if (unknown) return std::find_if(from, from + count, [](T v) { return v != v; }) - x;
     const T candidate = row_extreme<least>(from, count);
-    if (begin == 0 || beats<least>(candidate, best)) best = candidate, at = begin;
+    if (first == 0 || beats<least>(candidate, best)) best = candidate, at = first;
   }
   return at + find_equal(x + at, n - at, best);
 }

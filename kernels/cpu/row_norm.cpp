@@ -1,8 +1,7 @@
-#include "lockstep/kernels/row_norm.h"
-
 #include <cmath>
 #include <vector>
 
+#include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/cpu/sums.h"
 #include "lockstep/kernels/formulas/with_flag.h"

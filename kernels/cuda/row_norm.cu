@@ -3,7 +3,6 @@
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
-#include "lockstep/kernels/row_norm.h"
 
 namespace lockstep::kernels {
 namespace {

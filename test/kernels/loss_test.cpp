@@ -354,6 +354,9 @@ TEST_CASE("losses refuse what does not fit") {
   CHECK_THROWS_AS(cross_entropy(x, labels, loss, loss), ShapeError);
   CHECK_THROWS_AS(mse(x, varied<float>({4, 3}), loss), ShapeError);
   CHECK_THROWS_AS(mse(x, varied<double>({3, 4}), loss), DTypeError);
+  CHECK_THROWS_WITH_AS(huber(x, x, 0, loss), "[huber] delta 0: it must be positive", UsageError);
+  CHECK_THROWS_AS(huber(x, varied<float>({4, 3}), 1, loss), ShapeError);
+  CHECK_THROWS_AS(logsumexp(x, varied<float>({4})), ShapeError);
   CHECK_THROWS_AS(softmax(varied<float>({3}), varied<float>({3})), ShapeError);
   CHECK_THROWS_AS(log_softmax(x, varied<float>({3, 3})), ShapeError);
 }
