@@ -32,12 +32,12 @@ void move_all(const std::vector<Buffer>& buffers, const Tensor& flat, bool back,
 
 }  // namespace
 
-BufferSync::BufferSync(std::vector<Buffer> buffers, Communicator& communicator, BufferMode mode)
+BufferSync::BufferSync(Buffers buffers, Communicator& communicator, BufferMode mode)
     : buffers_(std::move(buffers)), communicator_(communicator), mode_(mode) {
   if (mode == BufferMode::off) return;
   std::size_t bytes = 0;
   std::map<DType, std::int64_t> averaged;
-  for (const Buffer& buffer : buffers_) {
+  for (const Buffer& buffer : *buffers_) {
     if (is_averaged(buffer, mode))
       averaged[buffer.value.dtype()] += buffer.value.numel();
     else
@@ -50,7 +50,7 @@ BufferSync::BufferSync(std::vector<Buffer> buffers, Communicator& communicator, 
 void BufferSync::synchronize(int source) {
   if (mode_ != BufferMode::off && communicator_.size() > 1) make_equal(source);
   if (!trace::watcher) return;
-  for (const Buffer& buffer : buffers_)
+  for (const Buffer& buffer : *buffers_)
     trace::watcher->see({.place = trace::Place::buffer,
                          .operation = {},
                          .name = buffer.name,
@@ -59,35 +59,42 @@ void BufferSync::synchronize(int source) {
 }
 
 void BufferSync::make_equal(int source) {
+  for (const Buffer& buffer : *buffers_)
+    check<StateError>(
+        buffer.value.numel() == 0 || !buffer.value.storage().unique(),
+        "[buffers] the model has another tensor in the place of '{}', which "
+        "DistributedDataParallel does not see: write into a buffer (copy_from), do not "
+        "assign to it",
+        buffer.name);
   if (packed_.numel() > 0) {
     const auto chosen = [&](const Buffer& buffer) { return !is_averaged(buffer, mode_); };
-    if (communicator_.rank() == source) move_all(buffers_, packed_, false, chosen);
+    if (communicator_.rank() == source) move_all(*buffers_, packed_, false, chosen);
     communicator_.broadcast(packed_, source, "buffers").wait();
-    if (communicator_.rank() != source) move_all(buffers_, packed_, true, chosen);
+    if (communicator_.rank() != source) move_all(*buffers_, packed_, true, chosen);
   }
   for (const Tensor& flat : averaged_) {
     const auto chosen = [&](const Buffer& buffer) {
       return is_averaged(buffer, mode_) && buffer.value.dtype() == flat.dtype();
     };
-    move_all(buffers_, flat, false, chosen);
+    move_all(*buffers_, flat, false, chosen);
     communicator_.all_reduce(flat, "buffers").wait();
     kernels::scale(1.0 / communicator_.size(), flat, flat, false);
-    move_all(buffers_, flat, true, chosen);
+    move_all(*buffers_, flat, true, chosen);
   }
 }
 
 void BufferSync::keep() {
-  kept_.resize(buffers_.size());
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+  kept_.resize(buffers_->size());
+  for (std::size_t i = 0; i < buffers_->size(); ++i) {
     if (kept_[i].defined())
-      kept_[i].copy_from(buffers_[i].value);
+      kept_[i].copy_from((*buffers_)[i].value);
     else
-      kept_[i] = buffers_[i].value.clone();
+      kept_[i] = (*buffers_)[i].value.clone();
   }
 }
 
 void BufferSync::restore() {
-  for (std::size_t i = 0; i < kept_.size(); ++i) buffers_[i].value.copy_from(kept_[i]);
+  for (std::size_t i = 0; i < kept_.size(); ++i) (*buffers_)[i].value.copy_from(kept_[i]);
 }
 
 void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name) {

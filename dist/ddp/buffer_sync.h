@@ -2,6 +2,7 @@
 /// Keeps a model's buffers (running statistics) equal on all ranks: once per synchronization, after
 /// backward. Not within a forward, because that would change what an earlier forward has saved.
 
+#include <memory>
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
@@ -18,11 +19,13 @@ enum class BufferMode : std::uint8_t {
 
 class BufferSync {
  public:
+  using Buffers = std::shared_ptr<const std::vector<Buffer>>;
   /// The buffers share the model's memory: a module must write into them, not replace them.
   /// `communicator` must outlive this.
-  BufferSync(std::vector<Buffer> buffers, Communicator& communicator, BufferMode mode);
+  BufferSync(Buffers buffers, Communicator& communicator, BufferMode mode);
 
-  /// Collective: one message per dtype that is averaged, and one for all that is broadcast.
+  /// Collective: one message per dtype that is averaged, and one for all that is broadcast. Throws
+  /// StateError for a buffer that nobody else holds any more.
   void synchronize(int source);
 
   /// Keeps a copy of all buffers, and brings it back. A step that is skipped has been through
@@ -33,7 +36,7 @@ class BufferSync {
  private:
   void make_equal(int source);
 
-  std::vector<Buffer> buffers_;
+  Buffers buffers_;
   Communicator& communicator_;
   BufferMode mode_;
   Tensor packed_;                 // u8: the broadcast ones, one after another

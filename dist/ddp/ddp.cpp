@@ -84,9 +84,9 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   std::optional<BucketLayout> layout;
   if (!options.bucket_layout.empty())
     layout = layout_from_text(options.bucket_layout, parameters.size());
-  buffers_ = std::make_unique<BufferSync>(buffers, communicator, options.buffers);
-  averaged_buffers_ =
-      std::make_unique<BufferSync>(std::move(buffers), communicator, BufferMode::average);
+  const auto all = std::make_shared<const std::vector<Buffer>>(std::move(buffers));
+  buffers_ = std::make_unique<BufferSync>(all, communicator, options.buffers);
+  averaged_buffers_ = std::make_unique<BufferSync>(all, communicator, BufferMode::average);
   const bool skips = options.nonfinite == NonFinite::skip;
   if (skips) buffers_->keep();
   reducer_ = std::make_unique<Reducer>(

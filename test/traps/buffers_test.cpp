@@ -131,3 +131,39 @@ TEST_CASE("trap 24: on_rank0: nobody goes on before it has ended, and its error 
   check_all_say(messages, {"[save] disk full"});
   check_all_say({messages[1], messages[2]}, {"[on_rank0] rank 0 failed: "});
 }
+
+TEST_CASE("trap: a module that puts another tensor in the place of a buffer") {
+  struct Counting : nn::Module {
+    explicit Counting(bool assigns) : assigns(assigns) {}
+    bool assigns;
+    nn::Linear layer{3, 1, true, DType::f64};
+    Tensor seen = Tensor::zeros({1}, DType::f64);
+    Tensor forward(const Tensor& x) override {
+      const Tensor sum = seen + static_cast<double>(x.size(0));
+      assigns ? (void)(seen = sum) : seen.copy_from(sum);
+      return layer(x);
+    }
+    void visit(nn::Visitor& p) override {
+      p("layer", layer);
+      p("seen", seen);
+    }
+  };
+  for (const auto mode : {dist::BufferMode::broadcast, dist::BufferMode::average})
+    for (const bool assigns : {false, true}) {
+      const auto messages = messages_on_threads(3, [&](World& world) {
+        Counting model(assigns);
+        DistributedDataParallel ddp(model.parameters(), model.buffers(), world, {.buffers = mode});
+        for (int step = 0; step < 2; ++step) {
+          ddp.zero_grad();
+          Tape tape;
+          tape.backward(mean(model(rows(0, 2 + world.rank()))));
+        }
+        const double steps = mode == dist::BufferMode::average ? 3 : 2;
+        expect(model.seen.item() == 2 * steps, "{}", model.seen.item());
+      });
+      if (assigns)
+        check_all_say(messages, {"another tensor in the place of 'seen'"});
+      else
+        check_all_well(messages);
+    }
+}
