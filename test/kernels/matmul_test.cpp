@@ -4,6 +4,7 @@
 
 #include "kernels/support.h"
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/kernels/elementwise.h"
 #include "support/capture_binding.h"
 
 using namespace lockstep;

@@ -1,7 +1,9 @@
 // How long kernels that reduce, choose and move elements take in times of a copy: this is no test
 // of time. A kernel that is not vectorized, or that reads memory in a bad order, takes tens of
 // times as long as it should on every machine. One good turn of many is enough.
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
