@@ -152,12 +152,13 @@ struct Exponential {
     const Bits<T> half = twice_biased >> 1;
     return y * power_of_two<T>(half) * power_of_two<T>(twice_biased - half);
   }
-  /// 1 / (1 + e^x) = (A / (A B + 1 + fraction)) B with A B = 2^-n: times y, before the last factor
-  /// makes it small.
+  /// y / (1 + e^x) = (y A / (A B + 1 + fraction)) B with A B = 2^-n: y has its say before the last
+  /// factor makes the result small.
   LOCKSTEP_HOST_DEVICE T divide_by_one_more(T y) const {
     const Bits<T> whole = 4 * Format<T>::bias - twice_biased, half = whole >> 1;
     const T a = power_of_two<T>(half), b = power_of_two<T>(whole - half);
-    return y * (a / ((a * b + 1) + fraction)) * b;
+    const T sum = a * b + 1, lost = a * b - (sum - 1);
+    return (y * a) / (sum + (fraction + lost)) * b;
   }
 };
 
@@ -219,11 +220,16 @@ LOCKSTEP_HOST_DEVICE inline T expm1(T x) {
   return choose(magnitude(x) < T(1e-30), x, y);  // also -0, and numbers that 2^-1 would round
 }
 
-/// 1 / (1 + e^-x) times y, which has its say before the result becomes subnormal.
+/// 1 / (1 + e^-x) is, from here on, 0, or times x no more than the least number; and 1.
 template <class T>
-LOCKSTEP_HOST_DEVICE inline T sigmoid_times(T y, T x) {
-  return exponential(-clamped<T>(x, is_single<T> ? -110 : -752, is_single<T> ? 20 : 40))
-      .divide_by_one_more(y);
+inline constexpr T sigmoid_0 = is_single<T> ? -110 : -752;
+template <class T>
+inline constexpr T sigmoid_1 = is_single<T> ? 20 : 40;
+
+/// y / (1 + e^-(x + low)), for a small `low`.
+template <class T>
+LOCKSTEP_HOST_DEVICE inline T sigmoid_times(T y, T x, T low = 0) {
+  return exponential(-clamped(x, sigmoid_0<T>, sigmoid_1<T>), -low).divide_by_one_more(y);
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T sigmoid(T x) {
@@ -232,15 +238,14 @@ LOCKSTEP_HOST_DEVICE inline T sigmoid(T x) {
 /// x / (1 + e^-x): 0 at -infinity.
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T silu(T x) {
-  const T least = is_single<T> ? -110 : -752;
-  return sigmoid_times(choose(x < least, least, x), x);
+  const T within = clamped(x, sigmoid_0<T>, sigmoid_1<T>);
+  return choose(x > within, x, sigmoid_times(within, within));
 }
 
 /// Its derivative.
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T silu_slope(T x) {
-  const T within = clamped<T>(x, is_single<T> ? -110 : -752, is_single<T> ? 110 : 752);
-  const T s = sigmoid(x);
+  const T within = clamped(x, sigmoid_0<T>, -sigmoid_0<T>), s = sigmoid(x);
   return s * multiply_add(within, 1 - s, T(1));
 }
 

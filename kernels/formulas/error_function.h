@@ -93,9 +93,7 @@ LOCKSTEP_HOST_DEVICE inline T gelu_tanh(T x) {
   const T sum_low = (k - (sum - back)) + (cubic - back) +
                     (cubic_low + static_cast<T>(gelu_k - static_cast<double>(k)));
   const T w = within * sum, w_low = lost_in_product(within, sum, w) + within * sum_low;
-  const auto e =
-      exponential(-clamped<T>(w, is_single<T> ? -110 : -752, is_single<T> ? 20 : 40), -w_low);
-  return e.divide_by_one_more(choose(x < within, within, x));
+  return choose(x > within, x, sigmoid_times(within, w, w_low));
 }
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T gelu_tanh_slope(T x) {
