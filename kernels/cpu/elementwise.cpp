@@ -17,18 +17,35 @@ void put(T& out, T value) {
     out = value;
 }
 
+/// run(of_left), where of_left(a) = f(a, right): which of a power's ways is taken is known outside
+/// of the loop.
+template <class F, class T, class Run>
+void with_right(F f, T right, Run&& run) {
+  if constexpr (std::is_same_v<F, Pow>)
+    detail::with_power(right, run);
+  else
+    run([=](T left) { return f(left, right); });
+}
+
+/// out (+)= f(a, b), element by element.
+template <bool accumulate, class T, class F>
+void combine_pairs(T* out, const T* a, const T* b, std::int64_t n, F f) {
+  LOCKSTEP_IVDEP
+  for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], b[i]));
+}
+
 /// One run of out (+)= f(a, b), where a and b advance by 1 or stay (stride 0). The strides are told
 /// apart outside the loops, so that the compiler vectorizes each.
 template <bool accumulate, class T, class F>
 void combine_run(T* out, const T* a, std::int64_t stride_a, const T* b, std::int64_t stride_b,
                  std::int64_t n, F f) {
   if (stride_a != 0 && stride_b != 0) {
-    LOCKSTEP_IVDEP
-    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], b[i]));
+    combine_pairs<accumulate>(out, a, b, n, f);
   } else if (stride_a != 0) {
-    const T right = *b;
-    LOCKSTEP_IVDEP
-    for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], f(a[i], right));
+    with_right(f, *b, [&](auto of_left) {
+      LOCKSTEP_IVDEP
+      for (std::int64_t i = 0; i < n; ++i) put<accumulate>(out[i], of_left(a[i]));
+    });
   } else if (stride_b != 0) {
     const T left = *a;
     LOCKSTEP_IVDEP
@@ -87,11 +104,11 @@ void CpuBackend::unary_backward(Unary op, const Tensor& dy, const Tensor& saved,
       with_flag(accumulate, [&](auto add) {
         if constexpr (F::of_angles)
           for_each_run_of_angles(s, dy.numel(), [&](auto begin, auto count, auto small) {
-            combine_run<add>(to + begin, d + begin, 1, s + begin, 1, count,
-                             [small](T a, T b) { return F::backward(a, b, small); });
+            combine_pairs<add>(to + begin, d + begin, s + begin, count,
+                               [small](T a, T b) { return F::backward(a, b, small); });
           });
         else
-          combine_run<add>(to, d, 1, s, 1, dy.numel(), [](T a, T b) { return F::backward(a, b); });
+          combine_pairs<add>(to, d, s, dy.numel(), [](T a, T b) { return F::backward(a, b); });
       });
     });
   });

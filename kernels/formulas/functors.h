@@ -121,10 +121,26 @@ LOCKSTEP_HOST_DEVICE T remainder(T a, T b) {
   else
     return std::fmod(a, b);
 }
+/// f(power) with a function that raises numbers to this power. Those that PyTorch makes of
+/// multiplications and roots are made so here, and vectorized; -1.5 is in the gradient of -0.5.
+template <class T, class F>
+LOCKSTEP_HOST_DEVICE auto with_power(T exponent, F f) {
+  if constexpr (!std::is_integral_v<T>) {
+    if (exponent == 2) return f([](T a) { return a * a; });
+    if (exponent == 3) return f([](T a) { return a * a * a; });
+    if (exponent == 4) return f([](T a) { return (a * a) * (a * a); });
+    if (exponent == 1) return f([](T a) { return a; });
+    if (exponent == T(0.5)) return f([](T a) { return std::sqrt(a); });
+    if (exponent == T(-0.5)) return f([](T a) { return 1 / std::sqrt(a); });
+    if (exponent == -1) return f([](T a) { return 1 / a; });
+    if (exponent == T(-1.5)) return f([](T a) { return 1 / (a * std::sqrt(a)); });
+    if (exponent == -2) return f([](T a) { return 1 / (a * a); });
+  }
+  return f([exponent](T a) { return static_cast<T>(std::pow(a, exponent)); });
+}
 template <class T>
 LOCKSTEP_HOST_DEVICE T power(T a, T b) {
-  using std::pow;
-  return static_cast<T>(pow(a, b));
+  return with_power(b, [a](auto raised) { return raised(a); });
 }
 }  // namespace detail
 

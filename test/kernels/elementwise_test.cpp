@@ -236,6 +236,43 @@ TEST_CASE_TEMPLATE("binary works in place", T, float, double) {
   check_close<T>(a, expected, tolerance<T>(1e-7, 0));
 }
 
+TEST_CASE_TEMPLATE("powers that are products and roots are those of pow", T, float, double) {
+  Values bases = {0.0, 1.0, 1e-3, 1e3, 7.5, 0.1, 1e10, 1e-10};
+  for (double& base : bases) base = static_cast<T>(base);
+  for (const double exponent : {2.0, 3.0, 4.0, 1.0, 0.5, -0.5, -1.0, -1.5, -2.0, 0.0, 2.5, -3.0}) {
+    CAPTURE(exponent);
+    Values x = bases, expected;
+    if (exponent == std::trunc(exponent))
+      for (const double base : bases) x.push_back(-base);
+    for (double& base : x) expected.push_back(static_cast<T>(std::pow(base, exponent)));
+    const Tensor in = of_values<T>({static_cast<std::int64_t>(x.size())}, x),
+                 out = nan<T>(in.shape());
+    const auto few_ulps = [&] {
+      const Values seen = to_values<T>(out);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        CAPTURE(x[i]);
+        const double close = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
+        CHECK((seen[i] == expected[i] ||
+               std::abs(seen[i] - expected[i]) <= close * std::abs(expected[i])));
+      }
+    };
+    const Tensor number = Tensor::scalar(exponent, dtype_of<T>(), test_device());
+    binary(Binary::pow, in, number, out);
+    few_ulps();
+    // The bits of an element do not depend on whether the exponent is repeated.
+    const Values repeated = to_values<T>(out);
+    const Tensor exponents = nan<T>(in.shape());
+    broadcast_to(number, exponents);
+    binary(Binary::pow, in, exponents, out);
+    check_close<T>(out, repeated, 0);
+  }
+  const Tensor negative = of_values<T>({2}, {-1, -2}), out = nan<T>({2});
+  for (const double exponent : {0.5, -0.5, -1.5, 2.5}) {
+    binary(Binary::pow, negative, Tensor::scalar(exponent, dtype_of<T>(), test_device()), out);
+    CHECK(std::isnan(to_values<T>(out)[0]));
+  }
+}
+
 TEST_CASE("the broadcast plan merges what belongs together") {
   const auto plan = [](Shape a, Shape b) {
     return broadcast_plan(a, b, Shape::broadcast("test", a, b));
