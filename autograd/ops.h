@@ -87,8 +87,8 @@ Tensor softplus(const Tensor& x);  ///< log(1 + exp(x))
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(double base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Tensor& exponent);
-/// x for a weight of 0, y for 1, and in proportion between and beyond.
-inline Tensor lerp(const Tensor& x, const Tensor& y, double weight) { return x + (y - x) * weight; }
+/// x for a weight of 0, y for 1 (exactly, if y - x is finite), and in proportion between and beyond.
+Tensor lerp(const Tensor& x, const Tensor& y, double weight);
 Tensor scale(const Tensor& x, double factor);  ///< x * factor
 
 /// x in another dtype. Between floating ones, 16-bit ones included, the gradient is cast back; to

@@ -115,6 +115,16 @@ Tensor operator-=(const Tensor& a, double b) { return in_place(Binary::sub, a, b
 Tensor operator*=(const Tensor& a, double b) { return in_place(Binary::mul, a, b); }
 Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b); }
 
+// From the nearer end, as PyTorch does: x + w (y - x), or y - (1 - w) (y - x), where w is a number of
+// the tensors' dtype.
+Tensor lerp(const Tensor& x, const Tensor& y, double weight) {
+  if (all_16_bit("lerp", {{"x", x}, {"y", y}}))
+    return in_f32([weight](const Tensor& a, const Tensor& b) { return lerp(a, b, weight); }, x, y);
+  const double w = x.dtype() == DType::f32 ? static_cast<float>(weight) : weight;
+  const Tensor way = y - x;
+  return std::abs(w) < 0.5 ? x + way * w : y - way * (1 - w);
+}
+
 // y = x^c: dx = c x^(c - 1) dy, which is 0 for c = 0
 Tensor pow(const Tensor& x, double exponent) {
   check<DTypeError>(is_any_floating(x.dtype()), "[pow] takes f32, f64, f16 or bf16, got {}",
