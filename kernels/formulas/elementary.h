@@ -96,8 +96,8 @@ LOCKSTEP_HOST_DEVICE inline T polynomial(T x, T high, T next, Rest... rest) {
   return polynomial(x, multiply_add(high, x, next), rest...);
 }
 
-/// The same, an even number of coefficients, as one polynomial in x^2 of every other coefficient and
-/// one of the rest: as many steps, but half as many that wait for each other.
+/// The same, an even number of coefficients, as one polynomial in x^2 of every other coefficient
+/// and one of the rest: as many steps, but half as many that wait for each other.
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T long_polynomial(T x, T, T odd, T even) {
   return multiply_add(odd, x, even);
@@ -109,8 +109,8 @@ LOCKSTEP_HOST_DEVICE inline T long_polynomial(T x, T square, T odd, T even, T ne
                          multiply_add(even, square, next_even), rest...);
 }
 
-/// a if the condition holds, else b. Made of bits: of branches a compiler may make loops that it does
-/// not vectorize, or that choose many times.
+/// a if the condition holds, else b. Made of bits: of branches a compiler may make loops that it
+/// does not vectorize, or that choose many times.
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T choose(bool condition, T a, T b) {
   const Bits<T> mask = -Bits<T>{condition};
@@ -173,8 +173,8 @@ LOCKSTEP_HOST_DEVICE inline double exp_series(double r) {
                     0.5000000000000013);
 }
 
-/// x + low = n log(2) + high + rest with |high| <= log(2) / 2 and a little: for an x between -1.4 and
-/// 1 times the logarithm of the largest number, and |low| <= 1/16.
+/// x + low = n log(2) + high + rest with |high| <= log(2) / 2 and a little: for an x between -1.4
+/// and 1 times the logarithm of the largest number, and |low| <= 1/16.
 template <class T>
 struct Reduced {
   T high, rest;

@@ -27,8 +27,9 @@ inline constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi
 inline constexpr float gelu_tail = 1;
 
 /// P(X > a) = ratio / (a + 3) e^(-a^2 / 2) for a from gelu_tail to 15, where it is 0 in f32. The
-/// ratio is between 0.4 and 1.1, and a polynomial in a / (a + 3) (after M. Shepherd and J. Laframboise,
-/// "Chebyshev approximation of (1 + 2x) exp(x^2) erfc(x)", Mathematics of Computation 36, 1981).
+/// ratio is between 0.4 and 1.1, and a polynomial in a / (a + 3) (after M. Shepherd and
+/// J. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc(x)", Mathematics of
+/// Computation 36, 1981).
 struct NormalTail {
   float part, ratio;               ///< a / (a + 3)
   Exponential<float> exponential;  ///< e^(-a^2 / 2), of the exact square
