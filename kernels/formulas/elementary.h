@@ -255,11 +255,11 @@ LOCKSTEP_HOST_DEVICE inline float tanh(float x) {
   const auto e = exponential(2 * within);
   const float far =
       1 - 2 / (multiply_add(1 + e.fraction, power_of_two<float>(e.twice_biased - 127), 1.0f));
-  const float near = multiply_add(x * z,
+  const float near = multiply_add(size * z,
                                   polynomial(z, 0.002141963f, -0.008176343f, 0.021700291f,
                                              -0.053946692f, 0.13333206f, -0.3333333f),
-                                  x);
-  return choose(size < 0.625f, near, with_sign_of(x, far));
+                                  size);
+  return with_sign_of(x, choose(size < 0.625f, near, far));
 }
 LOCKSTEP_HOST_DEVICE inline double tanh(double x) { return std::tanh(x); }
 
@@ -327,7 +327,7 @@ LOCKSTEP_HOST_DEVICE inline T log(T x) {
 template <class T>
 LOCKSTEP_HOST_DEVICE inline T log1p(T x) {
   using F = Format<T>;
-  const bool large = x > T(1e30);  // the 1 is then nothing, and 2^-n may be too small
+  const bool large = x > T(1e36);  // the 1 is then nothing, and 2^-n may be too small
   const T within = choose(large, x * T(0x1p-64), x);
   const Split<T> u(1 + within);
   const T scale = power_of_two<T>(2 * F::bias - u.biased);
@@ -361,10 +361,11 @@ LOCKSTEP_HOST_DEVICE inline float sine_of_small(float x, unsigned quarters) {
       ((wide - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
   const std::uint64_t quadrant = bits_of(shifted) + quarters;
   const double z = r * r;
-  const double sine = multiply_add(r * z,
-                                   polynomial(z, 2.7183089918137238e-06, -0.00019839334578777092,
-                                              0.008333329385106458, -0.1666666664161993),
-                                   r);
+  const double sine =
+      r * multiply_add(z,
+                       polynomial(z, 2.7183089918137238e-06, -0.00019839334578777092,
+                                  0.008333329385106458, -0.1666666664161993),
+                       1.0);
   const double cosine = polynomial(z, -2.7210212509096026e-07, 2.479951970860253e-05,
                                    -0.0013888883752293773, 0.041666666622815304, -0.5, 1.0);
   const double y = choose((quadrant & 1) != 0, cosine, sine);
