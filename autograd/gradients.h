@@ -50,8 +50,8 @@ struct Node {
   void* closure = nullptr;
 };
 
-/// What an operation's backward sees. It writes straight into the places of its operands' gradients:
-/// into bucket memory, for a parameter under DDP.
+/// What an operation's backward sees. It writes straight into the places of its operands'
+/// gradients: into bucket memory, for a parameter under DDP.
 class Gradients {
  public:
   struct Destination {

@@ -87,7 +87,8 @@ Tensor softplus(const Tensor& x);  ///< log(1 + exp(x))
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(double base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Tensor& exponent);
-/// x for a weight of 0, y for 1 (exactly, if y - x is finite), and in proportion between and beyond.
+/// x for a weight of 0, y for 1 (exactly, if y - x is finite), and in proportion between and
+/// beyond.
 Tensor lerp(const Tensor& x, const Tensor& y, double weight);
 Tensor scale(const Tensor& x, double factor);  ///< x * factor
 

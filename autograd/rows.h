@@ -37,8 +37,8 @@ Operand aligned(const Tensor& x, const Shape& shape);
 /// What record() does but to record, for results without a gradient. `y` may be undefined. -> y
 Tensor keep_rows(std::string_view operation, Tensor y, std::initializer_list<Operand> operands);
 
-/// Throws StateError if a recorded operand's rows would be mixed, in the name of an operation that is
-/// made of others.
+/// Throws StateError if a recorded operand's rows would be mixed, in the name of an operation that
+/// is made of others.
 void refuse_mixing(std::string_view operation, std::initializer_list<Operand> operands);
 /// Marks a, which `operation` has changed in place with b, broadcast to it.
 void change_rows(std::string_view operation, const Tensor& a, const Tensor& b);
@@ -58,8 +58,8 @@ template <class Of, class F>
 Tensor record_loss(const char* operation, LossKind kind, std::initializer_list<Operand> operands,
                    const Of& of, F backward);
 
-/// A loss is a mean that is divided by `counted`, and not by its rows: backward() refuses to take it
-/// for a mean over a batch's samples. NaN: not known. -> loss
+/// A loss is a mean that is divided by `counted`, and not by its rows: backward() refuses to take
+/// it for a mean over a batch's samples. NaN: not known. -> loss
 Tensor counting(const Tensor& loss, double counted);
 
 /// The parts of some rows, in their order; one part, unless they are cut.

@@ -74,8 +74,8 @@ class Tape : public ThreadScope<Tape> {
   void backward(const Tensor& loss, BackwardOptions options) { backward(loss, {}, options); }
 
   /// Records an operation and returns `output` as its value. Each operand says what it does with
-  /// rows (rows.h). Each backward calls `backward(Gradients&)` once (with lanes, perhaps for each of
-  /// them); it must write each gradient that is needed.
+  /// rows (rows.h). Each backward calls `backward(Gradients&)` once (with lanes, perhaps for each
+  /// of them); it must write each gradient that is needed.
   template <class F>
   Tensor record(const char* operation, Tensor output, std::span<const Operand> operands, F backward,
                 Makes makes = Makes::rows);

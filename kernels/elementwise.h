@@ -40,7 +40,8 @@ std::string_view name_of(Binary op);
 /// out = op(x), of the same shape.
 ///
 /// relu(NaN) is NaN. docs/precision.md says how far each function is from the truth; none leaves
-/// its range, and a function that rises or falls everywhere does so in f32. Subnormal numbers count.
+/// its range, and a function that rises or falls everywhere does so in f32. Subnormal numbers
+/// count.
 void unary(Unary op, const Tensor& x, const Tensor& out);
 
 /// What `unary_backward` wants as `saved`: the output y (true), or the input x (false).

@@ -8,10 +8,10 @@
 ///     void visit(nn::Visitor& p) override { p("first", first); p("second", second); }
 ///   };
 ///
-/// Names are paths, joined with dots: "first.weight". A parameter or buffer that appears twice (tied
-/// weights) is listed once, under its first name; two parts of one name throw StateError. What
-/// visit() forgets has no name, and no optimizer steps it: backward refuses it, with its shape and
-/// the operation that used it.
+/// Names are paths, joined with dots: "first.weight". A parameter or buffer that appears twice
+/// (tied weights) is listed once, under its first name; two parts of one name throw StateError.
+/// What visit() forgets has no name, and no optimizer steps it: backward refuses it, with its shape
+/// and the operation that used it.
 
 #include <concepts>
 #include <functional>

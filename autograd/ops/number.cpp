@@ -115,8 +115,8 @@ Tensor operator-=(const Tensor& a, double b) { return in_place(Binary::sub, a, b
 Tensor operator*=(const Tensor& a, double b) { return in_place(Binary::mul, a, b); }
 Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b); }
 
-// From the nearer end, as PyTorch does: x + w (y - x), or y - (1 - w) (y - x), where w is a number of
-// the tensors' dtype.
+// From the nearer end, as PyTorch does: x + w (y - x), or y - (1 - w) (y - x), where w is a number
+// of the tensors' dtype.
 Tensor lerp(const Tensor& x, const Tensor& y, double weight) {
   if (all_16_bit("lerp", {{"x", x}, {"y", y}}))
     return in_f32([weight](const Tensor& a, const Tensor& b) { return lerp(a, b, weight); }, x, y);

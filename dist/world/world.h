@@ -79,9 +79,9 @@ class World {
   /// "shm", "tcp", "shm+tcp", "mpi" or "threads" (also in a world of 1).
   std::string_view transport() const;
 
-  /// Who this rank is in the largest world of more than one rank that lives here: nothing if there is
-  /// none. A world of threads (run_threads) lives on its thread, one that was joined everywhere in
-  /// its process. For what must not be forgotten, such as DDP; any thread may ask.
+  /// Who this rank is in the largest world of more than one rank that lives here: nothing if there
+  /// is none. A world of threads (run_threads) lives on its thread, one that was joined everywhere
+  /// in its process. For what must not be forgotten, such as DDP; any thread may ask.
   static std::optional<Shard> living();
 
   /// This rank's part of the data.

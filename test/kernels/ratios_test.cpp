@@ -1,7 +1,8 @@
-// How long kernels take in times of each other. No test asserts how long one takes: machines differ,
-// and are busy. But a function that is not vectorized takes tens of times as long as it should in
-// times of a copy, on every machine. The limits are four times what was measured, or more; what is
-// measured is the fastest of many short runs, in turns; and one good turn of several is enough.
+// How long kernels take in times of each other. No test asserts how long one takes: machines
+// differ, and are busy. But a function that is not vectorized takes tens of times as long as it
+// should in times of a copy, on every machine. The limits are four times what was measured, or
+// more; what is measured is the fastest of many short runs, in turns; and one good turn of several
+// is enough.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #pragma once
-/// What the functions of elementwise.h should be, in f64 and in long double, and what holds for each
-/// of them.
+/// What the functions of elementwise.h should be, in f64 and in long double, and what holds for
+/// each of them.
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // Random trainings with lanes, on 1 to 8 ranks: all end with the same bits, or are refused on all
-// alike, in the name of the same operation. Audits alarm nobody, and a training may go on in another
-// world.
+// alike, in the name of the same operation. Audits alarm nobody, and a training may go on in
+// another world.
 
 #include <doctest/doctest.h>
 
