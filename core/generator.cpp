@@ -55,7 +55,7 @@ void Generator::twist() {
   constexpr std::size_t n = 624, m = 397;
   const auto mixed = [this](std::size_t k, std::size_t next, std::size_t far) {
     const std::uint32_t y = (state_[k] & 0x80000000u) | (state_[next] & 0x7fffffffu);
-    state_[k] = state_[far] ^ y >> 1 ^ (0u - (y & 1) & 0x9908b0dfu);
+    state_[k] = state_[far] ^ (y >> 1) ^ ((0u - (y & 1)) & 0x9908b0dfu);
   };
   for (std::size_t k = 0; k < n - m; ++k) mixed(k, k + 1, k + m);
   for (std::size_t k = n - m; k < n - 1; ++k) mixed(k, k + 1, k + m - n);

@@ -54,7 +54,7 @@ void write_json(const Options& options, const Result& result, const World& world
 
 /// Of `train --deterministic machine`, on any number of ranks. README says it, too.
 constexpr std::string_view published =
-    "a37162e4a5c91b5979aaac261bd9a2fd9e976bf2b183cf0796039b8dc1da7d08";
+    "d03d62a12760258dedd1508780ca5cd230fa7f18e3bb1712e6210ffbe0fa497b";
 
 void tell_hash(const Options& options, const Result& result) {
   const std::string& hash = result.replicas[0].digest;

@@ -62,8 +62,6 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-Tensor constant(Model& m, const Shape& shape) { return cast(Tensor::randn(shape), m.dtype); }
-
 /// What keeps samples apart, or adds them up as it may.
 Piece good_piece(Model& m, Draw& draw, std::int64_t c) {
   const DType t = m.dtype;
@@ -153,17 +151,18 @@ Piece bad_piece(Model& m, Draw& draw, std::int64_t c) {
 
 struct Plan {
   std::uint64_t seed;
-  DType dtype, products;
-  std::int64_t batch, width;
-  int pieces, bad_at;  // -1: nowhere
-  bool bad_unrecorded;
-  int loss;
-  bool adam, clipped;
+  DType dtype{}, products{};
+  std::int64_t batch = 0, width = 0;
+  int pieces = 0, bad_at = -1;  // -1: nowhere
+  bool bad_unrecorded = false;
+  int loss = 0;
+  bool adam = false, clipped = false;
 };
 
 Plan plan_of(std::uint64_t seed) {
   Draw draw(seed);
-  Plan plan{.seed = seed, .dtype = draw.one_in(3) ? DType::f64 : DType::f32};
+  Plan plan{.seed = seed};
+  plan.dtype = draw.one_in(3) ? DType::f64 : DType::f32;
   const DType products[] = {DType::f32, DType::f32, DType::bf16, DType::f16};
   plan.products = plan.dtype == DType::f64 ? DType::f32 : products[draw.below(4)];
   plan.batch = 16 + draw.below(20);
