@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "lockstep/autograd/operand.h"
+#include "lockstep/autograd/lanes/operand.h"
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/core/tensor.h"

@@ -66,7 +66,7 @@ Node* Tape::append(const char* operation, Tensor& output, std::span<const Operan
     else if (ref.tape != GradientRef::nothing)
       slots[i].node = static_cast<Node*>(ref.target);
   }
-  if (trace::watcher) show_output(*node, output, operands, lanes());
+  if (trace::watcher) show_output(*node, output, operands, makes, lanes());
   output.set_gradient_ref({id_, node, generation_});
   return node;
 }

@@ -31,7 +31,7 @@ struct Tape::Pass {
 
 // To a trace::watcher, which there is (tape_results.cpp).
 void show_output(const detail::Node& node, const Tensor& output, std::span<const Operand> operands,
-                 const Lanes* lanes);
+                 Makes makes, const Lanes* lanes);
 void show_gradient(const detail::Node& node, const Lanes* lanes);
 void show_ready(const detail::Node& node, const detail::ParameterState& parameter);
 

@@ -34,11 +34,12 @@ void show_parameters(const Node& node) {
 }  // namespace
 
 void show_output(const Node& node, const Tensor& output, std::span<const Operand> operands,
-                 const Lanes* lanes) {
+                 Makes makes, const Lanes* lanes) {
   show_parameters(node);
   for (const Operand& operand : operands)
     if (const Tensor& x = *operand.tensor;
-        x.defined() && x.gradient_ref().tape == GradientRef::nothing)
+        x.defined() && x.gradient_ref().tape == GradientRef::nothing &&
+        (makes != Makes::loss || is_any_floating(x.dtype())))  // labels show in the loss
       trace::watcher->see({.place = Place::input,
                            .operation = node.operation,
                            .name = parameter_of(node),

@@ -138,7 +138,10 @@ class Contender {
   }
   void step() {
     backward();
-    optimizer_->step();
+    if (cap_)
+      optimizer_->step();
+    else  // the same step without communication
+      optimizer_->step(optim::local);
     optimizer_->zero_grad();
   }
   void zero_grad() { optimizer_->zero_grad(); }

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/gpu/stream.h"
-#include "lockstep/core/row_origin.h"
+#include "lockstep/core/lanes/row_origin.h"
 
 namespace lockstep {
 

@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "lockstep/autograd/checkpoint.h"
-#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/dist/collectives/communicator.h"

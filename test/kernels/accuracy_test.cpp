@@ -115,7 +115,7 @@ constexpr double slack = elementary::fused ? 1 : 1.5;
 
 double pytorch_ulp(std::string_view name) {
   static const nlohmann::json numbers =
-      nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/accuracy.json"));
+      nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/accuracy/accuracy.json"));
   const auto& all = numbers["functions"];
   const auto found = all.find(name);
   return found == all.end() ? 0 : (*found)["ulp"].get<double>();

@@ -396,26 +396,3 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
           }),
           "is made of no samples");
 }
-
-TEST_CASE("lanes: weights other than the number of samples, and a tape that does not know them") {
-  const data::Loader loader(make_data(), {.batch = batch_size, .lanes = lanes});
-  nn::Sequential model = mlp();
-  (void)model.parameters();
-  const data::Batch batch = loader.batch(0);
-  const auto message = [&](bool known, std::optional<Weight> weight) {
-    LaneScope scope;
-    if (known) scope.set(batch.lanes);
-    try {
-      Tape tape;
-      tape.backward(classified(model, batch), weight);
-      return std::string();
-    } catch (const StateError& error) {
-      return std::string(error.what());
-    }
-  };
-  CHECK(message(true, batch.weight) == "");
-  for (const Parameter& parameter : model.parameters()) parameter.zero_grad();
-  CHECK(test::contains(message(true, {}), "44 of 44; got none"));
-  CHECK(test::contains(message(true, Weight(3, 44)), "got 3 of 44"));
-  CHECK(test::contains(message(false, batch.weight), "has 8 lanes, which the tape does not know"));
-}

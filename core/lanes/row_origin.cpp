@@ -1,4 +1,4 @@
-#include "lockstep/core/row_origin.h"
+#include "lockstep/core/lanes/row_origin.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,0 +1,222 @@
+// What belongs to samples, and what mixes them: known by where it comes from.
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/rows.h"
+#include "lockstep/core/lanes.h"
+
+using namespace lockstep;
+
+namespace row_origin {
+
+namespace {
+
+constexpr int lanes = 4;
+constexpr std::int64_t rows = 10;  // lanes of 3, 3, 3, 1
+
+}  // namespace
+
+namespace {
+
+/// The message of the StateError that f throws, or "".
+template <class F>
+std::string refusal(const F& f) {
+  try {
+    f();
+  } catch (const StateError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// What makes x, a batch of 6 rows of 3 that no tape records, into the operand of a layer.
+struct Mixed {
+  const char* by;  // the operation that the refusal names
+  std::function<Tensor(const Tensor&)> make;
+};
+
+}  // namespace
+
+// A batch is not recorded, and what is made of it is not either, before a layer uses it.
+TEST_CASE("lanes: what mixes the samples of a batch is refused where a layer uses it, by name") {
+  const Parameter w(Tensor::ones({4, 3}));
+  const std::vector<Mixed> mixed{
+      {"flip", [](const Tensor& x) { return x * 0.7 + flip(x, {0}) * 0.3; }},
+      {"mean", [](const Tensor& x) { return x - mean(x, {0}); }},
+      {"mean", [](const Tensor& x) { return x - mean(x); }},
+      {"sum", [](const Tensor& x) { return x / sum(x, 0, keepdim); }},
+      {"norm", [](const Tensor& x) { return x / (norm(x - 1.0) + 1.0); }},
+      {"norm", [](const Tensor& x) { return x / norm(x); }},
+      {"amax", [](const Tensor& x) { return x / amax(x, 0); }},
+      {"max", [](const Tensor& x) { return x / max(x); }},
+      {"index_select",
+       [](const Tensor& x) {
+         return index_select(x, 0, Tensor::from({5, 4, 3, 2, 1, 0}));
+       }},
+      {"cat",
+       [](const Tensor& x) {
+         return cat({x, x});
+       }},
+      {"slice", [](const Tensor& x) { return slice(x, 0, 0, 3); }},
+      {"slice", [](const Tensor& x) { return x.slice(0, 3); }},
+      {"slice",
+       [](const Tensor& x) {
+         return x.rows()[2].view({1, 3});
+       }},
+      {"slice", [](const Tensor& x) { return x + x.slice(1, 2); }},
+      {"cumsum", [](const Tensor& x) { return cumsum(x, 0); }},
+      {"permute", [](const Tensor& x) { return softmax(x, 0); }},
+      {"transpose", [](const Tensor& x) { return transpose(transpose(x)); }},
+      {"matmul", [](const Tensor& x) { return matmul(matmul(x, x, {.transpose_b = true}), x); }},
+      {"reshape",
+       [](const Tensor& x) {
+         return matmul(reshape(x, {9, 2}), Tensor::ones({2, 3}));
+       }},
+      {"triu", [](const Tensor& x) { return triu(x); }},
+      {"randn_like", [](const Tensor& x) { return x + randn_like(x); }},
+      {"rand_like", [](const Tensor& x) { return x + rand_like(x); }},
+      {"add",
+       [](const Tensor& x) {
+         return x + Tensor::randn({6, 3});
+       }},
+      {"compare",
+       [](const Tensor& x) {
+         return where(x > Tensor::rand({6, 3}), x, 0.0);
+       }},
+      {"mean",
+       [](const Tensor& x) {
+         const Tensor center = Tensor::zeros({3});
+         center += mean(x, 0);  // kept from step to step, perhaps
+         return x - center;
+       }},
+      {"mean",
+       [](const Tensor& x) {
+         const Tensor center = Tensor::zeros({3});
+         center.copy_from(mean(x, 0));
+         return x - center;
+       }},
+      {"add",
+       [](const Tensor& x) {
+         const Tensor noisy = x.clone();
+         noisy += Tensor::randn({6, 3});
+         return noisy;
+       }},
+  };
+  for (const Mixed& how : mixed)
+    for (const bool in_tape : {false, true}) {
+      CAPTURE(how.by);
+      const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{0, 2}));  // 6 rows
+      const Tensor x = of_samples(Tensor::of<float>(
+          {6, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}));
+      std::optional<Tape> tape;
+      if (in_tape) tape.emplace();
+      const Tensor made = how.make(x);  // not recorded: it may be what somebody prints
+      if (!in_tape) tape.emplace();
+      const std::string message = refusal([&] { (void)linear(made, w); });
+      CAPTURE(message);
+      CHECK(message.find(fmt::format("was made by [{}], which mixes", how.by)) !=
+            std::string::npos);
+      CHECK(message.starts_with("[linear] operand 0"));
+    }
+}
+
+TEST_CASE("lanes: what is made of each sample alone is a sample, recorded or not") {
+  const Parameter w(Tensor::ones({4, 3}));
+  const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{0, 2}));
+  const Tensor x = of_samples(Tensor::ones({6, 3}));
+  const std::vector<std::function<Tensor()>> apart{
+      [&] { return x * 2.0 + Tensor::randn({3}); },
+      [&] {
+        return x + Tensor::randn({1, 3});
+      },
+      [&] { return x - mean(x, 1, keepdim); },
+      [&] { return x + zeros_like(x); },
+      [&] { return flip(x, {1}); },
+      [&] { return where(x > 0.0, x, -x); },
+      [&] {
+        return x.clone().to(Device{}).view({6, 3});
+      },
+      [&] {
+        return reshape(x, {18}).view({6, 3});
+      },
+      [&] { return cast(cast(x, DType::i64), DType::f32); },
+      [&] {
+        return slice(cat({slice(x, 1, 0, 1), x, slice(x, 1, 0, 1)}, 1), 1, 1, 4);
+      },
+      [&] { return softmax(x, 1); },
+      [&] { return layer_norm(x); },
+      [&] { return cast(one_hot(argmax(x, 1), 3), DType::f32); },
+      [&] {
+        return x + of_samples(Tensor::ones({6, 3}));
+      },
+      [&] {
+        const Tensor copy = Tensor::empty({6, 3});
+        copy.copy_from(x);
+        return copy;
+      },
+  };
+  for (std::size_t i = 0; i < apart.size(); ++i) {
+    CAPTURE(i);
+    Tape tape;
+    CHECK(refusal([&] {
+            const Tensor loss = mean(square(linear(apart[i](), w)));
+            tape.backward(loss, Weight(6, rows));
+          }) == "");
+    w.zero_grad();
+  }
+}
+
+// As in a training against adversarial samples.
+TEST_CASE("lanes: the gradient of samples is made of samples") {
+  const Parameter w(Tensor::ones({4, 3}));
+  const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{0, 2}));
+  Tape tape;
+  const Tensor x = tape.watch(of_samples(Tensor::ones({6, 3})));
+  tape.backward(mean(square(linear(x, w))), Weight(6, rows));
+  const Tensor step = sign(tape.gradient(x).detach());
+  Tape next;
+  CHECK(refusal([&] { (void)linear(x.detach() + step * 0.1, w); }) == "");
+}
+
+// Its size says nothing: whatever a rank's number of samples is, and whoever asks.
+TEST_CASE("lanes: numbers that belong to no sample are drawn in any world") {
+  for (const int ranks : {1, 2, 3, 4})
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{rank, ranks});
+      const LaneScope scope(own);
+      const std::int64_t n = own->rows();
+      const Parameter w(Tensor::ones({n, 3}));
+      Tape tape;
+      const Tensor x = of_samples(Tensor::ones({n, 3}));
+      const Tensor noisy = matmul(x, w + Tensor::randn({n, 3}), {.transpose_b = true});
+      tape.backward(mean(noisy * Tensor::rand({n})), Weight(n, rows));
+      CHECK(w.gradient().shape() == Shape{n, 3});
+      // Beside samples, such a constant has a row for each.
+      if (n == 1) continue;
+      Tape other;
+      const std::string message = refusal([&] { (void)(linear(x, w) + Tensor::randn({n, n})); });
+      CHECK(message.find("has a row for each sample of this rank") != std::string::npos);
+      CHECK(message.find("of_samples(x)") != std::string::npos);
+    }
+}
+
+TEST_CASE(
+    "lanes: an operation that does not say what it does with rows is refused beside samples") {
+  const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{}));
+  const Parameter w(Tensor::ones({3}));
+  Tape tape;
+  const auto silent = [](const Tensor& x) {
+    return record("silent", x.detach().clone(), {&x}, [](Gradients& g) { g.pass(0, g.output()); });
+  };
+  (void)silent(w);
+  const Tensor h = of_samples(Tensor::ones({rows, 3})) * w;
+  CHECK(refusal([&] { (void)silent(h); }).starts_with("[silent] does not say what it does"));
+}
+
+}  // namespace row_origin
