@@ -387,10 +387,11 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
             return nn::cross_entropy(model(batch.x), flip(batch.y, {0}));
           }),
           "[cross_entropy] operand 1");
-  refused(of([](nn::Sequential& model, const data::Batch& batch) {
-            return nn::mse(model(batch.x), Tensor::randn({batch.x.size(0), 5}));
-          }),
-          "has a row for each sample of this rank", {}, 3);
+  refused(
+      of([](nn::Sequential& model, const data::Batch& batch) {
+        return nn::mse(model(batch.x), Tensor::randn({batch.x.size(0), 5}).to(batch.x.device()));
+      }),
+      "has a row for each sample of this rank", {}, 3);
   refused(of([](nn::Sequential& model, const data::Batch&) {
             return sum(square(model.parameters()[0]));
           }),

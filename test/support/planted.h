@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/matmul.h"
 #include "lockstep/kernels/reduce.h"
 

@@ -290,7 +290,8 @@ Outcome outcome_of(const Plan& plan, int ranks, const Part& part = {0, 2, {}, {}
 }  // namespace
 
 TEST_CASE(
-    "drill models: a random training has the same bits on 1 to 8 ranks, or is refused on all") {
+    "drill models: a random training has the same bits on 1 to 8 ranks, or is refused on all" *
+    doctest::test_suite("slow")) {
   std::map<std::string, int> refused;
   const test::TemporaryFolder folder;
   test::drill(30, [&](std::uint64_t seed) {
