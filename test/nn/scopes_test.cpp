@@ -30,7 +30,7 @@ namespace {
 
 using Scope = std::shared_ptr<void>;
 
-struct Kind {
+struct ScopeKind {
   std::string name;
   std::function<Scope(int)> make;            // the i-th of three
   std::function<std::string(int)> expected;  // while the i-th is the newest; -1: there is none
@@ -42,7 +42,7 @@ std::string address(const T* pointer) {
   return fmt::format("{}", static_cast<const void*>(pointer));
 }
 
-std::vector<Kind> kinds() {
+std::vector<ScopeKind> kinds() {
   static std::vector<Tape*> tapes(3);
   static const std::vector<DType> dtypes = {DType::bf16, DType::f16, DType::bf16};
   static std::vector<std::shared_ptr<const Lanes>> lanes;
@@ -97,7 +97,7 @@ std::vector<Kind> kinds() {
 }
 
 /// What a child prints that makes a scope here and ends it on another thread; empty if it lives.
-std::string ended_elsewhere(const Kind& kind) {
+std::string ended_elsewhere(const ScopeKind& kind) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const pid_t child = ::fork();
@@ -122,7 +122,7 @@ std::string ended_elsewhere(const Kind& kind) {
 }  // namespace
 
 TEST_CASE("scopes: three of a kind end in any order") {
-  for (const Kind& kind : kinds()) {
+  for (const ScopeKind& kind : kinds()) {
     CAPTURE(kind.name);
     REQUIRE(kind.now() == kind.expected(-1));
     std::vector<int> order = {0, 1, 2};
@@ -143,7 +143,7 @@ TEST_CASE("scopes: three of a kind end in any order") {
 }
 
 TEST_CASE("scopes: one that ends on another thread ends the program, with its name") {
-  for (const Kind& kind : kinds()) {
+  for (const ScopeKind& kind : kinds()) {
     if (kind.name == "StreamGuard" && !test::on_cpu()) continue;  // a GPU survives no fork
     CAPTURE(kind.name);
     const std::string name = kind.name == "Rerun" ? "Autocast" : kind.name;  // which it has
