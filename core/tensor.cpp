@@ -256,8 +256,11 @@ void Tensor::copy_from(const Tensor& source) const {
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
                     source.dtype_);
+  // A part that holds samples makes a mixture of the whole: which ones, depends on the rank.
   if (const RowOrigin origin = source.row_origin(); !part_ || origin.is_mixed())
     storage_.set_origin(origin);
+  else if (origin.is_samples())
+    storage_.set_origin(RowOrigin::mixed("copy_from"));
   if (bytes() == 0) return;
   storage_.changed();
   const Device to = device(), from = source.device();

@@ -101,6 +101,12 @@ TEST_CASE("lanes: what mixes the samples of a batch is refused where a layer use
          center.copy_from(mean(x, 0));
          return x - center;
        }},
+      {"copy_from",
+       [](const Tensor& x) {
+         const Tensor bank = Tensor::zeros({12, 3});  // of samples that this rank has seen
+         bank.slice(3, 9).copy_from(x);
+         return matmul(matmul(x, bank, {.transpose_b = true}), bank);
+       }},
       {"add",
        [](const Tensor& x) {
          const Tensor noisy = x.clone();
