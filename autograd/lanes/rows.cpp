@@ -107,9 +107,10 @@ void mark(const Tensor& output, const Found& found, std::string_view operation, 
     output.storage().set_origin(RowOrigin::samples());
 }
 
+// (All memory of no bytes may be in one place, as on GPUs.)
 bool is_new_memory(const Tensor& output, std::span<const Operand> operands) {
   return output.defined() && std::ranges::none_of(operands, [&](const Operand& operand) {
-           return operand.tensor->defined() &&
+           return operand.tensor->defined() && output.storage().bytes() > 0 &&
                   operand.tensor->storage().data() == output.storage().data();
          });
 }
