@@ -9,6 +9,9 @@
 #define LOCKSTEP_HOST_DEVICE
 #endif
 
+/// Marks a short function of vectors that loops call: a call would pass them through memory.
+#define LOCKSTEP_ALWAYS_INLINE [[gnu::always_inline]] inline
+
 /// In front of a loop: no iteration reads what another one has written. Without this promise the
 /// compiler must assume that the loop's pointers overlap, and a loop with equal pointers (sum == a)
 /// is not vectorized.

@@ -30,7 +30,19 @@ namespace lockstep::kernels {
 #define LOCKSTEP_ENUMERATOR(name, Formula) name,
 enum class Unary : std::uint8_t { LOCKSTEP_UNARY_OPERATIONS(LOCKSTEP_ENUMERATOR) };
 #undef LOCKSTEP_ENUMERATOR
-enum class Binary : std::uint8_t { add, sub, mul, div, remainder, maximum, minimum, pow };
+/// `leaky` is a, or a b where a is not above 0; `leaky_slope` is 1 and b there.
+enum class Binary : std::uint8_t {
+  add,
+  sub,
+  mul,
+  div,
+  remainder,
+  maximum,
+  minimum,
+  pow,
+  leaky,
+  leaky_slope
+};
 enum class Activation : std::uint8_t { none, relu };
 
 /// The enumerator's name, which error messages carry.

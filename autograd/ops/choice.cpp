@@ -157,7 +157,19 @@ Tensor clamp_max(const Tensor& x, double high) {
   if (is_16_bit(x.dtype())) return in_f32(clamp_max, x, high);
   return bounded("clamp_max", x, Binary::minimum, Compare::lt, high);
 }
-Tensor leaky_relu(const Tensor& x, double slope) { return where(x > 0, x, x * slope); }
+// dx = dy, or slope dy where x is not above 0
+Tensor leaky_relu(const Tensor& x, double slope) {
+  check<DTypeError>(is_any_floating(x.dtype()), "[leaky_relu] takes f32, f64, f16 or bf16, got {}",
+                    x.dtype());
+  if (is_16_bit(x.dtype())) return in_f32(leaky_relu, x, slope);
+  const Tensor factor = like(x, slope);
+  return record("leaky_relu", combined(Binary::leaky, x, factor), {apart(x)},
+                [x = SavedTensor(x), factor](Gradients& g) {
+                  const Tensor slopes = combined(Binary::leaky_slope, *x, factor);
+                  const auto dx = g.into(0);
+                  kernels::binary(Binary::mul, g.output(), slopes, dx.tensor, dx.accumulate);
+                });
+}
 
 Tensor tril(const Tensor& x, std::int64_t k) { return triangle("tril", x, k, Compare::le); }
 Tensor triu(const Tensor& x, std::int64_t k) { return triangle("triu", x, k, Compare::ge); }

@@ -56,7 +56,9 @@ Tensor transpose(const Tensor& x, int a, int b) {
   const auto place = [&](int dim) {
     return static_cast<std::size_t>(dimension("transpose", x.shape(), dim));
   };
-  std::swap(dims[place(a)], dims[place(b)]);
+  const std::size_t i = place(a), j = place(b);
+  if (std::min(i, j) + 2 == dims.size() && i != j) return transpose(x);
+  std::swap(dims[i], dims[j]);
   return permute(x, dims);
 }
 

@@ -22,14 +22,15 @@ void run_row(const Formula& formula, std::int64_t n, std::int64_t i, std::int64_
 }
 
 /// The two innermost dimensions. If one operand advances along the first and the other along the
-/// second, in squares, which stay in the cache.
+/// second, in tiles: of at most 8 lines, which stay in the cache also where they are powers of two
+/// apart.
 template <class Formula>
 void run_plane(const Formula& shared, std::int64_t i, std::int64_t a, std::int64_t b) {
   const Formula formula = shared;  // no byte that is written can be a part of this one
   const StridePlan& plan = formula.plan;
   const std::int64_t columns = plan.sizes[0], rows = plan.rank > 1 ? plan.sizes[1] : 1;
   const bool crossed = rows > 1 && plan.stride_a[0] != 1 && plan.stride_a[1] == 1;
-  const std::int64_t side = crossed ? 16 : columns, height = crossed ? 16 : rows;
+  const std::int64_t side = crossed ? 8 : columns, height = crossed ? 32 : rows;
   for (std::int64_t top = 0; top < rows; top += height)
     for (std::int64_t left = 0; left < columns; left += side)
       for (std::int64_t row = top; row < std::min(top + height, rows); ++row)

@@ -41,16 +41,27 @@ void CpuBackend::cast(const Tensor& x, const Tensor& out) {
 
 namespace {
 
-/// By square tiles that stay in the first-level cache, also where their rows, powers of two apart,
-/// compete for the same few lines of it.
+/// By tiles, which are turned in a buffer: rows that are powers of two apart compete for the same
+/// few lines of the first-level cache, where neither a tile of x nor one of `out` would stay.
 template <class T>
 void transpose_words(const T* x, std::int64_t rows, std::int64_t columns, T* out) {
-  constexpr std::int64_t side = 8;
-  for (std::int64_t row0 = 0; row0 < rows; row0 += side)
-    for (std::int64_t column0 = 0; column0 < columns; column0 += side)
-      for (std::int64_t c = column0; c < std::min(column0 + side, columns); ++c)
-        for (std::int64_t r = row0; r < std::min(row0 + side, rows); ++r)
-          out[c * rows + r] = x[r * columns + c];
+  constexpr std::int64_t height = 128, width = 16;
+  T tile[width][height];
+  const auto turn = [&](std::int64_t row0, std::int64_t column0, std::int64_t r_end, auto c_end) {
+    const T* from = x + row0 * columns + column0;
+    for (std::int64_t r = 0; r < r_end; ++r, from += columns)
+      for (std::int64_t c = 0; c < c_end; ++c) tile[c][r] = from[c];
+    for (std::int64_t c = 0; c < c_end; ++c)
+      std::copy_n(tile[c], r_end, out + (column0 + c) * rows + row0);
+  };
+  for (std::int64_t column0 = 0; column0 < columns; column0 += width)
+    for (std::int64_t row0 = 0; row0 < rows; row0 += height) {
+      const std::int64_t r_end = std::min(height, rows - row0), c_end = columns - column0;
+      if (c_end >= width)  // known to the compiler
+        turn(row0, column0, r_end, std::integral_constant<std::int64_t, width>());
+      else
+        turn(row0, column0, r_end, c_end);
+    }
 }
 
 }  // namespace

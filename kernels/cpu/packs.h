@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "lockstep/core/compiler.h"
 #include "lockstep/kernels/formulas/elementary.h"
 
 namespace lockstep::kernels {
@@ -60,7 +61,7 @@ T fold(const Pack<T, size>& values) {
 
 /// e^x, element by element.
 template <class T, int size>
-Pack<T, size> exponential(const Pack<T, size>& x) {
+LOCKSTEP_ALWAYS_INLINE Pack<T, size> exponential(const Pack<T, size>& x) {
   Pack<T, size> y;
   for (int i = 0; i < size; ++i) y[i] = elementary::exp(x[i]);
   return y;

@@ -152,6 +152,8 @@ LOCKSTEP_BINARY(Remainder, "remainder", detail::remainder(a, b))
 LOCKSTEP_BINARY(Maximum, "maximum", a != a || a >= b ? a : b)  // NaN wins
 LOCKSTEP_BINARY(Minimum, "minimum", a != a || a <= b ? a : b)
 LOCKSTEP_BINARY(Pow, "pow", detail::power(a, b))
+LOCKSTEP_BINARY(Leaky, "leaky", a > 0 ? a : Mul{}(a, b))
+LOCKSTEP_BINARY(LeakySlope, "leaky_slope", a > 0 ? T(1) : b)
 LOCKSTEP_BINARY(Equal, "eq", a == b)
 LOCKSTEP_BINARY(NotEqual, "ne", a != b)
 LOCKSTEP_BINARY(Less, "lt", a < b)
@@ -181,6 +183,8 @@ decltype(auto) visit(Binary op, F&& f) {
     case Binary::maximum: return f(Maximum{});
     case Binary::minimum: return f(Minimum{});
     case Binary::pow: return f(Pow{});
+    case Binary::leaky: return f(Leaky{});
+    case Binary::leaky_slope: return f(LeakySlope{});
     case Binary::div: break;
   }
   return f(Div{});

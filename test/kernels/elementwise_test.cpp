@@ -29,6 +29,8 @@ double apply(Binary op, double a, double b) {
     case Binary::maximum: return std::max(a, b);
     case Binary::minimum: return std::min(a, b);
     case Binary::pow: return std::pow(a, b);
+    case Binary::leaky: return a > 0 ? a : a * b;
+    case Binary::leaky_slope: return a > 0 ? 1 : b;
   }
   return 0;
 }

@@ -71,7 +71,7 @@ TEST_CASE("lanes: what mixes the samples of a batch is refused where a layer use
        }},
       {"slice", [](const Tensor& x) { return x + x.slice(1, 2); }},
       {"cumsum", [](const Tensor& x) { return cumsum(x, 0); }},
-      {"permute", [](const Tensor& x) { return softmax(x, 0); }},
+      {"transpose", [](const Tensor& x) { return softmax(x, 0); }},
       {"transpose", [](const Tensor& x) { return transpose(transpose(x)); }},
       {"matmul", [](const Tensor& x) { return matmul(matmul(x, x, {.transpose_b = true}), x); }},
       {"reshape",
