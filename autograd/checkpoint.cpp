@@ -38,7 +38,7 @@ Rerun::Rerun(const Surroundings& first) : ThreadScope("Rerun"), autocast_(first.
   first.restore();
 }
 
-// The random state of before belongs to whoever ends last.
+// The random state of before goes to the scope that ends last.
 Rerun::~Rerun() {
   Rerun* inner = nullptr;
   for (Rerun* other = innermost(); other && other != this; other = other->outer()) inner = other;

@@ -15,11 +15,15 @@ void Gradients::run() {
     node_.run(node_.closure, *this);
 }
 
-Gradients::Destination Gradients::into(int i) {
+void Gradients::refuse_sum(int i) const {
   check<StateError>(!sums_rows(i),
                     "[{}] has no lanes: its gradient of operand {} is a sum over samples, or "
                     "belongs to no sample",
                     node_.operation, i);
+}
+
+Gradients::Destination Gradients::into(int i) {
+  refuse_sum(i);
   return place(i);
 }
 
@@ -53,13 +57,14 @@ Gradients::Destination Gradients::place(int i) {
 void Gradients::pass(int i, const Tensor& gradient) {
   Node::Input& input = this->input(i);
   if (!input) return;
+  refuse_sum(i);
   check_passed(i, gradient);
   if (input.node && !input.node->gradient.defined() && lane_ < 0) {
     input.written = true;
     input.node->gradient = gradient.detach().view(input.node->shape);
     return;
   }
-  const Destination destination = into(i);
+  const Destination destination = place(i);
   ++copies_made;
   kernels::scale(1, gradient.detach().view(destination.tensor.shape()), destination.tensor,
                  destination.accumulate);

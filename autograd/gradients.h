@@ -85,6 +85,7 @@ class Gradients {
   void run();
   void run_by_lanes();
   Node::Input& input(int i) const;
+  void refuse_sum(int i) const;
   Destination place(int i);
   Destination place_of_lane(Node::Input& input);
   void check_passed(int i, const Tensor& gradient) const;

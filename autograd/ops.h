@@ -83,7 +83,8 @@ Tensor gelu(const Tensor& x);
 Tensor gelu_tanh(const Tensor& x);
 Tensor silu(const Tensor& x);      ///< x sigmoid(x)
 Tensor softplus(const Tensor& x);  ///< log(1 + exp(x))
-/// One to the power of the other, by elements, as std::pow.
+/// One to the power of the other, by elements, as std::pow; but exponents such as 0.5 are roots, of
+/// which negative numbers and -infinity have none: NaN, as in PyTorch (docs/precision.md).
 Tensor pow(const Tensor& x, double exponent);
 Tensor pow(double base, const Tensor& exponent);
 Tensor pow(const Tensor& base, const Tensor& exponent);

@@ -51,7 +51,7 @@ Node* Tape::new_node(const char* operation, const Tensor& output) {
 
 Node* Tape::append(const char* operation, Tensor& output, std::span<const Operand> operands,
                    Makes makes) {
-  if (!wants_node(operation, output, operands)) return nullptr;
+  if (!wants_node(operation, output, operands, makes)) return nullptr;
   const auto rows = lanes_ ? detail::rows_recorded(*lanes_, operation, output, operands, makes)
                            : Node::Rows::none;
   Node* node = new_node(operation, output);

@@ -15,7 +15,8 @@
 /// While no tape lives, nothing is recorded: that is inference. Tapes nest, and end in any order;
 /// the innermost records. Saved tensors and gradients of intermediate results are freed as the loop
 /// passes them, and then the records themselves, so that a tape may live for many steps. (What no
-/// backward reaches, and watched tensors, stay as long as the tape.)
+/// backward reaches, and watched tensors, stay as long as the tape; the memory of its records, some
+/// 200 bytes for an operation, returns when none is left, with lanes when the tape ends.)
 ///
 /// Thread-safety: the current tape is per thread, so that ranks can be threads. Only the thread
 /// that made a tape may use it.
@@ -56,7 +57,9 @@ class Tape : public ThreadScope<Tape> {
   static Tape* current() { return innermost(); }  ///< this thread's innermost living tape, or null
   /// How the rows of this tape's batch are cut (core/lanes.h); null: it has no lanes.
   const Lanes* lanes() const { return lanes_.get(); }
-  bool has_recorded(const Tensor& x) const { return x.gradient_ref().tape == id_; }
+  bool has_recorded(const Tensor& x) const {  // and not freed
+    return x.gradient_ref().tape == id_ && x.gradient_ref().generation == generation_;
+  }
 
   /// Adds d(loss)/d(parameter), times `weight.local / weight.total`, to the gradient of every
   /// parameter that the loss reaches. `loss` has one element and comes from this tape.
@@ -87,7 +90,8 @@ class Tape : public ThreadScope<Tape> {
   /// The gradient of a watched tensor, of the last backward that reached it, times the seed (w /
   /// total, as for parameters: with R ranks and no Weight 1 / R); undefined if none did. On this
   /// tape no operation is recorded with it or with what was made of it, nor with gradients of
-  /// parameters (StateError): there are no second derivatives. detach() makes it a constant.
+  /// parameters (StateError): there are no second derivatives. detach() makes it a constant, and
+  /// so does writing it into other memory (`sum += gradient`).
   Tensor gradient(const Tensor& watched) const;
   /// The parameters that a result of this tape depends on, each once.
   std::vector<Parameter> parameters_of(const Tensor& result);
@@ -103,7 +107,8 @@ class Tape : public ThreadScope<Tape> {
 
   detail::Node* append(const char* operation, Tensor& output, std::span<const Operand> operands,
                        Makes makes);
-  bool wants_node(const char* operation, Tensor& output, std::span<const Operand> operands) const;
+  bool wants_node(const char* operation, Tensor& output, std::span<const Operand> operands,
+                  Makes makes) const;
   void refuse_gradients(const char* operation, std::span<const Operand> operands) const;
   const GradientRef& own_ref(const char* operation, const Tensor& tensor) const;
   bool used_up(const GradientRef& ref) const;

@@ -16,11 +16,6 @@ bool recorded(const Operand& operand) {
   return operand.tensor->gradient_ref().tape != GradientRef::nothing;
 }
 
-// What is made of a gradient by these has the derivative 0 everywhere: it is a constant.
-bool makes_constants(std::string_view operation) {
-  return operation == "sign" || operation == "floor" || operation == "round";
-}
-
 bool any_comes_from(std::uint64_t tape, std::span<const Operand> operands) {
   return std::ranges::any_of(operands, [tape](const Operand& operand) {
     return operand.tensor->gradient_ref().gradient_of == tape;
@@ -42,12 +37,13 @@ void Tape::refuse_gradients(const char* operation, std::span<const Operand> oper
 
 // Whether `output` needs a node. If not, its handle says what is known of it all the same: whether
 // it was made of samples, of a gradient of a living tape, of what was run backward before.
-bool Tape::wants_node(const char* operation, Tensor& output,
-                      std::span<const Operand> operands) const {
+// Steps that are made of a gradient are constants.
+bool Tape::wants_node(const char* operation, Tensor& output, std::span<const Operand> operands,
+                      Makes makes) const {
   if (std::ranges::none_of(operands, recorded)) {
     detail::mark_rows(operation, output, operands);
     for (const Tape* tape = this; tape; tape = tape->outer())
-      if (any_comes_from(tape->id_, operands) && !makes_constants(operation)) {
+      if (any_comes_from(tape->id_, operands) && makes != Makes::steps) {
         GradientRef ref = output.gradient_ref();
         ref.gradient_of = tape->id_;
         output.set_gradient_ref(ref);

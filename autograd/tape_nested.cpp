@@ -21,11 +21,13 @@ void Tape::clear_marks() noexcept {
 
 Tensor Tape::watch(const Tensor& tensor) {
   visit_any_floating("watch", tensor.dtype(), [](auto) {});
+  const Operand itself = {&tensor, Operand::Rows::apart};
+  const auto rows = lanes_
+                        ? detail::rows_recorded(*lanes_, "watch", tensor, {&itself, 1}, Makes::rows)
+                        : Node::Rows::none;
   Node* node = new_node("watch", tensor);
   node->watched = true;
-  const Operand itself = {&tensor, Operand::Rows::apart};
-  if (lanes_)
-    node->rows = detail::rows_recorded(*lanes_, "watch", tensor, {&itself, 1}, Makes::rows);
+  node->rows = rows;
   Tensor handle = tensor.detach();
   handle.set_gradient_ref({id_, node, generation_});
   return handle;

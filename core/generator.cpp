@@ -113,15 +113,15 @@ double Generator::unit<double>() {
 
 namespace {
 
+// With lanes, which numbers a sample gets would depend on the rank.
 void before_draw(std::string_view call, const Tensor& out) {
   out.check_writable(call, "draw into another tensor");
-  if (out.defined()) out.storage().changed();
+  out.changed_by(call, out.row_origin() == RowOrigin() ? RowOrigin() : RowOrigin::mixed(call));
 }
 
 }  // namespace
 
 void Generator::uniform(const Tensor& out, double from, double to) {
-  before_draw("uniform", out);
   visit_floating("uniform", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T low = static_cast<T>(from);
@@ -129,12 +129,13 @@ void Generator::uniform(const Tensor& out, double from, double to) {
     const T width = high - low;
     check<UsageError>(from <= to && std::isfinite(width),
                       "[uniform] there are no numbers from {} to {} in {}", from, to, out.dtype());
-    T* const to = out.data<T>();
+    const std::span<T> values = out.span<T>();
+    before_draw("uniform", out);
     const auto put = [=](std::size_t i, T x) {
       const T value = std::fma(x, width, low);
-      to[i] = value == high ? low : value;
+      values[i] = value == high ? low : value;
     };
-    const auto n = static_cast<std::size_t>(out.numel());
+    const std::size_t n = values.size();
     if constexpr (sizeof(T) == 4)
       for_each_output(
           state_, next_, [this] { twist(); }, n,
@@ -158,7 +159,8 @@ double Generator::small_normal() {
 namespace {
 
 // log x, sin x and cos x in f64, to some 1e-12 of 1: more than enough for f32, and in one piece,
-// which the compiler vectorizes.
+// which the compiler vectorizes. (Those of kernels/formulas would round to other bits than
+// PyTorch's, whose stream this is.)
 
 // Of x in [2^-24, 1], exact in f32. x = m 2^e with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh
 // ((m - 1) / (m + 1)), a series.
@@ -243,25 +245,26 @@ void Generator::normal(const Tensor& out, double mean, double stddev) {
   check<UsageError>(stddev >= 0,
                     "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
                     mean);
-  before_draw("normal", out);
   visit_floating("normal", out.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    if (out.numel() >= 16) {
-      large_normal(out.span<T>(), static_cast<T>(mean), static_cast<T>(stddev));
+    const std::span<T> values = out.span<T>();
+    before_draw("normal", out);
+    if (values.size() >= 16) {
+      large_normal(values, static_cast<T>(mean), static_cast<T>(stddev));
     } else {
-      for (T& value : out.span<T>()) value = static_cast<T>(small_normal() * stddev + mean);
+      for (T& value : values) value = static_cast<T>(small_normal() * stddev + mean);
     }
   });
 }
 
 void Generator::randint(std::int64_t low, std::int64_t high, const Tensor& out) {
-  before_draw("randint", out);
   check<UsageError>(low < high, "[randint] there is no integer from {} to below {}", low, high);
   // Unsigned, since high - low may be beyond the largest i64.
   const auto base = static_cast<std::uint64_t>(low);
   const std::uint64_t range = static_cast<std::uint64_t>(high) - base;
   const bool wide = range >= std::uint64_t{1} << 28;
   const std::span<std::int64_t> values = out.span<std::int64_t>();
+  before_draw("randint", out);
   if (wide) {
     for (std::int64_t& value : values) value = static_cast<std::int64_t>(random64() % range + base);
     return;

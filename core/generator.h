@@ -70,6 +70,9 @@ class Generator {
   /// Throws UsageError for a negative n.
   Tensor randperm(std::int64_t n);
 
+  /// A generator whose seed is this one's next number.
+  Generator split() { return Generator(random64()); }
+
  private:
   std::uint32_t random32();
   void twist();

@@ -59,6 +59,8 @@ class Storage {
   void set_origin(RowOrigin origin) const {
     block().origin.store(origin.id_, std::memory_order_relaxed);
   }
+  /// Whether both refer to the same block: what is known of one's rows, is known of the other's.
+  bool operator==(const Storage& other) const { return block_ == other.block_; }
   /// True if this is the only reference: nobody else can see a write.
   bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
 

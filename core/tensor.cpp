@@ -115,12 +115,12 @@ namespace {
 
 // `value` as an element. Converting to an integer that does not hold the value would be undefined.
 template <class T>
-T element_of(double value) {
+T element_of(const char* call, double value) {
   if constexpr (std::is_integral_v<T>) {
     constexpr auto least = static_cast<double>(std::numeric_limits<T>::min());
     const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);  // the first beyond
     check<UsageError>(value >= least && value < end && value == std::trunc(value),
-                      "[fill] an element of {} cannot be {}", dtype_of<T>(), value);
+                      "[{}] an element of {} cannot be {}", call, dtype_of<T>(), value);
   }
   return static_cast<T>(value);
 }
@@ -163,7 +163,7 @@ double Tensor::item(std::initializer_list<std::int64_t> index) const {
 
 void Tensor::set(std::initializer_list<std::int64_t> index, double value) const {
   check_writable("set", "take where(), which makes another tensor");
-  element("set", index).fill(value);
+  element("set", index).fill_for("set", value);
 }
 
 void Tensor::check_writable(std::string_view call, std::string_view instead) const {
@@ -256,13 +256,8 @@ void Tensor::copy_from(const Tensor& source) const {
                     source.shape_);
   check<DTypeError>(dtype_ == source.dtype_, "[copy] dtypes differ: {} from {}", dtype_,
                     source.dtype_);
-  // A part that holds samples makes a mixture of the whole: which ones, depends on the rank.
-  if (const RowOrigin origin = source.row_origin(); !part_ || origin.is_mixed())
-    storage_.set_origin(origin);
-  else if (origin.is_samples())
-    storage_.set_origin(RowOrigin::mixed("copy_from"));
+  changed_by("copy_from", source.row_origin());
   if (bytes() == 0) return;
-  storage_.changed();
   const Device to = device(), from = source.device();
   if (to.kind == Device::Kind::cpu && from.kind == Device::Kind::cpu)
     std::memmove(raw(), source.raw(), bytes());
@@ -270,13 +265,27 @@ void Tensor::copy_from(const Tensor& source) const {
     gpu::copy(raw(), to, source.raw(), from, bytes());
 }
 
+// Which of a batch's rows a part is, depends on the rank.
+void Tensor::changed_by(std::string_view call, RowOrigin rows) const {
+  storage_.changed();
+  if (!part_ || rows.is_mixed())
+    storage_.set_origin(rows);
+  else if (rows.is_samples() || storage_.origin().is_samples())
+    storage_.set_origin(RowOrigin::mixed(call));
+}
+
 void Tensor::fill(double value) const {
   check<StateError>(defined(), "[fill] of an undefined tensor");
   check_writable("fill", "take full_like(), which makes another tensor");
+  fill_for("fill", value);
+}
+
+// Equal rows are those of samples as well.
+void Tensor::fill_for(const char* call, double value) const {
   visit_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    const T element = element_of<T>(value);
-    storage_.changed();
+    const T element = element_of<T>(call, value);
+    changed_by(call, row_origin().is_samples() ? RowOrigin::samples() : RowOrigin());
     if (numel() == 0 || device().kind == Device::Kind::cpu)
       std::fill_n(data<T>(), numel(), element);
     else
@@ -286,8 +295,8 @@ void Tensor::fill(double value) const {
 
 void Tensor::fill_zero() const {
   check_writable("fill_zero", "take zeros_like(), which makes another tensor");
+  changed_by("fill_zero", row_origin().is_samples() ? RowOrigin::samples() : RowOrigin());
   if (bytes() == 0) return;
-  storage_.changed();
   if (device().kind == Device::Kind::cpu)
     std::memset(raw(), 0, bytes());
   else
@@ -296,25 +305,36 @@ void Tensor::fill_zero() const {
 
 Tensor full_like(const Tensor& x, double value) {
   const Tensor result = Tensor::full(x.shape(), value, x.dtype(), x.device());
-  result.storage().set_origin(x.row_origin());
+  if (x.row_origin().is_samples()) result.storage().set_origin(RowOrigin::samples());
   return result;
 }
 
 namespace {
 
-Tensor drawn_like(std::string_view operation, const Tensor& x, const Tensor& numbers) {
-  const Tensor result = numbers.to(x.device());
-  if (x.row_origin() != RowOrigin()) result.storage().set_origin(RowOrigin::mixed(operation));
-  return result;
+// How many rows of samples there are depends on the rank. So they have a generator of their own:
+// the default one goes on by as much on any rank.
+template <class Draw>
+Tensor drawn_like(std::string_view operation, const Tensor& x, const Draw& draw) {
+  const Tensor numbers = Tensor::empty(x.shape(), x.dtype());
+  if (x.row_origin() == RowOrigin()) {
+    draw(default_generator(), numbers);
+    return numbers.to(x.device());
+  }
+  Generator own = default_generator().split();
+  draw(own, numbers);
+  numbers.storage().set_origin(RowOrigin::mixed(operation));
+  return numbers.to(x.device());
 }
 
 }  // namespace
 
 Tensor rand_like(const Tensor& x) {
-  return drawn_like("rand_like", x, Tensor::rand(x.shape(), x.dtype()));
+  return drawn_like("rand_like", x,
+                    [](Generator& generator, const Tensor& to) { generator.uniform(to); });
 }
 Tensor randn_like(const Tensor& x) {
-  return drawn_like("randn_like", x, Tensor::randn(x.shape(), x.dtype()));
+  return drawn_like("randn_like", x,
+                    [](Generator& generator, const Tensor& to) { generator.normal(to); });
 }
 
 Tensor of_samples(const Tensor& x) {

@@ -170,6 +170,9 @@ class Tensor {
 
   /// Throws StateError if gradients would not know of a write by `call`. `instead` is what to do.
   void check_writable(std::string_view call, std::string_view instead) const;
+  /// Says that `call` has written to the elements, and what the new rows are made of: rows that are
+  /// not all of the memory's are mixed by `call`, if there are samples on either side.
+  void changed_by(std::string_view call, RowOrigin rows) const;
 
   /// What the rows of its batch have become in it; of a slice or a row they are mixed. Tensor() has
   /// none.
@@ -193,6 +196,7 @@ class Tensor {
   bool part_ = false;  // of a larger tensor's first dimension
   GradientRef gradient_;
 
+  void fill_for(const char* call, double value) const;
   Tensor element(const char* call, std::initializer_list<std::int64_t> index) const;
   void check_not_recorded(const char* call, const char* instead = "") const;
 };
@@ -241,7 +245,8 @@ Tensor Tensor::from(std::initializer_list<std::initializer_list<T>> rows) {
 }
 
 /// Of x's shape, dtype and device. With lanes, rows like those of samples are samples, too; numbers
-/// that are drawn like them are not: on other ranks they would be others.
+/// that are drawn like them are not: on other ranks they would be others. They come from a
+/// generator that is split off the default one.
 Tensor full_like(const Tensor& x, double value);
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 inline Tensor ones_like(const Tensor& x) { return full_like(x, 1); }

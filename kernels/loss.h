@@ -5,8 +5,9 @@
 /// row that holds NaN or +infinity becomes NaN.
 ///
 /// Accuracy. Sums of exponentials and of terms are computed in f64 on the cpu (on a GPU, those of
-/// terms), pairwise (reduce.h), so that a mean of n terms of f64 is within (128 + log2 n) 2^-53 of
-/// it, and one of f32 is the exact one but for the rounding of its terms and its own.
+/// terms). Those of terms are pairwise (reduce.h), so that a mean of n terms of f64 is within
+/// (128 + log2 n) 2^-53 of it, and one of f32 is the exact one but for the rounding of its terms
+/// and its own. The C exponentials of a row go into 16 sums.
 ///
 /// Losses are means, with a scalar output. The mean of nothing is 0, and so is its gradient: a rank
 /// without samples goes through the same motions as the others.

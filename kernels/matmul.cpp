@@ -3,7 +3,6 @@
 #include <atomic>
 #include <bit>
 
-#include "lockstep/core/lanes.h"
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
@@ -43,24 +42,23 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
   return {m, n};
 }
 
-void check_lanes(std::span<const std::int64_t> lanes, std::int64_t k) {
-  const std::size_t count = lanes.empty() ? 0 : lanes.size() - 1;
-  check<ShapeError>(std::has_single_bit(count) && count <= std::size_t{max_lanes},
-                    "[matmul_lanes] the number of lanes is a power of two up to {}, got {}",
-                    max_lanes, count);
-  check<ShapeError>(lanes.front() == 0 && lanes.back() == k,
-                    "[matmul_lanes] lanes go from row 0 to row {}, got {} to {}", k, lanes.front(),
-                    lanes.back());
+void check_blocks(RowBlocks blocks, std::int64_t k) {
+  const std::size_t count = blocks.empty() ? 0 : blocks.size() - 1;
+  check<ShapeError>(std::has_single_bit(count) && count <= std::size_t{max_blocks},
+                    "[matmul_blocks] the number of blocks is a power of two up to {}, got {}",
+                    max_blocks, count);
+  check<ShapeError>(blocks.front() == 0 && blocks.back() == k,
+                    "[matmul_blocks] blocks go from row 0 to row {}, got {} to {}", k,
+                    blocks.front(), blocks.back());
   for (std::size_t i = 0; i < count; ++i)
-    check<ShapeError>(lanes[i] <= lanes[i + 1],
-                      "[matmul_lanes] lane {} begins at row {} and ends at row {}", i, lanes[i],
-                      lanes[i + 1]);
+    check<ShapeError>(blocks[i] <= blocks[i + 1],
+                      "[matmul_blocks] block {} begins at row {} and ends at row {}", i, blocks[i],
+                      blocks[i + 1]);
 }
 
-// Whether a row of a product with `a` on the left has the same bits beside any other rows.
+// Whether a row of a chain product with `a` on the left has the same bits beside any other rows.
 bool rows_are_alone(const Tensor& a) {
-  return a.device() == Device{} && is_differentiable(a.dtype()) &&
-         cpu_products() == CpuProducts::chain;
+  return a.device() == Device{} && is_differentiable(a.dtype());
 }
 
 // multiply(a, out), of each block of their rows where that makes a difference.
@@ -114,15 +112,15 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
             [&](const Tensor& rows, const Tensor& to) { multiply_add(rows, b, {}, to, flags); });
 }
 
-void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
-                  std::span<const std::int64_t> lanes, MatmulFlags flags) {
+void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
+                   MatmulFlags flags) {
   check<UsageError>(flags.transpose_a && !flags.transpose_b,
-                    "[matmul_lanes] takes transpose_a without transpose_b, got {} and {}",
+                    "[matmul_blocks] takes transpose_a without transpose_b, got {} and {}",
                     flags.transpose_a, flags.transpose_b);
-  check_product("matmul_lanes", a, b, out, flags);
-  check_differentiable("matmul_lanes", out);
-  check_lanes(lanes, a.size(0));
-  if (out.numel() > 0) backend_of(a.device()).matmul_lanes(a, b, out, lanes, flags.accumulate);
+  check_product("matmul_blocks", a, b, out, flags);
+  check_differentiable("matmul_blocks", out);
+  check_blocks(blocks, a.size(0));
+  if (out.numel() > 0) backend_of(a.device()).matmul_blocks(a, b, out, blocks, flags.accumulate);
 }
 
 void linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,

@@ -61,30 +61,31 @@ struct MatmulFlags {
 
 /// Where blocks of rows begin, and the end; it ascends from 0. Empty: there are none.
 using RowBlocks = std::span<const std::int64_t>;
+inline constexpr int max_blocks = 64;  ///< of matmul_blocks()
 
 /// out (+)= op(a) op(b), with op(a) (M, K), op(b) (K, N), out (M, N); op transposes on demand:
 /// with transpose_a, `a` itself is (K, M). `out` must not overlap a or b.
 ///
 /// With `blocks` of the rows of `a`, which must not be transposed, the bits of a row depend on its
-/// block alone: whoever has other blocks beside it gets the same ones. (A library may choose by the
-/// number of rows how it multiplies.) Products of f32 and f64 on the CPU are then chains, all
-/// others are made block by block.
+/// block alone, and not on the other blocks. (A library may choose by the number of rows how it
+/// multiplies.) Products of f32 and f64 on the CPU are then chains, all others are made block by
+/// block.
 void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags flags = {},
             RowBlocks blocks = {});
 
-/// out (+)= sum over the lanes of a_lane^T b_lane: the gradient of weights, whose bits then depend
-/// on the lanes alone, and not on who computed which of them. a is (K, M), b (K, N), out (M, N) in
-/// f32 or f64, and `flags` has transpose_a without transpose_b.
+/// out (+)= sum over the blocks of a_block^T b_block: the gradient of weights, whose bits then
+/// depend on the blocks alone, and not on which rank has computed which of them. a is (K, M),
+/// b (K, N), out (M, N) in f32 or f64, and `flags` has transpose_a without transpose_b.
 ///
-/// Lane i is the rows [lanes[i], lanes[i + 1]) of a and b; `lanes` ascends from 0 to K. There are
-/// 1, 2, 4, ... 64 lanes; one without rows counts as +0. The bits are those of the lanes' products,
-/// each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h; with
-/// `accumulate` the sum is then added to `out`. Chain products on the CPU keep the partial
+/// Block i is the rows [blocks[i], blocks[i + 1]) of a and b; `blocks` ascends from 0 to K. There
+/// are 1, 2, 4, ... max_blocks; one without rows counts as +0. The bits are those of the blocks'
+/// products, each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h;
+/// with `accumulate` the sum is then added to `out`. Chain products on the CPU keep the partial
 /// sums in the first-level cache. All others write them to memory, a matrix of out's size for each
-/// lane. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for lanes
+/// block. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for blocks
 /// that do not fit.
-void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
-                  std::span<const std::int64_t> lanes, MatmulFlags flags = {.transpose_a = true});
+void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
+                   MatmulFlags flags = {.transpose_a = true});
 
 /// out = x w^T + bias: x (N, in), w (out, in) as PyTorch keeps it, bias (out,) or undefined,
 /// out (N, out). On GPUs the handwritten products add the bias as they write.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the coefficients in kernels/formulas/elementary.h and error_function.h, that of the
+"""Prints coefficients as those in kernels/formulas/elementary.h and error_function.h, that of the
 highest power first: the polynomials whose largest weighted error in an interval is least
 (E. Remez's exchange algorithm, 1934), rounded to the type that they are computed in. Needs mpmath
 and NumPy.

@@ -13,6 +13,8 @@ struct Contribution;
 
 namespace detail {
 
+/// The lanes of this thread's tape, or of the batch where there is no tape; null: none.
+const Lanes* lanes_here();
 /// Of an operation that is recorded on a tape with these lanes: what the rows of its output are
 /// made of. Throws StateError if it mixes the samples of several lanes.
 Node::Rows rows_recorded(const Lanes& lanes, std::string_view operation, const Tensor& output,

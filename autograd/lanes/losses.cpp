@@ -54,7 +54,7 @@ Tensor lane_losses(const Tensor& recorded) {
 }
 
 Tensor detail::all_losses(const Tensor& losses, LossKind kind) {
-  const Lanes& lanes = Tape::current() ? *Tape::current()->lanes() : *current_lanes();
+  const Lanes& lanes = *lanes_here();
   const Tensor value = Tensor::empty({}, losses.dtype(), losses.device());
   if (kind == LossKind::sum || lanes.rows() == 0) {
     kernels::sum(losses, value);

@@ -21,8 +21,8 @@ struct Operand {
   Rows rows;
 };
 
-/// What an operation makes of them.
-enum class Makes : std::uint8_t { rows, loss, linear };
+/// What an operation makes of them. The derivative of `steps` is 0 wherever there is one.
+enum class Makes : std::uint8_t { rows, steps, loss, linear };
 
 /// How the rows of an output are cut, for products (rows.h).
 std::vector<std::int64_t> blocks_of(const detail::Gradients& g);

@@ -119,8 +119,8 @@ void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b) {
   if (!sum) return;
   const Gradients::Destination& whole = sum.whole();
   if (whole && !sum.lanes().empty() && a.dtype() == whole.tensor.dtype())
-    return kernels::matmul_lanes(a, b, whole.tensor, sum.lanes(),
-                                 {.transpose_a = true, .accumulate = whole.accumulate});
+    return kernels::matmul_blocks(a, b, whole.tensor, sum.lanes(),
+                                  {.transpose_a = true, .accumulate = whole.accumulate});
   sum.each([&](const RowRange& rows, const Gradients::Destination& to) {
     kernels::matmul(rows.of(a), rows.of(b), to.tensor,
                     {.transpose_a = true, .accumulate = to.accumulate});

@@ -8,13 +8,10 @@
 
 namespace lockstep {
 
+using detail::lanes_here;
 using detail::Node;
 
 namespace {
-
-const Lanes* lanes_here() {
-  return Tape::current() ? Tape::current()->lanes() : current_lanes().get();
-}
 
 enum class MadeOf : std::uint8_t { none, samples, mixed, losses };
 
@@ -107,15 +104,17 @@ void mark(const Tensor& output, const Found& found, std::string_view operation, 
     output.storage().set_origin(RowOrigin::samples());
 }
 
-// (All memory of no bytes may be in one place, as on GPUs.)
 bool is_new_memory(const Tensor& output, std::span<const Operand> operands) {
   return output.defined() && std::ranges::none_of(operands, [&](const Operand& operand) {
-           return operand.tensor->defined() && output.storage().bytes() > 0 &&
-                  operand.tensor->storage().data() == output.storage().data();
+           return operand.tensor->defined() && operand.tensor->storage() == output.storage();
          });
 }
 
 }  // namespace
+
+const Lanes* detail::lanes_here() {
+  return Tape::current() ? Tape::current()->lanes() : current_lanes().get();
+}
 
 Node::Rows detail::rows_recorded(const Lanes& lanes, std::string_view operation,
                                  const Tensor& output, std::span<const Operand> operands,
@@ -188,16 +187,21 @@ std::vector<std::int64_t> blocks_of(const Gradients& g) {
   return cuts_of(g.node_.rows == Node::Rows::samples ? g.lanes_ : nullptr, rows_in(g.output()));
 }
 
-// So many rounds lie between two lanes, and as many lanes between two calls.
+// How many rows there are depends on the rank, and what the next call draws must not. So each lane
+// has a stream of its own, and the generator goes on by all of them, also for what is mixed.
 void draw_for(const Tensor& x, const std::function<void(RowRange, PhiloxState)>& use) {
-  const Lanes* const lanes = lanes_of_rows(x);
-  if (!lanes) return use({0, rows_in(x)}, default_philox().reserve(x.numel()));
-  constexpr std::int64_t numbers = std::int64_t{1} << 32;
+  const Lanes* const lanes = lanes_here();
+  if (!lanes || rows_of(*lanes, x) == MadeOf::none)
+    return use({0, rows_in(x)}, default_philox().reserve(x.numel()));
+  constexpr std::int64_t numbers_of_a_lane = std::int64_t{1} << 32;
+  check<ShapeError>(x.numel() <= numbers_of_a_lane,
+                    "[random] {} needs more than the {} numbers that a lane has", x.shape(),
+                    numbers_of_a_lane);
   PhiloxGenerator streams = default_philox();
-  for (int lane = 0; lane < lanes->first(); ++lane) streams.reserve(numbers);
+  for (int lane = 0; lane < lanes->first(); ++lane) streams.reserve(numbers_of_a_lane);
   const RowParts rows(x);
-  for (std::int64_t k = 0; k < rows.count(); ++k) use(rows[k], streams.reserve(numbers));
-  for (int lane = 0; lane < lanes->total(); ++lane) default_philox().reserve(numbers);
+  for (std::int64_t k = 0; k < rows.count(); ++k) use(rows[k], streams.reserve(numbers_of_a_lane));
+  for (int lane = 0; lane < lanes->total(); ++lane) default_philox().reserve(numbers_of_a_lane);
 }
 
 void need_all_rows(std::string_view operation, const Tensor& x, bool others_join) {

@@ -45,7 +45,8 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
 /// |x - y| by elements. Its gradient where they are equal is 0.
 Tensor l1(const Tensor& x, const Tensor& y, Reduction reduction = Reduction::mean);
-/// d^2 / 2 for d = |x - y| up to delta, beyond it delta (d - delta / 2). Delta may be infinite.
+/// d^2 / 2 for d = |x - y| up to delta, beyond it delta (d - delta / 2). Delta may be infinite:
+/// then the gradient of an infinite d is the largest number, if it is not that of a mean.
 Tensor huber(const Tensor& x, const Tensor& y, double delta = 1,
              Reduction reduction = Reduction::mean);
 /// -q log(p) - (1 - q) log(1 - p) by elements, for p = sigmoid(logits) and targets q in [0, 1].

@@ -66,7 +66,8 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
   if (const RowParts rows(x); rows.cut())
     merged_statistics(x, rows, result);
   else
-    kernels::batch_statistics(x, result.mean, result.m2);
+    kernels::batch_statistics(x, keep_rows("batch_norm", result.mean, {shared(x)}),
+                              keep_rows("batch_norm", result.m2, {shared(x)}));
   of_all_rows({result.mean, result.m2}, &result.count, [&] {
     if (result.peers) result.count = result.peers->merge(result.count, result.mean, result.m2);
   });
@@ -92,7 +93,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   kernels::batch_inverse_std(statistics.m2, statistics.count, eps, inverse_std);
   kernels::batch_normalize(x, statistics.mean, inverse_std, weight, bias, y);
   return record(
-      "batch_norm", y, {apart(x), shared(weight), shared(bias)},
+      "batch_norm", y,
+      {apart(x), shared(weight), shared(bias), shared(statistics.mean), shared(statistics.m2)},
       [x = SavedTensor(x), weight = SavedTensor(weight), statistics, inverse_std](Gradients& g) {
         const Tensor& dy = g.output();
         const std::int64_t c = x->size(1);

@@ -22,11 +22,15 @@ Tensor with_number(const Tensor& x, F f) {
 // f32 for a 16-bit tensor, else its own dtype.
 DType computed_in(const Tensor& x) { return is_16_bit(x.dtype()) ? DType::f32 : x.dtype(); }
 
-// The number as a tensor beside x, for this operation.
-Tensor beside(Binary op, const Tensor& x, double number) {
+void refuse_fraction(Binary op, const Tensor& x, double number) {
   check<UsageError>(is_any_floating(x.dtype()) || number == std::trunc(number),
                     "[{}] {} beside a tensor of {}: cast(tensor, DType::f32) first",
                     kernels::name_of(op), number, x.dtype());
+}
+
+// The number as a tensor beside x, for this operation.
+Tensor beside(Binary op, const Tensor& x, double number) {
+  refuse_fraction(op, x, number);
   return like(x, number);
 }
 
@@ -57,6 +61,7 @@ Tensor in_place_beside(Binary op, const Tensor& a, const Tensor& b) {
 }
 
 Tensor in_place(Binary op, const Tensor& a, double b) {
+  refuse_fraction(op, a, b);
   return in_place(op, a, Tensor::scalar(b, computed_in(a), a.device()));
 }
 

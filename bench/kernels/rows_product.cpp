@@ -89,7 +89,7 @@ Row chain_lanes(Scale scale) {
     for (std::int64_t i = 0; i <= 8; ++i) lanes.push_back(size.dims[2] * i / 8);
     Case result = product_case(product, [=] {
       const Chain chain;
-      kernels::matmul_lanes(product.a, product.b, product.out, lanes);
+      kernels::matmul_blocks(product.a, product.b, product.out, lanes);
     });
     const auto one_lane = [=] {
       const Chain chain;

@@ -1,9 +1,10 @@
 #include "lockstep/core/lanes/row_origin.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <mutex>
-#include <vector>
+#include <string>
 
 namespace lockstep {
 namespace {
@@ -12,7 +13,7 @@ constexpr std::size_t first_name = 2;
 
 struct Names {
   std::mutex mutex;
-  std::vector<std::string_view> all;
+  std::deque<std::string> all;  // their places stay
 };
 
 Names& names() {
@@ -26,7 +27,7 @@ RowOrigin RowOrigin::mixed(std::string_view operation) {
   Names& known = names();
   const std::lock_guard lock(known.mutex);
   const auto at =
-      std::ranges::find_if(known.all, [&](std::string_view name) { return name == operation; });
+      std::ranges::find_if(known.all, [&](const std::string& name) { return name == operation; });
   const auto place = static_cast<std::size_t>(at - known.all.begin());
   if (at == known.all.end() && place < std::numeric_limits<std::uint16_t>::max() - first_name)
     known.all.emplace_back(operation);

@@ -13,7 +13,7 @@ class RowOrigin {
   constexpr RowOrigin() = default;  ///< made of no samples: parameters, constants
   /// The first dimension counts the samples of the batch, or some equal parts of each, in order.
   static constexpr RowOrigin samples() { return RowOrigin(1); }
-  /// Made of samples, but not row by row. `operation` has mixed them, and outlives the process.
+  /// Made of samples, but not row by row. `operation` has mixed them.
   static RowOrigin mixed(std::string_view operation);
 
   bool is_samples() const { return id_ == 1; }

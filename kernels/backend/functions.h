@@ -57,8 +57,8 @@ virtual void huber_backward(const Tensor& dloss, const Tensor& x, const Tensor& 
 virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
                     const MatmulFlags& flags) LOCKSTEP_BACKEND;
 /// `out` has elements; K may be 0.
-virtual void matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
-                          std::span<const std::int64_t> lanes, bool accumulate) LOCKSTEP_BACKEND;
+virtual void matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
+                           bool accumulate) LOCKSTEP_BACKEND;
 
 // batch_norm.h
 virtual void batch_statistics(const Tensor& x, const Tensor& mean,

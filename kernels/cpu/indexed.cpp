@@ -82,8 +82,8 @@ void add_elements(const Taken& t, const std::int64_t* index, const T* dy, T* dx)
 
 /// Columns [begin, end) of the o-th of the outer dimension.
 template <class T>
-void sum_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t begin,
-                 std::int64_t end) {
+void cumulate_columns(const CumulativeSumColumns<T>& f, std::int64_t o, std::int64_t begin,
+                      std::int64_t end) {
   using Sum = typename CumulativeSumColumns<T>::Sum;
   Sum sums[columns_at_once] = {};
   for (std::int64_t k = 0; k < f.n; ++k) {
@@ -147,7 +147,7 @@ struct CpuLoop {
     for (; f.inner == 1 && i + 2 <= columns; i += 2) sum_runs<2>(f, i);
     for (; f.inner == 1 && i < columns; ++i) sum_runs<1>(f, i);
     for (; i < columns; i = end_of(i, f.inner))
-      sum_columns(f, i / f.inner, i % f.inner, i % f.inner + end_of(i, f.inner) - i);
+      cumulate_columns(f, i / f.inner, i % f.inner, i % f.inner + end_of(i, f.inner) - i);
   }
 };
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "lockstep/kernels/backend/lanes_apart.h"
+#include "lockstep/kernels/backend/blocks_apart.h"
 #include "lockstep/kernels/cpu/backend.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
@@ -52,15 +52,15 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
   cast(sum, out);
 }
 
-void CpuBackend::matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
-                              std::span<const std::int64_t> lanes, bool accumulate) {
+void CpuBackend::matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out,
+                               RowBlocks blocks, bool accumulate) {
   const MatmulFlags flags{.transpose_a = true, .accumulate = accumulate};
   const bool chains = cpu_products() == CpuProducts::chain;
   if (chains && a.dtype() == DType::f32)
-    return cpu::chain_gemm(problem_of<float>(a, b, {}, out, flags), lanes);
+    return cpu::chain_gemm(problem_of<float>(a, b, {}, out, flags), blocks);
   if (chains && a.dtype() == DType::f64)
-    return cpu::chain_gemm(problem_of<double>(a, b, {}, out, flags), lanes);
-  matmul_lanes_apart(a, b, out, lanes, accumulate);
+    return cpu::chain_gemm(problem_of<double>(a, b, {}, out, flags), blocks);
+  matmul_blocks_apart(a, b, out, blocks, accumulate);
 }
 
 }  // namespace lockstep::kernels

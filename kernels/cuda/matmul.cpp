@@ -1,6 +1,6 @@
 // Matrix products on a GPU: who computes them.
 #include "lockstep/core/cuda/stream.h"
-#include "lockstep/kernels/backend/lanes_apart.h"
+#include "lockstep/kernels/backend/blocks_apart.h"
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/cublas.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
@@ -45,9 +45,9 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, c
   });
 }
 
-void CudaBackend::matmul_lanes(const Tensor& a, const Tensor& b, const Tensor& out,
-                               std::span<const std::int64_t> lanes, bool accumulate) {
-  matmul_lanes_apart(a, b, out, lanes, accumulate);
+void CudaBackend::matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out,
+                                RowBlocks blocks, bool accumulate) {
+  matmul_blocks_apart(a, b, out, blocks, accumulate);
 }
 
 }  // namespace lockstep::kernels

@@ -66,7 +66,7 @@ bool GradScaler::step(Optimizer& optimizer) {
   Progress& progress = unscaled_.at(&optimizer);
   check<StateError>(!progress.stepped,
                     "[step] this optimizer was stepped since the last update() of the GradScaler");
-  progress.finite ? optimizer.step() : optimizer.give_up_gradients();
+  progress.finite ? optimizer.step() : optimizer.gradients_are_used();
   progress.stepped = true;
   return progress.finite;
 }

@@ -135,7 +135,7 @@ void Optimizer::take_step(bool own) {
   update_and_fingerprint();
   if (sharding_) sharding_->gather();
   early_.clear();
-  give_up_gradients();
+  gradients_are_used();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
   if (!trace::watcher) return;
   show(trace::Place::parameter);
@@ -319,7 +319,7 @@ bool Optimizer::takes_part(const Parameter& parameter) const {
   return now_.empty() ? !early_.contains(parameter.id()) : now_.contains(parameter.id());
 }
 
-void Optimizer::give_up_gradients() {
+void Optimizer::gradients_are_used() {
   for (const Parameter& parameter : all_) parameter.set_unstepped(false);
 }
 

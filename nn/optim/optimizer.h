@@ -88,8 +88,8 @@ class Optimizer : public Stepper {
   /// if step() is still to finish what step_early() has begun.
   void zero_grad();
 
-  /// A step is left out: what the gradients hold is not waited for (GradScaler).
-  void give_up_gradients();
+  /// No step waits for what the gradients hold: it is over, or was left out (GradScaler).
+  void gradients_are_used();
 
   /// Steps now those of `parameters` that are this optimizer's; the next step() leaves them out.
   /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().

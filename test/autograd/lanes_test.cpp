@@ -137,8 +137,11 @@ TEST_CASE("lanes: every operation has the same bits on any number of ranks, or i
             }
           }
           kept.insert(op.name);
-        } catch (const StateError&) {  // no rank goes on
-          refused.insert(op.name);
+        } catch (const StateError& error) {
+          refused.insert(op.name);  // statistics of all ranks are SyncBatchNorm's
+          const std::string message = error.what();
+          CHECK_MESSAGE(message.find("convert_sync_batchnorm") != std::string::npos,
+                        "refused on some numbers of ranks only: ", message);
         }
       }
   // Whoever adds an operation decides what it is here.
@@ -233,6 +236,38 @@ TEST_CASE("lanes: what is made of parameters alone stands beside samples") {
     Tape tape;  // without lanes: the same but for rounding
     tape.backward(mean(square(uses[use](all, p))));
     CHECK(allclose(one, p.gradient().to(Device{}), 1e-4, 1e-5));
+  }
+}
+
+// checkpoint() adds up what its block makes of all samples; the number of them depends on the rank.
+TEST_CASE("lanes: a sum over samples that is passed on as a whole is refused, by name") {
+  for (const int ranks : {1, 2}) {
+    const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{0, ranks});
+    const LaneScope scope(own);
+    const Parameter p(Tensor::full({6, 6}, 0.25, DType::f32, test_device()));
+    const Tensor x = of_samples(Tensor::full({own->rows(), 6}, 0.5, DType::f32, test_device()));
+    const auto block = [](std::span<const Tensor> in) { return linear(in[0], in[1]); };
+    const auto passes = [](const Tensor& a, const Tensor& b) {
+      return record("passes", linear(a.detach(), b.detach()), {apart(a), shared(b)},
+                    [like = b.detach()](Gradients& g) {
+                      if (g.needed(0))
+                        g.pass(0, Tensor::zeros(g.shape(0), DType::f32, test_device()));
+                      g.pass(1, zeros_like(like));
+                    });
+    };
+    for (const bool derived : {false, true}) {
+      CAPTURE(derived);
+      const auto with = [&](const auto& use) {
+        Tape tape;
+        const Tensor w = derived ? p * 0.3 : Tensor(p);
+        tape.backward(mean(square(use(x, w))), Weight(own->rows(), rows));
+      };
+      CHECK_THROWS_WITH_AS(with(passes), doctest::Contains("[passes] has no lanes"), StateError);
+      CHECK_THROWS_WITH_AS(with([&](const Tensor& a, const Tensor& b) {
+                             return checkpoint(block, {a, b});
+                           }),
+                           doctest::Contains("[checkpoint] has no lanes"), StateError);
+    }
   }
 }
 

@@ -107,11 +107,15 @@ TEST_CASE("handles to what was used up: values stay, and a backward is refused a
                                  sum(y) + sum(net.a),
                                  mean(before * 2.0),
                                  checkpoint([](const Tensor& z) { return sum(z); }, y)};
+  const Tensor labels = Tensor::from({0, 1, 1, 0});
+  const auto smooth = [&] { return cross_entropy(y, labels, {.label_smoothing = 0.1}); };
+  handles.push_back(smooth());
   for (const Tensor& handle : handles) refused(handle);
   for (int step = 1; step < 4; ++step) {  // their memory is used again
     tape.backward(sum(net.forward(input(step))));
     for (const Tensor& handle : handles) refused(handle);
     handles.push_back(sum(y) - loss);
+    handles.push_back(smooth());
     refused(sum(net.b) + handles.back());
     CHECK(sum(y).item() == value);
     CHECK_THROWS_WITH_AS((void)tape.parameters_of(loss), doctest::Contains(used_up), StateError);

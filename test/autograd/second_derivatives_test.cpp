@@ -96,6 +96,10 @@ TEST_CASE("what is the same for all values near it is a constant: sign, floor, a
   CHECK_NOTHROW(x * floor(g));
   CHECK_NOTHROW(x * round(g));
   CHECK_NOTHROW(x * cast(g > 0, DType::f64));
+  const auto straight_through = [](const Tensor& v) {  // whose derivative is 1
+    return record("round", round(v.detach()), {&v}, [](Gradients& to) { to.pass(0, to.output()); });
+  };
+  CHECK(is_refused([&] { (void)(x * straight_through(g)); }));
 }
 
 TEST_CASE("a gradient is a constant on another tape, and where nothing is recorded") {

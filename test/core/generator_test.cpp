@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "support/device.h"
+
 namespace lockstep {
 namespace {
 
@@ -183,6 +185,7 @@ TEST_CASE("generator: the default generator belongs to the thread") {
 TEST_CASE("generator: arguments that make no sense") {
   Generator generator(0);
   const Tensor f = Tensor::empty({2}), i = Tensor::empty({2}, DType::i64);
+  const std::uint32_t versions = f.storage().version() + i.storage().version();
   CHECK_THROWS_AS(generator.uniform(f, 1, 0), UsageError);
   CHECK_THROWS_AS(generator.uniform(f, 0, NAN), UsageError);
   CHECK_THROWS_AS(generator.uniform(f, -3e38, 3e38), UsageError);  // the width overflows f32
@@ -193,6 +196,14 @@ TEST_CASE("generator: arguments that make no sense") {
   CHECK_THROWS_AS(generator.randint(0, 9, f), DTypeError);
   CHECK_THROWS_WITH_AS(generator.randint(4, 4, i),
                        "[randint] there is no integer from 4 to below 4", UsageError);
+  CHECK(f.storage().version() + i.storage().version() == versions);  // nothing was written
+  const Tensor far = Tensor::empty({20}, DType::f32, test::test_device());
+  if (!test::on_cpu()) {  // the numbers are made on the processor
+    CHECK_THROWS_AS(generator.uniform(far), DeviceError);
+    CHECK_THROWS_AS(generator.normal(far), DeviceError);
+    CHECK_THROWS_AS(generator.randint(0, 2, Tensor::empty({2}, DType::i64, test::test_device())),
+                    DeviceError);
+  }
   CHECK_THROWS_WITH_AS(generator.randperm(-1),
                        "[randperm] the number of elements must be 0 or more, got -1", UsageError);
 }

@@ -99,7 +99,7 @@ TEST_CASE("tensor: an element that does not exist is refused, by index and shape
   CHECK_THROWS_AS(Tensor::zeros({0, 3}).item({0, 0}), ShapeError);
   CHECK_THROWS_WITH_AS(Tensor().item({0}), "[item] of an undefined tensor", StateError);
   CHECK_THROWS_WITH_AS(Tensor::zeros({1}, DType::u8).set({0}, 256),
-                       "[fill] an element of u8 cannot be 256", UsageError);
+                       "[set] an element of u8 cannot be 256", UsageError);
   CHECK(x.to_vector<float>() == std::vector<float>{0, 1, 2, 3, 4, 5});
 }
 

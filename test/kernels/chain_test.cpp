@@ -265,7 +265,7 @@ TEST_CASE("the products of the CPU are chosen per process") {
   CHECK(cpu_products() == CpuProducts::library);
 }
 
-TEST_CASE_TEMPLATE("matmul_lanes is the tree of the lanes' products", T, float, double) {
+TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float, double) {
   const std::int64_t m = 5, n = 7, k = 40;
   const Tensor a = varied<T>({k, m}, 1), b = varied<T>({k, n}, 2);
   for (const bool chain : {false, true})
@@ -291,37 +291,39 @@ TEST_CASE_TEMPLATE("matmul_lanes is the tree of the lanes' products", T, float, 
         if (accumulate)
           for (std::size_t e = 0; e < parts[0].size(); ++e)
             parts[0][e] = out.template to_vector<T>()[e] + parts[0][e];
-        matmul_lanes(a, b, out, lanes, {.transpose_a = true, .accumulate = accumulate});
+        matmul_blocks(a, b, out, lanes, {.transpose_a = true, .accumulate = accumulate});
         check_close<T>(out, Values(parts[0].begin(), parts[0].end()), 0);
         set_cpu_products(CpuProducts::library);
       }
 }
 
-TEST_CASE("matmul_lanes refuses what does not fit") {
+TEST_CASE("matmul_blocks refuses what does not fit") {
   const Tensor a = varied<float>({6, 2}), b = varied<float>({6, 3}), out = nan<float>({2, 3});
-  const auto with = [&](const Lanes& lanes) { matmul_lanes(a, b, out, lanes); };
+  const auto with = [&](const Lanes& lanes) { matmul_blocks(a, b, out, lanes); };
   CHECK_THROWS_WITH_AS(with({0, 2, 4, 6}),
-                       "[matmul_lanes] the number of lanes is a power of two up to 64, got 3",
+                       "[matmul_blocks] the number of blocks is a power of two up to 64, got 3",
                        ShapeError);
-  CHECK_THROWS_WITH_AS(
-      with({}), "[matmul_lanes] the number of lanes is a power of two up to 64, got 0", ShapeError);
+  CHECK_THROWS_WITH_AS(with({}),
+                       "[matmul_blocks] the number of blocks is a power of two up to 64, got 0",
+                       ShapeError);
   CHECK_THROWS_AS(with({0}), ShapeError);
   CHECK_THROWS_AS(with(Lanes(129, 0)), ShapeError);
-  CHECK_THROWS_WITH_AS(with({0, 3, 5}), "[matmul_lanes] lanes go from row 0 to row 6, got 0 to 5",
+  CHECK_THROWS_WITH_AS(with({0, 3, 5}), "[matmul_blocks] blocks go from row 0 to row 6, got 0 to 5",
                        ShapeError);
   CHECK_THROWS_AS(with({1, 3, 6}), ShapeError);
   CHECK_THROWS_WITH_AS(with({0, 4, 3, 5, 6}),
-                       "[matmul_lanes] lane 1 begins at row 4 and ends at row 3", ShapeError);
+                       "[matmul_blocks] block 1 begins at row 4 and ends at row 3", ShapeError);
   const Lanes whole = {0, 6};
-  CHECK_THROWS_WITH_AS(matmul_lanes(a, b, out, whole, {}),
-                       "[matmul_lanes] takes transpose_a without transpose_b, got false and false",
+  CHECK_THROWS_WITH_AS(matmul_blocks(a, b, out, whole, {}),
+                       "[matmul_blocks] takes transpose_a without transpose_b, got false and false",
                        UsageError);
-  CHECK_THROWS_AS(matmul_lanes(a, b, out, whole, {.transpose_a = true, .transpose_b = true}),
+  CHECK_THROWS_AS(matmul_blocks(a, b, out, whole, {.transpose_a = true, .transpose_b = true}),
                   UsageError);
-  CHECK_THROWS_AS(matmul_lanes(a, varied<float>({5, 3}), out, whole), ShapeError);
-  CHECK_THROWS_AS(matmul_lanes(a, b, nan<float>({3, 2}), whole), ShapeError);
+  CHECK_THROWS_AS(matmul_blocks(a, varied<float>({5, 3}), out, whole), ShapeError);
+  CHECK_THROWS_AS(matmul_blocks(a, b, nan<float>({3, 2}), whole), ShapeError);
   const Tensor half = Tensor::zeros({6, 2}, DType::f16, test_device());
-  CHECK_THROWS_AS(matmul_lanes(half, half, Tensor::zeros({2, 2}, DType::f16, test_device()), whole),
-                  DTypeError);
+  CHECK_THROWS_AS(
+      matmul_blocks(half, half, Tensor::zeros({2, 2}, DType::f16, test_device()), whole),
+      DTypeError);
   CHECK(std::isnan(to_values<float>(out)[0]));
 }

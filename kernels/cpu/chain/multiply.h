@@ -8,6 +8,7 @@ namespace lockstep::kernels::chain {
 
 /// As cpu::chain_gemm, which takes the widest vectors.
 template <class V>
-void multiply(const GemmProblem<typename V::Element>& problem, std::span<const std::int64_t> lanes);
+void multiply(const GemmProblem<typename V::Element>& problem,
+              std::span<const std::int64_t> blocks);
 
 }  // namespace lockstep::kernels::chain

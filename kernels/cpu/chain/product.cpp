@@ -23,7 +23,7 @@ struct Product {
   bool transposed;  ///< C lies as (n, m)
   bool accumulate;
   const T* bias;
-  std::span<const std::int64_t> lanes;  ///< empty: none
+  std::span<const std::int64_t> blocks;  ///< empty: none
 };
 
 template <class T>
@@ -61,7 +61,7 @@ class Tiles {
   void run() {
     // Of k = 0, too, there is one block, which writes where the chains start.
     const std::int64_t k_blocks =
-        p_.lanes.empty() ? std::max<std::int64_t>(pieces(p_.k, k_block), 1) : 1;
+        p_.blocks.empty() ? std::max<std::int64_t>(pieces(p_.k, k_block), 1) : 1;
     const std::int64_t k_most = std::max<std::int64_t>(pieces(p_.k, k_blocks), 1);
     const bool columns_stay = keep_columns();
     const std::int64_t count = columns_stay ? p_.n : p_.m;
@@ -170,23 +170,23 @@ class Tiles {
     const Strided<T> a = part(p_.rows, packed_rows, rows.size(), rows);
     const Strided<T> b = part(p_.columns, packed_columns, vectors * V::width, columns);
     const std::int64_t whole[] = {0, k.size()};
-    const bool by_lanes = !p_.lanes.empty();
-    const Start start = k.begin > 0 || (p_.accumulate && !by_lanes) ? Start::c
-                        : p_.bias != nullptr                        ? Start::bias
-                                                                    : Start::zero;
+    const bool by_blocks = !p_.blocks.empty();
+    const Start start = k.begin > 0 || (p_.accumulate && !by_blocks) ? Start::c
+                        : p_.bias != nullptr                         ? Start::bias
+                                                                     : Start::zero;
     const std::int64_t c_at = p_.transposed ? rows.begin + columns.begin * p_.c_step
                                             : rows.begin * p_.c_step + columns.begin;
     const Tile<T> tile{.rows = a.data,
                        .rows_step = a.step,
                        .columns = b.data,
                        .columns_step = b.step,
-                       .lanes = by_lanes ? p_.lanes : std::span<const std::int64_t>(whole),
+                       .blocks = by_blocks ? p_.blocks : std::span<const std::int64_t>(whole),
                        .c = p_.c + c_at,
                        .c_step = p_.c_step,
                        .transposed = p_.transposed,
                        .width = static_cast<int>(columns.size()),
                        .start = start,
-                       .add_c = by_lanes && p_.accumulate,
+                       .add_c = by_blocks && p_.accumulate,
                        .ahead = ahead.data,
                        .ahead_step = ahead.step,
                        .bias = p_.bias == nullptr
@@ -214,14 +214,14 @@ bool across_rows(const GemmProblem<typename V::Element>& p) {
 }  // namespace
 
 template <class V>
-void multiply(const GemmProblem<typename V::Element>& p, std::span<const std::int64_t> lanes) {
+void multiply(const GemmProblem<typename V::Element>& p, std::span<const std::int64_t> blocks) {
   if (p.m == 0 || p.n == 0) return;
   using Factor = Factor<typename V::Element>;
   const Factor a{p.a, p.transpose_a ? p.m : p.k, !p.transpose_a};
   const Factor b{p.b, p.transpose_b ? p.k : p.n, p.transpose_b};
-  Product<typename V::Element> product{p.m, p.n,   p.k,          a,      b,    p.c,
-                                       p.n, false, p.accumulate, p.bias, lanes};
-  if (lanes.empty() && across_rows<V>(p)) {
+  Product<typename V::Element> product{p.m, p.n,   p.k,          a,      b,     p.c,
+                                       p.n, false, p.accumulate, p.bias, blocks};
+  if (blocks.empty() && across_rows<V>(p)) {
     std::swap(product.m, product.n);
     std::swap(product.rows, product.columns);
     product.transposed = true;
@@ -242,12 +242,12 @@ template void multiply<Avx512<double>>(const GemmProblem<double>&, std::span<con
 
 }  // namespace chain
 
-void cpu::chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> lanes) {
-  chain::multiply<chain::Widest<float>>(problem, lanes);
+void cpu::chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> blocks) {
+  chain::multiply<chain::Widest<float>>(problem, blocks);
 }
 
-void cpu::chain_gemm(const GemmProblem<double>& problem, std::span<const std::int64_t> lanes) {
-  chain::multiply<chain::Widest<double>>(problem, lanes);
+void cpu::chain_gemm(const GemmProblem<double>& problem, std::span<const std::int64_t> blocks) {
+  chain::multiply<chain::Widest<double>>(problem, blocks);
 }
 
 }  // namespace lockstep::kernels

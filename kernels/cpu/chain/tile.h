@@ -29,9 +29,9 @@ struct Tile {
   std::int64_t rows_step;
   const T* columns;  ///< for column x and k = p: [x + p columns_step]; full vectors
   std::int64_t columns_step;
-  /// Where the lanes begin, and k. More than one: each lane's chain starts at +0, and a balanced
-  /// tree over the lanes adds them up.
-  std::span<const std::int64_t> lanes;
+  /// Where the blocks begin, and k. More than one: each block's chain starts at +0, and a balanced
+  /// tree over the blocks adds them up.
+  std::span<const std::int64_t> blocks;
   T* c;  ///< row y, column x: [y c_step + x], or with `transposed` [y + x c_step]
   std::int64_t c_step;
   bool transposed;
@@ -71,7 +71,7 @@ struct Registers {
     });
   }
 
-  /// The chains, over `count` values of k.
+  /// The chains, over the values of k from `begin` to `end`.
   template <bool along_k>
   LOCKSTEP_INLINE void multiply(const Tile<T>& t, std::int64_t begin, std::int64_t end) {
     const std::int64_t rows_step = along_k ? 1 : t.rows_step;
@@ -169,23 +169,23 @@ void prefetch_c(const Tile<T>& t, int rows) {
   }
 }
 
-inline constexpr int most_levels = 6;  // of the tree: 64 lanes
+inline constexpr int most_levels = 6;  // of the tree: max_blocks
 
-/// Computes the tile. Partial results wait on a stack: after lane i, those pairs are added that are
-/// complete, as a binary counter carries.
+/// Computes the tile. Partial results wait on a stack: after block i, those pairs are added that
+/// are complete, as a binary counter carries.
 template <class V, bool along_k, int rows, int vectors>
 void compute(const Tile<typename V::Element>& t) {
   constexpr int elements = rows * vectors * V::width;
   Registers<V, rows, vectors> sum;
   prefetch_c(t, rows);
   sum.begin(t);
-  const std::size_t lanes = t.lanes.size() - 1;
+  const std::size_t blocks = t.blocks.size() - 1;
   alignas(64) typename V::Element stack[most_levels * elements];
   typename V::Element* top = stack;
-  for (std::size_t lane = 0;;) {
-    sum.template multiply<along_k>(t, t.lanes[lane], t.lanes[lane + 1]);
-    for (std::size_t carry = lane; carry & 1; carry >>= 1) sum.add(top -= elements);
-    if (++lane == lanes) break;
+  for (std::size_t block = 0;;) {
+    sum.template multiply<along_k>(t, t.blocks[block], t.blocks[block + 1]);
+    for (std::size_t carry = block; carry & 1; carry >>= 1) sum.add(top -= elements);
+    if (++block == blocks) break;
     sum.push(top);
     top += elements;
     sum.clear();

@@ -20,10 +20,6 @@ namespace {
 constexpr int lanes = 4;
 constexpr std::int64_t rows = 10;  // lanes of 3, 3, 3, 1
 
-}  // namespace
-
-namespace {
-
 /// The message of the StateError that f throws, or "".
 template <class F>
 std::string refusal(const F& f) {
@@ -40,6 +36,14 @@ struct Mixed {
   const char* by;  // the operation that the refusal names
   std::function<Tensor(const Tensor&)> make;
 };
+
+/// x after it was written to.
+std::function<Tensor(const Tensor&)> written(std::function<void(const Tensor&)> write) {
+  return [write = std::move(write)](const Tensor& x) {
+    write(x);
+    return x;
+  };
+}
 
 }  // namespace
 
@@ -113,6 +117,37 @@ TEST_CASE("lanes: what mixes the samples of a batch is refused where a layer use
          noisy += Tensor::randn({6, 3});
          return noisy;
        }},
+      // What is written into a part of a batch: which samples are there, depends on the rank.
+      {"fill", written([](const Tensor& x) { x.slice(0, 1).fill(0); })},
+      {"fill_zero", written([](const Tensor& x) { x.slice(0, 1).fill_zero(); })},
+      {"set", written([](const Tensor& x) {
+         x.set({0, 0}, 5);
+       })},
+      {"copy_from", written([](const Tensor& x) {
+         x.slice(0, 1).copy_from(Tensor::ones({1, 3}));
+       })},
+      {"slice", written([](const Tensor& x) { x.slice(0, 1) *= 0.0; })},
+      {"normal", written([](const Tensor& x) { default_generator().normal(x); })},
+      {"uniform", written([](const Tensor& x) { default_generator().uniform(x); })},
+      {"normal",
+       [](const Tensor& x) {
+         const Tensor noise = zeros_like(x);
+         default_generator().normal(noise);
+         return x + noise;
+       }},
+      // Statistics of some samples, and what normalizes with them.
+      {"slice",
+       [](const Tensor& x) {
+         const BatchStatistics some = batch_statistics(x.slice(0, 2));
+         return x - cast(some.mean, DType::f32);
+       }},
+      {"mean",
+       [](const Tensor& x) {
+         const BatchStatistics some{.mean = cast(mean(x, {0}), DType::f64),
+                                    .m2 = Tensor::ones({3}, DType::f64),
+                                    .count = 6};
+         return batch_norm(x, Tensor(), Tensor(), some, 1e-5);
+       }},
   };
   for (const Mixed& how : mixed)
     for (const bool in_tape : {false, true}) {
@@ -165,6 +200,30 @@ TEST_CASE("lanes: what is made of each sample alone is a sample, recorded or not
         const Tensor copy = Tensor::empty({6, 3});
         copy.copy_from(x);
         return copy;
+      },
+      // Constants, whatever there was before.
+      [&] { return x + zeros_like(mean(x, 0)); },
+      [&] { return x + full_like(slice(x, 0, 0, 1), 2); },
+      [&] {
+        const Tensor center = mean(x, 0);
+        center.fill_zero();
+        return x + center;
+      },
+      [&] {
+        const Tensor center = mean(x, 0);
+        center.fill(1);
+        center.set({0}, 2);
+        return x + center;
+      },
+      [&] {
+        const Tensor center = mean(x, 0);
+        center.copy_from(Tensor::ones({3}));
+        return x + center;
+      },
+      [&] {
+        const Tensor same = x.clone();
+        same.fill(2);
+        return same;
       },
   };
   for (std::size_t i = 0; i < apart.size(); ++i) {
@@ -223,6 +282,45 @@ TEST_CASE(
   (void)silent(w);
   const Tensor h = of_samples(Tensor::ones({rows, 3})) * w;
   CHECK(refusal([&] { (void)silent(h); }).starts_with("[silent] does not say what it does"));
+}
+
+// Its storage is not new where an operation returns its operand, of whatever size.
+TEST_CASE("lanes: what mixes nothing leaves a rank without samples its batch") {
+  const LaneScope scope(std::make_shared<const Lanes>(1, lanes, Shard{1, 2}));  // none
+  const Parameter w(Tensor::ones({4, 3}));
+  const Tensor x = of_samples(Tensor::zeros({0, 3}));
+  (void)reshape(x, {3, 0});  // which is no row of samples
+  CHECK(x.row_origin().is_samples());
+  Tape tape;
+  CHECK(refusal([&] { (void)linear(x, w); }) == "");
+}
+
+TEST_CASE("a mixed origin keeps the operation's name") {
+  RowOrigin origin;
+  {
+    const std::string name = fmt::format("an operation of {} letters", 100);
+    origin = RowOrigin::mixed(name);
+    CHECK(RowOrigin::mixed(name) == origin);
+  }
+  CHECK(origin.mixed_by() == "an operation of 100 letters");
+  CHECK(RowOrigin::mixed("another") != origin);
+}
+
+// How many rows a rank has must not move the streams that all ranks share.
+TEST_CASE("lanes: random streams go on by as much, whatever a rank's number of samples is") {
+  const auto after = [](int rank) {
+    const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{rank, 2});
+    const LaneScope scope(own);
+    manual_seed(5);
+    const Tensor x = of_samples(Tensor::ones({own->rows(), 3}));
+    (void)rand_like(x);
+    (void)randn_like(x - mean(x, 0));
+    (void)dropout(x, 0.5);
+    (void)dropout(x - mean(x, 0), 0.5);
+    return std::pair(Tensor::rand({4}).to_vector<float>(),
+                     dropout(Tensor::ones({64}), 0.5).to_vector<float>());
+  };
+  CHECK(after(0) == after(1));  // 6 and 4 rows
 }
 
 }  // namespace row_origin

@@ -1,4 +1,4 @@
-#include "lockstep/kernels/backend/lanes_apart.h"
+#include "lockstep/kernels/backend/blocks_apart.h"
 
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/matmul.h"
@@ -6,14 +6,14 @@
 
 namespace lockstep::kernels {
 
-void matmul_lanes_apart(const Tensor& a, const Tensor& b, const Tensor& out,
-                        std::span<const std::int64_t> lanes, bool accumulate) {
-  const std::int64_t count = std::ssize(lanes) - 1;
+void matmul_blocks_apart(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
+                         bool accumulate) {
+  const std::int64_t count = std::ssize(blocks) - 1;
   const Tensor parts = Tensor::empty(out.shape().with(0, 0, {count}), out.dtype(), out.device());
   for (std::int64_t k = 0; k < count; ++k) {
     const auto rows = [&](const Tensor& of) {
       const auto at = static_cast<std::size_t>(k);
-      return of.detach().slice(lanes[at], lanes[at + 1]);
+      return of.detach().slice(blocks[at], blocks[at + 1]);
     };
     matmul(rows(a), rows(b), parts.slice(k, k + 1).view(out.shape()), {.transpose_a = true});
   }
