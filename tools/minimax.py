@@ -80,14 +80,14 @@ def erf_slope(w):  # w = z / 8 - 1
     return mpmath.erf(sqrt(8 + 8 * w)) / sqrt(8 + 8 * w)
 
 
-def tail_ratio(w):  # w = a / (a + 3) - 0.6
-    v = w + mpf(float(numpy.float32(0.6)))
+def tail(w):  # w = a / (a + 3) - 1/2
+    v = w + mpf(1) / 2
     a = 3 * v / (1 - v)
-    return mpmath.erfc(a / sqrt(2)) * mpmath.exp(a * a / 2) / 2 * (a + 3)
+    return a * mpmath.erfc(a / sqrt(2)) * mpmath.exp(a * a / 2) / 2
 
 
 def part(a):
-    return a / (a + 3) - mpf(float(numpy.float32(0.6)))
+    return a / (a + 3) - mpf(1) / 2
 
 
 def above_half(z):
@@ -112,10 +112,10 @@ polynomials = {
     # The tail has the smallest steps: its errors weigh more.
     "erf": (erf_slope, -1 + tiny, 1, 19,
             lambda w: (1 + 6 * ((1 + w) / 2) ** 2) / erf_slope(w), 500, "f64"),
-    "NormalTail": (tail_ratio, part(mpf("0.99")), part(mpf("14.6")), 7,
-                   lambda w: 1 / tail_ratio(w), 500, "f32"),
-    "gelu": (above_half, tiny, mpf("1.005"), 5, lambda z: sqrt(z) / mpf("0.16"), 300, "f32"),
-    "gelu_slope": (slope_above_half, tiny, mpf("1.005"), 5, sqrt, 300, "f32"),
+    "NormalTail": (tail, part(mpf("0.93")), part(mpf("14.6")), 8,
+                   lambda w: 1 / tail(w), 500, "f32"),
+    "gelu": (above_half, tiny, mpf("0.9026"), 4, lambda z: sqrt(z) / mpf("0.2"), 300, "f32"),
+    "gelu_slope": (slope_above_half, tiny, mpf("0.9026"), 4, sqrt, 300, "f32"),
 }
 
 if __name__ == "__main__":
@@ -126,3 +126,5 @@ if __name__ == "__main__":
         print(f"{name}: error 2^{float(mpmath.log(error, 2)):.1f}")
         for c in reversed(coefficients):
             print("   ", str(numpy.float32(float(c))) + "f" if dtype == "f32" else repr(float(c)))
+        if name == "NormalTail":  # its constant is kept in two parts
+            print("   ", float(coefficients[0]))

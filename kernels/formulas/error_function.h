@@ -24,37 +24,39 @@ LOCKSTEP_HOST_DEVICE inline double erf(double x) { return std::erf(x); }
 inline constexpr double density_at_0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
 
 /// GELU is x P(X < x) for a normal X. Beyond `gelu_tail` that is -|x| P(X > |x|), plus x if x > 0.
-inline constexpr float gelu_tail = 1;
+inline constexpr float gelu_tail = 0.94;
 
-/// P(X > a) = ratio / (a + 3) e^(-a^2 / 2) for a from gelu_tail to 15, where it is 0 in f32. The
-/// ratio is between 0.4 and 1.1, and a polynomial in a / (a + 3) (after M. Shepherd and
-/// J. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc(x)", Mathematics of
-/// Computation 36, 1981).
+/// a P(X > a) = y e^(-a^2 / 2) for a from gelu_tail to 15, where it is 0 in f32. y is between 0.25
+/// and 0.4, and a polynomial in a / (a + 3) (after M. Shepherd and J. Laframboise, "Chebyshev
+/// approximation of (1 + 2x) exp(x^2) erfc(x)", Mathematics of Computation 36, 1981). Its constant
+/// is the larger part of it, so that its rounding can be made good.
 struct NormalTail {
-  float part, ratio;               ///< a / (a + 3)
+  float y, rest;                   ///< the larger and the smaller part
   Exponential<float> exponential;  ///< e^(-a^2 / 2), of the exact square
 
   LOCKSTEP_HOST_DEVICE explicit NormalTail(float a) {
-    part = a / (a + 3);
-    const float w = part - 0.6f;
-    ratio = long_polynomial(w, w * w, -0.13060823f, -0.033335194f, 0.23088019f, -0.051231183f,
-                            -0.4219114f, 0.79889864f, -0.84654814f, 0.6360254f);
+    constexpr double constant = 0.36454184696555914;
+    constexpr float large = constant, small = constant - static_cast<double>(large);
+    const float w = 0.5f * (a - 3) / (a + 3);  // a / (a + 3) - 1/2
+    const float other =
+        w * long_polynomial(w, w * w, -0.14006114f, -0.004863827f, 0.25379622f, -0.05563524f,
+                            -0.46173063f, 0.7310143f, -0.55862945f, 0.21975173f);
+    y = large + other;
+    rest = (other - (y - large)) + small;
     const float half = -0.5f * a, square = half * a;
     exponential = elementary::exponential(square, lost_in_product(half, a, square));
-  }
-  /// y e^(-a^2 / 2).
-  LOCKSTEP_HOST_DEVICE float shrink(float y) const {
-    return exponential.scale(multiply_add(y, exponential.fraction, y));
   }
 };
 
 LOCKSTEP_HOST_DEVICE inline float gelu(float x) {
   const float size = magnitude(x), z = x * x;
-  const float above_half = polynomial(z, -7.521859e-06f, 0.0001131225f, -0.0011859656f,
-                                      0.009973164f, -0.06649033f, 0.3989423f);
+  const float above_half =
+      polynomial(z, 9.446198e-05f, -0.001169135f, 0.009966524f, -0.066489264f, 0.39894223f);
   const float near = x * multiply_add(x, above_half, 0.5f);
   const NormalTail tail(at_most(15.0f, size));
-  const float far = choose(x < 0, -0.0f, x) - tail.shrink(tail.part * tail.ratio);
+  const auto& e = tail.exponential;
+  const float beyond = e.scale(tail.y + multiply_add(tail.y, e.fraction, tail.rest));
+  const float far = choose(x < 0, -0.0f, x) - beyond;
   return choose(size < gelu_tail, near, far);
 }
 LOCKSTEP_HOST_DEVICE inline double gelu(double x) {
@@ -64,10 +66,11 @@ LOCKSTEP_HOST_DEVICE inline double gelu(double x) {
 /// Its derivative, P(X < x) + x times the density at x.
 LOCKSTEP_HOST_DEVICE inline float gelu_slope(float x) {
   const float size = magnitude(x), z = x * x, a = choose(size > 15, 15.0f, size);
-  const float above_half = polynomial(z, -8.687813e-05f, 0.0011227353f, -0.009480061f, 0.059835993f,
-                                      -0.26596084f, 0.7978845f);
+  const float above_half =
+      polynomial(z, 0.0009072245f, -0.009285708f, 0.05975934f, -0.26594853f, 0.797884f);
   const NormalTail tail(a);
-  const float beyond = tail.shrink(tail.ratio / (a + 3) - a * static_cast<float>(density_at_0));
+  const float y = tail.y / a - a * static_cast<float>(density_at_0);
+  const float beyond = tail.exponential.scale(multiply_add(y, tail.exponential.fraction, y));
   const float far = choose(x < 0, beyond, 1 - beyond);
   return choose(size < gelu_tail, multiply_add(x, above_half, 0.5f), far);
 }

@@ -26,9 +26,16 @@ namespace {
 template <class T, class Wide>
 Wide spacing(Wide number) {
   using Limits = std::numeric_limits<T>;
-  int exponent = 0;
-  (void)std::frexp(std::max(std::fabs(number), Wide{Limits::min()}), &exponent);
-  return std::ldexp(Wide{1}, exponent - Limits::digits);
+  const Wide size = std::max(std::fabs(number), Wide{Limits::min()});
+  if constexpr (std::is_same_v<Wide, double>) {  // of billions: without calls
+    constexpr std::uint64_t exponent_bits = 0x7ff0000000000000u;
+    const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(size) & exponent_bits);
+    return power * static_cast<double>(Limits::epsilon());
+  } else {
+    int exponent = 0;
+    (void)std::frexp(size, &exponent);
+    return std::ldexp(Wide{1}, exponent - Limits::digits);
+  }
 }
 
 /// |y - truth| in units of y's last place. Beyond the largest number, infinity is that number's
@@ -38,7 +45,7 @@ Wide error_of(T y, Wide truth) {
   const Wide largest = std::numeric_limits<T>::max(),
              infinite = std::numeric_limits<Wide>::infinity();
   if (std::isnan(truth) || std::isnan(y)) return std::isnan(truth) == std::isnan(y) ? 0 : infinite;
-  const Wide step = spacing<T>(largest), top = largest + step;
+  static const Wide top = largest + spacing<T>(largest);
   const auto finite = [&](Wide number) { return std::clamp(number, -top, top); };
   if (std::isinf(truth)) return truth == Wide{y} ? 0 : infinite;
   return std::fabs(finite(y) - finite(truth)) / spacing<T>(std::clamp(truth, -largest, largest));

@@ -79,7 +79,7 @@ inline const std::vector<Function>& functions() {
       LOCKSTEP_TRUTH(elu, x > 0 ? x : std::expm1(x), 1.5, -1, all, 1, true),
       LOCKSTEP_TRUTH(sigmoid, truth::logistic(x), 2, 0, 1, 1, false),
       LOCKSTEP_TRUTH(tanh, std::tanh(x), 1.5, -1, 1, 1, true),
-      LOCKSTEP_TRUTH(gelu, truth::times(x, truth::normal_below(x)), 3.5, -0.17, all, 0, true),
+      LOCKSTEP_TRUTH(gelu, truth::times(x, truth::normal_below(x)), 2.5, -0.17, all, 0, true),
       LOCKSTEP_TRUTH(gelu_tanh, truth::times(x, truth::logistic(truth::gelu_argument(x))), 2.5,
                      -0.171, all, 0, true),
       LOCKSTEP_TRUTH(silu, truth::times(x, truth::logistic(x)), 2.5, -0.279, all, 0, true),
