@@ -18,7 +18,7 @@ std::vector<Tensor> on_tape(Tape& tape, std::span<const Tensor> inputs,
                             const std::vector<bool>& watched) {
   std::vector<Tensor> operands;
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    operands.push_back(watched[i] ? tape.watch(inputs[i]) : inputs[i]);
+    operands.push_back(watched[i] ? tape.watch(inputs[i].detach()) : inputs[i]);
   return operands;
 }
 

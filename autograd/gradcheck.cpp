@@ -55,10 +55,16 @@ GradcheckResult gradcheck(const TensorFunction& function, const std::vector<Tens
       const auto set = [&](double x) { flat.slice(at, at + 1).fill(x); };
       const double kept = values[i];
       const double h = step * std::max(1.0, std::abs(kept));
-      set(kept + h);
-      const Tensor above = function(inputs).clone();
-      set(kept - h);
-      const Tensor below = function(inputs).clone();
+      Tensor above, below;
+      try {
+        set(kept + h);
+        above = function(inputs).clone();
+        set(kept - h);
+        below = function(inputs).clone();
+      } catch (...) {
+        set(kept);
+        throw;
+      }
       set(kept);
       const double numeric = contracted_difference(above, below) / (2 * h);
       const double scale = std::max({1.0, std::abs(recorded[i]), std::abs(numeric)});

@@ -46,6 +46,7 @@ Gradients::Destination Gradients::place(int i) {
   const Parameter parameter(input.parameter);
   const Tensor& slot = parameter.gradient_slot();
   const bool first = input.parameter->state == GradientState::nothing;
+  slot.storage().changed();  // a gradient of before may be an operand
   if (first || input.parameter->state == GradientState::synchronized)
     input.parameter->state = GradientState::local;
   if (!zero_weight_) return {slot, !first};

@@ -80,7 +80,6 @@ class Gradients {
   friend class lockstep::Tape;
   friend class lockstep::RowSum;
   friend class lockstep::RowParts;
-  friend std::vector<std::int64_t> lockstep::blocks_of(const Gradients& g);
   Gradients(Node& node, const Tape& tape, bool zero_weight, bool lanes_wait);
   void run();
   void run_by_lanes();

@@ -69,6 +69,8 @@ class RowParts {
   RowParts(const Gradients& g, std::int64_t count);  ///< of the output's, `count` in all
   bool cut() const { return !cuts_.empty(); }
   std::int64_t count() const { return cut() ? std::ssize(cuts_) - 1 : 1; }
+  /// For products (kernels/matmul.h): empty, unless they are cut. Lives as long as this.
+  std::span<const std::int64_t> blocks() const { return cuts_; }
   RowRange operator[](std::int64_t k) const {
     const auto at = static_cast<std::size_t>(k);
     return cut() ? RowRange{cuts_[at], cuts_[at + 1]} : RowRange{0, rows_};
@@ -94,14 +96,12 @@ void add_product(Gradients& g, int i, const Tensor& a, const Tensor& b);
 /// Operand i's gradient (c,) is the sum of the rows of `rows` (n, c).
 void add_rows(Gradients& g, int i, const Tensor& rows);
 
-/// How the rows of x, or of an output, are cut, for products (kernels/matmul.h); empty: not at all.
-std::vector<std::int64_t> blocks_of(const Tensor& x);
-std::vector<std::int64_t> blocks_of(const Gradients& g);
-
 /// use(rows, numbers): where to draw from default_philox() for each part of x's rows. A row has the
 /// same numbers on any rank.
 void draw_for(const Tensor& x, const std::function<void(RowRange, PhiloxState)>& use);
 
+/// Whether x is made of no samples where these are cut: then all ranks have the same rows.
+bool of_no_samples(const Tensor& x);
 /// Throws StateError unless this rank has all rows of x's batch, or `others_join` with theirs.
 void need_all_rows(std::string_view operation, const Tensor& x, bool others_join);
 /// (parts, ...): what the parts of rows give to a sum over all of them. An audit compares it.

@@ -182,6 +182,7 @@ void Tape::run(Pass& pass, bool retain) {
       continue;
     }
     if (trace::watcher) show_gradient(*node, lanes());
+    const Tensor kept = node->watched ? sum_of_lanes(*node) : Tensor();
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
       Gradients(*node, *this, pass.zero_weight, pass.lanes_wait).run();
@@ -190,7 +191,7 @@ void Tape::run(Pass& pass, bool retain) {
       check<StateError>(!input || input.written,
                         "[{}] backward left the gradient of operand {} unwritten", node->operation,
                         &input - node->inputs.data());
-    node->gradient = {};
+    node->gradient = kept;
     if (!retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
       node->spent = true;

@@ -42,7 +42,8 @@ namespace lockstep {
 struct BackwardOptions {
   bool retain = false;  ///< keep what the operations saved, so that backward can run again
   /// False: reducers only accumulate. This backward and the next one that synchronizes are parts
-  /// of one batch (an *accumulation window*); the result is their mean, by their weights.
+  /// of one batch (an *accumulation window*); the result is their mean, by their weights. Where
+  /// there is no reducer, there is no window: gradients are added up.
   bool sync = true;
 };
 
@@ -85,7 +86,8 @@ class Tape : public ThreadScope<Tape> {
 
   // --- second reading: tape_nested.cpp ---
 
-  /// A handle to the same elements. This tape computes and keeps its gradient: see gradient().
+  /// A handle to the same elements, of any tensor. This tape computes and keeps the gradient of
+  /// what is made of the handle: see gradient().
   Tensor watch(const Tensor& tensor);
   /// The gradient of a watched tensor, of the last backward that reached it, times the seed (w /
   /// total, as for parameters: with R ranks and no Weight 1 / R); undefined if none did. On this

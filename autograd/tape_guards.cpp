@@ -106,9 +106,8 @@ void Tape::drop_spent(Node* first) {
     if (node->spent) {
       std::destroy(node->inputs.begin(), node->inputs.end());
       node->inputs = {};
-    } else {
-      node->previous = std::exchange(last_, node);
     }
+    if (!node->spent || node->watched) node->previous = std::exchange(last_, node);
   }
 }
 

@@ -22,6 +22,13 @@ void Tape::clear_marks() noexcept {
 Tensor Tape::watch(const Tensor& tensor) {
   visit_any_floating("watch", tensor.dtype(), [](auto) {});
   const Operand itself = {&tensor, Operand::Rows::apart};
+  if (const GradientRef& from = tensor.gradient_ref(); from.tape != GradientRef::nothing) {
+    if (from.tape != GradientRef::parameter) (void)node_of("watch", tensor);
+    const Tensor handle =
+        record("watch", tensor.detach(), {&itself, 1}, [](Gradients& g) { g.pass(0, g.output()); });
+    static_cast<Node*>(handle.gradient_ref().target)->watched = true;
+    return handle;
+  }
   const auto rows = lanes_
                         ? detail::rows_recorded(*lanes_, "watch", tensor, {&itself, 1}, Makes::rows)
                         : Node::Rows::none;
@@ -34,13 +41,17 @@ Tensor Tape::watch(const Tensor& tensor) {
 }
 
 Tensor Tape::gradient(const Tensor& watched) const {
-  const Node* node = node_of("gradient", watched);
+  const GradientRef& ref = own_ref("gradient", watched);
+  if (ref.generation != generation_) refuse_used_up("gradient", ref);
+  const Node* node = static_cast<const Node*>(ref.target);
   check<StateError>(node->watched, "[gradient] of '{}': only watched tensors keep their gradient",
                     node->operation);
   if (!node->gradient.defined()) return {};
   // It may share memory with another watched tensor's, and the caller may write to it.
   Tensor own = node->gradient.storage().unique() ? node->gradient : node->gradient.clone();
-  if (node->rows == Node::Rows::samples) own.storage().set_origin(RowOrigin::samples());
+  if (lanes_)  // a sum over this rank's samples, if it is not made of each
+    own.storage().set_origin(node->rows == Node::Rows::samples ? RowOrigin::samples()
+                                                               : RowOrigin::mixed("gradient"));
   own.set_gradient_ref({.gradient_of = id_});
   return own;
 }

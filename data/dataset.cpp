@@ -53,6 +53,10 @@ TensorDataset::TensorDataset(Fields fields) : fields_(std::move(fields)) {
                        "[TensorDataset] field '{}' lies on {}; samples lie on the cpu, and "
                        "LoaderOptions::device says where batches are wanted",
                        name, value.device().to_string());
+    check<DataError>(value.gradient_ref().tape == GradientRef::nothing,
+                     "[TensorDataset] field '{}' wants a gradient, and a batch is a copy without "
+                     "one: detach() it, or take a parameter's value()",
+                     name);
     const auto& [first_name, first] = *fields_.begin();
     check<DataError>(value.size(0) == first.size(0),
                      "[TensorDataset] field '{}' has {} rows, but '{}' {}", name, value.size(0),

@@ -34,6 +34,7 @@ void global_norm(std::span<const Tensor> tensors, const Tensor& out) {
 void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm, double max_norm) {
   check_norm("clip_by_norm", "norm", norm);
   check_tensors("clip_by_norm", tensors, norm);
+  for (const Tensor& tensor : tensors) tensor.storage().changed();
   backend_of(norm.device()).clip_by_norm(tensors, norm, max_norm);
 }
 
@@ -41,6 +42,7 @@ void clip_by_value(std::span<const Tensor> tensors, double limit) {
   if (tensors.empty()) return;
   check_defined("clip_by_value", "tensor", tensors[0]);
   check_tensors("clip_by_value", tensors, tensors[0]);
+  for (const Tensor& tensor : tensors) tensor.storage().changed();
   backend_of(tensors[0].device()).clip_by_value(tensors, limit);
 }
 

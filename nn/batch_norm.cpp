@@ -108,6 +108,7 @@ void follow(const Tensor& running, const Tensor& batch, double momentum, double 
   kernels::scale(1 - momentum, value, value, false);
   kernels::scale(momentum * factor, batch, value, true);
   kernels::cast(value, running);
+  running.storage().changed();
 }
 
 /// On its device, which is not waited for.
@@ -116,6 +117,7 @@ void increment(const Tensor& counter) {
   const std::byte* const terms[] = {counter.raw(), one.raw()};
   std::byte* const sum[] = {counter.raw()};
   kernels::tree_reduce(DType::i64, terms, sum, 1, counter.device());
+  counter.storage().changed();
 }
 
 }  // namespace

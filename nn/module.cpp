@@ -172,6 +172,11 @@ StateDict Module::state_dict() {
 
 // A file of PyTorch's has all names of a tied weight, or one of them.
 LoadReport Module::load_state_dict(const StateDict& state, bool strict) {
+  for (const Parameter& parameter : parameters())
+    check<StateError>(!parameter.averaged(),
+                      "[load_state_dict] {} holds an Ema's average for a while, and what is loaded "
+                      "would be lost",
+                      parameter);
   StateDict by_first_name = state;
   Walk walk;
   walk.on_alias = [&](const std::string& path, const std::string& first, Tensor*) {

@@ -38,6 +38,12 @@ LoadReport load_tensors(std::string_view owner, const StateDict& own, const Stat
     const auto found = own.find(name);
     if (found == own.end()) continue;
     const Tensor& here = found->second;
+    check<StateError>(value.defined(), "[load_state_dict] '{}' is undefined in the state", name);
+    check<StateError>(value.gradient_ref().tape == GradientRef::nothing,
+                      "[load_state_dict] '{}' of the state is {}", name,
+                      value.gradient_ref().tape == GradientRef::parameter
+                          ? "the operand of a parameter: take its value()"
+                          : "recorded on a tape: detach() it");
     check<ShapeError>(value.shape() == here.shape(),
                       "[load_state_dict] '{}' is {} in {} and {} in the state", name, here.shape(),
                       owner, value.shape());

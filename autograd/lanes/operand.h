@@ -4,15 +4,11 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
-namespace detail {
-class Gradients;
-}
 /// An operand of an operation, and what the rows of the output take from it (rows.h).
 struct Operand {
   enum class Rows : std::uint8_t { unsaid, apart, shared };
@@ -23,9 +19,6 @@ struct Operand {
 
 /// What an operation makes of them. The derivative of `steps` is 0 wherever there is one.
 enum class Makes : std::uint8_t { rows, steps, loss, linear };
-
-/// How the rows of an output are cut, for products (rows.h).
-std::vector<std::int64_t> blocks_of(const detail::Gradients& g);
 
 namespace detail {
 /// Of what is not recorded: marks the output, unless its memory is that of an operand.

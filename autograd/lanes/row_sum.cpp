@@ -161,9 +161,15 @@ void Gradients::run_by_lanes() {
   node_.lanes = {};
 }
 
+// A copy: the lanes themselves may go on to what the node was made of.
+Tensor sum_of_lanes(const Node& node) {
+  if (node.rows != Node::Rows::none || !node.lanes.defined()) return node.gradient;
+  return kernels::tree_sum(node.lanes.clone()).view(node.shape);
+}
+
 void add_lanes(Node& node) {
-  if (node.rows == Node::Rows::none && node.lanes.defined())
-    node.gradient = kernels::tree_sum(std::exchange(node.lanes, {})).view(node.shape);
+  node.gradient = sum_of_lanes(node);
+  if (node.rows == Node::Rows::none) node.lanes = {};
 }
 
 Gradients::Destination Gradients::place_of_lane(Node::Input& input) {

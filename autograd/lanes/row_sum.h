@@ -70,5 +70,7 @@ void add_waiting_lanes(detail::ParameterState& parameter);
 
 /// The gradient of what is made of no samples becomes the sum of its lanes, if it has any.
 void add_lanes(detail::Node& node);
+/// The gradient of a result: the sum of its lanes, if they wait.
+Tensor sum_of_lanes(const detail::Node& node);
 
 }  // namespace lockstep

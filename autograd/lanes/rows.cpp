@@ -179,14 +179,6 @@ RowParts::RowParts(const Tensor& x) : rows_(rows_in(x)), cuts_(cuts_of(lanes_of_
 RowParts::RowParts(const Gradients& g, std::int64_t count)
     : rows_(count), cuts_(cuts_of(g.node_.rows == Node::Rows::none ? nullptr : g.lanes_, count)) {}
 
-std::vector<std::int64_t> blocks_of(const Tensor& x) {
-  return cuts_of(lanes_of_rows(x), rows_in(x));
-}
-
-std::vector<std::int64_t> blocks_of(const Gradients& g) {
-  return cuts_of(g.node_.rows == Node::Rows::samples ? g.lanes_ : nullptr, rows_in(g.output()));
-}
-
 // How many rows there are depends on the rank, and what the next call draws must not. So each lane
 // has a stream of its own, and the generator goes on by all of them, also for what is mixed.
 void draw_for(const Tensor& x, const std::function<void(RowRange, PhiloxState)>& use) {
@@ -203,6 +195,8 @@ void draw_for(const Tensor& x, const std::function<void(RowRange, PhiloxState)>&
   for (std::int64_t k = 0; k < rows.count(); ++k) use(rows[k], streams.reserve(numbers_of_a_lane));
   for (int lane = 0; lane < lanes->total(); ++lane) default_philox().reserve(numbers_of_a_lane);
 }
+
+bool of_no_samples(const Tensor& x) { return lanes_here() && x.row_origin() == RowOrigin(); }
 
 void need_all_rows(std::string_view operation, const Tensor& x, bool others_join) {
   const Lanes* const lanes = lanes_of_rows(x);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/broadcasting.h"
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
@@ -118,11 +119,39 @@ Tensor huber(const Tensor& x, const Tensor& y, double delta, Reduction reduction
   return reduced(where(d < slope, square(inner) * 0.5, (d - slope / 2) * slope), reduction);
 }
 
+namespace {
+
+// max(z, 0) - z q + softplus(-|z|): what cancels is added first. dz = sigmoid(z) - q, dq = -z
+Tensor bce_terms(const Tensor& logits, const Tensor& targets) {
+  using kernels::Unary;
+  const Tensor z = logits.detach();
+  const auto like_z = [&z] { return Tensor::empty(z.shape(), z.dtype(), z.device()); };
+  const Tensor y = combined(Binary::maximum, z, like(z, 0)), opposite = like_z(), rest = like_z();
+  kernels::unary(Unary::neg, targets, opposite);
+  kernels::binary(Binary::mul, z, opposite, y, true);
+  kernels::unary(Unary::abs, z, rest);
+  kernels::unary(Unary::neg, rest, rest);
+  kernels::unary(Unary::softplus, rest, rest);
+  kernels::binary(Binary::add, y, rest, y);
+  return record("bce_with_logits", y, {apart(logits), apart(targets)},
+                [z = SavedTensor(z), q = SavedTensor(targets)](Gradients& g) {
+                  if (const auto dz = g.into(0)) {
+                    const Tensor slope = Tensor::empty(z.shape(), z->dtype(), z->device());
+                    kernels::unary(Unary::sigmoid, *z, slope);
+                    kernels::binary(Binary::sub, slope, *q, slope);
+                    kernels::binary(Binary::mul, g.output(), slope, dz.tensor, dz.accumulate);
+                  }
+                  contribute(g, 1, combined(Binary::mul, g.output(), *z), -1);
+                });
+}
+
+}  // namespace
+
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
   if (all_16_bit("bce_with_logits", {{"logits", logits}, {"targets", targets}}))
     return in_f32(bce_with_logits, logits, targets, reduction);
   check_alike("bce_with_logits", logits, targets);
-  return reduced(softplus(logits) - logits * targets, reduction);
+  return reduced(bce_terms(logits, targets), reduction);
 }
 
 namespace {
@@ -191,6 +220,17 @@ Tensor weighted(const Tensor& losses, const Rows& rows, const CrossEntropyOption
 
 }  // namespace
 
+namespace {
+
+void refuse_learned(const char* operation, const CrossEntropyOptions& options) {
+  const Tensor& weight = options.weight;
+  check<StateError>(
+      !weight.defined() || !Tape::current() || weight.gradient_ref().tape == GradientRef::nothing,
+      "[{}] no gradient flows into the weights of classes: detach() them", operation);
+}
+
+}  // namespace
+
 double label_weight(const Tensor& labels, const CrossEntropyOptions& options) {
   const Tensor counted = labels != static_cast<double>(options.ignore_index);
   const Tensor ones = cast(counted, DType::f64);
@@ -206,6 +246,7 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
                     "[nll] log-probabilities of shape {}, labels of shape {}", x.shape(),
                     labels.shape());
   check_dtype("nll", {"labels", labels}, DType::i64);
+  refuse_learned("nll", options);
   if (all_16_bit("nll", {{"log_probabilities", x}, {"weight", options.weight}}))
     return in_f32(nll, x, labels, in_f32_too(options));
   const Rows rows = rows_of(x, labels, options);
@@ -226,6 +267,7 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options) {
   check_dtype("cross_entropy", {"labels", labels}, DType::i64);
+  refuse_learned("cross_entropy", options);
   if (all_16_bit("cross_entropy", {{"logits", logits}, {"weight", options.weight}}))
     return in_f32(
         [&](const Tensor& wide) { return cross_entropy(wide, labels, in_f32_too(options)); },

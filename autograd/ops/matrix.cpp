@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/in_f32.h"
@@ -56,13 +58,17 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
                                  a.dtype(), a.device());
   const bool matrices = a.rank() == 2;
   const Tensor af = detail::factor(a), bf = detail::factor(b);
+  const RowParts rows(a);
+  std::optional<kernels::ChainProducts> chains;  // else the bits depend on a matrix's place
+  if (!matrices && rows.cut()) chains.emplace();
   multiply(af, bf, y, {.transpose_a = ta, .transpose_b = tb},
-           ta ? std::vector<std::int64_t>() : blocks_of(a));
+           ta ? kernels::RowBlocks() : rows.blocks());
   return record(
       "matmul", y, {matrices && ta ? shared(a) : apart(a), matrices ? shared(b) : apart(b)},
       [a = SavedTensor(af), b = SavedTensor(bf), ta, tb](Gradients& g) {
         const Tensor dy = detail::rounded_to(a->dtype(), g.output());  // (n, m)
-        if (const auto da = g.into(0)) left_gradient(*b, dy, da, ta, tb, blocks_of(g));
+        if (const auto da = g.into(0))
+          left_gradient(*b, dy, da, ta, tb, RowParts(g, rows_in(dy)).blocks());
         if (dy.rank() == 2 && !ta)
           return tb ? add_product(g, 1, dy, *a) : add_product(g, 1, *a, dy);
         if (dy.rank() == 2) {
@@ -142,14 +148,15 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   }
   const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  kernels::linear(xf, wf, b, y, blocks_of(x));
+  kernels::linear(xf, wf, b, y, RowParts(x).blocks());
   return record("linear", y, {apart(x), shared(w), shared(b)},
                 [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
                   const Tensor dy = detail::rounded_to(x->dtype(), g.output());
                   add_product(g, 1, dy, *x);
                   add_rows(g, 2, g.output());
                   if (const auto dx = g.into(0))
-                    kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate}, blocks_of(g));
+                    kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate},
+                                    RowParts(g, rows_in(dy)).blocks());
                 });
 }
 

@@ -57,6 +57,7 @@ BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> 
   check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
                     x.shape());
   if (is_16_bit(x.dtype())) return batch_statistics(cast(x.detach(), DType::f32), std::move(peers));
+  if (of_no_samples(x)) peers = nullptr;  // they would add the same rows
   BatchStatistics result{.mean = Tensor::empty({x.size(1)}, DType::f64, x.device()),
                          .m2 = Tensor::empty({x.size(1)}, DType::f64, x.device()),
                          .count = static_cast<double>(x.size(0)),
@@ -88,6 +89,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
     return in_f32([&](const Tensor& wide, const Tensor& w,
                       const Tensor& b) { return batch_norm(wide, w, b, statistics, eps); },
                   x, weight, bias);
+  for (const Tensor& of : {statistics.mean, statistics.m2})
+    check<StateError>(of.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
+                      "[batch_norm] no gradient flows into given statistics: detach() them");
   const Tensor inverse_std = Tensor::empty(statistics.m2.shape(), DType::f64, x.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::batch_inverse_std(statistics.m2, statistics.count, eps, inverse_std);
@@ -95,7 +99,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return record(
       "batch_norm", y,
       {apart(x), shared(weight), shared(bias), shared(statistics.mean), shared(statistics.m2)},
-      [x = SavedTensor(x), weight = SavedTensor(weight), statistics, inverse_std](Gradients& g) {
+      [x = SavedTensor(x), weight = SavedTensor(weight), mean = SavedTensor(statistics.mean),
+       statistics, inverse_std](Gradients& g) {
         const Tensor& dy = g.output();
         const std::int64_t c = x->size(1);
         check<StateError>(!g.zero_weight() || !statistics.peers || x->size(0) == 0,
@@ -109,8 +114,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
         const auto sum = [&](std::int64_t i) { return sums.slice(i, i + 1).view({c}); };
         for (std::int64_t k = 0; k < parts; ++k) {
           const RowRange part = rows[k];
-          kernels::batch_norm_sums(part.of(dy), part.of(*x), statistics.mean, inverse_std,
-                                   sum(2 * k), sum(2 * k + 1));
+          kernels::batch_norm_sums(part.of(dy), part.of(*x), *mean, inverse_std, sum(2 * k),
+                                   sum(2 * k + 1));
         }
         if (rows.cut()) note_parts("batch_norm's gradient", sums.view({parts, 2 * c}));
         const auto add = [&](int operand, std::int64_t at) {

@@ -34,6 +34,16 @@ Tensor beside(Binary op, const Tensor& x, double number) {
   return like(x, number);
 }
 
+// y = x + b, or x - b: dx = dy. Of losses the means are shifted, each by as much.
+Tensor shifted(Binary op, const Tensor& x, double b) {
+  const Tensor number = beside(op, x, b);
+  if (!is_any_floating(x.dtype())) return combined(op, x, number);
+  return record_linear(
+      op == Binary::add ? "add" : "sub", {apart(x)},
+      [&](const auto& of) { return combined(op, of(x), number); },
+      [](Gradients& g) { g.pass(0, g.output()); });
+}
+
 void refuse_recorded(Binary op, const Tensor& x) {
   check<StateError>(x.gradient_ref().tape == GradientRef::nothing || !Tape::current(),
                     "[{}] in place where a gradient is being recorded, of shape {}: write a = a + "
@@ -68,10 +78,10 @@ Tensor in_place(Binary op, const Tensor& a, double b) {
 }  // namespace
 
 Tensor operator+(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x + beside(Binary::add, x, b); });
+  return with_number(a, [b](const Tensor& x) { return shifted(Binary::add, x, b); });
 }
 Tensor operator-(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x - beside(Binary::sub, x, b); });
+  return with_number(a, [b](const Tensor& x) { return shifted(Binary::sub, x, b); });
 }
 Tensor operator*(const Tensor& a, double b) {
   return is_any_floating(a.dtype()) ? scale(a, b) : a * beside(Binary::mul, a, b);

@@ -186,18 +186,16 @@ Tensor softmax_rows(const Tensor& x) {
   });
 }
 
-// y = log(sum(exp(x))) by rows: dx = dy exp(x - y)
+// y = log(sum(exp(x))) by rows: dx = dy softmax(x), which is better than exp(x - y) of a rounded y
 Tensor logsumexp_rows(const Tensor& x) {
   const Tensor y = Tensor::empty({x.size(0)}, x.dtype(), x.device());
   kernels::logsumexp(x, y);
-  return record("logsumexp", y, {apart(x)}, [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-    const Shape column{x->size(0), 1};
+  return record("logsumexp", y, {apart(x)}, [x = SavedTensor(x)](Gradients& g) {
     const Tensor share = Tensor::empty(x.shape(), x->dtype(), x->device());
-    kernels::binary(kernels::Binary::sub, *x, y->detach().view(column), share);
-    kernels::unary(kernels::Unary::exp, share, share);
+    kernels::softmax(*x, share);
     const auto dx = g.into(0);
-    kernels::binary(kernels::Binary::mul, share, g.output().detach().view(column), dx.tensor,
-                    dx.accumulate);
+    kernels::binary(kernels::Binary::mul, share, g.output().detach().view({x->size(0), 1}),
+                    dx.tensor, dx.accumulate);
   });
 }
 
@@ -250,10 +248,10 @@ Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
   kernels::norm(x, y);
   return record("norm", y.view(to.shape), {rows_of(x, dims.mask("norm", x.shape()))},
                 [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
-                  const Tensor direction =
-                      where(*y == 0, 0.0, g.output().detach().view(y.shape()) / *y);
+                  const Tensor direction = *x / where(*y == 0, 1.0, *y);  // dy / y may be infinite
                   const auto dx = g.into(0);
-                  kernels::binary(kernels::Binary::mul, *x, direction, dx.tensor, dx.accumulate);
+                  kernels::binary(kernels::Binary::mul, direction,
+                                  g.output().detach().view(y.shape()), dx.tensor, dx.accumulate);
                 });
 }
 

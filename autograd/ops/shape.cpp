@@ -32,7 +32,11 @@ Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
   std::vector<std::int64_t> all(sizes);
   if (const auto open = std::ranges::find(all, -1); open != all.end()) {
     *open = 1;
-    *open = x.numel() / std::max<std::int64_t>(1, Shape(all).numel());
+    const bool rows_stay = x.rank() > 0 && x.size(0) == 0 && all[0] == 0;  // as if there were one
+    const auto count = [rows_stay](const Shape& of) {
+      return rows_stay ? of.with(0, 1, {}).numel() : of.numel();
+    };
+    *open = count(x.shape()) / std::max<std::int64_t>(1, count(Shape(all)));
   }
   return reshape(x, Shape(all));
 }

@@ -71,7 +71,10 @@ Tensor unsqueeze(const Tensor& x, int dim) {
   check<ShapeError>(dim >= -x.rank() - 1 && dim <= x.rank(),
                     "[unsqueeze] dimension {} of a tensor of shape {}", dim, x.shape());
   const int d = dim < 0 ? dim + x.rank() + 1 : dim;
-  return reshape(x, x.shape().with(d, d, {1}));
+  const Shape shape = x.shape().with(d, d, {1});
+  if (d > 0 || !x.row_origin().is_samples()) return reshape(x, shape);
+  refuse_mixing("unsqueeze", {shared(x)});  // also of one sample
+  return keep_rows("unsqueeze", x.clone().view(shape), {shared(x)});
 }
 
 Tensor squeeze(const Tensor& x, int dim) {

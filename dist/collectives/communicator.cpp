@@ -19,6 +19,12 @@ void check_part(Operation operation, const Tensor& part, std::string_view role, 
                     name_of(operation), name, role, part.numel(), whole.numel(), size);
 }
 
+// What a rank has made of its samples together, stays that where ranks exchange it.
+void hand_on_mixture(const Tensor& input, const Tensor& output) {
+  if (const RowOrigin origin = input.row_origin(); origin.is_mixed())
+    output.changed_by("collective", origin);
+}
+
 }  // namespace
 
 Work Communicator::all_reduce(const Tensor& data, std::string_view name) {
@@ -33,6 +39,7 @@ Work Communicator::reduce_scatter(const Tensor& input, const Tensor& output,
                     "[reduce_scatter] '{}' takes {} twice, got {} and {}", name, summable_dtypes,
                     input.dtype(), output.dtype());
   check_part(Operation::reduce_scatter, output, "output", input, *this, name);
+  hand_on_mixture(input, output);
   return issue({Operation::reduce_scatter, input, output}, name);
 }
 
@@ -40,6 +47,7 @@ Work Communicator::all_gather(const Tensor& input, const Tensor& output, std::st
   check<DTypeError>(input.dtype() == output.dtype(), "[all_gather] '{}': input is {}, output {}",
                     name, input.dtype(), output.dtype());
   check_part(Operation::all_gather, input, "input", output, *this, name);
+  hand_on_mixture(input, output);
   return issue({Operation::all_gather, output, input}, name);
 }
 

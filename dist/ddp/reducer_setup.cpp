@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/core/lanes.h"
 #include "lockstep/dist/ddp/reducer.h"
 #include "lockstep/kernels/elementwise.h"
 
@@ -97,6 +98,9 @@ void Reducer::complete_hook(GradientBuckets::Bucket& bucket) {
 }
 
 void Reducer::average_parameters() {
+  check<StateError>(!current_lanes(),
+                    "[average_parameters] the batch has lanes, for the same bits on any number of "
+                    "ranks: what ranks have trained apart depends on how many they are");
   check<StateError>(options_.deterministic < Deterministic::world,
                     "[average_parameters] bits of level '{}' (DdpOptions::deterministic): what "
                     "ranks have trained apart depends on how many they are",

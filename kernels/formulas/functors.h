@@ -65,7 +65,7 @@ LOCKSTEP_OF_OUTPUT(Sqrt, "sqrt", std::sqrt(x), dy / (2 * y))
 LOCKSTEP_OF_OUTPUT(Rsqrt, "rsqrt", 1 / std::sqrt(x), T(-0.5) * dy * y * y * y)
 LOCKSTEP_OF_OUTPUT(Reciprocal, "reciprocal", 1 / x, -dy* y* y)
 LOCKSTEP_OF_INPUT(Square, "square", x* x, dy * 2 * x)
-LOCKSTEP_OF_INPUT(Abs, "abs", std::fabs(x), x == 0 ? T(0) : (x < 0 ? -dy : dy))
+LOCKSTEP_OF_INPUT(Abs, "abs", std::fabs(x), x == 0 ? T(0) : (x < 0 ? -dy : (x > 0 ? dy : x)))
 LOCKSTEP_OF_INPUT(Sign, "sign", x == 0 ? T(0) : (x < 0 ? T(-1) : (x > 0 ? T(1) : x)), T(0))
 LOCKSTEP_OF_INPUT(Floor, "floor", std::floor(x), T(0))
 LOCKSTEP_OF_INPUT(Round, "round", std::rint(x), T(0))  // half goes to even
@@ -74,7 +74,7 @@ LOCKSTEP_OF_INPUT(Erf, "erf", elementary::erf(x),
 // The comparisons are such that NaN passes.
 LOCKSTEP_OF_OUTPUT(Relu, "relu", x <= 0 ? T(0) : x, y <= 0 ? T(0) : dy)
 LOCKSTEP_OF_INPUT(Elu, "elu", elementary::choose(x <= 0, elementary::expm1(x), x),
-                  elementary::choose(x <= 0, dy* elementary::exp(x), dy))
+                  elementary::choose(x > 0, dy, dy* elementary::exp(x)))
 LOCKSTEP_OF_OUTPUT(Sigmoid, "sigmoid", elementary::sigmoid(x), dy*(1 - y) * y)
 LOCKSTEP_OF_OUTPUT(Tanh, "tanh", elementary::tanh(x), dy*(1 - y * y))
 LOCKSTEP_OF_INPUT(Gelu, "gelu", elementary::gelu(x), dy* elementary::gelu_slope(x))
@@ -133,8 +133,8 @@ LOCKSTEP_HOST_DEVICE auto with_power(T exponent, F f) {
     if (exponent == T(0.5)) return f([](T a) { return std::sqrt(a); });
     if (exponent == T(-0.5)) return f([](T a) { return 1 / std::sqrt(a); });
     if (exponent == -1) return f([](T a) { return 1 / a; });
-    if (exponent == T(-1.5)) return f([](T a) { return 1 / (a * std::sqrt(a)); });
-    if (exponent == -2) return f([](T a) { return 1 / (a * a); });
+    if (exponent == T(-1.5)) return f([](T a) { return (1 / a) * (1 / std::sqrt(a)); });
+    if (exponent == -2) return f([](T a) { return (1 / a) * (1 / a); });
   }
   return f([exponent](T a) { return static_cast<T>(std::pow(a, exponent)); });
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/kernels/elementwise.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -17,10 +17,8 @@ Ema::Ema(std::vector<Parameter> parameters, double decay)
 void Ema::update() {
   check<StateError>(!applied_, "[Ema] update() while the averages are applied");
   check_values("update");
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    kernels::scale(decay_, averages_[i], averages_[i], false);
-    kernels::scale(1 - decay_, parameters_[i].value(), averages_[i], true);
-  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    averages_[i].copy_from(lerp(averages_[i], parameters_[i].value(), 1 - decay_));
 }
 
 void Ema::check_values(std::string_view operation) const {

@@ -57,6 +57,7 @@ void GradScaler::unscale(Optimizer& optimizer) {
     const Tensor& gradient = parameter.gradient_slot();
     progress.finite = progress.finite && kernels::all_finite(gradient);
     kernels::scale(1.0 / scale_, gradient, gradient, false);
+    gradient.storage().changed();
   }
   unscaled_.emplace(&optimizer, progress);
 }

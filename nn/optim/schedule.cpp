@@ -51,7 +51,7 @@ double one_cycle(std::int64_t step, std::int64_t steps, const OneCycle& options)
   const double begin = 1 / options.div_factor, end = begin / options.final_div_factor;
   const double top = options.rising * static_cast<double>(steps) - 1;  // the step of the highest
   const auto last = static_cast<double>(steps - 1), at = std::min(static_cast<double>(step), last);
-  if (at <= top) return half_cosine(begin, 1, at / top);
+  if (at <= top) return top > 0 ? half_cosine(begin, 1, at / top) : 1;
   return half_cosine(1, end, (at - top) / (last - top));
 }
 

@@ -115,3 +115,35 @@ TEST_CASE("writes: numbers drawn into what forward has saved are noticed in back
   after([&] { default_generator().normal(noise); });
   after([&] { default_generator().randint(0, 2, labels); });
 }
+
+// A gradient of before may be an operand: its memory is that of the next one.
+TEST_CASE("writes: a backward that overwrites a gradient is noticed where that was saved") {
+  const Parameter w(Tensor::from({1.0, 2.0}), "w");
+  for (const bool zeroed : {false, true})
+    for (const bool overwritten : {false, true}) {
+      w.zero_grad();
+      Tape first;
+      first.backward(sum(w * Tensor::from({10.0, 20.0})));
+      const Tensor g = w.gradient().detach();
+      if (zeroed) w.zero_grad();
+      Tape tape;
+      const Tensor early = overwritten ? sum(w * g) : sum(square(w));
+      const Tensor loss = early + (overwritten ? sum(square(w)) : sum(w * g));
+      if (overwritten) {  // backward comes to the square first
+        CHECK_THROWS_WITH_AS(tape.backward(loss), doctest::Contains("was changed in place"),
+                             StateError);
+      } else {
+        tape.backward(loss);
+        CHECK(values_of(w.gradient()) ==
+              std::vector<double>{zeroed ? 12.0 : 22, zeroed ? 24.0 : 44});
+      }
+    }
+  w.zero_grad();
+  Tape first;
+  first.backward(sum(w * Tensor::from({10.0, 20.0})));
+  const Tensor g = w.gradient().detach().clone();
+  w.zero_grad();
+  Tape tape;
+  tape.backward(sum(square(w)) + sum(w * g));
+  CHECK(values_of(w.gradient()) == std::vector<double>{12, 24});
+}

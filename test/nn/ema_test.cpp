@@ -51,6 +51,17 @@ TEST_CASE("ema: another one takes over its state; what makes no sense is refused
   CHECK(resumed.state_dict().at("0.bias").to_vector<float>() ==
         ema.state_dict().at("0.bias").to_vector<float>());
   CHECK_THROWS_AS(optim::Ema(model.parameters(), 1), UsageError);
+  // What does not change, has itself as its average.
+  manual_seed(4);
+  const Parameter w(Tensor::randn({1000}), "w");
+  optim::Ema same({w}, 0.9999);
+  for (int step = 0; step < 300; ++step) same.update();
+  CHECK(same.state_dict().at("w").to_vector<float>() == w.value().to_vector<float>());
+  {
+    const optim::Ema::Applied applied(ema);
+    CHECK_THROWS_WITH_AS(model.load_state_dict(model.state_dict()),
+                         doctest::Contains("holds an Ema's average"), StateError);
+  }
   CHECK_THROWS_AS(optim::Ema(model.parameters(), std::nan("")), UsageError);
   CHECK_THROWS_AS(optim::Ema({Parameter(Tensor::ones({1}))}, 0.5).state_dict(), StateError);
 }

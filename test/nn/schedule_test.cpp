@@ -113,6 +113,7 @@ TEST_CASE("schedules: what makes no sense is refused, with its value") {
   CHECK_THROWS_AS(optim::warm_up(1, 0), UsageError);
   CHECK_THROWS_AS(optim::cosine(1, 0), UsageError);
   CHECK_THROWS_AS(optim::one_cycle(1, 1), UsageError);
+  CHECK(optim::one_cycle(0, 2, {.rising = 0.5}) == 1);  // there is no way up
   CHECK_THROWS_AS(optim::one_cycle(1, 9, {.rising = 1}), UsageError);
   CHECK_THROWS_WITH_AS(optim::Schedule(optimizer, [](std::int64_t) { return -0.5; }),
                        "[Schedule] factor must be in [0, inf), got -0.5", UsageError);

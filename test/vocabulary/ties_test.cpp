@@ -94,6 +94,77 @@ TEST_CASE("corners: infinite operands, powers of 0, NaN") {
   CHECK(slopes({1, nan, 3}, [&](const Tensor& x) { return minimum(two, x); }) == Slopes{1, 1, 0});
 }
 
+// Else a step would be taken with a loss that is NaN.
+TEST_CASE("corners: the gradient of NaN is NaN") {
+  const double nan = std::nan("");
+  const std::vector<std::function<Tensor(const Tensor&)>> functions{
+      [](const Tensor& x) { return elu(x); },
+      [](const Tensor& x) { return abs(x); },
+      [](const Tensor& x) { return l1(x, zeros_like(x), Reduction::none); },
+      [](const Tensor& x) { return huber(x, zeros_like(x), 1, Reduction::none); },
+      [](const Tensor& x) { return huber(x, zeros_like(x), 1, Reduction::sum); },
+      [](const Tensor& x) { return mse(x, zeros_like(x), Reduction::none); },
+      [](const Tensor& x) { return bce_with_logits(x, zeros_like(x), Reduction::none); },
+      [](const Tensor& x) { return gelu(x); }};
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::isnan(slopes({1, nan, -1}, functions[i])[1]));
+  }
+}
+
+// log(1 + e^-|z|) is all that is left of a loss whose label is predicted well.
+TEST_CASE("corners: binary cross-entropy has its digits on either side") {
+  for (const double z : {0.0, 0.5, 3.0, 10.0, 15.0, 20.0, 80.0, 1e4}) {
+    CAPTURE(z);
+    const Tensor logits = cast(here(Tensor::from({z, -z, z, -z, z})), DType::f32);
+    const Tensor targets = cast(here(Tensor::from({1.0, 0.0, 0.0, 1.0, 0.25})), DType::f32);
+    const std::vector<float> seen =
+        bce_with_logits(logits, targets, Reduction::none).to(Device{}).to_vector<float>();
+    const double small = std::log1p(std::exp(-z)), large = z + small;
+    const std::vector<double> wanted{small, small, large, large, 0.75 * z + small};
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      CHECK(seen[i] == doctest::Approx(wanted[i]).epsilon(3e-7).scale(1e-30));
+    const Slopes got = slopes({z, -z}, [](const Tensor& x) {
+      return bce_with_logits(x, here(Tensor::from({1.0, 0.25})), Reduction::none);
+    });
+    const double p = 1 / (1 + std::exp(-z));
+    CHECK(got[0] == doctest::Approx(p - 1).epsilon(1e-9).scale(1));
+    CHECK(got[1] == doctest::Approx(1 - p - 0.25).epsilon(1e-9).scale(1));
+  }
+}
+
+TEST_CASE("corners: gradients of small norms, and of sums of exponentials far from 0") {
+  const auto f32 = [](double scale, auto of) {
+    return
+        [scale, of](const Tensor& x) { return cast(of(cast(x, DType::f32)), DType::f64) * scale; };
+  };
+  const Slopes of_norm =
+      slopes({3e-36, 4e-36}, f32(65536, [](const Tensor& x) { return norm(x); }));
+  CHECK(of_norm[0] == doctest::Approx(0.6 * 65536));
+  CHECK(of_norm[1] == doctest::Approx(0.8 * 65536));
+  CHECK(slopes({0, 0}, [](const Tensor& x) { return norm(x); }) == Slopes{0, 0});
+  for (const double far : {1e4, 1e8, -1e8})
+    for (const double slope : slopes(std::vector<double>(17, far),
+                                     f32(1, [](const Tensor& x) { return logsumexp(x, 0); })))
+      CHECK(slope == doctest::Approx(1.0 / 17));
+  // Powers whose square or root alone would leave the range.
+  for (const auto& [x, c] : {std::pair{1e20, -2.0}, {5.45e-20, -2.0}, {2.08e-26, -1.5}}) {
+    const double y = pow(cast(here(Tensor::from({x})), DType::f32), c).item();
+    const double wanted = std::pow(static_cast<double>(static_cast<float>(x)), c);
+    CHECK(y == doctest::Approx(wanted).epsilon(1e-4).scale(0));
+  }
+}
+
+TEST_CASE("weights of classes are no parameters") {
+  const Parameter w(here(Tensor::from({1.0, 2.0})), "w"), x(here(Tensor::ones({3, 2}, DType::f64)));
+  const Tensor labels = here(Tensor::from({0, 1, 1}));
+  Tape tape;
+  CHECK_THROWS_WITH_AS(cross_entropy(x, labels, {.weight = w}),
+                       doctest::Contains("no gradient flows into the weights"), StateError);
+  CHECK_THROWS_AS(nll(log_softmax(x), labels, {.weight = w * 2.0}), StateError);
+  CHECK_NOTHROW(cross_entropy(x, labels, {.weight = w.value()}));
+}
+
 TEST_CASE("corners: a repeated dividend, two vectors, empty batches, no dimensions") {
   CHECK(slopes({7, 8}, [](const Tensor& x) {
           return x % here(Tensor::from({{3.0, 5.0}, {4.0, 6.0}}));

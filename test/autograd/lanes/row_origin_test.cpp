@@ -2,10 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/rows.h"
@@ -128,6 +130,10 @@ TEST_CASE("lanes: what mixes the samples of a batch is refused where a layer use
        })},
       {"slice", written([](const Tensor& x) { x.slice(0, 1) *= 0.0; })},
       {"normal", written([](const Tensor& x) { default_generator().normal(x); })},
+      {"unsqueeze",
+       [](const Tensor& x) {
+         return reshape(unsqueeze(x, 0), {6, 3});
+       }},
       {"uniform", written([](const Tensor& x) { default_generator().uniform(x); })},
       {"normal",
        [](const Tensor& x) {
@@ -247,6 +253,76 @@ TEST_CASE("lanes: the gradient of samples is made of samples") {
   const Tensor step = sign(tape.gradient(x).detach());
   Tape next;
   CHECK(refusal([&] { (void)linear(x.detach() + step * 0.1, w); }) == "");
+}
+
+// A sum over this rank's samples, which no other rank has.
+TEST_CASE("lanes: the gradient of what is no sample is refused as a constant beside samples") {
+  const Parameter w(Tensor::ones({4, 3}));
+  const LaneScope scope(std::make_shared<const Lanes>(rows, lanes, Shard{0, 2}));
+  const Tensor x = of_samples(Tensor::ones({6, 3}));
+  Tape tape;
+  const Tensor s = tape.watch(Tensor::ones({3}));
+  tape.backward(mean(square(linear(x * s, w))), Weight(6, rows));
+  const Tensor g = tape.gradient(s).detach();
+  Tape next;
+  CHECK(refusal([&] { (void)linear(x * g, w); }).find("was made by [gradient]") !=
+        std::string::npos);
+}
+
+TEST_CASE("lanes: one sample more or less in front changes nothing: unsqueeze is refused by name") {
+  const Parameter w(Tensor::ones({4, 3}));
+  for (const int ranks : {1, 4}) {  // 10 rows, or 1
+    const auto own = std::make_shared<const Lanes>(rows, lanes, Shard{ranks - 1, ranks});
+    const LaneScope scope(own);
+    Tape tape;
+    const Tensor y = linear(of_samples(Tensor::ones({own->rows(), 3})), w);
+    CHECK(refusal([&] { (void)unsqueeze(y, 0); }).starts_with("[unsqueeze]"));
+    CHECK(refusal([&] { (void)unsqueeze(y, 1); }) == "");
+  }
+}
+
+TEST_CASE("lanes: numbers are added to losses, and reshape(x, {x.size(0), -1}) takes no rows") {
+  const Parameter w(Tensor::ones({4, 6}));
+  for (const int rank : {0, 1}) {
+    const auto own = std::make_shared<const Lanes>(1, lanes, Shard{rank, 2});  // 1 row, or none
+    const LaneScope scope(own);
+    Tape tape;
+    const Tensor x = of_samples(Tensor::ones({own->rows(), 2, 3}));
+    const Tensor flat = reshape(x, {x.size(0), -1});
+    CHECK(flat.shape() == Shape{own->rows(), 6});
+    CHECK(reshape(x, {x.size(0), -1, 2}).shape() == Shape{own->rows(), 3, 2});
+    const Tensor loss = mean(square(linear(flat, w)));
+    const double value = loss.item();
+    const Tensor shifted = 0.5 + loss - 2.0;
+    CHECK(shifted.item() == value - 1.5);
+    if (rank == 0) CHECK(lane_losses(shifted).item({0}) == lane_losses(loss).item({0}) - 1.5);
+    tape.backward(shifted, Weight(static_cast<double>(own->rows()), 1));
+  }
+}
+
+// Eigen's products of small f64 matrices depend on where these lie.
+TEST_CASE("lanes: products of batches have the same bits beside any other rows") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const bool in_tape : {false, true})
+      for (std::int64_t t = 1; t < 6; ++t)
+        for (std::int64_t c = 1; c < 10; ++c) {
+          manual_seed(static_cast<std::uint64_t>(t * 100 + c));
+          const Tensor all = Tensor::randn({8, t, c}, dtype);
+          std::vector<Tensor> products;
+          for (const int ranks : {1, 3, 8})
+            for (int rank = 0; rank < ranks; ++rank) {
+              const auto own = std::make_shared<const Lanes>(8, 8, Shard{rank, ranks});
+              const LaneScope scope(own);
+              std::optional<Tape> tape;
+              if (in_tape) tape.emplace();
+              const std::int64_t first = own->first_row();
+              const Tensor x = of_samples(all.slice(first, first + own->rows()).clone());
+              const Tensor y = matmul(x, x, {.transpose_b = true});
+              if (ranks == 1) products.push_back(y.detach());
+              const Tensor part = products[0].slice(first, first + own->rows());
+              CHECK(std::memcmp(part.raw(), y.raw(), y.bytes()) == 0);
+            }
+        }
 }
 
 // Its size says nothing: whatever a rank's number of samples is, and whoever asks.

@@ -238,6 +238,7 @@ std::string train(const Plan& plan, World& world, const Part& part) {
   checkpoint.add("optimizer", *optimizer);
   if (!part.load.empty()) checkpoint.load(part.load);
 
+  std::vector<Parameter> gradients;  // the last step's
   const data::Loader loader(data_of(plan), {.batch = plan.batch, .shuffle = true, .lanes = lanes},
                             world);
   for (std::int64_t step = part.begin; step < std::min(part.end, loader.steps()); ++step) {
@@ -251,6 +252,10 @@ std::string train(const Plan& plan, World& world, const Part& part) {
       Tape tape;
       tape.backward(loss(batch), batch.weight);
     }
+    gradients.clear();
+    for (const Parameter& p : m.parameters())
+      if (p.gradient_state() != GradientState::nothing)
+        gradients.emplace_back(p.gradient().detach().clone(), p.name());
     if (plan.clipped) optim::clip_grad_norm(m.parameters(), 0.5);
     optimizer->step();
     optimizer->zero_grad();
@@ -259,7 +264,7 @@ std::string train(const Plan& plan, World& world, const Part& part) {
   std::vector<Parameter> state = m.parameters();
   for (const Buffer& buffer : m.buffers())
     if (buffer.value.dtype() == plan.dtype) state.emplace_back(buffer.value.clone(), buffer.name);
-  return parameter_digest(state);
+  return parameter_digest(state) + parameter_digest(gradients);
 }
 
 /// A hash, or the operation that is refused, as in "[flip]"; and the whole message.
