@@ -9,16 +9,19 @@ using namespace lockstep::test;
 namespace {
 
 // Rows: none, one, fewer and more than a block's threads, several parts to merge. Columns: one,
-// odd, a multiple of 16 bytes, more than a tile.
-const std::vector<Shape> shapes = {{0, 3},   {1, 1},   {2, 5},   {7, 4},   {31, 3},   {33, 33},
-                                   {33, 40}, {128, 2}, {256, 8}, {257, 1}, {700, 19}, {1100, 4}};
+// odd, a multiple of 16 bytes, more than a tile, more than the processor takes at a time (512).
+const std::vector<Shape> shapes = {{0, 3},    {1, 1},    {2, 5},    {7, 4},    {31, 3},
+                                   {33, 33},  {33, 40},  {128, 2},  {256, 8},  {257, 1},
+                                   {700, 19}, {1100, 4}, {3, 1029}, {131, 513}};
+
+double height_of(std::int64_t column) { return static_cast<double>(column % 37); }
 
 /// x (N, C) with columns at different heights; `skip` elements into its memory.
 template <class T>
 Tensor matrix(const Shape& shape, int seed, int skip = 0) {
   Values values(static_cast<std::size_t>(skip), 0.0);
   for (std::int64_t i = 0; i < shape.numel(); ++i)
-    values.push_back(value_at(i, seed) + static_cast<double>(i % shape[1]));
+    values.push_back(value_at(i, seed) + height_of(i % shape[1]));
   const auto n = static_cast<std::int64_t>(values.size());
   return of_values<T>({n}, values).slice(skip, n).view(shape);
 }
@@ -165,7 +168,7 @@ TEST_CASE_TEMPLATE("normalization and its gradient follow their formulas", T, fl
       Values sum_dy(static_cast<std::size_t>(n)), sum_dy_xhat(static_cast<std::size_t>(n));
       for (std::int64_t i = 0; i < shape.numel(); ++i) {
         const std::int64_t c = i % n;
-        const double height = static_cast<double>(c), gradient = value_at(i, 2) + height;
+        const double height = height_of(c), gradient = value_at(i, 2) + height;
         const double xhat = (value_at(i, 1) + height - value_at(c, 5)) * value_at(c, 6);
         const double w = affine ? value_at(c, 3) : 1, b = affine ? value_at(c, 4) : 0;
         expected_y.push_back(xhat * w + b);
