@@ -152,3 +152,14 @@ TEST_CASE("lane record: a second run of a lane has its bits, and leaves gradient
   }
   CHECK(model.w.gradient().to_vector<float>() == before);
 }
+
+TEST_CASE("lane record: statistics of a part of the samples are refused in a step that is noted") {
+  const auto own = std::make_shared<const Lanes>(all_rows, 4, Shard{0, 2});
+  const RecordedModel model;
+  const Tensor x = of_samples(Tensor::ones({own->rows(), 4}));
+  const LaneScope lanes(own);
+  LaneRecord record(model.parameters());
+  const LaneRecord::Scope scope(record);
+  CHECK_THROWS_WITH_AS(batch_norm(x, model.scale, model.shift),
+                       doctest::Contains("all samples, and this rank has 6 of 10"), StateError);
+}

@@ -114,6 +114,36 @@ TEST_CASE("waiting lanes: a backward that is run again has nothing of the first"
   }
 }
 
+TEST_CASE("waiting lanes: after a backward that failed the next one is as if it were the first") {
+  const LaneScope scope(std::make_shared<const Lanes>(rows, 4, Shard{}));
+  for (const Use& use : uses()) {
+    CAPTURE(&use - uses().data());
+    const auto gradient = [&](bool fails) {
+      const Parameter p(whole_numbers({columns, columns}, 2), "p");
+      Tape tape;
+      const Tensor x = batch(), made = p * 2.0, first = use(x, made);
+      const Tensor copy =
+          record("failing", first.detach().clone(), {apart(first)}, [&](Gradients& g) {
+            check<StateError>(!fails, "[failing] on purpose");
+            g.pass(0, g.output());
+          });
+      const Tensor loss = mean(copy + use(x, made));  // whose part reaches `made` before the other
+      const Tensor losses = lane_losses(loss).clone();
+      if (fails) {
+        CHECK_THROWS_WITH_AS(tape.backward(loss, Weight(rows, rows), {.retain = true}),
+                             "[failing] on purpose", StateError);
+        p.zero_grad();
+        fails = false;
+      }
+      REQUIRE(lane_losses(loss).defined());
+      CHECK(same(lane_losses(loss), losses));
+      tape.backward(loss, Weight(rows, rows));
+      return p.gradient().clone();
+    };
+    CHECK(same(gradient(true), gradient(false)));
+  }
+}
+
 TEST_CASE("waiting lanes: a rank without samples adds zeros, where slopes are infinite, too") {
   const auto own = std::make_shared<const Lanes>(2, 4, Shard{1, 2});
   REQUIRE(own->rows() == 0);
