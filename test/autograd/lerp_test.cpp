@@ -50,6 +50,15 @@ TEST_CASE("lerp is PyTorch's for every weight") {
   }
 }
 
+TEST_CASE("lerp takes the weight as a number of the tensors' dtype, as PyTorch does") {
+  const std::vector<float> x = {1, 1e8f, -2, 0.3f, -7e5f}, y = {16777218, 1, 5, 0.7f, 3};
+  for (const double weight : {0.1, 0.3, 0.49999999, 0.500000001, 0.7, 0.9, 4.0 / 3, -1.0 / 3}) {
+    CAPTURE(weight);
+    CHECK(lerp_of(x, y, weight) == lerp_of(x, y, static_cast<float>(weight)));
+  }
+  CHECK(lerp_of({1}, {16777218}, 0.49999999) == std::vector<float>{8388610});  // from y: it is 1/2
+}
+
 TEST_CASE("gradients of lerp are 1 - weight and weight") {
   for (const double weight : {0.0, 0.25, 0.49, 0.5, 0.75, 1.0, 1.5, -0.75}) {
     CAPTURE(weight);

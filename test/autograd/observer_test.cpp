@@ -26,6 +26,19 @@ TEST_CASE("a backward that failed can be run again: nothing of it is left in the
   CHECK(a.gradient().item() == 5 * (1 + 7 * 3));
 }
 
+TEST_CASE("a gradient to which a backward has added is no longer the same on all ranks") {
+  const Parameter a(Tensor::scalar(2, DType::f64), "a");
+  for (const GradientState before :
+       {GradientState::nothing, GradientState::local, GradientState::synchronized}) {
+    a.gradient_slot().fill(10);
+    a.set_gradient_state(before);
+    Tape tape;
+    tape.backward(scale(a, 5));
+    CHECK(a.gradient_state() == GradientState::local);
+    CHECK(a.gradient().item() == (before == GradientState::nothing ? 5 : 15));
+  }
+}
+
 TEST_CASE("observers: each hears of a backward once, however many parameters it shares") {
   struct Watcher : GradientObserver {
     int begins = 0, ready = 0, ends = 0;

@@ -7,11 +7,12 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/memory.h"
+#include "support/fake_reducer.h"
 
 using namespace lockstep;
+using test::FakeReducer;
 
 namespace {
 
@@ -28,28 +29,6 @@ struct Recorder : GradientObserver {
   void gradient_ready(const Parameter& p) override { events.push_back("ready " + p.name()); }
   void backward_ends() override { events.push_back("end"); }
   void backward_failed() noexcept override { events.push_back("failed"); }
-};
-
-/// A reducer of so many ranks that sums nothing.
-struct FakeReducer : GradientReducer {
-  explicit FakeReducer(int ranks) : ranks_(ranks) {}
-  bool window = false;
-
-  void gradient_ready(const Parameter&) override {}
-  int ranks() const override { return ranks_; }
-  std::int64_t order() const override { return 0; }
-  bool in_window(bool) override { return window; }
-  double window_weight() const override { return -1; }
-  void step_begins(const Parameter&, bool) override {}
-  kernels::Fingerprint fingerprint(const Parameter&, bool) override { return {}; }
-  void stepped(const std::weak_ptr<Stepper>&, std::uint64_t, bool) override {}
-  bool steps_early() const override { return false; }
-  bool gave_up() const override { return false; }
-  void scale_changes(double) override {}
-  std::uint64_t synchronizations() const override { return 0; }
-
- private:
-  int ranks_;
 };
 
 Parameter parameter(const std::string& name, std::initializer_list<float> values) {
@@ -165,6 +144,17 @@ TEST_CASE("a total to be summed, and windows, are the reducer's to divide") {
   reducer.window = true;
   CHECK(run(Weight{3, 12}, true) == 3);
   CHECK(run({}, false) == 1);
+}
+
+TEST_CASE("a mean over ranks is over those of the larger of two reducers, whichever comes first") {
+  for (const int first : {2, 4}) {
+    const Parameter a = parameter("a", {1}), b = parameter("b", {1});
+    FakeReducer one(first), two(6 - first);
+    const Observation of_a = a.observe(one), of_b = b.observe(two);
+    Tape tape;
+    tape.backward(sum(a + b));
+    for (const Parameter& p : {a, b}) CHECK(gradient_of(p)[0] == 0.25f);
+  }
 }
 
 TEST_CASE("a parameter that was forgotten when the reducer was made is named, unless kept local") {
