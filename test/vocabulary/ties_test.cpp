@@ -192,6 +192,18 @@ TEST_CASE("what could be meant as PyTorch's, but is not, does not compile or is 
   CHECK((whole * 2).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4, 6});
 }
 
+TEST_CASE("isnan, isinf and isfinite: of every number one is true") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    CAPTURE(name_of(dtype));
+    const Tensor x = cast(here(Tensor::from({0.0, -2.5, 3e4, inf, -inf, std::nan("")})), dtype);
+    using Mask = std::vector<std::uint8_t>;
+    CHECK(isfinite(x).to_vector<std::uint8_t>() == Mask{1, 1, 1, 0, 0, 0});
+    CHECK(isinf(x).to_vector<std::uint8_t>() == Mask{0, 0, 0, 1, 1, 0});
+    CHECK(isnan(x).to_vector<std::uint8_t>() == Mask{0, 0, 0, 0, 0, 1});
+  }
+}
+
 TEST_CASE("allclose: both tolerances, infinite elements and NaN") {
   constexpr double inf = std::numeric_limits<double>::infinity();
   const auto vector = [](std::initializer_list<double> values) {
