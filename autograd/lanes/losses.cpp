@@ -79,11 +79,13 @@ bool detail::seed_lanes(Node& loss, const Lanes* lanes, const std::optional<Weig
       "[backward] the loss of '{}' is made of no samples: with lanes there is one for each of "
       "them",
       loss.operation);
-  check<StateError>(
-      weight && lanes->have(*weight),
-      "[backward] with lanes the weight is the number of samples: batch.weight, {} of {}; got {}",
-      lanes->rows(), lanes->all_rows(),
-      weight ? fmt::format("{} of {}", weight->local, weight->total) : "none");
+  if (!weight || !lanes->have(*weight))
+    fail<StateError>(
+        "[backward] with lanes the weight is the number of samples: batch.weight, {} of {} in {} "
+        "lanes; got {}{}",
+        lanes->rows(), lanes->all_rows(), lanes->total(),
+        weight ? fmt::format("{} of {}", weight->local, weight->total) : "none",
+        weight && weight->lanes != 0 ? fmt::format(" in {} lanes", weight->lanes) : "");
   loss.gradient = of_each_lane(*lanes, loss.dtype, loss.device, [&](int k) {
     return told.weight == 0 ? 0 : static_cast<double>(lanes->rows_of(k)) / told.divisor;
   });

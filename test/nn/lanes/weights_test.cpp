@@ -47,8 +47,11 @@ TEST_CASE("lanes: weights other than the number of samples, and a tape that does
   };
   CHECK(message(true, batch.weight) == "");
   for (const Parameter& parameter : model.parameters()) parameter.zero_grad();
-  CHECK(test::contains(message(true, {}), "44 of 44; got none"));
+  CHECK(test::contains(message(true, {}), "44 of 44 in 8 lanes; got none"));
   CHECK(test::contains(message(true, Weight(3, 44)), "got 3 of 44"));
+  Weight of_four = batch.weight;
+  of_four.lanes = 4;
+  CHECK(test::contains(message(true, of_four), "got 44 of 44 in 4 lanes"));
   CHECK(test::contains(message(false, batch.weight), "has 8 lanes, which the tape does not know"));
 }
 
