@@ -235,3 +235,17 @@ TEST_CASE("grad scaler: losses in 16 bits are scaled in f32, those in f64 stay f
   CHECK(scaler.scale(Tensor::ones({}, DType::f16)).item() == 65536);
   CHECK(scaler.scale(Tensor::ones({}, DType::f64)).dtype() == DType::f64);
 }
+
+TEST_CASE("grad scaler: the scale grows as far as f32 goes, and is never infinite") {
+  const Parameter w(Tensor::ones({2}), "w");
+  optim::SGD optimizer({w}, {.lr = 0.1});
+  optim::GradScaler scaler({.scale = 0x1p125, .growth_interval = 1});
+  for (const double expected : {0x1p126, 0x1p127, 0x1p127, 0x1p127}) {
+    optimizer.zero_grad();
+    Tape tape;
+    tape.backward(scaler.scale(sum(w * 0.0)));
+    CHECK(scaler.step(optimizer));
+    scaler.update();
+    CHECK(scaler.scale() == expected);
+  }
+}
