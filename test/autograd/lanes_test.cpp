@@ -271,6 +271,31 @@ TEST_CASE("lanes: a sum over samples that is passed on as a whole is refused, by
   }
 }
 
+// Eigen's products of small f64 matrices depend on where these lie.
+TEST_CASE("lanes: products of batches have the same bits beside any other rows") {
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const bool in_tape : {false, true})
+      for (std::int64_t t = 1; t < 6; ++t)
+        for (std::int64_t c = 1; c < 10; ++c) {
+          manual_seed(static_cast<std::uint64_t>(t * 100 + c));
+          const Tensor all = Tensor::randn({8, t, c}, dtype);
+          std::vector<Tensor> products;
+          for (const int ranks : {1, 3, 8})
+            for (int rank = 0; rank < ranks; ++rank) {
+              const auto own = std::make_shared<const Lanes>(8, 8, Shard{rank, ranks});
+              const LaneScope scope(own);
+              std::optional<Tape> tape;
+              if (in_tape) tape.emplace();
+              const std::int64_t first = own->first_row();
+              const Tensor x = of_samples(all.slice(first, first + own->rows()).clone());
+              const Tensor y = matmul(x, x, {.transpose_b = true});
+              if (ranks == 1) products.push_back(y.detach());
+              const Tensor part = products[0].slice(first, first + own->rows());
+              CHECK(std::memcmp(part.raw(), y.raw(), y.bytes()) == 0);
+            }
+        }
+}
+
 TEST_CASE("lanes: a label that is none is that of a sample of the batch, not of its lane") {
   const LaneScope scope(std::make_shared<const Lanes>(8, 4, Shard{}));
   const Tape tape;

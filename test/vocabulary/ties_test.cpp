@@ -192,6 +192,14 @@ TEST_CASE("what could be meant as PyTorch's, but is not, does not compile or is 
   CHECK((whole * 2).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 4, 6});
 }
 
+TEST_CASE("the largest of integers that f32 does not tell apart") {
+  for (const std::int64_t n : {std::int64_t{1} << 24, -(std::int64_t{1} << 31)}) {
+    const Tensor x = here(Tensor::from({n, n + 1, n - 1, n}));
+    CHECK(argmax(x, 0).item() == 1);
+    CHECK(argmin(x, 0).item() == 2);
+  }
+}
+
 TEST_CASE("isnan, isinf and isfinite: of every number one is true") {
   constexpr double inf = std::numeric_limits<double>::infinity();
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -298,31 +297,6 @@ TEST_CASE("lanes: numbers are added to losses, and reshape(x, {x.size(0), -1}) t
     if (rank == 0) CHECK(lane_losses(shifted).item({0}) == lane_losses(loss).item({0}) - 1.5);
     tape.backward(shifted, Weight(static_cast<double>(own->rows()), 1));
   }
-}
-
-// Eigen's products of small f64 matrices depend on where these lie.
-TEST_CASE("lanes: products of batches have the same bits beside any other rows") {
-  for (const DType dtype : {DType::f32, DType::f64})
-    for (const bool in_tape : {false, true})
-      for (std::int64_t t = 1; t < 6; ++t)
-        for (std::int64_t c = 1; c < 10; ++c) {
-          manual_seed(static_cast<std::uint64_t>(t * 100 + c));
-          const Tensor all = Tensor::randn({8, t, c}, dtype);
-          std::vector<Tensor> products;
-          for (const int ranks : {1, 3, 8})
-            for (int rank = 0; rank < ranks; ++rank) {
-              const auto own = std::make_shared<const Lanes>(8, 8, Shard{rank, ranks});
-              const LaneScope scope(own);
-              std::optional<Tape> tape;
-              if (in_tape) tape.emplace();
-              const std::int64_t first = own->first_row();
-              const Tensor x = of_samples(all.slice(first, first + own->rows()).clone());
-              const Tensor y = matmul(x, x, {.transpose_b = true});
-              if (ranks == 1) products.push_back(y.detach());
-              const Tensor part = products[0].slice(first, first + own->rows());
-              CHECK(std::memcmp(part.raw(), y.raw(), y.bytes()) == 0);
-            }
-        }
 }
 
 // Its size says nothing: whatever a rank's number of samples is, and whoever asks.
