@@ -39,12 +39,15 @@ void keep_older(const std::string& path, int keep) {
     fs::rename(older(path, age - 1), older(path, age), error);
     unless(std::errc::no_such_file_or_directory);
   }
-  if (!error) fs::remove(older(path, 1), error);
-  if (!error) fs::create_hard_link(path, older(path, 1), error);
-  unless(std::errc::file_exists);
-  if (error && !is_file(older(path, 1))) fs::copy_file(path, older(path, 1), error);
-  check<DataError>(!error, "[save] cannot keep '{}' as '{}': {}", path, older(path, 1),
-                   error.message());
+  const std::string kept = older(path, 1);
+  if (!error) fs::remove(kept, error);
+  if (!error) {
+    fs::create_hard_link(path, kept, error);
+    if (error && is_file(kept)) error.clear();  // by the other process, which has replaced `path`
+    if (error) fs::copy_file(path, kept, error);
+    unless(std::errc::file_exists);
+  }
+  check<DataError>(!error, "[save] cannot keep '{}' as '{}': {}", path, kept, error.message());
 }
 
 // What a user may try to go on from, among the files from `first` on.
