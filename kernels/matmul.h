@@ -38,7 +38,7 @@ void set_cpu_products(CpuProducts products);
 /// What this thread's products take now.
 CpuProducts cpu_products();
 
-/// While one lives, this thread's products are chains. Tapes with lanes have one.
+/// While one lives, this thread's products are chains. A tape whose rows are cut has one.
 class [[nodiscard]] ChainProducts : public ThreadScope<ChainProducts> {
  public:
   ChainProducts() : ThreadScope("ChainProducts") {}

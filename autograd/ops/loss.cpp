@@ -60,11 +60,6 @@ Tensor reduced(const Tensor& values, Reduction reduction) {
          : reduction == Reduction::sum ? sum(values)
                                        : mean(values);
 }
-
-}  // namespace
-
-namespace {
-
 // The mean over all elements of a function of x - y. value(x, y, to) and gradient(dloss, x, y, dx,
 // accumulate) are kernels for some rows; the gradient of y is that of x with both exchanged.
 template <class Value, class Gradient>
