@@ -110,9 +110,13 @@ std::unique_ptr<Module> detail::clone(Module& module) {
   const Generator generator = default_generator();  // making one draws from it
   std::unique_ptr<Module> copy = module.make_another();
   default_generator() = generator;
+  const std::vector<Parameter> from = module.parameters(), to = copy->parameters();
+  check<StateError>(from.size() == to.size(),
+                    "[clone] {} has {} parameters, and the one that make_another() makes {}: what "
+                    "was added or tied after construction, make_another() must do, too",
+                    module.describe(), from.size(), to.size());
   const StateDict state = module.state_dict();
   copy->load_state_dict(state);  // throws if they are not alike
-  const std::vector<Parameter> from = module.parameters(), to = copy->parameters();
   if (!state.empty()) copy->to(state.begin()->second.device());
   for (std::size_t i = 0; i < from.size(); ++i) {
     to[i].set_requires_grad(from[i].requires_grad());

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -73,8 +76,13 @@ void check_writable(std::string_view option, const std::string& path) {
   const std::string folder = std::filesystem::absolute(*target).parent_path().string();
   check<UsageError>(kind_of_file(folder) == FileKind::folder, "{} '{}': there is no folder '{}'",
                     option, path, folder);
-  check<UsageError>(::access(folder.c_str(), W_OK) == 0, "{} '{}': the folder '{}' is not writable",
-                    option, path, folder);
+  // access() says yes to root for /proc, and for folders that a server keeps closed.
+  std::string trial = (std::filesystem::path(folder) / ".lockstep-XXXXXX").string();
+  const int file = ::mkstemp(trial.data());
+  check<UsageError>(file >= 0, "{} '{}': the folder '{}' is not writable: {}", option, path, folder,
+                    std::strerror(errno));
+  ::close(file);
+  ::unlink(trial.c_str());
 }
 
 void write_json(const std::string& path, const nlohmann::ordered_json& json) {

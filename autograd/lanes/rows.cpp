@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/autograd/lanes/lane_tape.h"
+#include "lockstep/core/generator.h"
 
 namespace lockstep {
 

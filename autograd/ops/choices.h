@@ -5,7 +5,8 @@
 
 namespace lockstep {
 
-/// Elementwise, with NumPy's broadcasting; operands of one dtype, or a number.
+/// Elementwise, with NumPy's broadcasting; operands of one dtype, or a number, which i64 meets as
+/// f64: beyond 2^53 neighbours are then equal.
 Tensor operator==(const Tensor& a, const Tensor& b);
 Tensor operator!=(const Tensor& a, const Tensor& b);
 Tensor operator<(const Tensor& a, const Tensor& b);

@@ -75,8 +75,8 @@ Tensor product(const Tensor& a, const Tensor& b, MatmulOptions options) {
           if (const auto db = g.into(1)) right_gradient(*a, dy, db, ta, tb);
           return;
         }
-        sum_rows(g, 1, dy.size(0), [&](const RowRange& rows, const Gradients::Destination& db) {
-          right_gradient(rows.of(*a), rows.of(dy), db, ta, tb);
+        sum_rows(g, 1, dy.size(0), [&](const RowRange& some, const Gradients::Destination& db) {
+          right_gradient(some.of(*a), some.of(dy), db, ta, tb);
         });
       });
 }

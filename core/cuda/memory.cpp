@@ -65,6 +65,8 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
                     "[copy] from the cpu in a step that is being recorded: every replay would read "
                     "that memory again");
   const Device device = on_cpu(to_device) ? from_device : to_device;
+  if (cuda::ranks_are_threads && (on_cpu(to_device) || on_cpu(from_device)))
+    cuda::wait("copy", Stream::current(device).state());
   {
     const cudaStream_t stream = queue_of(device).stream;
     const gpu::StreamSlice slice("copy", stream);

@@ -158,8 +158,10 @@ void nudge() {
 }
 
 void prepare_for_threads() {
+  cuda::ranks_are_threads = true;
   (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  (void)::setenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32", 0);
 }
 
 std::string describe(int index) {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -47,6 +48,9 @@ struct Recording {
 };
 /// Null while none is recorded.
 Recording* current_recording();
+
+/// Whether gpu::prepare_for_threads() was called.
+inline std::atomic<bool> ranks_are_threads = false;
 
 /// Waits for the stream and throws what went wrong since the last wait.
 void wait(std::string_view operation, const Stream::State& stream);

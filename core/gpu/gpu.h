@@ -37,9 +37,11 @@ void nudge();
 
 /// Ranks of this process are going to be threads, whose streams wait for each other. So kernels are
 /// to be loaded when CUDA is first used, not when they are first launched, which waits for all
-/// streams (CUDA_MODULE_LOADING); and each stream is to have a hardware queue of its own
-/// (CUDA_DEVICE_MAX_CONNECTIONS). Sets what the environment leaves open; too late if CUDA is in
-/// use. Elsewhere, nothing.
+/// streams (CUDA_MODULE_LOADING); and each stream is to have hardware queues of its own, for
+/// kernels (CUDA_DEVICE_MAX_CONNECTIONS) and for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS): a copy
+/// that waits for a peer would hold up the peer's copies behind it. Sets what the environment
+/// leaves open; too late if CUDA is in use. Copies from and to the host then first wait for their
+/// stream: until they are done they keep the driver, which a peer may need. Elsewhere, nothing.
 void prepare_for_threads();
 
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:

@@ -3,8 +3,20 @@
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/stream_slice.h"
 #include "lockstep/dist/rendezvous/running_time.h"
+#include "lockstep/kernels/matmul.h"
 
 namespace lockstep::dist {
+namespace {
+
+// The first product of a thread makes a library's handle and memory and loads its kernels.
+void warm_up(Device device) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Tensor one = Tensor::zeros({1, 1}, dtype, device);
+    kernels::matmul(one, one, Tensor::empty({1, 1}, dtype, device));
+  }
+}
+
+}  // namespace
 
 DeviceCommunicator::DeviceCommunicator(std::unique_ptr<HostCommunicator> host, EngineKind kind)
     : host_(std::move(host)), kind_(kind), calls_(QueuedCommunicator::queue_length) {}
@@ -35,13 +47,19 @@ Tensor DeviceCommunicator::allocate(std::int64_t numel, DType dtype, Device devi
 DeviceEngine* DeviceCommunicator::engine_for(Device device) {
   if (!asked_) {
     device_ = device;
+    // What may wait for the whole GPU comes before the ranks meet in make_engine: afterwards a
+    // stream of a faster rank may wait for this one.
+    if (kind_ != EngineKind::none) {
+      stream_ = Stream::create(device);
+      warm_up(device);
+    }
     try {
       engine_ = make_engine(kind_, host_->choice().requested, device, *host_);
     } catch (const CommError& error) {
       host_->abort(error.what());
       throw;
     }
-    if (engine_) stream_ = Stream::create(device);
+    if (!engine_) stream_.reset();
     asked_ = true;
   }
   check<DeviceError>(!engine_ || device == device_,
@@ -74,7 +92,7 @@ Work DeviceCommunicator::enqueue(const CollectiveCall& arguments, std::string_vi
 DeviceCommunicator::Call& DeviceCommunicator::next_call() {
   Call& call = this->call(next_);
   if (next_ >= calls_.size() && !StepGraph::recording()) finish(call.sequence, {});
-  release_ended();
+  if (!StepGraph::recording()) release_ended();
   return call;
 }
 

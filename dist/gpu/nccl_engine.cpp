@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/dist/collectives/object_collectives.h"
@@ -24,6 +25,19 @@
 
 namespace lockstep::dist {
 namespace {
+
+/// Kernels that this thread has launched may still use memory that it releases: ncclMemFree unmaps
+/// it at once, where cudaFree would wait. (A collective under way keeps its memory.)
+void wait_for_kernels(Device device, Seconds patience) noexcept {
+  try {
+    const Event end(device);
+    end.record(Stream::current(device));
+    const auto latest = std::chrono::steady_clock::now() + patience;
+    while (!end.done() && std::chrono::steady_clock::now() < latest) std::this_thread::yield();
+  } catch (const Error&) {
+    // The device is lost: nothing runs there any more.
+  }
+}
 
 /// Of elements that NCCL adds; what it only moves are bytes to it.
 ncclDataType_t type_of(DType dtype) {
@@ -136,7 +150,9 @@ Storage NcclEngine::allocate(std::size_t bytes) {
   zero_memory(data, bytes);
   void* registration = nullptr;
   call("ncclCommRegister", ncclCommRegister(comm_, data, bytes, &registration));
-  const auto release = [data, registration, comm = shared_] {
+  const auto release = [data, registration, comm = shared_, device = device_,
+                        patience = host_.timeout()] {
+    wait_for_kernels(device, patience);
     if (*comm) (void)ncclCommDeregister(*comm, registration);
     (void)ncclMemFree(data);
   };

@@ -191,7 +191,7 @@ ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
 }
 
 ncclResult_t ncclMemFree(void* data) {
-  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  return free_at_once(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t handle, void* data, std::size_t bytes, void** made) {

@@ -26,6 +26,9 @@ struct CUgraphNode_st {
 
 namespace simt::detail {
 
+/// The kind of a node of cuStreamBatchMemOp: the driver's, which the runtime has no name for.
+inline constexpr cudaGraphNodeType batch_node{12};
+
 /// What a graph and its executable forms share; it does not change after the capture.
 struct GraphContent {
   GraphContent() = default;

@@ -140,6 +140,8 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::si
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
   return call_runtime([&](Runtime&) {
     require(node != nullptr && type != nullptr, cudaErrorInvalidValue);
+    // Seen on an H200, CUDA 13.0: the runtime does not know the driver's kinds.
+    require(node->type != batch_node, cudaErrorUnknown);
     *type = node->type;
   });
 }

@@ -176,6 +176,13 @@ cudaError_t cudaFree(void* data) {
   });
 }
 
+cudaError_t simt::detail::free_at_once(void* data) {
+  return call_runtime([&](Runtime& runtime) {
+    refuse_in_capture(runtime);
+    take_of_kind(runtime, data, Kind::device);
+  });
+}
+
 cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t handle) {
   return call_runtime([&](Runtime& runtime) {
     require(data != nullptr, cudaErrorInvalidValue);

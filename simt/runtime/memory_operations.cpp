@@ -14,7 +14,7 @@ using namespace simt::detail;
 
 namespace {
 
-constexpr auto batch_node = static_cast<cudaGraphNodeType>(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+static_assert(batch_node == static_cast<cudaGraphNodeType>(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
 constexpr unsigned most_in_batch = 255;  // "Must be less than 256"
 
 /// Of 32 or 64 bits.

@@ -205,4 +205,7 @@ class Runtime {
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
+/// Memory of cudaMalloc goes without a wait for what still uses it, as when it is unmapped.
+cudaError_t free_at_once(void* data);
+
 }  // namespace simt::detail

@@ -158,6 +158,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return call_runtime([&](Runtime& runtime) {
     const MarkPointer record = find_recorded(runtime, handle).record;
+    refuse_in_capture(runtime);  // one of the "potentially unsafe" calls of a capturing thread
     runtime.nudge(record);
     return !record || record->done ? cudaSuccess : cudaErrorNotReady;
   });

@@ -178,6 +178,17 @@ TEST_CASE("train: the summary and the checkpoint replace older files whole, and 
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 3);
 }
 
+TEST_CASE("train: files that cannot be made are refused before the training") {
+  for (const char* option : {"--checkpoint", "--save-model", "--hash-trace", "--json"}) {
+    const Ended ended = train_mlp({option, "/proc/file"});  // root, too, makes none there
+    CAPTURE(ended.err);
+    CHECK(ended.code == 2);
+    CHECK(ended.out == "");
+    CHECK(test::contains(ended.err, fmt::format("{} '/proc/file'", option)));
+    CHECK(test::count(ended.err, "\n") == 1);
+  }
+}
+
 TEST_CASE("train: a summary on stdout, wherever that leads") {
   const TemporaryFolder folder;
   const std::string command = mlp_program + " --epochs 1 --json /dev/stdout ";

@@ -120,6 +120,14 @@ std::vector<float> sample(std::uint64_t stride) {
 /// What a machine without fused multiply-adds is allowed.
 constexpr double slack = elementary::fused ? 1 : 1.5;
 
+/// The error that a function takes over from CUDA's sine and cosine in f32, and erfc in f64 ("CUDA
+/// C++ Programming Guide", Mathematical Functions).
+double cuda_ulp(Unary op, bool wide) {
+  if (on_cpu()) return 0;
+  if (wide) return op == Unary::gelu ? 5 : 0;
+  return op == Unary::sin || op == Unary::cos ? 2 : 0;
+}
+
 double pytorch_ulp(std::string_view name) {
   static const nlohmann::json numbers =
       nlohmann::json::parse(std::ifstream(LOCKSTEP_TEST_DATA "/accuracy/accuracy.json"));
@@ -147,8 +155,8 @@ void print(const std::vector<Findings>& all) {
 
 void check(const Findings& seen) {
   const std::string name{name_of(seen.function.op)};
-  CHECK_MESSAGE(seen.worst <= seen.function.ulp * slack, name, "(", seen.at, ") is ", seen.worst,
-                " ulp off");
+  const double bound = std::max(seen.function.ulp * slack, cuda_ulp(seen.function.op, false));
+  CHECK_MESSAGE(seen.worst <= bound, name, "(", seen.at, ") is ", seen.worst, " ulp off");
   CHECK_MESSAGE(!seen.out_of_range, name, " leaves its range at ", seen.out_of_range.value_or(0));
   CHECK_MESSAGE(!seen.against_direction, name, " turns at ", seen.against_direction.value_or(0));
 }
@@ -181,7 +189,8 @@ TEST_CASE("accuracy: f64 functions are close to the truth") {
     const std::string name{name_of(function.op)};
     // GELU's tail: an operand or a constant is rounded, and its error grows in the exponential.
     const auto allowed = [&](double at) {
-      const double bound = std::max(function.ulp, 1.0) * slack;
+      const double bound =
+          std::max(std::max(function.ulp, 1.0) * slack, cuda_ulp(function.op, true));
       return (function.op == Unary::gelu || function.op == Unary::gelu_tanh) && at < 0
                  ? bound + 2 * at * at
                  : bound + 1;

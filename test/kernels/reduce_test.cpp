@@ -275,8 +275,9 @@ TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, d
 }
 
 TEST_CASE_TEMPLATE("argmax and argmin along any dimension", T, float, double) {
-  for (const Shape& shape : {Shape{7, 3}, Shape{2, 5000}, Shape{5, 1, 4}, Shape{2, 9, 515},
-                             Shape{3, 700, 1025}, Shape{1, 1, 2}, Shape{40, 6, 1}}) {
+  for (const Shape& shape :
+       {Shape{7, 3}, Shape{2, 5000}, Shape{5, 1, 4}, Shape{2, 9, 515}, Shape{3, 700, 33},
+        Shape{3, 5, 1025}, Shape{1, 1, 2}, Shape{40, 6, 1}}) {
     CAPTURE(shape.to_string());
     const Tensor host = Tensor::empty(shape, dtype_of<T>());
     // Whole numbers, so that there are equal ones, the largest far behind; NaN here and there.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lockstep/core/generator.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/optim/optimizer.h"
 

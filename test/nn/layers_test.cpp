@@ -257,6 +257,14 @@ TEST_CASE("what does not say how another is made is not cloned") {
                        StateError);
 }
 
+TEST_CASE("what is tied after construction is not cloned") {
+  nn::Sequential model{nn::Linear(3, 3, false), nn::Tanh(), nn::Linear(3, 3, false)};
+  model.at<nn::Linear>("2").weight = model.at<nn::Linear>("0").weight;
+  CHECK_THROWS_WITH_AS(
+      nn::clone(model),
+      doctest::Contains("has 1 parameters, and the one that make_another() makes 2"), StateError);
+}
+
 TEST_CASE("backward takes its options without a weight") {
   const Parameter w(Tensor::scalar(3));
   Tape tape;

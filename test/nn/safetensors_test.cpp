@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/memory.h"
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "support/temporary_folder.h"
 

@@ -133,6 +133,10 @@ TEST_CASE("what a capture does not allow") {
   CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
 
   begin(a);
+  CHECK(cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported);
+  CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);
   ok(cudaEventRecord(event, a));
   CHECK(cudaEventQuery(event) == cudaErrorCapturedEvent);
   CHECK(end(a) == cudaErrorStreamCaptureInvalidated);

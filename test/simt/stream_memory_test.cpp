@@ -209,8 +209,8 @@ TEST_CASE("captured: a node that waits holds up what comes after it alone, at ev
     cudaGraphNode_t nodes[4];
     ok(cudaGraphGetNodes(graph, nodes, &count));
     cudaGraphNodeType type{};
-    ok(cudaGraphNodeGetType(nodes[0], &type));
-    CHECK(static_cast<int>(type) == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    CHECK(cudaGraphNodeGetType(nodes[0], &type) == cudaErrorUnknown);  // as on an H200
+    (void)cudaGetLastError();
     ok(cudaGraphInstantiate(&exec, graph));
     const auto value = [](const unsigned* data) {
       return std::atomic_ref(*const_cast<unsigned*>(data)).load();  // no stream is waited for

@@ -16,6 +16,8 @@
 /// Source of the ladder's idea: S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like
 /// Performance", 2022, whose first six kernels correspond to rungs 1 to 6.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
@@ -32,7 +34,7 @@ __global__ void gemm_naive_kernel(const GemmProblem<T> p) {
   if (i >= p.m || j >= p.n) return;
   const Operand<T> a = operand_a(p), b = operand_b(p);
   T sum = 0;
-  for (std::int64_t l = 0; l < p.k; ++l) sum += *a.address(i, l) * *b.address(j, l);
+  for (std::int64_t l = 0; l < p.k; ++l) sum = std::fma(*a.address(i, l), *b.address(j, l), sum);
   store(p, i, j, sum);
 }
 

@@ -10,6 +10,8 @@
 /// asked of the caches, and with transposed operands the old trouble is back: where `a` lies as
 /// (k, m) nothing changes (one word), but where `b` lies as (n, k) every lane reads another row.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
@@ -25,7 +27,7 @@ __global__ void gemm_coalesced_kernel(const GemmProblem<float> p) {
   if (i >= p.m || j >= p.n) return;
   const Operand<float> a = operand_a(p), b = operand_b(p);
   float sum = 0;
-  for (std::int64_t l = 0; l < p.k; ++l) sum += *a.address(i, l) * *b.address(j, l);
+  for (std::int64_t l = 0; l < p.k; ++l) sum = std::fma(*a.address(i, l), *b.address(j, l), sum);
   store(p, i, j, sum);
 }
 

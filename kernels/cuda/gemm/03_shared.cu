@@ -17,6 +17,8 @@
 ///
 /// Source: CUDA C++ Programming Guide, "Shared Memory".
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
@@ -40,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) gemm_shared_kernel(const GemmProblem<
     load_tile<TILE, THREADS>(a, row0, depth, a_tile);
     load_tile<TILE, THREADS>(b, column0, depth, b_tile);
     __syncthreads();  // both tiles are complete
-    for (int d = 0; d < TILE; ++d) sum += a_tile[d][row] * b_tile[d][column];
+    for (int d = 0; d < TILE; ++d) sum = std::fma(a_tile[d][row], b_tile[d][column], sum);
     __syncthreads();  // nobody needs them any more
   }
   store(p, row0 + row, column0 + column, sum);

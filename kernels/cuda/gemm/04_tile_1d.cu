@@ -19,6 +19,8 @@
 /// Source: V. Volkov and J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008: the
 /// register file is the largest fast memory of a GPU; fewer threads that hold more each are faster.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(THREADS) gemm_tile_1d_kernel(const GemmProblem
     for (int d = 0; d < DEPTH; ++d) {
       const float from_b = b_tile[d][column];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) sum[i] += a_tile[d][row + i] * from_b;
+      for (int i = 0; i < ROWS; ++i) sum[i] = std::fma(a_tile[d][row + i], from_b, sum[i]);
     }
     __syncthreads();
   }

@@ -14,6 +14,8 @@
 ///
 /// This rung is also the one for f64, with 4 x 4 results per thread (a double takes two registers).
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/operand.cuh"
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(THREADS) gemm_tile_2d_kernel(const GemmProblem
 #pragma unroll
       for (int i = 0; i < SIDE; ++i)
 #pragma unroll
-        for (int j = 0; j < SIDE; ++j) sum[i][j] += from_a[i] * from_b[j];
+        for (int j = 0; j < SIDE; ++j) sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
     }
     __syncthreads();
   }

@@ -17,6 +17,8 @@
 /// from global memory by one quad per thread and operand, and c is written by quads. Where pointers
 /// or rows are not aligned to 16 bytes the same kernel accesses global memory by single floats.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, VECTOR ? 2 : 1)
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[i][j] += from_a[i] * from_b[j];
+        for (int j = 0; j < 8; ++j) sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
     }
     __syncthreads();
   }

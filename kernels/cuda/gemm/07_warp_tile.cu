@@ -18,6 +18,8 @@
 ///
 /// Source: CUTLASS documentation, "Efficient GEMM in CUDA": threadblock, warp and thread tiles.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemm_warp_tile_kernel(const GemmPr
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[i][j] += from_a[i] * from_b[j];
+        for (int j = 0; j < 8; ++j) sum[i][j] = std::fma(from_a[i], from_b[j], sum[i][j]);
     }
     __syncthreads();
   }

@@ -23,6 +23,8 @@
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
 
+#include <cmath>
+
 #include "lockstep/core/cuda/launch.h"
 #include "lockstep/kernels/cuda/gemm/ladder.h"
 #include "lockstep/kernels/cuda/gemm/quads.cuh"
@@ -84,7 +86,8 @@ __device__ __forceinline__ void multiply(const float* a, const float* b,
 #pragma unroll
     for (int i = 0; i < Tile::THREAD_ROWS; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::THREAD_COLUMNS; ++j) sum[i][j] += now.a[i] * now.b[j];
+      for (int j = 0; j < Tile::THREAD_COLUMNS; ++j)
+        sum[i][j] = std::fma(now.a[i], now.b[j], sum[i][j]);
   }
 }
 

@@ -29,13 +29,15 @@ struct Tf32Core {
   using Element = float;
   static constexpr int DEPTH = 8;
 
-  template <bool DEPTH_CONTIGUOUS, int ROW>
+  template <bool DEPTH_CONTIGUOUS, int ROW, bool OUTER_FIRST>
   static __device__ __forceinline__ void read(std::uint32_t (&fragment)[4], const float* tile,
                                               int outer, int depth) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int o = outer + lane / 4 + i % 2 * 8, d = depth + lane % 4 + i / 2 * 4;
+      const int along_outer = OUTER_FIRST ? i % 2 : i / 2,
+                along_depth = OUTER_FIRST ? i / 2 : i % 2;
+      const int o = outer + lane / 4 + along_outer * 8, d = depth + lane % 4 + along_depth * 4;
       fragment[i] = to_tf32(DEPTH_CONTIGUOUS ? tile[o * ROW + d] : tile[d * ROW + o]);
     }
   }

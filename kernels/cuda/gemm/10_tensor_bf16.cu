@@ -32,11 +32,16 @@ struct Core16 {
   using Element = T;
   static constexpr int DEPTH = 16;
 
-  template <bool DEPTH_CONTIGUOUS, int ROW>
+  /// The registers of `a` count the 8 x 8 matrices along the outer dimension first. Those of two
+  /// `b`, side by side, count along the depth: so each `b` is two registers in a row, and an
+  /// instruction needs no moves.
+  template <bool DEPTH_CONTIGUOUS, int ROW, bool OUTER_FIRST>
   static __device__ __forceinline__ void read(std::uint32_t (&fragment)[4], const T* tile,
                                               int outer, int depth) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int matrix_outer = outer + lane / 8 % 2 * 8, matrix_depth = depth + lane / 16 * 8;
+    const int first = lane / 8 % 2 * 8, second = lane / 16 * 8;
+    const int matrix_outer = outer + (OUTER_FIRST ? first : second);
+    const int matrix_depth = depth + (OUTER_FIRST ? second : first);
     if constexpr (DEPTH_CONTIGUOUS)
       ldmatrix_x4(fragment, tile + (matrix_outer + lane % 8) * ROW + matrix_depth);
     else

@@ -62,8 +62,8 @@ struct TensorFragments {
     constexpr int ROW_B = Tile::Copier::template ROW<B_DEPTH_CONTIGUOUS>;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-      Core::template read<A_DEPTH_CONTIGUOUS, ROW_A>(a[i], a_tile, row + i * 16, depth);
-      Core::template read<B_DEPTH_CONTIGUOUS, ROW_B>(b[i], b_tile, column + i * 16, depth);
+      Core::template read<A_DEPTH_CONTIGUOUS, ROW_A, true>(a[i], a_tile, row + i * 16, depth);
+      Core::template read<B_DEPTH_CONTIGUOUS, ROW_B, false>(b[i], b_tile, column + i * 16, depth);
     }
   }
 };
@@ -156,7 +156,8 @@ __device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::
       for (int i = 0; i < WARP / 16; ++i)
 #pragma unroll
         for (int j = 0; j < WARP / 8; ++j)
-          Core::multiply(sum[i][j], now.a[i], {now.b[j / 2][j % 2], now.b[j / 2][j % 2 + 2]});
+          Core::multiply(sum[i][j], now.a[i],
+                         {now.b[j / 2][j % 2 * 2], now.b[j / 2][j % 2 * 2 + 1]});
     }
   }
   cp_async_wait<0>();

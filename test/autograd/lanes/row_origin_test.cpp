@@ -10,6 +10,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/rows.h"
+#include "lockstep/core/generator.h"
 #include "lockstep/core/lanes.h"
 
 using namespace lockstep;
