@@ -25,7 +25,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-Ended trace(Words words) {
+Ended run_trace(Words words) {
   words.insert(words.begin(), LOCKSTEP_BIN_DIR "/lockstep_trace");
   return test::run(words);
 }
@@ -63,22 +63,22 @@ TEST_CASE("trace: train --trace, and what lockstep trace says of it") {
     CHECK(used == named);
     CHECK(used.size() == 2);  // the thread, and the world's communicator
   }
-  const Ended said = trace({folder / "t"});
+  const Ended said = run_trace({folder / "t"});
   CHECK(said.code == 0);
   CHECK(said.err == "");
   CHECK(test::contains(said.out, "3 ranks, "));
   CHECK(test::contains(said.out, "rank 2 "));
   CHECK(test::contains(said.out, "bucket 0 "));
   CHECK(test::contains(said.out, " us exposed (median)."));
-  CHECK(trace({folder / "t", "--summary"}).out == said.out);
-  const Ended drawn = trace({folder / "t", "--step", "0", "--width", "80"});
+  CHECK(run_trace({folder / "t", "--summary"}).out == said.out);
+  const Ended drawn = run_trace({folder / "t", "--step", "0", "--width", "80"});
   CHECK(drawn.code == 0);
   CHECK(test::count(drawn.out, "\nrank ") == 3);
   for (std::size_t begin = 0, end; (end = drawn.out.find('\n', begin)) != std::string::npos;
        begin = end + 1)
     CHECK(end - begin <= 100);
 
-  REQUIRE(trace({folder / "t", "--merge", folder / "all.json"}).code == 0);
+  REQUIRE(run_trace({folder / "t", "--merge", folder / "all.json"}).code == 0);
   std::size_t apart = 0;
   for (int rank = 0; rank < 3; ++rank)
     apart +=
@@ -103,22 +103,22 @@ TEST_CASE("trace: --merge takes events as another program wrote them, and overwr
     if (rank == 1) std::ofstream(path(rank)) << file.dump(2);
   }
   const std::string all = folder / "all.json";
-  const Ended beyond = trace({folder / "t", "--merge", all, "--step", "9999"});
+  const Ended beyond = run_trace({folder / "t", "--merge", all, "--step", "9999"});
   CHECK(beyond.code == 2);
   CHECK_FALSE(std::filesystem::exists(all));
-  REQUIRE(trace({folder / "t", "--merge", all}).code == 0);
+  REQUIRE(run_trace({folder / "t", "--merge", all}).code == 0);
   CHECK(nlohmann::json::parse(std::ifstream(all)).at("traceEvents") == events);
 
   std::filesystem::create_symlink(path(1), folder / "link");
   for (const std::string& target : {path(1), folder / "link"}) {
-    const Ended refused = trace({folder / "t", "--merge", target});
+    const Ended refused = run_trace({folder / "t", "--merge", target});
     CHECK(refused.code == 2);
     CHECK(contains(refused.err, "is a trace of"));
   }
   CHECK(nlohmann::json::parse(std::ifstream(path(1))).contains("otherData"));
 
   std::filesystem::remove(path(0));  // that rank was killed
-  const Ended part = trace({folder / "t", "--merge", all});
+  const Ended part = run_trace({folder / "t", "--merge", all});
   CHECK(part.code == 0);
   CHECK(contains(part.out, "rank 0 of 2 left no trace of this run"));
   for (const auto& event : nlohmann::json::parse(std::ifstream(all)).at("traceEvents"))
@@ -131,7 +131,7 @@ TEST_CASE("trace: bad usage is one line") {
                                                {folder / "none"},
                                                {folder / "none", "--step", "x"},
                                                {folder / "", "--width", "3"}}) {
-    const Ended ended = trace(words);
+    const Ended ended = run_trace(words);
     CAPTURE(ended.err);
     CHECK(ended.code != 0);
     CHECK(test::count(ended.err, "\n") == 1);
@@ -190,7 +190,7 @@ TEST_CASE("overlap: drawn, with overlap and without, and the same model comes of
     }
     const auto json = nlohmann::json::parse(std::ifstream(folder / "json"));
     CHECK(json.at("buckets") == 6);
-    CHECK(trace({folder / "t/off"}).code == 0);
+    CHECK(run_trace({folder / "t/off"}).code == 0);
   }
   CHECK_FALSE(std::filesystem::exists(folder / "lockstep-overlap"));
 }

@@ -19,7 +19,7 @@ namespace {
 
 template <class T>
 using Numbers = std::vector<T>;
-using Lanes = std::vector<std::int64_t>;
+using Blocks = std::vector<std::int64_t>;
 
 struct Sizes {
   std::int64_t m, n, k;
@@ -42,7 +42,7 @@ struct Case {
   Sizes size;
   bool ta, tb;
   Numbers<T> a, b, c, bias;
-  Lanes lanes;
+  Blocks blocks;
 
   Case(Sizes s, bool transpose_a, bool transpose_b)
       : size(s),
@@ -53,7 +53,7 @@ struct Case {
         c(values<T>(s.m * s.n, 3)),
         bias(values<T>(s.n, 4)) {}
 
-  T chain(std::int64_t i, std::int64_t j, Lanes range, T sum) const {
+  T chain(std::int64_t i, std::int64_t j, Blocks range, T sum) const {
     for (std::int64_t p = range[0]; p < range[1]; ++p)
       sum = std::fma(a[at(1 + (ta ? p * size.m + i : i * size.k + p))],
                      b[at(1 + (tb ? j * size.k + p : p * size.n + j))], sum);
@@ -65,13 +65,13 @@ struct Case {
     for (std::int64_t i = 0; i < size.m; ++i)
       for (std::int64_t j = 0; j < size.n; ++j) {
         const T before = accumulate ? c[at(1 + i * size.n + j)] : 0;
-        if (lanes.empty()) {
+        if (blocks.empty()) {
           result.push_back(chain(i, j, {0, size.k}, with_bias ? bias[at(1 + j)] : before));
           continue;
         }
         Numbers<T> sums;
-        for (std::size_t l = 0; l + 1 < lanes.size(); ++l)
-          sums.push_back(chain(i, j, {lanes[l], lanes[l + 1]}, 0));
+        for (std::size_t l = 0; l + 1 < blocks.size(); ++l)
+          sums.push_back(chain(i, j, {blocks[l], blocks[l + 1]}, 0));
         while (sums.size() > 1) {  // level by level
           for (std::size_t l = 0; l < sums.size() / 2; ++l) sums[l] = sums[2 * l] + sums[2 * l + 1];
           sums.resize(sums.size() / 2);
@@ -87,7 +87,7 @@ struct Case {
     out[0] = c[0];
     multiply(GemmProblem<T>{size.m, size.n, size.k, a.data() + 1, ta, b.data() + 1, tb,
                             out.data() + 1, accumulate, with_bias ? bias.data() + 1 : nullptr},
-             lanes);
+             blocks);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i)
       wrong += std::memcmp(&out[i], &wanted[i], sizeof(T)) != 0 &&
@@ -104,9 +104,9 @@ struct Case {
     CAPTURE(tb);
     CAPTURE(accumulate);
     CAPTURE(with_bias);
-    CAPTURE(lanes.size());
+    CAPTURE(blocks.size());
     const Numbers<T> wanted = expected(accumulate, with_bias);
-    const auto fast = [](const auto& problem, const Lanes& of) { cpu::chain_gemm(problem, of); };
+    const auto fast = [](const auto& problem, const Blocks& of) { cpu::chain_gemm(problem, of); };
     check_with(fast, accumulate, with_bias, wanted);
     if (fast_only) return;
     check_with(chain::multiply<chain::Scalar<T>>, accumulate, with_bias, wanted);
@@ -123,14 +123,14 @@ const Sizes all_sizes[] = {{1, 1, 1},    {2, 3, 4},     {1, 7, 5},    {7, 1, 5},
                            {32, 10, 64}, {29, 47, 100}, {3, 50, 512}, {16, 5, 513}, {2, 35, 1030},
                            {33, 2, 511}, {0, 3, 4},     {3, 0, 4},    {3, 4, 0}};
 
-/// Lanes of uneven lengths.
-Lanes uneven(std::int64_t count, std::int64_t k) {
-  Lanes lanes{0};
+/// Blocks of uneven lengths.
+Blocks uneven(std::int64_t count, std::int64_t k) {
+  Blocks blocks{0};
   for (std::int64_t i = 1; i < count; ++i)
-    lanes.push_back(std::max(lanes.back(), k * i / count + i % 3 - 1));
-  lanes.push_back(k);
-  for (std::int64_t& begin : lanes) begin = std::min(begin, k);
-  return lanes;
+    blocks.push_back(std::max(blocks.back(), k * i / count + i % 3 - 1));
+  blocks.push_back(k);
+  for (std::int64_t& begin : blocks) begin = std::min(begin, k);
+  return blocks;
 }
 
 /// Chain products while it lives.
@@ -164,12 +164,12 @@ TEST_CASE_TEMPLATE("a chain product's elements are chains, with all vectors", T,
 TEST_CASE_TEMPLATE("chain products larger than what stays in the cache", T, float, double) {
   Case<T>({301, 305, 450}, false, false).check(true, false, true);
   Case<T>({305, 301, 450}, true, true).check(true, false, true);
-  Case<T> lanes({65, 67, 2101}, true, false);
-  lanes.lanes = uneven(8, 2101);
-  lanes.check(true, false, true);
+  Case<T> blocks({65, 67, 2101}, true, false);
+  blocks.blocks = uneven(8, 2101);
+  blocks.check(true, false, true);
 }
 
-TEST_CASE_TEMPLATE("lanes are products of their own, added up by a balanced tree", T, float,
+TEST_CASE_TEMPLATE("blocks are products of their own, added up by a balanced tree", T, float,
                    double) {
   for (const Sizes& size : {Sizes{1, 1, 1},
                             {2, 3, 40},
@@ -182,15 +182,16 @@ TEST_CASE_TEMPLATE("lanes are products of their own, added up by a balanced tree
     for (const std::int64_t count : {1, 2, 4, 8, 16, 64})
       for (const bool accumulate : {false, true}) {
         Case<T> product(size, true, false);
-        product.lanes = uneven(count, size.k);
+        product.blocks = uneven(count, size.k);
         product.check(accumulate, false);
       }
 }
 
-TEST_CASE_TEMPLATE("empty lanes count as +0", T, float, double) {
+TEST_CASE_TEMPLATE("empty blocks count as +0", T, float, double) {
   Case<T> product({15, 18, 24}, true, false);
-  for (const Lanes& lanes : {Lanes{0, 0, 24}, {0, 24, 24}, {0, 0, 0, 24, 24}, {0, 7, 7, 20, 24}}) {
-    product.lanes = lanes;
+  for (const Blocks& blocks :
+       {Blocks{0, 0, 24}, {0, 24, 24}, {0, 0, 0, 24, 24}, {0, 7, 7, 20, 24}}) {
+    product.blocks = blocks;
     product.check(false, false);
     product.check(true, false);
   }
@@ -214,7 +215,7 @@ TEST_CASE_TEMPLATE("zeros of both signs, infinities and NaN in chain products", 
       product.check(false, false);
       product.check(true, false);
       if (!ta || tb) continue;
-      product.lanes = {0, 1, 3, 3, 6};
+      product.blocks = {0, 1, 3, 3, 6};
       product.check(false, false);
       product.check(true, false);
     }
@@ -275,11 +276,11 @@ TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float
         CAPTURE(count);
         CAPTURE(accumulate);
         if (chain) set_cpu_products(CpuProducts::chain);
-        const Lanes lanes = uneven(count, k);
+        const Blocks blocks = uneven(count, k);
         std::vector<std::vector<T>> parts;
         for (std::int64_t i = 0; i < count; ++i) {
           const Tensor part = nan<T>({m, n});
-          const std::int64_t begin = lanes[at(i)], end = lanes[at(i + 1)];
+          const std::int64_t begin = blocks[at(i)], end = blocks[at(i + 1)];
           matmul(a.slice(begin, end), b.slice(begin, end), part, {.transpose_a = true});
           parts.push_back(part.template to_vector<T>());
         }
@@ -291,7 +292,7 @@ TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float
         if (accumulate)
           for (std::size_t e = 0; e < parts[0].size(); ++e)
             parts[0][e] = out.template to_vector<T>()[e] + parts[0][e];
-        matmul_blocks(a, b, out, lanes, {.transpose_a = true, .accumulate = accumulate});
+        matmul_blocks(a, b, out, blocks, {.transpose_a = true, .accumulate = accumulate});
         check_close<T>(out, Values(parts[0].begin(), parts[0].end()), 0);
         set_cpu_products(CpuProducts::library);
       }
@@ -299,7 +300,7 @@ TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float
 
 TEST_CASE("matmul_blocks refuses what does not fit") {
   const Tensor a = varied<float>({6, 2}), b = varied<float>({6, 3}), out = nan<float>({2, 3});
-  const auto with = [&](const Lanes& lanes) { matmul_blocks(a, b, out, lanes); };
+  const auto with = [&](const Blocks& blocks) { matmul_blocks(a, b, out, blocks); };
   CHECK_THROWS_WITH_AS(with({0, 2, 4, 6}),
                        "[matmul_blocks] the number of blocks is a power of two up to 64, got 3",
                        ShapeError);
@@ -307,13 +308,13 @@ TEST_CASE("matmul_blocks refuses what does not fit") {
                        "[matmul_blocks] the number of blocks is a power of two up to 64, got 0",
                        ShapeError);
   CHECK_THROWS_AS(with({0}), ShapeError);
-  CHECK_THROWS_AS(with(Lanes(129, 0)), ShapeError);
+  CHECK_THROWS_AS(with(Blocks(129, 0)), ShapeError);
   CHECK_THROWS_WITH_AS(with({0, 3, 5}), "[matmul_blocks] blocks go from row 0 to row 6, got 0 to 5",
                        ShapeError);
   CHECK_THROWS_AS(with({1, 3, 6}), ShapeError);
   CHECK_THROWS_WITH_AS(with({0, 4, 3, 5, 6}),
                        "[matmul_blocks] block 1 begins at row 4 and ends at row 3", ShapeError);
-  const Lanes whole = {0, 6};
+  const Blocks whole = {0, 6};
   CHECK_THROWS_WITH_AS(matmul_blocks(a, b, out, whole, {}),
                        "[matmul_blocks] takes transpose_a without transpose_b, got false and false",
                        UsageError);
