@@ -1,5 +1,6 @@
 #include "lockstep/tools/cli.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,13 +77,17 @@ void check_writable(std::string_view option, const std::string& path) {
   const std::string folder = std::filesystem::absolute(*target).parent_path().string();
   check<UsageError>(kind_of_file(folder) == FileKind::folder, "{} '{}': there is no folder '{}'",
                     option, path, folder);
-  // access() says yes to root for /proc, and for folders that a server keeps closed.
-  std::string trial = (std::filesystem::path(folder) / ".lockstep-XXXXXX").string();
-  const int file = ::mkstemp(trial.data());
+  // access() says yes to root for /proc, and for folders that a server keeps closed. A file without
+  // a name leaves nothing behind if this process is killed; not every file system has them.
+  int file = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    std::string trial = (std::filesystem::path(folder) / ".lockstep-XXXXXX").string();
+    file = ::mkstemp(trial.data());
+    if (file >= 0) ::unlink(trial.c_str());
+  }
   check<UsageError>(file >= 0, "{} '{}': the folder '{}' is not writable: {}", option, path, folder,
                     std::strerror(errno));
   ::close(file);
-  ::unlink(trial.c_str());
 }
 
 void write_json(const std::string& path, const nlohmann::ordered_json& json) {
