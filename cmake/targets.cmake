@@ -108,9 +108,35 @@ function(lockstep_library name)
   endif()
 endfunction()
 
+# Programs say what to do, libraries do it: -O1 is enough for programs and for what they share. All
+# of them read lockstep.h, which is compiled once.
+function(lockstep_compile_as_program name)
+  target_link_libraries(${name} PRIVATE lockstep_flags)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT TARGET lockstep_programs)
+    file(CONFIGURE OUTPUT ${generated}/programs.cpp CONTENT "// For lockstep_programs alone.\n")
+    add_library(lockstep_programs OBJECT ${generated}/programs.cpp)
+    target_link_libraries(lockstep_programs PRIVATE lockstep_all nlohmann_json::nlohmann_json)
+    target_precompile_headers(lockstep_programs PRIVATE <fmt/format.h> <nlohmann/json.hpp>
+      <lockstep/lockstep.h> ${LOCKSTEP_COMMON_HEADERS})
+    lockstep_compile_as_program(lockstep_programs)
+  elseif(NOT name STREQUAL "lockstep_programs")
+    target_precompile_headers(${name} REUSE_FROM lockstep_programs)
+  endif()
+endfunction()
+
 # lockstep_program(NAME sources...): an executable on top of the whole library.
 function(lockstep_program name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE lockstep_flags lockstep_all)
+  target_link_libraries(${name} PRIVATE lockstep_all)
+  lockstep_compile_as_program(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# lockstep_program_library(NAME sources...): what several programs share, or one and its test.
+function(lockstep_program_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_include_directories(${name} PUBLIC ${LOCKSTEP_INCLUDE})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  lockstep_compile_as_program(${name})
 endfunction()

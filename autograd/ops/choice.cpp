@@ -46,13 +46,18 @@ Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-// y = x where `kept` says, else the bound: dx = dy where x was kept.
+// y = x where `kept` says so of x, else a bound: dx = dy where x was kept.
+template <class Kept>
+Tensor bounded(const char* name, const Tensor& x, const Tensor& y, Kept kept) {
+  return record(name, y, {apart(x)}, [x = SavedTensor(x), kept](Gradients& g) {
+    g.pass(0, chosen(kept(*x), g.output(), like(g.output(), 0)));
+  });
+}
+
 Tensor bounded(const char* name, const Tensor& x, Binary op, Compare kept, double bound) {
   const Tensor limit = like(x, bound);
-  return record(name, combined(op, x, limit), {apart(x)},
-                [x = SavedTensor(x), kept, limit](Gradients& g) {
-                  g.pass(0, chosen(compared(kept, *x, limit), g.output(), like(g.output(), 0)));
-                });
+  return bounded(name, x, combined(op, x, limit),
+                 [kept, limit](const Tensor& v) { return compared(kept, v, limit); });
 }
 
 // 0 where a loses, 1/2 where both are equal, else 1: both get the gradient of NaN.
@@ -147,7 +152,13 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
 }
 Tensor clamp(const Tensor& x, double low, double high) {
   check<UsageError>(low <= high, "[clamp] from {} to {}", low, high);
-  return clamp_max(clamp_min(x, low), high);
+  if (is_16_bit(x.dtype())) return in_f32(clamp, x, low, high);
+  const Tensor least = like(x, low), most = like(x, high), y = combined(Binary::maximum, x, least);
+  kernels::binary(Binary::minimum, y, most, y);
+  return bounded("clamp", x, y, [least, most](const Tensor& v) {
+    return combined(Binary::minimum, compared(Compare::gt, v, least),
+                    compared(Compare::lt, v, most));
+  });
 }
 Tensor clamp_min(const Tensor& x, double low) {
   if (is_16_bit(x.dtype())) return in_f32(clamp_min, x, low);

@@ -79,12 +79,26 @@ Tensor mean_of_differences(const char* name, const Tensor& x, const Tensor& y, V
       });
 }
 
+// d = x - y: dx = 2 d dz, dy = -dx
+Tensor squared_differences(const Tensor& x, const Tensor& y) {
+  const Tensor z = combined(Binary::sub, x, y);
+  kernels::binary(Binary::mul, z, z, z);
+  return record("mse", z, {apart(x), apart(y)},
+                [x = SavedTensor(x), y = SavedTensor(y)](Gradients& g) {
+                  const Tensor d = combined(Binary::sub, *x, *y);
+                  kernels::scale(2, d, d, false);
+                  kernels::binary(Binary::mul, g.output(), d, d);
+                  contribute(g, 0, d);
+                  contribute(g, 1, d, -1);
+                });
+}
+
 }  // namespace
 
 Tensor mse(const Tensor& x, const Tensor& y, Reduction reduction) {
   if (all_16_bit("mse", {{"x", x}, {"y", y}})) return in_f32(mse, x, y, reduction);
   check_alike("mse", x, y);
-  if (reduction != Reduction::mean) return reduced(square(x - y), reduction);
+  if (reduction != Reduction::mean) return reduced(squared_differences(x, y), reduction);
   return mean_of_differences("mse", x, y, kernels::mse, kernels::mse_backward);
 }
 

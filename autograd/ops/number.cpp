@@ -131,13 +131,23 @@ Tensor operator*=(const Tensor& a, double b) { return in_place(Binary::mul, a, b
 Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b); }
 
 // From the nearer end, as PyTorch does: x + w (y - x), or y - (1 - w) (y - x), where w is a number
-// of the tensors' dtype.
+// of the tensors' dtype: dx = (1 - w) dz, dy = w dz
 Tensor lerp(const Tensor& x, const Tensor& y, double weight) {
   if (all_16_bit("lerp", {{"x", x}, {"y", y}}))
     return in_f32([weight](const Tensor& a, const Tensor& b) { return lerp(a, b, weight); }, x, y);
   const double w = x.dtype() == DType::f32 ? static_cast<float>(weight) : weight;
-  const Tensor way = y - x;
-  return std::abs(w) < 0.5 ? x + way * w : y - way * (1 - w);
+  const Tensor z = combined(Binary::sub, y, x);
+  if (std::abs(w) < 0.5) {
+    kernels::scale(w, z, z, false);
+    kernels::binary(Binary::add, x, z, z);
+  } else {
+    kernels::scale(1 - w, z, z, false);
+    kernels::binary(Binary::sub, y, z, z);
+  }
+  return record("lerp", z, {aligned(x, z.shape()), aligned(y, z.shape())}, [w](Gradients& g) {
+    contribute(g, 0, g.output(), 1 - w);
+    contribute(g, 1, g.output(), w);
+  });
 }
 
 // y = x^c: dx = c x^(c - 1) dy, which is 0 for c = 0

@@ -89,10 +89,11 @@ std::int64_t place_in_run(const T* x, std::int64_t n) {
   for (std::int64_t first = 0; first < n; first += block) {
     const T* const from = x + first;
     const std::int64_t count = std::min(block, n - first);
+    bool finite = false;
+    const T candidate = row_extreme<least>(from, count, &finite);
     int unknown = 0;
-    for (std::int64_t j = 0; j < count; ++j) unknown |= from[j] != from[j];
+    for (std::int64_t j = finite ? count : 0; j < count; ++j) unknown |= from[j] != from[j];
     if (unknown) return std::find_if(from, from + count, [](T v) { return v != v; }) - x;
-    const T candidate = row_extreme<least>(from, count);
     if (first == 0 || beats<least>(candidate, best)) best = candidate, at = first;
   }
   return at + find_equal(x + at, n - at, best);

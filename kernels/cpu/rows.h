@@ -7,20 +7,50 @@
 
 namespace lockstep::kernels {
 
-/// The largest element, or the smallest; anything if one of them is NaN.
+/// The larger one of two packs' elements, or the smaller one.
+template <bool least>
+auto extreme_of(const auto& a, const auto& b) {
+  if constexpr (least)
+    return a.min(b).eval();
+  else
+    return a.max(b).eval();
+}
+
+/// The largest or smallest of what was added, for each of `size` places; anything if it was NaN.
+/// odd_j is 0 if all were finite: v - v is 0 of these alone.
+template <bool least, class T, int size>
+struct Extremes {
+  Pack<T, size> best, odd = best - best;
+
+  void add(const Pack<T, size>& next) {
+    best = extreme_of<least>(best, next);
+    odd += next - next;
+  }
+
+  Extremes<least, T, size / 2> halved() const {
+    constexpr int half = size / 2;
+    return {extreme_of<least>(best.template head<half>(), best.template tail<half>()),
+            odd.template head<half>() + odd.template tail<half>()};
+  }
+};
+
+/// The largest element, or the smallest; anything if one of them is NaN. `finite`, where it is not
+/// null, tells whether all are.
 template <bool least, class T>
-T row_extreme(const T* x, std::int64_t n) {
-  const auto better = [](const auto& a, const auto& b) {
-    if constexpr (least)
-      return a.min(b).eval();
-    else
-      return a.max(b).eval();
-  };
-  Pack<T> best = load_first(x, std::min(n, pack_size), x[0]);
+T row_extreme(const T* x, std::int64_t n, bool* finite = nullptr) {
+  constexpr int wide = 2 * pack_size;  // one pack would wait for the one before
+  Extremes<least, T, pack_size> so_far{load_first(x, std::min(n, pack_size), x[0])};
   std::int64_t i = pack_size;
-  for (; i + pack_size <= n; i += pack_size) best = better(best, load(x + i));
-  if (i < n) best = better(best, load_first(x + i, n - i, x[0]));
-  return fold<T, pack_size>(best, better);
+  if (n >= wide) {
+    Extremes<least, T, wide> all{load<T, wide>(x)};
+    for (i = wide; i + wide <= n; i += wide) all.add(load<T, wide>(x + i));
+    so_far = all.halved();
+  }
+  for (; i + pack_size <= n; i += pack_size) so_far.add(load(x + i));
+  if (i < n) so_far.add(load_first(x + i, n - i, x[0]));
+  if (finite) *finite = fold<T, pack_size>(so_far.odd) == 0;
+  return fold<T, pack_size>(so_far.best,
+                            [](const auto& a, const auto& b) { return extreme_of<least>(a, b); });
 }
 
 /// The largest element; anything if one of them is NaN (whose exponential then gives it away).

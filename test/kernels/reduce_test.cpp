@@ -274,6 +274,26 @@ TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, d
   }
 }
 
+TEST_CASE_TEMPLATE("argmax finds what is not finite at every place of a row", T, float, double) {
+  for (const std::int64_t columns : {1, 15, 16, 17, 32, 47, 64, 97}) {
+    CAPTURE(columns);
+    for (const double odd : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      CAPTURE(odd);
+      Values values(static_cast<std::size_t>(columns * columns));  // row i has it at i, and at 3 i
+      std::vector<std::int64_t> expected;
+      for (std::int64_t i = 0; i < columns; ++i) {
+        double* const row = values.data() + i * columns;
+        for (std::int64_t j = 0; j < columns; ++j) row[j] = value_at(i * columns + j);
+        row[i] = row[i * 3 % columns] = odd;
+        expected.push_back(std::min(i, i * 3 % columns));
+      }
+      const Tensor out = here(Tensor::zeros({columns}, DType::i64));
+      argmax(of_values<T>({columns, columns}, values), out);
+      CHECK(out.to_vector<std::int64_t>() == expected);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("argmax and argmin along any dimension", T, float, double) {
   for (const Shape& shape :
        {Shape{7, 3}, Shape{2, 5000}, Shape{5, 1, 4}, Shape{2, 9, 515}, Shape{3, 700, 33},
