@@ -1,9 +1,12 @@
 #include "lockstep/data/idx_folder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <map>
-#include <regex>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,20 +32,33 @@ void put(fs::path& slot, const fs::path& file) {
                      file.filename().string());
 }
 
+struct Name {
+  std::string pair;
+  bool images;  // or labels
+};
+
+// Of a file "train-images-idx3-ubyte", with a dot for the second hyphen or .gz behind: "train-".
+std::optional<Name> parse_name(std::string_view file) {
+  if (file.ends_with(".gz")) file.remove_suffix(3);
+  for (const char* const kind :
+       {"images-idx3-ubyte", "images.idx3-ubyte", "labels-idx1-ubyte", "labels.idx1-ubyte"})
+    if (file.ends_with(kind))
+      return Name{std::string(file.substr(0, file.size() - std::strlen(kind))), *kind == 'i'};
+  return std::nullopt;
+}
+
 // The folder's pairs by name: "train-", "t10k-", "digits-", ...
 std::map<std::string, Pair> find_pairs(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator entries(folder, error);
   check<DataError>(!error, "[data] folder {}: {}", folder.string(), error.message());
 
-  const std::regex file_name("(.*)(images[-.]idx3|labels[-.]idx1)-ubyte(\\.gz)?");
   std::map<std::string, Pair> pairs;
   for (const fs::directory_entry& entry : entries) {
-    const std::string file = entry.path().filename().string();
-    std::smatch parts;
-    if (!entry.is_regular_file(error) || !std::regex_match(file, parts, file_name)) continue;
-    Pair& pair = pairs[parts[1]];
-    put(parts.str(2).starts_with("images") ? pair.images : pair.labels, entry.path());
+    const std::optional<Name> name = parse_name(entry.path().filename().string());
+    if (!name || !entry.is_regular_file(error)) continue;
+    Pair& pair = pairs[name->pair];
+    put(name->images ? pair.images : pair.labels, entry.path());
   }
 
   check<DataError>(!pairs.empty(),

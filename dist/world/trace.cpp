@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
-#include <regex>
 #include <thread>
 #include <unordered_map>
 
@@ -230,10 +230,11 @@ void remove_further_ranks(const fs::path& directory, int size) {
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    std::smatch number;
+    int rank = -1;
+    if (name.starts_with("rank-"))
+      std::from_chars(name.data() + 5, name.data() + name.size(), rank);
     std::error_code ignored;
-    if (std::regex_match(name, number, std::regex("rank-([0-9]{1,9})\\.json")) &&
-        std::stoi(number[1]) >= size)
+    if (rank >= size && name == fmt::format("rank-{}.json", rank))
       fs::remove(entry->path(), ignored);
   }
 }

@@ -28,11 +28,12 @@ struct Seen {
 
 /// Calls update(value, gradient, a, b, c) for each element, of which the first n of `a`, `b` and
 /// `c` are what is kept of it. Returns what it has seen, the sum only if it is `fingerprinted`.
-/// The pointers of one item never overlap (__restrict): each names memory of its own.
+/// The pointers of one item never overlap (__restrict): each names memory of its own. A formula
+/// that is called, not written out here (flatten), would keep the loop from being vectorized.
 template <int n, bool fingerprinted, class T, class Update>
-Seen<T> pass(T* __restrict value, const T* __restrict gradient, T* __restrict first,
-             T* __restrict second, T* __restrict third, std::int64_t count, std::uint32_t key,
-             const Update update) {
+[[gnu::flatten]] Seen<T> pass(T* __restrict value, const T* __restrict gradient,
+                              T* __restrict first, T* __restrict second, T* __restrict third,
+                              std::int64_t count, std::uint32_t key, const Update update) {
   Seen<T> seen;
   for (std::int64_t i = 0; i < count; ++i, key += element_key_step<T>) {
     T a = 0, b = 0, c = 0;

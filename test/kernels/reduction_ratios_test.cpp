@@ -1,17 +1,7 @@
-// How long kernels that reduce, choose and move elements take in times of a copy: this is no test
-// of time. A kernel that is not vectorized, or that reads memory in a bad order, takes tens of
-// times as long as it should on every machine. One good turn of many is enough.
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "kernels/support.h"
+// What of kernels that reduce, choose and move elements takes how many times as long as a copy.
+#include "kernels/ratios.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/broadcast.h"
-#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
 #include "lockstep/kernels/loss.h"
 #include "lockstep/kernels/reduce.h"
@@ -21,19 +11,6 @@ namespace reduction_ratios {
 using namespace lockstep;
 using namespace lockstep::kernels;
 using namespace lockstep::test;
-
-struct Candidate {
-  std::string name;
-  double limit;  ///< in times of a copy; four times what was measured, or more
-  std::function<void()> run;
-  double least = 1e9;  ///< in times of a copy
-};
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// (256, 256): as many elements as stay in a core's cache.
 struct Data {
@@ -48,7 +25,7 @@ struct Data {
   }
 };
 
-std::vector<Candidate> candidates(const Data& t) {
+std::vector<Timed> reductions(const Data& t) {
   const std::int64_t n = Data::n;
   const Taken each{.outer = n, .n = n, .count = n, .each = true};
   const Taken rows{.n = n, .inner = n, .count = n};
@@ -95,27 +72,7 @@ std::vector<Candidate> candidates(const Data& t) {
 }  // namespace reduction_ratios
 
 TEST_CASE("ratios: no kernel that reduces or moves takes many times as long as a copy") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return;  // nothing is vectorized
-#endif
-  using namespace reduction_ratios;
-  if (!on_cpu()) return;
-  const Data t;
-  std::vector<Candidate> all = candidates(t);
-  for (int attempt = 0; attempt < 6; ++attempt) {
-    double copy = 1;
-    std::vector<double> fastest(all.size(), 1);
-    for (int turn = 0; turn < 15; ++turn) {
-      copy = std::min(copy, seconds_of([&] { scale(1, t.x, t.out, false); }));
-      for (std::size_t i = 0; i < all.size(); ++i)
-        if (all[i].least > all[i].limit) fastest[i] = std::min(fastest[i], seconds_of(all[i].run));
-    }
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (all[i].least > all[i].limit) all[i].least = fastest[i] / copy;
-  }
-  for (const Candidate& one : all) {
-    CHECK_MESSAGE(one.least <= one.limit, one.name, " takes ", one.least,
-                  " times as long as a copy");
-    if (std::getenv("LOCKSTEP_SHOW_RATIOS")) MESSAGE(one.name, ": ", one.least);
-  }
+  if (!worth_timing()) return;
+  const reduction_ratios::Data t;
+  check_ratios(t.x, t.out, reductions(t));
 }
