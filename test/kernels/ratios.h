@@ -5,6 +5,7 @@
 /// times what was measured, or more; what is measured is the fastest of many short runs, in turns;
 /// and one good turn of several is enough.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
