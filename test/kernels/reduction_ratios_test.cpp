@@ -72,7 +72,8 @@ std::vector<Timed> reductions(const Data& t) {
 }  // namespace reduction_ratios
 
 TEST_CASE("ratios: no kernel that reduces or moves takes many times as long as a copy") {
+  using namespace reduction_ratios;
   if (!worth_timing()) return;
-  const reduction_ratios::Data t;
+  const Data t;
   check_ratios(t.x, t.out, reductions(t));
 }
