@@ -108,19 +108,12 @@ function(lockstep_library name)
   endif()
 endfunction()
 
-# Programs say what to do, libraries do it: -O1 is enough for programs and for what they share. All
-# of them read lockstep.h, which is compiled once.
+# Programs say what to do, libraries do it: -O1 is enough for programs and for what they share. They
+# read lockstep.h, which lockstep_programs (tools/) compiles once for all.
 function(lockstep_compile_as_program name)
   target_link_libraries(${name} PRIVATE lockstep_flags)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(NOT TARGET lockstep_programs)
-    file(CONFIGURE OUTPUT ${generated}/programs.cpp CONTENT "// For lockstep_programs alone.\n")
-    add_library(lockstep_programs OBJECT ${generated}/programs.cpp)
-    target_link_libraries(lockstep_programs PRIVATE lockstep_all nlohmann_json::nlohmann_json)
-    target_precompile_headers(lockstep_programs PRIVATE <fmt/format.h> <nlohmann/json.hpp>
-      <lockstep/lockstep.h> ${LOCKSTEP_COMMON_HEADERS})
-    lockstep_compile_as_program(lockstep_programs)
-  elseif(NOT name STREQUAL "lockstep_programs")
+  if(NOT name STREQUAL "lockstep_programs")
     target_precompile_headers(${name} REUSE_FROM lockstep_programs)
   endif()
 endfunction()

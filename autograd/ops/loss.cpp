@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/reduce.h"
 
@@ -49,8 +50,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
 
 namespace {
 
-// A loss broadcasts nothing: (n,) against (n, 1) would be n^2 losses.
+// A loss broadcasts nothing: (n,) against (n, 1) would be n^2 losses. Differences of whole numbers
+// wrap.
 void check_alike(const char* name, const Tensor& x, const Tensor& y) {
+  kernels::check_differentiable(name, x);
   check<ShapeError>(x.shape() == y.shape(), "[{}] shapes differ: {} and {}", name, x.shape(),
                     y.shape());
 }

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/autograd/saved_tensor.h"
+#include "lockstep/kernels/checks.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep {
@@ -135,6 +136,7 @@ Tensor operator/=(const Tensor& a, double b) { return in_place(Binary::div, a, b
 Tensor lerp(const Tensor& x, const Tensor& y, double weight) {
   if (all_16_bit("lerp", {{"x", x}, {"y", y}}))
     return in_f32([weight](const Tensor& a, const Tensor& b) { return lerp(a, b, weight); }, x, y);
+  kernels::check_differentiable("lerp", x);
   const double w = x.dtype() == DType::f32 ? static_cast<float>(weight) : weight;
   const Tensor z = combined(Binary::sub, y, x);
   if (std::abs(w) < 0.5) {

@@ -28,6 +28,23 @@ TEST_CASE("refused: clamp to a range that is none") {
   CHECK(clamp(x, 1, 1).to_vector<float>() == std::vector<float>{1, 1});
 }
 
+TEST_CASE("refused: losses and lerp of whole numbers, by name") {
+  for (const DType dtype : {DType::u8, DType::i32, DType::i64}) {
+    const Tensor x = Tensor::ones({3}, dtype), y = Tensor::full({3}, 2, dtype);
+    const auto refused = [&](const char* name, const auto& f) {
+      const std::string text = fmt::format("[{}] takes f32 or f64, got {}", name, dtype);
+      CHECK_THROWS_WITH_AS(f(), text.c_str(), DTypeError);
+    };
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+      refused("mse", [&] { return mse(x, y, reduction); });
+      refused("l1", [&] { return l1(x, y, reduction); });
+      refused("huber", [&] { return huber(x, y, 1, reduction); });
+      refused("bce_with_logits", [&] { return bce_with_logits(x, y, reduction); });
+    }
+    refused("lerp", [&] { return lerp(x, y, 1); });
+  }
+}
+
 TEST_CASE("refused: cat of several dtypes, and with an empty tensor of another shape") {
   const Tensor x = Tensor::zeros({2, 3});
   CHECK_THROWS_WITH_AS(cat({x, Tensor::zeros({2, 3}, DType::f64)}),
