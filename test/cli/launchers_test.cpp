@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "lockstep/dist/rendezvous/endpoint.h"
+#include "support/free_address.h"
 #include "support/program.h"
 
 using namespace lockstep;
@@ -37,18 +37,14 @@ TEST_CASE("train: under mpirun") {
 }
 
 TEST_CASE("train: with torchrun's variables") {
-  std::uint16_t port = 0;
-  {
-    const dist::Descriptor probe = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
-    port = dist::local_port(probe.get());
-  }
+  const int port = free_port();
   const auto variables = [&](const std::string& rank) {
     return std::vector<std::string>{"RANK=" + rank,
                                     "LOCAL_RANK=" + rank,
                                     "WORLD_SIZE=2",
                                     "LOCAL_WORLD_SIZE=2",
                                     "GROUP_RANK=0",
-                                    "MASTER_ADDR=127.0.0.1",
+                                    "MASTER_ADDR=" + own_host(),
                                     "MASTER_PORT=" + std::to_string(port),
                                     "TORCHELASTIC_RUN_ID=none",
                                     "TORCHELASTIC_RESTART_COUNT=0",

@@ -13,17 +13,12 @@
 #include <set>
 #include <sstream>
 
-#include "lockstep/dist/rendezvous/endpoint.h"
+#include "support/free_address.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 
 namespace {
-
-std::string free_address() {
-  const dist::Descriptor probe = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
-  return fmt::format("127.0.0.1:{}", dist::local_port(probe.get()));
-}
 
 /// The launchers of a job, one for each element of `ranks`.
 struct Launchers {

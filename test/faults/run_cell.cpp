@@ -15,8 +15,8 @@
 
 #include "faults/cell.h"
 #include "lockstep/core/system/atomic_file.h"
-#include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
+#include "support/free_address.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 
@@ -40,11 +40,6 @@ bool within(double seconds, Condition&& holds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
-}
-
-std::string free_port() {
-  const dist::Descriptor probe = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
-  return std::to_string(dist::local_port(probe.get()));
 }
 
 std::vector<std::string> victim_command(const Cell& cell, const std::string& folder) {
@@ -84,26 +79,26 @@ Programs start_launchers(const Cell& cell, const std::vector<std::string>& comma
   else if (cell.start->name == "lockstep-run")
     start({run, "-n", n, "--grace", seconds});
   else
-    for (const std::string port = free_port(); const std::string node : {"0", "1"})
+    for (const std::string address = free_address(); const std::string node : {"0", "1"})
       start({run, "-n", node == "0" ? "2" : "1", "--nnodes", "2", "--node-rank", node,
-             "--rendezvous", "127.0.0.1:" + port, "--grace", seconds});
+             "--rendezvous", address, "--grace", seconds});
   return programs;
 }
 
 Programs start_ranks(const Cell& cell, const std::vector<std::string>& command,
                      std::vector<std::string> variables, const std::string& place) {
-  const std::string port = free_port();
+  const std::string host = own_host(), port = std::to_string(free_port());
   const std::string size = std::to_string(ranks);
   for (const std::string& one :
        {"WORLD_SIZE=" + size, "LOCAL_WORLD_SIZE=" + size, std::string("GROUP_RANK=0"),
-        std::string("MASTER_ADDR=127.0.0.1"), "MASTER_PORT=" + port})
+        "MASTER_ADDR=" + host, "MASTER_PORT=" + port})
     variables.push_back(one);
   if (cell.start->name == "torchrun")
     variables = joined(variables, {"TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=0"});
   else
     variables.push_back("LOCKSTEP_RENDEZVOUS=" + (*cell.transport == "shm"
                                                       ? "unix:" + place + "/rendezvous"
-                                                      : "127.0.0.1:" + port));
+                                                      : host + ":" + port));
   Programs programs;
   for (int rank = 0; rank < ranks; ++rank)
     programs.push_back(std::make_unique<Process>(

@@ -23,6 +23,7 @@
 #include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "support/expect.h"
+#include "support/free_address.h"
 #include "support/temporary_folder.h"
 #include "support/text.h"
 
@@ -53,12 +54,6 @@ inline void set_rank_environment(int rank, int size, const std::string& rendezvo
   set("GROUP_RANK", std::to_string(node));
   set("LOCKSTEP_JOB", "test");
   set("LOCKSTEP_RENDEZVOUS", rendezvous);
-}
-
-/// "127.0.0.1:PORT", where nobody listened a moment ago.
-inline std::string free_address() {
-  dist::Descriptor listener = dist::listen_on(dist::Endpoint::parse("127.0.0.1:0"));
-  return "127.0.0.1:" + std::to_string(dist::local_port(listener.get()));
 }
 
 inline int entries(const std::string& folder) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/dist/rendezvous/endpoint.h"
+#include "support/free_address.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 
@@ -33,12 +34,10 @@ std::string doctor_in(const TemporaryFolder& folder,
 /// The variables of a rank that is started by hand.
 std::string by_hand(int rank, int size, int port) {
   return fmt::format(
-      "RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} MASTER_ADDR=127.0.0.1 "
-      "MASTER_PORT={2}",
-      rank, size, port);
+      "RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} MASTER_ADDR={2} "
+      "MASTER_PORT={3}",
+      rank, size, own_host(), port);
 }
-
-int free_port() { return dist::local_port(dist::reserve_port("127.0.0.1").get()); }
 
 /// It is the only problem, on a line that says `found`; the next line says `advice`.
 void check_found(const Ended& ended, const std::string& check, const std::string& found,
@@ -97,12 +96,12 @@ TEST_CASE("doctor: through the front door, limits of the machine") {
 
 TEST_CASE("doctor: through the front door, what another machine lacks") {
   const TemporaryFolder folder;
-  const int port = free_port();
+  const std::string address = free_address();
   const auto rank = [&](int r, const std::string& where) {
     return fmt::format(
         "RANK={} WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
-        "LOCKSTEP_RENDEZVOUS=127.0.0.1:{} {}",
-        r, port, doctor_in(where));
+        "LOCKSTEP_RENDEZVOUS={} {}",
+        r, address, doctor_in(where));
   };
   const Ended ended =
       shell(fmt::format("{} & {} --json '{}'; code=$?; wait; exit $code", rank(1, "/proc"),
@@ -192,8 +191,8 @@ TEST_CASE("doctor: through the front door, a place where ranks cannot meet") {
 TEST_CASE("doctor: a rank whose messages are delayed has slow links") {
   const TemporaryFolder folder;
   const std::string address =
-      fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT={};",
-                  dist::local_port(dist::reserve_port("127.0.0.1").get()));
+      fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR={} MASTER_PORT={};",
+                  own_host(), free_port());
   const std::string rank = fmt::format("'{}/lockstep_doctor' --transport tcp --folder '{}'",
                                        LOCKSTEP_BIN_DIR, folder.path().string());
   const Ended ended =

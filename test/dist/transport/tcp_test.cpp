@@ -201,7 +201,7 @@ TEST_CASE("tcp: several machines, here all of them at one address") {
     RendezvousOptions options = options_at(address, rank, 3);
     options.one_machine = false;
     const auto rendezvous = join_rendezvous(options);
-    test::expect(rendezvous->address() == "127.0.0.1", "address {}", rendezvous->address());
+    test::expect(rendezvous->address().starts_with("127."), "address {}", rendezvous->address());
     HostCommunicator comm(tcp_transport(rendezvous), {Algorithm::automatic, Seconds(20)});
     testing::exercise<float>(comm, 1000);
   });
