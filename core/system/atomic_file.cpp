@@ -36,15 +36,23 @@ std::string target_of(const std::string& path) {
   return *target;
 }
 
-// "PID.N.tmp", or "PID.tmp" of earlier versions.
+// ".lockstep-PID-N.tmp": a user's "model.2026.tmp" is none. Those of earlier versions, "PID.N.tmp",
+// stay, because a user may have such names.
+constexpr std::string_view mark = ".lockstep-", ending = ".tmp";
+
+std::string temporary_suffix(unsigned number) {
+  return fmt::format("{}{}-{}{}", mark, ::getpid(), number, ending);
+}
+
 bool is_temporary_suffix(std::string_view text) {
-  if (!text.ends_with(".tmp")) return false;
-  text.remove_suffix(4);
+  if (!text.starts_with(mark) || !text.ends_with(ending)) return false;
+  text.remove_prefix(mark.size());
+  text.remove_suffix(ending.size());
   const auto is_number = [](std::string_view part) {
     return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
   };
-  const std::size_t dot = text.find('.');
-  return is_number(text.substr(0, dot)) && (dot == text.npos || is_number(text.substr(dot + 1)));
+  const std::size_t dash = text.find('-');
+  return dash != text.npos && is_number(text.substr(0, dash)) && is_number(text.substr(dash + 1));
 }
 
 // A writer that lives holds its lock. Where the file system has no locks, nothing is removed.
@@ -57,7 +65,7 @@ void remove_if_left(const fs::path& temporary) {
 
 // What processes that are gone have left of this file.
 void remove_leftovers(const fs::path& path) {
-  const std::string prefix = path.filename().string() + ".";
+  const std::string prefix = path.filename().string();
   std::error_code error;
   fs::directory_iterator entry(path.has_parent_path() ? path.parent_path() : ".", error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
@@ -101,7 +109,7 @@ AtomicFile::AtomicFile(const std::string& path) : AtomicFile() {
   const unsigned mode = ::stat(path_.c_str(), &old) == 0 ? old.st_mode & 0777 : 0666;
   // A name that is taken, perhaps by a link that somebody has planted, is passed by.
   for (int attempt = 0; attempt < 1000; ++attempt)
-    if (create(fmt::format("{}.{}.{}.tmp", path_, ::getpid(), calls++), mode)) {
+    if (create(path_ + temporary_suffix(calls++), mode)) {
       take_over_owner_and_mode();
       return;
     }

@@ -1,7 +1,7 @@
 #pragma once
 /// A file that is written whole or not at all.
 ///
-///   AtomicFile file("model.safetensors");    // model.safetensors.PID.N.tmp, beside it
+///   AtomicFile file("model.safetensors");    // beside it model.safetensors.lockstep-PID-N.tmp
 ///   file.write(bytes, count);
 ///   file.commit();                           // is now model.safetensors
 ///

@@ -1,6 +1,5 @@
 #include "lockstep/dist/rendezvous/watchdog.h"
 
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <system_error>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/signals_blocked.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
@@ -40,11 +40,7 @@ std::string reason_in(std::string_view frame) {
 Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
     : rank_(rank), places_(sockets.size()), patience_(patience), process_(::getpid()) {
   for (std::size_t r = 0; r < sockets.size(); ++r) places_[r].socket = sockets[r];
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  const std::shared_ptr<void> at_end(
-      nullptr, [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  const SignalsBlocked for_the_thread;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {

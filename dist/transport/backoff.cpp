@@ -27,11 +27,13 @@ void pause() {
 #endif
 }
 
-// By default the kernel may end naps 50 us late, to wake up less often.
+// By default the kernel may end naps 50 us late, to wake up less often. The thread is the program's:
+// its own naps, and those of what it starts, stay as they were.
 void nap(std::chrono::microseconds time) {
-  [[maybe_unused]] thread_local const int once =
-      ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns
+  const int before = ::prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);  // ns
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   std::this_thread::sleep_for(time);
+  if (before > 0) ::prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before), 0UL, 0UL, 0UL);
 }
 
 }  // namespace

@@ -9,14 +9,19 @@
 namespace lockstep::kernels {
 namespace {
 
-/// oneDNN spreads a product over OpenMP's threads. There is one rank per core already: ask for one
-/// thread, in every thread that computes (OpenMP keeps the number per thread).
-void use_one_thread() {
-  thread_local bool done = false;
-  if (done) return;
-  omp_set_num_threads(1);
-  done = true;
-}
+/// oneDNN spreads a product over OpenMP's threads. There is one rank per core already: it gets one.
+/// Afterwards this thread has as many again as the program has asked for (OpenMP keeps the number
+/// per thread).
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 // A matrix (rows, columns) of row-major memory, or of the transposed one.
 dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, bool transposed,
@@ -61,7 +66,7 @@ std::string_view bf16_unit() {
 }
 
 void cpu::gemm(const GemmProblem<float>& p) {
-  use_one_thread();
+  const OneThread scope;
   const dnnl_status_t status =
       dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a,
                  p.transpose_a ? p.m : p.k, p.b, p.transpose_b ? p.k : p.n,
@@ -71,7 +76,7 @@ void cpu::gemm(const GemmProblem<float>& p) {
 }
 
 void cpu::gemm(const GemmProblem<BFloat16, float>& p) try {
-  use_one_thread();
+  const OneThread scope;
   thread_local const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   thread_local dnnl::stream stream(engine);
   const Bf16Product bf16 = product(p, engine);

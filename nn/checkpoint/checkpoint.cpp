@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/core/system/signals_blocked.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/random_state.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
@@ -235,6 +236,7 @@ void Checkpoint::save(const std::string& path, SaveOptions options) {
   }
   on_rank0([&] {
     take_snapshot(tensors);
+    const SignalsBlocked for_the_thread;
     writing_ = std::async(std::launch::async,
                           [this, write, manifest = new_manifest()] { write(snapshot_, manifest); });
   });

@@ -167,8 +167,7 @@ TEST_CASE("atomic file: links at the temporary names are not followed") {
   const std::string path = folder / "file", victim = folder / "victim";
   put(victim, "untouched");
   for (int k = 0; k < 200; ++k)
-    fs::create_symlink(victim, fmt::format("{}.{}.{}.tmp", path, ::getpid(), k));
-  fs::create_symlink(victim, fmt::format("{}.{}.tmp", path, ::getpid()));
+    fs::create_symlink(victim, fmt::format("{}.lockstep-{}-{}.tmp", path, ::getpid(), k));
   write_file(path, "new");
   CHECK(contents_of(path) == "new");
   CHECK_FALSE(fs::is_symlink(path));
@@ -232,18 +231,30 @@ TEST_CASE("atomic file: what a killed process has left goes with the next write,
   Writer killed(path), alive(path);
   killed.kill();
   REQUIRE(names_in(folder).size() == 2);
-  put(folder / "file.123.tmp", "of an earlier version");
-  const std::vector<std::string> others = {"file.1.2.3.tmp",    "file.1.tmp.bak", "file.a.0.tmp",
-                                           "file.safetensors",  "file.tmp",       "file..1.tmp",
-                                           "another.123.0.tmp", "file123.0.tmp"};
+  put(folder / "file.lockstep-123-0.tmp", "of another process");
+  // A user's: dates, versions, and what is nearly one of ours.
+  const std::vector<std::string> others = {"file.2026.tmp",
+                                           "file.2026.11.tmp",
+                                           "file.1.2.3.tmp",
+                                           "file.tmp",
+                                           "file.safetensors",
+                                           "file.lockstep.tmp",
+                                           "file.lockstep-1.tmp",
+                                           "file.lockstep-1-.tmp",
+                                           "file.lockstep--1.tmp",
+                                           "file.lockstep-a-0.tmp",
+                                           "file.lockstep-1-2-3.tmp",
+                                           "file.lockstep-1-2.tmp.bak",
+                                           "another.lockstep-123-0.tmp",
+                                           "file-lockstep-123-0.tmp"};
   for (const std::string& name : others) put(folder / name, "not ours");
-  fs::create_directory(folder.path() / "file.7.7.tmp");
+  fs::create_directory(folder.path() / "file.lockstep-7-7.tmp");
 
   write_file(path, "parent");
   CHECK(contents_of(path) == "parent");
   for (const std::string& name : others) CHECK_MESSAGE(fs::exists(folder / name), name);
-  CHECK(fs::exists(folder / "file.7.7.tmp"));
-  CHECK_FALSE(fs::exists(folder / "file.123.tmp"));
+  CHECK(fs::exists(folder / "file.lockstep-7-7.tmp"));
+  CHECK_FALSE(fs::exists(folder / "file.lockstep-123-0.tmp"));
   CHECK(names_in(folder).size() == others.size() + 3);  // with the file, and alive's
 
   CHECK(alive.finish() == 0);

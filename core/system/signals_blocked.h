@@ -1,0 +1,29 @@
+#pragma once
+/// Threads of our own begin while this exists: they inherit that all signals are blocked. A signal
+/// is for the program's threads, which may have handlers that expect to run there, or wait for it.
+///
+///   const SignalsBlocked signals;
+///   thread_ = std::thread(...);
+///
+/// The calling thread's own mask is as before when it ends.
+
+#include <signal.h>
+
+namespace lockstep {
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace lockstep
