@@ -44,6 +44,7 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, Seconds timeout, std::vector<int
 MpiCommunicator::~MpiCommunicator() {
   MpiProcess::get().communicator_gone();
   try {
+    check_running();
     advance();  // what nobody has waited for may have ended
     tell_all(comm_, {.kind = MpiNote::Kind::leaves, .calls = front_});
     if (front_ == next_) return;
@@ -55,7 +56,15 @@ MpiCommunicator::~MpiCommunicator() {
   static_cast<void>(memory_.release());
 }
 
+/// The program may finalize MPI before its World ends. No call of MPI is allowed after that.
+void MpiCommunicator::check_running() const {
+  check<StateError>(!mpi_finalized(),
+                    "[mpi] MPI_Finalize was called before the end of the World: no collective is "
+                    "possible any more");
+}
+
 Work MpiCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
+  check_running();
   check_on_host(call, name);
   return append(call, name, Algorithm::automatic);  // MPI chooses
 }
@@ -69,6 +78,7 @@ Tensor MpiCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
 
 // What has ended may let something else begin at once.
 QueuedCommunicator::Progress MpiCommunicator::carry_on(Call& call) {
+  check_running();
   Progress progress = Progress::none, next;
   while ((next = take_turn(call)) != Progress::none) {
     progress = next;
@@ -97,6 +107,7 @@ QueuedCommunicator::Progress MpiCommunicator::take_turn(Call& call) {
 
 // All hashes are equal if the largest complement is the complement of the largest hash.
 void MpiCommunicator::begin(Call& call) {
+  check_running();
   std::array<char, sizeof call.header> bytes;
   std::memcpy(bytes.data(), &call.header, sizeof call.header);
   const std::uint64_t hash = fnv1a({bytes.data(), bytes.size()});
@@ -249,7 +260,8 @@ CommError MpiCommunicator::timed_out(Seconds limit) const {
 
 void MpiCommunicator::tell_failure(std::string_view reason, bool consequence) noexcept {
   MpiProcess::get().failed();
-  if (!consequence) tell_all(comm_, MpiNote::gave_up(reason));  // else all have been told
+  if (!consequence && !mpi_finalized())
+    tell_all(comm_, MpiNote::gave_up(reason));  // else all have been told
 }
 
 }  // namespace lockstep::dist

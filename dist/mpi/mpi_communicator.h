@@ -83,6 +83,7 @@ class MpiCommunicator final : public QueuedCommunicator {
     std::optional<std::uint64_t> left = {};  // after so many calls
   };
 
+  void check_running() const;
   Work enqueue(const CollectiveCall& call, std::string_view name) override;
   void begin(Call& call) override;  // agreeing
   Progress carry_on(Call& call) override;

@@ -49,20 +49,17 @@ class MpiFabric final : public Fabric {
   MpiCommunicator meeting_;  // over comm_ itself
 };
 
-/// A copy of MPI_COMM_WORLD, once all ranks want one.
+/// A communicator of all processes, once all ranks want one.
 MPI_Comm everybody(Seconds timeout) {
-  const Backoff backoff(MpiProcess::get().ranks_here());
-  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(MPI_COMM_WORLD, &request), "MPI_Ibarrier");
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (unsigned round = 0; !is_done(request); backoff.relax(round++)) {
-    if (std::chrono::steady_clock::now() < deadline) continue;
-    MpiProcess::get().failed();
-    fail<CommError>("[mpi] timed out after {:g} s, waiting for all ranks to join", timeout.count());
+  MpiProcess& process = MpiProcess::get();
+  try {
+    meet(process.everybody(), timeout, process.ranks_here());
+  } catch (const CommError&) {
+    process.failed();
+    throw;
   }
   MPI_Comm copy = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_dup(process.everybody(), &copy), "MPI_Comm_dup");
   return copy;
 }
 
@@ -71,10 +68,17 @@ MPI_Comm everybody(Seconds timeout) {
 bool mpi_available() { return true; }
 
 std::shared_ptr<Fabric> mpi_fabric(Seconds timeout) {
+  const std::optional<LaunchInfo> launch = read_environment();
+  // Before MPI begins: where mpirun has started their launcher, all would be the same rank of MPI's.
+  check<UsageError>(!launch || launch->launcher != "lockstep-run" || launch->size == 1,
+                    "[mpi] lockstep-run has started the world's {} ranks, not MPI: start them with "
+                    "mpirun",
+                    launch ? launch->size : 0);
   MpiProcess::get(timeout);
+  check<StateError>(!mpi_finalized(), "[mpi] MPI_Finalize was called before World::join");
   auto fabric = std::make_shared<MpiFabric>(everybody(timeout), timeout);
   // Each rank that MPI has not started would be a world of 1 and train alone.
-  if (const std::optional<LaunchInfo> launch = read_environment())
+  if (launch)
     check<UsageError>(launch->size == fabric->size(),
                       "[mpi] the world of {} has {} ranks, MPI's has {}: start them with mpirun",
                       launch->launcher, launch->size, fabric->size());

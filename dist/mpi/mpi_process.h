@@ -1,5 +1,6 @@
 #pragma once
-/// MPI in this process: initialized once, finalized when the process ends.
+/// MPI in this process. Who initializes it finalizes it: the program, if it has called MPI_Init
+/// before, else we, when the process ends.
 
 #include <mpi.h>
 
@@ -12,18 +13,22 @@
 namespace lockstep::dist {
 
 /// MPI_Init waits for all processes to call it, and has no timeout. Therefore a separate thread
-/// calls it. The same thread calls MPI_Finalize in the end, which MPI requires.
+/// calls it. The same thread calls MPI_Finalize in the end, which MPI requires, unless the program
+/// has called it. No call of MPI follows after MPI_Finalize.
 ///
 /// Thread-safety: as mpi.h.
 class MpiProcess {
  public:
-  /// Initializes MPI the first time. Throws CommError if that takes longer than `timeout`.
+  /// Initializes MPI the first time, unless the program has. Throws CommError if it takes longer
+  /// than `timeout` until all ranks have come; UsageError if the program has finalized MPI, or has
+  /// initialized it for another thread than this one.
   static MpiProcess& get(Seconds timeout = Seconds(60));
 
   MpiProcess(const MpiProcess&) = delete;
   MpiProcess& operator=(const MpiProcess&) = delete;
 
-  int ranks_here() const { return ranks_here_; }  ///< on this machine
+  int ranks_here() const { return ranks_here_; }     ///< on this machine
+  MPI_Comm everybody() const { return everybody_; }  ///< a copy of MPI_COMM_WORLD
 
   /// Communicators report when they begin, end and fail; see mpi.h for the end.
   void communicator_made() { ++communicators_; }
@@ -33,14 +38,34 @@ class MpiProcess {
  private:
   explicit MpiProcess(Seconds timeout);
   ~MpiProcess();
+  int initialize(Seconds timeout);
   void finalize() const;
 
-  std::thread thread_;
+  std::thread thread_;      // of ours, if we have initialized MPI
   std::promise<bool> end_;  // tells the thread to end, and whether to finalize
   MPI_Comm everybody_ = MPI_COMM_NULL;
   int ranks_here_ = 1;
   int communicators_ = 0;
   bool failed_ = false;
+};
+
+bool mpi_initialized();
+bool mpi_finalized();
+
+/// Returns once all ranks of `comm` have called it. Throws CommError after `timeout`.
+void meet(MPI_Comm comm, Seconds timeout, int ranks_here);
+
+/// While it exists, errors in MPI_COMM_WORLD are return values. Afterwards it is as the program has
+/// it.
+class ErrorsReturn {
+ public:
+  ErrorsReturn();
+  ~ErrorsReturn();
+  ErrorsReturn(const ErrorsReturn&) = delete;
+  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
+
+ private:
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
 };
 
 /// Throws CommError with MPI's own message unless `code` is MPI_SUCCESS.

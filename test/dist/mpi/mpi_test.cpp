@@ -216,7 +216,13 @@ TEST_CASE("mpi: a process started alone is a world of 1; one of another launcher
       "LOCKSTEP_RENDEZVOUS=unix:/nowhere " +
       alone);
   CAPTURE(other.out);
-  CHECK(other.count("has 2 ranks, MPI's has 1: start them with mpirun") == 1);
+  CHECK(other.count(
+            "lockstep-run has started the world's 2 ranks, not MPI: start them with mpirun") == 1);
+  const MpiJob by_hand = shell(
+      "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_PORT=1 MASTER_ADDR=localhost " +
+      alone);
+  CAPTURE(by_hand.out);
+  CHECK(by_hand.count("has 2 ranks, MPI's has 1: start them with mpirun") == 1);
 }
 
 TEST_CASE("mpi: a build without it says what is missing") {
