@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
+
+#include "lockstep/dist/rendezvous/surroundings/inherited.h"
+#include "lockstep/dist/rendezvous/surroundings/nearest.h"
+#include "lockstep/dist/rendezvous/surroundings/socket_folder.h"
+
 namespace lockstep::launch {
 
 using dist::checked;
@@ -20,19 +25,7 @@ dist::Descriptor memory_file(const char* name) {
 dist::Descriptor in_memory(const dist::Token& secret) {
   dist::Descriptor token = memory_file("lockstep-token");
   checked(static_cast<int>(write(token.get(), secret.data(), secret.size())), "write the token");
-  return token;
-}
-
-std::string make_folder() {
-  constexpr std::string_view pattern = "/lockstep-XXXXXX", longest_file = "/rendezvous";
-  const char* chosen = std::getenv("TMPDIR");
-  std::string folder = chosen && *chosen == '/' ? chosen : "/tmp";
-  // The path of a Unix socket must fit into its address.
-  if (folder.size() + pattern.size() + longest_file.size() >= sizeof(sockaddr_un::sun_path))
-    folder = "/tmp";
-  folder += pattern;
-  checked(mkdtemp(folder.data()) ? 0 : -1, "make the folder " + folder);
-  return folder;
+  return dist::moved_up(std::move(token));
 }
 
 }  // namespace
@@ -52,8 +45,9 @@ JobPlan local_job(int ranks) {
   return plan;
 }
 
-Job::Job(const JobPlan& plan) : plan_(plan), token_(in_memory(plan.token)), folder_(make_folder()) {
-  if (plan.respawn) generations_ = memory_file("lockstep-generations");
+Job::Job(const JobPlan& plan)
+    : plan_(plan), token_(in_memory(plan.token)), folder_(dist::make_socket_folder()) {
+  if (plan.respawn) generations_ = dist::moved_up(memory_file("lockstep-generations"));
 }
 
 Job::~Job() { remove_job_folder(folder_.c_str(), socket().c_str()); }
@@ -70,7 +64,7 @@ std::vector<int> Job::inherited() const {
   return {token(), generations_.get()};
 }
 
-Environment Job::environment(int place, int errors) const {
+Environment Job::environment(int place, int errors, int restart) const {
   const int rank = plan_.number(place);
   Environment variables{
       {"RANK", std::to_string(rank)},
@@ -89,6 +83,11 @@ Environment Job::environment(int place, int errors) const {
     variables.emplace_back("LOCKSTEP_SURVIVE_FD", std::to_string(generations_.get()));
   if (!plan_.interface.empty()) variables.emplace_back("LOCKSTEP_INTERFACE", plan_.interface);
   if (!std::getenv("OMP_NUM_THREADS")) variables.emplace_back("OMP_NUM_THREADS", "1");
+  variables.emplace_back("LOCKSTEP_RESTART", std::to_string(restart));
+  std::vector<int> left_open = inherited();
+  left_open.push_back(errors);
+  variables.emplace_back("LOCKSTEP_DESCRIPTORS", dist::identities_of(left_open));
+  variables.emplace_back("LOCKSTEP_STARTED", dist::started_as(variables, &std::getenv));
   return variables;
 }
 

@@ -50,7 +50,7 @@ JobPlan local_job(int ranks);
 
 class Job {
  public:
-  /// Makes a folder of mode 0700 (in $TMPDIR or /tmp), and puts the secret into memory without a
+  /// Makes a folder of mode 0700 (surroundings/socket_folder.h), and puts the secret into memory without a
   /// name: it is never in a file or an argument list. Throws Error if the system refuses.
   explicit Job(const JobPlan& plan);
   ~Job();  ///< removes the folder
@@ -65,8 +65,9 @@ class Job {
   /// The descriptors that ranks inherit.
   std::vector<int> inherited() const;
 
-  /// The variables of this node's rank at `place`; see launch.h. `errors`: its LOCKSTEP_ERROR_FD.
-  Environment environment(int place, int errors) const;
+  /// The variables of this node's rank at `place`; see launch.h. `errors`: its LOCKSTEP_ERROR_FD;
+  /// `restart`: its LOCKSTEP_RESTART.
+  Environment environment(int place, int errors, int restart) const;
 
  private:
   std::string socket() const { return folder_ + "/rendezvous"; }

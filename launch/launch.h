@@ -23,8 +23,10 @@
 ///   LOCKSTEP_RESTART               how often the job has been started again: 0, 1, ...
 ///   LOCKSTEP_ERROR_FD              pipe for the one line on why it failed (report.h)
 ///   LOCKSTEP_SURVIVE_FD            with LaunchOptions::survive: who is left (survivors.h)
+///   LOCKSTEP_DESCRIPTORS           what these descriptors are (surroundings/inherited.h)
+///   LOCKSTEP_STARTED               all of this once more (surroundings/nearest.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
-/// stdin is /dev/null, stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
+/// Rank 0 reads its launcher's stdin, the others /dev/null. stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
 /// progress bar sees the terminal. The other ranks' stderr is held back; only the end of a failed
 /// rank's is shown.
 ///
@@ -60,9 +62,10 @@ struct LaunchOptions {
 /// Runs `command` (program and arguments) once per rank and returns the exit code: 0 if all ranks
 /// (of all nodes) succeeded, else that of the rank that is the first cause of the failure, which is
 /// reported on stderr (job_result.h). After a failure the other ranks have one second to notice it
-/// and to report what they saw. Then they get SIGTERM, and SIGKILL when `grace` is over. SIGINT,
-/// SIGTERM and SIGHUP to the launcher are passed on to all ranks, once; SIGKILL follows after the
-/// same time. When this returns or throws, no process of any rank's group is left.
+/// and to report what they saw. Then they get SIGTERM, and SIGKILL when `grace` is over. A
+/// signal that would end the launcher (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2, SIGALRM, ...) is
+/// passed on to all ranks, once; SIGKILL follows after the same time, and the report names it. When
+/// this returns or throws, no process of any rank's group is left.
 ///
 /// A job is started again (LaunchOptions::restarts) if a rank was killed or failed by itself; not
 /// after exit code 2 (a wrong option stays wrong), replicas that differ at the end, or a signal to

@@ -20,6 +20,7 @@
 #include "lockstep/core/system/memory_limits.h"
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/running_time.h"
+#include "lockstep/dist/rendezvous/surroundings/inherited.h"
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/survivors.h"
 
@@ -69,12 +70,6 @@ void Launcher::start() {
   }
 }
 
-Environment Launcher::environment(int place, int record) const {
-  Environment variables = job_.environment(place, record);
-  variables.emplace_back("LOCKSTEP_RESTART", fmt::to_string(restart_));
-  return variables;
-}
-
 void Launcher::tell_processes() const {
   std::string text = fmt::format("launcher: process {}\n", getpid());
   for (std::size_t r = 0; r < ranks_.size(); ++r)
@@ -86,19 +81,22 @@ void Launcher::tell_processes() const {
 void Launcher::start_one() {
   const int place = static_cast<int>(ranks_.size());
   const bool first = job_.plan().number(place) == 0;
-  const Descriptor record = open_stream(StreamKind::record);
+  const Descriptor record = dist::moved_up(open_stream(StreamKind::record));
+  const Descriptor input = first ? input_.open() : Descriptor();
   Descriptor output, error;  // empty: the launcher's own
   if (options_.prefix) output = open_stream(StreamKind::output);
   if (options_.prefix || !first) error = open_stream(StreamKind::error);
   std::vector<int> inherited = job_.inherited();
   inherited.push_back(record.get());
-  ranks_.push_back({.process = start_rank({.command = command_,
-                                           .environment = environment(place, record.get()),
-                                           .lifeline = guardian_->lifeline(),
-                                           .standard_output = output.get(),
-                                           .standard_error = error.get(),
-                                           .inherited = inherited,
-                                           .signal_mask = signals_.mask_before()})});
+  ranks_.push_back(
+      {.process = start_rank({.command = command_,
+                              .environment = job_.environment(place, record.get(), restart_),
+                              .lifeline = guardian_->lifeline(),
+                              .standard_input = input.get(),
+                              .standard_output = output.get(),
+                              .standard_error = error.get(),
+                              .inherited = inherited,
+                              .signal_mask = signals_.mask_before()})});
   outcomes_.emplace_back();
 }
 
@@ -126,6 +124,7 @@ JobResult Launcher::run() {
   // The other nodes' ranks must have ended as well, unless the user wants to leave before.
   while (!ranks_finished() || !nodes_.result()) {
     wait_for_events();
+    input_.pass_on();
     for (Stream& stream : streams_)
       if (stream.end) read_stream(stream);
     take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
@@ -160,6 +159,7 @@ void Launcher::wait_for_events() {
   for (const Stream& stream : streams_)
     if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
   nodes_.add_sources(sources);
+  input_.add_sources(sources);
   int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
   if (closing_time_ && !ranks_finished())
     timeout = std::min(timeout, closing_time_->milliseconds());

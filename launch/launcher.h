@@ -20,6 +20,7 @@
 #include "lockstep/launch/nodes.h"
 #include "lockstep/launch/process.h"
 #include "lockstep/launch/survivors.h"
+#include "lockstep/launch/terminal_input.h"
 
 namespace lockstep::launch {
 
@@ -63,7 +64,6 @@ class Launcher {
 
  private:
   void start_one();
-  Environment environment(int place, int record) const;
   void tell_processes() const;
   dist::Descriptor open_stream(StreamKind kind);
   bool ranks_finished() const;
@@ -104,6 +104,7 @@ class Launcher {
   std::vector<Rank> ranks_;
   std::vector<RankOutcome> outcomes_;  // by rank
   std::vector<Stream> streams_;
+  TerminalInput input_;
   std::deque<TimedSignal> schedule_;
   // Time in which the job is stopped (Ctrl-Z) does not count towards the grace period.
   dist::RunningTime clock_{longest_nap};

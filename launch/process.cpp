@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "lockstep/core/error.h"
+#include "lockstep/dist/rendezvous/surroundings/nearest.h"
 
 namespace lockstep::launch {
 
@@ -25,7 +26,8 @@ std::vector<std::string> merged_environment(const Environment& additions) {
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    if (std::ranges::count(additions, name, &Environment::value_type::first) == 0)
+    if (!dist::belongs_to_launcher(name) &&
+        std::ranges::count(additions, name, &Environment::value_type::first) == 0)
       merged.emplace_back(text);
   }
   return merged;
@@ -40,7 +42,7 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 // Runs in the child, between fork and exec: only async-signal-safe calls. Returns if exec failed.
 void become_program(const RankSetup& setup, char* const* command, char* const* environment,
-                    int standard_input, pid_t launcher) {
+                    int nothing, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);  // the launcher died before the line above
 
@@ -49,7 +51,7 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
   // If the guardian is gone (SIGPIPE, which the launcher ignores), the rank runs without it.
   [[maybe_unused]] const ssize_t told = write(setup.lifeline, &group, sizeof group);
 
-  dup2(standard_input, 0);
+  dup2(setup.standard_input >= 0 ? setup.standard_input : nothing, 0);
   if (setup.standard_output >= 0) dup2(setup.standard_output, 1);
   if (setup.standard_error >= 0) dup2(setup.standard_error, 2);
   for (int descriptor : setup.inherited) fcntl(descriptor, F_SETFD, 0);
@@ -60,6 +62,23 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
   signal(SIGTTOU, SIG_IGN);
   sigprocmask(SIG_SETMASK, &setup.signal_mask, nullptr);
   execvpe(command[0], command, environment);
+}
+
+// Of those that act on a process that has no handler (signal(7)).
+bool would_end_process(int number) {
+  switch (number) {
+    case SIGKILL:
+    case SIGSTOP:
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
+    case SIGCONT:
+    case SIGCHLD:
+    case SIGURG:
+    case SIGWINCH:
+    case SIGPIPE: return false;  // SignalPipe ignores it
+    default: return true;
+  }
 }
 
 constexpr std::size_t most_groups = 65536;
@@ -120,10 +139,13 @@ SignalPipe::SignalPipe() {
   sigaddset(&wanted_, SIGUSR1);
   sigprocmask(SIG_BLOCK, &wanted_, &mask_before_);
   for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&wanted_, number);
-  for (int number : {SIGHUP, SIGTSTP}) {
+  for (int number = 1; number <= SIGRTMAX; ++number) {
     struct sigaction action;
-    sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&wanted_, number);
+    if (sigaction(number, nullptr, &action) != 0) continue;  // the C library keeps it for itself
+    const bool of_terminal = number == SIGHUP || number == SIGTSTP;
+    if (of_terminal ? action.sa_handler != SIG_IGN
+                    : would_end_process(number) && action.sa_handler == SIG_DFL)
+      sigaddset(&wanted_, number);
   }
   descriptor_ = Descriptor(checked(signalfd(-1, &wanted_, SFD_CLOEXEC | SFD_NONBLOCK),
                                    "take signals from a descriptor"));

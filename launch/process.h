@@ -26,14 +26,14 @@ struct RankSetup {
   const std::vector<std::string>& command;  ///< the program, searched in PATH, and its arguments
   Environment environment;     ///< added to the launcher's own; replaces variables of the same name
   int lifeline = -1;           ///< Guardian::lifeline()
+  int standard_input = -1;     ///< -1: /dev/null
   int standard_output = -1;    ///< -1: the launcher's
   int standard_error = -1;     ///< -1: the launcher's
   std::vector<int> inherited;  ///< stay open under their own numbers
   sigset_t signal_mask;        ///< the mask that the launcher itself was started with
 };
 
-/// Starts the rank in a process group of its own, with /dev/null as stdin. Returns its process id,
-/// which is also its group's. The rank dies when the calling thread ends. Throws Error `cannot
+/// Starts the rank in a process group of its own. Returns its process id, which is also its group's. The rank dies when the calling thread ends. Throws Error `cannot
 /// start 'x': No such file or directory`.
 pid_t start_rank(const RankSetup& setup);
 
@@ -65,9 +65,10 @@ class LineSplitter {
 /// Signals as readable bytes: a launcher waits for them in the same poll() as for everything else.
 /// There is no handler, and no race between a check and a wait.
 ///
-/// While this exists, SIGUSR1, and from block_all() on SIGINT, SIGTERM, SIGCHLD, SIGHUP and SIGTSTP
-/// (these two unless they are ignored: nohup), do not act on the calling thread but make
-/// descriptor() readable. SIGPIPE is ignored. The destructor restores the state before.
+/// While this exists, SIGUSR1, and from block_all() on SIGINT, SIGTERM, SIGCHLD, SIGHUP, SIGTSTP
+/// (these two unless they are ignored: nohup) and all others that would end this process do not act
+/// on the calling thread but make descriptor() readable. SIGPIPE is ignored. One that is ignored, or
+/// has a handler of the program's, keeps it. The destructor restores the state before.
 class SignalPipe {
  public:
   SignalPipe();
@@ -82,7 +83,7 @@ class SignalPipe {
   const sigset_t& mask_before() const { return mask_before_; }
 
   struct Taken {
-    std::optional<int> end{};  ///< the first of SIGINT, SIGTERM and SIGHUP
+    std::optional<int> end{};  ///< the first one that is none of the following
     bool suspend = false;      ///< SIGTSTP
     int more = 0;              ///< how often SIGUSR1 has come, as far as the kernel counts
   };

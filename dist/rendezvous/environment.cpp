@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/ranks.h"
+#include "lockstep/dist/rendezvous/surroundings/nearest.h"
 
 namespace lockstep::dist {
 
@@ -172,6 +173,9 @@ bool is_srun_step(const Getenv& get) {
   return *id < 0xfffffff0u;
 }
 
+/// Hydra starts its daemons by srun, which may set PMI_RANK, too, but not this.
+bool has_hydra(const Getenv& get) { return get("MPI_LOCALRANKID"); }
+
 LaunchInfo from_srun(const Getenv& get) {
   const char* because = "SLURM_STEP_ID";
   LaunchInfo launch;
@@ -207,21 +211,59 @@ std::string meeting_point(const Getenv& get, const LaunchInfo& launch) {
   return fmt::format("{}:{}", address, port + 1);
 }
 
+/// That `launch`, which counts and has `own` names, does not contradict another launcher (see
+/// environment.h): several worlds, each with a rank 0, would train in silence.
+void check_no_other_world(const Getenv& get, const LaunchInfo& launch, const Names& own) {
+  const bool by_hand = launch.launcher == "environment";
+  const auto check_claim = [&](const char* launcher, const char* rank_name, const char* size_name) {
+    if (rank_name == std::string_view(own.rank)) return;
+    const char *rank_text = get(rank_name), *size_text = get(size_name);
+    const auto rank = parse_number<int>(rank_text ? rank_text : "");
+    const auto size = parse_number<int>(size_text ? size_text : "");
+    if (!rank || !size) return;
+    const bool fits =
+        launch.size > *size || (launch.size == *size && (!by_hand || launch.rank == *rank));
+    check<UsageError>(fits,
+                      "[environment] {}={} of {}={} ({}) and {}={} of {}={} ({}) are two worlds: "
+                      "unset those of the launcher that has not started this program",
+                      own.rank, launch.rank, own.size, launch.size,
+                      by_hand ? "set by hand" : launch.launcher, rank_name, *rank, size_name, *size,
+                      launcher);
+  };
+  check_claim("mpirun", mpirun_names.rank, mpirun_names.size);
+  check_claim("mpirun", mvapich_names.rank, mvapich_names.size);
+  if (has_hydra(get)) check_claim("mpirun", hydra_names.rank, hydra_names.size);
+  if (by_hand && is_srun_step(get))
+    check_claim("srun", srun_names.rank,
+                get("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+}
+
 }  // namespace
 
-std::optional<LaunchInfo> read_environment(const Getenv& get) {
+std::optional<LaunchInfo> read_environment(const Getenv& all) {
+  check_as_started(all);
+  const Getenv get = nearest_launcher(all);
   const auto any = [&](const Names& names) { return get(names.rank) || get(names.size); };
+  const auto read = [&](const Names& names, auto&& from) {
+    LaunchInfo launch = from(get);
+    if (launch.launcher != "lockstep-run") check_no_other_world(get, launch, names);
+    return launch;
+  };
+  const auto from_hydra = [](const Getenv& g) { return from_other_mpirun(g, hydra_names); };
+  const auto from_mvapich = [](const Getenv& g) { return from_other_mpirun(g, mvapich_names); };
   LaunchInfo launch;
   if (any(torchrun_names)) {
-    launch = from_torchrun(get);
+    launch = read(torchrun_names, from_torchrun);
   } else if (any(mpirun_names)) {
-    launch = from_mpirun(get);
+    launch = read(mpirun_names, from_mpirun);
+  } else if (any(hydra_names) && has_hydra(get)) {
+    launch = read(hydra_names, from_hydra);
   } else if (is_srun_step(get)) {
-    launch = from_srun(get);
+    launch = read(srun_names, from_srun);
   } else if (any(mvapich_names)) {
-    launch = from_other_mpirun(get, mvapich_names);
+    launch = read(mvapich_names, from_mvapich);
   } else if (any(hydra_names)) {
-    launch = from_other_mpirun(get, hydra_names);
+    launch = read(hydra_names, from_hydra);
   } else {
     return std::nullopt;
   }

@@ -14,8 +14,14 @@
 /// The machine of a rank is GROUP_RANK (the first three), PMIX_HOSTNAME (mpirun) or SLURM_NODEID
 /// (srun). Where none is set it is the host's name.
 ///
-/// The launchers are looked for in this order. Each may run inside one further down (mpirun starts
-/// its daemons by srun), and the innermost one counts.
+/// Where several have set their variables, the nearest counts: it was the last to start something
+/// on the way to this process. Which one that is, lockstep-run notes (surroundings/nearest.h).
+/// Without it, it is the first in this order: each may run inside one further down (mpirun starts
+/// its daemons by srun). What cannot be so is an error that names both:
+///
+///   by hand            its world has fewer ranks than that of mpirun or srun, or as many and this
+///                      process another rank
+///   torchrun, mpirun   its world has fewer ranks than that of another mpirun
 ///
 /// LOCKSTEP_DIE_WITH_PARENT=1, with any launcher: the rank ends with the process that started it.
 /// LOCKSTEP_WATCHDOG=0, with any launcher: a rank may go on that does not notice that its job has

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lockstep/dist/rendezvous/ranks.h"
+#include "lockstep/dist/rendezvous/surroundings/inherited.h"
+#include "lockstep/dist/rendezvous/surroundings/nearest.h"
 
 namespace lockstep::dist {
 namespace {
@@ -91,8 +93,8 @@ std::optional<KnownPipe> pipe_at(int descriptor) {
 }
 
 std::optional<KnownPipe> pipe_of_environment() {
-  const char* text = std::getenv("LOCKSTEP_ERROR_FD");
-  const auto number = text ? parse_number<int>(text) : std::nullopt;
+  const Getenv get = nearest_launcher([](const char* name) { return std::getenv(name); });
+  const std::optional<int> number = inherited(get, "LOCKSTEP_ERROR_FD");
   return number ? pipe_at(*number) : std::nullopt;
 }
 

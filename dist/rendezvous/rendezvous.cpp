@@ -11,6 +11,7 @@
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/rendezvous/running_time.h"
+#include "lockstep/dist/rendezvous/surroundings/socket_folder.h"
 
 namespace lockstep::dist {
 
@@ -269,9 +270,7 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options, De
 }
 
 std::string private_folder() {
-  const char* base = std::getenv("XDG_RUNTIME_DIR");
-  const std::string folder =
-      fmt::format("{}/lockstep-{}", base && ::access(base, W_OK) == 0 ? base : "/tmp", geteuid());
+  const std::string folder = fmt::format("{}/lockstep-{}", socket_base(), geteuid());
   const int problem = ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
   check<CommError>(problem == 0 || problem == EEXIST, "[rendezvous] cannot make {}: {}", folder,
                    system_message(problem));

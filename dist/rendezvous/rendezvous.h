@@ -123,8 +123,8 @@ std::shared_ptr<Rendezvous> join_rendezvous(const RendezvousOptions& options,
 /// Endpoint::parse() and interface_address() throw.
 RendezvousOptions rendezvous_options(const LaunchInfo& launch, Seconds timeout);
 
-/// A folder that only this user can look into (mode 0700), made if missing: in XDG_RUNTIME_DIR,
-/// else in /tmp. Throws CommError if it belongs to another user or is open to others.
+/// A folder that only this user can look into (mode 0700), made if missing, in socket_base(): the
+/// same for all ranks. Throws CommError if it belongs to another user or is open to others.
 std::string private_folder();
 
 }  // namespace lockstep::dist

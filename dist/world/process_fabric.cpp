@@ -1,8 +1,8 @@
-#include <unistd.h>
-
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/surroundings/socket_folder.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 #include "lockstep/dist/world/fabrics.h"
 
@@ -94,9 +94,10 @@ std::shared_ptr<Rendezvous> ProcessFabric::group_rendezvous(const std::vector<in
   RendezvousOptions options = group_options(members);
   const auto& [token, job, place, group_size] = options.credentials;
   Descriptor listener;
+  std::optional<SocketFolder> folder;  // until all have met
   if (place == 0 && group_size > 1) {
-    if (options.one_machine)  // with the process's number, because two jobs may have one name
-      options.address.path = fmt::format("{}/group-{:016x}-{}", private_folder(), job, ::getpid());
+    if (options.one_machine)
+      options.address.path = folder.emplace().path() + "/group";
     else
       options.address.host = rendezvous_->address();
     listener = listen_on(options.address, options.one_machine);

@@ -17,6 +17,7 @@
 #include "lockstep/dist/rendezvous/environment.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/surroundings/inherited.h"
 #include "lockstep/dist/world/fabrics.h"
 #include "lockstep/dist/world/launcher_link.h"
 
@@ -203,6 +204,10 @@ World World::join(const JoinOptions& options) {
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
   const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
+  if (launch.launcher == "lockstep-run") {
+    dist::check_inherited(&std::getenv);
+    dist::keep_from_children(&std::getenv);
+  }
   if (launch.survive_descriptor >= 0) {
     check_can_lose_ranks(options);
     return join_over(std::make_shared<ProcessLink>(launch, options));

@@ -158,7 +158,7 @@ TEST_CASE("rendezvous: descriptors do not travel over TCP") {
 
 TEST_CASE("rendezvous: the private folder") {
   const TemporaryFolder folder;
-  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  ::setenv("TMPDIR", folder.path().c_str(), 1);
   const LaunchInfo launch{.rank = 1,
                           .size = 2,
                           .local_rank = 1,
@@ -180,7 +180,7 @@ TEST_CASE("rendezvous: the private folder") {
   ::chmod(inner.c_str(), 0755);
   CHECK_THROWS_WITH_AS(rendezvous_options(launch, Seconds(1)), doctest::Contains("mode 0700"),
                        CommError);
-  ::unsetenv("XDG_RUNTIME_DIR");
+  ::unsetenv("TMPDIR");
 }
 
 TEST_CASE("rendezvous: the token comes from a descriptor that all ranks share") {
