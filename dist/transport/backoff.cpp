@@ -53,7 +53,7 @@ bool Backoff::relax(unsigned round) const {
   }
   if (round < spins_ + yield_rounds) {
     std::this_thread::yield();
-    return false;
+    return round % 16 == 0;
   }
   const unsigned naps = round - spins_ - yield_rounds;
   nap(std::min(longest_nap, shortest_nap * (1 + naps / 8)));
