@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -26,10 +27,33 @@ bool blames(const RankOutcome& outcome) {
   return outcome.signal == 0 && outcome.record && !outcome.record->culprit.empty();
 }
 
-// The smaller, the nearer to the cause. Who knows a culprit has looked farther than others.
-auto distance_to_cause(const RankOutcome& outcome) {
-  return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome),
-                    !blames(outcome), outcome.order);
+// Whom an outcome blames of having ended: "rank 1 left", "ranks 1, 2 are gone".
+std::vector<int> missed_by(const RankOutcome& outcome) {
+  std::vector<int> ranks;
+  if (!blames(outcome)) return ranks;
+  const std::string& culprit = outcome.record->culprit;
+  if (!culprit.starts_with("rank") || !(culprit.ends_with(" left") || culprit.ends_with(" gone")))
+    return ranks;
+  std::istringstream numbers(culprit.substr(culprit.find(' ')));
+  for (int rank = 0; numbers >> rank; numbers.ignore()) ranks.push_back(rank);
+  return ranks;
+}
+
+// Ranks that have only ended because others had.
+std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < outcomes.size(); ++r)
+    if (cause_of(outcomes[r]) == Cause::consequence || cause_of(outcomes[r]) == Cause::stopped)
+      ranks.push_back(plan.number(static_cast<std::ptrdiff_t>(r)));
+  return ranks;
+}
+
+// Who knows a culprit has looked farther than others, unless that one is an echo.
+enum class Sight { culprit, nobody, echo };
+Sight sight_of(bool blames, const std::vector<int>& missed, const std::vector<int>& echoes) {
+  if (!blames) return Sight::nobody;
+  const auto is_echo = [&](int rank) { return std::ranges::count(echoes, rank) > 0; };
+  return std::ranges::any_of(missed, is_echo) ? Sight::echo : Sight::culprit;
 }
 
 // Whether `outcome` blames this rank of the job: "rank 1 hangs".
@@ -40,6 +64,11 @@ bool blames_rank(const RankOutcome& outcome, int rank) {
 // The rank to report: the nearest to the cause, or whom that one blames, if it has failed by
 // itself and so knows better.
 std::ptrdiff_t first_cause(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
+  const std::vector<int> echoes = echoes_of(outcomes, plan);
+  const auto distance_to_cause = [&](const RankOutcome& outcome) {
+    return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome),
+                      sight_of(blames(outcome), missed_by(outcome), echoes), outcome.order);
+  };
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
   for (std::size_t r = 0; r < outcomes.size(); ++r)
     if (blames_rank(*first, plan.number(static_cast<std::ptrdiff_t>(r))) &&
@@ -153,6 +182,18 @@ JobResult compare_replicas(std::span<const JobResult> results) {
   return {1, fmt::format("error: {}\n", difference), Cause::failed};
 }
 
+std::size_t first_of(std::span<const JobResult> results) {
+  std::vector<int> echoes;
+  for (const JobResult& result : results)
+    echoes.insert(echoes.end(), result.echoes.begin(), result.echoes.end());
+  const auto distance = [&](const JobResult& result) {
+    const bool knows = result.cause != Cause::consequence || !result.missed.empty();
+    return std::tuple(result.cause, sight_of(knows, result.missed, echoes));
+  };
+  return static_cast<std::size_t>(std::ranges::min_element(results, {}, distance) -
+                                  results.begin());
+}
+
 bool RankOutcome::killed() const { return signal == SIGKILL || exit_code == 128 + SIGKILL; }
 
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
@@ -173,7 +214,8 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
     report = leaver.empty() ? report + ended_before(outcomes, first, plan)
                             : describe_blame(leaver, first.record->message, name);
   }
-  return {own_code ? first.exit_code : 1, std::move(report), cause_of(first)};
+  return {own_code ? first.exit_code : 1, std::move(report), cause_of(first), {}, missed_by(first),
+          echoes_of(outcomes, plan)};
 }
 
 JobResult interrupted_by(int signal, const JobPlan& plan) {

@@ -59,6 +59,8 @@ struct JobResult {
   std::string report{};  ///< lines for stderr, each ended by a newline; empty after success
   Cause cause = Cause::none;
   std::vector<RankReplica> replicas{};  ///< after success: those that the ranks left
+  std::vector<int> missed{};  ///< the ranks that the report blames of having left or being gone
+  std::vector<int> echoes{};  ///< ranks that have only failed as others had, or were stopped
 };
 
 /// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
@@ -68,6 +70,11 @@ struct JobResult {
 /// above (shells and `timeout` use those for themselves).
 /// If all have succeeded but left replicas of a model that differ, it is 1.
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
+
+/// Of the results of all nodes the place of the one to report: the most likely first cause. A node
+/// may miss a rank of another one that has only ended because it missed a third: such a report says
+/// less than one that names that third.
+std::size_t first_of(std::span<const JobResult> results);
 
 /// The result of a job whose nodes have these results: success, with no replicas, unless they have
 /// succeeded and left replicas of a model that differ.

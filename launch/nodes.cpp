@@ -1,5 +1,7 @@
 #include "lockstep/launch/nodes.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -53,12 +55,28 @@ dist::RendezvousOptions meeting_of(const NodesOptions& options) {
   return meeting;
 }
 
+std::string text_of(const std::vector<int>& ranks) {
+  return fmt::format("{}", fmt::join(ranks, " "));
+}
+
+std::vector<int> ranks_from(std::string_view text) {
+  std::vector<int> ranks;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    ranks.push_back(number(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return ranks;
+}
+
 std::pair<int, JobResult> result_from(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
-  check<CommError>(parts.size() >= 4, "[nodes] a result of {} parts", parts.size());
+  check<CommError>(parts.size() >= 6, "[nodes] a result of {} parts", parts.size());
   const int cause = std::min(number(parts[2]), static_cast<int>(Cause::none));
-  JobResult result{number(parts[1]), parts[3], static_cast<Cause>(cause)};
-  for (std::size_t i = 4; i < parts.size(); ++i) {
+  JobResult result{number(parts[1]),          parts[3],
+                   static_cast<Cause>(cause), {},
+                   ranks_from(parts[4]),      ranks_from(parts[5])};
+  for (std::size_t i = 6; i < parts.size(); ++i) {
     const auto replica = RankReplica::parse(parts[i]);
     check<CommError>(replica.has_value(), "[nodes] '{}' is no replica", parts[i]);
     result.replicas.push_back(*replica);
@@ -67,8 +85,12 @@ std::pair<int, JobResult> result_from(std::string_view text) {
 }
 
 std::string text_of(int node, const JobResult& result) {
-  std::vector<std::string> parts{std::to_string(node), std::to_string(result.exit_code),
-                                 std::to_string(static_cast<int>(result.cause)), result.report};
+  std::vector<std::string> parts{std::to_string(node),
+                                 std::to_string(result.exit_code),
+                                 std::to_string(static_cast<int>(result.cause)),
+                                 result.report,
+                                 text_of(result.missed),
+                                 text_of(result.echoes)};
   for (const RankReplica& replica : result.replicas) parts.push_back(replica.text());
   return dist::pack(parts);
 }
@@ -345,9 +367,9 @@ void Nodes::conclude() {
   std::vector<JobResult> results{*own_};
   for (const Peer& peer : peers_) results.push_back(*peer.result);
   results.push_back(compare_replicas(results));
-  const auto first = std::ranges::min_element(results, {}, &JobResult::cause);
-  result_ = *first;
-  if (plan_.node == 0) send_result(static_cast<int>(first - results.begin()), *first);
+  const std::size_t first = first_of(results);
+  result_ = results[first];
+  if (plan_.node == 0) send_result(static_cast<int>(first), results[first]);
 }
 
 }  // namespace lockstep::launch

@@ -292,3 +292,57 @@ TEST_CASE("output: a full pipe that does not block loses nothing") {
   reader.join();
   CHECK((got == text));
 }
+
+namespace {
+
+RankOutcome misses(int order, const char* culprit) {
+  return {.order = order, .exit_code = 1, .record = FailureRecord{true, "[x] lost", culprit}};
+}
+
+/// The report of a job whose nodes have ended so; `first_ranks`: of each node.
+std::string report_of(const std::vector<std::vector<RankOutcome>>& nodes) {
+  std::vector<JobResult> results;
+  JobPlan plan;
+  plan.nodes = static_cast<int>(nodes.size());
+  for (const auto& outcomes : nodes) {
+    plan.ranks = static_cast<int>(outcomes.size());
+    results.push_back(result_of(outcomes, plan));
+    plan.first_rank += plan.ranks;
+    ++plan.node;
+  }
+  return results[first_of(results)].report;
+}
+
+}  // namespace
+
+TEST_CASE("result: who is only missed because it had missed another is not named") {
+  // Rank 2 has left. Rank 3 has seen that, ranks 0 and 1 only that rank 3 has ended.
+  for (const char* echo : {"rank 3 is gone", "rank 3 left", ""}) {
+    const std::string report =
+        report_of({{misses(0, echo), misses(1, echo)}, {fine(0), misses(1, "rank 2 is gone")}});
+    INFO(report);
+    CHECK(report.starts_with("error: rank 2 on node 1 ended with exit code 0 without the call"));
+  }
+  // Of one node, whoever ended first.
+  const std::string chain = report_of({{misses(3, "rank 1 is gone"), misses(1, "rank 2 is gone"),
+                                        misses(2, "rank 3 is gone"), fine(0)}});
+  CHECK(chain.starts_with("error: rank 3 ended with exit code 0 without the call"));
+  // The launcher has stopped rank 3, as rank 2 had failed; and of several that are gone.
+  RankOutcome stopped = killed(2, SIGTERM);
+  stopped.stopped = true;
+  CHECK(report_of({{misses(0, "rank 3 is gone"), fine(1)}, {misses(1, "rank 1 left"), stopped}})
+            .starts_with("error: rank 1 left: "));
+  CHECK(report_of({{misses(0, "ranks 2, 3 are gone")},
+                   {misses(0, "rank 3 left")},
+                   {misses(1, "rank 3 left"), fine(0)}})
+            .starts_with("error: rank 3 left: "));
+  // Three nodes: the one that knows is the last.
+  CHECK(report_of(
+            {{misses(0, "rank 1 is gone")}, {misses(0, "")}, {misses(0, "rank 3 left"), fine(1)}})
+            .starts_with("error: rank 3 on node 2 ended with exit code 0 without the call"));
+  // Whom others found hanging is no echo because it has then heard of that.
+  const RankOutcome timed_out = {
+      .order = 0, .exit_code = 1, .record = FailureRecord{false, "[x] timed out", "rank 1 hangs"}};
+  CHECK(
+      report_of({{timed_out}, {misses(1, "rank 0 is gone")}}).starts_with("error: rank 1 hangs: "));
+}

@@ -78,6 +78,7 @@ Tensor first_layer(nn::Sequential& layer, const Tensor& x, int step) {
   return checkpoint(
       [&layer, step](const Tensor& in) {
         if (recomputing() && step == 4) now_is("in a collective");
+        if (recomputing() && step == 0) now_is("in the first collective");
         return layer(in);
       },
       x);
@@ -92,6 +93,7 @@ void train(const World& world, dist::Seconds longest_save) {
   // A bucket for each layer.
   dist::DistributedDataParallel ddp(parameters, {}, world,
                                     {.bucket_cap_mb = 0.001, .first_bucket_mb = 0.001});
+  now_is("before the first step");
   for (int step = 0; step < 8; ++step) {
     const Tensor x = Tensor::full({4, 16}, 0.1 * (world.rank() + 1) + 0.01 * step);
     Tape tape;
@@ -106,6 +108,7 @@ void train(const World& world, dist::Seconds longest_save) {
     nn::save_safetensors(folder + "/checkpoint", second.state_dict());
   };
   ddp.save_on_rank0(save, longest_save);
+  now_is("after the last collective");
 }
 
 }  // namespace
