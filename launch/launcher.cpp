@@ -161,7 +161,7 @@ void Launcher::wait_for_events() {
   nodes_.add_sources(sources);
   input_.add_sources(sources);
   int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
-  if (closing_time_ && !ranks_finished())
+  if (closing_time_ && !closing_time_->passed())
     timeout = std::min(timeout, closing_time_->milliseconds());
   if (!schedule_.empty()) timeout = std::min(timeout, static_cast<int>(longest_nap.count() * 500));
   const int ready = poll(sources.data(), sources.size(), timeout);
@@ -246,7 +246,10 @@ void Launcher::collect_ended() {
       hear({RankEvent::Kind::ended_well, number});
     }
   }
-  if (ended_ == ranks_.size() && !closing_time_) closing_time_ = Deadline(notice);
+  if (ended_ < ranks_.size())
+    closing_time_.reset();  // there is a new one
+  else if (!closing_time_)
+    closing_time_ = Deadline(notice);
 }
 
 // A rank has failed, here or on another node.

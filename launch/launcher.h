@@ -108,8 +108,7 @@ class Launcher {
   std::deque<TimedSignal> schedule_;
   // Time in which the job is stopped (Ctrl-Z) does not count towards the grace period.
   dist::RunningTime clock_{longest_nap};
-  std::optional<dist::Deadline>
-      closing_time_;  // set when all ranks have ended: see ranks_finished()
+  std::optional<dist::Deadline> closing_time_;  // while all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
   bool ranks_changed_ = false;    // a rank was lost, or has joined

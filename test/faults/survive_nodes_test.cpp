@@ -21,10 +21,12 @@ namespace {
 /// `train --survive` on nodes with so many ranks each.
 struct JobOnNodes {
   explicit JobOnNodes(const std::vector<int>& ranks, const Words& run_options = {},
-                      const char* epochs = "60") {
+                      const char* epochs = "60")
+      : JobOnNodes(ranks, run_options, training(epochs)) {}
+  /// Of another program, which gets the name of a file.
+  JobOnNodes(const std::vector<int>& ranks, const Words& run_options, Words program) {
     const std::string address = free_address();
-    const Words program =
-        command({"--survive", "--timeout", "2", "--json", folder / "json"}, epochs);
+    program.push_back(folder / "json");
     Words options = {"--survive", "--timeout", "20"};
     options.insert(options.end(), run_options.begin(), run_options.end());
     for (std::size_t n = 0; n < ranks.size(); ++n)
@@ -36,6 +38,9 @@ struct JobOnNodes {
     for (std::size_t n = 0; n < nodes.size(); ++n) signal_node(n, SIGKILL);
   }
 
+  static Words training(const char* epochs) {
+    return command({"--survive", "--timeout", "2", "--json"}, epochs);
+  }
   bool alive(std::size_t n) { return !(ended[n] || (ended[n] = nodes[n]->try_wait())); }
   void signal_node(std::size_t n, int number) {
     if (!alive(n)) return;
@@ -57,6 +62,17 @@ struct JobOnNodes {
   const Ended& wait(std::size_t n) {
     if (alive(n)) ended[n] = nodes[n]->wait();
     return *ended[n];
+  }
+  /// Waits for the end of all. No launcher may take much of a core: it waits for events.
+  void wait_for_all() {
+    std::vector<LauncherLoad> loads;
+    for (const auto& node : nodes) loads.emplace_back(node->id());
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+      for (; alive(n); ::usleep(10'000))
+        for (LauncherLoad& load : loads) load.look();
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+      expect(loads[n].share() < 0.05, "the launcher of node {} takes {:.0f} % of a core", n,
+             loads[n].share() * 100);
   }
   /// The job has succeeded, with the bits of the undisturbed run, as node 0 sees it.
   void check_success() {
@@ -151,14 +167,34 @@ TEST_CASE("survive: a rank that is wanted before all launchers have met comes wh
   CHECK(second.wait().code == 0);
 }
 
+// The training lasts until the new rank has joined, however long that takes.
 TEST_CASE("survive: a rank is replaced on its own machine, which has no other one") {
-  JobOnNodes job({2, 1}, {"--respawn", "1"}, "250");
-  job.await(0, " training and ");
-  ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
-  job.await(0, "rank 2 was killed by SIGKILL; 2 ranks go on\nrank 3 joins; 3 ranks go on\n");
+  JobOnNodes job({2, 1}, {"--respawn", "1"},
+                 {LOCKSTEP_BIN_DIR "/survivor", "2:kill@step,3:join@step"});
+  job.wait_for_all();
+  INFO(job.wait(0).err);
+  CHECK(contains(job.wait(0).err, "rank 2 was killed by SIGKILL; 2 ranks go on\nrank 3 joins; 3 "));
   CHECK(job.wait(0).code == 0);
   CHECK(job.wait(1).code == 0);
-  CHECK(json_in(job.folder / "json").at("members") == std::vector{0, 1, 3});
+  CHECK(job.wait(0).out.ends_with(" of 0 1 3\n"));
+}
+
+// It must wait for events, not look for them.
+TEST_CASE("survive: a launcher whose only rank was lost or replaced takes no core") {
+  for (const char* replaced : {"0", "1"}) {
+    JobOnNodes job({1, 1}, {"--respawn", replaced}, "100000");
+    job.await(0, " training and ");
+    ::kill(ranks_of(job.nodes[1]->id()).at(0), SIGKILL);
+    job.await(0, *replaced == '1' ? "rank 2 joins; 2 ranks go on\n" : "; 1 rank goes on\n");
+    ::usleep(1'200'000);  // a launcher with ended ranks waits a second for what they left
+    std::vector<LauncherLoad> loads;
+    for (const auto& node : job.nodes) loads.emplace_back(node->id());
+    ::usleep(1'500'000);
+    for (LauncherLoad& load : loads) {
+      load.look();
+      CHECK(load.share() < 0.05);
+    }
+  }
 }
 
 TEST_CASE("survive: a machine that stands still while others meet is lost") {

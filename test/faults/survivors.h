@@ -2,7 +2,10 @@
 /// `train --survive` as the drills of survival run it, and the processes of its ranks.
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -57,5 +60,37 @@ inline std::vector<pid_t> ranks_named(pid_t launcher, const std::string& program
   return ranks;
 }
 inline std::vector<pid_t> ranks_of(pid_t launcher) { return ranks_named(launcher, "train_mlp"); }
+
+/// The processor time that a process has had so far, in seconds.
+inline double cpu_seconds(pid_t process) {
+  const std::string text = text_in_proc("/proc/" + std::to_string(process) + "/stat");
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+/// How much of a core a launcher takes: at rest a thousandth.
+class LauncherLoad {
+ public:
+  explicit LauncherLoad(pid_t launcher) : launcher_(launcher) {}
+  /// Call it often, as the system forgets who has ended.
+  void look() {
+    const double now = cpu_seconds(launcher_);
+    if (now > 0) last_ = now, seen_ = Clock::now();
+  }
+  double share() const {
+    const std::chrono::duration<double> passed = seen_ - start_;
+    return (last_ - first_) / std::max(passed.count(), 1.0);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  pid_t launcher_;
+  double first_ = cpu_seconds(launcher_), last_ = first_;
+  Clock::time_point start_ = Clock::now(), seen_ = start_;
+};
 
 }  // namespace lockstep::test
