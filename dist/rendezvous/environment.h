@@ -59,6 +59,7 @@ struct LaunchInfo {
   /// about; -1 if the job ends with its first lost rank. LOCKSTEP_SURVIVE_FD.
   int survive_descriptor = -1;
   int generation = 0;
+  int number = -1;  ///< of a job that survives: this rank's, as the launcher counts
 
   bool one_machine() const { return local_size == size; }
 };

@@ -34,14 +34,14 @@ Rendezvous::~Rendezvous() {
   leave();
 }
 
-void Rendezvous::watch() {
+void Rendezvous::watch(std::function<void()> tell_loss) {
   of_this_process = this;
   [[maybe_unused]] static const int once = std::atexit([] {
     if (Rendezvous* const rendezvous = of_this_process) rendezvous->leave();
   });
   std::vector<int> sockets;
   for (const Peer& peer : peers_) sockets.push_back(peer.connection.get());
-  watchdog_ = std::make_unique<Watchdog>(rank(), sockets, options_.timeout);
+  watchdog_ = std::make_unique<Watchdog>(rank(), sockets, options_.timeout, std::move(tell_loss));
 }
 
 /// True if a whole frame is there.

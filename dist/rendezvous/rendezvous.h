@@ -43,8 +43,8 @@ class Rendezvous {
 
   /// From now on a thread ends this process if the job has failed and this rank has not heard of it
   /// for timeout() (watchdog.h). If the process calls std::exit, it leaves in peace. For one
-  /// Rendezvous of a process: that of its job.
-  void watch();
+  /// Rendezvous of a process: that of its job. `tell_loss`: as Watchdog.
+  void watch(std::function<void()> tell_loss = {});
 
   int rank() const { return options_.credentials.rank; }
   int size() const { return options_.credentials.size; }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/signals_blocked.h"
@@ -16,6 +17,8 @@ namespace lockstep::dist {
 namespace {
 
 constexpr Seconds look_time{0.5};
+/// For a launcher to end a rank that has told it of its loss. Then this process does it itself.
+constexpr Seconds launchers_time{1};
 
 /// What has arrived at the front of a connection and was not taken.
 std::string waiting_bytes(int socket, ssize_t& got) {
@@ -37,8 +40,13 @@ std::string reason_in(std::string_view frame) {
 
 }  // namespace
 
-Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience)
-    : rank_(rank), places_(sockets.size()), patience_(patience), process_(::getpid()) {
+Watchdog::Watchdog(int rank, const std::vector<int>& sockets, Seconds patience,
+                   std::function<void()> tell_loss)
+    : rank_(rank),
+      places_(sockets.size()),
+      patience_(patience),
+      tell_loss_(std::move(tell_loss)),
+      process_(::getpid()) {
   for (std::size_t r = 0; r < sockets.size(); ++r) places_[r].socket = sockets[r];
   const SignalsBlocked for_the_thread;
   try {
@@ -90,13 +98,21 @@ void Watchdog::run() {
       continue;
     }
     if (since.look(std::chrono::steady_clock::now().time_since_epoch()) <= patience_) continue;
-    report_failure({.consequence = true,
-                    .message = fmt::format("rank {} ends itself: its job has failed ({}), and for "
-                                           "{:g} s it has made no call that would have told it "
-                                           "(LOCKSTEP_WATCHDOG=0 lets it go on)",
-                                           rank_, why, patience_.count())});
-    ::_exit(1);
+    end_process(why);
   }
+}
+
+void Watchdog::end_process(const std::string& why) const {
+  report_failure({.consequence = true,
+                  .message = fmt::format("rank {} ends itself: its job has failed ({}), and for "
+                                         "{:g} s it has made no call that would have told it "
+                                         "(LOCKSTEP_WATCHDOG=0 lets it go on)",
+                                         rank_, why, patience_.count())});
+  if (!tell_loss_) ::_exit(1);
+  tell_loss_();
+  std::this_thread::sleep_for(launchers_time);
+  ::kill(process_, SIGKILL);
+  while (true) ::pause();
 }
 
 }  // namespace lockstep::dist

@@ -5,6 +5,9 @@
 ///   another rank gave up, or is gone |------- patience -------| one line to stderr, _exit(1)
 ///                                    this rank makes no call: it has not heard of it
 ///
+/// In a job that survives an exit code would end all ranks. There this rank is a loss: it tells the
+/// launcher that it hangs, and ends by SIGKILL.
+///
 /// A rank that has heard of the failure is never ended: it may go on alone. Nor is one whose peers
 /// have left in peace. Time in which this process did not run does not count.
 ///
@@ -13,6 +16,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,8 +30,9 @@ namespace lockstep::dist {
 class Watchdog {
  public:
   /// `sockets`: of the connections of a rendezvous, by rank, -1 where there is none. They must
-  /// outlive it.
-  Watchdog(int rank, const std::vector<int>& sockets, Seconds patience);
+  /// outlive it. `tell_loss`: of a job that survives, tells the launcher that this rank hangs.
+  Watchdog(int rank, const std::vector<int>& sockets, Seconds patience,
+           std::function<void()> tell_loss = {});
   ~Watchdog();
 
   void heard() { heard_ = true; }                            ///< this rank knows of a failure
@@ -39,11 +44,13 @@ class Watchdog {
     std::atomic<bool> left{false};
   };
   void run();
+  [[noreturn]] void end_process(const std::string& why) const;
   std::string failure() const;
 
   int rank_;
   std::vector<Place> places_;  // by rank
   Seconds patience_;
+  std::function<void()> tell_loss_;  // empty: the job ends with its first lost rank
   std::atomic<bool> heard_{false};
   std::mutex mutex_;
   std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();

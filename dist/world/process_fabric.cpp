@@ -128,6 +128,17 @@ void check_generation(const LaunchInfo& launch, std::string_view operation) {
                    operation, launch.generation, newest);
 }
 
+/// Of a job that survives: this rank says that it hangs itself, in the newest generation.
+std::function<void()> teller_of_loss(const LaunchInfo& launch) {
+  if (launch.survive_descriptor < 0) return {};
+  return [descriptor = launch.survive_descriptor, number = launch.number] {
+    try {
+      suspect({newest_generation(descriptor).number, number, "hangs"});
+    } catch (const std::exception&) {  // the launcher sees the end of this process all the same
+    }
+  };
+}
+
 }  // namespace
 
 std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
@@ -160,7 +171,7 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
   const auto fabric =
       std::make_shared<ProcessFabric>(rendezvous, nodes, by_tcp ? "tcp" : transport, watched);
   fabric->open_wait_board();
-  if (launch.size > 1 && watchdog_wanted()) rendezvous->watch();
+  if (launch.size > 1 && watchdog_wanted()) rendezvous->watch(teller_of_loss(launch));
   return fabric;
 }
 

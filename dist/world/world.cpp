@@ -180,6 +180,7 @@ class ProcessLink final : public dist::LauncherLink {
 std::shared_ptr<dist::Fabric> ProcessLink::meet(const dist::Generation& generation) {
   dist::LaunchInfo launch = launch_;
   launch.generation = generation.number;
+  launch.number = launch_.rank;
   if (generation.number > 0) {
     const dist::Place place = dist::place_in(generation, launch.rank);
     launch.rank = place.rank;
