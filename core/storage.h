@@ -24,7 +24,7 @@ class Storage {
 
   /// `bytes` bytes of the device's memory, aligned to 64, contents undefined; 0 bytes are allowed.
   /// Throws DeviceError for a device that this build or this machine does not have, or whose memory
-  /// is used up; std::bad_alloc when the host's is.
+  /// is used up; MemoryError when the host's is.
   static Storage allocate(std::size_t bytes, Device device = {});
 
   /// Refers to memory owned elsewhere (bucket memory of a communicator, a mapped file), which must

@@ -15,7 +15,11 @@ namespace lockstep {
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
   const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
-  return over(Storage::allocate(bytes, device), 0, shape, dtype);
+  try {
+    return over(Storage::allocate(bytes, device), 0, shape, dtype);
+  } catch (const MemoryError& error) {
+    fail<MemoryError>("[tensor] {} of shape {}: {}", dtype, shape, error.what());
+  }
 }
 
 Tensor Tensor::over(Storage storage, std::size_t offset, const Shape& shape, DType dtype) {

@@ -38,7 +38,7 @@ class Tensor {
   Tensor() = default;
 
   /// Contents undefined. These four throw DeviceError for a device that this build or this machine
-  /// does not have, std::bad_alloc when the memory is used up.
+  /// does not have, MemoryError, with the shape, when the memory is used up.
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
   /// Every element is `value`, as fill() converts it.

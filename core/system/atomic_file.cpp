@@ -153,7 +153,9 @@ void AtomicFile::take_over_owner_and_mode() {
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
   if (!chunk_) chunk_.reset(static_cast<char*>(std::aligned_alloc(alignment, chunk_bytes)));
-  if (!chunk_) throw std::bad_alloc();
+  check<MemoryError>(chunk_ != nullptr,
+                     "[save] '{}': out of memory: no {} bytes for what is written", path_,
+                     chunk_bytes);
   const auto* from = static_cast<const char*>(data);
   while (bytes > 0) {
     const std::size_t part = std::min(bytes, chunk_bytes - filled_);

@@ -1,5 +1,8 @@
 #include "lockstep/core/system/memory_limits.h"
 
+#include <fmt/format.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
@@ -90,6 +93,17 @@ std::optional<std::uint64_t> available_memory(const fs::path& root) {
     for (; !group->empty(); group = group->parent_path()) limit(left_in(groups / *group, version));
   }
   return least;
+}
+
+std::string describe_available_memory() {
+  const Number available = available_memory();
+  std::string text = available ? fmt::format("{} bytes of memory are free", *available)
+                               : "nobody knows how much memory is free";
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    text += fmt::format(", and this process may have {} bytes of addresses (ulimit -v)",
+                        limit.rlim_cur);
+  return text;
 }
 
 std::optional<std::uint64_t> out_of_memory_kills(const fs::path& root) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace lockstep {
 
@@ -16,6 +17,10 @@ namespace lockstep {
 ///   kernel would give up first (active_file and inactive_file of memory.stat); with cgroups v1
 ///   memory.limit_in_bytes, memory.usage_in_bytes, total_active_file and total_inactive_file.
 std::optional<std::uint64_t> available_memory(const std::filesystem::path& root = "/");
+
+/// For messages: "1234 bytes of memory are free", and the limit of addresses that `ulimit -v` has
+/// set, if it has.
+std::string describe_available_memory();
 
 /// How many processes of this process's cgroup, and (v2) of those below it, the kernel has killed
 /// because memory had run out: oom_kill of memory.events (v1: memory.oom_control). Nothing if

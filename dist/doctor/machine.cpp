@@ -40,9 +40,9 @@ std::optional<std::uint64_t> free_bytes(const std::string& path) {
 }  // namespace
 
 std::string to_text(const Finding& finding) {
-  std::string text =
-      fmt::format("{:<8}{}: {}", finding.good ? "ok" : "PROBLEM", finding.check, finding.found);
-  if (!finding.advice.empty()) text += "\n        " + finding.advice;
+  std::string text = fmt::format("{:<8}{}: {}", finding.good ? "ok" : "PROBLEM", finding.check,
+                                 visible(finding.found));  // it quotes variables and names of hosts
+  if (!finding.advice.empty()) text += "\n        " + visible(finding.advice);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -21,11 +22,14 @@ constexpr std::string_view cause_word = "cause ", consequence_word = "consequenc
 constexpr char separator = '\t';  // no text of one line has it
 constexpr std::size_t longest_culprit = 200, longest_message = PIPE_BUF - 64 - longest_culprit;
 
-// One line of printable text: a message may quote a file name with anything in it.
+// One line that a terminal only shows: a message may quote a file name with anything in it. Cut
+// between two characters of UTF-8, so that cutting it once more changes nothing.
 std::string one_line(std::string_view text, std::size_t longest = longest_message) {
-  std::string line(text.substr(0, longest));
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  std::string line = visible(std::string(text));
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+  std::size_t end = std::min(longest, line.size());
+  while (end < line.size() && end > 0 && continues(line[end])) --end;
+  line.resize(end);
   return line;
 }
 

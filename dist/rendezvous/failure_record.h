@@ -25,7 +25,8 @@ struct FailureRecord {
 };
 
 /// The record as one line: `cause <message>`, `consequence <message>`, or with a culprit, a tab and
-/// the message behind that word. Newlines and control characters are replaced. It is cut so that a
+/// the message behind that word. Newlines and control characters are written as
+/// "\n" and "\x1b" (visible()). It is cut so that a
 /// single write to a pipe is atomic (PIPE_BUF, pipe(7)).
 std::string write_record(const FailureRecord& record);
 

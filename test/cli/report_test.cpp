@@ -92,7 +92,7 @@ TEST_CASE("run_main: exit codes and one line on stderr") {
 
 TEST_CASE("run_main: a message with newlines or escape codes stays one line") {
   const Outcome outcome = run_child([]() -> int { fail<DataError>("file 'a\nb\x1b[2J'"); });
-  CHECK(outcome.err == "error: file 'a b [2J'\n");
+  CHECK(outcome.err == "error: file 'a\\nb\\x1b[2J'\n");
 }
 
 TEST_CASE("run_main: output that cannot be written is a failure") {
@@ -206,7 +206,7 @@ TEST_CASE("records: there and back") {
     const auto record = dist::read_record(line);
     REQUIRE(record);
     CHECK(record->consequence == consequence);
-    CHECK(record->message == "cause echo: a b");
+    CHECK(record->message == "cause echo: a\\tb");
     CHECK(record->culprit.empty());
   }
   CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);

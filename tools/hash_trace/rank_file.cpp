@@ -134,10 +134,10 @@ bool RankFile::next() {
   Record record;
   record.step = number(fields[0], 0);
   record.number = record.step == record_.step ? record_.number + 1 : 1;
-  record.place = fields[1];
-  record.operation = fields[2];
-  record.name = fields[3];
-  record.dtype = fields[4];
+  record.place = visible(std::string(fields[1]));  // what is shown may be anybody's
+  record.operation = visible(std::string(fields[2]));
+  record.name = visible(std::string(fields[3]));
+  record.dtype = visible(std::string(fields[4]));
   record.shape = numbers_of_shape(fields[5]);
   record.of = fields[6];
   for (const std::string_view hash : split(fields[7], ',')) {
