@@ -28,6 +28,7 @@ Tensor compared(Compare op, const Tensor& a, const Tensor& b) {
 
 // Beside a number that not every dtype of integers has, they are compared as f64.
 Tensor compared(Compare op, const Tensor& a, double b) {
+  check_defined("compare", {{"a", a}});
   const bool exact = is_any_floating(a.dtype()) || (b == std::trunc(b) && b >= 0 && b < 128);
   const Tensor x = exact ? a : cast(a.detach(), DType::f64);
   return compared(op, x, like(x, b));
@@ -35,6 +36,7 @@ Tensor compared(Compare op, const Tensor& a, double b) {
 
 // a or, where the mask says, b; of the shape of all three.
 Tensor chosen(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  check_defined("where", {{"mask", mask}});
   (void)all_16_bit("where", {{"a", a}, {"b", b}});
   check_dtype("where", {"mask", mask}, DType::u8);
   const Shape shape =
@@ -80,6 +82,7 @@ Tensor winner(const char* name, Binary op, Compare loses, const Tensor& a, const
 }
 
 Tensor triangle(const char* name, const Tensor& x, std::int64_t k, Compare op) {
+  check_defined(name, {{"x", x}});
   check<ShapeError>(x.rank() >= 2, "[{}] of a tensor of shape {}", name, x.shape());
   if (x.rank() == 2) refuse_mixing(name, {shared(x)});
   const Tensor row = Tensor::arange(x.size(-2)).to(x.device());
@@ -104,22 +107,35 @@ Tensor operator>(const Tensor& a, double b) { return compared(Compare::gt, a, b)
 Tensor operator>=(const Tensor& a, double b) { return compared(Compare::ge, a, b); }
 
 Tensor operator&(const Tensor& a, const Tensor& b) {
+  check_defined("and", {{"a", a}, {"b", b}});
   return combined(Binary::minimum, a != 0, b != 0);
 }
 Tensor operator|(const Tensor& a, const Tensor& b) {
+  check_defined("or", {{"a", a}, {"b", b}});
   return combined(Binary::maximum, a != 0, b != 0);
 }
 Tensor operator~(const Tensor& mask) {
+  check_defined("~", {{"mask", mask}});
   check<DTypeError>(mask.dtype() == DType::u8, "[~] of a mask (u8), got {}", mask.dtype());
   return mask == 0;
 }
 
-Tensor isnan(const Tensor& x) { return compared(Compare::ne, x, x); }
-Tensor isfinite(const Tensor& x) { return x.detach() - x.detach() == 0.0; }
+Tensor isnan(const Tensor& x) {
+  check_defined("isnan", {{"x", x}});
+  return compared(Compare::ne, x, x);
+}
+Tensor isfinite(const Tensor& x) {
+  check_defined("isfinite", {{"x", x}});
+  return x.detach() - x.detach() == 0.0;
+}
 
-Tensor isinf(const Tensor& x) { return ~isfinite(x) & ~isnan(x); }
+Tensor isinf(const Tensor& x) {
+  check_defined("isinf", {{"x", x}});
+  return ~isfinite(x) & ~isnan(x);
+}
 
 bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute) {
+  check_defined("allclose", {{"a", a}, {"b", b}});
   const Tensor distance = abs(a.detach() - b.detach());
   const Tensor near = distance <= absolute + relative * abs(b.detach());
   return all((a == b) | (near & isfinite(distance))).item() != 0;
@@ -135,12 +151,20 @@ Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
                   if (g.needed(1)) contribute(g, 1, chosen(*mask, like(dy, 0), dy));
                 });
 }
-Tensor where(const Tensor& mask, const Tensor& a, double b) { return where(mask, a, like(a, b)); }
-Tensor where(const Tensor& mask, double a, const Tensor& b) { return where(mask, like(b, a), b); }
+Tensor where(const Tensor& mask, const Tensor& a, double b) {
+  check_defined("where", {{"mask", mask}, {"a", a}});
+  return where(mask, a, like(a, b));
+}
+Tensor where(const Tensor& mask, double a, const Tensor& b) {
+  check_defined("where", {{"mask", mask}, {"b", b}});
+  return where(mask, like(b, a), b);
+}
 Tensor where(const Tensor& mask, double a, double b) {
+  check_defined("where", {{"mask", mask}});
   return where(mask, Tensor::scalar(a, DType::f32, mask.device()), b);
 }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+  check_defined("masked_fill", {{"x", x}, {"mask", mask}});
   return where(mask, value, x);
 }
 
@@ -151,6 +175,7 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
   return winner("minimum", Binary::minimum, Compare::gt, a, b);
 }
 Tensor clamp(const Tensor& x, double low, double high) {
+  check_defined("clamp", {{"x", x}});
   check<UsageError>(low <= high, "[clamp] from {} to {}", low, high);
   if (is_16_bit(x.dtype())) return in_f32(clamp, x, low, high);
   const Tensor least = like(x, low), most = like(x, high), y = combined(Binary::maximum, x, least);
@@ -161,15 +186,18 @@ Tensor clamp(const Tensor& x, double low, double high) {
   });
 }
 Tensor clamp_min(const Tensor& x, double low) {
+  check_defined("clamp_min", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(clamp_min, x, low);
   return bounded("clamp_min", x, Binary::maximum, Compare::gt, low);
 }
 Tensor clamp_max(const Tensor& x, double high) {
+  check_defined("clamp_max", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(clamp_max, x, high);
   return bounded("clamp_max", x, Binary::minimum, Compare::lt, high);
 }
 // dx = dy, or slope dy where x is not above 0
 Tensor leaky_relu(const Tensor& x, double slope) {
+  check_defined("leaky_relu", {{"x", x}});
   check<DTypeError>(is_any_floating(x.dtype()), "[leaky_relu] takes f32, f64, f16 or bf16, got {}",
                     x.dtype());
   if (is_16_bit(x.dtype())) return in_f32(leaky_relu, x, slope);

@@ -17,8 +17,7 @@ Tensor like(const Tensor& x, double number) {
 }
 
 Tensor combined(Binary op, const Tensor& a, const Tensor& b) {
-  check<StateError>(a.defined() && b.defined(), "[{}] an operand is undefined",
-                    kernels::name_of(op));
+  check_defined(kernels::name_of(op), {{"a", a}, {"b", b}});
   const Tensor y = Tensor::empty(Shape::broadcast(kernels::name_of(op), a.shape(), b.shape()),
                                  a.dtype(), a.device());
   kernels::binary(op, a, b, y);
@@ -58,7 +57,7 @@ void contribute(Gradients& g, int i, Binary op, const Tensor& factor, const Tens
 }
 
 Tensor unary(const char* name, Unary op, const Tensor& x) {
-  check<StateError>(x.defined(), "[{}] the operand is undefined", name);
+  check_defined(name, {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(unary, name, op, x);
   const auto make = [&](const auto& of) {
     const Tensor y = Tensor::empty(of(x).shape(), x.dtype(), x.device());
@@ -136,10 +135,14 @@ Tensor div(const Tensor& a, const Tensor& b) {
 LOCKSTEP_UNARY_OPERATIONS(LOCKSTEP_OPERATION)
 #undef LOCKSTEP_OPERATION
 
-Tensor log_sigmoid(const Tensor& x) { return -softplus(-x); }
+Tensor log_sigmoid(const Tensor& x) {
+  check_defined("log_sigmoid", {{"x", x}});
+  return -softplus(-x);
+}
 
 // y = c x: dx = c dy
 Tensor scale(const Tensor& x, double factor) {
+  check_defined("scale", {{"x", x}});
   const auto scaled = [factor](const Tensor& from) {
     const Tensor y = Tensor::empty(from.shape(), from.dtype(), from.device());
     kernels::scale(factor, from, y, false);
@@ -155,6 +158,7 @@ Tensor scale(const Tensor& x, double factor) {
 
 // y = x in another dtype: dx = dy in x's. A sum is made in at least f32.
 Tensor cast(const Tensor& x, DType dtype) {
+  check_defined("cast", {{"x", x}});
   if (dtype == x.dtype()) return x;
   const auto to = [](const Tensor& from, DType type) {
     const Tensor y = Tensor::empty(from.shape(), type, from.device());

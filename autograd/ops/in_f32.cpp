@@ -2,7 +2,14 @@
 
 namespace lockstep {
 
+void check_defined(std::string_view operation, std::initializer_list<NamedOperand> operands) {
+  for (const NamedOperand& operand : operands)
+    check<StateError>(operand.optional || operand.tensor.defined(), "[{}] {} is undefined",
+                      operation, operand.name);
+}
+
 bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> operands) {
+  check_defined(operation, operands);
   const NamedOperand* first = nullptr;
   for (const NamedOperand& operand : operands) {
     if (!operand.tensor.defined()) continue;

@@ -13,10 +13,15 @@ namespace lockstep {
 struct NamedOperand {
   const char* name;
   const Tensor& tensor;
+  bool optional = false;  // it may be undefined
 };
 
-/// Whether the operands are 16-bit ones. Undefined ones do not count. Throws DTypeError if two
-/// dtypes differ: "[add] a is f32, but b is f64".
+/// What each operation asks first. Throws StateError for one that is undefined and not optional:
+/// "[add] b is undefined".
+void check_defined(std::string_view operation, std::initializer_list<NamedOperand> operands);
+
+/// Whether the operands are 16-bit ones. Undefined ones do not count. Throws as check_defined, and
+/// DTypeError if two dtypes differ: "[add] a is f32, but b is f64".
 bool all_16_bit(std::string_view operation, std::initializer_list<NamedOperand> operands);
 
 namespace detail {

@@ -50,6 +50,7 @@ Tensor taken(const Taken& what, int dim, const Tensor& x, const Tensor& index, c
 }  // namespace
 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
+  check_defined("index_select", {{"x", x}, {"index", index}});
   const int d = dimension("index_select", x.shape(), dim);
   check<ShapeError>(index.rank() == 1,
                     "[index_select] indices of shape {}; one dimension is needed", index.shape());
@@ -58,6 +59,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index) {
+  check_defined("embedding", {{"table", table}, {"index", index}});
   check<ShapeError>(table.rank() == 2, "[embedding] a table of shape {}; two dimensions are needed",
                     table.shape());
   return taken(along("embedding", table, 0, index.numel(), false), 0, table, index,
@@ -65,6 +67,7 @@ Tensor embedding(const Tensor& table, const Tensor& index) {
 }
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  check_defined("gather", {{"x", x}, {"index", index}});
   const int d = dimension("gather", x.shape(), dim);
   check<ShapeError>(
       index.rank() == x.rank() && index.shape() == x.shape().with(d, d + 1, {index.size(d)}),
@@ -74,6 +77,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
 }
 
 Tensor one_hot(const Tensor& labels, std::int64_t classes) {
+  check_defined("one_hot", {{"labels", labels}});
   check<DTypeError>(labels.dtype() == DType::i64, "[one_hot] takes i64 labels, got {}",
                     labels.dtype());
   const Tensor numbers = Tensor::arange(classes).to(labels.device());

@@ -17,6 +17,7 @@ namespace lockstep {
 using kernels::Binary;
 
 Tensor log_softmax(const Tensor& x) {
+  check_defined("log_softmax", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32([](const Tensor& wide) { return log_softmax(wide); }, x);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   kernels::log_softmax(x, y);
@@ -27,6 +28,7 @@ Tensor log_softmax(const Tensor& x) {
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels) {
+  check_defined("cross_entropy", {{"logits", logits}, {"labels", labels}});
   check_dtype("cross_entropy", {"labels", labels}, DType::i64);
   if (is_16_bit(logits.dtype()))
     return in_f32([&](const Tensor& wide) { return cross_entropy(wide, labels); }, logits);
@@ -195,7 +197,7 @@ double counted_in(const Rows& rows, const CrossEntropyOptions& options) {
 }
 
 CrossEntropyOptions in_f32_too(CrossEntropyOptions options) {
-  options.weight = cast(options.weight.detach(), DType::f32);  // or undefined, as it was
+  if (options.weight.defined()) options.weight = cast(options.weight.detach(), DType::f32);
   return options;
 }
 
@@ -244,6 +246,7 @@ void refuse_learned(const char* operation, const CrossEntropyOptions& options) {
 }  // namespace
 
 double label_weight(const Tensor& labels, const CrossEntropyOptions& options) {
+  check_defined("label_weight", {{"labels", labels}});
   const Tensor counted = labels != static_cast<double>(options.ignore_index);
   const Tensor ones = cast(counted, DType::f64);
   if (!options.weight.defined()) return sum(ones).item();
@@ -254,12 +257,13 @@ double label_weight(const Tensor& labels, const CrossEntropyOptions& options) {
 Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
            const CrossEntropyOptions& options) {
   const Tensor& x = log_probabilities;
+  check_defined("nll", {{"log_probabilities", x}, {"labels", labels}});
   check<ShapeError>(x.rank() == 2 && labels.shape() == Shape{x.size(0)},
                     "[nll] log-probabilities of shape {}, labels of shape {}", x.shape(),
                     labels.shape());
   check_dtype("nll", {"labels", labels}, DType::i64);
   refuse_learned("nll", options);
-  if (all_16_bit("nll", {{"log_probabilities", x}, {"weight", options.weight}}))
+  if (all_16_bit("nll", {{"log_probabilities", x}, {"weight", options.weight, true}}))
     return in_f32(nll, x, labels, in_f32_too(options));
   const Rows rows = rows_of(x, labels, options);
   const Tensor picked = squeeze(gather(x, 1, unsqueeze(rows.labels, 1)), 1);
@@ -278,9 +282,10 @@ Tensor nll(const Tensor& log_probabilities, const Tensor& labels,
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options) {
+  check_defined("cross_entropy", {{"logits", logits}, {"labels", labels}});
   check_dtype("cross_entropy", {"labels", labels}, DType::i64);
   refuse_learned("cross_entropy", options);
-  if (all_16_bit("cross_entropy", {{"logits", logits}, {"weight", options.weight}}))
+  if (all_16_bit("cross_entropy", {{"logits", logits}, {"weight", options.weight, true}}))
     return in_f32(
         [&](const Tensor& wide) { return cross_entropy(wide, labels, in_f32_too(options)); },
         logits);

@@ -91,6 +91,7 @@ Tensor as_batch(const Tensor& x, const Shape& batch) {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
+  check_defined("matmul", {{"a", a}, {"b", b}});
   check<ShapeError>(a.rank() >= 1 && b.rank() >= 1, "[matmul] of {} and {}: a scalar is no matrix",
                     a.shape(), b.shape());
   const bool in_16_bits = all_16_bit("matmul", {{"a", a}, {"b", b}});
@@ -120,6 +121,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions options) {
 }
 
 Tensor outer(const Tensor& a, const Tensor& b) {
+  check_defined("outer", {{"a", a}, {"b", b}});
   check<ShapeError>(a.rank() == 1 && b.rank() == 1, "[outer] of {} and {}: two vectors are needed",
                     a.shape(), b.shape());
   (void)all_16_bit("outer", {{"a", a}, {"b", b}});
@@ -127,6 +129,7 @@ Tensor outer(const Tensor& a, const Tensor& b) {
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
+  check_defined("dot", {{"a", a}, {"b", b}});
   check<ShapeError>(a.rank() == 1 && a.shape() == b.shape(),
                     "[dot] of {} and {}: two vectors of one size are needed", a.shape(), b.shape());
   if (all_16_bit("dot", {{"a", a}, {"b", b}})) return in_f32(dot, a, b);
@@ -136,11 +139,12 @@ Tensor dot(const Tensor& a, const Tensor& b) {
 // y (n, out) = x (n, in) w^T + b, w (out, in):  dw = dy^T x, db = the sum of dy's rows, dx = dy w.
 // The parameters' gradients come first: the sooner they are ready, the sooner they travel.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+  check_defined("linear", {{"x", x}, {"w", w}});
   check<ShapeError>(x.rank() >= 1 && w.rank() == 2,
                     "[linear] x must have rank 1 or more, and w rank 2: {} and {}", x.shape(),
                     w.shape());
   if (x.rank() == 1) return squeeze(linear(unsqueeze(x, 0), w, b), 0);
-  (void)all_16_bit("linear", {{"x", x}, {"w", w}, {"b", b}});
+  (void)all_16_bit("linear", {{"x", x}, {"w", w}, {"b", b, true}});
   if (x.rank() > 2) {
     const std::int64_t rows = leading(x.shape(), {x.size(-2)}).numel();
     return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),

@@ -54,6 +54,7 @@ void merged_statistics(const Tensor& x, const RowParts& rows, const BatchStatist
 }  // namespace
 
 BatchStatistics batch_statistics(const Tensor& x, std::shared_ptr<BatchReducer> peers) {
+  check_defined("batch_norm", {{"x", x}});
   check<ShapeError>(x.rank() == 2, "[batch_norm] x: expected 2 dimensions, got shape {}",
                     x.shape());
   if (is_16_bit(x.dtype())) return batch_statistics(cast(x.detach(), DType::f32), std::move(peers));
@@ -85,7 +86,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 // are over all rows that share the statistics; where those are constants, they are 0.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const BatchStatistics& statistics, double eps) {
-  if (all_16_bit("batch_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
+  check_defined("batch_norm", {{"mean", statistics.mean}, {"m2", statistics.m2}});
+  if (all_16_bit("batch_norm", {{"x", x}, {"weight", weight, true}, {"bias", bias, true}}))
     return in_f32([&](const Tensor& wide, const Tensor& w,
                       const Tensor& b) { return batch_norm(wide, w, b, statistics, eps); },
                   x, weight, bias);
@@ -179,13 +181,13 @@ Tensor row_norm(const char* name, const Tensor& x, const Tensor& weight, const T
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight}, {"bias", bias}}))
+  if (all_16_bit("layer_norm", {{"x", x}, {"weight", weight, true}, {"bias", bias, true}}))
     return in_f32(layer_norm, x, weight, bias, eps);
   return row_norm("layer_norm", x, weight, bias, {.eps = eps, .centered = true});
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight}}))
+  if (all_16_bit("rms_norm", {{"x", x}, {"weight", weight, true}}))
     return in_f32(rms_norm, x, weight, eps);
   return row_norm("rms_norm", x, weight, {}, {.eps = eps, .centered = false});
 }

@@ -16,7 +16,8 @@ using kernels::Binary;
 
 // f(x), where an operand of 16 bits meets a number in f32: the number is not rounded to 16 bits.
 template <class F>
-Tensor with_number(const Tensor& x, F f) {
+Tensor with_number(const char* name, const char* operand, const Tensor& x, F f) {
+  check_defined(name, {{operand, x}});
   return is_16_bit(x.dtype()) ? in_f32(f, x) : f(x);
 }
 
@@ -72,6 +73,7 @@ Tensor in_place_beside(Binary op, const Tensor& a, const Tensor& b) {
 }
 
 Tensor in_place(Binary op, const Tensor& a, double b) {
+  check_defined(kernels::name_of(op), {{"a", a}});
   refuse_fraction(op, a, b);
   return in_place(op, a, Tensor::scalar(b, computed_in(a), a.device()));
 }
@@ -79,18 +81,20 @@ Tensor in_place(Binary op, const Tensor& a, double b) {
 }  // namespace
 
 Tensor operator+(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return shifted(Binary::add, x, b); });
+  return with_number("add", "a", a, [b](const Tensor& x) { return shifted(Binary::add, x, b); });
 }
 Tensor operator-(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return shifted(Binary::sub, x, b); });
+  return with_number("sub", "a", a, [b](const Tensor& x) { return shifted(Binary::sub, x, b); });
 }
 Tensor operator*(const Tensor& a, double b) {
+  check_defined("mul", {{"a", a}});
   return is_any_floating(a.dtype()) ? scale(a, b) : a * beside(Binary::mul, a, b);
 }
 // y = a / b: da = dy / b
 Tensor operator/(const Tensor& a, double b) {
+  check_defined("div", {{"a", a}});
   if (!is_any_floating(a.dtype())) return a / beside(Binary::div, a, b);
-  return with_number(a, [b](const Tensor& x) {
+  return with_number("div", "a", a, [b](const Tensor& x) {
     const Tensor number = beside(Binary::div, x, b);
     return record_linear(
         "div", {apart(x)}, [&](const auto& of) { return combined(Binary::div, of(x), number); },
@@ -101,13 +105,14 @@ Tensor operator/(const Tensor& a, double b) {
   });
 }
 Tensor operator%(const Tensor& a, double b) {
-  return with_number(a, [b](const Tensor& x) { return x % beside(Binary::remainder, x, b); });
+  return with_number("remainder", "a", a,
+                     [b](const Tensor& x) { return x % beside(Binary::remainder, x, b); });
 }
 Tensor operator-(double a, const Tensor& b) {
-  return with_number(b, [a](const Tensor& x) { return beside(Binary::sub, x, a) - x; });
+  return with_number("sub", "b", b, [a](const Tensor& x) { return beside(Binary::sub, x, a) - x; });
 }
 Tensor operator/(double a, const Tensor& b) {
-  return with_number(b, [a](const Tensor& x) { return beside(Binary::div, x, a) / x; });
+  return with_number("div", "b", b, [a](const Tensor& x) { return beside(Binary::div, x, a) / x; });
 }
 
 // y = a - trunc(a / b) b: da = dy
@@ -154,6 +159,7 @@ Tensor lerp(const Tensor& x, const Tensor& y, double weight) {
 
 // y = x^c: dx = c x^(c - 1) dy, which is 0 for c = 0
 Tensor pow(const Tensor& x, double exponent) {
+  check_defined("pow", {{"x", x}});
   check<DTypeError>(is_any_floating(x.dtype()), "[pow] takes f32, f64, f16 or bf16, got {}",
                     x.dtype());
   if (exponent == 2) return square(x);
@@ -170,7 +176,8 @@ Tensor pow(const Tensor& x, double exponent) {
 }
 
 Tensor pow(double base, const Tensor& exponent) {
-  return with_number(exponent, [base](const Tensor& x) { return pow(like(x, base), x); });
+  return with_number("pow", "exponent", exponent,
+                     [base](const Tensor& x) { return pow(like(x, base), x); });
 }
 
 // y = a^b: da = b a^(b - 1) dy, which is 0 where b is 0; db = log(a) y dy, which is 0 where a is 0

@@ -10,6 +10,7 @@ namespace lockstep {
 
 // y = x mask / (1 - p): dx = dy mask / (1 - p)
 Tensor dropout(const Tensor& x, double p) {
+  check_defined("dropout", {{"x", x}});
   if (p == 0) return x;
   check<StateError>(!StepGraph::recording(),
                     "[dropout] in a step that is being recorded: every replay would draw the same "

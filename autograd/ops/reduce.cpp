@@ -66,6 +66,7 @@ Tensor sums_to(const Tensor& x, const Shape& kept, double divisor) {
 
 // The sum, or the mean.
 Tensor scaled_sum(const char* name, const Tensor& x, const Dims& dims, KeepDim keep, bool mean) {
+  check_defined(name, {{"x", x}});
   visit_any_floating(name, x.dtype(), [](auto) {});
   if (is_16_bit(x.dtype())) return in_f32(scaled_sum, name, x, dims, keep, mean);
   const Reduced to = reduced(name, x.shape(), dims, keep);
@@ -124,6 +125,7 @@ enum class Which : bool { largest, smallest };
 
 // Where the largest along the dimensions of `mask` are; integers are compared as f64.
 Tensor places_of(const char* name, const Tensor& x, unsigned mask, Which which) {
+  check_defined(name, {{"x", x}});
   const Tensor rows = reduced_middle(
       is_differentiable(x.dtype()) ? x.detach() : cast(x.detach(), DType::f64), mask);
   check<ShapeError>(rows.size(1) > 0, "[{}] of nothing: shape {}", name, x.shape());
@@ -136,12 +138,14 @@ Tensor places_of(const char* name, const Tensor& x, unsigned mask, Which which) 
 }
 
 Extreme extreme(const char* name, const Tensor& x, int dim, Which which) {
+  check_defined(name, {{"x", x}});
   const int d = dimension(name, x.shape(), dim);
   const Tensor at = places_of(name, x, 1u << d, which);
   return {squeeze(gather(x, d, unsqueeze(at, d)), d), at};
 }
 
 Tensor extremes(const char* name, const Tensor& x, const Dims& dims, KeepDim keep, Which which) {
+  check_defined(name, {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(extremes, name, x, dims, keep, which);
   const Reduced to = reduced(name, x.shape(), dims, keep);
   const unsigned mask = dims.mask(name, x.shape());
@@ -202,6 +206,7 @@ Tensor logsumexp_rows(const Tensor& x) {
 // rows(x) along any dimension: that dimension is made the last.
 template <class F>
 Tensor along(const char* name, const Tensor& x, int dim, F rows) {
+  check_defined(name, {{"x", x}});
   const int d = dimension(name, x.shape(), dim), last = x.rank() - 1;
   refuse_mixing(name, {rows_of(x, 1u << d)});
   const Tensor turned = d == last ? x : transpose(x, d, last);
@@ -214,6 +219,7 @@ Tensor along(const char* name, const Tensor& x, int dim, F rows) {
 }  // namespace
 
 Tensor sum(const Tensor& x, const Dims& dims, KeepDim keep) {
+  check_defined("sum", {{"x", x}});
   if (!is_any_floating(x.dtype())) return cast(sum(cast(x, DType::f64), dims, keep), DType::i64);
   return scaled_sum("sum", x, dims, keep, false);
 }
@@ -223,6 +229,7 @@ Tensor mean(const Tensor& x, const Dims& dims, KeepDim keep) {
 }
 
 Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
+  check_defined("var", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(var, x, dims, options);
   const Reduced to = reduced("var", x.shape(), dims, KeepDim::no);
   const Tensor squares =
@@ -232,6 +239,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarianceOptions options) {
 }
 
 Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
+  check_defined("stdev", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(stdev, x, dims, options);
   const auto count = static_cast<double>(reduced("stdev", x.shape(), dims, KeepDim::no).count);
   if (count <= options.correction) return sqrt(var(x, dims, options));  // NaN, with its gradient
@@ -242,6 +250,7 @@ Tensor stdev(const Tensor& x, const Dims& dims, VarianceOptions options) {
 
 // y = |x|: dx = dy x / y, and 0 where y is 0
 Tensor norm(const Tensor& x, const Dims& dims, KeepDim keep) {
+  check_defined("norm", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(norm, x, dims, keep);
   const Reduced to = reduced("norm", x.shape(), dims, keep);
   const Tensor y = Tensor::empty(to.kept, x.dtype(), x.device());
@@ -268,14 +277,22 @@ Tensor min(const Tensor& x) {
 Extreme max(const Tensor& x, int dim) { return extreme("max", x, dim, Which::largest); }
 Extreme min(const Tensor& x, int dim) { return extreme("min", x, dim, Which::smallest); }
 Tensor argmax(const Tensor& x, int dim) {
+  check_defined("argmax", {{"x", x}});
   return places_of("argmax", x, 1u << dimension("argmax", x.shape(), dim), Which::largest);
 }
 Tensor argmin(const Tensor& x, int dim) {
+  check_defined("argmin", {{"x", x}});
   return places_of("argmin", x, 1u << dimension("argmin", x.shape(), dim), Which::smallest);
 }
 
-Tensor argmax(const Tensor& x) { return argmax(flatten(x), 0); }
-Tensor argmin(const Tensor& x) { return argmin(flatten(x), 0); }
+Tensor argmax(const Tensor& x) {
+  check_defined("argmax", {{"x", x}});
+  return argmax(flatten(x), 0);
+}
+Tensor argmin(const Tensor& x) {
+  check_defined("argmin", {{"x", x}});
+  return argmin(flatten(x), 0);
+}
 
 Tensor softmax(const Tensor& x, int dim) { return along("softmax", x, dim, softmax_rows); }
 Tensor log_softmax(const Tensor& x, int dim) {
@@ -283,6 +300,7 @@ Tensor log_softmax(const Tensor& x, int dim) {
 }
 
 Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
+  check_defined("logsumexp", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(logsumexp, x, dim, keep);
   const int d = dimension("logsumexp", x.shape(), dim), last = x.rank() - 1;
   refuse_mixing("logsumexp", {rows_of(x, 1u << d)});
@@ -294,6 +312,7 @@ Tensor logsumexp(const Tensor& x, int dim, KeepDim keep) {
 }
 
 Tensor cumsum(const Tensor& x, int dim) {
+  check_defined("cumsum", {{"x", x}});
   if (is_16_bit(x.dtype())) return in_f32(cumsum, x, dim);
   if (x.dtype() == DType::u8 || x.dtype() == DType::i32) return cumsum(cast(x, DType::i64), dim);
   const int d = dimension("cumsum", x.shape(), dim);
@@ -309,7 +328,13 @@ Tensor cumsum(const Tensor& x, int dim) {
                 [added_up](Gradients& g) { g.pass(0, added_up(g.output(), true)); });
 }
 
-Tensor any(const Tensor& mask) { return sum(mask != 0, Dims::all()) > 0; }
-Tensor all(const Tensor& mask) { return sum(mask == 0, Dims::all()) == 0; }
+Tensor any(const Tensor& mask) {
+  check_defined("any", {{"mask", mask}});
+  return sum(mask != 0, Dims::all()) > 0;
+}
+Tensor all(const Tensor& mask) {
+  check_defined("all", {{"mask", mask}});
+  return sum(mask == 0, Dims::all()) == 0;
+}
 
 }  // namespace lockstep

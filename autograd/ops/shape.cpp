@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/indexed.h"
@@ -19,6 +20,7 @@ Tensor transposed(const Tensor& x) {
 }  // namespace
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
+  check_defined("reshape", {{"x", x}});
   check<ShapeError>(shape.numel() == x.numel(), "[reshape] {} does not have as many elements as {}",
                     shape, x.shape());
   const auto make = [&](const auto& of) {  // of the losses of parts there may be several
@@ -29,6 +31,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 }
 
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
+  check_defined("reshape", {{"x", x}});
   std::vector<std::int64_t> all(sizes);
   if (const auto open = std::ranges::find(all, -1); open != all.end()) {
     *open = 1;
@@ -42,11 +45,13 @@ Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes) {
 }
 
 Tensor transpose(const Tensor& x) {
+  check_defined("transpose", {{"x", x}});
   return record("transpose", transposed(x.detach()), {x.rank() == 2 ? shared(x) : apart(x)},
                 [](Gradients& g) { g.pass(0, transposed(g.output())); });
 }
 
 Tensor broadcast_to(const Tensor& x, const Shape& shape) {
+  check_defined("broadcast_to", {{"x", x}});
   const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   if (is_any_floating(x.dtype()))
     kernels::broadcast_to(x, y);

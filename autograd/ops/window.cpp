@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/in_f32.h"
 #include "lockstep/autograd/ops/shapes.h"
 #include "lockstep/autograd/rows.h"
 #include "lockstep/kernels/indexed.h"
@@ -29,9 +30,16 @@ Tensor shown(const char* name, const Tensor& x, bool rows_stay, const Shape& sha
   });
 }
 
+void check_all_defined(const char* name, const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors)
+    check<StateError>(tensor.defined(), "[{}] tensors[{}] is undefined", name,
+                      &tensor - tensors.data());
+}
+
 }  // namespace
 
 Tensor permute(const Tensor& x, const std::vector<int>& dims) {
+  check_defined("permute", {{"x", x}});
   check<ShapeError>(static_cast<int>(dims.size()) == x.rank(),
                     "[permute] {} dimensions are named for a tensor of shape {}", dims.size(),
                     x.shape());
@@ -51,6 +59,7 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
 }
 
 Tensor transpose(const Tensor& x, int a, int b) {
+  check_defined("transpose", {{"x", x}});
   std::vector<int> dims(static_cast<std::size_t>(x.rank()));
   std::iota(dims.begin(), dims.end(), 0);
   const auto place = [&](int dim) {
@@ -63,11 +72,13 @@ Tensor transpose(const Tensor& x, int a, int b) {
 }
 
 Tensor flatten(const Tensor& x, int first) {
+  check_defined("flatten", {{"x", x}});
   const int d = x.rank() == 0 ? 0 : dimension("flatten", x.shape(), first);
   return reshape(x, x.shape().with(d, x.rank(), {x.shape().with(0, d, {}).numel()}));
 }
 
 Tensor unsqueeze(const Tensor& x, int dim) {
+  check_defined("unsqueeze", {{"x", x}});
   check<ShapeError>(dim >= -x.rank() - 1 && dim <= x.rank(),
                     "[unsqueeze] dimension {} of a tensor of shape {}", dim, x.shape());
   const int d = dim < 0 ? dim + x.rank() + 1 : dim;
@@ -78,18 +89,21 @@ Tensor unsqueeze(const Tensor& x, int dim) {
 }
 
 Tensor squeeze(const Tensor& x, int dim) {
+  check_defined("squeeze", {{"x", x}});
   const int d = dimension("squeeze", x.shape(), dim);
   check<ShapeError>(x.size(d) == 1, "[squeeze] dimension {} of shape {} is not 1", dim, x.shape());
   return reshape(x, x.shape().with(d, d + 1, {}));
 }
 
 Tensor squeeze(const Tensor& x) {
+  check_defined("squeeze", {{"x", x}});
   std::vector<std::int64_t> sizes;
   std::ranges::copy_if(x.shape(), std::back_inserter(sizes), [](std::int64_t n) { return n != 1; });
   return reshape(x, Shape(sizes));
 }
 
 Tensor flip(const Tensor& x, const Dims& dims) {
+  check_defined("flip", {{"x", x}});
   const unsigned mask = dims.mask("flip", x.shape());
   Window window = whole(x.shape());
   for (int d = 0; d < x.rank() && x.numel() > 0; ++d)
@@ -101,6 +115,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
 }
 
 Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
+  check_defined("slice", {{"x", x}});
   const int d = dimension("slice", x.shape(), dim);
   const auto placed = [n = x.size(d)](std::int64_t i) {
     return std::clamp(i < 0 ? i + n : i, std::int64_t{0}, n);
@@ -112,6 +127,7 @@ Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end) {
 }
 
 Tensor select(const Tensor& x, int dim, std::int64_t i) {
+  check_defined("select", {{"x", x}});
   const int d = dimension("select", x.shape(), dim);
   const std::int64_t n = x.size(d);
   check<ShapeError>(i >= -n && i < n, "[select] row {} of dimension {} of shape {}", i, dim,
@@ -121,6 +137,7 @@ Tensor select(const Tensor& x, int dim, std::int64_t i) {
 }
 
 std::vector<Tensor> chunk(const Tensor& x, int parts, int dim) {
+  check_defined("chunk", {{"x", x}});
   check<UsageError>(parts >= 1, "[chunk] into {} parts", parts);
   const std::int64_t n = x.size(dimension("chunk", x.shape(), dim));
   const std::int64_t rows = std::max((n + parts - 1) / parts, std::int64_t{1});
@@ -134,6 +151,7 @@ std::vector<Tensor> chunk(const Tensor& x, int parts, int dim) {
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   check<ShapeError>(!tensors.empty(), "[cat] of no tensors");
+  check_all_defined("cat", tensors);
   const Tensor& first = tensors[0];
   const int d = dimension("cat", first.shape(), dim);
   std::int64_t rows = 0;
@@ -172,6 +190,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
+  check_all_defined("stack", tensors);
   std::vector<Tensor> wider;
   for (const Tensor& tensor : tensors) wider.push_back(unsqueeze(tensor, dim));
   return cat(wider, dim);
