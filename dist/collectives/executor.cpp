@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/kernels/tree_reduce.h"
-
 namespace lockstep::dist {
 namespace {
 
@@ -77,19 +75,16 @@ bool Executor::progress() {
   return moved;
 }
 
-void Executor::pack() {
-  std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
-  if (const std::size_t payload = head(to_send_) - header_bytes; payload > 0)
-    std::memcpy(outgoing_.data() + header_bytes, at(step_.send.begin), payload);
-}
-
 bool Executor::push() {
   const std::size_t before = sent_, head = this->head(to_send_);
   while (sent_ < to_send_) {
-    const std::span<const std::byte> next =
-        sent_ < head ? std::span(outgoing_).first(head).subspan(sent_)
-                     : std::span(at(step_.send.begin) + (sent_ - header()), to_send_ - sent_);
-    const std::size_t count = transport_.send(step_.to, next);
+    const std::size_t from = std::max(sent_, head);
+    const std::span<const std::byte> rest(at(step_.send.begin) + (from - header()),
+                                          to_send_ - from);
+    const std::size_t count =
+        sent_ < head
+            ? transport_.send_both(step_.to, std::span(outgoing_).first(head).subspan(sent_), rest)
+            : transport_.send(step_.to, rest);
     if (count == 0) break;
     sent_ += count;
   }
@@ -98,7 +93,10 @@ bool Executor::push() {
 
 bool Executor::pull_head() {
   const std::size_t before = received_, head = this->head(to_receive_);
-  received_ += transport_.receive(step_.from, std::span(incoming_).first(head).subspan(before));
+  const std::size_t count =
+      transport_.receive_both(step_.from, std::span(incoming_).first(head).subspan(before), room());
+  const std::size_t of_head = std::min(count, head - before);
+  received_ += of_head;
   if (before < header_bytes && received_ >= header_bytes) {
     CallHeader theirs;
     std::memcpy(&theirs, incoming_.data(), header_bytes);
@@ -107,43 +105,39 @@ bool Executor::pull_head() {
   }
   if (received_ == head) {
     unpack(head - header_bytes);
+    took(count - of_head);
     pull_payload();
   }
-  return received_ > before;
+  return count > 0;
 }
 
-void Executor::unpack(std::size_t payload) {
-  if (payload == 0) return;
-  bytes_moved_ += payload;
-  if (step_.into == Step::Into::sum)
-    add(place(), incoming_.data() + header_bytes, payload);
-  else
-    std::memcpy(place(), incoming_.data() + header_bytes, payload);
+std::span<std::byte> Executor::room() const {
+  const std::size_t next = std::max(received_, head(to_receive_)), rest = to_receive_ - next;
+  if (rest == 0) return {};
+  if (step_.into != Step::Into::sum) return {place() + (next - header()), rest};
+  const std::size_t in_block = (next - header()) % block_bytes;
+  return {block_ + in_block, std::min(block_bytes - in_block, rest)};
 }
 
-// A tree of two is one addition.
-void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
-  const std::array<const std::byte*, 2> both{target, other};
-  kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
-                       static_cast<std::int64_t>(bytes / element_));
+void Executor::took(std::size_t count) {
+  const std::span<std::byte> room = this->room();
+  const std::size_t begin = received_ - header();
+  received_ += count;
+  bytes_moved_ += count;
+  // The block is full, or the message has ended: add it from its beginning.
+  if (step_.into == Step::Into::sum && count > 0 && count == room.size()) {
+    const std::size_t in_block = begin % block_bytes;
+    add(place() + (begin - in_block), block_, in_block + count);
+  }
 }
 
 bool Executor::pull_payload() {
   const std::size_t before = received_;
-  const bool sums = step_.into == Step::Into::sum;
   while (received_ < to_receive_) {
-    std::byte* const target = place() + (received_ - header());
-    const std::size_t in_block = sums ? (received_ - header()) % block_bytes : 0;
-    const std::size_t rest = to_receive_ - received_;
-    const std::size_t most = sums ? std::min(block_bytes - in_block, rest) : rest;
-    const std::size_t count =
-        transport_.receive(step_.from, {sums ? block_ + in_block : target, most});
+    const std::size_t count = transport_.receive(step_.from, room());
     if (count == 0) break;
-    received_ += count;
-    // The block is full, or the message has ended: add it from its beginning.
-    if (sums && count == most) add(target - in_block, block_, in_block + count);
+    took(count);
   }
-  bytes_moved_ += received_ - before;
   return received_ > before;
 }
 

@@ -54,8 +54,10 @@ class Executor {
 
   void begin_step();
   bool push();          // sends what the stream takes
-  bool pull_head();     // receives the header, or a packed message
+  bool pull_head();     // receives the header, or a packed message, and what is behind it
   bool pull_payload();  // receives the rest: straight into place, or in blocks that are added
+  std::span<std::byte> room() const;  // for what comes next behind the head
+  void took(std::size_t count);       // so many bytes lie there
 
   void prepare(const PlanInput& input);  // the plan and its scratch memory
   void pack();                           // the head of the message that is sent

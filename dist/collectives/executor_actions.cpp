@@ -1,11 +1,35 @@
-// What a step does after its messages. Second reading: the ring's steps do nothing.
+// How a message begins, what becomes of the elements that have arrived, and what a step does after
+// its messages. Second reading: the ring's steps only add up.
 
+#include <array>
 #include <cstring>
 
 #include "lockstep/dist/collectives/executor.h"
 #include "lockstep/kernels/tree_reduce.h"
 
 namespace lockstep::dist {
+
+void Executor::pack() {
+  std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
+  if (const std::size_t payload = head(to_send_) - header_bytes; payload > 0)
+    std::memcpy(outgoing_.data() + header_bytes, at(step_.send.begin), payload);
+}
+
+void Executor::unpack(std::size_t payload) {
+  if (payload == 0) return;
+  bytes_moved_ += payload;
+  if (step_.into == Step::Into::sum)
+    add(place(), incoming_.data() + header_bytes, payload);
+  else
+    std::memcpy(place(), incoming_.data() + header_bytes, payload);
+}
+
+// A tree of two is one addition.
+void Executor::add(std::byte* target, const std::byte* other, std::size_t bytes) const {
+  const std::array<const std::byte*, 2> both{target, other};
+  kernels::tree_reduce(collective_.header.dtype, both, std::span(&target, 1),
+                       static_cast<std::int64_t>(bytes / element_));
+}
 
 void Executor::act() {
   const Range own = collective_.input.part(collective_.input.rank);

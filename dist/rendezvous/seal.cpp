@@ -45,6 +45,10 @@ Token KeyStream::next() {
   return keys_[used_++];
 }
 
+void KeyStream::fill(std::span<std::byte> bytes) const {
+  fill_from(key_, ~std::uint64_t{0}, bytes);  // no batch has that number
+}
+
 void Sealer::Free::operator()(evp_mac_ctx_st* context) const { EVP_MAC_CTX_free(context); }
 
 Sealer::Sealer() {

@@ -34,6 +34,8 @@ class KeyStream {
   KeyStream() = default;  ///< of a key that everybody knows: seals against accidents alone
   explicit KeyStream(const Token& key) : key_(key) {}
   Token next();
+  /// Fills `bytes` with what belongs to none of these keys: for what lasts as long as the stream.
+  void fill(std::span<std::byte> bytes) const;
 
  private:
   Token key_{};

@@ -27,6 +27,19 @@ Transfer move_all(int socket, Bytes bytes, short event, const Deadline& deadline
   return Transfer::done;
 }
 
+constexpr std::size_t most_pieces = 5;
+
+/// The message that consists of these pieces, which `list` names for the system.
+template <class Byte>
+msghdr message_of(std::span<const std::span<Byte>> pieces, std::array<iovec, most_pieces>& list) {
+  msghdr message{};
+  message.msg_iov = list.data();
+  for (const std::span<Byte> piece : pieces)
+    if (!piece.empty())
+      list[message.msg_iovlen++] = {const_cast<std::byte*>(piece.data()), piece.size()};
+  return message;
+}
+
 }  // namespace
 
 int checked(int result, std::string_view what) {
@@ -72,26 +85,29 @@ std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes) {
   return errno == EAGAIN ? 0 : peer_closed;
 }
 
-std::ptrdiff_t send_both(int socket, std::span<const std::byte> first,
-                         std::span<const std::byte> second) {
-  if (first.empty()) return send_some(socket, second);
-  const auto piece = [](std::span<const std::byte> bytes) {
-    return iovec{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  };
-  std::array<iovec, 2> pieces{piece(first), piece(second)};
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = pieces.size();
-  const ssize_t sent = TEMP_FAILURE_RETRY(::sendmsg(socket, &message, MSG_NOSIGNAL));
-  if (sent >= 0) return sent;
-  return errno == EAGAIN ? 0 : peer_closed;
-}
-
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes) {
   if (bytes.empty()) return 0;
   const ssize_t got = TEMP_FAILURE_RETRY(::recv(socket, bytes.data(), bytes.size(), 0));
   if (got < 0 && errno == EAGAIN) return 0;
   return got > 0 ? got : peer_closed;  // 0 is the end of the stream
+}
+
+std::ptrdiff_t send_pieces(int socket, std::span<const std::span<const std::byte>> pieces) {
+  std::array<iovec, most_pieces> list;
+  const msghdr message = message_of(pieces, list);
+  if (message.msg_iovlen == 0) return 0;
+  const ssize_t sent = TEMP_FAILURE_RETRY(::sendmsg(socket, &message, MSG_NOSIGNAL));
+  if (sent >= 0) return sent;
+  return errno == EAGAIN ? 0 : peer_closed;
+}
+
+std::ptrdiff_t receive_pieces(int socket, std::span<const std::span<std::byte>> pieces) {
+  std::array<iovec, most_pieces> list;
+  msghdr message = message_of(pieces, list);
+  if (message.msg_iovlen == 0) return 0;
+  const ssize_t got = TEMP_FAILURE_RETRY(::recvmsg(socket, &message, 0));
+  if (got < 0 && errno == EAGAIN) return 0;
+  return got > 0 ? got : peer_closed;
 }
 
 bool wait_for(int socket, short events, const Deadline& deadline) {

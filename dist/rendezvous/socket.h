@@ -86,9 +86,9 @@ void notice_silence(int socket);
 constexpr std::ptrdiff_t peer_closed = -1;
 std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes);
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes);
-/// The same for two pieces, one after the other, by one call of the system.
-std::ptrdiff_t send_both(int socket, std::span<const std::byte> first,
-                         std::span<const std::byte> second);
+/// The same for up to five pieces, one after the other, by one call of the system.
+std::ptrdiff_t send_pieces(int socket, std::span<const std::span<const std::byte>> pieces);
+std::ptrdiff_t receive_pieces(int socket, std::span<const std::span<std::byte>> pieces);
 
 /// Waits until one of `events` (POLLIN, POLLOUT) is possible. False when the deadline has passed.
 bool wait_for(int socket, short events, const Deadline& deadline);

@@ -30,6 +30,17 @@ class NodeTransport final : public Transport {
     return inside([&] { return note(inside_->receive(nodes_.place_of[index(peer)], bytes)); });
   }
 
+  std::size_t send_both(int peer, std::span<const std::byte> first,
+                        std::span<const std::byte> second) override {
+    return is_inside(peer) ? Transport::send_both(peer, first, second)
+                           : between_->send_both(peer, first, second);
+  }
+  std::size_t receive_both(int peer, std::span<std::byte> first,
+                           std::span<std::byte> second) override {
+    return is_inside(peer) ? Transport::receive_both(peer, first, second)
+                           : between_->receive_both(peer, first, second);
+  }
+
   SharedRegion allocate(std::size_t bytes) override { return between_->allocate(bytes); }
 
   // While a peer of this node is waited for, memory naps: its naps are short. A nap of TCP's, in

@@ -50,6 +50,19 @@ class Transport {
   /// way, before the last of them is handed out (tcp).
   virtual std::size_t receive(int peer, std::span<std::byte> bytes) = 0;
 
+  /// The same for two pieces of a stream, the one right behind the other: tcp moves both by one
+  /// call of the system. What is behind the bytes that were received may have been written to.
+  virtual std::size_t send_both(int peer, std::span<const std::byte> first,
+                                std::span<const std::byte> second) {
+    const std::size_t count = send(peer, first);
+    return count < first.size() || second.empty() ? count : count + send(peer, second);
+  }
+  virtual std::size_t receive_both(int peer, std::span<std::byte> first,
+                                   std::span<std::byte> second) {
+    const std::size_t count = receive(peer, first);
+    return count < first.size() || second.empty() ? count : count + receive(peer, second);
+  }
+
   /// A region of `bytes` bytes on every rank, zeroed and aligned to a page. Collective: all ranks
   /// call it in the same order with the same size. Blocks until every rank has called, at most for
   /// the join timeout. Throws CommError then, for different sizes, and without shared memory.

@@ -17,7 +17,6 @@
 namespace lockstep::dist {
 namespace {
 
-using trace::Place;
 using trace::Result;
 
 // Fields end with tabs and lines with line feeds.
@@ -114,7 +113,7 @@ class HashTrace::Writer : public trace::ResultWatcher {
   std::string name_for(const Result& result) {
     if (!result.name.empty() || !result.node) return std::string(result.name);
     std::string& name = layers_[result.node];
-    if (result.place == Place::forward) name = layer;
+    if (result.place == trace::Place::forward) name = layer;
     return name;
   }
   void write(std::string_view text) {

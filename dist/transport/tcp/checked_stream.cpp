@@ -1,87 +1,191 @@
 #include "lockstep/dist/transport/tcp/checked_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 namespace lockstep::dist {
+namespace {
 
-Tag CheckedStream::Head::right_own_tag(Sealer& sealer, const Token& key) const {
-  return sealer.seal(key, std::as_bytes(std::span(this, 1)).first(offsetof(Head, own_tag)));
+template <class Head>
+std::span<const std::byte> without_own_tag(const Head& head) {
+  return std::as_bytes(std::span(&head, 1)).first(offsetof(Head, own_tag));
 }
+
+/// Those of the next `count` bytes that lie in `bytes`. `count` becomes the number of the others.
+std::span<std::byte> cut(std::span<std::byte> bytes, std::size_t& count) {
+  const std::size_t here = std::min(bytes.size(), count);
+  count -= here;
+  return bytes.first(here);
+}
+
+}  // namespace
 
 /// Each frame takes two keys: for its head, for its bytes.
-void CheckedStream::begin_frame(std::span<const std::byte> bytes) {
+CheckedStream::Leaving CheckedStream::seal(std::span<const std::byte> bytes) {
+  bytes = bytes.first(std::min(bytes.size(), most_bytes));
+  Leaving frame{.head = {.length = static_cast<std::uint32_t>(bytes.size())},
+                .head_left = sizeof(Head),
+                .left = bytes.size()};
   const Token head_key = connection_.sending.next();
-  leaving_.length = static_cast<std::uint32_t>(bytes.size());
-  leaving_.tag = whole_.seal(connection_.sending.next(), bytes);
-  leaving_.own_tag = leaving_.right_own_tag(whole_, head_key);
-  head_left_ = sizeof leaving_;
-  frame_left_ = bytes.size();
+  frame.head.tag = sealer_.seal(connection_.sending.next(), bytes);
+  frame.head.own_tag = sealer_.seal(head_key, without_own_tag(frame.head));
+  return frame;
 }
 
-std::ptrdiff_t CheckedStream::send(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return 0;
-  if (frame_left_ == 0) begin_frame(bytes.first(std::min(bytes.size(), most_bytes)));
-  const auto payload = bytes.first(std::min(bytes.size(), frame_left_));
-  const auto head = std::as_bytes(std::span(&leaving_, 1)).last(head_left_);
-  const std::ptrdiff_t sent = send_both(connection_.get(), head, payload);
+std::ptrdiff_t CheckedStream::send(std::span<const std::byte> first,
+                                   std::span<const std::byte> second) {
+  if (first.empty()) std::swap(first, second);
+  if (first.empty()) return 0;
+  auto& [now, next] = leaving_;
+  if (now.left == 0) now = std::exchange(next, {});
+  if (now.left == 0) now = seal(first);
+  if (now.left < first.size()) second = {};
+  if (next.left == 0 && !second.empty()) next = seal(second);
+
+  const auto head = [](const Leaving& frame) {
+    return std::as_bytes(std::span(&frame.head, 1)).last(frame.head_left);
+  };
+  std::array pieces{head(now), first.first(now.left), std::span<const std::byte>{}, second};
+  if (!second.empty()) pieces[2] = head(next), pieces[3] = second.first(next.left);
+  const std::ptrdiff_t sent = send_pieces(connection_.get(), pieces);
   if (sent == peer_closed) return sent;
-  const std::size_t of_head = std::min(head_left_, static_cast<std::size_t>(sent));
-  const std::size_t of_payload = static_cast<std::size_t>(sent) - of_head;
-  head_left_ -= of_head;
-  frame_left_ -= of_payload;
-  return static_cast<std::ptrdiff_t>(of_payload);
+
+  auto rest = static_cast<std::size_t>(sent);
+  std::size_t of_caller = 0;
+  for (Leaving* const frame : {&now, &next}) {
+    const std::size_t of_head = std::min(rest, frame->head_left);
+    frame->head_left -= of_head;
+    const std::size_t of_bytes = std::min(rest -= of_head, frame->left);
+    frame->left -= of_bytes;
+    rest -= of_bytes;
+    of_caller += of_bytes;
+  }
+  return static_cast<std::ptrdiff_t>(of_caller);
 }
 
-std::ptrdiff_t CheckedStream::receive(std::span<std::byte> bytes) {
-  if (bytes.empty()) return 0;
+std::ptrdiff_t CheckedStream::receive(std::span<std::byte> first, std::span<std::byte> second) {
+  if (first.empty()) std::swap(first, second);
+  if (first.empty()) return 0;
   while (true) {
-    if (wanted_ == 0) read_head();
-    const std::size_t most = std::min(wanted_, bytes.size());
-    std::ptrdiff_t count = 0;
-    if (most > 0 && buffered() > 0) {
-      count = static_cast<std::ptrdiff_t>(take(bytes.first(most)));
-    } else if (most >= buffer_.size()) {
-      count = receive_some(connection_.get(), bytes.first(most));
-      if (count <= 0) return count;
-    } else {
-      std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
-      end_ -= std::exchange(begin_, 0);
-      const std::ptrdiff_t got = receive_some(connection_.get(), std::span(buffer_).subspan(end_));
-      if (got <= 0) return got;
-      end_ += static_cast<std::size_t>(got);
-      continue;
+    if (wanted_ == 0 && buffered() >= sizeof arriving_) {
+      take(std::as_writable_bytes(std::span(&arriving_, 1)));
+      check_head();
     }
-    sealer_.add(bytes.first(static_cast<std::size_t>(count)));
-    wanted_ -= static_cast<std::size_t>(count);
-    if (wanted_ == 0) check_tag();
-    return count;
+    const std::span<std::byte> of_frame = first.first(std::min(first.size(), wanted_));
+    std::ptrdiff_t count = 0;
+    if (wanted_ == 0) {
+      count = buffered() > 0 ? receive_ahead() : receive_frames(first, second);
+    } else if (buffered() > 0) {
+      count = static_cast<std::ptrdiff_t>(take(of_frame));
+      check(of_frame.first(static_cast<std::size_t>(count)));
+    } else {
+      count = receive_more(of_frame);
+    }
+    if (count != nothing_yet) return count;
   }
 }
 
-/// From what was read ahead, if the whole head is there.
-void CheckedStream::read_head() {
-  if (buffered() < sizeof arriving_) return;
-  take(std::as_writable_bytes(std::span(&arriving_, 1)));
-  const Tag right = arriving_.right_own_tag(whole_, connection_.receiving.next());
-  check<CommError>(same(arriving_.own_tag, right),
-                   "the head of a frame of {} bytes was changed on the way: its tag is {}, not {}",
-                   arriving_.length, hex(arriving_.own_tag), hex(right));
+/// More of a head, of which a part has been read ahead.
+std::ptrdiff_t CheckedStream::receive_ahead() {
+  std::memmove(ahead_.data(), ahead_.data() + begin_, buffered());
+  end_ -= std::exchange(begin_, 0);
+  const std::ptrdiff_t got = receive_some(connection_.get(), std::span(ahead_).subspan(end_));
+  if (got <= 0) return got;
+  end_ += static_cast<std::size_t>(got);
+  return nothing_yet;
+}
+
+/// More of a frame. Nothing has been read ahead.
+std::ptrdiff_t CheckedStream::receive_more(std::span<std::byte> bytes) {
+  const std::ptrdiff_t got =
+      receive_pieces(connection_.get(), std::array{bytes, std::span(ahead_)});
+  if (got <= 0) return got;
+  auto rest = static_cast<std::size_t>(got);
+  const auto here = cut(bytes, rest);
+  begin_ = 0, end_ = rest;
+  check(here);
+  return static_cast<std::ptrdiff_t>(here.size());
+}
+
+/// A frame for the first piece, and one for the second. Nothing has been read ahead.
+std::ptrdiff_t CheckedStream::receive_frames(std::span<std::byte> first,
+                                             std::span<std::byte> second) {
+  if (first.size() > most_bytes) first = first.first(most_bytes), second = {};
+  second = second.first(std::min(second.size(), most_bytes));
+  Head next;
+  const auto head = std::as_writable_bytes(std::span(&arriving_, 1));
+  auto next_head = std::as_writable_bytes(std::span(&next, 1));
+  if (second.empty()) next_head = {};
+  const std::ptrdiff_t got = receive_pieces(
+      connection_.get(), std::array{head, first, next_head, second, std::span(ahead_)});
+  if (got <= 0) return got;
+  auto rest = static_cast<std::size_t>(got);
+  const auto of_head = cut(head, rest), of_first = cut(first, rest),
+             of_next_head = cut(next_head, rest), of_second = cut(second, rest);
+  begin_ = 0, end_ = rest;
+  if (of_head.size() < sizeof arriving_) {
+    keep_ahead({of_head});
+    return nothing_yet;
+  }
+  check_head();
+  // A frame of another length: what lies there is given out from what was read ahead.
+  if (second.empty() ? wanted_ < of_first.size() : wanted_ != first.size()) {
+    keep_ahead({of_first, of_next_head, of_second});
+    return nothing_yet;
+  }
+  check(of_first);
+  std::size_t count = of_first.size();
+  if (of_next_head.size() < sizeof next) {
+    keep_ahead({of_next_head});
+    return count > 0 ? static_cast<std::ptrdiff_t>(count) : nothing_yet;
+  }
+  arriving_ = next;
+  check_head();
+  const std::size_t in_place = std::min(of_second.size(), wanted_);
+  keep_ahead({of_second.subspan(in_place)});
+  check(of_second.first(in_place));
+  return static_cast<std::ptrdiff_t>(count + in_place);
+}
+
+/// These come before what was read ahead.
+void CheckedStream::keep_ahead(std::initializer_list<std::span<const std::byte>> pieces) {
+  std::size_t more = 0;
+  for (const auto piece : pieces) more += piece.size();
+  if (more == 0) return;
+  ahead_.resize(std::max(ahead_.size(), more + end_));
+  std::memmove(ahead_.data() + more, ahead_.data(), end_);
+  end_ += more;
+  auto to = ahead_.begin();
+  for (const auto piece : pieces) to = std::ranges::copy(piece, to).out;
+}
+
+void CheckedStream::check_head() {
+  const Tag right = checker_.seal(connection_.receiving.next(), without_own_tag(arriving_));
+  if (!same(arriving_.own_tag, right))
+    fail<CommError>("the head of a frame of {} bytes was changed on the way: its tag is {}, not {}",
+                    arriving_.length, hex(arriving_.own_tag), hex(right));
   wanted_ = arriving_.length;
-  sealer_.begin(connection_.receiving.next());
+  checker_.begin(connection_.receiving.next(), wanted_);
 }
 
-void CheckedStream::check_tag() {
-  const Tag right = sealer_.tag();
-  check<CommError>(same(arriving_.tag, right),
-                   "{} bytes were changed on the way: their tag is {}, not {}", arriving_.length,
-                   hex(arriving_.tag), hex(right));
+/// What is to be handed out. With the last byte of a frame its tag is checked.
+void CheckedStream::check(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  checker_.add(bytes);
+  wanted_ -= bytes.size();
+  if (wanted_ > 0) return;
+  const Tag right = checker_.tag();
+  if (!same(arriving_.tag, right))
+    fail<CommError>("{} bytes were changed on the way: their tag is {}, not {}", arriving_.length,
+                    hex(arriving_.tag), hex(right));
 }
 
+/// From what was read ahead.
 std::size_t CheckedStream::take(std::span<std::byte> bytes) {
   const std::size_t count = std::min(bytes.size(), buffered());
-  std::memcpy(bytes.data(), buffer_.data() + begin_, count);
+  std::copy_n(ahead_.data() + begin_, count, bytes.begin());
   begin_ += count;
   return count;
 }

@@ -41,11 +41,21 @@ class TcpTransport final : public Transport {
   bool has_shared_memory() const override { return false; }
 
   std::size_t send(int peer, std::span<const std::byte> bytes) override {
-    return moved(peer, links_[index(peer)].stream.send(bytes), bytes.empty(), POLLOUT);
+    return send_both(peer, bytes, {});
   }
   std::size_t receive(int peer, std::span<std::byte> bytes) override {
+    return receive_both(peer, bytes, {});
+  }
+  std::size_t send_both(int peer, std::span<const std::byte> first,
+                        std::span<const std::byte> second) override {
+    return moved(peer, links_[index(peer)].stream.send(first, second),
+                 first.empty() && second.empty(), POLLOUT);
+  }
+  std::size_t receive_both(int peer, std::span<std::byte> first,
+                           std::span<std::byte> second) override {
     try {
-      return moved(peer, links_[index(peer)].stream.receive(bytes), bytes.empty(), POLLIN);
+      return moved(peer, links_[index(peer)].stream.receive(first, second),
+                   first.empty() && second.empty(), POLLIN);
     } catch (const PeerError&) {
       throw;
     } catch (const CommError& error) {
@@ -108,7 +118,7 @@ void TcpTransport::relax(unsigned round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return;
   }
-  constexpr unsigned yield_rounds = 20;
+  constexpr unsigned yield_rounds = 200;  // some 100 us: to be woken up takes as long
   if (round < yield_rounds) {
     std::this_thread::yield();
     return;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/seal.h"
+#include "lockstep/dist/transport/tcp/frame_seal.h"
 #include "support/bad_cable.h"
 
 namespace lockstep::dist::testing {
@@ -36,7 +36,7 @@ inline void pass_on_frames(int from, int to,
 /// Makes both tags of a frame anew, with the next two keys.
 inline void seal_again(Bytes& frame, KeyStream& keys) {
   const Token head_key = keys.next();
-  const Tag tag = seal(keys.next(), std::span(frame).subspan(frame_head));
+  const Tag tag = FrameSealer(keys).seal(keys.next(), std::span(frame).subspan(frame_head));
   std::memcpy(frame.data() + 4, tag.data(), tag.size());
   const Tag own = seal(head_key, std::span(frame).first(4 + sizeof tag));
   std::memcpy(frame.data() + 4 + sizeof tag, own.data(), own.size());
