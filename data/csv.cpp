@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "lockstep/core/text/number.h"
 #include "lockstep/data/input.h"
 
 namespace lockstep::data {
@@ -100,20 +101,31 @@ bool is_missing(std::string_view text) {
   return std::ranges::find(words, text) != std::end(words);
 }
 
-// The number that the whole text is, if it is one.
-template <class T>
-std::optional<T> number_of(std::string_view text) {
-  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  T value{};
+std::string_view without_plus(std::string_view text) {
+  return text.starts_with('+') && !text.starts_with("+-") ? text.substr(1) : text;
+}
+
+// The whole number that the whole text is, if it is one.
+std::optional<std::int64_t> whole_number_of(std::string_view text) {
+  text = without_plus(text);
+  std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
+// Any other one, as parse_decimal.
+std::optional<double> number_of(std::string_view text) { return parse_decimal(without_plus(text)); }
+
+// A digit before the exponent is not 0.
+bool is_not_zero(std::string_view text) {
+  return text.substr(0, text.find_first_of("eE")).find_first_of("123456789") != text.npos;
+}
+
 // Whether it is a number of the dtype, f32, f64 or i64.
 bool fits(double value, DType dtype) {
   if (dtype == DType::i64) return std::abs(value) <= 0x1p53 && std::trunc(value) == value;
-  return dtype == DType::f64 || std::isfinite(static_cast<float>(value));
+  return std::isfinite(dtype == DType::f64 ? value : static_cast<float>(value));
 }
 
 /// A column that is read: where it stands in a line, and what has been read.
@@ -133,16 +145,19 @@ void Column::read(std::int64_t row, const Lines& lines) const {
     fail<DataError>("[csv] {}:{}: column '{}': {}", lines.name(), lines.number(), printable(name),
                     why);
   };
-  if (const auto whole = number_of<std::int64_t>(text); whole && dtype == DType::i64) {
+  if (const auto whole = whole_number_of(text); whole && dtype == DType::i64) {
     values.data<std::int64_t>()[row] = *whole;
     return;
   }
   double number = missing.value_or(0);
   if (!is_missing(text)) {
-    number = number_of<double>(text).value_or(NAN);
-    if (!std::isfinite(number)) refuse(fmt::format("'{}' is not a number", printable(text)));
-    if (!fits(number, dtype))
+    number = number_of(text).value_or(NAN);
+    if (std::isnan(number)) refuse(fmt::format("'{}' is not a number", printable(text)));
+    const bool too_small = dtype == DType::i64 && number == 0 && is_not_zero(text);
+    if (too_small || (dtype == DType::i64 && !fits(number, dtype)))
       refuse(fmt::format("'{}' is no number of {}", printable(text), dtype));
+    if (!fits(number, dtype))
+      refuse(fmt::format("'{}' is too large for {}", printable(text), dtype));
   } else if (!missing) {
     refuse(fmt::format("the value is missing ('{}'); the option `missing` gives one", text));
   }
@@ -187,6 +202,27 @@ std::vector<Column> choose_columns(const std::string& file, const std::vector<st
   return columns;
 }
 
+// A first line of numbers alone is a row, more likely than names; unless somebody asks for one of
+// them by name. Taken for the header, it would be missing in the data without a word.
+void refuse_row_as_header(const Lines& lines, const CsvOptions& options,
+                          const std::vector<std::string>& complete) {
+  const std::vector<std::string>& there = lines.fields();
+  const auto asked = [&](const std::string& name) {
+    return std::ranges::count(options.columns, name) > 0 || options.dtypes.contains(name) ||
+           std::ranges::count(complete, name) > 0;
+  };
+  const auto is_number = [](const std::string& text) { return number_of(text).has_value(); };
+  const bool row = std::ranges::any_of(there, is_number) &&
+                   std::ranges::all_of(there, [&](const std::string& text) {
+                     return is_number(text) || is_missing(text);
+                   });
+  check<DataError>(!row || std::ranges::any_of(there, asked),
+                   "[csv] {}:{}: the first line has numbers in the place of names ({}): the option "
+                   "`names` names the columns of a file without a header line",
+                   lines.name(), lines.number(),
+                   printable(fmt::format("{}", fmt::join(there, ", ")), 100));
+}
+
 Fields read_columns(const std::string& path, const CsvOptions& options,
                     const std::vector<std::string>& complete) {
   const std::string_view impossible("\"\r\n\0", 4);
@@ -196,6 +232,7 @@ Fields read_columns(const std::string& path, const CsvOptions& options,
   std::vector<std::string> there = options.names;
   if (there.empty()) {
     check<DataError>(lines.next(), "[csv] {}: there is no header line", lines.name());
+    refuse_row_as_header(lines, options, complete);
     there = lines.fields();
   }
   std::vector<Column> columns = choose_columns(lines.name(), there, options, complete);

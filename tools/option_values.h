@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/number.h"
 
 namespace lockstep::cli {
 namespace validators {
@@ -35,12 +36,9 @@ CLI::Validator whole_number() {
 inline CLI::Validator number() {
   return CLI::Validator(
       [](const std::string& text) {
-        double value = 0;
-        const char* end = text.data() + text.size();
-        const auto result = std::from_chars(text.data(), end, value);
-        return result.ec == std::errc() && result.ptr == end && std::isfinite(value)
-                   ? std::string()
-                   : fmt::format("'{}' is not a finite number", text);
+        const std::optional<double> value = parse_decimal(text);
+        return value && std::isfinite(*value) ? std::string()
+                                              : fmt::format("'{}' is not a finite number", text);
       },
       "");
 }

@@ -99,7 +99,7 @@ TEST_CASE("csv: what is wrong is named, with its line, column and text") {
   for (const char* text : {"inf", "-inf", "1e999", "1,5", "--1", "+-1", "1 2", "1e", "\xc3\xa4"})
     CHECK_THROWS_AS(read_csv(write_text(folder, fmt::format("a\n\"{}\"\n", text))), DataError);
   check_says("a\n-nan\n", ":2: column 'a': '-nan' is not a number");
-  check_says("a\n1e39\n", ":2: column 'a': '1e39' is no number of f32");
+  check_says("a\n1e39\n", ":2: column 'a': '1e39' is too large for f32");
   for (const char* text : {"1.5", "9223372036854775808", "1e300"})
     check_says(fmt::format("a\n{}\n", text),
                fmt::format(":2: column 'a': '{}' is no number of i64", text),
@@ -121,7 +121,7 @@ TEST_CASE("csv: what is wrong is named, with its line, column and text") {
   check_says("a,a\n1,2\n", ": two columns are named 'a'");
   check_says(",a\n1,2\n", ": column 1 has no name; name the columns to read");
   check_says("a\n" + std::string(std::size_t{17} << 20, '1'),
-             ":2: column 'a': '" + std::string(40, '1') + "...' is not a number");
+             ":2: column 'a': '" + std::string(40, '1') + "...' is too large for f32");
   CHECK(elements(read_csv(write_text(folder, "1,2,3\nx,,4\n,5,\n"),
                           {.names = {"i", "u", "v"}, .columns = {"v"}, .missing = -1})["v"]) ==
         Numbers{3, 4, -1});
@@ -164,6 +164,55 @@ TEST_CASE("load_csv: x and y of a table, for regression and for classification")
   CHECK_THROWS_AS(load_csv(file, {.targets = {"area"}, .missing = 60}), DataError);  // also in y
   const auto only = write_text(folder, "price\n1\n");
   CHECK_THROWS_AS(load_csv(only, {.targets = {"price"}}), DataError);
+}
+
+TEST_CASE("csv: what no number of the dtype is near to is 0, or an error that says so") {
+  const TemporaryFolder folder;
+  const auto read = [&](const std::string& number, DType dtype) {
+    return read_csv(write_text(folder, "a\n" + number + "\n"), {.dtype = dtype})["a"];
+  };
+  for (const char* tiny : {"1e-400", "+1e-400", "1e-99999999999", "0.0e5"})
+    for (const DType dtype : {DType::f32, DType::f64}) CHECK(read(tiny, dtype).item() == 0);
+  CHECK(std::signbit(read("-1e-400", DType::f64).item()));
+  CHECK(read("1e-310", DType::f64).item() == 1e-310);  // not a normal number
+  CHECK(read("1e-310", DType::f32).item() == 0);
+  CHECK(read("1e-40", DType::f32).item() == 1e-40f);
+  const auto message = [&](const std::string& number, DType dtype) -> std::string {
+    try {
+      read(number, dtype);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(message("1e400", DType::f64).ends_with("'1e400' is too large for f64"));
+  CHECK(message("-1e400", DType::f32).ends_with("'-1e400' is too large for f32"));
+  CHECK(message("1e39", DType::f32).ends_with("'1e39' is too large for f32"));
+  CHECK(message("1e-400", DType::i64).ends_with("'1e-400' is no number of i64"));
+  CHECK(message("1e400", DType::i64).ends_with("'1e400' is no number of i64"));
+  for (const char* word : {"inf", "-inf", "0x10", "one"})
+    CHECK(message(word, DType::f64).ends_with(fmt::format("'{}' is not a number", word)));
+}
+
+TEST_CASE("csv: a first line of numbers is not taken for names in silence") {
+  const TemporaryFolder folder;
+  for (const char* text : {"1,2\n3,4\n", "1.5,-2e3\n3,4\n", "\"1\",\"2\"\n", "1,NA\n3,4\n",
+                           "+7\n8\n", "1e-400\n2\n"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(read_csv(write_text(folder, text)),
+                         doctest::Contains("t.csv:1: the first line has numbers in the place of "
+                                           "names"),
+                         DataError);
+    CHECK_THROWS_AS(load_csv(write_text(folder, text), {.targets = {"price"}}), DataError);
+  }
+  // The option says that there is no header line; a column that is asked for by its number is one.
+  CHECK(elements(read_csv(write_text(folder, "1,2\n3,4\n"), {.names = {"a", "b"}})["b"]) ==
+        Numbers{2, 4});
+  CHECK(elements(read_csv(write_text(folder, "2019,2020\n3,4\n"), {.columns = {"2020"}})["2020"]) ==
+        Numbers{4});
+  CHECK(load_csv(write_text(folder, "2019,2020\n3,4\n"), {.targets = {"2020"}}).size() == 1);
+  CHECK(read_csv(write_text(folder, "a,2\n3,4\n")).names() == "a, 2");
+  CHECK(read_csv(write_text(folder, "NA,b\n3,4\n")).names() == "NA, b");
 }
 
 TEST_CASE("csv: every byte changed, or cut, gives a table or an error of one line") {
