@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "lockstep/core/trace/results.h"
 #include "lockstep/kernels/elementwise.h"
@@ -16,7 +17,7 @@ bool is_averaged(const Buffer& buffer, BufferMode mode) {
 
 /// Copies buffers into `flat` one after another, or back.
 template <class Chosen>
-void move_all(const std::vector<Buffer>& buffers, const Tensor& flat, bool back, Chosen&& chosen) {
+void move_all(std::span<const Buffer> buffers, const Tensor& flat, bool back, Chosen&& chosen) {
   std::byte* at = flat.raw();
   for (const Buffer& buffer : buffers) {
     if (!chosen(buffer)) continue;
@@ -97,10 +98,30 @@ void BufferSync::restore() {
   for (std::size_t i = 0; i < kept_.size(); ++i) (*buffers_)[i].value.copy_from(kept_[i]);
 }
 
-void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name) {
-  const Tensor host = tensor.to(Device{});
-  communicator.broadcast(host, root, name).wait();
-  if (tensor.device() != host.device()) tensor.copy_from(host);
+void broadcast(Communicator& communicator, const std::vector<Buffer>& tensors, int root) {
+  constexpr std::size_t most_packed = std::size_t{1} << 20;  // bytes: larger ones travel alone
+  for (std::size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    const Buffer& first = tensors[begin];
+    std::size_t bytes = first.value.bytes();
+    for (end = begin + 1; end < tensors.size(); ++end) {
+      const std::size_t more = tensors[end].value.bytes();
+      if (bytes + more > most_packed) break;
+      bytes += more;
+    }
+    if (end == begin + 1) {
+      const Tensor host = first.value.to(Device{});
+      communicator.broadcast(host, root, first.name).wait();
+      if (first.value.device() != host.device()) first.value.copy_from(host);
+      continue;
+    }
+    const std::span some(tensors.data() + begin, end - begin);
+    const Tensor packed = Tensor::empty({static_cast<std::int64_t>(bytes)}, DType::u8);
+    const auto all = [](const Buffer&) { return true; };
+    if (communicator.rank() == root) move_all(some, packed, false, all);
+    communicator.broadcast(packed, root, fmt::format("{} and {} more", first.name, some.size() - 1))
+        .wait();
+    if (communicator.rank() != root) move_all(some, packed, true, all);
+  }
 }
 
 }  // namespace lockstep::dist

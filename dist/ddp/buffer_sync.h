@@ -44,7 +44,8 @@ class BufferSync {
   std::vector<Tensor> kept_;      // by buffer
 };
 
-/// tensor := root's, whatever its dtype and device. Collective.
-void broadcast(Communicator& communicator, const Tensor& tensor, int root, std::string_view name);
+/// Each tensor := root's, whatever its dtype and device. Collective: few messages for many small
+/// tensors, which travel together; all ranks give tensors of the same sizes.
+void broadcast(Communicator& communicator, const std::vector<Buffer>& tensors, int root);
 
 }  // namespace lockstep::dist

@@ -72,9 +72,11 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                       "parameters the wrong ones");
   check_same(communicator, "DistributedDataParallel", manifest(parameters, buffers, options));
 
+  std::vector<Buffer> rank0s;
   for (const Parameter& parameter : parameters)
-    broadcast(communicator, parameter.value(), 0, parameter.name());
-  for (const Buffer& buffer : buffers) broadcast(communicator, buffer.value, 0, buffer.name);
+    rank0s.push_back({parameter.name(), parameter.value()});
+  rank0s.insert(rank0s.end(), buffers.begin(), buffers.end());
+  broadcast(communicator, rank0s, 0);
 
   std::vector<Parameter> frozen = parameters;
   std::erase_if(parameters, [](const Parameter& p) { return !p.requires_grad(); });

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 #include <tuple>
 
@@ -44,8 +45,11 @@ std::string element_text(const Tensor& host, std::size_t i) {
   });
 }
 
-bool contains_line(const std::string& text, const std::string& line) {
-  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+std::set<std::string> lines_of(const std::string& text) {
+  std::set<std::string> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) all.insert(line);
+  return all;
 }
 
 /// Of lists of names, one for each rank: the names that some ranks lack, in words, and which ranks
@@ -282,10 +286,11 @@ void ReplicaCheck::forget_what_some_lack() {
   std::string names;
   for (const Compared& tensor : tensors())
     if (tensor.state) names += tensor.name + "\n";
-  const std::vector<std::string> texts = gather_text(communicator_, names, "average");
+  std::vector<std::set<std::string>> kept;  // by rank
+  for (const std::string& text : gather_text(communicator_, names, "average"))
+    kept.push_back(lines_of(text));
   const auto all_have = [&](const std::string& name) {
-    return std::ranges::all_of(texts,
-                               [&](const std::string& text) { return contains_line(text, name); });
+    return std::ranges::all_of(kept, [&](const auto& lines) { return lines.contains(name); });
   };
   for (const Compared& tensor : tensors())
     if (tensor.state && !all_have(tensor.name))

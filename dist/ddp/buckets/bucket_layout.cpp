@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace lockstep::dist {
 namespace {
@@ -20,12 +21,24 @@ std::vector<int> reverse_order(std::size_t parameters) {
 }
 
 std::vector<int> complete_order(std::span<const int> ready, std::size_t parameters) {
-  std::vector<int> order(ready.begin(), ready.end());
-  for (int p = static_cast<int>(parameters) - 1; p >= 0; --p) {
-    if (std::ranges::find(order, p) != order.end()) continue;
-    const auto before = std::ranges::find(order, p + 1);  // which has a place by now
-    order.insert(before == order.end() ? order.begin() : before + 1, p);
+  // A linked list, so that a model with very many parameters takes no longer for each of them. It
+  // begins behind place `parameters`.
+  const std::size_t front = parameters;
+  constexpr int none = -1;
+  std::vector<int> behind(parameters + 1, none);
+  std::vector<bool> placed(parameters);
+  std::size_t last = front;
+  for (const int p : ready) {
+    behind[last] = p;
+    last = static_cast<std::size_t>(p);
+    placed[last] = true;
   }
+  for (std::size_t p = parameters; p-- > 0;)
+    if (!placed[p]) behind[p] = std::exchange(behind[p + 1], static_cast<int>(p));
+  std::vector<int> order;
+  order.reserve(parameters);
+  for (int p = behind[front]; p != none; p = behind[static_cast<std::size_t>(p)])
+    order.push_back(p);
   return order;
 }
 
@@ -77,9 +90,17 @@ BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& 
       bucket->numel += aligned(size.numel, size.dtype);
     }
   }
-  for (auto bucket = plan.buckets.begin(); bucket != plan.buckets.end(); ++bucket)
-    for (auto earlier = plan.buckets.begin(); earlier != bucket; ++earlier)
-      if (alike(*earlier, *bucket)) bucket->begin = earlier->begin + earlier->numel;
+  std::vector<BucketPlan::Bucket*> newest;  // of each dtype and device
+  for (BucketPlan::Bucket& bucket : plan.buckets) {
+    const auto before =
+        std::ranges::find_if(newest, [&](const auto* other) { return alike(*other, bucket); });
+    if (before == newest.end()) {
+      newest.push_back(&bucket);
+      continue;
+    }
+    bucket.begin = (*before)->begin + (*before)->numel;
+    *before = &bucket;
+  }
   return plan;
 }
 

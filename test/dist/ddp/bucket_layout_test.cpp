@@ -108,6 +108,25 @@ TEST_CASE("an observed order is completed with what was not seen") {
   CHECK(complete_order(std::vector<int>{0, 2}, 4) == std::vector<int>{3, 0, 2, 1});
 }
 
+// With a loop over all for each, these would take hours.
+TEST_CASE("orders and plans of a million parameters") {
+  constexpr int count = 1'000'000;
+  std::vector<int> ready;
+  for (int p = 0; p < count; p += 3) ready.push_back(p);
+  const std::vector<int> order = complete_order(ready, count);
+  REQUIRE(order.size() == count);
+  std::vector<int> place(count);
+  for (int i = 0; i < count; ++i)
+    place[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
+  int wrong = 0;
+  for (std::size_t p = 0; p + 1 < count; ++p) wrong += p % 3 != 0 && place[p] != place[p + 1] + 1;
+  CHECK(wrong == 0);
+  const std::vector<GradientSize> sizes(count, {1});
+  const BucketPlan plan = capped(sizes, {1, 1, 1});
+  REQUIRE(plan.buckets.size() == count);
+  CHECK(plan.buckets.back().begin == 16 * (std::int64_t{count} - 1));
+}
+
 TEST_CASE("a layout that is none is refused with what is wrong") {
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 / 1", 3), doctest::Contains("2 parameters"),
                        UsageError);
