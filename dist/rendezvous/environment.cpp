@@ -81,15 +81,18 @@ void check_ranks(const LaunchInfo& launch, const Names& names) {
                     names.local_rank, launch.local_rank, names.rank, launch.rank);
 }
 
-LaunchInfo read_ranks(const Getenv& get, const Names& names) {
+// `local_may_lack`: the launcher need not say which ranks share a machine.
+LaunchInfo read_ranks(const Getenv& get, const Names& names, bool local_may_lack = false) {
   const char* present = get(names.rank) ? names.rank : names.size;
   LaunchInfo launch;
   launch.rank = number(get, names.rank, present);
   launch.size = number(get, names.size, present);
+  launch.local_known =
+      launch.size == 1 || !local_may_lack || get(names.local_rank) || get(names.local_size);
   // A world of 1 that somebody has set by hand needs no more.
-  if (launch.size != 1 || get(names.local_rank))
+  if ((launch.size != 1 && launch.local_known) || get(names.local_rank))
     launch.local_rank = number(get, names.local_rank, present);
-  if (launch.size != 1 || get(names.local_size))
+  if ((launch.size != 1 && launch.local_known) || get(names.local_size))
     launch.local_size = number(get, names.local_size, present);
   launch.node = text_or(get, names.node, "");
   check_ranks(launch, names);
@@ -97,7 +100,8 @@ LaunchInfo read_ranks(const Getenv& get, const Names& names) {
 }
 
 LaunchInfo from_torchrun(const Getenv& get) {
-  LaunchInfo launch = read_ranks(get, torchrun_names);
+  const bool by_hand = !get("LOCKSTEP_JOB") && !get("TORCHELASTIC_RUN_ID");
+  LaunchInfo launch = read_ranks(get, torchrun_names, by_hand);
   if (const char* job = get("LOCKSTEP_JOB")) {
     launch.launcher = "lockstep-run";
     launch.job = job;

@@ -5,7 +5,7 @@
 ///   lockstep-run       RANK, WORLD_SIZE,                        LOCKSTEP_JOB
 ///                      LOCAL_RANK, LOCAL_WORLD_SIZE
 ///   torchrun           the same four                            TORCHELASTIC_RUN_ID, port, restart
-///   by hand            the same four                            MASTER_ADDR, MASTER_PORT
+///   by hand, Kubeflow  the same four, or the first two          MASTER_ADDR, MASTER_PORT
 ///   mpirun (Open MPI)  OMPI_COMM_WORLD_RANK, _SIZE,             PMIX_NAMESPACE
 ///                      _LOCAL_RANK, _LOCAL_SIZE
 ///   srun               SLURM_PROCID, SLURM_STEP_NUM_TASKS,      SLURM_JOB_ID, SLURM_STEP_ID
@@ -13,6 +13,10 @@
 ///
 /// The machine of a rank is GROUP_RANK (the first three), PMIX_HOSTNAME (mpirun) or SLURM_NODEID
 /// (srun). Where none is set it is the host's name.
+///
+/// With the first two alone, and MASTER_ADDR and MASTER_PORT (Kubeflow's PyTorchJob), ranks find
+/// out when they meet which of them share a machine: those whose hosts have one name, in the order
+/// of their ranks. They talk by TCP, for containers of one machine may not share its memory.
 ///
 /// Where several have set their variables, the nearest counts: it was the last to start something
 /// on the way to this process. Which one that is, lockstep-run notes (surroundings/nearest.h).
@@ -44,7 +48,8 @@ struct LaunchInfo {
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this machine
   int local_size = 1;
-  std::string node = {};  ///< which machine: the same text on all ranks of one machine
+  bool local_known = true;  ///< false: these two are found out when the ranks meet
+  std::string node = {};    ///< which machine: the same text on all ranks of one machine
   /// "lockstep-run", "torchrun", "mpirun", "srun" or "environment" (by hand)
   std::string launcher;
   std::string job;  ///< the same on all ranks of a job, different for different jobs
@@ -61,7 +66,7 @@ struct LaunchInfo {
   int generation = 0;
   int number = -1;  ///< of a job that survives: this rank's, as the launcher counts
 
-  bool one_machine() const { return local_size == size; }
+  bool one_machine() const { return local_known && local_size == size; }
 };
 
 /// The value of an environment variable, null if it is not set; like std::getenv.

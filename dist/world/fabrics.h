@@ -2,6 +2,7 @@
 /// How the fabrics of collectives/fabric.h are made, except MPI's (mpi/mpi.h). A fabric owns what
 /// it needs; a communicator and a group may outlive the fabric that made them.
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ std::vector<int> members_in_job(std::vector<int> members, const std::vector<int>
 /// thread. Throws UsageError for a size below 1. May be called by any thread.
 std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options);
 
+/// One line on stderr: these ranks run on, although the others have failed, `patience` ago. A
+/// thread that loops sees no error, and nobody can end it from outside.
+void tell_who_runs_on(const std::vector<int>& ranks, Seconds patience,
+                      const std::exception_ptr& failure);
+
 /// Between processes, which meet in a rendezvous. `transport` is shm or tcp, or empty:
 ///
 ///   one machine         shm
@@ -40,8 +46,9 @@ std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptio
 ///
 /// A group is a world of its own with a rendezvous of its own: its first rank listens, the others
 /// join it there. Blocks until all ranks that the launcher started have come. Errors as
-/// join_rendezvous; UsageError for a transport that cannot be.
-std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
+/// join_rendezvous; UsageError for a transport that cannot be. Where the launcher does not say which
+/// ranks share a machine, it fills in launch.local_rank and local_size.
+std::shared_ptr<Fabric> process_fabric(LaunchInfo& launch, const std::string& transport,
                                        const FabricOptions& options);
 
 }  // namespace lockstep::dist

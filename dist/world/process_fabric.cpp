@@ -120,6 +120,26 @@ std::shared_ptr<Fabric> ProcessFabric::split(const std::vector<int>& members) {
   return std::make_shared<ProcessFabric>(std::move(rendezvous), names, wanted_, options);
 }
 
+// The names of all ranks' nodes. A rank that does not know who shares its machine is a node of its
+// own, for the memory of two containers on one machine may be apart. Its local rank, by which it
+// chooses a GPU, is its place among the ranks of that machine.
+std::vector<std::string> meet_nodes(Rendezvous& rendezvous, LaunchInfo& launch,
+                                    const std::string& node) {
+  constexpr char known = '+', found_out = '-';
+  std::vector<std::string> nodes =
+      rendezvous.all_gather("nodes", (launch.local_known ? known : found_out) + node);
+  std::vector<std::string> machines;
+  for (std::size_t r = 0; r < nodes.size(); ++r) {
+    machines.push_back(nodes[r].substr(1));
+    nodes[r] = nodes[r][0] == known ? machines[r] : fmt::format("of rank {} alone", r);
+  }
+  if (launch.local_known) return nodes;
+  const NodeMap map = node_map(machines);
+  launch.local_rank = map.place_of[index(rendezvous.rank())];
+  launch.local_size = static_cast<int>(std::ranges::count(machines, node));
+  return nodes;
+}
+
 // An echo: it names nobody who is to blame.
 void check_generation(const LaunchInfo& launch, std::string_view operation) {
   const int newest = newest_generation(launch.survive_descriptor).number;
@@ -141,7 +161,7 @@ std::function<void()> teller_of_loss(const LaunchInfo& launch) {
 
 }  // namespace
 
-std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::string& transport,
+std::shared_ptr<Fabric> process_fabric(LaunchInfo& launch, const std::string& transport,
                                        const FabricOptions& options) {
   check<UsageError>(transport.empty() || transport == "shm" || transport == "tcp",
                     "[world] the transport between processes must be shm or tcp, got '{}'",
@@ -165,7 +185,7 @@ std::shared_ptr<Fabric> process_fabric(const LaunchInfo& launch, const std::stri
   const std::string node = launch.node.empty()
                                ? fmt::format("of rank {}", launch.rank - launch.local_rank)
                                : launch.node;
-  const std::vector<std::string> nodes = rendezvous->all_gather("nodes", node);
+  const std::vector<std::string> nodes = meet_nodes(*rendezvous, launch, node);
   // Memory cannot be shared through a rendezvous that is reached by TCP, even on one machine.
   const bool by_tcp = launch.size > 1 && !memory && node_map(nodes).ranks.size() == 1;
   const auto fabric =

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -6,6 +8,7 @@
 
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/gpu/device_communicator.h"
+#include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep::dist {
@@ -131,6 +134,23 @@ std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptio
   for (int rank = 0; rank < size; ++rank)
     fabrics.push_back(std::make_shared<ThreadsFabric>(meeting, rank, boards[index(rank)]));
   return fabrics;
+}
+
+void tell_who_runs_on(const std::vector<int>& ranks, Seconds patience,
+                      const std::exception_ptr& failure) {
+  std::string why;
+  try {
+    std::rethrow_exception(failure);
+  } catch (...) {
+    why = current_failure().record.text();
+  }
+  write_all(
+      STDERR_FILENO,
+      visible(fmt::format(
+          "error: [run_threads] {}, {:g} s after the others failed: {} (a thread cannot be ended "
+          "from outside: run_threads waits for it)",
+          describe_ranks(ranks, "still running"), patience.count(), why)) +
+          "\n");
 }
 
 }  // namespace lockstep::dist

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -144,8 +145,7 @@ std::string host_transport(const JoinOptions& options) {
   return options.transport == "ipc" ? "" : options.transport;
 }
 
-std::shared_ptr<dist::Fabric> join_fabric(const dist::LaunchInfo& launch,
-                                          const JoinOptions& options) {
+std::shared_ptr<dist::Fabric> join_fabric(dist::LaunchInfo& launch, const JoinOptions& options) {
   if (options.comm != "mpi")
     return dist::process_fabric(launch, host_transport(options),
                                 fabric_options(options, launch.survive_descriptor >= 0));
@@ -204,7 +204,7 @@ World World::join(const JoinOptions& options) {
   dist::die_with_parent_if_asked();
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();
-  const dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
+  dist::LaunchInfo launch = dist::read_environment().value_or(dist::LaunchInfo{});
   if (launch.launcher == "lockstep-run") {
     dist::check_inherited(&std::getenv);
     dist::keep_from_children(&std::getenv);
@@ -213,7 +213,8 @@ World World::join(const JoinOptions& options) {
     check_can_lose_ranks(options);
     return join_over(std::make_shared<ProcessLink>(launch, options));
   }
-  return World(Membership::make(join_fabric(launch, options), launch.local_rank, launch.local_size,
+  std::shared_ptr<dist::Fabric> fabric = join_fabric(launch, options);  // may find the local rank
+  return World(Membership::make(std::move(fabric), launch.local_rank, launch.local_size,
                                 dist::ThreadRank{}));
 }
 
@@ -327,6 +328,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
     first = std::move(error);
     first_is_consequence = consequence;
   };
+  std::vector<int> running;
+  std::condition_variable changed;
   gpu::prepare_for_threads();
   const auto left = std::make_shared<dist::LeftReplicas>();
   const auto run_rank = [&](int rank) {
@@ -345,15 +348,32 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       give_up(false, fmt::format("rank {} failed: {}", rank, current_message()));
     }
   };
+  const auto run_and_tell = [&](int rank) {
+    run_rank(rank);
+    const std::lock_guard lock(mutex);
+    std::erase(running, rank);
+    changed.notify_one();
+  };
   std::vector<std::jthread> threads;
   threads.reserve(dist::index(size));
   try {
-    for (int rank = 0; rank < size; ++rank) threads.emplace_back(run_rank, rank);
+    for (int rank = 0; rank < size; ++rank) {
+      std::unique_lock lock(mutex);  // until it is known whether it runs
+      threads.emplace_back(run_and_tell, rank);
+      running.push_back(rank);
+    }
   } catch (const std::exception& error) {
     const std::string reason = fmt::format("[world] cannot start a thread for rank {} of {}: {}",
                                            threads.size(), size, error.what());
     keep(std::make_exception_ptr(Error(reason)), false);
     fabrics.back()->connect()->abort(reason);  // as the last rank, which has not started
+  }
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return running.empty() || first; });
+    const dist::Seconds patience = std::min(options.timeout, dist::Seconds(1e6));
+    if (!changed.wait_for(lock, patience, [&] { return running.empty(); }))
+      dist::tell_who_runs_on(running, patience, first);
   }
   threads.clear();  // joins
   if (first) std::rethrow_exception(first);

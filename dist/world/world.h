@@ -115,7 +115,9 @@ class World {
 
 /// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If one of
 /// them threw, the others are made to fail, and the first error is thrown that is not a consequence
-/// of another rank's (PeerError). Throws StateError if replicas of a model differed when their
+/// of another rank's (PeerError). A thread cannot be ended from outside: if one goes on for
+/// options.timeout after the others have failed, one line on stderr says which, and how they have
+/// failed; this returns when it ends. Throws StateError if replicas of a model differed when their
 /// DistributedDataParallel ended (left_replicas.h), Error if a thread cannot be started, UsageError
 /// if `options.transport` is neither empty nor "threads", or in the scope of an Autocast, which
 /// would not reach the ranks.

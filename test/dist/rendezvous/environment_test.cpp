@@ -81,7 +81,7 @@ TEST_CASE("environment: a world of 1 set by hand needs no port, no address, no l
     CHECK(launch.rendezvous == "");
   }
   const Variables two{{"RANK", "0"}, {"WORLD_SIZE", "2"}};
-  CHECK(error_of(two).find("LOCAL_RANK is not set") != std::string::npos);
+  CHECK(contains(error_of(two), "neither MASTER_PORT nor LOCKSTEP_RENDEZVOUS is"));
   CHECK(error_of({{"RANK", "1"}, {"WORLD_SIZE", "1"}}) ==
         "[environment] RANK=1 must be less than WORLD_SIZE=1");
   CHECK(error_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "2"}}) ==
@@ -209,6 +209,26 @@ TEST_CASE("environment: by hand") {
   CHECK(launch.launcher == "environment");
   CHECK(launch.job == "a:5");
   CHECK(launch.node.empty());
+}
+
+TEST_CASE("environment: Kubeflow's four variables, without a local rank") {
+  const Variables four{{"RANK", "1"},
+                       {"WORLD_SIZE", "2"},
+                       {"MASTER_ADDR", "job-master-0"},
+                       {"MASTER_PORT", "23456"}};
+  const LaunchInfo launch = read(four).value();
+  CHECK(launch.rank == 1);
+  CHECK(launch.size == 2);
+  CHECK_FALSE(launch.local_known);  // until the ranks meet
+  CHECK_FALSE(launch.one_machine());
+  CHECK(launch.rendezvous == "job-master-0:23457");
+  CHECK(read(with(four, {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}}))->local_known);
+  // Half of what says which ranks share a machine is a mistake; so it is with real launchers.
+  CHECK(contains(error_of(with(four, {{"LOCAL_RANK", "0"}})), "LOCAL_WORLD_SIZE is not set"));
+  CHECK(contains(error_of(with(four, {{"LOCAL_WORLD_SIZE", "2"}})), "LOCAL_RANK is not set"));
+  CHECK(contains(error_of(with(four, {{"LOCKSTEP_JOB", "x"}})), "LOCAL_RANK is not set"));
+  CHECK(contains(error_of(with(four, {{"TORCHELASTIC_RUN_ID", "x"}})), "LOCAL_RANK is not set"));
+  CHECK(contains(error_of(without(four, "MASTER_ADDR")), "MASTER_ADDR"));
 }
 
 TEST_CASE("environment: the interface, with any launcher") {
