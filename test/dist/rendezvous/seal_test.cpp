@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cstring>
 #include <set>
 
 namespace lockstep::dist {
@@ -54,6 +56,60 @@ TEST_CASE("seal: no key comes twice, and another key gives others") {
     CHECK(seen.insert(key).second);
     CHECK(seen.insert(two.next()).second);
   }
+}
+
+/// ChaCha20's block of RFC 8439, section 2.3, as it is written there; its nonce ends with `number`.
+std::array<std::uint32_t, 16> chacha20(const Token& key, std::uint32_t block,
+                                       std::uint64_t number) {
+  std::array<std::uint32_t, 16> start{0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
+  std::memcpy(&start[4], key.data(), key.size());
+  start[12] = block;
+  std::memcpy(&start[14], &number, sizeof number);
+  std::array<std::uint32_t, 16> s = start;
+  const auto quarter_round = [&](std::size_t a, std::size_t b, std::size_t c, std::size_t d) {
+    s[a] += s[b], s[d] = std::rotl(s[d] ^ s[a], 16);
+    s[c] += s[d], s[b] = std::rotl(s[b] ^ s[c], 12);
+    s[a] += s[b], s[d] = std::rotl(s[d] ^ s[a], 8);
+    s[c] += s[d], s[b] = std::rotl(s[b] ^ s[c], 7);
+  };
+  for (int round = 0; round < 10; ++round) {
+    for (std::size_t i = 0; i < 4; ++i) quarter_round(i, 4 + i, 8 + i, 12 + i);
+    for (std::size_t i = 0; i < 4; ++i)
+      quarter_round(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4);
+  }
+  for (std::size_t i = 0; i < s.size(); ++i) s[i] += start[i];
+  return s;
+}
+
+TEST_CASE("seal: every key is ChaCha20's, in the batches that follow too") {
+  for (const int last : {0, 7}) {
+    Token own{};
+    own[31] = std::byte(last);
+    KeyStream keys(own);
+    for (std::uint64_t batch = 0; batch < 5; ++batch)
+      for (std::uint32_t block = 0; block < 16; ++block) {  // two keys each
+        const auto words = chacha20(own, block, batch);
+        for (const std::size_t half : {0, 8}) {
+          const Token key = keys.next();
+          CHECK(std::memcmp(key.data(), &words[half], key.size()) == 0);
+        }
+      }
+  }
+}
+
+TEST_CASE("seal: tags and tokens are the same only if every bit is") {
+  const auto check_bits = []<class T>(const T& like) {
+    CHECK(same(like, like));
+    for (std::size_t i = 0; i < like.size(); ++i)
+      for (int bit = 0; bit < 8; ++bit) {
+        T other = like;
+        other[i] ^= std::byte(1 << bit);
+        CHECK_FALSE(same(like, other));
+        CHECK_FALSE(same(other, like));
+      }
+  };
+  check_bits(Tag{std::byte{3}});
+  check_bits(Token{std::byte{3}});
 }
 
 }  // namespace

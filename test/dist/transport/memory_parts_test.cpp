@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -92,6 +93,129 @@ TEST_CASE("regions: nothing of one is kept once all ranks have given it back") {
       ranks.emplace_back([&, r] { kept[r] = transports[r]->allocate(100).keeper; });
   }
   for (const auto& region : kept) CHECK(region.expired());
+}
+
+TEST_CASE("regions: each part begins a page of its own, and has its bytes to the last one") {
+  for (const int ranks : {1, 2, 3, 5})
+    for (const std::size_t bytes : {0, 1, 100, 4095, 4096, 4097, 10'000}) {
+      CAPTURE(ranks);
+      CAPTURE(bytes);
+      RegionTable table(ranks);
+      int relaxed = 0;
+      std::vector<SharedRegion> regions(index(ranks));
+      for (int round = 0; round < 2; ++round) {
+        std::vector<std::jthread> others;
+        for (int r = 0; r < ranks; ++r)
+          others.emplace_back([&, r] {
+            Idle self(r, ranks, relaxed);
+            regions[index(r)] = table.allocate(self, bytes, Seconds(60), [](int) { return false; });
+          });
+        others.clear();
+        for (int r = 0; r < ranks; ++r) {
+          const SharedRegion& region = regions[index(r)];
+          CHECK(region.bytes == bytes);
+          CHECK(region.base == regions[0].base);
+          const std::byte* const base = region.base[index(r)];
+          CHECK(reinterpret_cast<std::uintptr_t>(base) % page_bytes == 0);
+          CHECK(std::all_of(base, base + bytes, [](std::byte b) { return b == std::byte{}; }));
+          std::fill_n(region.base[index(r)], bytes, std::byte(r + 1));
+        }
+        for (int r = 0; r < ranks; ++r) {
+          const std::byte* const base = regions[0].base[index(r)];
+          CHECK(
+              std::all_of(base, base + bytes, [&](std::byte b) { return b == std::byte(r + 1); }));
+        }
+      }
+    }
+}
+
+namespace {
+
+/// relax() does what the test wants.
+struct Relaxing final : Transport {
+  Relaxing(int rank, int size, std::function<void(unsigned)> act)
+      : rank_(rank), size_(size), act_(std::move(act)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string_view name() const override { return "relaxing"; }
+  bool has_shared_memory() const override { return false; }
+  std::size_t send(int, std::span<const std::byte>) override { return 0; }
+  std::size_t receive(int, std::span<std::byte>) override { return 0; }
+  SharedRegion allocate(std::size_t) override { return {}; }
+  void relax(unsigned round) override { act_(round); }
+  Seconds longest_nap() const override { return Seconds(0.1); }
+  Seconds now() const override { return time; }
+  void abort(std::string_view) noexcept override {}
+  Seconds time{0};
+
+ private:
+  int rank_, size_;
+  std::function<void(unsigned)> act_;
+};
+
+}  // namespace
+
+TEST_CASE("regions: of a rank that is gone its reason is told, if it gave one, else its loss") {
+  for (const int gone : {1, 2, 4}) {
+    RegionTable table(5);
+    const auto is_gone = [&](int rank) { return rank == gone; };
+    Relaxing told(0, 5, [](unsigned) { fail<PeerError>("rank 3 gave up: of its own"); });
+    CHECK(error_of([&] { table.allocate(told, 100, Seconds(60), is_gone); }) ==
+          "rank 3 gave up: of its own");
+    RegionTable other(5);
+    Relaxing untold(0, 5, [](unsigned) {});
+    CHECK(error_of([&] { other.allocate(untold, 100, Seconds(60), is_gone); }) ==
+          fmt::format("rank {} is gone", gone));
+  }
+}
+
+TEST_CASE("regions: a rank that has called and left is not missed") {
+  for (const int ranks : {2, 3, 4}) {
+    RegionTable table(ranks);
+    int relaxed = 0, called = 1;
+    Relaxing self(0, ranks, [&](unsigned) {  // one more calls, and leaves at once
+      if (called == ranks) return;
+      std::jthread([&, rank = called++] {
+        Idle other(rank, ranks, relaxed);
+        (void)error_of([&] { table.allocate(other, 100, Seconds(-1), [](int) { return false; }); });
+      });
+    });
+    const auto is_gone = [&](int rank) { return rank <= called; };
+    CHECK(table.allocate(self, 100, Seconds(60), is_gone).bytes == 100);
+  }
+}
+
+TEST_CASE("regions: who is missing is named, with the first that asked for another size") {
+  for (const int first : {0, 1, 2}) {
+    RegionTable table(4);
+    int relaxed = 0;
+    Relaxing self(first, 4, [](unsigned) {});
+    Relaxing later(3, 4, [](unsigned) {});
+    const auto all_here = [](int) { return false; };
+    const std::string missing = error_of([&] { table.allocate(self, 100, Seconds(-1), all_here); });
+    CHECK(missing.find(first == 0 ? "ranks 1, 2, 3 are missing"
+                                  : (first == 1 ? "ranks 0, 2, 3 are missing"
+                                                : "ranks 0, 1, 3 are missing")) != missing.npos);
+    CHECK(error_of([&] { table.allocate(later, 200, Seconds(-1), all_here); }) ==
+          fmt::format("rank 3 asks for 200 bytes, rank {} for 100", first));
+    (void)relaxed;
+  }
+}
+
+TEST_CASE("regions: time in which the waiting process did not run is not waited for") {
+  RegionTable table(2);
+  int rounds = 0;
+  Relaxing* waiting = nullptr;
+  Relaxing self(0, 2, [&](unsigned) {
+    waiting->time += Seconds(++rounds == 3 ? 1000 : 0.01);  // stopped once, for long
+    if (rounds < 10) return;
+    int relaxed = 0;
+    Idle other(1, 2, relaxed);
+    if (rounds == 10) table.allocate(other, 100, Seconds(1), [](int) { return false; });
+  });
+  waiting = &self;
+  CHECK(table.allocate(self, 100, Seconds(1), [](int) { return false; }).bytes == 100);
+  CHECK(rounds == 10);
 }
 
 TEST_CASE("node transport: it naps where its last tries were, inside the node or between nodes") {
