@@ -60,7 +60,7 @@ void GradientBuckets::lay_out(BucketLayout layout) {
   buckets_.clear();
   for (const Arena& arena : arenas_) {
     arena.memory.fill_zero();  // what becomes padding travels too
-    arena.wire.fill_zero();
+    if (arena.wire.storage() != arena.memory.storage()) arena.wire.fill_zero();
   }
   for (const BucketPlan::Bucket& planned : plan_.buckets)
     place(static_cast<int>(buckets_.size()), planned);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "dist/ddp/members.h"
@@ -79,6 +80,37 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
       }
       check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "layout {}", ddp.bucket_layout());
     });
+}
+
+TEST_CASE("what becomes padding in another layout is zero: it travels with the gradients") {
+  run_threads(2, {.comm = "direct"}, [](World& world) {
+    std::vector<Parameter> all;  // of 3, 9, 1 and 13 elements: each is followed by padding
+    for (const std::int64_t numel : {3, 9, 1, 13})
+      all.emplace_back(here(Tensor::full({numel}, 0.5, DType::f64)),
+                       std::string(1, static_cast<char>('a' + all.size())));
+    const DistributedDataParallel ddp(all, {}, world, options(true));
+    const std::string first = ddp.bucket_layout();
+    for (int step = 0; step < 2; ++step) {
+      for (const Parameter& p : all) p.zero_grad();
+      Tape tape;
+      Tensor loss = Tensor::scalar(0, DType::f64, all[0].value().device());
+      for (const std::size_t k : {3u, 0u, 2u, 1u})
+        loss = loss * 2.0 + sum(square(all[k])) * static_cast<double>(world.rank() + 1);
+      tape.backward(loss);
+    }
+    check<Error>(ddp.bucket_layout() != first, "one layout: {}", first);
+    const BucketPlan& plan = ddp.buckets().plan();
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      std::vector<double> rest = ddp.buckets().all()[b].memory.to_vector<double>();
+      for (const BucketPlan::Slot& slot : plan.buckets[b].slots) {
+        const auto begin = rest.begin() + slot.offset;
+        const auto end = begin + all[static_cast<std::size_t>(slot.parameter)].value().numel();
+        check<Error>(std::find(begin, end, 0.0) == end, "a gradient has a zero");
+        std::fill(begin, end, 0.0);
+      }
+      for (const double padding : rest) check<Error>(padding == 0, "padding is {}", padding);
+    }
+  });
 }
 
 TEST_CASE("the first rank with data in the first step decides the layout, whichever rank it is") {

@@ -1,13 +1,14 @@
 // What the ranks' step metadata come to, as a pure function.
 
-#include "lockstep/dist/ddp/step_metadata.h"
-
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <bit>
+#include <functional>
 #include <random>
+
+#include "lockstep/dist/ddp/step_exchange.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -185,4 +186,122 @@ TEST_CASE("all have joined when all say so") {
   CHECK(!decide_step(messages, NonFinite::ignore).all_joined);
   messages[1].joined = 1;
   CHECK(decide_step(messages, NonFinite::ignore).all_joined);
+}
+
+TEST_CASE("every field of the metadata, changed on one rank, has the effect that it is for") {
+  enum class Effect { none, problem, replicas, bad, weight, joined };
+  using Change = std::function<void(StepMetadata&)>;
+  // A new field makes this fail to compile: add it below.
+  [[maybe_unused]] const auto& [weight, divisor, compute, wait, plan, origin, steps, replicas,
+                                element, parameter, kind, reduced, joined, padding] = nothing;
+  const std::vector<std::pair<Change, Effect>> changes = {
+      {[](StepMetadata& m) { m.weight += 2; }, Effect::weight},
+      {[](StepMetadata& m) { m.divisor += 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.compute_seconds = 3; }, Effect::none},
+      {[](StepMetadata& m) { m.wait_seconds = 3; }, Effect::none},
+      {[](StepMetadata& m) { m.plan ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.plan ^= 1ull << 63; }, Effect::problem},
+      {[](StepMetadata& m) { m.steps ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.steps ^= 1ull << 63; }, Effect::problem},
+      {[](StepMetadata& m) { m.origin.plan ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.origin.step += 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.origin.part = static_cast<std::uint16_t>(m.origin.part ? 0 : 1); },
+       Effect::problem},
+      {[](StepMetadata& m) { m.origin.parts += 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.replicas ^= 1; }, Effect::replicas},
+      {[](StepMetadata& m) { m.replicas ^= 1ull << 63; }, Effect::replicas},
+      {[](StepMetadata& m) { m.bad_parameter = 0; }, Effect::bad},
+      {[](StepMetadata& m) { m.kind = Divisor::summed; }, Effect::problem},
+      {[](StepMetadata& m) { m.already_reduced ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.joined = 1; }, Effect::joined},
+  };
+  for (const std::size_t size : {2u, 3u, 4u, 7u})
+    for (std::size_t odd = 0; odd < size; ++odd)
+      for (std::size_t c = 0; c < changes.size(); ++c)
+        for (const std::uint8_t already_reduced : {0, 1}) {
+          CAPTURE(size);
+          CAPTURE(odd);
+          CAPTURE(c);
+          std::vector<StepMetadata> messages(
+              size, contributes(1, static_cast<double>(size), Divisor::given));
+          for (std::size_t r = 0; r < size; ++r) {
+            messages[r].origin = {.plan = 6,
+                                  .step = 4,
+                                  .part = static_cast<std::uint16_t>(r),
+                                  .parts = static_cast<std::uint16_t>(size)};
+            messages[r].already_reduced = already_reduced;
+          }
+          const StepOutcome alike = decide_step(messages, NonFinite::stop);
+          CHECK(alike.verdict == StepVerdict::commit);
+          CHECK_FALSE(alike.all_joined);
+          changes[c].first(messages[odd]);
+          const Effect effect = changes[c].second;
+          for (const NonFinite policy :
+               {NonFinite::report, NonFinite::ignore, NonFinite::skip, NonFinite::stop}) {
+            const StepOutcome outcome = decide_step(messages, policy);
+            CHECK(outcome.problem.empty() == (effect != Effect::problem));
+            CHECK(outcome.replicas_differ == (effect == Effect::replicas));
+            CHECK(outcome.nonfinite == (effect == Effect::bad));
+            if (effect == Effect::bad) CHECK(outcome.bad_rank == static_cast<int>(odd));
+            CHECK(outcome.weight == alike.weight + (effect == Effect::weight ? 2 : 0));
+            CHECK(outcome.source == 0);
+            CHECK(outcome.scale == 1);
+            const bool stops = effect == Effect::problem || effect == Effect::replicas ||
+                               (effect == Effect::bad &&
+                                (policy == NonFinite::stop || policy == NonFinite::report));
+            const bool skips = effect == Effect::bad && policy == NonFinite::skip;
+            CHECK(outcome.verdict == (stops   ? StepVerdict::stop
+                                      : skips ? StepVerdict::skip
+                                              : StepVerdict::commit));
+          }
+          for (StepMetadata& m : messages) m.joined = 1;
+          CHECK(decide_step(messages, NonFinite::ignore).all_joined);
+        }
+}
+
+TEST_CASE("which ranks stand against each other: by the first field that differs, whichever") {
+  using Change = std::function<void(StepMetadata&)>;
+  const std::vector<Change> changes = {[](StepMetadata& m) { m.plan ^= 1; },
+                                       [](StepMetadata& m) { m.steps ^= 1; },
+                                       [](StepMetadata& m) { m.origin.parts ^= 1; },
+                                       [](StepMetadata& m) { m.origin.plan ^= 1; },
+                                       [](StepMetadata& m) { m.origin.step ^= 1; },
+                                       [](StepMetadata& m) { m.already_reduced ^= 1; },
+                                       [](StepMetadata& m) { m.kind = Divisor::summed; },
+                                       [](StepMetadata& m) { m.divisor += 1; }};
+  for (const std::size_t size : {3u, 5u})
+    for (std::size_t odd = 0; odd < size; ++odd)
+      for (std::size_t c = 0; c < changes.size(); ++c) {
+        CAPTURE(c);
+        std::vector<StepMetadata> messages(size, contributes(1, 3, Divisor::ranks));
+        CHECK(sides(messages).empty());
+        changes[c](messages[odd]);
+        // Another rank differs in what is looked at later.
+        if (c < 6) changes.back()(messages[(odd + 1) % size]);
+        const auto found = sides(messages);
+        REQUIRE(found.size() == 2);
+        const std::size_t small = found[0].second.size() == 1 ? 0 : 1;
+        CHECK(found[small].second == std::vector<int>{static_cast<int>(odd)});
+        CHECK(found[1 - small].second.size() == size - 1);
+      }
+}
+
+TEST_CASE("a total corrected for a rank without data: only if that rank is missing in it") {
+  for (const std::size_t size : {2u, 3u, 5u})
+    for (std::size_t odd = 0; odd < size; ++odd) {
+      // The others have been told the total of those that are left.
+      std::vector<StepMetadata> messages(
+          size, contributes(2, 2 * static_cast<double>(size - 1), Divisor::given));
+      messages[odd] = nothing;
+      messages[odd].joined = 1;
+      CHECK(decide_step(messages, NonFinite::ignore).scale == 1);
+      CHECK(decide_step(messages, NonFinite::ignore).source == (odd == 0 ? 1 : 0));
+      for (StepMetadata& m : messages) m.already_reduced = 1;
+      CHECK(decide_step(messages, NonFinite::ignore).problem == "");
+      // Several shards on a rank: parts are not compared.
+      messages[odd].origin.parts = BatchOrigin::several;
+      for (std::size_t r = 0; r < size; ++r)
+        if (r != odd) messages[r].origin = {.plan = 0, .part = 1, .parts = 3};
+      CHECK(decide_step(messages, NonFinite::ignore).problem == "");
+    }
 }
