@@ -257,3 +257,55 @@ TEST_CASE("drill survivors-simulated: one world goes on whatever happens and its
        {"ranks lost", "of them suspected", "ranks that came", "changes of the world between steps"})
     CHECK_MESSAGE(tally.counts[what] > 5, what);
 }
+
+TEST_CASE(
+    "simulated survivors: steps must be marked in the body, and neither before nor after it") {
+  SimulatedJob job({.ranks = 3});
+  int bodies = 0;
+  const dist::SimReport report = job.run([&](int, World& world) {
+    const std::shared_ptr<dist::Survival> before = world.communicator().survival();
+    expect(before && !before->in_body, "in the body before it begins");
+    before->marked = false;  // as a step leaves it
+    world.communicator().barrier("before").wait();
+    survive(world, [&](World& now) {
+      const std::shared_ptr<dist::Survival> survival = now.communicator().survival();
+      expect(survival->in_body && survival->marked, "a step of before counts");
+      now.communicator().barrier("a").wait();
+      survival->marked = false;
+      test::expect_error<StateError>("mark", [&] { now.communicator().barrier("b").wait(); });
+      survival->marked = true;
+      now.communicator().barrier("c").wait();
+      ++bodies;
+    });
+    const std::shared_ptr<dist::Survival> after = world.communicator().survival();
+    expect(!after->in_body, "still in the body");
+    after->marked = false;
+    world.communicator().barrier("after").wait();
+  });
+  for (const std::exception_ptr& error : report.errors) CHECK(message_of(error) == "");
+  CHECK(bodies == 3);
+}
+
+TEST_CASE("simulated survivors: what has ended with a world is refused in the body that follows") {
+  // Rank 1 is lost in its first body. The others' bodies leave something that uses the old world.
+  JobOptions options{.ranks = 3};
+  options.sim.faults = {{.rank = 1, .at_call = 800}};
+  SimulatedJob job(options);
+  std::array<int, 3> bodies{};
+  const dist::SimReport report = job.run([&](int rank, World& world) {
+    std::shared_ptr<dist::DistributedDataParallel> kept;
+    const std::vector<Parameter> all{Parameter(Tensor::zeros({2}), "w")};
+    survive(world, [&](World& now) {
+      ++bodies[dist::index(rank)];
+      nn::Checkpoint shared;
+      shared.share(now, 0);
+      kept = std::make_shared<dist::DistributedDataParallel>(all, std::vector<Buffer>{}, now);
+      while (true) now.communicator().barrier("until it is lost").wait();
+    });
+  });
+  for (const int rank : {0, 2}) {
+    const std::string said = message_of(report.errors[dist::index(rank)]);
+    CHECK_MESSAGE(test::contains(said, "needs this world"), said);
+    CHECK(bodies[dist::index(rank)] == 1);
+  }
+}

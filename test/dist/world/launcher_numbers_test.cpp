@@ -1,14 +1,17 @@
-// The numbers by which people know the ranks of a job that loses some: those of its launcher.
+// The numbers by which people know the ranks of a job that loses some: those of its launcher. And
+// what a rank of such a job asks it, and tells it: with a launcher in virtual time.
 
 #include <doctest/doctest.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/dist/world/launcher_link.h"
 #include "lockstep/dist/world/world.h"
 
 using namespace lockstep;
+using dist::Generation, dist::Seconds, dist::Suspicion;
 
 namespace {
 
@@ -54,4 +57,97 @@ TEST_CASE("launcher numbers: texts have them, also those of groups") {
                          "the minority",
                          StateError);
   });
+}
+
+namespace {
+
+/// Publishes `next` at the time `at`. A pause takes 10 ms.
+struct TimedLink final : dist::LauncherLink {
+  int rank() const override { return own; }
+  Generation newest() override { return time >= at ? next : first; }
+  void tell_ready() noexcept override { ready.push_back(time.count()); }
+  void tell_joined(int) noexcept override {}
+  void suspect(const Suspicion& suspicion) noexcept override { suspicions.push_back(suspicion); }
+  Seconds now() const override { return time; }
+  void pause() override { time += Seconds(0.01); }
+  std::shared_ptr<dist::Fabric> meet(const Generation&) override { return nullptr; }
+
+  int own = 0;
+  Generation first{.number = 3, .members = {0, 2}}, next{.number = 4, .members = {0, 2, 5}};
+  Seconds at{0}, time{0};
+  std::vector<double> ready;
+  std::vector<Suspicion> suspicions;
+};
+
+}  // namespace
+
+TEST_CASE("launcher link: a rank that is in asks for nothing; another one asks once, and waits") {
+  for (const int member : {0, 2}) {
+    TimedLink link;
+    link.own = member;
+    link.at = Seconds(1);
+    CHECK(dist::let_in(link).number == 3);
+    CHECK(link.ready.empty());
+    CHECK(link.time == Seconds(0));
+  }
+  for (const double at : {0.05, 1.0, 59.0}) {
+    TimedLink link;
+    link.own = 5;
+    link.at = Seconds(at);
+    CHECK(dist::let_in(link).members == std::vector<int>{0, 2, 5});
+    CHECK(link.ready == std::vector<double>{0});
+    CHECK(link.time.count() >= at);
+  }
+  TimedLink link;
+  link.own = 7;
+  CHECK_THROWS_WITH_AS(dist::let_in(link),
+                       "[survive] rank 7 was not let in among the ranks 0, 2, 5", CommError);
+  CHECK(link.time.count() > 59);
+  CHECK(link.time.count() < 61);
+}
+
+TEST_CASE("launcher link: a newer generation is waited for, for five seconds") {
+  for (const double at : {0.0, 0.5, 4.9}) {
+    TimedLink link;
+    link.at = Seconds(at);
+    CHECK(dist::newer_than(link, 2));
+    CHECK(link.time == Seconds(0));
+    CHECK(dist::newer_than(link, 3));
+    CHECK(link.time.count() >= at);
+  }
+  TimedLink link;
+  link.at = Seconds(5.1);
+  CHECK_FALSE(dist::newer_than(link, 3));
+  CHECK(link.time.count() > 4.9);
+  link.time = Seconds(6);
+  CHECK_FALSE(dist::newer_than(link, 4));
+  CHECK(dist::newer_than(link, 3));
+}
+
+TEST_CASE("launcher link: who is blamed is suspected, by the launcher's number, with the reason") {
+  const Generation generation{.number = 3, .members = {1, 4, 6, 9}};
+  const auto told = [&](const std::string& culprit, int own) {
+    TimedLink link;
+    dist::suspect_blamed(link, blaming(culprit, CommError("it fails")), generation, own);
+    REQUIRE(link.suspicions.size() < 2);
+    return link.suspicions.empty() ? ""
+                                   : fmt::format("{} {}: {}", link.suspicions[0].generation,
+                                                 link.suspicions[0].rank, link.suspicions[0].why);
+  };
+  for (const int own : {0, 2}) {
+    CHECK(told("rank 1 hangs", own) == "3 4: hangs");
+    CHECK(told("rank 3 is gone", own) == "3 9: is gone");
+    CHECK(told("ranks 1, 3 are missing", own) == "3 4: is missing");
+    CHECK(told("ranks 3, 1 are missing", own) == "3 9: is missing");
+    CHECK(told("rank 3", own) == "3 9: ");
+    for (const char* nobody : {"", "rank 4 hangs", "rank -1 hangs", "rank x hangs", "the cable",
+                               "ranks are missing", "rank 99999999999 hangs"})
+      CHECK(told(nobody, own) == "");
+  }
+  for (int own = 0; own < 4; ++own)  // nobody suspects itself
+    CHECK(told(fmt::format("rank {} hangs", own), own) == "");
+
+  TimedLink link;  // an echo of another rank's error
+  dist::suspect_blamed(link, blaming("rank 1 is gone", PeerError("rank 1 is gone")), generation, 0);
+  CHECK(link.suspicions.empty());
 }
