@@ -112,6 +112,21 @@ TEST_CASE("lanes: which first dimensions count samples") {
   CHECK(none.offsets(0) == std::vector<std::int64_t>{0, 0, 0});
 }
 
+TEST_CASE("lanes: what a weight says of a part: each of its numbers has to fit") {
+  const Lanes lanes(12, 4, {1, 2});  // 6 of 12 rows
+  for (const double local : {6.0, 5.0, 0.0, 12.0})
+    for (const double total : {12.0, 6.0, 0.0, Weight::summed})
+      for (const int count : {4, 0, 2, 8}) {
+        Weight weight(local, total);
+        weight.lanes = count;
+        CAPTURE(local);
+        CAPTURE(total);
+        CAPTURE(count);
+        CHECK(lanes.have(weight) == (local == 6 && (total == 12 || total == Weight::summed) &&
+                                     (count == 4 || count == 0)));
+      }
+}
+
 TEST_CASE("lanes: scopes") {
   CHECK(current_lanes() == nullptr);
   const auto outer = std::make_shared<const Lanes>(4, 2, Shard{});
