@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "lockstep/data/sampler.h"
@@ -49,6 +50,13 @@ void check_epoch(const Epoch& epoch) {
   for (std::int64_t step = 0; step < steps; ++step) {
     const std::int64_t end = plans[0].end(step);
     CHECK(end > at);
+    const std::int64_t whole = options.total_batch > 0 ? options.total_batch
+                               : options.lanes > 0     ? options.batch
+                                                       : options.batch * world;
+    if (step + 1 < steps)
+      CHECK(end - at == whole);
+    else
+      CHECK(end - at <= whole);
     Positions expected, taken;
     for (std::int64_t p = at; p < end; ++p) expected.push_back(p % n);
     for (const EpochPlan& plan : plans) {
@@ -79,7 +87,26 @@ TEST_CASE("sampler: from any begin on, every position that is left is taken once
           check_epoch({n, {.batch = 2, .total_batch = batch, .begin = begin}, world});
           check_epoch({n, {.batch = batch, .begin = begin, .lanes = 8}, world});
           check_epoch({n, {.batch = 2, .total_batch = batch, .begin = begin, .lanes = 8}, world});
+          if (batch != 1) continue;
+          constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+          check_epoch({n, {.total_batch = most, .begin = begin}, world});
+          check_epoch({n, {.batch = most / world, .begin = begin}, world});
         }
+}
+
+TEST_CASE("sampler: what cannot be dealt is refused, each by what it is") {
+  const auto refused = [](SamplerOptions options, const char* text) {
+    CHECK_THROWS_WITH_AS(EpochPlan(10, options, {0, 2}), doctest::Contains(text), UsageError);
+  };
+  refused({.batch = 0}, "batch size 0");
+  refused({.total_batch = -1}, "total batch size -1");
+  refused({.begin = -1}, "begin -1 of 10");
+  refused({.begin = 11}, "begin 11 of 10");
+  refused({.padded = true, .begin = -1}, "begin -1 of 10");
+  refused({.drop_last = true}, "drop_last needs padded");
+  refused({.padded = true, .lanes = 8}, "lanes take every sample once");
+  refused({.lanes = 1}, "at least 2 are needed");
+  refused({.lanes = 3}, "a power of two");
 }
 
 TEST_CASE("sampler: padded, a run may have taken more than this world deals: nothing is left") {

@@ -72,8 +72,10 @@ TEST_CASE("loader: any rank gets any lane, with the rows that its owner has") {
           CHECK(lane.weight.origin.parts == 0);
         }
       }
-      CHECK_THROWS_AS(owner.lane(0, 8), UsageError);
-      CHECK_THROWS_AS(owner.lane(owner.steps(), 0), UsageError);
+      for (const int lane : {-1, 8})
+        CHECK_THROWS_WITH_AS(owner.lane(0, lane),
+                             fmt::format("[Loader] lane {} of 8", lane).c_str(), UsageError);
+      CHECK_THROWS_WITH_AS(owner.lane(owner.steps(), 0), "[Loader] batch 3 of 3", UsageError);
     }
 }
 
