@@ -50,8 +50,8 @@ JobPlan local_job(int ranks);
 
 class Job {
  public:
-  /// Makes a folder of mode 0700 (surroundings/socket_folder.h), and puts the secret into memory without a
-  /// name: it is never in a file or an argument list. Throws Error if the system refuses.
+  /// Makes a folder of mode 0700 (surroundings/socket_folder.h), and puts the secret into memory
+  /// without a name: it is never in a file or an argument list. Throws Error if the system refuses.
   explicit Job(const JobPlan& plan);
   ~Job();  ///< removes the folder
 

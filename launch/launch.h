@@ -26,9 +26,9 @@
 ///   LOCKSTEP_DESCRIPTORS           what these descriptors are (surroundings/inherited.h)
 ///   LOCKSTEP_STARTED               all of this once more (surroundings/nearest.h)
 ///   OMP_NUM_THREADS                1, unless set: one core per rank
-/// Rank 0 reads its launcher's stdin, the others /dev/null. stdout is the launcher's. Rank 0's stderr is its launcher's too, so that a
-/// progress bar sees the terminal. The other ranks' stderr is held back; only the end of a failed
-/// rank's is shown.
+/// Rank 0 reads its launcher's stdin, the others /dev/null. stdout is the launcher's. Rank 0's
+/// stderr is its launcher's too, so that a progress bar sees the terminal. The other ranks' stderr
+/// is held back; only the end of a failed rank's is shown.
 ///
 /// Thread-safety: call both functions from a program's main thread before other threads exist. The
 /// ranks die with the calling thread, and the thread's signals are blocked meanwhile.

@@ -33,8 +33,9 @@ struct RankSetup {
   sigset_t signal_mask;        ///< the mask that the launcher itself was started with
 };
 
-/// Starts the rank in a process group of its own. Returns its process id, which is also its group's. The rank dies when the calling thread ends. Throws Error `cannot
-/// start 'x': No such file or directory`.
+/// Starts the rank in a process group of its own. Returns its process id, which is also its
+/// group's. The rank dies when the calling thread ends. Throws Error `cannot start 'x': No such
+/// file or directory`.
 pid_t start_rank(const RankSetup& setup);
 
 /// Cuts a stream of bytes into lines. A line longer than `longest_line` is cut there, so that a
@@ -67,8 +68,8 @@ class LineSplitter {
 ///
 /// While this exists, SIGUSR1, and from block_all() on SIGINT, SIGTERM, SIGCHLD, SIGHUP, SIGTSTP
 /// (these two unless they are ignored: nohup) and all others that would end this process do not act
-/// on the calling thread but make descriptor() readable. SIGPIPE is ignored. One that is ignored, or
-/// has a handler of the program's, keeps it. The destructor restores the state before.
+/// on the calling thread but make descriptor() readable. SIGPIPE is ignored. One that is ignored,
+/// or has a handler of the program's, keeps it. The destructor restores the state before.
 class SignalPipe {
  public:
   SignalPipe();

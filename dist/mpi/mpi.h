@@ -11,9 +11,10 @@
 /// calls World::join and all collectives. MPI_COMM_WORLD's error handler stays the program's.
 ///
 /// The end: if the program has called neither, MPI_Finalize is called when the program exits, and
-/// waits for the other ranks. It is not called if a communicator has failed or still exists, because
-/// it could then wait for ever; mpirun ends the other ranks as soon as one has exited without it.
-/// After a MPI_Finalize of the program's a World can only end: a collective throws StateError.
+/// waits for the other ranks. It is not called if a communicator has failed or still exists,
+/// because it could then wait for ever; mpirun ends the other ranks as soon as one has exited
+/// without it. After a MPI_Finalize of the program's a World can only end: a collective throws
+/// StateError.
 
 #include <memory>
 

@@ -69,7 +69,7 @@ bool mpi_available() { return true; }
 
 std::shared_ptr<Fabric> mpi_fabric(Seconds timeout) {
   const std::optional<LaunchInfo> launch = read_environment();
-  // Before MPI begins: where mpirun has started their launcher, all would be the same rank of MPI's.
+  // Before MPI begins: where mpirun has started their launcher, all would be one rank of MPI's.
   check<UsageError>(!launch || launch->launcher != "lockstep-run" || launch->size == 1,
                     "[mpi] lockstep-run has started the world's {} ranks, not MPI: start them with "
                     "mpirun",

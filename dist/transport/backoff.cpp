@@ -27,8 +27,8 @@ void pause() {
 #endif
 }
 
-// By default the kernel may end naps 50 us late, to wake up less often. The thread is the program's:
-// its own naps, and those of what it starts, stay as they were.
+// By default the kernel may end naps 50 us late, to wake up less often. The thread is the
+// program's: its own naps, and those of what it starts, stay as they were.
 void nap(std::chrono::microseconds time) {
   const int before = ::prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);  // ns
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);

@@ -1,8 +1,9 @@
 #pragma once
-/// Descriptors that a launcher of ours leaves open in its ranks: LOCKSTEP_TOKEN_FD and the like have
-/// their numbers. What is started between launcher and program may close them (Python's subprocess),
-/// or use their numbers for files of its own (`exec 4>log` in a shell). Therefore the numbers are
-/// high, and LOCKSTEP_DESCRIPTORS tells what each is: "512:14:8123 513:15:77", number:device:inode.
+/// Descriptors that a launcher of ours leaves open in its ranks: LOCKSTEP_TOKEN_FD and the like
+/// have their numbers. What is started between launcher and program may close them (Python's
+/// subprocess), or use their numbers for files of its own (`exec 4>log` in a shell). Therefore the
+/// numbers are high, and LOCKSTEP_DESCRIPTORS tells what each is: "512:14:8123 513:15:77",
+/// number:device:inode.
 ///
 /// Thread-safety: may be called by any thread while nobody changes the environment.
 
@@ -15,8 +16,8 @@
 
 namespace lockstep::dist {
 
-/// The same under a number that scripts do not use: from 512 on, or half of what `ulimit -n` allows.
-/// Closed on exec. Throws Error if the process has no such number left.
+/// The same under a number that scripts do not use: from 512 on, or half of what `ulimit -n`
+/// allows. Closed on exec. Throws Error if the process has no such number left.
 Descriptor moved_up(Descriptor low);
 
 /// LOCKSTEP_DESCRIPTORS for these.

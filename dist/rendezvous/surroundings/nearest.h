@@ -34,7 +34,8 @@ void check_as_started(const Getenv& get);
 /// LOCKSTEP_STARTED of a rank that gets `set`, from a launcher whose environment is `get`.
 std::string started_as(std::span<const std::pair<std::string, std::string>> set, const Getenv& get);
 
-/// Whether a launcher of ours sets it for its ranks alone, and none that a rank starts passes it on.
+/// Whether a launcher of ours sets it for its ranks alone, and none that a rank starts passes it
+/// on.
 bool belongs_to_launcher(std::string_view name);
 
 }  // namespace lockstep::dist

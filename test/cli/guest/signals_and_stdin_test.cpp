@@ -1,4 +1,5 @@
-// Signals that end a program which has no handler, to lockstep-run; and what it does with its stdin.
+// Signals that end a program which has no handler, to lockstep-run; and what it does with its
+// stdin.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

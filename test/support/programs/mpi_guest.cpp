@@ -1,5 +1,5 @@
-// A program that uses MPI itself, beside a World over MPI. Which calls it makes itself, its argument
-// says:
+// A program that uses MPI itself, beside a World over MPI. Which calls it makes itself, its
+// argument says:
 //
 //   around       MPI_Init and MPI_Finalize around the World
 //   threads      the same with MPI_Init_thread(MPI_THREAD_MULTIPLE)
