@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/digest.h"
+#include "lockstep/core/text/utf8.h"
 
 namespace lockstep {
 
@@ -28,13 +29,28 @@ void Parameter::throw_undefined(const char* call) {
   fail<StateError>("[{}] of an undefined parameter", call);
 }
 
+namespace {
+
+// It stands in safetensors files and in JSON, which are UTF-8.
+void check_name(std::string_view name) {
+  check<UsageError>(is_utf8(name), "[parameter] the name '{}' is not UTF-8", in_ascii(name));
+}
+
+}  // namespace
+
 Parameter::Parameter(Tensor value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
   check<StateError>(value.defined(), "[parameter] '{}' of an undefined tensor", name);
   check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}",
                     name, value.dtype());
+  check_name(name);
   state_->value = value.detach();
   state_->name = std::move(name);
+}
+
+void Parameter::set_name(std::string name) const {
+  check_name(name);
+  state("set_name").name = std::move(name);
 }
 
 std::string Parameter::label() const {

@@ -56,7 +56,7 @@ class Parameter {
   /// For messages and checkpoints. Module::parameters() sets it to the path in the model:
   /// "2.weight".
   const std::string& name() const { return state("name").name; }
-  void set_name(std::string name) const { state("set_name").name = std::move(name); }
+  void set_name(std::string name) const;
   /// What messages print of it: "'2.weight'", or "a parameter of shape (3, 4) that no visit()
   /// names". A Parameter is formatted so.
   std::string label() const;

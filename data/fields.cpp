@@ -22,6 +22,8 @@ const Tensor* Fields::find(std::string_view name) const {
 
 const Tensor& Fields::operator[](std::string_view name) const {
   const Tensor* const value = find(name);
+  if (!value)
+    for (const auto& [refused, why] : refused_) check<DataError>(refused != name, "{}", why);
   check<DataError>(value != nullptr, "[Fields] there is no field '{}'; there {}", name,
                    fields_.empty() ? "are none" : "is " + names());
   return *value;
@@ -33,6 +35,10 @@ void Fields::set(std::string_view name, Tensor value) {
     fields_.push_back({std::string(name), std::move(value)});
   else
     field->value = std::move(value);
+}
+
+void Fields::refuse(std::string_view name, std::string why) {
+  refused_.emplace_back(name, std::move(why));
 }
 
 std::string Fields::names() const {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/memory.h"
@@ -44,12 +45,18 @@ class Fields {
   /// Throws DataError if two have the same name.
   Fields(std::initializer_list<Field> fields);
 
-  /// Throws DataError, which lists the names that exist.
+  /// Throws DataError, which lists the names that exist, or says why this one was refused.
   const Tensor& operator[](std::string_view name) const;
   /// Null if there is none of this name.
   const Tensor* find(std::string_view name) const;
   /// Adds a field, or puts another value in the place of the one of this name.
   void set(std::string_view name, Tensor value);
+
+  /// There is something of this name, which is not read, because of `why`: "[npy] x.npy: ...". It
+  /// is no field; who asks for it is told.
+  void refuse(std::string_view name, std::string why);
+  /// The names that were refused, and why.
+  const std::vector<std::pair<std::string, std::string>>& refused() const { return refused_; }
 
   std::string names() const;  ///< "x, y", for messages
   std::size_t size() const { return fields_.size(); }
@@ -58,6 +65,7 @@ class Fields {
 
  private:
   std::vector<Field, detail::CachedMemory<Field>> fields_;
+  std::vector<std::pair<std::string, std::string>> refused_;  // and why
 };
 
 }  // namespace lockstep::data

@@ -74,7 +74,13 @@ void check_memory(std::string_view what, std::uint64_t bytes);
 /// Text of a file, as a message may show it: at most `most` characters, '?' for what is not ASCII.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// The array of the .npy format that the source is.
+/// A whole file of a type that is not read here.
+struct UnsupportedError : DataError {
+  using DataError::DataError;
+};
+
+/// The array of the .npy format that the source is. Throws UnsupportedError for one of a type or
+/// with more dimensions than are known, before any element is read.
 Tensor read_array(ByteSource& source);
 
 }  // namespace lockstep::data

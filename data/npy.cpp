@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -26,6 +27,11 @@ ArrayHeader parse_header(const std::string& file, const std::string& text) {
       {"'", "\""}, {"(", "["},   {")", "]"},  {"True", "true"}, {"False", "false"},
       {",]", "]"}, {", ]", "]"}, {",}", "}"}, {", }", "}"}};
   std::string json = text;
+  // Python 2 wrote long integers, 3L.
+  for (std::size_t i = 1; i < json.size(); ++i)
+    if (json[i] == 'L' && std::isdigit(static_cast<unsigned char>(json[i - 1])) &&
+        json.find_first_of(",)", i) == json.find_first_not_of(' ', i + 1))
+      json[i] = ' ';
   for (const auto& [python, other] : json_of_python)
     for (auto at = json.find(python); at != std::string::npos;
          at = json.find(python, at + other.size()))
@@ -35,7 +41,8 @@ ArrayHeader parse_header(const std::string& file, const std::string& text) {
   try {
     const Json parsed = Json::parse(json);
     const Json& descr = parsed.at("descr");
-    check<DataError>(!descr.is_array(), "[npy] {}: structured arrays are not supported", file);
+    check<UnsupportedError>(!descr.is_array(), "[npy] {}: structured arrays are not supported",
+                            file);
     ArrayHeader header{.descr = descr.get_ref<const std::string&>(),
                        .fortran_order = parsed.at("fortran_order").get_ref<const bool&>(),
                        .shape = {}};
@@ -73,14 +80,16 @@ DType dtype_of_descr(const std::string& name, std::string_view descr) {
   constexpr std::pair<std::string_view, DType> known[] = {
       {"f2", DType::f16}, {"f4", DType::f32}, {"f8", DType::f64}, {"i4", DType::i32},
       {"i8", DType::i64}, {"u1", DType::u8},  {"b1", DType::u8}};
+  const std::size_t order = !descr.empty() && std::strchr("<|=>", descr[0]) != nullptr ? 1 : 0;
   for (const auto& [type, dtype] : known)
-    for (const char* order : {"<", "|", "="})
-      if (descr == std::string(order).append(type)) return dtype;
-  check<DataError>(!descr.starts_with('>'), "[npy] {}: big-endian elements ({}) are not supported",
-                   name, printable(descr));
-  check<DataError>(!descr.ends_with('O'), "[npy] {}: it holds Python objects ({})", name,
-                   printable(descr));
-  fail<DataError>(
+    if (descr.substr(order) == type && (!descr.starts_with('>') || size_of(dtype) == 1))
+      return dtype;
+  check<UnsupportedError>(!descr.starts_with('>'),
+                          "[npy] {}: big-endian elements ({}) are not supported", name,
+                          printable(descr));
+  check<UnsupportedError>(!descr.ends_with('O'), "[npy] {}: it holds Python objects ({})", name,
+                          printable(descr));
+  fail<UnsupportedError>(
       "[npy] {}: elements of type {} are not supported; f2, f4, f8, i4, i8, u1 and b1 "
       "are",
       name, printable(descr));
@@ -108,6 +117,9 @@ Tensor row_major(const std::string& name, const Tensor& columns) {
 Tensor read_array(ByteSource& source) {
   const ArrayHeader header = read_header(source);
   const DType dtype = dtype_of_descr(source.name(), header.descr);
+  check<UnsupportedError>(header.shape.size() <= Shape::max_rank,
+                          "[npy] {}: it has {} dimensions; at most {} are supported", source.name(),
+                          header.shape.size(), Shape::max_rank);
   const Tensor read = source.read_elements(header.shape, dtype);
   source.expect_end();
   if (header.descr.ends_with("b1"))

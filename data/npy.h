@@ -6,20 +6,27 @@
 ///   const data::TensorDataset train({{"x", all["x"]}, {"y", all["y"]}});
 
 #include <string>
+#include <vector>
 
 #include "lockstep/data/fields.h"
 
 namespace lockstep::data {
 
 /// Reads an array. Types: f2 (f16), f4, f8, i4, i8, u1, and bool as u8 of 0 and 1; others are
-/// refused by name, as are big-endian elements and more than 6 dimensions. An array in Fortran
+/// refused by name, as are big-endian elements and more than 6 dimensions. Headers are those of
+/// Python 3, and of Python 2 with its long integers, (3L, 4L); a type without a byte order has that
+/// of this machine. An array in Fortran
 /// order is brought into row-major order. The file must be exactly as long as its header says,
 /// which is checked before memory is allocated; a gzipped file is unpacked on the way. Throws
 /// DataError that names the file and the value at fault.
 Tensor read_npy(const std::string& path);
 
-/// Reads all arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
-/// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy.
+/// Reads the arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
+/// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy, for
+/// what is damaged. What cannot be read (an array of texts, a member that is no array) harms no
+/// other one: the result refuses it, by name and type, when it is asked for.
 Fields read_npz(const std::string& path);
+/// These arrays alone, in this order. Throws DataError for one that is not there or cannot be read.
+Fields read_npz(const std::string& path, const std::vector<std::string>& names);
 
 }  // namespace lockstep::data

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <memory>
 
+#include "lockstep/core/text/utf8.h"
 #include "lockstep/data/input.h"
 #include "lockstep/data/npy.h"
 
 namespace lockstep::data {
 namespace {
+
+constexpr std::string_view suffix = ".npy";
 
 using Archive = std::unique_ptr<zip_t, decltype([](zip_t* archive) { zip_discard(archive); })>;
 
@@ -44,25 +47,63 @@ class Member : public ByteSource {
 
 }  // namespace
 
+namespace {
+
+/// Calls take(array, name, stat) for each member that is asked for. `name` is for messages.
+template <class Take>
+void for_each_member(zip_t* archive, const std::string& path, const Take& take) {
+  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive, 0));
+  for (zip_uint64_t i = 0; i < members; ++i) {
+    zip_stat_t stat;
+    check<DataError>(zip_stat_index(archive, i, ZIP_FL_ENC_RAW, &stat) == 0, "[npz] {}: {}", path,
+                     zip_strerror(archive));
+    std::string_view array = stat.name;
+    if (array.ends_with(suffix) && array != suffix) array.remove_suffix(suffix.size());
+    take(array, fmt::format("{}: {}", path, printable(stat.name)), stat);
+  }
+}
+
+Tensor read_member(zip_t* archive, const std::string& name, const zip_stat_t& stat) {
+  const std::string_view file = stat.name;
+  check<UnsupportedError>(stat.comp_method == ZIP_CM_STORE || stat.comp_method == ZIP_CM_DEFLATE,
+                          "[npz] {}: compression method {} is neither stored (0) nor deflated (8)",
+                          name, stat.comp_method);
+  check<UnsupportedError>(file.ends_with(suffix) && file != suffix, "[npz] {}: it is no .npy array",
+                          name);
+  check<UnsupportedError>(is_utf8(file), "[npz] {}: its name is not UTF-8", name);
+  Member member(name, archive, stat);
+  return read_array(member);
+}
+
+}  // namespace
+
 Fields read_npz(const std::string& path) {
   const Archive archive = open_archive(path);
   Fields arrays;
-  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive.get(), 0));
-  for (zip_uint64_t i = 0; i < members; ++i) {
-    zip_stat_t stat;
-    check<DataError>(zip_stat_index(archive.get(), i, ZIP_FL_ENC_RAW, &stat) == 0, "[npz] {}: {}",
-                     path, zip_strerror(archive.get()));
-    const std::string_view file = stat.name, suffix = ".npy";
-    const std::string name = fmt::format("{}: {}", path, printable(file));
-    check<DataError>(stat.comp_method == ZIP_CM_STORE || stat.comp_method == ZIP_CM_DEFLATE,
-                     "[npz] {}: compression method {} is neither stored (0) nor deflated (8)", name,
-                     stat.comp_method);
-    check<DataError>(file.ends_with(suffix) && file != suffix, "[npz] {}: it is no .npy array",
-                     name);
-    const std::string_view array = file.substr(0, file.size() - suffix.size());
-    check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name", name);
-    Member member(name, archive.get(), stat);
-    arrays.set(array, read_array(member));
+  for_each_member(
+      archive.get(), path, [&](std::string_view array, const auto& name, const zip_stat_t& stat) {
+        check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name", name);
+        try {
+          arrays.set(array, read_member(archive.get(), name, stat));
+        } catch (const UnsupportedError& error) {
+          arrays.refuse(array, error.what());
+        }
+      });
+  return arrays;
+}
+
+Fields read_npz(const std::string& path, const std::vector<std::string>& names) {
+  const Archive archive = open_archive(path);
+  Fields arrays;
+  for (const std::string& wanted : names) {
+    int found = 0;
+    for_each_member(archive.get(), path,
+                    [&](std::string_view array, const auto& name, const zip_stat_t& stat) {
+                      if (array != wanted) return;
+                      check<DataError>(++found == 1, "[npz] {}: there are two of this name", name);
+                      arrays.set(array, read_member(archive.get(), name, stat));
+                    });
+    check<DataError>(found == 1, "[npz] {}: it has no array '{}'", path, printable(wanted));
   }
   return arrays;
 }

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/system/signals_blocked.h"
+#include "lockstep/core/text/utf8.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/random_state.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
@@ -109,6 +110,7 @@ Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
 }
 
 void Checkpoint::check_name(const std::string& name) const {
+  check<UsageError>(is_utf8(name), "[Checkpoint] the name '{}' is not UTF-8", in_ascii(name));
   check<UsageError>(!name.empty() && name.find('/') == name.npos && !name.starts_with("rank "),
                     "[Checkpoint] '{}' cannot be a name: it is empty, has a '/' or begins with "
                     "'rank '",

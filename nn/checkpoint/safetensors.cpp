@@ -41,6 +41,13 @@ StateDict load_safetensors(const std::string& path) {
   return tensors;
 }
 
+StateDict load_safetensors(const std::string& path, const std::vector<std::string>& names) {
+  const SafetensorsFile file(path);
+  StateDict tensors;
+  for (const std::string& name : names) tensors.emplace(name, file.read(name));
+  return tensors;
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   const std::string why = why_unreadable(path);
   check<DataError>(why.empty(), "[load] {}: {}", path, why);
@@ -86,6 +93,7 @@ Tensor SafetensorsFile::read(std::string_view name) const {
 }
 
 Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
+  check<DataError>(entry.unread.empty(), "[load] {}: '{}' {}", path_, entry.name, entry.unread);
   const std::uint64_t bytes = entry.end - entry.begin, free = available_memory().value_or(bytes);
   check<DataError>(bytes <= free, "[load] {}: '{}' takes {} bytes, but {} bytes of memory are free",
                    path_, entry.name, bytes, free);

@@ -33,9 +33,13 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
 /// BOOL as u8; others are refused by name. Throws DataError, which names the file and the tensor,
 /// for one that is not as the format says; no byte of a tensor is read before that is known.
 StateDict load_safetensors(const std::string& path);
+/// These tensors alone: what others there are does not matter. Throws DataError for a name that is
+/// not there.
+StateDict load_safetensors(const std::string& path, const std::vector<std::string>& names);
 
-/// A file whose tensors are read one by one, when they are asked for. Read with pread(2), not
-/// mapped: a file that is cut short meanwhile is an error, not the end of the process.
+/// A file whose tensors are read one by one, when they are asked for. One of a dtype or with more
+/// dimensions than are known here is refused when it is asked for: it harms no other one. Read with
+/// pread(2), not mapped: a file that is cut short meanwhile is an error, not the process's end.
 /// Thread-safety: any threads may read at once.
 class SafetensorsFile {
  public:
@@ -46,7 +50,8 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const SafetensorsHeader& header() const { return header_; }
-  /// Into memory of its own, on the cpu. Throws DataError for a name that is not there.
+  /// Into memory of its own, on the cpu. Throws DataError for a name that is not there, and for a
+  /// tensor that cannot be read here.
   Tensor read(std::string_view name) const;
   Tensor read(const SafetensorsEntry& entry) const;
 

@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "lockstep/core/text/utf8.h"
+
 namespace lockstep::nn {
 namespace {
 
@@ -55,9 +57,11 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     if (where_ == Where::metadata) return header.metadata.emplace(key_, std::move(text)), true;
     if (where_ != Where::tensor || key_ != "dtype" || has_dtype_) return refuse("a text");
     const auto* format = std::ranges::find(formats, text, &Format::first);
-    check<DataError>(format != formats.end(), "'{}' has dtype {}, which is not read here",
-                     entry_.name, text.substr(0, 40));
-    entry_.dtype = format->second;
+    if (format != formats.end())
+      entry_.dtype = format->second;
+    else
+      entry_.unread =
+          fmt::format("has dtype {}, which is not read here", in_ascii(text.substr(0, 40)));
     has_dtype_ = true;
     return true;
   }
@@ -74,7 +78,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(std::uint64_t number) override {
     if (where_ != Where::numbers || !std::in_range<std::int64_t>(number) ||
-        numbers_->size() == Shape::max_rank)
+        (key_ != "shape" && numbers_->size() == 2))
       return refuse("a number");
     numbers_->push_back(static_cast<std::int64_t>(number));
     return true;
@@ -112,8 +116,12 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     const std::string& name = entry_.name;
     check<DataError>(has_dtype_ && shape_ && offsets_ && offsets_->size() == 2,
                      "'{}' lacks its dtype, its shape or its two data_offsets", name);
+    const std::size_t rank = shape_->size();
+    if (entry_.unread.empty() && rank > Shape::max_rank)
+      entry_.unread = fmt::format("has {} dimensions, of which at most {} are read here", rank,
+                                  Shape::max_rank);
     try {
-      entry_.shape = Shape(*shape_);
+      if (entry_.unread.empty()) entry_.shape = Shape(*shape_);
     } catch (const ShapeError& error) {
       fail<DataError>("'{}': {}", name, error.what());
     }
@@ -139,9 +147,13 @@ void check_places(const SafetensorsHeader& header, std::uint64_t data_bytes) {
                      entry.name, entry.begin, end);
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(entry.shape.numel()) * size_of(entry.dtype);
-    check<DataError>(entry.end >= entry.begin && entry.end - entry.begin == bytes,
-                     "'{}' has bytes {} to {} of the data, but {} of shape {} has {} bytes",
-                     entry.name, entry.begin, entry.end, entry.dtype, entry.shape, bytes);
+    if (entry.unread.empty())
+      check<DataError>(entry.end >= entry.begin && entry.end - entry.begin == bytes,
+                       "'{}' has bytes {} to {} of the data, but {} of shape {} has {} bytes",
+                       entry.name, entry.begin, entry.end, entry.dtype, entry.shape, bytes);
+    else
+      check<DataError>(entry.end >= entry.begin, "'{}' has bytes {} to {} of the data", entry.name,
+                       entry.begin, entry.end);
     end = entry.end;
   }
   check<DataError>(end == data_bytes, "its tensors have {} bytes, but {} follow its header", end,
@@ -173,7 +185,15 @@ SafetensorsHeader plan_safetensors(const StateDict& tensors,
                                    std::map<std::string, std::string> metadata) {
   SafetensorsHeader header;
   header.metadata = std::move(metadata);
+  const auto check_text = [](std::string_view what, const std::string& text) {
+    check<UsageError>(is_utf8(text), "[save] {} '{}' is not UTF-8", what, in_ascii(text));
+  };
+  for (const auto& [key, text] : header.metadata) {
+    check_text("the metadata's key", key);
+    check_text(fmt::format("the metadata's '{}',", key), text);
+  }
   for (const auto& [name, tensor] : tensors) {
+    check_text("the name", name);
     check<UsageError>(name != metadata_name, "[save] '{}' cannot be a tensor's name", name);
     check<UsageError>(tensor.defined(), "[save] '{}' is undefined", name);
     header.entries.push_back({name, tensor.dtype(), tensor.shape()});

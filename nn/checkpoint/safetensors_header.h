@@ -20,6 +20,7 @@ struct SafetensorsEntry {
   DType dtype = DType::f32;
   Shape shape;
   std::uint64_t begin = 0, end = 0;
+  std::string unread = {};  ///< why it cannot be read here: "has dtype I16, ..."; else empty
 };
 
 struct SafetensorsHeader {
@@ -35,7 +36,7 @@ struct SafetensorsHeader {
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
 /// Where each tensor goes: by falling element size, then by name. Throws UsageError for a tensor
-/// named "__metadata__", and for one that is undefined.
+/// named "__metadata__", for one that is undefined, and for a text that is not UTF-8.
 SafetensorsHeader plan_safetensors(const StateDict& tensors,
                                    std::map<std::string, std::string> metadata = {});
 
@@ -51,6 +52,7 @@ SafetensorsHeader header_of_bytes(std::string_view bytes);
 /// - no name stands there twice;
 /// - the tensors fill the data exactly: no holes, no overlaps, no bytes without an owner, and each
 ///   has as many bytes as its dtype and shape say.
+/// A tensor whose dtype or shape is not known here is `unread`, and harms no other one.
 SafetensorsHeader parse_safetensors(std::string_view json, std::uint64_t data_bytes);
 
 }  // namespace lockstep::nn

@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/core/text/utf8.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/nn/metrics/event_file.h"
 
@@ -111,14 +112,11 @@ std::unique_ptr<Appended> new_event_file(const std::string& directory, Time now)
 void check_tag(std::string_view tag) {
   const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; };
   if (!tag.empty() && tag.find_first_of(",\"") == std::string_view::npos &&
-      std::ranges::none_of(tag, is_control))
+      std::ranges::none_of(tag, is_control) && is_utf8(tag))
     return;
-  std::string shown(tag);
-  std::ranges::replace_if(shown, is_control, '?');
   fail<UsageError>(
-      "[metrics] a tag is a text without commas, quotes and control characters, got "
-      "'{}'",
-      shown);
+      "[metrics] a tag is a text in UTF-8, without commas, quotes and control characters, got '{}'",
+      in_ascii(tag));
 }
 
 // What is too large for an f32 becomes infinite.

@@ -57,8 +57,8 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
 
   /// The value of `tag` at a step, which may be NaN or infinite, and when it was known. Throws
-  /// UsageError for a tag that is empty or has a comma, a quote or a control character, and for a
-  /// step before `first_step`; DataError if the disk is full.
+  /// UsageError for a tag that is empty, is not UTF-8 or has a comma, a quote or a control
+  /// character, and for a step before `first_step`; DataError if the disk is full.
   void add(std::string_view tag, std::int64_t step, double value,
            Time when = std::chrono::system_clock::now());
 

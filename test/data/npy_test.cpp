@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <zip.h>
 
 #include <functional>
 
@@ -13,7 +14,10 @@ namespace {
 
 using Read = std::function<void(const std::filesystem::path&)>;
 const Read npy = [](const std::filesystem::path& file) { read_npy(file); };
-const Read npz = [](const std::filesystem::path& file) { read_npz(file); };
+const Read npz = [](const std::filesystem::path& file) {
+  const Fields arrays = read_npz(file);
+  for (const auto& [name, why] : arrays.refused()) (void)arrays[name];  // asked for, it is refused
+};
 
 /// What a reader says of a file: one line, or "no error". Anything but a DataError ends the test.
 std::string said(const Read& read, const std::filesystem::path& file) {
@@ -99,7 +103,7 @@ TEST_CASE("npy: headers that are damaged or lie") {
         "{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,)}"})
     CHECK_SAYS(npy, file(npy_bytes(header, 1)), "header is damaged");
   CHECK_SAYS(npy, file(npy_of("()", 1, "")), "elements of type  are not supported");
-  CHECK_SAYS(npy, file(npy_of("()", 1, "u1")), "elements of type u1 are not supported");
+  CHECK_SAYS(npy, file(npy_of("()", 1, ">u2")), "big-endian elements (>u2)");
   CHECK_SAYS(npy, file(npy_of("(2, 3)", 5)), "truncated: 5 of 6 bytes of the elements");
   CHECK_SAYS(npy, file(npy_of("(2, 3)", 7)), "more bytes than its header says");
   CHECK_SAYS(npy, file(gzip(npy_of("(2, 3)", 7))), "more bytes than its header says");
@@ -113,6 +117,34 @@ TEST_CASE("npy: headers that are damaged or lie") {
   REQUIRE(::mkfifo((folder / "file_pipe").c_str(), 0600) == 0);
   CHECK_SAYS(npy, folder / "file_pipe", "it is a pipe");
   CHECK_SAYS(npz, folder / "file_pipe", "it is a pipe");
+}
+
+TEST_CASE("npy: headers of Python 2, types without a byte order, and versions 1 to 3") {
+  const TemporaryFolder folder;
+  const auto shape_of = [&](const Bytes& bytes) {
+    return read_npy(write(folder, "file", bytes)).shape();
+  };
+  CHECK(shape_of(npy_of("(2L, 3L)", 6)) == Shape{2, 3});
+  CHECK(shape_of(npy_of("(6L,)", 6)) == Shape{6});
+  CHECK(shape_of(npy_of("(2L , 3)", 6)) == Shape{2, 3});
+  for (const char* damaged : {"(2L3,)", "(L,)", "(2LL,)", "L", "(2l,)"})
+    CHECK_SAYS(npy, write(folder, "file", npy_of(damaged, 6)), "header is damaged");
+  for (const auto& [type, dtype] :
+       {std::pair("f2", DType::f16), std::pair("f4", DType::f32), std::pair("f8", DType::f64),
+        std::pair("i4", DType::i32), std::pair("i8", DType::i64), std::pair("u1", DType::u8),
+        std::pair("b1", DType::u8)})
+    for (const std::string order : {"", "<", "=", "|"}) {
+      const Bytes bytes = npy_of("(2,)", 2 * size_of(dtype), order + type);
+      CHECK(read_npy(write(folder, "file", bytes)).dtype() == dtype);
+    }
+  for (const char* type : {">u1", ">b1"})  // of one byte, in any order
+    CHECK(shape_of(npy_of("(2,)", 2, type)) == Shape{2});
+  for (const std::uint8_t version : {2, 3}) {  // the header's length has four bytes
+    Bytes bytes = npy_of("(2L, 3)", 6, "u1");
+    bytes[6] = version;
+    bytes.insert(bytes.begin() + 10, {0, 0});
+    CHECK(shape_of(bytes) == Shape{2, 3});
+  }
 }
 
 TEST_CASE("npy: sizes are checked against the file before memory is asked for") {
@@ -141,6 +173,56 @@ TEST_CASE("npz: NumPy's archives, stored and deflated") {
   REQUIRE(mixed["mixed"].shape() == Shape{6000});
   for (std::int64_t i = 0; i < 6000; ++i)
     REQUIRE(mixed["mixed"].data<std::int64_t>()[i] == i * 2654435761 % (std::int64_t{1} << 32));
+}
+
+TEST_CASE("npz: what cannot be read harms no other array, and is refused when it is asked for") {
+  struct Unread {
+    std::string name;
+    Bytes bytes;
+    const char* why;
+  };
+  const std::vector<Unread> all = {
+      {"text.npy", npy_of("(1,)", 8, "<U2"), "elements of type <U2"},
+      {"u2.npy", npy_of("(2,)", 4, "<u2"), "elements of type <u2"},
+      {"big.npy", npy_of("(2,)", 8, ">f4"), "big-endian elements (>f4)"},
+      {"objects.npy", npy_of("(1,)", 3, "|O"), "Python objects (|O)"},
+      {"deep.npy", npy_of("(1, 1, 1, 1, 1, 1, 2)", 2), "7 dimensions; at most 6"},
+      {"pairs.npy",
+       npy_bytes("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", 4),
+       "structured arrays"},
+      {"notes.txt", Bytes{'h', 'i'}, "it is no .npy array"},
+      {"w\xe9ight.npy", npy_of("(2,)", 2), "its name is not UTF-8"},
+  };
+  const TemporaryFolder folder;
+  const std::string path = folder / "file.npz";
+  int code = 0;
+  zip_t* const archive = zip_open(path.c_str(), ZIP_CREATE, &code);
+  REQUIRE(archive);
+  const Bytes good = npy_of("(2, 3)", 6);
+  const auto add = [&](const std::string& name, const Bytes& bytes) {
+    REQUIRE(zip_file_add(archive, name.c_str(),
+                         zip_source_buffer(archive, bytes.data(), bytes.size(), 0),
+                         ZIP_FL_ENC_CP437) >= 0);
+  };
+  add("x.npy", good);
+  for (const Unread& unread : all) add(unread.name, unread.bytes);
+  add("y.npy", good);
+  REQUIRE(zip_close(archive) == 0);
+
+  const Fields read = read_npz(path);
+  CHECK(read.names() == "x, y");
+  CHECK(read["x"].shape() == Shape{2, 3});
+  REQUIRE(read.refused().size() == all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string& name = read.refused()[i].first;
+    CAPTURE(name);
+    const Read field = [&](const auto&) { (void)read[name]; };
+    const Read alone = [&](const auto& file) { read_npz(file, {"x", name}); };
+    for (const Read& asked : {field, alone}) CHECK_SAYS(asked, path, all[i].why);
+    CHECK(!read.find(name));
+  }
+  CHECK(read_npz(path, {"y", "x"}).names() == "y, x");
+  CHECK_SAYS([](const auto& file) { read_npz(file, {"z"}); }, path, "it has no array 'z'");
 }
 
 TEST_CASE("npy, npz: truncation at every byte") {
