@@ -72,7 +72,11 @@ OtherBits first_difference(const Tensor& used, const Tensor& computed) {
 }  // namespace
 
 Audit::Audit(DistributedDataParallel& ddp, const AuditOptions& options)
-    : ddp_(ddp), communicator_(ddp.communicator()), every_(options.every), step_(options.taken) {
+    : parameters_(ddp.buckets().parameters()),
+      world_(ddp.communicator()),
+      communicator_(ddp.communicator()),
+      every_(options.every),
+      step_(options.taken) {
   check<UsageError>(options.every >= 0 && options.taken >= 0,
                     "[audit] every {} steps, after {} steps: neither can be negative",
                     options.every, options.taken);
@@ -102,12 +106,16 @@ LaneRecord Audit::again(const Step& step, int lane) const {
 Tensor Audit::audited(const Part& mine, const std::function<Part(int)>& lane) {
   check<UsageError>(mine.lanes != nullptr, "[audit] the batch has no lanes: LoaderOptions::lanes");
   check<StateError>(!Tape::current(), "[audit] a tape is alive: backward() makes its own");
-  const std::vector<Parameter>& parameters = ddp_.buckets().parameters();
+  (void)world_.get("[audit]");
+  const std::vector<Parameter>& parameters = parameters_;
   for (const Parameter& parameter : parameters) {
     check<StateError>(parameter.gradient_state() == GradientState::nothing,
                       "[audit] {} has a gradient already: an audited step has one backward",
                       parameter);
-    check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
+    check<StateError>(parameter.managed(),
+                      "[audit] {} is under no DistributedDataParallel any more: it has ended",
+                      parameter);
+    check<StateError>(!parameter.reducer()->steps_early(),
                       "[audit] an optimizer steps early (optim::Overlap): there would be no way "
                       "back from a step that is wrong");
   }

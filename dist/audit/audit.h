@@ -62,14 +62,15 @@ struct AuditOptions {
 
 class Audit {
  public:
-  /// `ddp` must outlive it. Throws UsageError for negative numbers.
+  /// Throws UsageError for negative numbers.
   explicit Audit(DistributedDataParallel& ddp, const AuditOptions& options = {});
 
   /// loss(batch) and its backward, on a tape of its own. Collective. `loss` must give the same for
   /// the same samples whenever it is called, on every rank. The result is detached.
   ///
   /// In an audited step, throws AuditError; StateError if a gradient is there already (a step has
-  /// one backward), an optimizer steps early (optim::Overlap), or a tape lives outside.
+  /// one backward), an optimizer steps early (optim::Overlap), a tape lives outside, or the ddp or
+  /// its World has ended.
   template <class Loader, class Batch, class Loss>
   Tensor backward(const Loader& loader, const Batch& batch, const Loss& loss) {
     if (!begin_step()) {
@@ -109,7 +110,8 @@ class Audit {
   int rank() const { return communicator_.rank(); }
   int ranks() const { return communicator_.size(); }
 
-  DistributedDataParallel& ddp_;
+  std::vector<Parameter> parameters_;
+  CommunicatorRef world_;
   Communicator& communicator_;
   std::int64_t every_, step_;
   std::int64_t audits_ = 0;

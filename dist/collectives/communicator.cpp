@@ -27,6 +27,15 @@ void hand_on_mixture(const Tensor& input, const Tensor& output) {
 
 }  // namespace
 
+void CommunicatorRef::fail_ended(std::string_view what) {
+  fail<StateError>(
+      "{}: its communicator has ended, with the World or the group that it was of: "
+      "end what uses a World before the World",
+      what);
+}
+
+// ---- calls ----
+
 Work Communicator::all_reduce(const Tensor& data, std::string_view name) {
   check<DTypeError>(data.dtype() != DType::u8, "[all_reduce] '{}' takes {}, got {}", name,
                     summable_dtypes, data.dtype());
@@ -110,36 +119,50 @@ Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
       "each step, before the next collective (dist/world/survive.h)",
       name_of(call.operation), name);
   const Inside here(*this, trace::Kind::call, name);
-  return enqueue(call, name);
+  Work work = enqueue(call, name);
+  work.operation_ = call.operation;
+  return work;
+}
+
+Communicator* Work::living(const char* call) const {
+  if (life_.ended()) [[unlikely]]
+    CommunicatorRef::fail_ended(fmt::format("[{}] {} #{}", call, name_of(operation_), sequence_));
+  return communicator_;
 }
 
 bool Work::progress() {
-  if (!communicator_) return true;
-  Communicator::Inside here(*communicator_, trace::Kind::progress, "progress");
-  if (!here.slice.noted()) return communicator_->progress(sequence_);
-  const auto moved = [&] {
-    return std::pair(communicator_->bytes_moved(), trace::current->size());
-  };
+  Communicator* const communicator = living("progress");
+  if (!communicator) return true;
+  Communicator::Inside here(*communicator, trace::Kind::progress, "progress");
+  if (!here.slice.noted()) return communicator->progress(sequence_);
+  const auto moved = [&] { return std::pair(communicator->bytes_moved(), trace::current->size()); };
   const auto before = moved();
-  const bool done = communicator_->progress(sequence_);
+  const bool done = communicator->progress(sequence_);
   if (moved() == before) here.slice.give_up();
   return done;
 }
 
 void Work::wait(std::optional<Seconds> timeout) {
-  if (!communicator_) return;
-  const Communicator::Inside here(*communicator_, trace::Kind::wait, "wait");
-  communicator_->wait(sequence_, timeout);
+  Communicator* const communicator = living("wait");
+  if (!communicator) return;
+  const Communicator::Inside here(*communicator, trace::Kind::wait, "wait");
+  communicator->wait(sequence_, timeout);
 }
 
 void Work::finish(std::optional<Seconds> timeout) {
-  if (!communicator_) return;
-  const Communicator::Inside here(*communicator_, trace::Kind::wait, "finish");
-  communicator_->finish(sequence_, timeout);
+  Communicator* const communicator = living("finish");
+  if (!communicator) return;
+  const Communicator::Inside here(*communicator, trace::Kind::wait, "finish");
+  communicator->finish(sequence_, timeout);
 }
 
 std::exception_ptr Work::exception() const {
-  return communicator_ ? communicator_->failure(sequence_) : nullptr;
+  try {
+    Communicator* const communicator = living("exception");
+    return communicator ? communicator->failure(sequence_) : nullptr;
+  } catch (const StateError&) {
+    return std::current_exception();
+  }
 }
 
 }  // namespace lockstep::dist

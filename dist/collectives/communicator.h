@@ -38,6 +38,8 @@ struct Survival {
 class Communicator {
  public:
   virtual ~Communicator() = default;
+  /// Whether it has ended, for what may outlive it (CommunicatorRef).
+  Lifetime::Ref lifetime() const { return lifetime_.ref(); }
   virtual int rank() const = 0;  ///< this rank's number, from 0
   virtual int size() const = 0;  ///< how many ranks there are
   /// The number in the job of `rank`, which another one of a group may have: for Error::culprit.
@@ -78,7 +80,8 @@ class Communicator {
   /// A zeroed tensor of shape {numel} in memory that the transport reaches without a copy: on
   /// `device` if this communicator reaches it, else on the host. All ranks call it in the same
   /// order with the same size; it may block until all have called. The memory lives until the
-  /// communicator and the last tensor over it are gone. CommError if this communicator is broken.
+  /// last tensor over it is gone, on this rank and on the others, which need not agree on when.
+  /// CommError if this communicator is broken.
   virtual Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) = 0;
 
   /// Breaks this communicator, for a rank that leaves the agreed sequence of calls: its unfinished
@@ -134,10 +137,36 @@ class Communicator {
   class Inside;
   Work issue(const CollectiveCall& call, std::string_view name);
 
+  Lifetime lifetime_;
   std::shared_ptr<const Communicator*> life_ = std::make_shared<const Communicator*>(this);
   std::shared_ptr<Survival> survival_;
   std::optional<Seconds> exposed_;  // nothing: nobody wants to know
   ThreadRank thread_rank_;
+};
+
+inline Work::Work(Communicator* communicator, std::uint64_t sequence)
+    : communicator_(communicator), life_(communicator->lifetime()), sequence_(sequence) {}
+
+/// A communicator, for what may outlive it.
+class CommunicatorRef {
+ public:
+  explicit CommunicatorRef(Communicator& communicator)
+      : communicator_(&communicator), life_(communicator.lifetime()) {}
+  bool ended() const { return life_.ended(); }
+  /// Throws StateError once it has ended; `what` then stands before the reason: "[step] an
+  /// optimizer".
+  Communicator& get(std::string_view what) const {
+    if (ended()) [[unlikely]]
+      fail_ended(what);
+    return *communicator_;
+  }
+
+ private:
+  friend class Work;
+  [[noreturn]] static void fail_ended(std::string_view what);
+
+  Communicator* communicator_;
+  Lifetime::Ref life_;
 };
 
 }  // namespace lockstep::dist

@@ -21,12 +21,14 @@ Tensor summed(std::string_view operation, const Tensor& x, Communicator& communi
 
 // y_q = sum_r x_r on every rank q, and l = sum_q l_q(y_q):  dx_r = sum_q dy_q
 Tensor all_reduce_varying(const Tensor& x, Communicator& communicator, std::string_view name) {
-  constexpr const char* operation = "all_reduce_varying";
+  static constexpr const char* operation = "all_reduce_varying";
   return record(operation, summed(operation, x.detach(), communicator, name), {shared(x)},
-                [&communicator, name = std::string(name)](Gradients& g) {
+                [world = CommunicatorRef(communicator), name = std::string(name)](Gradients& g) {
                   const Tensor& dy = g.output();
                   const Tensor mine =
                       g.zero_weight() ? Tensor::zeros(dy.shape(), dy.dtype(), dy.device()) : dy;
+                  Communicator& communicator =
+                      world.get(fmt::format("[{}] '{}', backward", operation, name));
                   g.pass(0, summed(operation, mine, communicator, name + ", backward"));
                 });
 }

@@ -23,7 +23,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
 Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name) {
   if (watch_world_) watch_world_();
   check_on_host(call, name);
-  const RegionPlace place = place_in(regions_, rank(), call.buffer);
+  const RegionPlace place = regions_.place_of(call.buffer);
   const Algorithm algorithm = chosen(call.operation, call.buffer.bytes(), call.buffer.dtype(),
                                      place.region != RegionPlace::none);
   return append(call, name, algorithm, place);
@@ -39,7 +39,7 @@ void HostCommunicator::begin(Call& call) {
                    .header = header,
                    .buffer = call.arguments.buffer.raw(),
                    .part = call.arguments.part.raw(),
-                   .region = shared ? &regions_[index(header.region)] : nullptr});
+                   .region = shared ? &regions_.at({.region = header.region}) : nullptr});
 }
 
 HostCommunicator::Progress HostCommunicator::carry_on(Call&) {

@@ -12,6 +12,7 @@
 /// every rank. Any other tensor travels through the streams.
 
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "lockstep/dist/collectives/choice.h"
@@ -31,9 +32,29 @@ struct CommunicatorOptions {
   std::function<void()> watch = {};
 };
 
-/// Where `buffer` lies in regions that all ranks have allocated alike, if it does. `rank` is this
-/// rank.
-RegionPlace place_in(const std::vector<SharedRegion>& regions, int rank, const Tensor& buffer);
+/// The regions that all ranks have allocated alike and that this rank still uses. The n-th
+/// allocation has the number n on every rank. A region ends here with the last storage over it,
+/// whatever the other ranks do: their tensors keep the memory that they address, of all ranks.
+class Regions {
+ public:
+  /// A storage over this rank's part. It keeps the region.
+  Storage add(SharedRegion region, int rank, Device device = {});
+  /// Where `buffer` lies, if it lies in one.
+  RegionPlace place_of(const Tensor& buffer) const;
+  /// For a place of a tensor that still lives. Not invalidated by add().
+  const SharedRegion& at(const RegionPlace& place) const { return known_.at(place.region).region; }
+  /// How many there are at most: those that have ended since the last add() count.
+  std::size_t size() const { return known_.size(); }
+
+ private:
+  struct Known {
+    SharedRegion region;  // without its keeper
+    std::byte* own;
+    std::weak_ptr<void> used;
+  };
+  std::map<std::int32_t, Known> known_;
+  std::int32_t next_ = 0;
+};
 
 class HostCommunicator final : public QueuedCommunicator {
  public:
@@ -83,7 +104,7 @@ class HostCommunicator final : public QueuedCommunicator {
   Choice choice_;
   std::function<void()> watch_world_;
   Executor executor_;
-  std::vector<SharedRegion> regions_;
+  Regions regions_;
 };
 
 }  // namespace lockstep::dist

@@ -6,13 +6,24 @@
 
 namespace lockstep::dist {
 
-RegionPlace place_in(const std::vector<SharedRegion>& regions, int rank, const Tensor& buffer) {
+Storage Regions::add(SharedRegion region, int rank, Device device) {
+  std::erase_if(known_, [](const auto& known) { return known.second.used.expired(); });
+  // Of this rank alone: among threads the memory itself also has the other ranks' tensors.
+  const auto keeper = std::make_shared<std::shared_ptr<void>>(std::move(region.keeper));
+  std::byte* const own = region.base[index(rank)];
+  const std::size_t bytes = region.bytes;
+  known_.emplace(next_++, Known{std::move(region), own, keeper});
+  return Storage::adopt(
+      own, bytes, [keeper] {}, device);
+}
+
+RegionPlace Regions::place_of(const Tensor& buffer) const {
   const std::byte* const data = buffer.raw();
-  for (std::size_t k = 0; data != nullptr && k < regions.size(); ++k) {
-    const std::byte* const base = regions[k].base[index(rank)];
-    if (data >= base && data + buffer.bytes() <= base + regions[k].bytes)
-      return {static_cast<std::int32_t>(k), static_cast<std::uint64_t>(data - base)};
-  }
+  if (data == nullptr) return {};
+  for (const auto& [number, known] : known_)
+    if (data >= known.own && data + buffer.bytes() <= known.own + known.region.bytes &&
+        !known.used.expired())  // else these are addresses that have been used again
+      return {number, static_cast<std::uint64_t>(data - known.own)};
   return {};
 }
 
@@ -30,14 +41,10 @@ Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
   const std::size_t bytes =
       static_cast<std::size_t>(std::max<std::int64_t>(1, numel)) * size_of(dtype);
   try {
-    regions_.push_back(transport_->allocate(bytes));
+    return Tensor::over(regions_.add(transport_->allocate(bytes), rank()), 0, {numel}, dtype);
   } catch (const CommError& error) {
     give_up(error, "allocate", fmt::format("{} {}", numel, dtype));
   }
-  const SharedRegion& region = regions_.back();
-  return Tensor::over(
-      Storage::adopt(region.base[index(rank())], bytes, [keeper = region.keeper] {}), 0, {numel},
-      dtype);
 }
 
 }  // namespace lockstep::dist

@@ -5,19 +5,20 @@
 #include <exception>
 #include <optional>
 
+#include "lockstep/core/system/lifetime.h"
+#include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 
 class Communicator;
 
-/// A collective that is under way: a small value. Dropping it does not stop the collective. It must
-/// not outlive its communicator.
+/// A collective that is under way: a small value. Dropping it does not stop the collective. Once
+/// its communicator has ended, with its World or group, calls throw StateError.
 class Work {
  public:
   Work() = default;  ///< already done
-  Work(Communicator* communicator, std::uint64_t sequence)
-      : communicator_(communicator), sequence_(sequence) {}
+  Work(Communicator* communicator, std::uint64_t sequence);
 
   /// Moves what can be moved without waiting. True once the collective has ended well.
   bool progress();
@@ -27,12 +28,16 @@ class Work {
   void wait(std::optional<Seconds> timeout = {});
   /// Waits until the collective has ended, for tensors on a GPU too.
   void finish(std::optional<Seconds> timeout = {});
-  /// What it failed with, or null.
+  /// What it failed with, or null. That its communicator has ended is such an error.
   std::exception_ptr exception() const;
 
  private:
+  friend class Communicator;
+  Communicator* living(const char* call) const;  // null: already done
   Communicator* communicator_ = nullptr;
+  Lifetime::Ref life_;
   std::uint64_t sequence_ = 0;
+  Operation operation_ = Operation::barrier;
 };
 
 }  // namespace lockstep::dist

@@ -50,7 +50,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers,
                                                  Communicator& communicator, DdpOptions options)
-    : communicator_(communicator) {
+    : communicator_(communicator), needs_(communicator.life()) {
   check_each_once("DistributedDataParallel", parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
@@ -123,7 +123,7 @@ bool DistributedDataParallel::join() {
 
 void DistributedDataParallel::save_on_rank0(const std::function<void()>& save, Seconds timeout) {
   check_replicas();
-  on_rank0(communicator_, save, timeout);
+  on_rank0(communicator(), save, timeout);
 }
 
 void DistributedDataParallel::average_parameters() {

@@ -28,7 +28,8 @@
 ///   for (const Batch& batch : mine) step(batch.x, batch.y, Weight{batch.rows});
 ///   while (ddp.join()) step(no_rows, no_labels, Weight{0});
 ///
-/// Ownership: it must be destroyed before the World or Communicator it was made with.
+/// Ownership: it does not keep the World or Communicator it was made with. Once that has ended, its
+/// functions, backward and steps on its parameters throw StateError; to destroy it is allowed.
 /// Thread-safety: one DistributedDataParallel belongs to one rank; one thread uses it at a time.
 
 #include <cstdint>
@@ -75,17 +76,17 @@ struct DdpOptions {
   std::shared_ptr<CommunicationHook> hook = {};
 };
 
-/// Backwards only accumulate while it lives. It must not outlive its DistributedDataParallel.
+/// Backwards only accumulate while it lives.
 class [[nodiscard]] NoSync {
  public:
   /// What DistributedDataParallel::no_sync calls.
-  explicit NoSync(Reducer& reducer) : reducer_(reducer) { reducer_.pause(); }
-  ~NoSync() { reducer_.resume(); }
+  explicit NoSync(std::shared_ptr<int> paused) : paused_(std::move(paused)) { ++*paused_; }
+  ~NoSync() { --*paused_; }
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  Reducer& reducer_;
+  std::shared_ptr<int> paused_;
 };
 
 class [[nodiscard]] DistributedDataParallel {
@@ -99,13 +100,13 @@ class [[nodiscard]] DistributedDataParallel {
   /// A world that ends at once cannot train.
   DistributedDataParallel(std::vector<Parameter>, std::vector<Buffer>, const World&&,
                           DdpOptions = {}) = delete;
-  /// The same over any communicator, which must outlive it.
+  /// The same over any communicator.
   [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
                                         std::vector<Buffer> buffers, Communicator& communicator,
                                         DdpOptions options = {});
 
   /// A scope in which backwards only accumulate, whatever they ask for.
-  NoSync no_sync() { return NoSync(reducer()); }
+  NoSync no_sync() { return NoSync(reducer().paused()); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
   /// with nothing. A rank whose loss reaches no parameter must call it, with that loss's weight.
   void synchronize(double weight = 0) { reducer().synchronize(weight); }
@@ -138,11 +139,8 @@ class [[nodiscard]] DistributedDataParallel {
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
   void save_on_rank0(const std::function<void()>& save, Seconds timeout = Seconds(3600));
 
-  /// optim::Overlap calls these: see early_steps.h.
-  void overlap(EarlyStepper& stepper) { reducer().overlap(stepper); }
-  void end_overlap(EarlyStepper& stepper) noexcept {
-    if (reducer_) reducer_->end_overlap(stepper);
-  }
+  /// optim::Overlap calls it: see early_steps.h.
+  void overlap(const std::weak_ptr<EarlyStepper>& stepper) { reducer().overlap(stepper); }
 
   /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
   /// it after the last step of training, so that its errors are thrown.
@@ -154,7 +152,7 @@ class [[nodiscard]] DistributedDataParallel {
   const StepStatistics& statistics() const { return reducer().statistics(); }
 
   /// What it was made with. The hook: null if there is none.
-  Communicator& communicator() const { return communicator_; }
+  Communicator& communicator() const { return communicator_.get("[DistributedDataParallel]"); }
   CommunicationHook* hook() const { return reducer().hook(); }
 
   /// Store it in the checkpoint (nn::Checkpoint does): a resumed run then has the same buckets from
@@ -164,15 +162,20 @@ class [[nodiscard]] DistributedDataParallel {
   /// How the gradients are laid out now.
   const GradientBuckets& buckets() const { return reducer().buckets(); }
 
+  /// For what refers to this object, and may outlive it.
+  Lifetime::Ref lifetime() const { return lifetime_.ref(); }
+
  private:
   Reducer& reducer() const {
     check<StateError>(reducer_ != nullptr,
                       "[DistributedDataParallel] this one was moved from: use the other one");
+    (void)communicator();
     return *reducer_;
   }
 
-  Communicator& communicator_;
-  std::shared_ptr<const void> needs_ = communicator_.life();
+  CommunicatorRef communicator_;
+  std::shared_ptr<const void> needs_;
+  Lifetime lifetime_;
   std::unique_ptr<BufferSync> buffers_, averaged_buffers_;
   std::unique_ptr<Reducer> reducer_;
   bool joined_ = false;

@@ -6,13 +6,14 @@
 
 namespace lockstep::dist {
 
-void EarlySteps::add(EarlyStepper& stepper, NonFinite policy) {
+void EarlySteps::add(const std::weak_ptr<EarlyStepper>& stepper, NonFinite policy) {
   check<UsageError>(
       !looks_in_gradients(policy),
       "[overlap] a step that begins before all buckets have arrived cannot be given up for a bad "
       "gradient in a later one: it does not go together with NonFinite::{}",
       policy == NonFinite::skip ? "skip" : "stop");
-  steppers_.push_back(&stepper);
+  std::erase_if(steppers_, [](const auto& known) { return known.expired(); });
+  steppers_.push_back(stepper);
 }
 
 void EarlySteps::step_on(const GradientBuckets::Bucket& bucket,
@@ -25,7 +26,8 @@ void EarlySteps::step_on(const GradientBuckets::Bucket& bucket,
     final.push_back(bucket.parameters[k]);
     final.back().set_gradient_state(GradientState::synchronized);
   }
-  for (EarlyStepper* stepper : steppers_) stepper->step_now(final);
+  for (const auto& known : steppers_)
+    if (const auto stepper = known.lock()) stepper->step_now(final);
 }
 
 void EarlySteps::check_final(const StepOutcome& outcome, std::span<const StepMetadata> metadata) {

@@ -2,6 +2,8 @@
 /// Optimizers that step on a bucket as soon as it is summed, while later buckets travel: what a
 /// reducer does for optim::Overlap (nn/optim/overlap.h).
 
+#include <algorithm>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,11 +22,12 @@ class EarlyStepper {
 
 class EarlySteps {
  public:
-  /// Throws UsageError for NonFinite::skip and stop: a step that has begun cannot be given
-  /// up. `stepper` must outlive its registration.
-  void add(EarlyStepper& stepper, NonFinite policy);
-  void remove(EarlyStepper& stepper) noexcept { std::erase(steppers_, &stepper); }
-  bool any() const { return !steppers_.empty(); }
+  /// Until `stepper` ends. Throws UsageError for NonFinite::skip and stop: a step that has begun
+  /// cannot be given up.
+  void add(const std::weak_ptr<EarlyStepper>& stepper, NonFinite policy);
+  bool any() const {
+    return std::ranges::any_of(steppers_, [](const auto& stepper) { return !stepper.expired(); });
+  }
 
   /// `bucket` has been summed. Tells the steppers those of its parameters that this rank has used,
   /// if their sums are final: if the total weight was known when backward began.
@@ -34,7 +37,7 @@ class EarlySteps {
   static void check_final(const StepOutcome& outcome, std::span<const StepMetadata> metadata);
 
  private:
-  std::vector<EarlyStepper*> steppers_;
+  std::vector<std::weak_ptr<EarlyStepper>> steppers_;
 };
 
 }  // namespace lockstep::dist

@@ -11,7 +11,7 @@ namespace lockstep::dist {
 
 void Reducer::backward_begins(const Contribution& contribution) {
   settle();  // after a deferred verdict, on GPUs: second reading
-  synchronizing_ = contribution.sync && paused_ == 0;
+  synchronizing_ = contribution.sync && *paused_ == 0;
   eager_ = contribution.eager;
   recording_ = StepGraph::recording();
   check_can_add(contribution);

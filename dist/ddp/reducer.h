@@ -22,9 +22,8 @@
 /// are divided once, at the end. Several synchronized backwards before one step add up, if their
 /// totals are known: all ranks hold the earlier sum, so rank 0 alone sends it again.
 ///
-/// A rank whose loss reaches none of the parameters must call synchronize(weight): the others wait
-/// for it. If it does not, its optimizer refuses to step: the error names the parameter, and the
-/// rank then leaves, which the other ranks notice.
+/// A rank whose loss reaches none of the parameters must call synchronize(weight). If it does not,
+/// its optimizer refuses to step, by name; the rank then leaves, which the other ranks notice.
 ///
 /// Several reducers in one backward: the first one's buckets travel while it runs, those of the
 /// others at its end, in the order in which the reducers were made.
@@ -56,8 +55,8 @@ namespace lockstep::dist {
 class Reducer final : public GradientReducer {
  public:
   /// Collective: every rank passes the same parameters in the same order, and the same options.
-  /// Takes over the memory of their gradients; the destructor gives it back. `communicator` must
-  /// outlive the reducer.
+  /// Takes over the memory of their gradients; the destructor gives it back. Once `communicator`
+  /// has ended, a backward and a step throw StateError.
   Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
           ReducerOptions options = {});
 
@@ -68,9 +67,9 @@ class Reducer final : public GradientReducer {
   void backward_failed() noexcept override;
 
   // What the tape and optimizers ask.
-  int ranks() const override { return communicator_.size(); }
+  int ranks() const override { return ranks_; }
   std::int64_t order() const override { return number_; }
-  bool in_window(bool sync) override { return paused_ > 0 || !sync || window_.open(); }
+  bool in_window(bool sync) override { return *paused_ > 0 || !sync || window_.open(); }
   double window_weight() const override { return window_.weight(); }
   void step_begins(const Parameter& parameter, bool local) override;
   kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) override;
@@ -92,14 +91,12 @@ class Reducer final : public GradientReducer {
   /// Throws StateError if a gradient is local. What gradients held is lost: their memory is used.
   void average_parameters();
   void check_replicas();  ///< DistributedDataParallel::check_replicas
-  void overlap(EarlyStepper& stepper) { early_steps_.add(stepper, options_.nonfinite); }
-  void end_overlap(EarlyStepper& stepper) noexcept { early_steps_.remove(stepper); }
+  void overlap(const std::weak_ptr<EarlyStepper>& stepper);
   /// Reads the metadata of a backward whose verdict was deferred, as the next backward does. Throws
   /// what that one would have thrown.
   void settle();
-  void zero_grad() noexcept;   ///< of every parameter
-  void pause() { ++paused_; }  ///< while paused, backwards only accumulate. Calls nest
-  void resume() { --paused_; }
+  void zero_grad() noexcept;                                      ///< of every parameter
+  const std::shared_ptr<int>& paused() const { return paused_; }  ///< if not 0: accumulates only
   void set_joined(bool joined) { exchange_.mine.joined = joined ? 1 : 0; }  ///< no more data here
 
   const StepReport& last_step() const { return exchange_.report(); }
@@ -112,27 +109,24 @@ class Reducer final : public GradientReducer {
   void check_recordable(const Contribution& contribution) const;
   void check_level(const Contribution& contribution) const;
   bool prepare_slot(std::size_t i);
-  void launch_ready();
+  void launch_ready(), hear_arrivals(), write_metadata(), receive_sums();
   void launch(GradientBuckets::Bucket& bucket);
   void launch_hook(GradientBuckets::Bucket& bucket, bool last);
-  void hear_arrivals();
   void complete_hook(GradientBuckets::Bucket& bucket);
-  void write_metadata();
-  void receive_sums();
   void commit(StepVerdict verdict, int source);
   bool apply_scale(double scale);
   bool sums_are_finite();
   [[noreturn]] void stop(const StepOutcome& outcome);
-  std::string difference_now();
-  std::string bad_value_now();
+  std::string difference_now(), bad_value_now();
   bool can_defer() const;
   StepOutcome read_beside();
-  void commit_unread();
-  void observe_all();
-  void rebuild_buckets(int source);
+  void commit_unread(), observe_all(), rebuild_buckets(int source);
   const std::vector<Parameter>& parameters() const { return buckets_.parameters(); }
+  void check_world_lives(std::string_view operation) const;
 
   Communicator& communicator_;
+  CommunicatorRef world_{communicator_};
+  int ranks_ = communicator_.size();
   std::int64_t number_;  // of this reducer, the same on all ranks
   ReducerOptions options_;
   GradientBuckets buckets_;
@@ -143,7 +137,7 @@ class Reducer final : public GradientReducer {
   ReplicaCheck replicas_;
   ReadyOrder ready_order_;
   EarlySteps early_steps_;
-  int paused_ = 0;
+  std::shared_ptr<int> paused_ = std::make_shared<int>(0);
   bool drifted_ = false;  // by steps on local gradients, since the parameters were averaged
   std::uint64_t synchronizations_ = 0;
 

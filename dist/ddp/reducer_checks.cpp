@@ -24,6 +24,12 @@ std::string bad_value(const std::vector<Parameter>& parameters, int i, std::int6
 
 }  // namespace
 
+void Reducer::check_world_lives(std::string_view operation) const {
+  if (world_.ended())
+    (void)world_.get(fmt::format("[{}] the DistributedDataParallel of '{}'", operation,
+                                 parameters().empty() ? "" : parameters().front().name()));
+}
+
 void Reducer::check_can_add(const Contribution& contribution) const {
   check<StateError>(!synchronizing_ || !drifted_,
                     "[backward] an optimizer has stepped on this rank's own gradients "
@@ -171,7 +177,7 @@ void Reducer::stop(const StepOutcome& outcome) {
 // be taken for them.
 void Reducer::backward_failed() noexcept {
   replicas_.error_told();
-  if (communicator_.size() > 1)
+  if (ranks() > 1 && !world_.ended())
     if (const auto message = news_for_others())
       communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
                                       communicator_.known_as(communicator_.rank()), *message));
@@ -182,7 +188,7 @@ void Reducer::backward_failed() noexcept {
 void Reducer::synchronize(double weight) {
   check<UsageError>(is_weight(weight), "[synchronize] weight {}: it is 0 or from 1e-15 to 1e15",
                     weight);
-  check<StateError>(paused_ == 0, "[synchronize] within a no_sync scope: end that first");
+  check<StateError>(*paused_ == 0, "[synchronize] within a no_sync scope: end that first");
   try {
     backward_begins({weight, 1, Contribution::Divisor::none, true});
     backward_ends();
@@ -193,6 +199,7 @@ void Reducer::synchronize(double weight) {
 }
 
 void Reducer::step_begins(const Parameter& parameter, bool local) {
+  check_world_lives("step");
   if (parameter.gradient_state() != GradientState::local) return;
   check<StateError>(local,
                     "[step] the gradient of '{}' is not synchronized: run a backward that "

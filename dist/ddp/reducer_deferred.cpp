@@ -27,7 +27,10 @@ bool Reducer::can_defer() const {
 // added, before every 64th replay.
 void Reducer::commit_unread() {
   if (recording_)
-    StepGraph::depends_on([this] {
+    StepGraph::depends_on([this, life = std::weak_ptr(paused_)] {
+      check<StateError>(!life.expired(),
+                        "[step graph] the DistributedDataParallel of the recorded step has ended");
+      check_world_lives("step graph");
       const bool differ = replicas_.differ_before_replay();
       const std::string problem = differ ? difference_now() : bad_value_now();
       if (problem.empty()) return true;
@@ -50,6 +53,7 @@ StepOutcome Reducer::read_beside() {
 }
 
 void Reducer::settle() {
+  check_world_lives("backward");
   if (!std::exchange(deferred_, false)) return;
   const StepOutcome outcome = read_beside();
   if (outcome.verdict == StepVerdict::stop) stop(outcome);

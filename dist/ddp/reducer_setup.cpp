@@ -54,6 +54,10 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
   observe_all();
 }
 
+void Reducer::overlap(const std::weak_ptr<EarlyStepper>& stepper) {
+  early_steps_.add(stepper, options_.nonfinite);
+}
+
 void Reducer::observe_all() {
   exchange_.mine.plan = fnv1a(to_text(buckets_.layout()));
   if (options_.hook) {

@@ -140,13 +140,13 @@ ReplicaCheck::ReplicaCheck(std::vector<Parameter> parameters, Communicator& comm
       static_cast<std::int64_t>(std::uint64_t{random()} << 32 | std::uint64_t{random()});
   communicator.broadcast(number, 0, "replicas").wait();
   model_ = static_cast<std::uint64_t>(*number.data<std::int64_t>());
-  leave_replica(communicator_.thread_rank(), model_, not_ended);  // until this ends
+  leave(not_ended);  // until this ends
 }
 
 ReplicaCheck::~ReplicaCheck() {
   if (!compares_ || ::getpid() != process_) return;
   if (difference_known_) {
-    leave_replica(communicator_.thread_rank(), model_, not_compared);
+    leave(not_compared);
     return;
   }
   try {
@@ -154,7 +154,7 @@ ReplicaCheck::~ReplicaCheck() {
     Fnv1a last;
     last.add(sum());
     for (const Compared& tensor : tensors()) last.add(tensor.name + fingerprint_of(tensor.value));
-    leave_replica(communicator_.thread_rank(), model_, last.value());
+    leave(last.value());
   } catch (...) {  // a device that has failed: whoever used it has been told
   }
 }
@@ -203,7 +203,10 @@ std::uint64_t ReplicaCheck::sum() {
   nonfinite_ = 0;
   for (Sum& sum : sums_) {
     if (sum.side) {  // what the current stream was given since then is not waited for
-      communicator_.wait_for(*sum.ready, "replicas");
+      if (world_.ended())
+        sum.ready->synchronize();
+      else
+        communicator_.wait_for(*sum.ready, "replicas");
       const StreamGuard guard(*sum.side);
       sum.on_host.copy_from(sum.value);
     }

@@ -110,10 +110,16 @@ class ReplicaCheck {
   void forget_what_some_lack();
   Tensor& sum_on(Device device);
   void record_events();
+  void leave(std::uint64_t fingerprint) noexcept {
+    leave_replica(thread_, model_, fingerprint, ranks_);
+  }
 
   std::vector<Parameter> parameters_;
   std::vector<std::string> names_;  // at construction, when the ranks compared them
   Communicator& communicator_;
+  CommunicatorRef world_{communicator_};
+  ThreadRank thread_ = communicator_.thread_rank();
+  int ranks_ = communicator_.size();
   int process_ = ::getpid();
   std::uint64_t model_ = 0;  // a random number that all ranks share
   std::vector<Sum> sums_;

@@ -41,6 +41,13 @@ Tensor DeviceCommunicator::allocate(std::int64_t numel, DType dtype, Device devi
   DeviceEngine* const engine = device == Device{} ? nullptr : engine_for(device);
   if (!engine) return host_->allocate(numel, dtype);
   const auto elements = static_cast<std::size_t>(std::max<std::int64_t>(1, numel));
+  // What this rank still computes may use memory that has ended here, and is given out again.
+  if (!StepGraph::recording()) {
+    if (next_ > 0) finish(next_ - 1, {});
+    const Event end(device);
+    end.record(Stream::current(device));
+    wait_for(end, "allocate");
+  }
   return Tensor::over(engine->allocate(elements * size_of(dtype)), 0, {numel}, dtype);
 }
 

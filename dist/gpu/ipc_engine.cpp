@@ -64,9 +64,7 @@ class IpcEngine final : public DeviceEngine {
     return ring_ ? "ring, by ipc" : "two-shot, by ipc";
   }
   Storage allocate(std::size_t bytes) override;
-  RegionPlace place_of(const Tensor& buffer) const override {
-    return place_in(regions_, rank_, buffer);
-  }
+  RegionPlace place_of(const Tensor& buffer) const override { return regions_.place_of(buffer); }
   void enqueue(const CollectiveCall& collective, const Stream& stream) override;
   void abort(const Stream& stream) noexcept override {
     flags_.release(static_cast<cudaStream_t>(stream.native()), Seconds(5));
@@ -88,8 +86,9 @@ class IpcEngine final : public DeviceEngine {
   bool ring_;
   int rank_, size_;
   Flags flags_;
-  std::vector<SharedRegion> regions_;
-  std::vector<SharedRegion> staging_;  // the last one, which is the largest, is used
+  Regions regions_;
+  std::vector<std::shared_ptr<void>> mapped_;  // of regions_, and perhaps of some that have ended
+  std::vector<SharedRegion> staging_;          // the last one, which is the largest, is used
   Plan plan_;
   // The own part on every rank, or what a step of the ring works on.
   std::vector<const std::byte*> sources_;
@@ -97,17 +96,18 @@ class IpcEngine final : public DeviceEngine {
 };
 
 Storage IpcEngine::allocate(std::size_t bytes) {
-  regions_.push_back(share_device_memory(bytes, device_, host_));
-  const SharedRegion& region = regions_.back();
-  return Storage::adopt(
-      region.base[index(rank_)], bytes, [keeper = region.keeper] {}, device_);
+  // To unmap may wait for the GPU, and so for ranks that wait for this one: not where a tensor
+  // ends, but here, where all of them are.
+  std::erase_if(mapped_, [](const auto& mapping) { return mapping.use_count() == 1; });
+  SharedRegion region = share_device_memory(bytes, device_, host_);
+  mapped_.push_back(region.keeper);
+  return regions_.add(std::move(region), rank_, device_);
 }
 
 // The ranks have compared headers: all buffers lie at the same place, or none lies in a region.
 IpcEngine::Place IpcEngine::find(const Tensor& buffer) {
   const RegionPlace place = place_of(buffer);
-  if (place.region != RegionPlace::none)
-    return {&regions_[static_cast<std::size_t>(place.region)], place.offset};
+  if (place.region != RegionPlace::none) return {&regions_.at(place), place.offset};
   if (staging_.empty() || staging_.back().bytes < buffer.bytes()) {
     check_not_recording(buffer.bytes());
     staging_.push_back(

@@ -22,9 +22,19 @@ std::string name_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-void LeftReplicas::add(std::uint64_t model, int rank, std::uint64_t fingerprint) {
+void LeftReplicas::add(std::uint64_t model, int rank, std::uint64_t fingerprint, int replicas) {
   const std::lock_guard lock(mutex_);
-  models_[model][rank] = fingerprint;
+  auto& fingerprints = models_[model];
+  fingerprints[rank] = fingerprint;
+  const auto alike = [&](const auto& other) { return other.second == fingerprint; };
+  if (fingerprint > not_compared && fingerprints.size() == index(replicas) &&
+      std::ranges::all_of(fingerprints, alike))
+    models_.erase(model);
+}
+
+std::size_t LeftReplicas::models() const {
+  const std::lock_guard lock(mutex_);
+  return models_.size();
 }
 
 std::string LeftReplicas::difference() const {
@@ -65,10 +75,10 @@ std::string LeftReplicas::difference() const {
   return "";
 }
 
-void leave_replica(const ThreadRank& thread, std::uint64_t model,
-                   std::uint64_t fingerprint) noexcept {
+void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t fingerprint,
+                   int replicas) noexcept {
   try {
-    if (thread.left) return thread.left->add(model, thread.rank, fingerprint);
+    if (thread.left) return thread.left->add(model, thread.rank, fingerprint, replicas);
     const std::optional<int> pipe = launcher_pipe();
     if (!pipe) return;
     const std::string line = write_replica({model, fingerprint});

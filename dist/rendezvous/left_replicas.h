@@ -28,8 +28,10 @@ inline constexpr std::uint64_t not_compared = 1;
 /// Thread-safe.
 class LeftReplicas {
  public:
-  /// `model` is a number that the replicas of a model share, and no other model has.
-  void add(std::uint64_t model, int rank, std::uint64_t fingerprint);
+  /// `model` is a number that its `replicas` share, and no other model has. Once all of them have
+  /// ended alike, nothing is kept of it.
+  void add(std::uint64_t model, int rank, std::uint64_t fingerprint, int replicas = 0);
+  std::size_t models() const;  ///< of how many something is kept
   /// Of the models that several ranks have left: which ranks' replicas differ; empty if none do.
   std::string difference() const;
 
@@ -46,8 +48,8 @@ struct ThreadRank {
 };
 
 /// Tells whoever outlives this rank.
-void leave_replica(const ThreadRank& thread, std::uint64_t model,
-                   std::uint64_t fingerprint) noexcept;
+void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t fingerprint,
+                   int replicas = 0) noexcept;
 
 /// A rank joins: from now on its launcher's pipe is the one that LOCKSTEP_ERROR_FD says now,
 /// whatever becomes of the environment.

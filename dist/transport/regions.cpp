@@ -35,12 +35,13 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
   const std::lock_guard lock(mutex_);
   const int ranks = static_cast<int>(calls_.size());
   const std::size_t number = calls_[index(rank)]++;
-  if (rounds_.size() == number) {
+  std::shared_ptr<Round>& shared = rounds_[number];
+  if (!shared) {
     std::vector<int> all(index(ranks));
     std::iota(all.begin(), all.end(), 0);
-    rounds_.push_back(std::make_shared<Round>(Round{bytes, rank, std::move(all), {}}));
+    shared = std::make_shared<Round>(Round{bytes, rank, std::move(all), {}});
   }
-  const std::shared_ptr<Round> round = rounds_[number];
+  const std::shared_ptr<Round> round = shared;
   check<CommError>(round->bytes == bytes, "rank {} asks for {} bytes, rank {} for {}", rank, bytes,
                    round->first_rank, round->bytes);
   std::erase(round->missing, rank);
@@ -51,7 +52,7 @@ std::shared_ptr<RegionTable::Round> RegionTable::arrive(int rank, std::size_t by
     round->missing.push_back(rank);  // the others must not take it for done
     throw;
   }
-  rounds_[number].reset();  // from here on the ranks hold it
+  rounds_.erase(number);  // from here on the ranks hold it
   return round;
 }
 

@@ -2,6 +2,7 @@
 /// Regions for ranks that share an address space (threads; the simulated world).
 
 #include <functional>
+#include <map>
 #include <mutex>
 
 #include "lockstep/dist/transport/transport.h"
@@ -45,8 +46,8 @@ class RegionTable {
   std::shared_ptr<Round> arrive(int rank, std::size_t bytes);
 
   std::mutex mutex_;
-  std::vector<std::size_t> calls_;  // by rank
-  std::vector<std::shared_ptr<Round>> rounds_;
+  std::vector<std::size_t> calls_;                        // by rank
+  std::map<std::size_t, std::shared_ptr<Round>> rounds_;  // by call, those that wait for ranks
 };
 
 }  // namespace lockstep::dist

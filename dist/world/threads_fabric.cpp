@@ -36,7 +36,10 @@ class Meeting {
       if (!aborted_.empty()) made[index(rank)]->abort(aborted_);
       found = connections_.emplace(number, std::move(made)).first;
     }
-    return std::move(found->second[index(rank)]);
+    std::unique_ptr<Transport> mine = std::move(found->second[index(rank)]);
+    if (std::ranges::none_of(found->second, [](const auto& t) { return t != nullptr; }))
+      connections_.erase(found);  // every rank has its own
+    return mine;
   }
 
   // Connections that a rank will not come to. The others must not wait for it there.
@@ -55,17 +58,21 @@ class Meeting {
   /// The meeting of the group with these members in the `number`-th split.
   std::shared_ptr<Meeting> group(int number, const std::vector<int>& members) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Meeting>& group = groups_[{number, members.front()}];
-    if (!group) group = std::make_shared<Meeting>(static_cast<int>(members.size()), options);
+    const auto size = static_cast<int>(members.size());
+    const auto found = groups_.try_emplace({number, members.front()}).first;
+    auto& [meeting, came] = found->second;
+    if (!meeting) meeting = std::make_shared<Meeting>(size, options);
+    const std::shared_ptr<Meeting> group = meeting;
+    if (++came == size) groups_.erase(found);
     return group;
   }
 
  private:
   std::mutex mutex_;
-  std::map<int, Transports> connections_;
-  std::vector<bool> left_;  // by rank
-  std::string aborted_;     // why a rank gave up; empty: none did
-  std::map<std::pair<int, int>, std::shared_ptr<Meeting>> groups_;
+  std::map<int, Transports> connections_;  // that ranks are still to come to
+  std::vector<bool> left_;                 // by rank
+  std::string aborted_;                    // why a rank gave up; empty: none did
+  std::map<std::pair<int, int>, std::pair<std::shared_ptr<Meeting>, int>> groups_;  // who came
 };
 
 class ThreadsFabric final : public Fabric {

@@ -247,8 +247,12 @@ double seconds_since_1970() {
 
 struct Trace::State {
   State(Communicator& communicator, const fs::path& directory_, const TraceOptions& options)
-      : recorder([&communicator] { return nanoseconds(communicator); },
-                 static_cast<std::size_t>(options.most_events)),
+      : recorder(
+            [world = CommunicatorRef(communicator), last = std::int64_t{0}]() mutable {
+              if (!world.ended()) last = nanoseconds(world.get("[trace]"));
+              return last;  // once it has ended, time stands still
+            },
+            static_cast<std::size_t>(options.most_events)),
         directory(made_absolute(directory_)),
         path(directory / fmt::format("rank-{}.json", communicator.rank())),
         rank(communicator.rank()),

@@ -47,7 +47,7 @@ class [[nodiscard]] Trace {
   /// world, which so ends no sooner than this. Throws on every rank, DataError or PeerError, if one
   /// of them cannot write there; StateError if this thread has a Trace already.
   Trace(const World& world, const std::string& directory, const TraceOptions& options = {});
-  /// The same for the ranks of a communicator, which must outlive this.
+  /// The same for the ranks of a communicator. What happens after its end has the time of that.
   Trace(Communicator& communicator, const std::string& directory, const TraceOptions& options = {});
   /// write(), unless it was called; an error is one line on stderr.
   ~Trace();

@@ -98,7 +98,7 @@ Checkpoint::Checkpoint() {
 }
 
 Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
-  ddp_ = &ddp;
+  ddp_ = {&ddp, ddp.lifetime()};
   if (!ddp.hook()) return;
   parts_.push_back({"hook", true, [&ddp] { return ddp.hook()->state_dict(); },
                     [&ddp](const StateDict& state) { ddp.hook()->load_state_dict(state); },

@@ -198,7 +198,19 @@ class Checkpoint {
   void check_parts(const std::string& path, const SafetensorsHeader& header,
                    const Manifest& manifest, const std::set<std::string>& here) const;
 
-  dist::DistributedDataParallel* ddp_ = nullptr;
+  /// May end before this; null: there is none.
+  struct Ddp {
+    dist::DistributedDataParallel* it = nullptr;
+    Lifetime::Ref life{};
+    explicit operator bool() const { return it != nullptr; }
+    dist::DistributedDataParallel* operator->() const {
+      check<StateError>(!life.ended(),
+                        "[checkpoint] its DistributedDataParallel has ended: make a Checkpoint "
+                        "for each");
+      return it;
+    }
+  };
+  Ddp ddp_;
   std::vector<Part> parts_;
   std::vector<Number> numbers_;
   std::weak_ptr<dist::Survival> survival_;  // of the world of the last share()

@@ -124,6 +124,7 @@ void Optimizer::take_step(bool own) {
                     "[step] a sharded optimizer steps each element on one rank: it has no steps on "
                     "local gradients");
   check_options();
+  if (sharding_) (void)sharding_->communicator("step");
   local_ = own;
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
   const std::uint64_t synchronizations = ask_reducers(own);

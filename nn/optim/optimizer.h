@@ -122,11 +122,14 @@ class Optimizer : public Stepper {
   /// parameters alone, and step() is collective (sharding.h: ZeRO, stage 1). The bits of the result
   /// stay the same. state_dict() and load_state_dict() become collective, too, and have the whole
   /// tensors: a checkpoint can be loaded by any number of ranks, sharded or not. The ddp must
-  /// outlive the last step. Throws StateError for a second call, a parameter that is not under the
-  /// ddp, or one whose elements somebody else holds; UsageError if this optimizer cannot do it. It
-  /// does not go together with optim::Overlap, step(optim::local) and add_param_group.
+  /// outlive the last step, and so must the World: later steps throw StateError. Throws StateError
+  /// for a second call, a parameter that is not under the ddp, or one whose elements somebody else
+  /// holds; UsageError if this optimizer cannot do it. It does not go together with optim::Overlap,
+  /// step(optim::local) and add_param_group.
   void shard(dist::DistributedDataParallel& ddp);
   bool sharded() const { return sharding_ != nullptr; }
+  /// Expires when this optimizer ends: for what refers to it, and may outlive it.
+  std::weak_ptr<const void> life() const { return self_; }
   /// What this rank keeps of all parameters.
   virtual std::size_t state_bytes() const;
 

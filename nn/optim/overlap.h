@@ -29,29 +29,34 @@
 
 namespace lockstep::optim {
 
-/// While it lives, the optimizer steps early. On all ranks or on none. Both must outlive it.
+/// While it lives, the optimizer steps early. On all ranks or on none. If the optimizer ends before
+/// it, the next backward throws StateError.
 class [[nodiscard]] Overlap final : dist::EarlyStepper {
  public:
   /// From now on until its end.
   Overlap(Optimizer& optimizer, dist::DistributedDataParallel& ddp)
-      : optimizer_(optimizer), ddp_(ddp) {
+      : optimizer_(optimizer), life_(optimizer.life()) {
     check<UsageError>(!optimizer.sharded(),
                       "[overlap] a sharded optimizer cannot step during backward");
-    ddp_.communicator().refuse_if_ranks_may_be_lost(
+    ddp.communicator().refuse_if_ranks_may_be_lost(
         "optim::Overlap", "a step that has begun during backward cannot be taken back");
-    ddp_.overlap(*this);
+    ddp.overlap(self_);
   }
-  ~Overlap() override { ddp_.end_overlap(*this); }
   Overlap(const Overlap&) = delete;
   Overlap& operator=(const Overlap&) = delete;
 
  private:
   void step_now(std::span<const Parameter> parameters) override {
+    check<StateError>(!life_.expired(),
+                      "[overlap] its optimizer has ended: end the Overlap before");
     optimizer_.step_early(parameters);
   }
 
   Optimizer& optimizer_;
-  dist::DistributedDataParallel& ddp_;
+  std::weak_ptr<const void> life_;  // of the optimizer
+  // Keeps nothing alive.
+  std::shared_ptr<dist::EarlyStepper> self_{static_cast<dist::EarlyStepper*>(this),
+                                            [](dist::EarlyStepper*) {}};
 };
 
 }  // namespace lockstep::optim

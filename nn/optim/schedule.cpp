@@ -12,6 +12,10 @@ void check_steps(std::string_view name, std::int64_t step, std::int64_t steps, s
   check<UsageError>(steps >= least, "[{}] {} steps; at least {} are needed", name, steps, least);
 }
 
+void check_lives(std::string_view name, const std::weak_ptr<const void>& optimizer) {
+  check<StateError>(!optimizer.expired(), "[{}] its optimizer has ended", name);
+}
+
 // From `begin` to `end` along half a cosine, 0 <= done <= 1.
 double half_cosine(double begin, double end, double done) {
   return end + (begin - end) * (1 + std::cos(std::numbers::pi * done)) / 2;
@@ -61,6 +65,7 @@ Schedule::Schedule(Optimizer& optimizer, std::function<double(std::int64_t)> fac
 }
 
 void Schedule::step() {
+  check_lives("Schedule", life_);
   ++step_;
   apply();
 }
@@ -79,6 +84,7 @@ nn::StateDict Schedule::state_dict() const {
 
 void Schedule::load_state_dict(const nn::StateDict& state) {
   const nn::StateDict own = state_dict();
+  check_lives("Schedule", life_);
   nn::load_tensors("the schedule", own, state);
   step_ = own.at("step").to_vector<std::int64_t>()[0];
   base_ = own.at("base_lrs").to_vector<double>();
@@ -95,6 +101,7 @@ Plateau::Plateau(Optimizer& optimizer, PlateauOptions options)
 }
 
 void Plateau::step(double loss) {
+  check_lives("Plateau", life_);
   check<UsageError>(!std::isnan(loss), "[Plateau] the loss is NaN");
   if (loss < best_ * (1 - options_.threshold) || (std::isinf(best_) && std::isfinite(loss))) {
     best_ = loss;

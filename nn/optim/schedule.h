@@ -50,7 +50,7 @@ struct OneCycle {
 /// OneCycleLR (Smith & Topin, "Super-convergence", 2018).
 double one_cycle(std::int64_t step, std::int64_t steps, const OneCycle& options = {});
 
-/// Sets the learning rates of an optimizer, which must outlive it.
+/// Sets the learning rates of an optimizer. Once that has ended, a step throws StateError.
 class Schedule {
  public:
   /// Takes the groups' learning rates as those that the factors are of, and sets the first ones. A
@@ -69,6 +69,7 @@ class Schedule {
   void apply();
 
   Optimizer& optimizer_;
+  std::weak_ptr<const void> life_ = optimizer_.life();
   std::function<double(std::int64_t)> factor_;
   std::int64_t step_ = 0;
   std::vector<double> base_;
@@ -89,7 +90,8 @@ struct PlateauOptions {
 /// next backward refuses.
 class Plateau {
  public:
-  /// The optimizer must outlive it. Throws UsageError for options out of their range.
+  /// Throws UsageError for options out of their range; a step StateError once the optimizer has
+  /// ended.
   explicit Plateau(Optimizer& optimizer, PlateauOptions options = {});
   /// After each measurement. Throws UsageError for NaN.
   void step(double loss);
@@ -99,6 +101,7 @@ class Plateau {
 
  private:
   Optimizer& optimizer_;
+  std::weak_ptr<const void> life_ = optimizer_.life();
   PlateauOptions options_;
   double best_ = infinity;
   std::int64_t bad_ = 0;  // measurements in a row that were no better

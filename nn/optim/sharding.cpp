@@ -25,7 +25,10 @@ FlatPlan flat_plan(const std::vector<std::int64_t>& sizes, int ranks) {
 }
 
 Sharding::Sharding(const std::vector<Parameter>& parameters, dist::Communicator& communicator)
-    : parameters_(parameters), communicator_(communicator) {
+    : parameters_(parameters),
+      communicator_(communicator),
+      rank_(communicator.rank()),
+      ranks_(communicator.size()) {
   for (const Parameter& parameter : parameters_)
     check<StateError>(parameter.value().storage().unique(),
                       "[shard] somebody else holds the elements of {}, and would not see later "
@@ -67,40 +70,44 @@ Sharding::~Sharding() {
 // Of the parameter's elements, counted from its first.
 dist::Range Sharding::owned(const Parameter& parameter, int rank) const {
   const Place place = places_.at(parameter.id());
-  const dist::Range part =
-      dist::partition(flats_[place.flat].memory.numel(), communicator_.size(), rank);
+  const dist::Range part = dist::partition(flats_[place.flat].memory.numel(), ranks_, rank);
   const std::int64_t numel = parameter.value().numel();
   const std::int64_t begin = std::clamp<std::int64_t>(part.begin - place.begin, 0, numel);
   return {begin, std::clamp(part.end - place.begin, begin, numel)};
 }
 
 Tensor Sharding::own(const Parameter& parameter, const Tensor& of) const {
-  const dist::Range range = owned(parameter, communicator_.rank());
+  const dist::Range range = owned(parameter, rank_);
   return of.view({of.numel()}).slice(range.begin, range.end);
 }
 
+dist::Communicator& Sharding::communicator(std::string_view operation) const {
+  return communicator_.get(fmt::format("[{}] a sharded optimizer", operation));
+}
+
 void Sharding::gather() {
+  dist::Communicator& communicator = this->communicator("step");
   for (const auto& [memory, wire] : flats_) {
-    const dist::Range part =
-        dist::partition(memory.numel(), communicator_.size(), communicator_.rank());
+    const dist::Range part = dist::partition(memory.numel(), ranks_, rank_);
     const Tensor own = wire.slice(part.begin, part.end);
     const bool reached = wire.device() == memory.device();
     check<StateError>(reached || !StepGraph::recording(),
                       "[step] in a step that is being recorded parameters cannot travel through "
                       "the host: take nccl, or transport ipc");
     if (!reached) own.copy_from(memory.slice(part.begin, part.end));
-    communicator_.all_gather(own, wire, "parameters").wait();
+    communicator.all_gather(own, wire, "parameters").wait();
     if (!reached) memory.copy_from(wire);
   }
   for (const Parameter& parameter : parameters_) parameter.value().storage().changed();
 }
 
 Tensor Sharding::whole(const Parameter& parameter, const Tensor& part) const {
+  dist::Communicator& communicator = this->communicator("state_dict");
   const Tensor whole = Tensor::empty({parameter.value().numel()}, part.dtype());
   own(parameter, whole).copy_from(part);
-  for (int rank = 0; rank < communicator_.size(); ++rank)
+  for (int rank = 0; rank < ranks_; ++rank)
     if (const dist::Range range = owned(parameter, rank); range.size() > 0)
-      communicator_.broadcast(whole.slice(range.begin, range.end), rank, parameter.name()).wait();
+      communicator.broadcast(whole.slice(range.begin, range.end), rank, parameter.name()).wait();
   return whole.view(parameter.value().shape());
 }
 

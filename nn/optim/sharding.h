@@ -42,8 +42,8 @@ FlatPlan flat_plan(const std::vector<std::int64_t>& sizes, int ranks);
 class Sharding {
  public:
   /// Collective: moves the values into memory that the ranks reach. Throws StateError if somebody
-  /// else holds the elements of a value: they would not see later steps. `communicator` must
-  /// outlive the last call, not this.
+  /// else holds the elements of a value: they would not see later steps. Once `communicator` has
+  /// ended, the collective functions throw StateError.
   Sharding(const std::vector<Parameter>& parameters, dist::Communicator& communicator);
   /// Gives the values memory of their own.
   ~Sharding();
@@ -53,6 +53,8 @@ class Sharding {
   /// The elements of `of`, a tensor of the parameter's shape, that this rank steps: a view of shape
   /// (n,), perhaps with n = 0.
   Tensor own(const Parameter& parameter, const Tensor& of) const;
+  /// Throws StateError if the communicator has ended.
+  dist::Communicator& communicator(std::string_view operation) const;
   /// Collective: all ranks' values become those that their rank has stepped.
   void gather();
   /// Collective: all ranks' parts of what is kept of the parameter; `part` is own(). On the cpu.
@@ -68,7 +70,8 @@ class Sharding {
   };
   dist::Range owned(const Parameter& parameter, int rank) const;
   std::vector<Parameter> parameters_;
-  dist::Communicator& communicator_;
+  dist::CommunicatorRef communicator_;
+  int rank_, ranks_;
   std::vector<Flat> flats_;  // per dtype and device
   std::unordered_map<const void*, Place> places_;
 };

@@ -21,11 +21,15 @@ class Compress final : public CommunicationHook {
   std::string name() const override { return fmt::format("compress {}", dtype_); }
 
   void prepare(std::span<const BucketView> buckets, Communicator& communicator) override {
-    if (wires_.empty()) allocate(buckets, communicator);
+    if (std::vector<Wire> needed = wires_for(buckets); !std::ranges::equal(needed, wires_, same)) {
+      places_.clear();
+      wires_ = std::move(needed);  // of another model: a hook may serve one after another
+      for (Wire& wire : wires_) wire.memory = communicator.allocate(wire.used, dtype_, wire.device);
+    }
     for (Wire& wire : wires_) wire.used = 0;
     places_.clear();
     for (const BucketView& bucket : buckets) {
-      Wire& wire = wire_on(bucket.memory.device());
+      Wire& wire = wire_on(wires_, bucket.memory.device());
       const std::int64_t begin = std::exchange(wire.used, wire.used + bucket.memory.numel());
       places_.push_back(wire.memory.slice(begin, wire.used));
     }
@@ -48,21 +52,26 @@ class Compress final : public CommunicationHook {
     std::int64_t used = 0;  // elements
     Tensor memory{};
   };
-  Wire& wire_on(Device device) {
-    const auto found = std::ranges::find(wires_, device, &Wire::device);
-    return found != wires_.end() ? *found : wires_.emplace_back(Wire{device});
+  static bool same(const Wire& a, const Wire& b) {
+    return a.device == b.device && a.used == b.used;
+  }
+  static Wire& wire_on(std::vector<Wire>& wires, Device device) {
+    const auto found = std::ranges::find(wires, device, &Wire::device);
+    return found != wires.end() ? *found : wires.emplace_back(Wire{device});
   }
 
-  void allocate(std::span<const BucketView> buckets, Communicator& communicator) {
+  /// What these buckets need, without memory.
+  std::vector<Wire> wires_for(std::span<const BucketView> buckets) const {
+    std::vector<Wire> wires;
     for (const BucketView& bucket : buckets) {
       check<DTypeError>(bucket.memory.dtype() == DType::f32,
                         "[compress] the gradients of {} ('{}', ...) are {}; only f32 can travel "
                         "as {}",
                         bucket.name, bucket.parameters.front().name(), bucket.memory.dtype(),
                         dtype_);
-      wire_on(bucket.memory.device()).used += bucket.memory.numel();
+      wire_on(wires, bucket.memory.device()).used += bucket.memory.numel();
     }
-    for (Wire& wire : wires_) wire.memory = communicator.allocate(wire.used, dtype_, wire.device);
+    return wires;
   }
 
   // Between two devices half the bytes are copied, too.

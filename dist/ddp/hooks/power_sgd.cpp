@@ -66,7 +66,8 @@ Tensor flat(const Tensor& gradient) { return gradient.view({gradient.numel()}); 
 
 /// What is kept of one parameter from step to step.
 struct PowerSgd::Matrix {
-  std::string name;  // the parameter's
+  Parameter parameter;  // so that no other one gets its id
+  std::string name;     // the parameter's
   std::uint64_t seed = 0;
   Tensor q;     // (n, r)
   Tensor kept;  // (m, n)
@@ -110,6 +111,12 @@ void PowerSgd::prepare(std::span<const BucketView> views, Communicator& communic
     return worthwhile(parameter.value().shape(), r);
   };
   buckets_.clear();
+  // A hook may serve one model after another.
+  std::erase_if(matrices_, [&](const auto& known) {
+    return std::ranges::none_of(views, [&](const BucketView& view) {
+      return std::ranges::count(view.parameters, known.first, &Parameter::id) > 0;
+    });
+  });
   for (const BucketView& view : views) {
     const DType dtype = view.memory.dtype();
     const Device device = view.memory.device();
@@ -137,8 +144,8 @@ void PowerSgd::prepare(std::span<const BucketView> views, Communicator& communic
       second += q.numel();
       Matrix& matrix = matrices_[parameter.id()];
       if (!matrix.q.defined()) {
-        matrix = {parameter.name(), matrices_.size(), Tensor::empty({shape[1], r}, dtype, device),
-                  Tensor::zeros(shape, dtype, device)};
+        matrix = {parameter, parameter.name(), matrices_.size(),
+                  Tensor::empty({shape[1], r}, dtype, device), Tensor::zeros(shape, dtype, device)};
         draw(matrix.q, matrix.seed);
       }
       bucket.low.push_back({gradient, p.view({shape[0], r}), q.view({shape[1], r}), &matrix});

@@ -21,7 +21,7 @@ using namespace lockstep::test;
 
 namespace {
 
-const std::string launcher = LOCKSTEP_BIN_DIR "/lockstep-run";
+const std::string run_command = LOCKSTEP_BIN_DIR "/lockstep-run";
 
 }  // namespace
 
@@ -75,9 +75,9 @@ TEST_CASE("guest: rank 0 has the launcher's stdin, the others have none") {
   const TemporaryFolder folder;
   std::ofstream(folder / "input") << "one\ntwo\n";
   const std::string ranks = " -n 3 " LOCKSTEP_BIN_DIR "/joined lines";
-  for (const std::string& script : {"printf 'one\\ntwo\\n' | " + launcher + ranks,
-                                    launcher + ranks + " < " + (folder / "input"),
-                                    launcher + " --prefix" + ranks + " < " + (folder / "input")}) {
+  for (const std::string& script : {"printf 'one\\ntwo\\n' | " + run_command + ranks,
+                                    run_command + ranks + " < " + (folder / "input"),
+                                    run_command + " --prefix" + ranks + " < " + (folder / "input")}) {
     CAPTURE(script);
     const Ended ended = run({"sh", "-c", script});
     CAPTURE(ended.err);
@@ -87,16 +87,16 @@ TEST_CASE("guest: rank 0 has the launcher's stdin, the others have none") {
     CHECK(count(ended.out, " has '") == 2);
   }
   // What rank 0 does not read is left for the next program.
-  CHECK(run({"sh", "-c", "{ " + launcher + " -n 2 true; cat; } < " + (folder / "input")}).out ==
+  CHECK(run({"sh", "-c", "{ " + run_command + " -n 2 true; cat; } < " + (folder / "input")}).out ==
         "one\ntwo\n");
-  CHECK(run({"sh", "-c", launcher + " -n 2 sh -c 'cat; echo end' <&-"}).out == "end\nend\n");
+  CHECK(run({"sh", "-c", run_command + " -n 2 sh -c 'cat; echo end' <&-"}).out == "end\nend\n");
 }
 
 TEST_CASE("guest: with several nodes, node 0's launcher alone passes its stdin on") {
   const std::string nodes =
       "port=$(python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); "
       "print(s.getsockname()[1])') || exit 77; for node in 1 0; do echo for node $node | " +
-      launcher +
+      run_command +
       " -n 2 --nnodes 2 --node-rank $node --rendezvous 127.0.0.1:$port " LOCKSTEP_BIN_DIR
       "/joined lines & done; wait";
   const Ended ended = run({"sh", "-c", nodes});
@@ -137,7 +137,7 @@ std::string at_terminal(const std::string& command, const std::string& typed) {
 }  // namespace
 
 TEST_CASE("guest: rank 0 reads what is typed at the launcher's terminal") {
-  const std::string command = "exec " + launcher + " -n 2 " LOCKSTEP_BIN_DIR "/joined lines";
+  const std::string command = "exec " + run_command + " -n 2 " LOCKSTEP_BIN_DIR "/joined lines";
   const std::string out = at_terminal(command, "one\ntwo\n\x04");
   CAPTURE(out);
   CHECK(count(out, "rank 0 has 'one'") == 1);

@@ -41,6 +41,22 @@ TEST_CASE("left replicas: who differs from most, and only within a model") {
     CHECK_FALSE(read_replica(line).has_value());
 }
 
+TEST_CASE("left replicas: nothing is kept of a model whose replicas have all ended alike") {
+  LeftReplicas left;
+  for (std::uint64_t model = 2; model < 200; ++model)
+    for (const std::uint64_t fingerprint : {not_ended, model})
+      for (const int rank : {0, 1, 2}) left.add(model, rank, fingerprint, 3);
+  CHECK(left.models() == 0);
+  for (const int rank : {0, 1}) left.add(7, rank, 5, 3);  // one of three is still to end
+  CHECK(left.models() == 1);
+  left.add(7, 2, 6, 3);  // otherwise
+  CHECK(left.models() == 1);
+  CHECK(left.difference().starts_with("rank 2 ended with another replica than ranks 0, 1"));
+  for (const int rank : {0, 1, 2}) left.add(8, rank, not_ended, 3);
+  for (const int rank : {0, 1, 2}) left.add(9, rank, not_compared, 3);
+  CHECK(left.models() == 3);
+}
+
 TEST_CASE("left replicas: who did not end, and who was told, in any order") {
   LeftReplicas left;
   left.add(7, 0, not_ended);
