@@ -10,8 +10,7 @@
 #include "support/program.h"
 #include "support/temporary_folder.h"
 
-using namespace lockstep::test;
-
+namespace lockstep::test::guest_descriptors {
 namespace {
 
 const std::string joined = LOCKSTEP_BIN_DIR "/joined";
@@ -127,3 +126,5 @@ TEST_CASE("guest: what a rank starts is no rank, and does not have its descripto
   CHECK(looks.code == 0);
   CHECK_FALSE(contains(looks.out, "has "));
 }
+
+}  // namespace lockstep::test::guest_descriptors

@@ -8,8 +8,7 @@
 
 #include "support/program.h"
 
-using namespace lockstep::test;
-
+namespace lockstep::test::guest_mpi_guest {
 namespace {
 
 const std::string program = LOCKSTEP_BIN_DIR "/mpi_guest";
@@ -81,3 +80,5 @@ TEST_CASE(
   CHECK(ended.code != 0);
   CHECK(contains(ended.err, "[mpi] timed out after 1 s, waiting for all ranks to join"));
 }
+
+}  // namespace lockstep::test::guest_mpi_guest

@@ -8,8 +8,7 @@
 
 #include "support/program.h"
 
-using namespace lockstep::test;
-
+namespace lockstep::test::guest_nested {
 namespace {
 
 const std::string joined = LOCKSTEP_BIN_DIR "/joined", launcher = LOCKSTEP_BIN_DIR "/lockstep-run";
@@ -95,3 +94,5 @@ TEST_CASE("guest: a rank whose number was changed by hand is refused") {
   CHECK(alone.code == 0);
   CHECK(count(alone.out, "rank 0 of 1\n") == 2);
 }
+
+}  // namespace lockstep::test::guest_nested

@@ -17,8 +17,7 @@
 #include "support/program.h"
 #include "support/temporary_folder.h"
 
-using namespace lockstep::test;
-
+namespace lockstep::test::guest_signals_and_stdin {
 namespace {
 
 const std::string run_command = LOCKSTEP_BIN_DIR "/lockstep-run";
@@ -144,3 +143,5 @@ TEST_CASE("guest: rank 0 reads what is typed at the launcher's terminal") {
   CHECK(count(out, "rank 0 has 'two'") == 1);
   CHECK(contains(at_terminal(command, "\x03"), "stopped by signal 2 (Interrupt)"));
 }
+
+}  // namespace lockstep::test::guest_signals_and_stdin
