@@ -20,24 +20,22 @@ bool can_start() {
   return false;
 }
 
-Ended under_mpirun(const std::string& how, int ranks = 2) {
-  return run(
-      {"mpirun", "--oversubscribe", "--timeout", "50", "-n", std::to_string(ranks), program, how},
-      {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"});
+Ended under_mpirun(const std::string& how) {
+  return run({"mpirun", "--oversubscribe", "--timeout", "50", "-n", "2", program, how},
+             {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"});
 }
 
 }  // namespace
 
 TEST_CASE("guest: a program may initialize and finalize MPI itself, around a World over MPI") {
   if (!can_start()) return;
-  for (const char* how : {"around", "threads", "twice", "finalize", "neither"})
-    for (const int ranks : {1, 3}) {
-      CAPTURE(how);
-      const Ended ended = under_mpirun(how, ranks);
-      CAPTURE(ended.err);
-      CHECK(ended.code == 0);
-      CHECK(count(ended.out, "all well\n") == ranks);
-    }
+  for (const char* how : {"around", "threads", "twice", "finalize", "neither"}) {
+    CAPTURE(how);
+    const Ended ended = under_mpirun(how);
+    CAPTURE(ended.err);
+    CHECK(ended.code == 0);
+    CHECK(count(ended.out, "all well\n") == 2);
+  }
   const Ended alone = run({program, "around"});  // without mpirun
   CAPTURE(alone.err);
   CHECK(alone.code == 0);
