@@ -32,6 +32,20 @@ std::vector<std::string> command_of(const CLI::App& app) {
   return command;
 }
 
+/// The command line, with mpirun's `-np 2` and `--np 2` as `-n 2`. (CLI11 would take `-np` for
+/// `-n p`.)
+std::vector<std::string> in_own_words(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv, argv + argc);
+  for (std::size_t i = 1; i < words.size() && words[i].starts_with('-') && words[i] != "--"; ++i) {
+    const std::size_t equals = words[i].find('=');
+    const std::string name = words[i].substr(0, equals);
+    if (name == "-np" || name == "--np") words[i].replace(0, name.size(), "--ranks");
+    const CLI::Option* option = app.get_option_no_throw(words[i].substr(0, words[i].find('=')));
+    if (option && option->get_items_expected_max() > 0 && equals == std::string::npos) ++i;
+  }
+  return words;
+}
+
 /// Not by CLI11's envname: a variable that is set for other jobs is no error on a single machine,
 /// as the option is.
 void take_variable(const char* name, std::string& option) {
@@ -55,7 +69,8 @@ int run(int argc, char** argv) {
   const CLI::Validator whole = cli::validators::whole_number<int>();
   double timeout = nodes.timeout.count(), grace = options.grace.count();
   app.name("lockstep-run");
-  app.add_option("-n,--ranks", options.ranks, "Number of ranks (processes) on this machine")
+  app.add_option("-n,--ranks", options.ranks,
+                 "Number of ranks (processes) on this machine; -np, as mpirun's, is the same")
       ->required()
       ->check(whole)
       ->check(CLI::Range(1, dist::max_ranks));
@@ -106,9 +121,12 @@ int run(int argc, char** argv) {
       ->check(whole);
   app.set_version_flag("--version", fmt::format("lockstep {}", version()), "Print the version");
   app.prefix_command();  // from the program's name on, nothing is ours
-  cli::refuse_empty_values(app, argc, argv);
+  const std::vector<std::string> words = in_own_words(app, argc, argv);
+  std::vector<const char*> pointers;
+  for (const std::string& word : words) pointers.push_back(word.c_str());
+  cli::refuse_empty_values(app, argc, pointers.data());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, pointers.data());
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return 0;

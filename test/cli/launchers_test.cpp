@@ -36,6 +36,39 @@ TEST_CASE("train: under mpirun") {
   check_last_line(ended.out);
 }
 
+TEST_CASE("lockstep-run: -np means -n, as mpirun's users write it") {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"-np", "2"}, {"--np", "2"}, {"-np=2"}, {"--grace", "1", "-np", "2"}, {"-n", "2"}}) {
+    std::vector<std::string> command{LOCKSTEP_BIN_DIR "/lockstep-run"};
+    command.insert(command.end(), words.begin(), words.end());
+    // What follows the program is the program's.
+    command.insert(command.end(), {"sh", "-c", "echo $WORLD_SIZE $1", "-np", "-np"});
+    const Ended ended = run(command);
+    CAPTURE(ended.err);
+    CHECK(ended.code == 0);
+    CHECK(count(ended.out, "2 -np\n") == 2);
+  }
+  const Ended bad = run({LOCKSTEP_BIN_DIR "/lockstep-run", "-np", "x", "true"});
+  CHECK(bad.code == 2);
+  CHECK(contains(bad.err, "'x' is not a whole number"));
+}
+
+TEST_CASE("train: with Kubeflow's variables, which do not say who shares a machine") {
+  const int port = free_port();
+  const auto variables = [&](const std::string& rank) {
+    return std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=2", "MASTER_ADDR=" + own_host(),
+                                    "MASTER_PORT=" + std::to_string(port), "OMP_NUM_THREADS=1"};
+  };
+  const std::vector<std::string> command{train_program, "--epochs", "1"};
+  Process rank_0(command, variables("0")), rank_1(command, variables("1"));
+  const Ended first = rank_0.wait(), second = rank_1.wait();
+  CAPTURE(first.err);
+  CAPTURE(second.err);
+  CHECK(first.code == 0);
+  CHECK(second.code == 0);
+  check_last_line(first.out);
+}
+
 TEST_CASE("train: with torchrun's variables") {
   const int port = free_port();
   const auto variables = [&](const std::string& rank) {
