@@ -56,4 +56,11 @@ LoadReport load_tensors(std::string_view owner, const StateDict& own, const Stat
   return report;
 }
 
+std::int64_t count_in(std::string_view name, const Tensor& tensor) {
+  const auto count = static_cast<std::int64_t>(tensor.item());
+  check<StateError>(count >= 0, "[load_state_dict] '{}' is {} in the state, and counts something",
+                    name, count);
+  return count;
+}
+
 }  // namespace lockstep::nn

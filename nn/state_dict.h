@@ -25,4 +25,8 @@ struct LoadReport {
 LoadReport load_tensors(std::string_view owner, const StateDict& own, const StateDict& state,
                         bool strict = true);
 
+/// The number in a tensor of one element that counts something: steps, for example. Throws
+/// StateError, with the tensor's name, if it is negative.
+std::int64_t count_in(std::string_view name, const Tensor& tensor);
+
 }  // namespace lockstep::nn

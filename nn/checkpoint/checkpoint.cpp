@@ -126,6 +126,19 @@ void Checkpoint::check_between_steps(std::string_view operation) const {
   if (ddp_) optim::check_between_steps(operation, ddp_->buckets().parameters());
 }
 
+// Of these parts one rank's state stands for all ranks'.
+void Checkpoint::check_alike(std::string_view operation, int ranks) const {
+  for (const Part& part : parts_) {
+    if (ranks == 1 || part.per_rank || !part.parameters) continue;
+    for (const Parameter& parameter : part.parameters())
+      check<StateError>(!parameter.kept_local(),
+                        "[{}] '{}' has {}, which is each rank's own (keep_local()): one rank's "
+                        "state would stand for all. Add it by add_per_rank(), or what is alike and "
+                        "what is not as two parts",
+                        operation, part.name, parameter);
+  }
+}
+
 void Checkpoint::add(const std::string& name, std::int64_t& number) {
   check_name(name);
   numbers_.push_back({name, &number});
@@ -209,7 +222,10 @@ Manifest Checkpoint::new_manifest() const {
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
-  on_every_rank([&] { check_between_steps("save"); });
+  on_every_rank([&] {
+    check_alike("save", world());
+    check_between_steps("save");
+  });
   if (ddp_ && options.async)
     ddp_->communicator().refuse_if_ranks_may_be_lost(
         "an asynchronous checkpoint", "the rank that writes it may be lost meanwhile");
@@ -271,7 +287,7 @@ Checkpoint::~Checkpoint() {
   try {
     writing_.get();
   } catch (const std::exception& error) {  // wait() would have thrown it
-    dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", error.what()));
+    dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", visible(error.what())));
   }
 }
 
@@ -355,10 +371,11 @@ void Checkpoint::load(const std::string& path) {
   if (!stay.empty() && rank() == 0)
     dist::write_all(
         STDERR_FILENO,
-        fmt::format("note: [load] {}: {} ranks have saved it, and {} load it: what each "
-                    "had of its own is not loaded, {} (random generators draw other "
-                    "numbers than the run that was saved would have drawn)\n",
-                    path, manifest.world, world(), fmt::join(stay, " and ")));
+        visible(fmt::format("note: [load] {}: {} ranks have saved it, and {} load it: what each "
+                            "had of its own is not loaded, {} (random generators draw other "
+                            "numbers than the run that was saved would have drawn)",
+                            path, manifest.world, world(), fmt::join(stay, " and "))) +
+            "\n");
   for (const Number& number : numbers_) *number.value = manifest.numbers.at(number.name);
 }
 

@@ -90,8 +90,9 @@ class Checkpoint {
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
-  /// What all ranks have alike. Throws UsageError for a name that is empty, has a '/', begins with
-  /// "rank ", or was added before.
+  /// What all ranks have alike: of several ranks, save() and share() throw StateError for a model
+  /// or an optimizer with a parameter that is each rank's own (keep_local()). Throws UsageError for
+  /// a name that is empty, has a '/', begins with "rank ", or was added before.
   template <Stateful T>
   void add(const std::string& name, T& object) {
     add_part(name, false, object);
@@ -179,6 +180,7 @@ class Checkpoint {
   }
   void check_name(const std::string& name) const;
   void check_between_steps(std::string_view operation) const;
+  void check_alike(std::string_view operation, int ranks) const;
   int rank() const { return ddp_ ? ddp_->communicator().rank() : 0; }
   int world() const { return ddp_ ? ddp_->communicator().size() : 1; }
   void on_every_rank(const std::function<void()>& task) const;

@@ -62,7 +62,10 @@ void Checkpoint::share(const World& world, std::int64_t progress) {
                       "then {} steps have been marked: it must rise with each, and be added to the "
                       "Checkpoint",
                       progress, *shared_progress_, marks_);
-  dist::on_every_rank(world.communicator(), [&] { check_between_steps("share"); });
+  dist::on_every_rank(world.communicator(), [&] {
+    check_alike("share", world.size());
+    check_between_steps("share");
+  });
   const auto [root, most] = furthest(world, progress);
   StateDict own;
   if (world.rank() == root) {

@@ -119,8 +119,8 @@ void GradScaler::load_state_dict(const nn::StateDict& state) {
   nn::load_tensors("the GradScaler", own, state);
   const double scale = own.at("scale").item();
   check<UsageError>(std::isfinite(scale) && scale > 0, "[load_state_dict] the scale is {}", scale);
+  steady_ = nn::count_in("steady", own.at("steady"));
   scale_ = static_cast<float>(scale);
-  steady_ = static_cast<std::int64_t>(own.at("steady").item());
 }
 
 }  // namespace lockstep::optim

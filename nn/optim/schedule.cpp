@@ -86,7 +86,7 @@ void Schedule::load_state_dict(const nn::StateDict& state) {
   const nn::StateDict own = state_dict();
   check_lives("Schedule", life_);
   nn::load_tensors("the schedule", own, state);
-  step_ = own.at("step").to_vector<std::int64_t>()[0];
+  step_ = nn::count_in("step", own.at("step"));
   base_ = own.at("base_lrs").to_vector<double>();
   apply();
 }
@@ -121,8 +121,8 @@ nn::StateDict Plateau::state_dict() const {
 void Plateau::load_state_dict(const nn::StateDict& state) {
   const nn::StateDict own = state_dict();
   nn::load_tensors("the plateau", own, state);
+  bad_ = nn::count_in("bad", own.at("bad"));
   best_ = own.at("best").item();
-  bad_ = own.at("bad").to_vector<std::int64_t>()[0];
 }
 
 }  // namespace lockstep::optim

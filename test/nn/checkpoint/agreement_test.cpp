@@ -122,6 +122,38 @@ TEST_CASE("checkpoint agreement: after a write that failed the next state is sav
     }
 }
 
+TEST_CASE("checkpoint agreement: what each rank has of its own is not saved as if all had it") {
+  const TemporaryFolder folder;
+  for (const char* which : {"model", "optimizer", "none"}) {
+    CAPTURE(which);
+    const std::string kind = which;
+    const auto messages = test::messages_on_threads(2, [&](World& world) {
+      nn::Sequential model{nn::Linear(3, 4)};
+      const Parameter own(Tensor::full({2}, world.rank()), "own");
+      own.keep_local();
+      std::vector<Parameter> all = model.parameters();
+      all.push_back(own);
+      optim::SGD together(all, {.lr = 1, .momentum = 0.9});
+      optim::SGD alike(model.parameters(), {.lr = 1}), apart({own}, {.lr = 1, .momentum = 0.9});
+      if (kind == "model") model.parameters()[1].keep_local();
+      dist::DistributedDataParallel ddp({model.parameters()[0]}, {}, world);
+      nn::Checkpoint checkpoint(ddp);
+      checkpoint.add("model", model);
+      kind == "optimizer" ? checkpoint.add("optimizer", together)
+                          : checkpoint.add("optimizer", alike);
+      checkpoint.add_per_rank("own", apart);
+      checkpoint.save(folder / "run");
+    });
+    if (kind == "none") test::check_all_well(messages);
+    if (kind == "optimizer")
+      test::check_all_say(
+          messages, {"[save] 'optimizer' has 'own', which is each rank's own", "add_per_rank()"});
+    if (kind == "model")
+      test::check_all_say(messages, {"[save] 'model' has '0.bias', which is each rank's own"});
+    CHECK(std::filesystem::exists(folder / "run") == (kind == "none"));
+  }
+}
+
 TEST_CASE("checkpoint agreement: older files are kept where a link leads") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "disk");

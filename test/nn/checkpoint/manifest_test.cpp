@@ -1,0 +1,115 @@
+// What a manifest may say: each of its fields is tried with values of every wrong kind.
+
+#include "lockstep/nn/checkpoint/manifest.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/core/digest.h"
+
+using namespace lockstep;
+using nlohmann::json;
+
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+
+json whole_manifest() {
+  nn::Manifest manifest;
+  manifest.version = "0.1";
+  manifest.world = 3;
+  manifest.bucket_layout = "1 0 / ";
+  manifest.numbers = {{"epoch", 4}, {"offset", -7}};
+  manifest.sha256 = {{"model/w", std::string(64, 'a')}};
+  return json::parse(nn::to_metadata(manifest).at("lockstep"));
+}
+
+/// As a file has it that somebody has written so: with the right hash.
+Metadata sealed(const json& manifest) {
+  const std::string text = manifest.dump();
+  Digest digest;
+  digest.add(std::as_bytes(std::span(text)));
+  return {{"lockstep", text}, {"lockstep.sha256", Digest::hex(digest.value())}};
+}
+
+std::string refusal(const json& manifest) {
+  try {
+    nn::parse_manifest(sealed(manifest));
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("manifest: there and back") {
+  const nn::Manifest manifest = nn::parse_manifest(sealed(whole_manifest()));
+  CHECK(manifest.format == 1);
+  CHECK(manifest.world == 3);
+  CHECK(manifest.numbers == std::map<std::string, std::int64_t>{{"epoch", 4}, {"offset", -7}});
+  CHECK(manifest.sha256.at("model/w") == std::string(64, 'a'));
+}
+
+TEST_CASE("manifest: every number is whole and in its range") {
+  const json bad[] = {1.5,
+                      1e3,
+                      "3",
+                      true,
+                      nullptr,
+                      json::array({3}),
+                      json::object(),
+                      9223372036854775808u,
+                      18446744073709551615u,
+                      1e300};
+  struct Field {
+    const char* place;
+    std::vector<json> also;
+  };
+  const Field fields[] = {{"/format", {-1, 0, 2147483648}},
+                          {"/world", {-5, 0, 4097, 1 << 20, 4294967299}},
+                          {"/numbers/epoch", {}}};
+  for (const auto& [place, also] : fields) {
+    std::vector<json> values(std::begin(bad), std::end(bad));
+    values.insert(values.end(), also.begin(), also.end());
+    for (const json& value : values) {
+      json manifest = whole_manifest();
+      manifest[json::json_pointer(place)] = value;
+      const std::string message = refusal(manifest);
+      CAPTURE(place);
+      CAPTURE(message);
+      CHECK(message.find(std::string(place).substr(std::string(place).rfind('/') + 1)) !=
+            std::string::npos);
+      CHECK(message.find(value.dump().substr(0, 40)) != std::string::npos);
+    }
+  }
+  json newer = whole_manifest();
+  newer["format"] = 2;
+  CHECK(refusal(newer).find("it has format 2, written by version 0.1") != std::string::npos);
+}
+
+TEST_CASE("manifest: every other field is of its kind, and there") {
+  for (const char* place :
+       {"/version", "/bucket_layout", "/numbers", "/sha256", "/sha256/model~1w"})
+    for (const json& value : {json(-5), json(1.5), json(true), json(nullptr), json::array()}) {
+      json manifest = whole_manifest();
+      manifest[json::json_pointer(place)] = value;
+      CAPTURE(place);
+      CHECK(refusal(manifest).starts_with("its manifest is damaged: "));
+    }
+  for (const char* hash : {"", "a", "A", "g"}) {
+    json manifest = whole_manifest();
+    manifest["sha256"]["model/w"] = hash + std::string(*hash == 'a' ? 62 : 63, 'a');
+    CHECK(refusal(manifest).find("the SHA-256 of 'model/w' is") != std::string::npos);
+  }
+  const json whole = whole_manifest();
+  for (const auto& [name, value] : whole.items()) {
+    json manifest = whole_manifest();
+    manifest.erase(name);
+    CAPTURE(name);
+    CHECK(refusal(manifest).find(name) != std::string::npos);
+  }
+  CHECK(refusal(json::array({1})) != "");
+}
