@@ -40,9 +40,12 @@ void check_name(std::string_view name) {
 
 Parameter::Parameter(Tensor value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
-  check<StateError>(value.defined(), "[parameter] '{}' of an undefined tensor", name);
-  check<DTypeError>(is_differentiable(value.dtype()), "[parameter] '{}' must be f32 or f64, not {}",
-                    name, value.dtype());
+  const auto named = [&] {
+    return name.empty() ? "one without a name" : fmt::format("'{}'", name);
+  };
+  check<StateError>(value.defined(), "[parameter] {}, of an undefined tensor", named());
+  check<DTypeError>(is_differentiable(value.dtype()), "[parameter] {} must be f32 or f64, not {}",
+                    named(), value.dtype());
   check_name(name);
   state_->value = value.detach();
   state_->name = std::move(name);
@@ -123,8 +126,15 @@ void check_each_once(std::string_view operation, const std::vector<Parameter>& p
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     check<UsageError>(parameters[i].defined(), "[{}] parameter {} is undefined", operation, i);
     check<UsageError>(std::exchange(parameters[i].state_->listed, call) != call,
-                      "[{}] {} is given twice", operation, parameters[i]);
+                      "[{}] {} is given twice", operation, label_of(parameters, i));
   }
+}
+
+std::string label_of(const std::vector<Parameter>& parameters, std::size_t i) {
+  const Parameter& parameter = parameters[i];
+  return parameter.name().empty()
+             ? fmt::format("parameter {} (unnamed, of shape {})", i, parameter.value().shape())
+             : parameter.label();
 }
 
 std::string parameter_digest(const std::vector<Parameter>& parameters) {

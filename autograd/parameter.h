@@ -155,6 +155,10 @@ class Parameter {
 /// measured twice. Throws UsageError, which names `operation` and the parameter. Allocates nothing.
 void check_each_once(std::string_view operation, const std::vector<Parameter>& parameters);
 
+/// How messages name parameter i of a list: "'2.weight'", or "parameter 2 (unnamed, of shape (3,
+/// 4))".
+std::string label_of(const std::vector<Parameter>& parameters, std::size_t i);
+
 /// parameter.label().
 inline std::string to_string(const Parameter& parameter) { return parameter.label(); }
 

@@ -13,9 +13,12 @@ void SavedTensor::throw_changed() const {
   const bool of_parameter = origin_.tape == GradientRef::parameter;
   const auto* parameter = static_cast<const detail::ParameterState*>(origin_.target);
   fail<StateError>(
-      "[backward] {} of shape {} was changed in place after forward had saved it: run backward "
+      "[backward] {} was changed in place after forward had saved it: run backward "
       "before it changes (an optimizer's step, copy_from, fill), or run forward again",
-      of_parameter ? fmt::format("'{}'", parameter->name) : "a tensor", tensor_.shape());
+      of_parameter && !parameter->name.empty()
+          ? fmt::format("'{}' of shape {}", parameter->name, tensor_.shape())
+          : fmt::format("{} of shape {}", of_parameter ? "an unnamed parameter" : "a tensor",
+                        tensor_.shape()));
 }
 
 }  // namespace lockstep

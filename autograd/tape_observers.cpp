@@ -36,7 +36,8 @@ void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
     fail<StateError>(
         "[backward] the batch is this rank's part of the data, but {} is not under "
         "DistributedDataParallel: was DistributedDataParallel not made, or the model replaced "
-        "after it? (For a model of this rank alone: Weight{{batch.weight.local}})",
+        "after it, or unfrozen (set_requires_grad)? (For a model of this rank alone: "
+        "Weight{{batch.weight.local}})",
         stray);
   const bool differs = managed.defined() && stray.defined();
   if (!differs && !(optimized.defined() && nameless.defined())) return;
@@ -58,8 +59,9 @@ void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
         nameless, user, optimized);
   fail<StateError>(
       "[backward] the loss reaches {}, which is under DistributedDataParallel, and {}, which "
-      "is not: was it made or replaced after DistributedDataParallel? (If it may differ between "
-      "ranks: keep_local())",
+      "is not: was it made, replaced or unfrozen (set_requires_grad) after "
+      "DistributedDataParallel? "
+      "Make that afterwards. (If it may differ between ranks: keep_local())",
       managed, stray);
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/core/generator.h"
@@ -238,10 +239,12 @@ std::string Module::to_string() {
     std::int64_t parameters;
   };
   std::vector<Line> lines;
-  std::size_t paths = 0, texts = 0;  // the longest
+  std::unordered_map<std::string, std::size_t> line_of;  // by path
+  std::size_t paths = 0, texts = 0;                      // the longest
   std::int64_t all = 0;
   Walk walk;
   walk.on_module = [&](const std::string& path, Module& module) {
+    line_of[path] = lines.size();
     lines.push_back({path, module.describe(), 0});
     paths = std::max(paths, path.size());
     texts = std::max(texts, lines.back().text.size());
@@ -249,8 +252,8 @@ std::string Module::to_string() {
   walk.on_parameter = [&](const std::string& path, Parameter& parameter) {
     const auto dot = path.rfind('.');
     const std::string owner = dot == path.npos ? "" : path.substr(0, dot);
-    for (Line& line : lines)
-      if (line.path == owner) line.parameters += parameter.value().numel();
+    if (const auto line = line_of.find(owner); line != line_of.end())
+      lines[line->second].parameters += parameter.value().numel();
     all += parameter.value().numel();
   };
   walk.visit(*this);

@@ -205,11 +205,15 @@ SafetensorsHeader plan_safetensors(const StateDict& tensors,
 std::string to_bytes(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty()) json[std::string(metadata_name)] = header.metadata;
+  // Not json[name], which compares it with all names before it.
+  auto& members = json.get_ref<nlohmann::ordered_json::object_t&>();
   for (const auto& entry : header.entries)
-    json[entry.name] = {
-        {"dtype", std::ranges::find(formats, entry.dtype, &Format::second)->first},
-        {"shape", std::vector<std::int64_t>(entry.shape.begin(), entry.shape.end())},
-        {"data_offsets", {entry.begin, entry.end}}};
+    members.emplace_back(
+        entry.name,
+        nlohmann::ordered_json{
+            {"dtype", std::ranges::find(formats, entry.dtype, &Format::second)->first},
+            {"shape", std::vector<std::int64_t>(entry.shape.begin(), entry.shape.end())},
+            {"data_offsets", {entry.begin, entry.end}}});
   std::string text = json.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();

@@ -1,6 +1,7 @@
 #include "lockstep/nn/optim/clip.h"
 
 #include <cmath>
+#include <optional>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/kernels/clip.h"
@@ -14,20 +15,25 @@ std::vector<Tensor> gradients_of(std::string_view operation,
   check_each_once(operation, parameters);
   std::vector<Tensor> gradients;
   gradients.reserve(parameters.size());
-  for (const Parameter& parameter : parameters) {
-    check<StateError>(parameter.managed() == parameters[0].managed(),
-                      "[{}] of '{}' and '{}' one is under DistributedDataParallel and the other is "
+  std::optional<std::size_t> first;  // that takes part: what is frozen has no gradient
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& parameter = parameters[i];
+    if (!parameter.requires_grad() && parameter.gradient_state() == GradientState::nothing)
+      continue;
+    if (!first) first = i;
+    check<StateError>(parameter.managed() == parameters[*first].managed(),
+                      "[{}] of {} and {} one is under DistributedDataParallel and the other is "
                       "not: clip them apart",
-                      operation, parameters[0].name(), parameter.name());
+                      operation, label_of(parameters, *first), label_of(parameters, i));
     check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
-                      "[{}] an optimizer may have stepped on '{}' during backward "
+                      "[{}] an optimizer may have stepped on {} during backward "
                       "(optim::Overlap), before the norm of all gradients was known",
-                      operation, parameter.name());
+                      operation, parameter);
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
-                      "[{}] the gradient of '{}' is not synchronized: run a backward that "
+                      "[{}] the gradient of {} is not synchronized: run a backward that "
                       "synchronizes before clipping",
-                      operation, parameter.name());
+                      operation, parameter);
     if (state != GradientState::nothing) gradients.push_back(parameter.gradient_slot());
   }
   return gradients;

@@ -46,7 +46,9 @@ nn::StateDict Ema::state_dict() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const std::string& name = parameters_[i].name();
     check<StateError>(!name.empty() && state.emplace(name, averages_[i]).second,
-                      "[Ema] the name '{}' is missing or not the only one", name);
+                      "[Ema] {}: set_name() tells parameters apart",
+                      name.empty() ? label_of(parameters_, i)
+                                   : fmt::format("two parameters are named '{}'", name));
   }
   return state;
 }

@@ -63,9 +63,9 @@ bool complete(Item& item, const Parameter& parameter, const Options& options) {
   kernels::visit_kept(item, options, [&](std::string_view name, Tensor& tensor, bool is_kept) {
     if (!is_kept || tensor.defined()) return;
     check<StateError>(!StepGraph::recording(),
-                      "[step] '{}' has no {} yet, and a recorded step cannot make it: take this "
+                      "[step] {} has no {} yet, and a recorded step cannot make it: take this "
                       "step once outside of the recording",
-                      parameter.name(), name);
+                      parameter, name);
     tensor = zeros_like(item.value);
     lacked = true;
   });
@@ -201,11 +201,11 @@ void Grouped<Rule>::update() {
 template <class Rule>
 template <class Self, class Visit>
 void Grouped<Rule>::visit_state(Self& self, const Parameter& parameter, const Visit& visit) {
-  for (std::size_t k = 0; k < self.groups_.size(); ++k) {
-    const auto& [parameters, options] = self.groups_[k];
-    const auto at = std::ranges::find(parameters, parameter) - parameters.begin();
+  std::size_t at = self.index_of(parameter);
+  for (std::size_t k = 0; k < self.kept_.size(); ++k) {
     auto& states = self.kept_[k].states;
-    if (at < std::ssize(states)) visit(states[static_cast<std::size_t>(at)], options);
+    if (at < states.size()) return visit(states[at], self.groups_[k].options);
+    at -= states.size();
   }
 }
 
@@ -338,6 +338,8 @@ void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
                     if (!needed && saved == rest.end()) return void(tensor = Tensor());
                     if (!tensor.defined()) tensor = zeros_like(kept[k].states[i].value);
                     own.emplace(name, tensor);
+                    if (saved != rest.end() && is_count(tensor) && saved->second.numel() == 1)
+                      nn::count_in(name, saved->second);
                     if (saved == rest.end() || !sharding() || is_count(tensor)) return;
                     const Shape& shape = parameters[i].value().shape();
                     check<ShapeError>(saved->second.shape() == shape,

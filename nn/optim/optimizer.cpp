@@ -40,9 +40,9 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
   for (const Parameter& parameter : parameters) {
     parameter.set_optimized();
     arrivals_.push_back(parameter.observe(arrivals));
-    own_.insert(parameter.id());
+    own_.emplace(parameter.id(), all_.size());
+    all_.push_back(parameter);
   }
-  all_.insert(all_.end(), parameters.begin(), parameters.end());
 }
 
 void Optimizer::check_between_steps(std::string_view operation) const {
@@ -71,12 +71,12 @@ nn::StateDict Optimizer::state_dict() const {
   optim::check_between_steps("state_dict", all_);
   std::set<std::string> names;
   nn::StateDict state;
-  for (const Parameter& parameter : all_) {
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    const Parameter& parameter = all_[i];
     const std::string& name = parameter.name();
-    check<StateError>(!name.empty() && names.insert(name).second,
-                      "[state_dict] {}: set_name() tells them apart",
-                      name.empty() ? "a parameter has no name"
-                                   : fmt::format("two parameters are named '{}'", name));
+    check<StateError>(
+        !name.empty() && names.insert(name).second, "[state_dict] {}: set_name() tells them apart",
+        name.empty() ? label_of(all_, i) : fmt::format("two parameters are named '{}'", name));
     for (auto& [what, tensor] : state_of(parameter)) state.emplace(name + "." + what, tensor);
   }
   return state;
@@ -203,9 +203,9 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
   }
   check<StateError>(
       own || reducers_.empty() || synchronizations != synchronizations_,
-      "[step] nothing was synchronized since the last step: no loss has reached '{}' or another "
+      "[step] nothing was synchronized since the last step: no loss has reached {} or another "
       "parameter on this rank. If that is right, call synchronize() in the place of backward",
-      all_.empty() ? "" : all_.front().name());
+      all_.front());
   return synchronizations;
 }
 
@@ -219,8 +219,9 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
         parameter.managed() || !parameter.replicated() || parameter.kept_local() || local_ ||
             parameter.gradient_state() == GradientState::nothing,
         "[step] {} is equal on all ranks, and this step would change that: its "
-        "DistributedDataParallel has ended, or was made while it was frozen. Make one that manages "
-        "it and lives as long as training (or, if it is meant to differ from now on: keep_local())",
+        "DistributedDataParallel has ended, or was made while it was frozen (set_requires_grad). "
+        "Make one that manages it and lives as long as training (or, if it is meant to differ from "
+        "now on: keep_local())",
         parameter);
     check<StateError>(
         !beside_managed || parameter.managed() || parameter.kept_local() ||
@@ -264,11 +265,14 @@ void Optimizer::shard(dist::DistributedDataParallel& ddp) {
       "a sharded optimizer", "each rank keeps a part of its state, which is lost with it");
   std::string names;
   for (const Parameter& parameter : all_) {
-    check<StateError>(parameter.managed() && !parameter.kept_local(),
+    // What is frozen is not stepped. DistributedDataParallel has made it equal.
+    const bool frozen = !parameter.requires_grad() && !parameter.managed() &&
+                        (parameter.replicated() || ddp.communicator().size() == 1);
+    check<StateError>((frozen || parameter.managed()) && !parameter.kept_local(),
                       "[shard] {} is not under the DistributedDataParallel: the ranks do not step "
                       "it alike",
                       parameter);
-    check<UsageError>(!parameter.reducer()->steps_early(),
+    check<UsageError>(frozen || !parameter.reducer()->steps_early(),
                       "[shard] optim::Overlap steps during backward, a sharded optimizer cannot");
     names += parameter.name() + "\n";
   }

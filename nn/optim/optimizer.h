@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -145,6 +146,11 @@ class Optimizer : public Stepper {
   virtual void update() = 0;
   /// Throws StateError if step_early() has begun a step.
   void check_between_steps(std::string_view operation) const;
+  /// Its index in all(); all().size() if it is none of this optimizer's.
+  std::size_t index_of(const Parameter& parameter) const {
+    const auto found = own_.find(parameter.id());
+    return found == own_.end() ? all_.size() : found->second;
+  }
   /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
   bool takes_part(const Parameter& parameter) const;
   /// A digest of the options, the same for the same options: ranks compare them.
@@ -178,10 +184,10 @@ class Optimizer : public Stepper {
 
   std::vector<Parameter> all_;
   std::vector<Observation> arrivals_;
-  Set own_;
-  Set now_;                                 // what step_early() is stepping
-  Set early_;                               // what it has stepped since the last step()
-  std::uint64_t early_options_ = 0;         // their digest
+  std::unordered_map<const void*, std::size_t> own_;  // Parameter::id() -> index in all_
+  Set now_;                                           // what step_early() is stepping
+  Set early_;                                         // what it has stepped since the last step()
+  std::uint64_t early_options_ = 0;                   // their digest
   std::uint64_t synchronizations_ = 0;      // of the parameters' reducers, as of the last step
   std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
   bool local_ = false;                      // this step is on this rank's own gradients

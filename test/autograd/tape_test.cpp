@@ -330,7 +330,7 @@ TEST_CASE("an undefined parameter is an undefined tensor, and has nothing else")
   CHECK_THROWS_WITH_AS(none.place_gradient({}), "[place_gradient] of an undefined parameter",
                        StateError);
   CHECK_THROWS_AS(none.managed(), StateError);
-  CHECK_THROWS_WITH_AS(Parameter(Tensor(), "w"), "[parameter] 'w' of an undefined tensor",
+  CHECK_THROWS_WITH_AS(Parameter(Tensor(), "w"), "[parameter] 'w', of an undefined tensor",
                        StateError);
 }
 

@@ -94,9 +94,9 @@ TEST_CASE("other errors about a parameter without a name tell its shape") {
   const Parameter nameless(Tensor::ones({2, 3}));
   CHECK(nameless.label() == "a parameter of shape (2, 3) that no visit() names");
   CHECK(fmt::format("{}", Parameter(Tensor::ones({1}), "2.weight")) == "'2.weight'");
-  CHECK_THROWS_WITH_AS(
-      optim::SGD({nameless, nameless}, {.lr = 0.1}),
-      "[optimizer] a parameter of shape (2, 3) that no visit() names is given twice", UsageError);
+  CHECK_THROWS_WITH_AS(optim::SGD({nameless, nameless}, {.lr = 0.1}),
+                       "[optimizer] parameter 1 (unnamed, of shape (2, 3)) is given twice",
+                       UsageError);
   CHECK_THROWS_WITH_AS(nameless.place_gradient(Tensor::ones({2})),
                        doctest::Contains("a parameter of shape (2, 3) that no visit() names is"),
                        ShapeError);

@@ -64,6 +64,28 @@ TEST_CASE("lists: a parameter that is given twice, or is none, is refused by eve
   });
 }
 
+TEST_CASE("lists: a parameter without a name is named by its place and its shape") {
+  const Parameter a(Tensor::ones({2}), "a"), nameless(Tensor::ones({3, 5}));
+  const std::string label = "parameter 2 (unnamed, of shape (3, 5))";
+  CHECK(label_of({a, a, nameless}, 2) == label);
+  CHECK(label_of({a, nameless}, 0) == "'a'");
+  CHECK_THROWS_WITH_AS(check_each_once("test", {nameless, a, nameless}),
+                       ("[test] " + label + " is given twice").c_str(), UsageError);
+  const Parameter b(Tensor::ones({1}), "b");
+  optim::Ema ema({a, b, nameless}, 0.5);
+  CHECK_THROWS_WITH_AS(ema.state_dict(), doctest::Contains(label.c_str()), StateError);
+  optim::SGD optimizer({a, b, nameless}, {.lr = 1});
+  CHECK_THROWS_WITH_AS(optimizer.state_dict(), doctest::Contains(label.c_str()), StateError);
+  Tape tape;
+  const Tensor loss = sum(square(nameless));
+  nameless.value().fill(2);
+  CHECK_THROWS_WITH_AS(tape.backward(loss),
+                       doctest::Contains("an unnamed parameter of shape (3, 5) was changed in "),
+                       StateError);
+  CHECK_THROWS_WITH_AS(Parameter{Tensor()},
+                       "[parameter] one without a name, of an undefined tensor", StateError);
+}
+
 TEST_CASE("lists: a call that was refused does not change what the next one says") {
   const Parameter a(Tensor::ones({1}), "a"), b(Tensor::ones({1}), "b");
   for (int again = 0; again < 3; ++again) {
