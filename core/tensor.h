@@ -219,7 +219,12 @@ std::span<T> Tensor::span() const {
 template <class T>
 std::vector<T> Tensor::to_vector() const {
   const Tensor host = defined() ? detach().to(Device{}) : *this;
-  return {host.data<T>(), host.data<T>() + host.numel()};
+  try {
+    return {host.data<T>(), host.data<T>() + host.numel()};
+  } catch (const std::bad_alloc&) {
+    fail<MemoryError>("[to_vector] {} of shape {}: out of memory: {} bytes were asked for", dtype_,
+                      shape_, bytes());
+  }
 }
 
 template <class T>

@@ -32,8 +32,8 @@ struct CsvOptions {
 /// read may hold any text. Memory holds the whole text while it is read.
 ///
 /// A number is decimal, like -1.5e3, and finite; it is rounded to f64 and then to the column's
-/// dtype (1e-400 to 0; 1e400 is an error); for i64 it must be whole. A field that is empty or says NA, N/A, NaN or null (in small
-/// letters also) is missing: an error without CsvOptions::missing.
+/// dtype (1e-400 to 0; 1e400 is an error); for i64 it must be whole. A field that is empty or says
+/// NA, N/A, NaN or null (in small letters also) is missing: an error without CsvOptions::missing.
 ///
 /// A first line of numbers alone is taken for a row whose file has no header line: without
 /// CsvOptions::names it is an error, unless one of the numbers is asked for as a column's name.

@@ -46,8 +46,8 @@ void tell_who_runs_on(const std::vector<int>& ranks, Seconds patience,
 ///
 /// A group is a world of its own with a rendezvous of its own: its first rank listens, the others
 /// join it there. Blocks until all ranks that the launcher started have come. Errors as
-/// join_rendezvous; UsageError for a transport that cannot be. Where the launcher does not say which
-/// ranks share a machine, it fills in launch.local_rank and local_size.
+/// join_rendezvous; UsageError for a transport that cannot be. Where the launcher does not say
+/// which ranks share a machine, it fills in launch.local_rank and local_size.
 std::shared_ptr<Fabric> process_fabric(LaunchInfo& launch, const std::string& transport,
                                        const FabricOptions& options);
 

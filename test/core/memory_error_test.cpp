@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <fstream>
 #include <functional>
 #include <regex>
 #include <string>
@@ -54,6 +55,22 @@ TEST_CASE("memory: a product of sizes that no number holds is refused as a shape
                        ShapeError);
   CHECK_THROWS_AS(Tensor::eye(std::int64_t{1} << 62), ShapeError);
   CHECK_THROWS_AS(Tensor::zeros({-1}), ShapeError);
+}
+
+TEST_CASE("memory: a vector that cannot be had for the elements is named, too") {
+  if (!memory::caching) return;
+  const Tensor x = Tensor::empty({1 << 26});  // no page of it is touched
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit limit = before;
+  limit.rlim_cur = pages * 4096 + (std::uint64_t{64} << 20);
+  REQUIRE(::setrlimit(RLIMIT_AS, &limit) == 0);
+  const std::string message = memory_error_of([&] { (void)x.to_vector<float>(); });
+  REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+  CHECK(message ==
+        "[to_vector] f32 of shape (67108864,): out of memory: 268435456 bytes were asked for");
 }
 
 TEST_CASE("memory: the limit of ulimit -v is named") {
