@@ -3,10 +3,14 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/dist/world/world.h"
 #include "support/expect.h"

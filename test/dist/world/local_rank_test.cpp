@@ -1,7 +1,10 @@
 // Ranks whose launcher does not say which of them share a machine (Kubeflow's four variables).
 
 #include <doctest/doctest.h>
-#include <sched.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
 
 #include "lockstep/dist/world/world.h"
 #include "support/expect.h"
