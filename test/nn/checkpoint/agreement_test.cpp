@@ -85,6 +85,46 @@ TEST_CASE("checkpoint agreement: what fails on one rank is thrown on all, and th
     }
 }
 
+TEST_CASE("checkpoint agreement: ranks that load other files learn of it, and load nothing") {
+  const TemporaryFolder folder;
+  for (const int size : {2, 3})
+    for (int odd = 0; odd < size; ++odd)
+      run_threads(size, {}, [&](World& world) {
+        FailingJob job(world, false);
+        for (const char* name : {"first", "second"}) {
+          ++job.taken;
+          job.checkpoint.save(folder / name);
+        }
+        job.taken = 9;
+        const std::string mine = folder / (world.rank() == odd ? "second" : "first");
+        test::expect_error<StateError>("[checkpoints] the ranks differ",
+                                       [&] { job.checkpoint.load(mine); });
+        test::expect(job.taken == 9, "step {}", job.taken);
+        job.checkpoint.load(folder / "first");
+        test::expect(job.taken == 1, "step {}", job.taken);
+      });
+}
+
+TEST_CASE("checkpoint agreement: a name is taken once, by a part or by a number") {
+  std::int64_t number = 0, other = 0;
+  FailingPart part;
+  nn::Checkpoint checkpoint;
+  checkpoint.add("number", number);
+  checkpoint.add("part", part);
+  for (const char* taken : {"number", "part", "random"}) {
+    CAPTURE(taken);
+    CHECK_THROWS_AS(checkpoint.add(taken, other), UsageError);
+    CHECK_THROWS_AS(checkpoint.add(taken, part), UsageError);
+    CHECK_THROWS_AS(checkpoint.add_per_rank(taken, part), UsageError);
+  }
+  for (const char* bad : {"", "a/b", "/", "rank 1"}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(checkpoint.add(bad, other), UsageError);
+    CHECK_THROWS_AS(checkpoint.add(bad, part), UsageError);
+    CHECK_THROWS_AS(checkpoint.add_per_rank(bad, part), UsageError);
+  }
+}
+
 TEST_CASE("checkpoint agreement: asynchronous errors are told on all ranks, whatever they pass") {
   const TemporaryFolder folder;
   run_threads(3, {}, [&](World& world) {

@@ -86,3 +86,51 @@ TEST_CASE("checkpoint share: of several that are as far, the first") {
     test::expect(number == 11, "number {}", number);
   });
 }
+
+TEST_CASE("checkpoint share: who was behind counts its steps from what it has taken over") {
+  for (const int size : {2, 3, 5})
+    run_threads(size, {}, [](World& world) {
+      std::int64_t step = 10 + world.rank();  // all but the last rank are behind
+      const std::int64_t most = 10 + world.size() - 1;
+      nn::Checkpoint checkpoint;
+      checkpoint.add("step", step);
+      checkpoint.share(world, step);
+      test::expect(step == most, "step {}", step);
+      // Marked, and not counted: refused before anything travels.
+      checkpoint.mark();
+      checkpoint.mark();
+      ++step;
+      test::expect_error<StateError>(
+          fmt::format("progress is {}, and was {} when the state was shared last; since then 2",
+                      step, most),
+          [&] { checkpoint.share(world, step); });
+      ++step;
+      checkpoint.share(world, step);
+      // Those marks are counted no more; a step that nobody has marked is none of share's business.
+      checkpoint.mark();
+      test::expect_error<StateError>("since then 1", [&] { checkpoint.share(world, step); });
+      checkpoint.share(world, ++step);
+      checkpoint.share(world, step);
+    });
+}
+
+TEST_CASE("checkpoint share: the marked state is that of the last mark, or of share, itself") {
+  run_threads(2, {}, [](World& world) {
+    manual_seed(3);
+    SharedJob job;
+    job.checkpoint.share(world, job.step);
+    const std::string shared = job.digest();
+    for (int step = 0; step < 3; ++step) {
+      if (step > 0) job.take_step();
+      const std::string marked = job.digest();
+      {
+        Tape tape;
+        (void)job.forward();  // begun, and given up: statistics and streams have moved on
+      }
+      test::expect(job.digest() != marked, "the step has changed nothing");
+      job.checkpoint.share(world, job.step);
+      test::expect(job.digest() == marked, "step {}: other bits than at the mark", step);
+    }
+    test::expect(job.digest() != shared, "no step was taken");
+  });
+}
