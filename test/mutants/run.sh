@@ -12,6 +12,7 @@
 # An entry of a table:
 #
 #     [name] FILE           of the source; the old text occurs in it exactly once
+#     [name] FILE of SOURCE a header, and a source that includes it and has its functions made
 #     - old text            of one line or more
 #     + new text            "+" alone: nothing
 #     test_FOLDER: CASE     the test case that must fail
@@ -30,7 +31,7 @@ misuse() { say "$@"; exit 2; }
 
 # --- The tables -----------------------------------------------------------------------------------
 
-declare -A file old new program test case may_hang equivalent
+declare -A file source_of old new program test case may_hang equivalent
 names=()
 
 read_tables() {
@@ -42,7 +43,8 @@ read_tables() {
           name=${line%%]*} name=${name#[}
           [[ -z ${file[$name]-} ]] || misuse "${table##*/}: two entries are named '$name'"
           names+=("$name")
-          file[$name]=${line#*] } ;;
+          file[$name]=${line#*] }
+          source_of[$name]=${file[$name]#* of } file[$name]=${file[$name]% of *} ;;
         '- '*) old[$name]+=${old[$name]+$'\n'}${line#- } ;;
         '+ '*) new[$name]+=${new[$name]+$'\n'}${line#+ } ;;
         '+') new[$name]+= ;;
@@ -70,21 +72,27 @@ change() {
 }
 
 # compile NAME FOLDER: the changed source, as the build compiles it, but as fast as tests (-O1), and
-# a slip may leave a name unused.
+# a slip may leave a name unused. A changed header lies in a folder that is looked through first.
 compile() {
-  local folder=$2 source=$root/${file[$1]} unit command
-  change "$1" "$folder/changed.cpp" || { echo "its old text is not there once" >&2; return 1; }
+  local folder=$2 source=$root/${source_of[$1]} changed=$2/changed.cpp unit command
+  if [[ ${file[$1]} == *.h ]]; then
+    changed=$folder/lockstep/${file[$1]}
+    mkdir -p "${changed%/*}"
+  fi
+  change "$1" "$changed" || { echo "its old text is not there once" >&2; return 1; }
+  [[ $changed == *.cpp ]] || changed=$source
   unit=$(grep -lF "\"$source\"" "$build"/*/CMakeFiles/*/Unity/*.cxx | head -n 1)
   if [[ -n $unit ]]; then
-    sed "s#\"$source\"#\"$folder/changed.cpp\"#" "$unit" >"$folder/unit.cxx"
+    sed "s#\"$source\"#\"$changed\"#" "$unit" >"$folder/unit.cxx"
   else
     unit=$source
-    echo "#include \"$folder/changed.cpp\"" >"$folder/unit.cxx"
+    echo "#include \"$changed\"" >"$folder/unit.cxx"
   fi
   command=$(grep -F -- " -c $unit" "$scratch/commands" | head -n 1)
   grep -oE -- ' -o [^ ]+' <<<"$command" | cut -d ' ' -f 3 >"$folder/object"
   command=$(sed -E "s# -M[TF] [^ ]+##g; s# -MD##; s# -Werror##; s# -o [^ ]+# -o $folder/unit.o#" \
     <<<"${command/" -c $unit"/" -c $folder/unit.cxx -O1 -w"}")
+  command=${command/ -/" -I$folder -"}
   (cd -- "$build" && bash -c "$command")
 }
 

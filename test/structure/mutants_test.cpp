@@ -15,7 +15,7 @@ using namespace lockstep::test;
 namespace {
 
 struct Entry {
-  std::string name{}, file{}, old_text{}, folder{}, test_case{};
+  std::string name{}, file{}, source{}, old_text{}, folder{}, test_case{};
   bool has_new = false, equivalent = false;
 };
 
@@ -38,7 +38,10 @@ std::vector<Entry> entries_of(const std::string& table) {
     CAPTURE(line);
     std::string rest;
     if (const std::size_t end = line.find("] "); line.starts_with('[') && end != line.npos) {
-      entries.push_back({.name = line.substr(1, end - 1), .file = line.substr(end + 2)});
+      const std::string file = line.substr(end + 2), header = file.substr(0, file.find(" of "));
+      entries.push_back({.name = line.substr(1, end - 1),
+                         .file = header,
+                         .source = header == file ? file : file.substr(header.size() + 4)});
       continue;
     }
     if (line.empty() || line.starts_with('#')) continue;
@@ -92,8 +95,10 @@ TEST_CASE("mutants: every entry has its source, its old text once, and its test 
     for (const Entry& entry : entries_of(table)) {
       CAPTURE(entry.name);
       CHECK_MESSAGE(names.insert(entry.name).second, "two entries have this name");
-      CHECK_MESSAGE(entry.file.ends_with(".cpp"),
+      CHECK_MESSAGE(entry.source.ends_with(".cpp"),
                     "only a .cpp file can be linked in another's place");
+      CHECK_MESSAGE((entry.file == entry.source || entry.file.ends_with(".h")), "no header");
+      CHECK_FALSE(lines_of_file(entry.source).empty());
       CHECK_MESSAGE(count_of(joined(lines_of_file(entry.file)), entry.old_text) == 1,
                     "stale: the old text is not in ", entry.file, " exactly once");
       CHECK(entry.has_new);
