@@ -296,7 +296,7 @@ TEST_CASE("simulated survivors: what has ended with a world is refused in the bo
     std::shared_ptr<dist::DistributedDataParallel> kept;
     const std::vector<Parameter> all{Parameter(Tensor::zeros({2}), "w")};
     survive(world, [&](World& now) {
-      ++bodies[dist::index(rank)];
+      if (++bodies[dist::index(rank)] > 1) return;
       nn::Checkpoint shared;
       shared.share(now, 0);
       kept = std::make_shared<dist::DistributedDataParallel>(all, std::vector<Buffer>{}, now);
