@@ -140,7 +140,11 @@ TEST_CASE("a layout that is none is refused with what is wrong") {
                        UsageError);
   CHECK_THROWS_WITH_AS(layout_from_text("2 1 0 / 0", 3), doctest::Contains("cut 0 after 0"),
                        UsageError);
-  CHECK_THROWS_WITH_AS(layout_from_text("2 1 x", 3), doctest::Contains("2 1 x"), UsageError);
+  for (const char* text : {"2 1 x", "2 1 0x", "2x 1 0", "2 1 0 / 1 / 2", "2 1 0 / 1x", "2 1 0 /1",
+                           "2 1 0. / 1", "2 1 99999999999"})
+    CHECK_THROWS_WITH_AS(layout_from_text(text, 3),
+                         fmt::format("[bucket layout] '{}' is not 'order / cuts'", text).c_str(),
+                         UsageError);
 }
 
 TEST_CASE("the memory is one copy of the gradients and a little alignment") {

@@ -82,6 +82,47 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
     });
 }
 
+TEST_CASE("the layout of the first step stays, in whatever order later gradients become ready") {
+  run_threads(2, {.comm = "direct"}, [](World& world) {
+    const FourLayers net;
+    const DistributedDataParallel ddp(net.all, {}, world, options(true));
+    for (int step = 0; step < 4; ++step) {
+      for (const Parameter& p : net.all) p.zero_grad();
+      Tape tape;
+      tape.backward(step < 1 ? net.loss(0, step) : net.loss(0, step, {1, 2, 0, 3}));
+      check<Error>(ddp.bucket_layout() == "1 2 0 3 / 2", "step {}: {}", step, ddp.bucket_layout());
+    }
+  });
+}
+
+TEST_CASE("gradients of before a DDP are gone, and those of after it have memory of their own") {
+  run_threads(2, {.comm = "direct"}, [](World& world) {
+    const FourLayers net;
+    net.all[1].gradient_slot().fill(3);
+    net.all[1].set_gradient_state(GradientState::local);
+    {
+      const DistributedDataParallel ddp(net.all, {}, world, options(true));
+      for (const Parameter& p : net.all)
+        check<Error>(p.gradient_state() == GradientState::nothing, "{} has a gradient", p.name());
+      std::size_t most = 0, all = 0;
+      for (const auto& bucket : ddp.buckets().all()) {
+        most = std::max(most, bucket.wire.bytes());
+        all += bucket.wire.bytes();
+      }
+      check<Error>(ddp.buckets().largest() == most && all == ddp.buckets().bytes(), "bytes");
+      check<Error>(most > ddp.buckets().all()[0].wire.bytes(), "the first is the largest");
+      Tape tape;
+      tape.backward(net.loss(world.rank(), 0));
+      check<Error>(net.all[0].gradient_slot().storage() == net.all[3].gradient_slot().storage(),
+                   "one arena");
+    }
+    for (const Parameter& p : net.all)
+      check<Error>(p.gradient_state() == GradientState::nothing, "{} has a gradient", p.name());
+    check<Error>(net.all[0].gradient_slot().storage() != net.all[3].gradient_slot().storage(),
+                 "the arena is still used");
+  });
+}
+
 TEST_CASE("what becomes padding in another layout is zero: it travels with the gradients") {
   run_threads(2, {.comm = "direct"}, [](World& world) {
     std::vector<Parameter> all;  // of 3, 9, 1 and 13 elements: each is followed by padding

@@ -162,3 +162,20 @@ TEST_CASE("step exchange: who computed for how long, who waited, and who was slo
     expect(ranks.exchange.statistics().slowest == std::vector<std::int64_t>{1, 1, 2}, "slowest");
   });
 }
+
+TEST_CASE("step exchange: waiting within a step is no computing") {
+  constexpr int size = 3;
+  with_ranks(size, [&](HostCommunicator& communicator) {
+    Exchanging ranks(communicator);
+    for (int step = 0; step < 3; ++step) {
+      const double own = 1 + communicator.rank();
+      compute(communicator.transport(), Seconds(own));
+      communicator.barrier("as layers do").wait();  // all come when the last one does
+      compute(communicator.transport(), Seconds(0.5));
+      (void)ranks.once(told_by(communicator.rank(), 0, of_step(size, 0)));
+      for (int r = 0; r < size; ++r)
+        expect(std::abs(ranks.exchange.report().compute_seconds[index(r)] - (r + 1.5)) < 0.1,
+               "rank {} computed {}", r, ranks.exchange.report().compute_seconds[index(r)]);
+    }
+  });
+}

@@ -305,3 +305,34 @@ TEST_CASE("a total corrected for a rank without data: only if that rank is missi
       CHECK(decide_step(messages, NonFinite::ignore).problem == "");
     }
 }
+
+TEST_CASE(
+    "a total that is larger or smaller than all weights is the caller's, where all have data") {
+  for (const double total : {2.0, 5.0, 9.0}) {
+    std::vector<StepMetadata> messages(3, contributes(2, total, Divisor::given));
+    CHECK(decide_step(messages, NonFinite::ignore).scale == 1);
+    messages[2].joined = 1;  // it still had some: the others knew of it
+    CHECK(decide_step(messages, NonFinite::ignore).scale == (total > 6 ? total / 6 : 1));
+  }
+}
+
+TEST_CASE("origins: who says nothing of its batch contradicts nobody, and ends no window") {
+  for (const std::size_t silent : {0u, 1u, 2u}) {
+    std::vector<StepMetadata> messages(3, contributes(1, 3, Divisor::ranks));
+    for (std::size_t r = 0; r < 3; ++r)
+      if (r != silent)
+        messages[r].origin = {
+            .plan = 5, .step = -2, .part = static_cast<std::uint16_t>(r == 2 ? 0 : r), .parts = 3};
+    if (silent == 0) CHECK(decide_step(messages, NonFinite::ignore).problem == "");
+    CHECK_FALSE(windows_are_ragged(messages));
+    messages[silent == 2 ? 1 : 2].origin.step = -3;
+    CHECK(windows_are_ragged(messages));
+  }
+  // A part that is another rank's, which itself says nothing.
+  std::vector<StepMetadata> messages(2, contributes(1, 2, Divisor::ranks));
+  messages[1].origin = {.plan = 5, .step = 1, .part = 0, .parts = 2};
+  CHECK(decide_step(messages, NonFinite::ignore).problem == "");
+  messages[0].origin = {.plan = 5, .step = 1, .part = 0, .parts = 2};
+  CHECK(decide_step(messages, NonFinite::ignore).problem.find("both took part 0 of 2") !=
+        std::string::npos);
+}
