@@ -1,8 +1,12 @@
 // A rank that never calls ends itself after its job has failed; nobody else does.
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "dist/collectives/exercise.h"
 #include "lockstep/dist/world/world.h"
@@ -80,6 +84,83 @@ TEST_CASE("watchdog: a child that was forked ends, and says nothing in the name 
       world.communicator().barrier("all are still here").wait();
     }));
   }
+}
+
+/// The signals that a thread of this process blocks.
+std::uint64_t blocked_by(const std::string& thread) {
+  std::ifstream status("/proc/self/task/" + thread + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("SigBlk:")) return std::stoull(line.substr(7), nullptr, 16);
+  fail<Error>("thread {} has no signals", thread);
+}
+
+TEST_CASE(
+    "watchdog: a program's signals are its own: they stay as they are, its thread takes none") {
+  test::check_all_well(watched(2, "shm", [](World&) {
+    const std::string main = std::to_string(::getpid());
+    expect(blocked_by(main) == 0, "signals are blocked: {:x}", blocked_by(main));
+    int others = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      const std::string thread = entry.path().filename();
+      if (thread == main) continue;
+      ++others;
+      for (int number = 1; number < 32; ++number)
+        if (number != SIGKILL && number != SIGSTOP)
+          expect((blocked_by(thread) >> (number - 1) & 1) == 1, "takes signal {}", number);
+    }
+    expect(others > 0, "there is no watchdog");
+  }));
+}
+
+TEST_CASE("watchdog: its line ends where the reason ends, and has nothing that cannot be printed") {
+  const test::TemporaryFolder folder;
+  const auto outcomes = watched(2, "shm", [&](World& world) {
+    if (world.rank() == 0) {
+      world.abort("tired\x1b[31m of\nit\x7f\xff");
+      loop_for(2 * watch_timeout);
+      std::exit(0);  // more frames follow
+    }
+    const int file = ::creat((folder / "said").c_str(), 0600);
+    ::dup2(file, STDERR_FILENO);
+    loop_for(100);
+  });
+  CHECK(outcomes[1].code == 1);
+  std::ifstream said(folder / "said");
+  std::string line, more;
+  std::getline(said, line);
+  CHECK_FALSE(std::getline(said, more));
+  CAPTURE(line);
+  CHECK(line.starts_with("error: rank 1 ends itself: its job has failed ("));
+  CHECK(line.find("tired?[31m of?it?"
+                  "?), and for 0.5 s it has made no call") != line.npos);
+}
+
+TEST_CASE("watchdog: time in which a rank was stopped is none in which it has heard nothing") {
+  // The watchdog looks at the clock every 0.3 s; a pause counts for 1 s, of the patience of 2.4 s.
+  constexpr double patience = 2.4;
+  const test::TemporaryFolder folder;
+  const dist::Pipe looping = dist::make_pipe();
+  const auto outcomes = test::run_processes(3, [&](int rank) {
+    pid_t other = 0;
+    if (rank == 2) {  // no rank: stops rank 1 for longer than its patience
+      expect(::read(looping.read_end.get(), &other, sizeof other) == sizeof other, "no pipe");
+      ::usleep(500'000);
+      ::kill(other, SIGSTOP);
+      ::usleep(static_cast<useconds_t>(1e6 * patience));
+      ::kill(other, SIGCONT);
+      return;
+    }
+    test::set_rank_environment(rank, 2, "unix:" + folder / "rendezvous");
+    const World world = World::join({.transport = "shm", .timeout = dist::Seconds(patience)});
+    world.communicator().barrier("all are here").wait();
+    if (rank == 0) fail<StateError>("of its own");
+    const pid_t own = ::getpid();
+    expect(::write(looping.write_end.get(), &own, sizeof own) == sizeof own, "no pipe");
+    loop_for(0.5 + patience + 0.1);
+    world.communicator().barrier("without it").wait();
+  });
+  CHECK(outcomes[1].kind == "peer");  // it has heard, and ends by an error of its own
+  CHECK(outcomes[2].well());
 }
 
 TEST_CASE("watchdog: nobody else is ended") {
