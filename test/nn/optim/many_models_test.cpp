@@ -147,10 +147,10 @@ struct Kind {
   Model model;
   int models = 20;
 };
-const Kind kinds[] = {{"plain", plain, 100},      {"sharded", sharded, 40},
-                      {"normalized", normalized}, {"hooked", hooked},
-                      {"in a group", in_group},   {"traced", traced},
-                      {"audited", audited},       {"dropped late", dropped_late}};
+const Kind kinds[] = {{"plain", plain, 100},        {"sharded", sharded, 40},
+                      {"normalized", normalized},   {"hooked", hooked},
+                      {"in a group", in_group, 60}, {"traced", traced},
+                      {"audited", audited},         {"dropped late", dropped_late}};
 
 /// On every rank. Of ranks that are threads, rank 0 looks for all.
 void check_constant(World& world, const Kind& kind, const std::string& folder) {
@@ -165,6 +165,7 @@ void check_constant(World& world, const Kind& kind, const std::string& folder) {
   (void)make(5);
   const Footprint before = make(5), after = make(models);
   if (world.transport() == "threads" && world.rank() > 0) return;
+  const std::int64_t noise = world.transport() == "threads" ? 6144 : 1024;  // of the other thread
   expect(after.shared == before.shared, "{}: {} bytes of shared memory, then {}", kind.name,
          before.shared, after.shared);
   expect(after.mappings <= before.mappings + 5, "{}: {} mappings, then {}", kind.name,
@@ -175,7 +176,7 @@ void check_constant(World& world, const Kind& kind, const std::string& folder) {
          before.descriptors, after.descriptors);
   expect(after.threads == before.threads, "{}: {} threads, then {}", kind.name, before.threads,
          after.threads);
-  expect(after.heap - before.heap < 2048 + models * 32, "{}: {} bytes of heap, {} models later {}",
+  expect(after.heap - before.heap < noise + models * 32, "{}: {} bytes of heap, {} models later {}",
          kind.name, before.heap, models, after.heap);
 }
 
