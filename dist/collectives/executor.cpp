@@ -67,8 +67,8 @@ bool Executor::progress() {
       recorder_.stepped(step_);
       ++index_;
       begin_step();
-    } else if (!sent && !received) {
-      break;
+    } else if (!received) {
+      return moved || sent;  // push() has sent all that could be sent
     }
     moved = true;
   }

@@ -24,8 +24,7 @@ Work HostCommunicator::enqueue(const CollectiveCall& call, std::string_view name
   if (watch_world_) watch_world_();
   check_on_host(call, name);
   const RegionPlace place = regions_.place_of(call.buffer);
-  const Algorithm algorithm = chosen(call.operation, call.buffer.bytes(), call.buffer.dtype(),
-                                     place.region != RegionPlace::none);
+  const Algorithm algorithm = chosen_as_before(call, place.region != RegionPlace::none);
   return append(call, name, algorithm, place);
 }
 

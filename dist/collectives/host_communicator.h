@@ -90,6 +90,7 @@ class HostCommunicator final : public QueuedCommunicator {
 
  private:
   Algorithm chosen(Operation operation, std::size_t bytes, DType dtype, bool in_region) const;
+  Algorithm chosen_as_before(const CollectiveCall& call, bool in_region);
   void begin(Call& call) override;
   Progress carry_on(Call& call) override;
   void relax(unsigned round, bool late) override;
@@ -105,6 +106,17 @@ class HostCommunicator final : public QueuedCommunicator {
   std::function<void()> watch_world_;
   Executor executor_;
   Regions regions_;
+
+  struct Chosen {
+    Operation operation = Operation::barrier;
+    std::size_t bytes = 0;
+    DType dtype = DType::f32;
+    bool in_region = false;
+    Algorithm requested = Algorithm::device;  // which nobody can ask for
+    bool operator==(const Chosen&) const = default;
+  };
+  Chosen last_choice_;  // calls repeat, and the model takes as long as a small call
+  Algorithm last_chosen_ = Algorithm::automatic;
 };
 
 }  // namespace lockstep::dist

@@ -34,6 +34,16 @@ Algorithm HostCommunicator::chosen(Operation operation, std::size_t bytes, DType
   return choose(choice, operation, bytes, in_region);
 }
 
+Algorithm HostCommunicator::chosen_as_before(const CollectiveCall& call, bool in_region) {
+  const Chosen now{call.operation, call.buffer.bytes(), call.buffer.dtype(), in_region,
+                   choice_.requested};
+  if (now != last_choice_) {
+    last_chosen_ = chosen(now.operation, now.bytes, now.dtype, now.in_region);
+    last_choice_ = now;
+  }
+  return last_chosen_;
+}
+
 Tensor HostCommunicator::allocate(std::int64_t numel, DType dtype, Device) {
   if (failure_) std::rethrow_exception(failure_);
   if (!transport_->has_shared_memory()) return Tensor::zeros({numel}, dtype);

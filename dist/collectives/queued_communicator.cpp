@@ -27,7 +27,7 @@ Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_vie
   recorder_.called(call.header, now());
   const Work work(this, next_++);
   try {
-    advance();
+    advance(false);
   } catch (const CommError&) {
     // Kept in failure_: the Work throws it.
   }

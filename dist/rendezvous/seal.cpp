@@ -21,6 +21,7 @@ void check_openssl(bool done, const char* what) {
 
 /// ChaCha20's bytes for this key and number.
 void fill_from(const Token& key, std::uint64_t number, std::span<std::byte> bytes) {
+  static EVP_CIPHER* const cipher = EVP_CIPHER_fetch(nullptr, "ChaCha20", nullptr);
   const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context(
       EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
   std::array<unsigned char, 16> start{};  // the block's number (0), then the nonce
@@ -28,8 +29,8 @@ void fill_from(const Token& key, std::uint64_t number, std::span<std::byte> byte
   std::memset(bytes.data(), 0, bytes.size());
   int done = 0;
   const bool made =
-      context &&
-      EVP_EncryptInit_ex(context.get(), EVP_chacha20(), nullptr, raw(key.data()), start.data()) &&
+      cipher && context &&
+      EVP_EncryptInit_ex2(context.get(), cipher, raw(key.data()), start.data(), nullptr) &&
       EVP_EncryptUpdate(context.get(), raw(bytes.data()), &done, raw(bytes.data()),
                         static_cast<int>(bytes.size()));
   check_openssl(made && done == static_cast<int>(bytes.size()), "ChaCha20");

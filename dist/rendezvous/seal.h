@@ -40,7 +40,7 @@ class KeyStream {
  private:
   Token key_{};
   std::uint64_t batch_ = 0;
-  std::array<Token, 32> keys_{};
+  std::array<Token, 64> keys_{};
   std::size_t used_ = keys_.size();  // of keys_: none are left
 };
 

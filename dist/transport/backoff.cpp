@@ -15,6 +15,7 @@ namespace lockstep::dist {
 namespace {
 
 constexpr unsigned spin_rounds = 1000;  // about 100 us, with the tries to move bytes in between
+constexpr unsigned rounds_per_yield = 32;
 constexpr unsigned yield_rounds = 500;
 constexpr auto shortest_nap = std::chrono::microseconds(5);
 constexpr auto longest_nap = std::chrono::microseconds(500);
@@ -48,7 +49,11 @@ Backoff::Backoff(int ranks) : spins_(ranks <= available_cores() ? spin_rounds : 
 
 bool Backoff::relax(unsigned round) const {
   if (spins(round)) {
-    pause();
+    // The peer that this rank waits for may have been put on its core.
+    if (round % rounds_per_yield == rounds_per_yield - 1)
+      std::this_thread::yield();
+    else
+      pause();
     return false;
   }
   if (round < spins_ + yield_rounds) {

@@ -53,13 +53,17 @@ class ByteRing {
     std::memcpy(bytes_, from.data() + first, count - first);
     mine_ += count;
     counters_->written.store(mine_, std::memory_order_release);
+    __builtin_prefetch(bytes_ + (static_cast<std::size_t>(mine_) & (capacity_ - 1)), 1);
     return count;
   }
 
   /// Consumer: takes as many bytes as there are, at most to.size(), and returns their number.
   std::size_t read(std::span<std::byte> to) {
     if (to.empty()) return 0;
-    if (seen_ == mine_) seen_ = counters_->written.load(std::memory_order_acquire);
+    if (seen_ == mine_) {  // the bytes may come along with the counter
+      __builtin_prefetch(bytes_ + (static_cast<std::size_t>(mine_) & (capacity_ - 1)));
+      seen_ = counters_->written.load(std::memory_order_acquire);
+    }
     const std::size_t there = std::min(capacity_, static_cast<std::size_t>(seen_ - mine_));
     const std::size_t count = std::min(there, to.size());
     if (count == 0) return 0;

@@ -49,7 +49,7 @@ std::ptrdiff_t CheckedStream::send(std::span<const std::byte> first,
   };
   std::array pieces{head(now), first.first(now.left), std::span<const std::byte>{}, second};
   if (!second.empty()) pieces[2] = head(next), pieces[3] = second.first(next.left);
-  const std::ptrdiff_t sent = send_pieces(connection_.get(), pieces);
+  const std::ptrdiff_t sent = send_together(pieces);
   if (sent == peer_closed) return sent;
 
   auto rest = static_cast<std::size_t>(sent);
@@ -65,6 +65,18 @@ std::ptrdiff_t CheckedStream::send(std::span<const std::byte> first,
   return static_cast<std::ptrdiff_t>(of_caller);
 }
 
+/// Few bytes are copied into one piece: the system takes longer for several.
+std::ptrdiff_t CheckedStream::send_together(std::span<const std::span<const std::byte>> pieces) {
+  std::array<std::byte, few_bytes> whole;
+  std::size_t size = 0;
+  for (const auto piece : pieces) {
+    if (size + piece.size() > whole.size()) return send_pieces(connection_.get(), pieces);
+    std::ranges::copy(piece, whole.begin() + static_cast<std::ptrdiff_t>(size));
+    size += piece.size();
+  }
+  return send_some(connection_.get(), std::span(whole).first(size));
+}
+
 std::ptrdiff_t CheckedStream::receive(std::span<std::byte> first, std::span<std::byte> second) {
   if (first.empty()) std::swap(first, second);
   if (first.empty()) return 0;
@@ -76,7 +88,8 @@ std::ptrdiff_t CheckedStream::receive(std::span<std::byte> first, std::span<std:
     const std::span<std::byte> of_frame = first.first(std::min(first.size(), wanted_));
     std::ptrdiff_t count = 0;
     if (wanted_ == 0) {
-      count = buffered() > 0 ? receive_ahead() : receive_frames(first, second);
+      const bool few = first.size() + second.size() <= few_bytes;
+      count = few || buffered() > 0 ? receive_ahead() : receive_frames(first, second);
     } else if (buffered() > 0) {
       count = static_cast<std::ptrdiff_t>(take(of_frame));
       check(of_frame.first(static_cast<std::size_t>(count)));
@@ -87,7 +100,7 @@ std::ptrdiff_t CheckedStream::receive(std::span<std::byte> first, std::span<std:
   }
 }
 
-/// More of a head, of which a part has been read ahead.
+/// More of what has been read ahead, of which a head is missing.
 std::ptrdiff_t CheckedStream::receive_ahead() {
   std::memmove(ahead_.data(), ahead_.data() + begin_, buffered());
   end_ -= std::exchange(begin_, 0);

@@ -55,8 +55,10 @@ class CheckedStream {
   };
   // What a call of the system brought, if not bytes for the caller: bytes read ahead.
   static constexpr std::ptrdiff_t nothing_yet = -2;
+  static constexpr std::size_t few_bytes = 1024;
 
   Leaving seal(std::span<const std::byte> bytes);
+  std::ptrdiff_t send_together(std::span<const std::span<const std::byte>> pieces);
   std::ptrdiff_t receive_frames(std::span<std::byte> first, std::span<std::byte> second);
   std::ptrdiff_t receive_more(std::span<std::byte> bytes);
   std::ptrdiff_t receive_ahead();
