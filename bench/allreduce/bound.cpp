@@ -26,6 +26,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/transport/backoff.h"
+#include "lockstep/dist/transport/tcp/checked_stream.h"
 #include "rank.h"
 
 namespace bench {
@@ -113,7 +114,7 @@ void SharedMemory::reduce(std::int64_t begin, std::int64_t end) {
 
 // ---- TCP: a ring of streams, each of which carries what an all-reduce has to send ----
 
-class RawStream final : public Engine {
+class RawStream : public Engine {
  public:
   // Before the ranks are forked. Streams [2r] -> [2r + 1] lead from rank r to the next.
   RawStream(int ranks, std::int64_t capacity) : ranks_(ranks), capacity_(capacity) {
@@ -137,11 +138,15 @@ class RawStream final : public Engine {
   void barrier() override {
     for (int i = 1; i < ranks_; ++i) exchange(1);
   }
+  void all_reduce(std::int64_t count) override { exchange(bytes_of(count)); }
+
+ protected:
   // 2 (n-1)/n of the bytes leave every rank, whatever the algorithm (docs/benchmarks.md).
-  void all_reduce(std::int64_t count) override {
-    exchange(static_cast<std::size_t>(4 * count) * 2 * static_cast<std::size_t>(ranks_ - 1) /
-             static_cast<std::size_t>(ranks_));
+  std::size_t bytes_of(std::int64_t count) const {
+    return static_cast<std::size_t>(4 * count) * 2 * static_cast<std::size_t>(ranks_ - 1) /
+           static_cast<std::size_t>(ranks_);
   }
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(memory_)); }
 
  private:
   void connect();
@@ -206,6 +211,33 @@ void RawStream::exchange(std::size_t bytes) {
   }
 }
 
+// ---- The tags of those streams alone: each rank makes those of what it would send, and checks
+// those of what it would receive ----
+
+template <class Sealer>
+class Tags final : public RawStream {
+ public:
+  Tags(int ranks, std::int64_t capacity, Sealer sealer)
+      : RawStream(ranks, capacity), sealer_(std::move(sealer)) {}
+
+  void all_reduce(std::int64_t count) override {
+    constexpr std::size_t most = lockstep::dist::CheckedStream::most_bytes, head = 20;
+    for (std::size_t rest = bytes_of(count), here = 0; rest > 0; rest -= here) {
+      here = std::min({rest, most, bytes().size()});
+      for (const std::size_t size : {std::min(here, head), here}) {
+        const lockstep::dist::Tag made = sealer_.seal(keys_.next(), bytes().first(size));
+        const lockstep::dist::Tag right = sealer_.seal(keys_.next(), bytes().first(size));
+        differ_ += lockstep::dist::same(made, right) ? 0 : 1;
+      }
+    }
+  }
+
+ private:
+  Sealer sealer_;
+  lockstep::dist::KeyStream keys_;
+  std::uint64_t differ_ = 0;  // so that tags are used
+};
+
 // ---- ranks as children of this process, which is rank 0 ----
 
 template <class E>
@@ -234,6 +266,13 @@ int run_ranks(E engine, const Place& place, std::string_view name) {
 }  // namespace
 
 int run_bound(const Place& place) {
+  if (place.comm == "tags")
+    return run_ranks(
+        Tags(place.ranks, place.capacity, lockstep::dist::FrameSealer(lockstep::dist::KeyStream())),
+        place, "tags alone");
+  if (place.comm == "poly1305")
+    return run_ranks(Tags(place.ranks, place.capacity, lockstep::dist::Sealer()), place,
+                     "tags by OpenSSL's Poly1305");
   if (place.transport == "tcp")
     return run_ranks(RawStream(place.ranks, place.capacity), place, "bound: raw stream");
   return run_ranks(SharedMemory(place.ranks, place.capacity), place, "bound: shared memory");

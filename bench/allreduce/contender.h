@@ -15,9 +15,10 @@ namespace bench {
 
 /// What it is, in the words of the JSON.
 struct Label {
-  std::string comm;       ///< auto, ring, direct, ...; gloo, openmpi; bound
+  std::string comm;       ///< auto, ring, direct, ...; gloo, openmpi; bound, tags, poly1305
   std::string transport;  ///< shm, tcp, threads
-  bool is_ours() const { return comm != "gloo" && comm != "openmpi" && comm != "bound"; }
+  bool is_part() const { return comm == "bound" || comm == "tags" || comm == "poly1305"; }
+  bool is_ours() const { return comm != "gloo" && comm != "openmpi" && !is_part(); }
   bool operator==(const Label&) const = default;
 };
 

@@ -114,6 +114,8 @@ std::vector<Label> labels(const Options& o) {
   for (const std::string& peer : o.peers) result.push_back({peer, peer == "gloo" ? "tcp" : "shm"});
   result.push_back({"bound", "shm"});
   result.push_back({"bound", "tcp"});
+  if (std::ranges::count(o.transports, "tcp") > 0)
+    for (const char* const tags : {"tags", "poly1305"}) result.push_back({tags, "tcp"});
   return result;
 }
 
@@ -197,7 +199,7 @@ int run(int argc, char** argv) {
                       .ranks = std::atoi(argv[4]),
                       .capacity = std::atoll(argv[5]),
                       .folder = argv[6]};
-    return place.comm == "bound" ? run_bound(place) : run_lockstep(place, argc, argv);
+    return Label{place.comm, ""}.is_part() ? run_bound(place) : run_lockstep(place, argc, argv);
   }
   const std::optional<Options> options = parse(argc, argv);
   return options ? run_sweep(*options) : 0;

@@ -56,8 +56,8 @@ struct Place {
 /// Ranks of World (comm and transport as JoinOptions takes them). A combination that there is not
 /// is told with `cannot WHY` instead of `ready NAME`.
 int run_lockstep(const Place& place, int argc, const char* const* argv);
-/// The bound for transport "shm" or "tcp": what this machine does if nothing but the necessary
-/// happens.
+/// What this machine does if nothing but the necessary happens: "bound" for transport "shm" or
+/// "tcp"; "tags", what our tags alone cost in tcp; "poly1305", what those of OpenSSL would.
 int run_bound(const Place& place);
 
 }  // namespace bench

@@ -111,14 +111,6 @@ bool Executor::pull_head() {
   return count > 0;
 }
 
-std::span<std::byte> Executor::room() const {
-  const std::size_t next = std::max(received_, head(to_receive_)), rest = to_receive_ - next;
-  if (rest == 0) return {};
-  if (step_.into != Step::Into::sum) return {place() + (next - header()), rest};
-  const std::size_t in_block = (next - header()) % block_bytes;
-  return {block_ + in_block, std::min(block_bytes - in_block, rest)};
-}
-
 void Executor::took(std::size_t count) {
   const std::span<std::byte> room = this->room();
   const std::size_t begin = received_ - header();

@@ -1,6 +1,7 @@
-// How a message begins, what becomes of the elements that have arrived, and what a step does after
+// How a message begins, where its elements go and what becomes of them, and what a step does after
 // its messages. Second reading: the ring's steps only add up.
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -13,6 +14,14 @@ void Executor::pack() {
   std::memcpy(outgoing_.data(), &collective_.header, header_bytes);
   if (const std::size_t payload = head(to_send_) - header_bytes; payload > 0)
     std::memcpy(outgoing_.data() + header_bytes, at(step_.send.begin), payload);
+}
+
+std::span<std::byte> Executor::room() const {
+  const std::size_t next = std::max(received_, head(to_receive_)), rest = to_receive_ - next;
+  if (rest == 0) return {};
+  if (step_.into != Step::Into::sum) return {place() + (next - header()), rest};
+  const std::size_t in_block = (next - header()) % block_bytes;
+  return {block_ + in_block, std::min(block_bytes - in_block, rest)};
 }
 
 void Executor::unpack(std::size_t payload) {

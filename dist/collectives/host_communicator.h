@@ -91,6 +91,7 @@ class HostCommunicator final : public QueuedCommunicator {
  private:
   Algorithm chosen(Operation operation, std::size_t bytes, DType dtype, bool in_region) const;
   Algorithm chosen_as_before(const CollectiveCall& call, bool in_region);
+  Seconds roughly_now() const override { return transport_->roughly_now(); }
   void begin(Call& call) override;
   Progress carry_on(Call& call) override;
   void relax(unsigned round, bool late) override;

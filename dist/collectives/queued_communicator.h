@@ -47,6 +47,9 @@ class QueuedCommunicator : public Communicator {
   virtual void begin(Call& call) = 0;
   virtual Progress carry_on(Call& call) = 0;
 
+  /// now(), perhaps some milliseconds late.
+  virtual Seconds roughly_now() const { return now(); }
+
   // Waiting for it.
   /// Spins, yields or sleeps, the longer the more rounds nothing has moved. `late`: that is half of
   /// the timeout already. Throws PeerError if another rank is found to be gone.

@@ -50,7 +50,7 @@ class ByteRing {
     const std::size_t at = static_cast<std::size_t>(mine_) & (capacity_ - 1);
     const std::size_t first = std::min(count, capacity_ - at);
     std::memcpy(bytes_ + at, from.data(), first);
-    std::memcpy(bytes_, from.data() + first, count - first);
+    if (first < count) std::memcpy(bytes_, from.data() + first, count - first);
     mine_ += count;
     counters_->written.store(mine_, std::memory_order_release);
     __builtin_prefetch(bytes_ + (static_cast<std::size_t>(mine_) & (capacity_ - 1)), 1);
@@ -70,7 +70,7 @@ class ByteRing {
     const std::size_t at = static_cast<std::size_t>(mine_) & (capacity_ - 1);
     const std::size_t first = std::min(count, capacity_ - at);
     std::memcpy(to.data(), bytes_ + at, first);
-    std::memcpy(to.data() + first, bytes_, count - first);
+    if (first < count) std::memcpy(to.data() + first, bytes_, count - first);
     mine_ += count;
     counters_->read.store(mine_, std::memory_order_release);
     return count;

@@ -1,5 +1,7 @@
 #include "lockstep/dist/transport/memory_transport.h"
 
+#include <ctime>
+
 namespace lockstep::dist {
 namespace {
 
@@ -49,6 +51,12 @@ std::size_t MemoryTransport::receive(int peer, std::span<std::byte> bytes) {
   const std::size_t last = ring.read(bytes);  // what it sent between our first look and its leaving
   if (last == 0) presence_.fail_without(peer);
   return last;
+}
+
+Seconds MemoryTransport::roughly_now() const {
+  timespec time{};  // of the steady clock
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 void MemoryTransport::relax(unsigned round) {

@@ -34,6 +34,7 @@ class MemoryTransport : public Transport {
   void relax(unsigned round) final;
   bool spins(unsigned round) const final { return backoff_.spins(round); }
   Seconds now() const final { return std::chrono::steady_clock::now().time_since_epoch(); }
+  Seconds roughly_now() const final;
   void abort(std::string_view reason) noexcept override { presence_.abort(reason); }
 
  protected:

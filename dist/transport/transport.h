@@ -79,6 +79,8 @@ class Transport {
 
   /// Time since some fixed point; virtual in the simulated world.
   virtual Seconds now() const = 0;
+  /// The same, perhaps some milliseconds late, in a fraction of the time that now() takes.
+  virtual Seconds roughly_now() const { return now(); }
 
   /// Tells all ranks that this one gives up: their next call throws PeerError with `reason`. The
   /// first reason wins. Never throws.

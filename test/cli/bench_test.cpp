@@ -198,10 +198,10 @@ TEST_CASE("bench allreduce: every communicator and transport, and the JSON" *
     const double algbw = double(row["bytes"]) / us / 1e3;  // GB/s
     CHECK(double(row["busbw_gbs"]) == doctest::Approx(algbw * 4 / 3));
   }
-  CHECK(json.size() == 3 * 8);  // 1020, 2040 and 4080 bytes
+  CHECK(json.size() == 3 * 10);  // 1020, 2040 and 4080 bytes
   CHECK(who == std::multiset<std::string>{"shm auto", "shm ring", "tcp auto", "tcp ring",
-                                          "threads auto", "threads ring", "shm bound",
-                                          "tcp bound"});
+                                          "threads auto", "threads ring", "shm bound", "tcp bound",
+                                          "tcp tags", "tcp poly1305"});
   CHECK(contains(ended.err, "without nccl nccl: "));
 }
 
