@@ -236,6 +236,29 @@ TEST_CASE("checked stream: pieces of any sizes on both sides, which need not agr
   }
 }
 
+TEST_CASE("checked stream: frames that are shorter or longer than the pieces that are asked for") {
+  // Three frames arrive together; whatever pieces are asked for, their bytes come in order.
+  const Bytes sent = numbered(64 + 100 + 3000, 4);
+  const auto all = std::span(sent);
+  for (const std::size_t one : {1u, 63u, 64u, 65u, 164u, 2000u})
+    for (const std::size_t two : {0u, 1u, 99u, 100u, 101u, 2000u, 3099u, 3100u}) {
+      if (one + two > sent.size()) continue;
+      CAPTURE(one);
+      CAPTURE(two);
+      Wire wire;
+      REQUIRE(wire.writer.send(all.first(64), all.subspan(64, 100)) == 164);
+      REQUIRE(wire.writer.send(all.subspan(164)) == 3000);
+      wire.pass(wire.written());
+      Bytes got(sent.size());
+      const auto place = std::span(got);
+      std::ptrdiff_t in = wire.reader.receive(place.first(one), place.subspan(one, two));
+      for (std::ptrdiff_t count = in; count > 0; in += count)
+        count = wire.reader.receive(place.subspan(static_cast<std::size_t>(in)));
+      CHECK(in == static_cast<std::ptrdiff_t>(sent.size()));
+      CHECK(got == sent);
+    }
+}
+
 TEST_CASE("checked stream: a changed bit anywhere in two pieces, and the first is never wrong") {
   const Bytes first = numbered(64, 1);
   for (const std::size_t size : {900u, 1100u}) {
