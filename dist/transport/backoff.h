@@ -15,8 +15,8 @@ class Backoff {
   /// `ranks` wait on this machine.
   explicit Backoff(int ranks);
 
-  /// The `round`-th wait in a row. True after a nap, and after some yields, which are long on a busy
-  /// machine: then the caller has time to check whether every peer is still alive.
+  /// The `round`-th wait in a row. True after a nap, and after some yields, long on a busy machine:
+  /// then the caller has time to check whether every peer is still alive.
   bool relax(unsigned round) const;
   /// Whether relax(round) spins.
   bool spins(unsigned round) const { return round < spins_; }
