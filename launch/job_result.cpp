@@ -43,7 +43,7 @@ std::vector<int> missed_by(const RankOutcome& outcome) {
 std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (cause_of(outcomes[r]) == Cause::consequence || cause_of(outcomes[r]) == Cause::stopped)
+    if (cause_of(outcomes[r]) == Cause::consequence)
       ranks.push_back(plan.number(static_cast<std::ptrdiff_t>(r)));
   return ranks;
 }

@@ -170,6 +170,7 @@ TEST_CASE("uncaught: a rank that left in the middle is named, and what it has no
 
 TEST_CASE("uncaught: a rank that has ended its World and runs on is named, too") {
   const Ended ended = job(3, 1, "ends its World and goes on", "shm");
+  INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK(ended.err.starts_with("error: rank 1 left: [all_reduce] rank "));
   CHECK(contains(ended.err, "'second': rank 1 left: it ended its World, or exited, without this"));

@@ -74,9 +74,10 @@ TEST_CASE("guest: rank 0 has the launcher's stdin, the others have none") {
   const TemporaryFolder folder;
   std::ofstream(folder / "input") << "one\ntwo\n";
   const std::string ranks = " -n 3 " LOCKSTEP_BIN_DIR "/joined lines";
-  for (const std::string& script : {"printf 'one\\ntwo\\n' | " + run_command + ranks,
-                                    run_command + ranks + " < " + (folder / "input"),
-                                    run_command + " --prefix" + ranks + " < " + (folder / "input")}) {
+  for (const std::string& script :
+       {"printf 'one\\ntwo\\n' | " + run_command + ranks,
+        run_command + ranks + " < " + (folder / "input"),
+        run_command + " --prefix" + ranks + " < " + (folder / "input")}) {
     CAPTURE(script);
     const Ended ended = run({"sh", "-c", script});
     CAPTURE(ended.err);

@@ -87,7 +87,7 @@ TEST_CASE("seal: every key is ChaCha20's, in the batches that follow too") {
     own[31] = std::byte(last);
     KeyStream keys(own);
     for (std::uint64_t batch = 0; batch < 5; ++batch)
-      for (std::uint32_t block = 0; block < 16; ++block) {  // two keys each
+      for (std::uint32_t block = 0; block < 32; ++block) {  // two keys each
         const auto words = chacha20(own, block, batch);
         for (const std::size_t half : {0, 8}) {
           const Token key = keys.next();

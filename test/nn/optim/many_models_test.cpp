@@ -22,7 +22,8 @@ using lockstep::test::expect;
 
 namespace {
 
-/// What this process holds.
+/// What this process holds. All threads take memory from one arena: a thread that begins to use one
+/// of its own maps 64 MiB for it.
 struct Footprint {
   std::int64_t mappings = 0, mapped = 0, shared = 0;  // their number; bytes of all; of memfds
   std::int64_t descriptors = 0, threads = 0;
@@ -186,6 +187,7 @@ void check_processes(const std::string& transport) {
   test::check_all_well(test::run_processes(
       2,
       [&](int rank) {
+        ::mallopt(M_ARENA_MAX, 1);
         test::set_rank_environment(rank, 2, rendezvous);
         World world = World::join({.transport = transport, .timeout = dist::Seconds(60)});
         for (const Kind& kind : kinds) check_constant(world, kind, folder / ".");
