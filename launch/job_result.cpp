@@ -39,12 +39,21 @@ std::vector<int> missed_by(const RankOutcome& outcome) {
   return ranks;
 }
 
-// Ranks that have only ended because others had.
+// Ranks that have only ended because others had. One that the launcher has stopped is none if
+// another rank has seen it leave before: it ended its World too early, and ran on.
 std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   std::vector<int> ranks;
-  for (std::size_t r = 0; r < outcomes.size(); ++r)
-    if (cause_of(outcomes[r]) == Cause::consequence)
-      ranks.push_back(plan.number(static_cast<std::ptrdiff_t>(r)));
+  const auto has_left = [&](int rank) {
+    return std::ranges::any_of(outcomes, [&](const RankOutcome& outcome) {
+      return blames(outcome) && outcome.record->culprit == fmt::format("rank {} left", rank);
+    });
+  };
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    const int rank = plan.number(static_cast<std::ptrdiff_t>(r));
+    const Cause cause = cause_of(outcomes[r]);
+    if (cause == Cause::consequence || (cause == Cause::stopped && !has_left(rank)))
+      ranks.push_back(rank);
+  }
   return ranks;
 }
 

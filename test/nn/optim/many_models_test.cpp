@@ -154,8 +154,9 @@ const Kind kinds[] = {{"plain", plain, 200},        {"sharded", sharded, 60},
                       {"in a group", in_group, 60}, {"traced", traced},
                       {"audited", audited},         {"dropped late", dropped_late}};
 
-/// On every rank. Of ranks that are threads, rank 0 looks for all. What stays of every model is seen
-/// after the first half of them and after the second; what other threads hold by chance is not.
+/// On every rank. Of ranks that are threads, rank 0 looks for all. What stays of every model is
+/// seen after the first half of them and after the second; what other threads hold by chance is
+/// not.
 void check_constant(World& world, const Kind& kind, const std::string& folder) {
   const int models = kind.models / 2;
   const bool threads = world.transport() == "threads", looks = !threads || world.rank() == 0;
