@@ -33,7 +33,7 @@ namespace {
 
 // It stands in safetensors files and in JSON, which are UTF-8.
 void check_name(std::string_view name) {
-  check<UsageError>(is_utf8(name), "[parameter] the name '{}' is not UTF-8", in_ascii(name));
+  check<UsageError>(is_utf8(name), "[parameter] the name '{}' is not UTF-8", name);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
 }
 
 void Checkpoint::check_name(const std::string& name) const {
-  check<UsageError>(is_utf8(name), "[Checkpoint] the name '{}' is not UTF-8", in_ascii(name));
+  check<UsageError>(is_utf8(name), "[Checkpoint] the name '{}' is not UTF-8", name);
   check<UsageError>(!name.empty() && name.find('/') == name.npos && !name.starts_with("rank "),
                     "[Checkpoint] '{}' cannot be a name: it is empty, has a '/' or begins with "
                     "'rank '",

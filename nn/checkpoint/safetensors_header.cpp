@@ -60,8 +60,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     if (format != formats.end())
       entry_.dtype = format->second;
     else
-      entry_.unread =
-          fmt::format("has dtype {}, which is not read here", in_ascii(text.substr(0, 40)));
+      entry_.unread = fmt::format("has dtype {}, which is not read here", text.substr(0, 40));
     has_dtype_ = true;
     return true;
   }
@@ -186,7 +185,7 @@ SafetensorsHeader plan_safetensors(const StateDict& tensors,
   SafetensorsHeader header;
   header.metadata = std::move(metadata);
   const auto check_text = [](std::string_view what, const std::string& text) {
-    check<UsageError>(is_utf8(text), "[save] {} '{}' is not UTF-8", what, in_ascii(text));
+    check<UsageError>(is_utf8(text), "[save] {} '{}' is not UTF-8", what, text);
   };
   for (const auto& [key, text] : header.metadata) {
     check_text("the metadata's key", key);

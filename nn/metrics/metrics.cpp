@@ -116,7 +116,7 @@ void check_tag(std::string_view tag) {
     return;
   fail<UsageError>(
       "[metrics] a tag is a text in UTF-8, without commas, quotes and control characters, got '{}'",
-      in_ascii(tag));
+      tag);
 }
 
 // What is too large for an f32 becomes infinite.

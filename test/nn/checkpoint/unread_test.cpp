@@ -25,7 +25,7 @@ TEST_CASE("safetensors: what cannot be read harms no other tensor, and is refuse
       {"counts", "U64", "[1]", 8, "'counts' has dtype U64"},
       {"small", "F8_E4M3", "[3]", 3, "'small' has dtype F8_E4M3"},
       {"half a byte", "F4", "[3, 2]", 3, "'half a byte' has dtype F4"},
-      {"of a later format", "a\\u001bb", "[]", 1, "has dtype a?b"},
+      {"of a later format", "a\\u001bb", "[]", 1, "has dtype a\\x1bb"},
       {"deep", "U8", "[1, 1, 1, 1, 1, 1, 1, 2]", 2, "'deep' has 8 dimensions, of which at most 6"},
   };
   std::string json = R"({"w": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]})";
@@ -81,8 +81,8 @@ TEST_CASE("safetensors: names and texts that are not UTF-8 are refused where the
     CHECK_THROWS_WITH_AS(checkpoint.add(name, layer), refuses, UsageError);
     CHECK_THROWS_WITH_AS(nn::Metrics("").add(name, 1, 2), doctest::Contains("UTF-8"), UsageError);
   }
-  CHECK_THROWS_WITH_AS(Parameter(one, "w\xe9ight"), "[parameter] the name 'w?ight' is not UTF-8",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(Parameter(one, "w\xe9ight"),
+                       "[parameter] the name 'w\\xe9ight' is not UTF-8", UsageError);
   CHECK(!std::filesystem::exists(path));
   for (const std::string name : {"gewicht \u00e4", "\u91cd\u307f", "\U0001f41d", "\x7f", "a b"}) {
     nn::save_safetensors(path, {{name, one}}, {{name, name}});
