@@ -101,12 +101,12 @@ TEST_CASE("regions: each part begins a page of its own, and has its bytes to the
       CAPTURE(ranks);
       CAPTURE(bytes);
       RegionTable table(ranks);
-      int relaxed = 0;
       std::vector<SharedRegion> regions(index(ranks));
       for (int round = 0; round < 2; ++round) {
         std::vector<std::jthread> others;
         for (int r = 0; r < ranks; ++r)
           others.emplace_back([&, r] {
+            int relaxed = 0;
             Idle self(r, ranks, relaxed);
             regions[index(r)] = table.allocate(self, bytes, Seconds(60), [](int) { return false; });
           });
