@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "support/free_address.h"
 #include "support/program.h"
@@ -53,38 +54,18 @@ TEST_CASE("lockstep-run: -np means -n, as mpirun's users write it") {
   CHECK(contains(bad.err, "'x' is not a whole number"));
 }
 
-TEST_CASE("train: with Kubeflow's variables, which do not say who shares a machine") {
-  const int port = free_port();
-  const auto variables = [&](const std::string& rank) {
-    return std::vector<std::string>{"RANK=" + rank, "WORLD_SIZE=2", "MASTER_ADDR=" + own_host(),
-                                    "MASTER_PORT=" + std::to_string(port), "OMP_NUM_THREADS=1"};
-  };
-  const std::vector<std::string> command{train_program, "--epochs", "1"};
-  Process rank_0(command, variables("0")), rank_1(command, variables("1"));
-  const Ended first = rank_0.wait(), second = rank_1.wait();
-  CAPTURE(first.err);
-  CAPTURE(second.err);
-  CHECK(first.code == 0);
-  CHECK(second.code == 0);
-  check_last_line(first.out);
-}
+namespace {
 
-TEST_CASE("train: with torchrun's variables") {
+/// Two ranks that are started by hand, with the variables that all launchers set and `more`.
+void check_trains_by_hand(const std::function<std::vector<std::string>(const std::string&)>& more) {
   const int port = free_port();
-  const auto variables = [&](const std::string& rank) {
-    return std::vector<std::string>{"RANK=" + rank,
-                                    "LOCAL_RANK=" + rank,
-                                    "WORLD_SIZE=2",
-                                    "LOCAL_WORLD_SIZE=2",
-                                    "GROUP_RANK=0",
-                                    "MASTER_ADDR=" + own_host(),
-                                    "MASTER_PORT=" + std::to_string(port),
-                                    "TORCHELASTIC_RUN_ID=none",
-                                    "TORCHELASTIC_RESTART_COUNT=0",
-                                    "OMP_NUM_THREADS=1"};
+  const auto start = [&](const std::string& rank) {
+    std::vector<std::string> variables{"RANK=" + rank, "WORLD_SIZE=2", "MASTER_ADDR=" + own_host(),
+                                       "MASTER_PORT=" + std::to_string(port), "OMP_NUM_THREADS=1"};
+    for (const std::string& variable : more(rank)) variables.push_back(variable);
+    return Process({train_program, "--epochs", "1"}, variables);
   };
-  const std::vector<std::string> command{train_program, "--epochs", "1"};
-  Process rank_0(command, variables("0")), rank_1(command, variables("1"));
+  Process rank_0 = start("0"), rank_1 = start("1");
   const Ended first = rank_0.wait(), second = rank_1.wait();
   CAPTURE(first.err);
   CAPTURE(second.err);
@@ -92,4 +73,17 @@ TEST_CASE("train: with torchrun's variables") {
   CHECK(second.code == 0);
   check_last_line(first.out);
   CHECK(second.out.empty());
+}
+
+}  // namespace
+
+TEST_CASE("train: with Kubeflow's variables, which do not say who shares a machine") {
+  check_trains_by_hand([](const std::string&) { return std::vector<std::string>{}; });
+}
+
+TEST_CASE("train: with torchrun's variables") {
+  check_trains_by_hand([](const std::string& rank) {
+    return std::vector<std::string>{"LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0",
+                                    "TORCHELASTIC_RUN_ID=none", "TORCHELASTIC_RESTART_COUNT=0"};
+  });
 }
