@@ -39,6 +39,12 @@ void loop_for(double seconds) {
   for (const dist::Deadline end{dist::Seconds(seconds)}; !end.passed();) ::usleep(1000);
 }
 
+/// Until another rank writes to it: it is past the barrier, where it would hear of a failure.
+void await_loop(const dist::Pipe& pipe) {
+  char byte = 0;
+  expect(::read(pipe.read_end.get(), &byte, 1) == 1, "no pipe");
+}
+
 TEST_CASE("watchdog: a rank that loops ends after its job has failed") {
   for (const char* transport : {"shm", "tcp"})
     for (const int victim : {0, 1, 2})
@@ -114,14 +120,17 @@ TEST_CASE(
 
 TEST_CASE("watchdog: its line ends where the reason ends, and has nothing that cannot be printed") {
   const test::TemporaryFolder folder;
+  const dist::Pipe looping = dist::make_pipe();
   const auto outcomes = watched(2, "shm", [&](World& world) {
     if (world.rank() == 0) {
+      await_loop(looping);
       world.abort("tired\x1b[31m of\nit\x7f\xff");
       loop_for(2 * watch_timeout);
       std::exit(0);  // more frames follow
     }
     const int file = ::creat((folder / "said").c_str(), 0600);
     ::dup2(file, STDERR_FILENO);
+    expect(::write(looping.write_end.get(), "", 1) == 1, "no pipe");
     loop_for(100);
   });
   CHECK(outcomes[1].code == 1);
@@ -139,11 +148,11 @@ TEST_CASE("watchdog: time in which a rank was stopped is none in which it has he
   // The watchdog looks at the clock every 0.3 s; a pause counts for 1 s, of the patience of 2.4 s.
   constexpr double patience = 2.4;
   const test::TemporaryFolder folder;
-  const dist::Pipe looping = dist::make_pipe();
+  const dist::Pipe looping = dist::make_pipe(), number = dist::make_pipe();
   const auto outcomes = test::run_processes(3, [&](int rank) {
     pid_t other = 0;
     if (rank == 2) {  // no rank: stops rank 1 for longer than its patience
-      expect(::read(looping.read_end.get(), &other, sizeof other) == sizeof other, "no pipe");
+      expect(::read(number.read_end.get(), &other, sizeof other) == sizeof other, "no pipe");
       ::usleep(500'000);
       ::kill(other, SIGSTOP);
       ::usleep(static_cast<useconds_t>(1e6 * patience));
@@ -153,9 +162,13 @@ TEST_CASE("watchdog: time in which a rank was stopped is none in which it has he
     test::set_rank_environment(rank, 2, "unix:" + folder / "rendezvous");
     const World world = World::join({.transport = "shm", .timeout = dist::Seconds(patience)});
     world.communicator().barrier("all are here").wait();
-    if (rank == 0) fail<StateError>("of its own");
+    if (rank == 0) {
+      await_loop(looping);
+      fail<StateError>("of its own");
+    }
     const pid_t own = ::getpid();
-    expect(::write(looping.write_end.get(), &own, sizeof own) == sizeof own, "no pipe");
+    expect(::write(number.write_end.get(), &own, sizeof own) == sizeof own, "no pipe");
+    expect(::write(looping.write_end.get(), "", 1) == 1, "no pipe");
     loop_for(0.5 + patience + 0.1);
     world.communicator().barrier("without it").wait();
   });
