@@ -88,9 +88,9 @@ Shape shape_of(const std::string& file, std::span<const std::int64_t> sizes) {
 }
 
 void check_memory(std::string_view what, std::uint64_t bytes) {
-  const std::uint64_t available = available_memory().value_or(bytes);
-  check<DataError>(bytes <= available, "{} take {} bytes, but {} bytes of memory are free", what,
-                   bytes, available);
+  const std::optional<std::uint64_t> available = memory_shortage(bytes);
+  check<DataError>(!available, "{} take {} bytes, but {} bytes of memory are free", what, bytes,
+                   available.value_or(0));
 }
 
 std::string printable(std::string_view text, std::size_t most) {

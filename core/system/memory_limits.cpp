@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -93,6 +94,15 @@ std::optional<std::uint64_t> available_memory(const fs::path& root) {
     for (; !group->empty(); group = group->parent_path()) limit(left_in(groups / *group, version));
   }
   return least;
+}
+
+std::optional<std::uint64_t> memory_shortage(std::uint64_t bytes) {
+  constexpr std::uint64_t step = 4 << 20;
+  static std::atomic<std::uint64_t> unasked = 0;
+  if (bytes < step && unasked.fetch_add(bytes) + bytes < step) return std::nullopt;
+  unasked = 0;
+  const Number available = available_memory();
+  return available && bytes > *available ? available : std::nullopt;
 }
 
 std::string describe_available_memory() {

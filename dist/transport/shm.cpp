@@ -29,7 +29,7 @@ Descriptor make_memory(std::size_t bytes, std::string& problem) {
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
   if (!made) problem = memory_problem(bytes);
-  if (const auto available = available_memory(); available && bytes > *available)
+  if (const auto available = memory_shortage(bytes))
     problem =
         fmt::format("{:.1f} MiB are needed, {:.1f} MiB are available", mib(bytes), mib(*available));
   return memory;

@@ -94,15 +94,10 @@ Tensor SafetensorsFile::read(std::string_view name) const {
 
 Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
   check<DataError>(entry.unread.empty(), "[load] {}: '{}' {}", path_, entry.name, entry.unread);
-  constexpr std::uint64_t few = 1 << 20;  // asking takes longer than reading as much
   const std::uint64_t bytes = entry.end - entry.begin;
-  if ((unasked_ += bytes) >= few) {
-    unasked_ = 0;
-    const std::uint64_t free = available_memory().value_or(bytes);
-    check<DataError>(bytes <= free,
-                     "[load] {}: '{}' takes {} bytes, but {} bytes of memory are free", path_,
-                     entry.name, bytes, free);
-  }
+  const std::optional<std::uint64_t> free = memory_shortage(bytes);
+  check<DataError>(!free, "[load] {}: '{}' takes {} bytes, but {} bytes of memory are free", path_,
+                   entry.name, bytes, free.value_or(0));
   Tensor tensor = Tensor::empty(entry.shape, entry.dtype);
   read_bytes(data_begin_ + entry.begin, tensor.raw(), tensor.bytes());
   return tensor;

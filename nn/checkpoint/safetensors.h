@@ -12,7 +12,6 @@
 /// falling element size and then by name, so that each is aligned. Texts that belong to the file as
 /// a whole are kept under "__metadata__".
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -62,7 +61,6 @@ class SafetensorsFile {
 
   std::string path_;
   int descriptor_ = -1;
-  mutable std::atomic<std::uint64_t> unasked_ = 0;  // bytes read since free memory was asked for
   std::uint64_t data_begin_ = 0;
   SafetensorsHeader header_;
 };

@@ -83,6 +83,14 @@ TEST_CASE("memory limits: cgroups v1, as a machine of 2019 and one with both ver
   }
 }
 
+TEST_CASE("memory limits: too much is told with what there is, each time; a little is there") {
+  for (int k = 0; k < 3; ++k) {
+    CHECK(memory_shortage(std::uint64_t{1} << 60).value() > 0);
+    CHECK_FALSE(memory_shortage(0));
+    for (int part = 0; part < 300; ++part) CHECK_FALSE(memory_shortage(1 << 16));
+  }
+}
+
 TEST_CASE("memory limits: this machine's") { CHECK(available_memory().value() > 0); }
 
 TEST_CASE("memory limits: what the kernel has killed") {
