@@ -2,7 +2,10 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/progress.h"
 
 namespace lockstep {
 
@@ -19,8 +22,14 @@ Digest::Digest(Digest&&) noexcept = default;
 Digest::~Digest() = default;
 
 Digest& Digest::add(std::span<const std::byte> bytes) {
-  check<Error>(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1,
-               "[digest] SHA-256 failed after its end");
+  constexpr std::size_t most = std::size_t{4} << 20;
+  do {
+    const auto part = bytes.first(std::min(most, bytes.size()));
+    check<Error>(EVP_DigestUpdate(state_->context, part.data(), part.size()) == 1,
+                 "[digest] SHA-256 failed after its end");
+    bytes = bytes.subspan(part.size());
+    Progress::note();
+  } while (!bytes.empty());
   return *this;
 }
 

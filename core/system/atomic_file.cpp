@@ -17,6 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/core/system/progress.h"
 
 namespace lockstep {
 namespace {
@@ -172,6 +173,7 @@ void AtomicFile::flush() {
   std::string_view rest(chunk_.get(), std::exchange(filled_, 0));
   while (!rest.empty()) {
     const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    Progress::note();
     if (written > 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
     } else if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP) && direct_) {

@@ -109,6 +109,10 @@ class Communicator {
   /// Waits on the host for work of a GPU. CommError or PeerError if another rank has failed
   /// meanwhile, or after the timeout: the work may be waiting for that rank.
   virtual void wait_for(const Event& event, std::string_view /*what*/) { event.synchronize(); }
+  /// This rank does work of its own, for which others wait, until the result ends: meanwhile it
+  /// tells them that it is at work (transport/pulse.h). Null if they do not hear of it.
+  virtual std::shared_ptr<void> begin_work() { return nullptr; }
+  virtual bool hears_of_work() const { return false; }
   virtual Seconds now() const = 0;     ///< the world's clock, virtual in a simulated world
   virtual Seconds waited() const = 0;  ///< for other ranks so far, spins of a microsecond aside
   /// The time that this rank's thread has spent in this communicator and the linked one, since the

@@ -71,6 +71,8 @@ class HostCommunicator final : public QueuedCommunicator {
     if (choice_.requested == Algorithm::automatic) choice_.requested = Algorithm::two_shot;
     Communicator::add_in_tree_order();
   }
+  std::shared_ptr<void> begin_work() override;
+  bool hears_of_work() const override;
   std::string choices() const override {
     return describe_choices(choice_, transport_->has_shared_memory());
   }

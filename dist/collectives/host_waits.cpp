@@ -2,12 +2,23 @@
 
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/collectives/host_communicator.h"
+#include "lockstep/dist/transport/pulse.h"
 
 namespace lockstep::dist {
 
 WaitWatch HostCommunicator::make_watch(const Transport& transport,
                                        const CommunicatorOptions& options) {
   return {options.timeout, transport.longest_nap(), options.board, options.members};
+}
+
+// Not in a simulated world, whose time stands still while a rank works.
+bool HostCommunicator::hears_of_work() const {
+  return watch_.board() && size() > 1 && transport_->longest_nap() < Seconds(1e6);
+}
+
+std::shared_ptr<void> HostCommunicator::begin_work() {
+  if (!hears_of_work()) return nullptr;
+  return std::make_shared<Pulse>(watch_.board(), timeout());
 }
 
 void HostCommunicator::relax(unsigned round, bool) {

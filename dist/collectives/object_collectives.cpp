@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <sstream>
+
+#include "lockstep/dist/transport/pulse.h"
 
 namespace lockstep::dist {
 namespace {
@@ -121,12 +124,20 @@ void check_same(Communicator& communicator, std::string_view what, std::string_v
 
 namespace {
 
-// `patience`: how long this rank waits for the others.
+// How long a rank waits for others that work; nothing: as in any call, and they tell that they do.
+std::optional<Seconds> patience_of(const Communicator& communicator,
+                                   std::optional<Seconds> timeout) {
+  if (timeout || communicator.hears_of_work()) return timeout;
+  return longest_work;
+}
+
+// `tells`: that it is at work. `patience`: as gather_text's timeout.
 void together(Communicator& communicator, const std::function<void()>& task, std::string_view name,
-              std::optional<Seconds> patience) {
+              bool tells, std::optional<Seconds> patience) {
   std::exception_ptr error;
   std::string message;
   try {
+    const std::shared_ptr<void> work = tells ? communicator.begin_work() : nullptr;
     task();
   } catch (...) {
     error = std::current_exception();
@@ -145,15 +156,18 @@ void together(Communicator& communicator, const std::function<void()>& task, std
 
 }  // namespace
 
-void on_rank0(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
+void on_rank0(Communicator& communicator, const std::function<void()>& task,
+              std::optional<Seconds> timeout) {
   // Rank 0 comes when it is done. It waits for the others only as long as for any collective.
-  if (communicator.rank() == 0) return together(communicator, task, "on_rank0", std::nullopt);
+  if (communicator.rank() == 0)
+    return together(communicator, task, "on_rank0", !timeout, std::nullopt);
   together(
-      communicator, [] {}, "on_rank0", timeout);
+      communicator, [] {}, "on_rank0", false, patience_of(communicator, timeout));
 }
 
-void on_every_rank(Communicator& communicator, const std::function<void()>& task, Seconds timeout) {
-  together(communicator, task, "on_every_rank", timeout);
+void on_every_rank(Communicator& communicator, const std::function<void()>& task,
+                   std::optional<Seconds> timeout) {
+  together(communicator, task, "on_every_rank", !timeout, patience_of(communicator, timeout));
 }
 
 }  // namespace lockstep::dist

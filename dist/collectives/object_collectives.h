@@ -55,15 +55,20 @@ double sum_over_ranks(Communicator& communicator, double value);
 
 /// Rank 0 runs `task` (writes a checkpoint, evaluates); no rank returns before it has ended. If it
 /// throws, every rank throws: rank 0 the same exception, the others a PeerError with its message,
-/// which is a consequence. Collective; but `task` itself must not call collectives. The others wait
-/// for at most `timeout`, instead of the communicator's own.
+/// which is a consequence. Collective; but `task` itself must not call collectives.
+///
+/// The others wait as long as rank 0 is at work, an hour at most: it computes with tensors, hashes,
+/// writes a file (core/system/atomic_file.h), or waits for a slow disk or the like
+/// (core/system/progress.h). If it does nothing of that for the communicator's timeout, because it
+/// was stopped, or loops, it hangs. A task that computes otherwise for so long needs a `timeout`:
+/// then the others wait for that, whatever rank 0 does.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
-              Seconds timeout = Seconds(3600));
+              std::optional<Seconds> timeout = {});
 
 /// Every rank runs its `task`; no rank returns before all have ended. If one throws, every rank
 /// throws: itself the same exception, the others a PeerError with the message of the first. As
 /// on_rank0 in all else.
 void on_every_rank(Communicator& communicator, const std::function<void()>& task,
-                   Seconds timeout = Seconds(3600));
+                   std::optional<Seconds> timeout = {});
 
 }  // namespace lockstep::dist

@@ -121,7 +121,8 @@ bool DistributedDataParallel::join() {
   return more;
 }
 
-void DistributedDataParallel::save_on_rank0(const std::function<void()>& save, Seconds timeout) {
+void DistributedDataParallel::save_on_rank0(const std::function<void()>& save,
+                                            std::optional<Seconds> timeout) {
   check_replicas();
   on_rank0(communicator(), save, timeout);
 }

@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -134,10 +135,10 @@ class [[nodiscard]] DistributedDataParallel {
 
   /// Collective. check_replicas(), then rank 0 runs `save`, as by on_rank0: what that refuses does
   /// not replace a good one. If it throws, or `save` does, every rank throws. The others wait for
-  /// rank 0 for `timeout`, then throw CommError, which names it.
+  /// rank 0 as on_rank0 says, then throw CommError, which names it.
   ///
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
-  void save_on_rank0(const std::function<void()>& save, Seconds timeout = Seconds(3600));
+  void save_on_rank0(const std::function<void()>& save, std::optional<Seconds> timeout = {});
 
   /// optim::Overlap calls it: see early_steps.h.
   void overlap(const std::weak_ptr<EarlyStepper>& stepper) { reducer().overlap(stepper); }

@@ -49,6 +49,8 @@ class DeviceCommunicator final : public Communicator {
   std::string choices() const override {
     return engine_ ? Communicator::choices() : host_->choices();
   }
+  std::shared_ptr<void> begin_work() override { return host_->begin_work(); }
+  bool hears_of_work() const override { return host_->hears_of_work(); }
   Seconds now() const override { return host_->now(); }
   Seconds waited() const override { return host_->waited(); }
   std::uint64_t bytes_moved() const override { return host_->bytes_moved() + bytes_moved_; }

@@ -29,6 +29,7 @@ struct WaitNote {
     none,       ///< it does not wait for long
     waits,      ///< for `rank`
     timed_out,  ///< and found that `rank` does not move
+    works,      ///< it does work of its own, for which others wait (pulse.h)
   };
   Kind kind = Kind::none;
   std::int32_t rank = -1;

@@ -24,6 +24,20 @@ void WaitWatch::exchange(int awaited, std::string_view call) {
     Seen& seen = seen_[index(rank)];
     if (first || note.beat != seen.note.beat) seen = {note, idle_.time()};
   }
+  worked_ = std::max(worked_, last_work(awaited));
+}
+
+// When the rank at the end of the chain of waits has told that it is at work.
+Seconds WaitWatch::last_work(int awaited) const {
+  int rank = in_job(awaited);
+  for (int link = 0; link < board_->size() && rank != board_->rank(); ++link) {
+    const auto& [note, at] = seen_[index(rank)];
+    if (note.kind == WaitNote::Kind::works) return at;
+    const WaitNote* const waits = current(rank);
+    if (!waits || waits->kind != WaitNote::Kind::waits) break;
+    rank = waits->rank;
+  }
+  return Seconds(0);
 }
 
 const WaitNote* WaitWatch::current(int rank) const {
@@ -44,6 +58,7 @@ WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) const 
   std::string waits = fmt::format("{} waits for {} ({})", name(chain[0]), name(chain[1]), position);
   bool circle = false;
   while (const WaitNote* note = circle ? nullptr : current(chain.back())) {
+    if (note->kind == WaitNote::Kind::works) break;  // for longer than anybody waits
     waits += fmt::format(", which waits for {} in {}", name(note->rank), note->call_text());
     circle = std::ranges::count(chain, note->rank) > 0;
     chain.push_back(note->rank);

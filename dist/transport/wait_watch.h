@@ -7,6 +7,9 @@
 ///   |--- nothing moves --|- tells ----|- tells ----| ... |- times out: follows the notes
 ///   0                   1/8          2/8                8/8
 ///
+/// A rank that is waited for, and tells that it does work of its own (pulse.h), is not idle: the
+/// wait counts from the last time that it has told so.
+///
 /// Thread-safety: none; it belongs to its communicator.
 
 #include <algorithm>
@@ -31,12 +34,12 @@ class WaitWatch {
   Seconds timeout() const { return timeout_; }
   /// The number in the job of a rank of the communicator.
   int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
-
-  /// Whether the communicator's ranks have the numbers of the job.
+  const std::shared_ptr<WaitBoard>& board() const { return board_; }  ///< or null
 
   /// Something moved: the wait begins anew, or has ended.
   void moved() {
     idle_.restart();
+    worked_ = Seconds(0);
     next_look_ = next_note_ = interval_;
     if (board_) board_->withdraw();
   }
@@ -45,7 +48,7 @@ class WaitWatch {
   Seconds look(Seconds now, Seconds limit) {
     const Seconds interval = std::min(limit, timeout_) / 8;
     if (interval != std::exchange(interval_, interval)) next_look_ = next_note_ = interval;
-    return idle_.look(now);
+    return idle_.look(now) - worked_;
   }
 
   /// Whether it is time to exchange notes.
@@ -70,6 +73,7 @@ class WaitWatch {
     WaitNote note{};
     Seconds at{0};  // in the time of this wait
   };
+  Seconds last_work(int awaited) const;
   /// The note of a rank that still repeats it, or has timed out; else null.
   const WaitNote* current(int rank) const;
   std::string name(int rank_in_job) const;
@@ -80,6 +84,8 @@ class WaitWatch {
   std::vector<int> members_;
 
   RunningTime idle_;
+  Seconds worked_{
+      0};  // when the rank that is waited for was last at work, in the time of this wait
   Seconds next_look_ = interval_, next_note_ = interval_;
   std::vector<Seen> seen_;  // by rank of the job
 };

@@ -126,7 +126,7 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
 namespace dist {
 /// on_rank0 (collectives/object_collectives.h) over the world's communicator.
 inline void on_rank0(const World& world, const std::function<void()>& task,
-                     Seconds timeout = Seconds(3600)) {
+                     std::optional<Seconds> timeout = {}) {
   on_rank0(world.communicator(), task, timeout);
 }
 /// sum_over_ranks (collectives/object_collectives.h) over the world's communicator.

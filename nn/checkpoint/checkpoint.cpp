@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/core/system/file_kind.h"
-#include "lockstep/core/system/signals_blocked.h"
 #include "lockstep/core/text/utf8.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 #include "lockstep/nn/checkpoint/random_state.h"
@@ -149,8 +148,9 @@ void Checkpoint::on_every_rank(const std::function<void()>& task) const {
   task();
 }
 
-void Checkpoint::on_rank0(const std::function<void()>& task) const {
-  if (ddp_) return dist::on_rank0(ddp_->communicator(), task);
+void Checkpoint::on_rank0(const std::function<void()>& task,
+                          std::optional<dist::Seconds> timeout) const {
+  if (ddp_) return dist::on_rank0(ddp_->communicator(), task, timeout);
   task();
 }
 
@@ -222,6 +222,9 @@ Manifest Checkpoint::new_manifest() const {
 
 void Checkpoint::save(const std::string& path, SaveOptions options) {
   check<UsageError>(options.keep >= 1, "[save] keep must be at least 1, got {}", options.keep);
+  check<UsageError>(!options.timeout || *options.timeout > dist::Seconds(0),
+                    "[save] the timeout must be positive, got {} s",
+                    options.timeout.value_or(dist::Seconds(0)).count());
   on_every_rank([&] {
     check_alike("save", world());
     check_between_steps("save");
@@ -248,47 +251,18 @@ void Checkpoint::save(const std::string& path, SaveOptions options) {
     }
   };
   if (!options.async || earlier) {
-    on_rank0([&] { write(tensors, new_manifest()); });
+    on_rank0([&] { write(tensors, new_manifest()); }, options.timeout);
     if (earlier) std::rethrow_exception(earlier);
     return;
   }
-  on_rank0([&] {
-    take_snapshot(tensors);
-    const SignalsBlocked for_the_thread;
-    writing_ = std::async(std::launch::async,
-                          [this, write, manifest = new_manifest()] { write(snapshot_, manifest); });
-  });
+  on_rank0(
+      [&] {
+        take_snapshot(tensors);
+        write_aside([this, write, manifest = new_manifest()] { write(snapshot_, manifest); });
+      },
+      options.timeout);
   pending_ = true;
-}
-
-// Its memory is used again by the next one.
-void Checkpoint::take_snapshot(const StateDict& tensors) {
-  std::erase_if(snapshot_, [&](const auto& entry) { return !tensors.contains(entry.first); });
-  for (const auto& [name, tensor] : tensors) {
-    Tensor& copy = snapshot_[name];
-    if (!copy.defined() || copy.shape() != tensor.shape() || copy.dtype() != tensor.dtype())
-      copy = Tensor::empty(tensor.shape(), tensor.dtype());
-    copy.copy_from(tensor);
-  }
-}
-
-void Checkpoint::wait() {
-  if (!std::exchange(pending_, false)) return;
-  on_rank0([&] { writing_.get(); });
-}
-
-bool Checkpoint::is_written() const {
-  return !writing_.valid() ||
-         writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
-
-Checkpoint::~Checkpoint() {
-  if (!writing_.valid()) return;
-  try {
-    writing_.get();
-  } catch (const std::exception& error) {  // wait() would have thrown it
-    dist::write_all(STDERR_FILENO, fmt::format("error: {}\n", visible(error.what())));
-  }
+  pending_timeout_ = options.timeout;
 }
 
 Manifest Checkpoint::manifest(const std::string& path) {

@@ -55,6 +55,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/system/progress.h"
 #include "lockstep/dist/ddp/ddp.h"
 #include "lockstep/nn/checkpoint/manifest.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
@@ -78,6 +79,9 @@ struct SaveOptions {
   /// Return before the file is written. An error is then thrown on all ranks: by the next save(),
   /// when it has written its own file, by load() or wait(). Call wait() at the end of the program.
   bool async = false;
+  /// How long the others wait for rank 0. Empty: as long as it is at work, be the disk ever so slow
+  /// (dist::on_rank0).
+  std::optional<dist::Seconds> timeout{};
 };
 
 class Checkpoint {
@@ -184,7 +188,7 @@ class Checkpoint {
   int rank() const { return ddp_ ? ddp_->communicator().rank() : 0; }
   int world() const { return ddp_ ? ddp_->communicator().size() : 1; }
   void on_every_rank(const std::function<void()>& task) const;
-  void on_rank0(const std::function<void()>& task) const;
+  void on_rank0(const std::function<void()>& task, std::optional<dist::Seconds> timeout) const;
   std::string prefix(const Part& part, int rank) const;
   bool is_of_other_world(const Part& part, const Manifest& manifest) const {
     return part.per_rank && manifest.world != world();
@@ -197,6 +201,7 @@ class Checkpoint {
   void collect(StateDict& own) const;
   Manifest new_manifest() const;
   void take_snapshot(const StateDict& tensors);
+  void write_aside(std::function<void()> write);
   void check_parts(const std::string& path, const SafetensorsHeader& header,
                    const Manifest& manifest, const std::set<std::string>& here) const;
 
@@ -217,10 +222,12 @@ class Checkpoint {
   std::vector<Number> numbers_;
   std::weak_ptr<dist::Survival> survival_;  // of the world of the last share()
   std::optional<std::int64_t> shared_progress_;
-  std::int64_t marks_ = 0;     // since share()
-  bool pending_ = false;       // an asynchronous save() that nobody has waited for
-  StateDict snapshot_;         // rank 0's, for its thread
-  std::future<void> writing_;  // rank 0's
+  std::int64_t marks_ = 0;  // since share()
+  bool pending_ = false;    // an asynchronous save() that nobody has waited for
+  std::optional<dist::Seconds> pending_timeout_;
+  StateDict snapshot_;                         // rank 0's, for its thread
+  std::future<void> writing_;                  // rank 0's
+  std::shared_ptr<const Progress> of_writer_;  // rank 0's: that thread's
 };
 
 }  // namespace lockstep::nn

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/system/memory_limits.h"
+#include "lockstep/core/system/progress.h"
 
 namespace lockstep::nn {
 
@@ -106,7 +108,9 @@ Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
 void SafetensorsFile::read_bytes(std::uint64_t at, void* out, std::size_t bytes) const {
   auto* to = static_cast<std::byte*>(out);
   while (bytes > 0) {
-    const ssize_t got = ::pread(descriptor_, to, bytes, static_cast<off_t>(at));
+    constexpr std::size_t most = std::size_t{4} << 20;
+    const ssize_t got = ::pread(descriptor_, to, std::min(bytes, most), static_cast<off_t>(at));
+    Progress::note();
     if (got < 0 && errno == EINTR) continue;
     check<DataError>(got > 0, "[load] {}: {}", path_,
                      got < 0 ? std::strerror(errno) : "it was cut short while it was read");

@@ -43,9 +43,11 @@ World has ended, before the process does.
 Known limits:
 
 - A rank that hangs after its World has ended is waited for by its launcher: it may have work to do.
+  Before that end, one that nobody waits for is ended once it has looped, or was stopped, for the
+  timeout and 2 s after others have ended theirs.
 - Where nobody ends ranks (torchrun's agent does, the drill does not), a rank that hangs stays.
-- If rank 0 hangs while it saves, the others learn it after the timeout of `save_on_rank0`. It is an
-  hour by default, and was 2 s here.
+- If rank 0 is stopped, or loops, while it saves, the others learn it after the timeout. If it waits
+  for something that never comes, they wait for an hour: it may be a slow disk.
 - While ranks join, a pause of the whole job counts towards the timeout; later it does not.
 - A rank that comes to join after the others have given up does not learn why. It says that rank 0
   is not there.
