@@ -159,8 +159,12 @@ JobResult success_of(std::span<const RankOutcome> outcomes, const JobPlan& plan)
   for (std::size_t r = 0; r < outcomes.size(); ++r)
     for (const dist::ReplicaRecord& record : outcomes[r].replicas)
       result.replicas.push_back({plan.number(static_cast<std::ptrdiff_t>(r)), record});
+  for (std::size_t r = 0; r < outcomes.size() && !plan.respawn; ++r) {
+    if (outcomes[r].in_world) result.left.push_back(plan.number(static_cast<std::ptrdiff_t>(r)));
+    result.parted |= outcomes[r].parted;
+  }
   if (plan.nodes > 1) return result;  // all nodes' are compared together
-  JobResult compared = compare_replicas(std::span(&result, 1));
+  JobResult compared = compare_ends(std::span(&result, 1));
   return compared.cause == Cause::none ? result : compared;
 }
 
@@ -179,13 +183,23 @@ std::optional<RankReplica> RankReplica::parse(std::string_view text) {
   return RankReplica{*rank, *record};
 }
 
-JobResult compare_replicas(std::span<const JobResult> results) {
+JobResult compare_ends(std::span<const JobResult> results) {
   dist::LeftReplicas left;
+  std::vector<int> leavers;
+  bool parted = false;
   for (const JobResult& result : results) {
     if (result.cause != Cause::none) return {};
+    leavers.insert(leavers.end(), result.left.begin(), result.left.end());
+    parted |= result.parted;
     for (const auto& [rank, record] : result.replicas)
       left.add(record.model, rank, record.fingerprint);
   }
+  if (!leavers.empty() && parted)  // what replicas they leave follows from that
+    return {1,
+            fmt::format("error: {} {} left with exit code 0 inside of a World that others have "
+                        "ended\n",
+                        leavers.size() == 1 ? "rank" : "ranks", fmt::join(leavers, ", ")),
+            Cause::failed};
   const std::string difference = left.difference();
   if (difference.empty()) return {};
   return {1, fmt::format("error: {}\n", difference), Cause::failed};

@@ -23,6 +23,8 @@ struct RankOutcome {
   bool lost = false;           ///< the others go on without it; nothing else is known of it
   bool survives = false;       ///< its program has called survive()
   bool left_behind = false;    ///< it has not, and the others have gone on with other ranks
+  bool in_world = false;       ///< it is in the World of its job
+  bool parted = false;         ///< that has ended
   bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
   std::optional<dist::FailureRecord> record{};  ///< what it reported about its failure
   std::vector<dist::ReplicaRecord> replicas{};  ///< those that it left when they ended
@@ -61,6 +63,8 @@ struct JobResult {
   std::vector<RankReplica> replicas{};  ///< after success: those that the ranks left
   std::vector<int> missed{};  ///< the ranks that the report blames of having left or being gone
   std::vector<int> echoes{};  ///< ranks that have only failed as others had, or were stopped
+  std::vector<int> left{};    ///< after success: ranks that have ended inside of their World
+  bool parted = false;        ///< after success: there are others, which have ended it before
 };
 
 /// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
@@ -77,8 +81,9 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan =
 std::size_t first_of(std::span<const JobResult> results);
 
 /// The result of a job whose nodes have these results: success, with no replicas, unless they have
-/// succeeded and left replicas of a model that differ.
-JobResult compare_replicas(std::span<const JobResult> results);
+/// succeeded and left replicas of a model that differ, or some have left the World that others have
+/// ended. (Where all end by `exit`, nobody is missed.)
+JobResult compare_ends(std::span<const JobResult> results);
 
 /// The result of a job that a signal to the launcher ended: exit code 128 + signal, as shells say
 /// it (130 for Ctrl-C).

@@ -67,6 +67,12 @@ struct LaunchOptions {
 /// passed on to all ranks, once; SIGKILL follows after the same time, and the report names it. When
 /// this returns or throws, no process of any rank's group is left.
 ///
+/// A rank that hangs is named by those who wait for it. Where others have ended their World, and
+/// one has not, nobody waits: once that one was stopped, or has looped, for its World's timeout and
+/// 2 s, it is killed and named (launcher_looks.cpp). One that is at work (core/system/progress.h)
+/// is waited for, and so is one whose World has ended. One that leaves its World with code 0 when
+/// others have ended theirs is a failure as well.
+///
 /// A job is started again (LaunchOptions::restarts) if a rank was killed or failed by itself; not
 /// after exit code 2 (a wrong option stays wrong), replicas that differ at the end, or a signal to
 /// the launcher. Every failure is reported.

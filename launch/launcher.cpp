@@ -129,6 +129,7 @@ JobResult Launcher::run() {
       if (stream.end) read_stream(stream);
     take_signal();  // before collect_ended(): a rank that ends after that causes one more SIGCHLD
     collect_ended();
+    look_for_silent();
     nodes_.receive();
     take_messages();
     if (nodes_.stopping() && ended_ < ranks_.size()) plan_to_stop();
@@ -195,6 +196,8 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
     } else if (dist::is_joined_line(line)) {
       outcome.replicas.clear();
       hear({joined, number});
+    } else if (const auto world = dist::read_world(line)) {
+      take_world(stream.rank, *world);
     } else if (const auto replica = dist::read_replica(line))
       outcome.replicas.push_back(*replica);
     else if (!outcome.record)
@@ -235,6 +238,7 @@ void Launcher::collect_ended() {
     outcome.out_of_memory =
         outcome.killed() && kills_before_ && out_of_memory_kills() > kills_before_;
     const int number = job_.plan().number(std::ptrdiff_t(r));
+    if (rank.hung) outcome = hung_outcome(r);
     const bool losable = job_.plan().respawn && (outcome.signal != 0 || outcome.killed());
     outcome.stopped = told_to_stop_ || (losable && ends());
     if (losable && !ends()) {

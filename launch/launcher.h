@@ -42,7 +42,11 @@ struct Rank {
   bool ended = false;
   bool asked = false;  // it was killed, and node 0 has not said yet whether the job goes on
   bool lost = false;   // what it says counts no more
-  bool shown = false;  // its stderr is the launcher's, as that of rank 0, which is lost
+  bool hung = false;   // nobody waited for it, and it was killed
+  double timeout = 0;  // of its World (s); 0: it does not tell whether it is at work
+  dist::RunningTime silence{
+      dist::Seconds(2)};  // since it has told so; a launcher looks each second
+  bool shown = false;     // its stderr is the launcher's, as that of rank 0, which is lost
 };
 
 /// A signal for all ranks at some time to come, on the launcher's clock.
@@ -72,6 +76,11 @@ class Launcher {
   void take_line(const Stream& stream, std::string_view line);
   void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
+  void take_world(std::size_t place, const dist::WorldRecord& record);  // launcher_looks.cpp
+  bool others_parted(std::size_t place) const;
+  void look_for_silent();
+  void end_silent(std::size_t place);
+  RankOutcome hung_outcome(std::size_t place) const;
   bool ends() const { return told_to_stop_ || interrupted_by_ || !schedule_.empty(); }
   // Of a job that survives: launcher_survival.cpp.
   void hear(const RankEvent& event);
@@ -110,6 +119,8 @@ class Launcher {
   dist::RunningTime clock_{longest_nap};
   std::optional<dist::Deadline> closing_time_;  // while all ranks have ended: see ranks_finished()
   std::size_t ended_ = 0;
+  dist::Deadline next_look_{dist::Seconds(1)};
+  int generation_ = 0;  // of a job that survives: the last that was published
   const std::optional<std::uint64_t> kills_before_ = out_of_memory_kills();
   bool ranks_changed_ = false;    // a rank was lost, or has joined
   int output_error_ = 0;          // an errno: why stdout cannot be written

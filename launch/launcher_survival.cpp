@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "lockstep/core/error.h"
 #include "lockstep/launch/launcher.h"
@@ -51,7 +52,10 @@ void Launcher::take_messages() {
 void Launcher::carry_out(const Order& order) {
   switch (order.kind) {
     case Kind::tell: return show(order.line);
-    case Kind::publish: ranks_changed_ = true; return job_.publish(order.line);
+    case Kind::publish:
+      ranks_changed_ = true;
+      generation_ = std::atoi(order.line.c_str());
+      return job_.publish(order.line);
     case Kind::start: return start_added(order.rank);
     default: break;
   }

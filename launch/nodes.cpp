@@ -71,12 +71,16 @@ std::vector<int> ranks_from(std::string_view text) {
 
 std::pair<int, JobResult> result_from(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
-  check<CommError>(parts.size() >= 6, "[nodes] a result of {} parts", parts.size());
+  check<CommError>(parts.size() >= 8, "[nodes] a result of {} parts", parts.size());
   const int cause = std::min(number(parts[2]), static_cast<int>(Cause::none));
-  JobResult result{number(parts[1]),          parts[3],
-                   static_cast<Cause>(cause), {},
-                   ranks_from(parts[4]),      ranks_from(parts[5])};
-  for (std::size_t i = 6; i < parts.size(); ++i) {
+  JobResult result{.exit_code = number(parts[1]),
+                   .report = parts[3],
+                   .cause = static_cast<Cause>(cause),
+                   .missed = ranks_from(parts[4]),
+                   .echoes = ranks_from(parts[5]),
+                   .left = ranks_from(parts[6]),
+                   .parted = !parts[7].empty()};
+  for (std::size_t i = 8; i < parts.size(); ++i) {
     const auto replica = RankReplica::parse(parts[i]);
     check<CommError>(replica.has_value(), "[nodes] '{}' is no replica", parts[i]);
     result.replicas.push_back(*replica);
@@ -90,7 +94,9 @@ std::string text_of(int node, const JobResult& result) {
                                  std::to_string(static_cast<int>(result.cause)),
                                  result.report,
                                  text_of(result.missed),
-                                 text_of(result.echoes)};
+                                 text_of(result.echoes),
+                                 text_of(result.left),
+                                 result.parted ? "parted" : ""};
   for (const RankReplica& replica : result.replicas) parts.push_back(replica.text());
   return dist::pack(parts);
 }
@@ -263,7 +269,8 @@ void Nodes::listen_for_beats() {
   }
   if (!next_beat_.passed()) return;
   next_beat_ = dist::Deadline(beat_time);
-  send_to_all(FrameKind::beat);
+  const bool any = parted_ || (plan_.node == 0 && others_parted());
+  send_to_all(FrameKind::beat, any ? "parted" : "");
 }
 
 void Nodes::receive_from(Peer& peer) {
@@ -281,7 +288,10 @@ void Nodes::receive_from(Peer& peer) {
 }
 
 void Nodes::handle(Peer& peer, const dist::Frame& frame) {
-  if (frame.kind == FrameKind::beat) return;
+  if (frame.kind == FrameKind::beat) {
+    peer.parted = !frame.body.empty();
+    return;
+  }
   if (frame.kind == FrameKind::stop) return stop();
   if (frame.kind == FrameKind::event && plan_.node == 0)
     return events_.push_back(RankEvent::parse(frame.body));
@@ -366,7 +376,7 @@ void Nodes::conclude() {
   if (!own_ || !std::ranges::all_of(peers_, known)) return;
   std::vector<JobResult> results{*own_};
   for (const Peer& peer : peers_) results.push_back(*peer.result);
-  results.push_back(compare_replicas(results));
+  results.push_back(compare_ends(results));
   const std::size_t first = first_of(results);
   result_ = results[first];
   if (plan_.node == 0) send_result(static_cast<int>(first), results[first]);

@@ -6,7 +6,7 @@
 ///     | <-- NodeCard {ranks, nonce} -------------------- |  (a rendezvous of launchers)
 ///     | --- all cards ---------------------------------> |  every launcher makes the same plan
 ///     :              the ranks meet and run              :
-///     | <-- beat, each second: I run ------------------> |
+///     | <-- beat, each second: I run ------------------> |  and whether ranks have parted
 ///     | <-- stop: a rank has failed -------------------> |  node 0 passes it on
 ///     | <-- events, orders: of a job that survives ----> |  survivors.h
 ///     | <-- result of the node's ranks, once ended ----- |  with the replicas that they left
@@ -23,6 +23,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -103,6 +104,10 @@ class Nodes {
   void ask_before_losing(std::function<bool(int node, const std::string& how)> may_lose) {
     may_lose_ = std::move(may_lose);
   }
+  /// Whether a rank of this node has ended its World, or itself, in peace: told with each beat.
+  void set_parted(bool parted) { parted_ = parted; }
+  /// Whether one of another node has, as far as it has been told. Others hear it from node 0.
+  bool others_parted() const { return std::ranges::any_of(peers_, &Peer::parted); }
   /// A rank of that node is said to hang. If its launcher is silent as well, it is lost soon.
   void doubt(int node);
 
@@ -124,6 +129,7 @@ class Nodes {
     std::optional<JobResult> result{};
     dist::RunningTime silence{longest_nap};
     bool doubted = false;
+    bool parted = false;
   };
 
   NodeCard make_card(const NodesOptions& options, int ranks,
@@ -137,6 +143,7 @@ class Nodes {
   void conclude();
 
   dist::Seconds timeout_;
+  bool parted_ = false;
   dist::Deadline next_beat_{beat_time};
   JobPlan plan_;
   std::vector<Peer> peers_;                         // node 0: all others; the others: node 0

@@ -25,7 +25,7 @@ enum class FrameKind : std::uint8_t {
   leave = 'l',       ///< the sender ends its part in peace. No bytes
   stop = 's',        ///< between launchers: a rank has failed, end yours. No bytes
   result = 'v',      ///< between launchers: how ranks have ended
-  beat = 'b',        ///< between launchers: the sender runs. No bytes
+  beat = 'b',        ///< between launchers: the sender runs. Bytes: ranks there have parted
   event = 'n',       ///< to node 0's launcher, in a job that survives: what became of a rank
   order = 'o',       ///< from node 0's launcher, in such a job: what to do with a rank
 };

@@ -1,6 +1,7 @@
 #include "lockstep/dist/rendezvous/left_replicas.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -124,6 +125,42 @@ std::optional<int> launcher_pipe() {
   const std::optional<KnownPipe> now = pipe ? pipe_at(pipe->descriptor) : std::nullopt;
   if (!now || now->device != pipe->device || now->inode != pipe->inode) return std::nullopt;
   return pipe->descriptor;
+}
+
+namespace {
+
+constexpr std::string_view world_begins = "world begins ", world_works = "world works",
+                           world_ends = "world ends";
+
+// Whether a line fits into the pipe: its reader may be stopped, and a pipe holds little.
+bool takes_more(int pipe) {
+  int unread = 0;
+  return ::ioctl(pipe, FIONREAD, &unread) == 0 && unread < 2048;
+}
+
+}  // namespace
+
+void tell_world(const WorldRecord& record) noexcept {
+  try {
+    const std::optional<int> pipe = launcher_pipe();
+    if (!pipe || (record.kind == WorldRecord::Kind::works && !takes_more(*pipe))) return;
+    const std::string line =
+        record.kind == WorldRecord::Kind::begins
+            ? fmt::format("{}{}\n", world_begins, record.timeout)
+            : fmt::format("{}\n",
+                          record.kind == WorldRecord::Kind::ends ? world_ends : world_works);
+    [[maybe_unused]] const auto written = ::write(*pipe, line.data(), line.size());
+  } catch (...) {  // out of memory: the launcher knows less of this rank
+  }
+}
+
+std::optional<WorldRecord> read_world(std::string_view line) {
+  if (line == world_works) return WorldRecord{WorldRecord::Kind::works};
+  if (line == world_ends) return WorldRecord{WorldRecord::Kind::ends};
+  if (!line.starts_with(world_begins)) return std::nullopt;
+  const auto timeout = parse_number<double>(line.substr(world_begins.size()));
+  if (!timeout || !(*timeout >= 0)) return std::nullopt;
+  return WorldRecord{WorldRecord::Kind::begins, *timeout};
 }
 
 std::string write_replica(const ReplicaRecord& record) {

@@ -1,4 +1,6 @@
 #pragma once
+/// What a rank tells those who outlive it: that it is in its World, and what its replicas were.
+///
 /// The last comparison of replicas: what each was when its DistributedDataParallel ended. Nobody
 /// waits at an end, so a replica leaves its fingerprint to somebody who outlives the ranks:
 ///
@@ -56,6 +58,23 @@ void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t 
 void remember_launcher_pipe();
 /// The launcher's pipe, if there is one and the descriptor still is that pipe.
 std::optional<int> launcher_pipe();
+
+/// What a rank tells its launcher of the world of its job, which the launcher cannot see: whether
+/// it is still in it when others have ended theirs, and then, whether it is at work or hangs.
+struct WorldRecord {
+  enum class Kind {
+    begins,  ///< "world begins <timeout>"
+    works,   ///< "world works": the rank is at work (core/system/progress.h)
+    ends,    ///< "world ends"
+  };
+  Kind kind{};
+  double timeout = 0;  ///< of one that begins, in seconds; 0: it will not tell whether it works
+};
+/// Best effort. `works` is dropped where the launcher reads nothing: a thread tells it that must
+/// not wait.
+void tell_world(const WorldRecord& record) noexcept;
+/// Nothing for a line (without its newline) that is no such record.
+std::optional<WorldRecord> read_world(std::string_view line);
 
 /// One line in the launcher's pipe: "replica <model> <fingerprint>", both hexadecimal.
 struct ReplicaRecord {

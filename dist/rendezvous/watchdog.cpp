@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/signals_blocked.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -33,6 +34,7 @@ std::string reason_in(std::string_view frame) {
   std::uint32_t length = 0;
   std::memcpy(&length, frame.data(), sizeof length);
   std::string text(frame.substr(std::min(frame.size(), frame_head_bytes), length));
+  if (text.empty()) return "a rank gave up";  // or the reason is still on its way
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
@@ -90,8 +92,14 @@ std::string Watchdog::failure() const {
 
 void Watchdog::run() {
   RunningTime since(2 * look_time);
+  std::uint64_t seen = 0;
+  Deadline next_word(Seconds(0));
   std::unique_lock lock(mutex_);
   while (!wake_->wait_for(lock, std::min(look_time, patience_ / 8), [&] { return over_; })) {
+    if (next_word.passed()) {
+      next_word = Deadline(patience_ / 8);
+      if (progress_->at_work(seen)) tell_world({WorldRecord::Kind::works});
+    }
     const std::string why = heard_ ? "" : failure();
     if (why.empty()) {
       since.restart();

@@ -11,6 +11,9 @@
 /// A rank that has heard of the failure is never ended: it may go on alone. Nor is one whose peers
 /// have left in peace. Time in which this process did not run does not count.
 ///
+/// The same thread tells the launcher that this rank is at work, as long as it is: the one that no
+/// other rank waits for is found by that (launch/launcher_looks.cpp).
+///
 /// Thread-safety: one thread owns it. It has a thread of its own, which only looks at what has
 /// arrived at the connections and takes nothing.
 
@@ -23,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/system/progress.h"
 #include "lockstep/dist/rendezvous/frames.h"
 
 namespace lockstep::dist {
@@ -55,6 +59,7 @@ class Watchdog {
   std::mutex mutex_;
   std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   bool over_ = false;
+  std::shared_ptr<const Progress> progress_ = Progress::of_this_thread();
   int process_;
   std::thread thread_;
 };

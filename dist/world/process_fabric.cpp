@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/rendezvous/surroundings/socket_folder.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 #include "lockstep/dist/world/fabrics.h"
@@ -21,6 +22,10 @@ class ProcessFabric final : public Fabric {
     options_.communicator.nodes = nodes_;
   }
 
+  ~ProcessFabric() override {
+    if (of_job_) tell_world({WorldRecord::Kind::ends});
+  }
+
   int rank() const override { return rendezvous_->rank(); }
   int size() const override { return rendezvous_->size(); }
   std::string_view transport() const override { return transport_; }
@@ -33,8 +38,11 @@ class ProcessFabric final : public Fabric {
   /// The first fabric of a job opens the board for all groups. Collective.
   void open_wait_board() {
     if (transport_ == "threads") return;  // alone
+    of_job_ = true;
     options_.communicator.board =
         transport_ == "shm" ? shm_wait_board(*rendezvous_) : tcp_wait_board(*rendezvous_);
+    const double timeout = watchdog_wanted() ? rendezvous_->timeout().count() : 0;
+    tell_world({WorldRecord::Kind::begins, timeout});
   }
 
  private:
@@ -50,6 +58,7 @@ class ProcessFabric final : public Fabric {
   std::string_view transport_;
   std::shared_ptr<Rendezvous> local_;  // among the ranks of this node, where nodes have several
   int splits_ = 0;
+  bool of_job_ = false;  // of several ranks: not a group
 };
 
 std::string_view ProcessFabric::choose_transport() const {

@@ -346,3 +346,50 @@ TEST_CASE("result: who is only missed because it had missed another is not named
   CHECK(
       report_of({{timed_out}, {misses(1, "rank 0 is gone")}}).starts_with("error: rank 1 hangs: "));
 }
+
+TEST_CASE("result: who ends inside of the World that others have ended has left") {
+  const auto ends = [](bool in_world, bool parted) {
+    RankOutcome outcome;
+    outcome.in_world = in_world;
+    outcome.parted = parted;
+    return outcome;
+  };
+  const auto judge = [](const std::vector<RankOutcome>& outcomes) { return result_of(outcomes); };
+  const std::string left =
+      "error: rank 1 left with exit code 0 inside of a World that others have ended\n";
+  const RankOutcome parted = ends(false, true), leaver = ends(true, false),
+                    stranger = ends(false, false);
+  CHECK(judge({parted, leaver}).report == left);
+  CHECK(judge({parted, leaver}).exit_code == 1);
+  CHECK(judge({parted, leaver, leaver}).report.starts_with("error: ranks 1, 2 left with"));
+  CHECK(judge({leaver, leaver}).exit_code == 0);  // all by exit()
+  CHECK(judge({parted, stranger}).exit_code == 0);
+  CHECK(judge({stranger, leaver}).exit_code == 0);
+  RankOutcome failed = leaver;
+  failed.exit_code = 7;
+  CHECK(judge({parted, leaver, failed}).exit_code == 7);  // that comes first
+  // On nodes, together; and not where ranks may be lost.
+  JobPlan plan;
+  plan.nodes = 2;
+  const std::vector<RankOutcome> here = {parted}, there = {leaver};
+  std::vector<JobResult> results = {result_of(here, plan)};
+  plan.node = plan.first_rank = 1;
+  results.push_back(result_of(there, plan));
+  CHECK(compare_ends(results).report == left);
+  plan.respawn = 0;
+  results.back() = result_of(there, plan);
+  CHECK(compare_ends(results).exit_code == 0);
+}
+
+TEST_CASE("result: what ranks say of their World") {
+  using lockstep::dist::read_world;
+  using Kind = lockstep::dist::WorldRecord::Kind;
+  REQUIRE(read_world("world begins 2.5").has_value());
+  CHECK(read_world("world begins 2.5")->kind == Kind::begins);
+  CHECK(read_world("world begins 2.5")->timeout == 2.5);
+  CHECK(read_world("world works")->kind == Kind::works);
+  CHECK(read_world("world ends")->kind == Kind::ends);
+  for (const char* bad : {"", "world", "world ", "world begins", "world begins x", "world worksx",
+                          "world begins -1", "world begins nan", "worlds ends"})
+    CHECK_FALSE(read_world(bad).has_value());
+}

@@ -1,10 +1,14 @@
 // A rank that never calls ends itself after its job has failed; nobody else does.
 
+#include "lockstep/dist/rendezvous/watchdog.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -142,6 +146,21 @@ TEST_CASE("watchdog: its line ends where the reason ends, and has nothing that c
   CHECK(line.starts_with("error: rank 1 ends itself: its job has failed ("));
   CHECK(line.find("tired?[31m of?it?"
                   "?), and for 0.5 s it has made no call") != line.npos);
+}
+
+// Ranks of ours give a reason. But its bytes may come later than the head of the frame.
+TEST_CASE("watchdog: a failure without a reason is one") {
+  const auto outcomes = test::run_processes(1, [](int) {
+    std::array<int, 2> ends{};
+    expect(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0, "no sockets");
+    std::string head(dist::frame_head_bytes, '\0');
+    head[dist::frame_kind_at] = static_cast<char>(dist::FrameKind::abort);
+    expect(::write(ends[1], head.data(), head.size()) == std::ssize(head), "no socket");
+    const dist::Watchdog watchdog(0, {ends[0]}, dist::Seconds(watch_timeout));
+    loop_for(100);
+  });
+  CHECK(outcomes[0].code == 1);
+  CHECK(outcomes[0].seconds < 60);  // not by its own will
 }
 
 TEST_CASE("watchdog: time in which a rank was stopped is none in which it has heard nothing") {
