@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include "faults/survivors.h"
 #include "support/expect.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
@@ -12,19 +13,11 @@ using namespace lockstep::test;
 
 namespace {
 
-/// `survivor` with this plan on four ranks, which have to end well.
-Ended survive_deeds(const std::string& plan) {
-  const TemporaryFolder folder;
-  return run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "4", "--survive",
-              LOCKSTEP_BIN_DIR "/survivor", plan, folder / "checkpoint"});
-}
-
 void check_bits(const Ended& ended) {
-  static const std::string undisturbed = survive_deeds("none").out;
   INFO(ended.err);
   CHECK(ended.code == 0);
-  CHECK(!undisturbed.empty());
-  CHECK(ended.out.substr(0, 64) == undisturbed.substr(0, 64));
+  CHECK(!undisturbed_deeds().empty());
+  CHECK(ended.out.substr(0, 64) == undisturbed_deeds().substr(0, 64));
 }
 
 }  // namespace
@@ -43,6 +36,34 @@ TEST_CASE("survive: a rank that loops is lost, and its watchdog does not end the
                          contains(ended.err, fmt::format("rank {} is missing and was", rank));
       CHECK(named == hung);
       CHECK(contains(ended.err, fmt::format("rank {} was killed", rank)) == killed);
+    }
+  }
+}
+
+TEST_CASE("survive: who hangs while it writes a checkpoint is lost, and a slow writer is not") {
+  for (const char* plan : {"0:stop@save", "0:loop@save", "1:kill@step,0:loop@save",
+                           "0:kill@step,1:stop@save,2:kill@step"}) {
+    CAPTURE(plan);
+    const Ended ended = survive_deeds(plan);
+    check_bits(ended);
+    const int writer = contains(plan, "1:stop") ? 1 : 0;
+    CHECK(contains(ended.err, fmt::format("rank {} hangs and was killed by SIGKILL", writer)));
+  }
+  const Ended slow = survive_deeds("0:sleep@save");  // for longer than the timeout
+  check_bits(slow);
+  CHECK(slow.err == "");
+}
+
+TEST_CASE("survive: who leaves or hangs after its last collective disturbs nobody") {
+  for (const char* plan : {"0:leave@end", "2:leave@end,3:kill@end", "0:stop@end", "3:loop@end",
+                           "1:loop@end,2:stop@end"}) {
+    CAPTURE(plan);
+    const Ended ended = survive_deeds(plan);
+    check_bits(ended);
+    for (int rank = 0; rank < 4; ++rank) {
+      const bool hung = contains(plan, fmt::format("{}:stop", rank)) ||
+                        contains(plan, fmt::format("{}:loop", rank));
+      CHECK(contains(ended.err, fmt::format("rank {} hangs and was killed", rank)) == hung);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
@@ -32,7 +33,8 @@ struct JobOnNodes {
     for (std::size_t n = 0; n < ranks.size(); ++n)
       nodes.push_back(
           std::make_unique<Process>(node_command(ranks[n], static_cast<int>(ranks.size()),
-                                                 static_cast<int>(n), address, program, options)));
+                                                 static_cast<int>(n), address, program, options),
+                                    Words{"LD_PRELOAD=" LOCKSTEP_HANGS}));
   }
   ~JobOnNodes() {  // what was stopped would never end
     for (std::size_t n = 0; n < nodes.size(); ++n) signal_node(n, SIGKILL);
@@ -63,6 +65,26 @@ struct JobOnNodes {
     if (alive(n)) ended[n] = nodes[n]->wait();
     return *ended[n];
   }
+  /// Lets a rank loop (support/hangs.cpp).
+  void let_loop(pid_t rank) {
+    looping.push_back(rank);
+    ::kill(rank, SIGUSR2);
+  }
+  /// Until node 0 has ended. Looping ranks for which no other one waits, because all loop, or whose
+  /// World has ended, go on if nobody has ended them for longer than it takes to find them.
+  void let_forgotten_go_on() {
+    using Clock = std::chrono::steady_clock;
+    for (Clock::time_point seen = Clock::now(); alive(0); ::usleep(20'000)) {
+      bool all = true;
+      for (std::size_t n = 0; n < nodes.size(); ++n)
+        for (const pid_t rank : alive(n) ? ranks_of(nodes[n]->id()) : std::vector<pid_t>{})
+          all &= state_of(rank) == 'T' || std::ranges::count(looping, rank) > 0;
+      if (!all) seen = Clock::now();
+      if (Clock::now() - seen < std::chrono::seconds(8)) continue;
+      for (const pid_t rank : looping) ::kill(rank, SIGUSR2);
+      looping.clear();
+    }
+  }
   /// Waits for the end of all. No launcher may take much of a core: it waits for events.
   void wait_for_all() {
     std::vector<LauncherLoad> loads;
@@ -84,6 +106,7 @@ struct JobOnNodes {
   TemporaryFolder folder;
   std::vector<std::unique_ptr<Process>> nodes{};
   std::vector<std::optional<Ended>> ended = std::vector<std::optional<Ended>>(4);
+  std::vector<pid_t> looping{};
 };
 
 /// A random rank of a random node, or nothing if none is left but one.
@@ -92,7 +115,8 @@ std::optional<pid_t> any_rank(JobOnNodes& job, std::mt19937_64& random) {
   for (std::size_t n = 0; n < job.nodes.size(); ++n)
     if (job.alive(n))
       for (const pid_t rank : ranks_of(job.nodes[n]->id()))
-        if (state_of(rank) != 'T') all.push_back(rank);
+        if (state_of(rank) != 'T' && std::ranges::count(job.looping, rank) == 0)
+          all.push_back(rank);
   if (all.size() < 2) return {};
   return all[random() % all.size()];
 }
@@ -118,10 +142,13 @@ TEST_CASE("drill survivors-of-nodes: ranks, launchers and machines are lost at r
         job.signal_node(node, SIGSTOP);
       } else if (what == 2 && job.alive(node)) {
         ::kill(job.nodes[node]->id(), SIGUSR1);
+      } else if (rank && what == 3) {
+        job.let_loop(*rank);
       } else if (rank) {
         ::kill(*rank, SIGKILL);
       }
     }
+    job.let_forgotten_go_on();
     job.check_success();
   });
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -61,6 +62,21 @@ inline std::vector<pid_t> ranks_named(pid_t launcher, const std::string& program
 }
 inline std::vector<pid_t> ranks_of(pid_t launcher) { return ranks_named(launcher, "train_mlp"); }
 
+/// The number that the launcher has given a rank; -1 if it has ended.
+inline int number_of(pid_t rank) {
+  const std::string text = text_in_proc("/proc/" + std::to_string(rank) + "/environ");
+  const std::size_t at = ('\0' + text).find(std::string("\0RANK=", 6));
+  return at == text.npos ? -1 : std::stoi(text.substr(at + 5));
+}
+
+/// Each rank that is said to be lost is one of these.
+inline void check_names(const std::string& err, const std::vector<int>& disturbed) {
+  const std::regex lost("rank ([0-9]+) (hangs and |is [a-z]+ and )?was killed");
+  for (std::sregex_iterator at(err.begin(), err.end(), lost), end; at != end; ++at)
+    expect(std::ranges::count(disturbed, std::stoi((*at)[1])) > 0, "rank {} was not disturbed: {}",
+           (*at)[1].str(), err);
+}
+
 /// The processor time that a process has had so far, in seconds.
 inline double cpu_seconds(pid_t process) {
   const std::string text = text_in_proc("/proc/" + std::to_string(process) + "/stat");
@@ -70,6 +86,18 @@ inline double cpu_seconds(pid_t process) {
   double user = 0, system = 0;
   fields >> user >> system;
   return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+/// The program `survivor` with this plan on four ranks, which have to end well.
+inline Ended survive_deeds(const std::string& plan) {
+  const TemporaryFolder folder;
+  return run({LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "4", "--survive",
+              LOCKSTEP_BIN_DIR "/survivor", plan, folder / "checkpoint"});
+}
+/// What it prints if nobody is disturbed; the bits are in its first 64 letters.
+inline const std::string& undisturbed_deeds() {
+  static const std::string out = survive_deeds("none").out;
+  return out;
 }
 
 /// How much of a core a launcher takes: at rest a thousandth.

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -136,9 +137,10 @@ void run(const std::string& deed) {
   if (deed == "not-called") return body(world);
   survive(world, body);
   if (file.empty()) return;
-  do_planned("end");
   if (world.rank() == 0)
     fmt::print("{} of {}\n", parameter_digest(p), fmt::join(world.members(), " "));
+  std::fflush(stdout);
+  do_planned("end");
 }
 
 }  // namespace
