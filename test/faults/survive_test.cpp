@@ -93,6 +93,10 @@ void disturb(std::mt19937_64& random, const Words& options, const std::vector<in
       std::ranges::find_first_of(signals, std::array{SIGSTOP, SIGUSR2}) != signals.end();
   Words words = command({"--survive", "--json", folder / "json", "--timeout", stops ? "2" : "20"});
   words.insert(words.end(), options.begin(), options.end());
+  if (options[1] == "1") {  // one rank has no launcher by itself
+    const Words launcher = {LOCKSTEP_BIN_DIR "/lockstep-run", "-n", "1", "--survive"};
+    words.insert(words.begin(), launcher.begin(), launcher.end());
+  }
   if (random() % 2 == 0)
     for (const std::string& word : {std::string("--checkpoint"), folder / "checkpoint",
                                     std::string("--checkpoint-every"), std::string("40")})

@@ -273,6 +273,7 @@ TEST_CASE("checkpoint: parts and numbers that are not the file's, and names that
   for (const char* name : {"", "a/b", "model", "step", "random"})
     CHECK_THROWS_AS(here.checkpoint.add(name, epoch), UsageError);
   CHECK_THROWS_AS(here.checkpoint.save(path, {.keep = 0}), UsageError);
+  CHECK_THROWS_AS(here.checkpoint.save(path, {.timeout = dist::Seconds(0)}), UsageError);
   nn::save_safetensors(path, here.model.state_dict());
   CHECK_THROWS_WITH_AS(here.checkpoint.load(path), doctest::Contains("no checkpoint"), DataError);
 }
