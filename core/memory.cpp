@@ -70,32 +70,34 @@ Cache& cache() {
 void* allocate(std::size_t bytes) {
   if (bytes > largest) refuse(bytes);
   const Class c = class_of(bytes);
+  Cache& all = cache();
   {
-    std::lock_guard lock(cache().mutex);
-    if (FreeBlock* block = cache().lists[c.index]) {
-      cache().lists[c.index] = block->next;
-      cache().statistics.cached_bytes -= c.bytes;
-      cache().statistics.live_bytes += c.bytes;
+    std::lock_guard lock(all.mutex);
+    if (FreeBlock* block = all.lists[c.index]) {
+      all.lists[c.index] = block->next;
+      all.statistics.cached_bytes -= c.bytes;
+      all.statistics.live_bytes += c.bytes;
       return block;
     }
   }
   void* block = system_allocate(caching ? c.bytes : std::max(bytes, std::size_t{1}), bytes);
-  std::lock_guard lock(cache().mutex);
-  ++cache().statistics.system_allocations;
-  cache().statistics.live_bytes += c.bytes;
+  std::lock_guard lock(all.mutex);
+  ++all.statistics.system_allocations;
+  all.statistics.live_bytes += c.bytes;
   return block;
 }
 
 void release(void* block, std::size_t bytes) noexcept {
   const Class c = class_of(bytes);
-  std::lock_guard lock(cache().mutex);
-  cache().statistics.live_bytes -= c.bytes;
+  Cache& all = cache();
+  std::lock_guard lock(all.mutex);
+  all.statistics.live_bytes -= c.bytes;
   if constexpr (!caching) {
     std::free(block);
     return;
   }
-  cache().lists[c.index] = new (block) FreeBlock{cache().lists[c.index]};
-  cache().statistics.cached_bytes += c.bytes;
+  all.lists[c.index] = new (block) FreeBlock{all.lists[c.index]};
+  all.statistics.cached_bytes += c.bytes;
 }
 
 Statistics statistics() {

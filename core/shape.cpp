@@ -13,9 +13,9 @@ Shape::Shape(std::span<const std::int64_t> sizes) {
   constexpr std::int64_t limit = std::int64_t{1} << 59;  // times 8 bytes is below 2^63
   for (std::int64_t size : sizes) {
     check<ShapeError>(size >= 0, "[shape] negative size {} in {}", size, *this);
-    check<ShapeError>(size == 0 || numel_ <= limit / size, "[shape] {} has more than 2^59 elements",
+    const bool overflows = __builtin_mul_overflow(numel_, size, &numel_);
+    check<ShapeError>(!overflows && numel_ <= limit, "[shape] {} has more than 2^59 elements",
                       *this);
-    numel_ *= size;
   }
 }
 
@@ -27,7 +27,7 @@ std::int64_t Shape::operator[](int i) const {
 }
 
 bool Shape::operator==(const Shape& other) const {
-  return rank_ == other.rank_ && std::equal(begin(), end(), other.begin());
+  return rank_ == other.rank_ && sizes_ == other.sizes_;  // those beyond the rank are 0
 }
 
 Shape Shape::with(int first, int last, std::initializer_list<std::int64_t> sizes) const {
