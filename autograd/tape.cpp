@@ -182,7 +182,7 @@ void Tape::run(Pass& pass, bool retain) {
       continue;
     }
     if (trace::watcher) show_gradient(*node, lanes());
-    const Tensor kept = node->watched ? sum_of_lanes(*node) : Tensor();
+    Tensor kept = node->watched ? sum_of_lanes(*node) : Tensor();
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
       Gradients(*node, *this, pass.zero_weight, pass.lanes_wait).run();
@@ -191,7 +191,7 @@ void Tape::run(Pass& pass, bool retain) {
       check<StateError>(!input || input.written,
                         "[{}] backward left the gradient of operand {} unwritten", node->operation,
                         &input - node->inputs.data());
-    node->gradient = kept;
+    node->gradient = std::move(kept);
     if (!retain) {
       std::exchange(node->drop, nullptr)(std::exchange(node->closure, nullptr));
       node->spent = true;
@@ -205,8 +205,9 @@ void Tape::tell_ready(Node& node) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
     if (input.parameter->lanes_wait) add_waiting_lanes(*input.parameter);
     if (trace::watcher) show_ready(node, *input.parameter);  // before a reducer adds it up
+    const Parameter parameter(input.parameter);
     for (GradientObserver* observer : input.parameter->observers)
-      observer->gradient_ready(Parameter(input.parameter));
+      observer->gradient_ready(parameter);
   }
 }
 

@@ -21,7 +21,8 @@ struct RowRange {
   std::int64_t begin = 0, end = 0;
   /// These rows of x, not recorded.
   Tensor of(const Tensor& x) const {
-    return x.rank() > 0 ? x.detach().slice(begin, end) : x.detach();
+    const bool all = x.rank() == 0 || (begin == 0 && end == x.size(0));
+    return all ? x.detach() : x.detach().slice(begin, end);
   }
 };
 inline std::int64_t rows_in(const Tensor& x) { return x.rank() > 0 ? x.size(0) : 1; }

@@ -71,7 +71,7 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
     };
   };
   if (op == Unary::neg) return record_linear(name, {apart(x)}, make, backward_from(x));
-  const Tensor y = make([](const Tensor& operand) { return operand; });
+  const Tensor y = make([](const Tensor& operand) -> const Tensor& { return operand; });
   const bool steps = op == Unary::sign || op == Unary::floor || op == Unary::round;
   return record(name, y, {apart(x)}, backward_from(kernels::saves_output(op) ? y : x),
                 steps ? Makes::steps : Makes::rows);

@@ -1,4 +1,5 @@
 #include <optional>
+#include <utility>
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
@@ -150,10 +151,10 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
     return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
                    leading(x.shape(), {x.size(-2), w.size(0)}));
   }
-  const Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
+  Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
   const Tensor xf = detail::factor(x), wf = detail::factor(w);
   kernels::linear(xf, wf, b, y, RowParts(x).blocks());
-  return record("linear", y, {apart(x), shared(w), shared(b)},
+  return record("linear", std::move(y), {apart(x), shared(w), shared(b)},
                 [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
                   const Tensor dy = detail::rounded_to(x->dtype(), g.output());
                   add_product(g, 1, dy, *x);
