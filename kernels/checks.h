@@ -26,15 +26,23 @@ inline void check_defined(std::string_view operation, std::string_view name, con
   check<ShapeError>(tensor.defined(), "[{}] {} is undefined", operation, name);
 }
 
-/// Defined, of this dtype, and on the device of `operand`, which is defined.
-inline void check_beside(std::string_view operation, std::string_view name, const Tensor& tensor,
-                         DType dtype, const Tensor& operand) {
+/// What check_beside says. It stands apart, so that the check itself is a few comparisons.
+[[gnu::cold, gnu::noinline]] inline void refuse_beside(std::string_view operation,
+                                                       std::string_view name, const Tensor& tensor,
+                                                       DType dtype, const Tensor& operand) {
   check_defined(operation, name, tensor);
   check<DTypeError>(tensor.dtype() == dtype, "[{}] {}: expected {}, got {}", operation, name, dtype,
                     tensor.dtype());
-  if (tensor.device() != operand.device())
-    fail<DeviceError>("[{}] {}: expected a tensor on {}, got {}", operation, name,
-                      operand.device().to_string(), tensor.device().to_string());
+  fail<DeviceError>("[{}] {}: expected a tensor on {}, got {}", operation, name,
+                    operand.device().to_string(), tensor.device().to_string());
+}
+
+/// Defined, of this dtype, and on the device of `operand`, which is defined.
+inline void check_beside(std::string_view operation, std::string_view name, const Tensor& tensor,
+                         DType dtype, const Tensor& operand) {
+  if (!tensor.defined() || tensor.dtype() != dtype || tensor.device() != operand.device())
+      [[unlikely]]
+    refuse_beside(operation, name, tensor, dtype, operand);
 }
 
 /// Defined, and of the dtype, on the device and of the shape of `operand`.

@@ -1,6 +1,8 @@
 #include "lockstep/kernels/loss.h"
 
+#include <algorithm>
 #include <limits>
+#include <span>
 
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
@@ -51,12 +53,13 @@ void check_cross_entropy(const Tensor& logits, const Tensor& labels) {
   check_beside("cross_entropy", "labels", labels, DType::i64, logits);
   check_shape("cross_entropy", "labels", labels, {logits.size(0)});
   if (labels.device().kind != Device::Kind::cpu) return;
-  const std::int64_t* const label = labels.data<std::int64_t>();
+  const std::span<const std::int64_t> all = labels.span<std::int64_t>();
   const std::int64_t classes = logits.size(1);
-  for (std::int64_t i = 0; i < labels.numel(); ++i)
-    check<DataError>(0 <= label[i] && label[i] < classes,
-                     "[cross_entropy] label {} of sample {} is not in 0..{} ({} classes)", label[i],
-                     i, classes - 1, classes);
+  const auto bad = std::ranges::find_if_not(
+      all, [classes](std::int64_t label) { return 0 <= label && label < classes; });
+  if (bad != all.end())
+    fail<DataError>("[cross_entropy] label {} of sample {} is not in 0..{} ({} classes)", *bad,
+                    bad - all.begin(), classes - 1, classes);
 }
 
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,

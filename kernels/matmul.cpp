@@ -38,8 +38,9 @@ Shape check_product(std::string_view operation, const Tensor& a, const Tensor& b
   if (k != b.size(flags.transpose_b ? 1 : 0))
     fail<ShapeError>("[{}] inner dimensions differ: {} x {}", operation,
                      describe(a, flags.transpose_a), describe(b, flags.transpose_b));
-  check_shape(operation, "out", out, {m, n});
-  return {m, n};
+  const Shape product{m, n};
+  check_shape(operation, "out", out, product);
+  return product;
 }
 
 void check_blocks(RowBlocks blocks, std::int64_t k) {

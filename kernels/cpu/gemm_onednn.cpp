@@ -14,8 +14,12 @@ namespace {
 /// per thread).
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 

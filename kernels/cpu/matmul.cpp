@@ -13,12 +13,13 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor
   if constexpr (std::is_floating_point_v<T>)
     if (cpu_products() == CpuProducts::chain)
       return cpu::chain_gemm(problem_of<T>(a, b, bias, out, flags));
-  // The product is added to rows that already hold the bias: cheaper than another pass after it.
-  if (bias.defined())
-    for (std::int64_t row = 0; row < out.size(0); ++row)
-      std::copy_n(bias.data<C>(), bias.numel(), out.data<C>() + row * bias.numel());
   GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
-  problem.accumulate = flags.accumulate || bias.defined();
+  if (problem.bias) {
+    // The product is added to rows that already hold the bias: cheaper than another pass after it.
+    for (std::int64_t row = 0; row < problem.m; ++row)
+      std::copy_n(problem.bias, problem.n, problem.c + row * problem.n);
+    problem.accumulate = true;
+  }
   cpu::gemm(problem);
 }
 
