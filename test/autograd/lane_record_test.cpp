@@ -153,6 +153,42 @@ TEST_CASE("lane record: a second run of a lane has its bits, and leaves gradient
   CHECK(model.w.gradient().to_vector<float>() == before);
 }
 
+TEST_CASE("lane record: a window that waits goes on as it was, whatever was done beside it") {
+  const auto gradient = [](int lanes_beside, bool waits_beside) {
+    manual_seed(6);
+    const Parameter w(Tensor::randn({5, 7}), "w");
+    const auto backward = [&](int lanes, bool sync) {
+      const Tensor x = Tensor::randn({all_rows, 7});
+      const LaneScope scope(std::make_shared<const Lanes>(all_rows, lanes, Shard{}));
+      Tape tape;
+      tape.backward(mean(square(linear(of_samples(x), w))), Weight(all_rows, all_rows),
+                    {.sync = sync});
+    };
+    backward(4, false);
+    if (lanes_beside > 0) {
+      const PhiloxState stream = default_philox().state();
+      const Tensor generator = default_generator().state().clone();
+      {
+        const LaneRecord::Aside aside({w});
+        backward(lanes_beside, !waits_beside);
+        CHECK(w.gradient().defined());
+      }
+      default_philox().set_state(stream);
+      default_generator().set_state(generator);
+    }
+    backward(4, false);
+    backward(4, true);
+    return w.gradient().to_vector<float>();
+  };
+  const std::vector<float> alone = gradient(0, false);
+  for (const int lanes : {4, 2, 8})
+    for (const bool waits : {false, true}) {
+      CAPTURE(lanes);
+      CAPTURE(waits);
+      CHECK(gradient(lanes, waits) == alone);
+    }
+}
+
 TEST_CASE("lane record: statistics of a part of the samples are refused in a step that is noted") {
   const auto own = std::make_shared<const Lanes>(all_rows, 4, Shard{0, 2});
   const RecordedModel model;

@@ -105,6 +105,17 @@ TEST_CASE("schedules: each group keeps its own rate; a checkpoint resumes all of
   CHECK(second.groups()[2].options.lr == 0.7 * 0.125);
 }
 
+TEST_CASE("schedules: beyond the last step the rate stays what it was there") {
+  for (const std::int64_t steps : {2, 5, 40})
+    for (const std::int64_t more : {std::int64_t{1}, std::int64_t{3}, steps, 2 * steps}) {
+      CHECK(optim::warm_up(steps + more, steps, 0.25) == 1);
+      CHECK(optim::cosine(steps + more, steps, 0.125) == 0.125);
+      const optim::OneCycle cycle{.rising = 0.3};
+      CHECK(optim::one_cycle(steps - 1 + more, steps, cycle) ==
+            optim::one_cycle(steps - 1, steps, cycle));
+    }
+}
+
 TEST_CASE("schedules: what makes no sense is refused, with its value") {
   auto optimizer = one_weight();
   CHECK_THROWS_WITH_AS(optim::step_decay(-1, 3), "[step_decay] step -1; steps count from 0",

@@ -12,6 +12,7 @@
 #include "lockstep/dist/world/world.h"
 #include "support/capture_binding.h"
 #include "support/expect.h"
+#include "support/text.h"
 
 using namespace lockstep;
 using namespace lockstep::dist;
@@ -68,6 +69,7 @@ struct Run {
     header.operation = input.operation;
     header.algorithm = input.algorithm;
     header.count = input.count;
+    header.sequence = 7;
   }
   std::byte* bytes(std::vector<float>& of) const { return reinterpret_cast<std::byte*>(of.data()); }
 };
@@ -88,6 +90,7 @@ void check_awaited(const PlanInput& input) {
   executor.start({input, run.header, run.bytes(run.buffer), run.bytes(run.part)});
   executor.progress();  // steps without a message
   std::uint64_t payload = 0;
+  std::vector<bool> heard(static_cast<std::size_t>(input.world));  // from whom there was a header
   for (std::size_t k = 0; k < plan.size(); ++k) {
     const Step& step = plan[k];
     CAPTURE(k);
@@ -115,6 +118,10 @@ void check_awaited(const PlanInput& input) {
     executor.progress();
     CHECK(transport.may_send == 0);
     CHECK(transport.may_receive == 0);
+    if (step.from < 0) continue;
+    if (step.header) heard[static_cast<std::size_t>(step.from)] = true;
+    CHECK(test::contains(recorder.last_seen(step.from), "was last heard from in #7") ==
+          heard[static_cast<std::size_t>(step.from)]);
   }
   CHECK(executor.done());
   CHECK(executor.bytes_moved() == payload);

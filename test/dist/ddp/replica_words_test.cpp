@@ -283,3 +283,27 @@ TEST_CASE(
           test::expect(state.value.item() == 2, "{} steps", state.value.item());
     });
 }
+
+TEST_CASE(
+    "replica check: a step on what is each rank's own counts nowhere, one on a part as none") {
+  for (const bool own : {false, true})
+    for (const std::size_t target : {0, 1}) {
+      std::vector<std::uint64_t> sums(2);
+      run_threads(2, {}, [&](World& world) {
+        const auto all = several(2);
+        ReplicaCheck check(all, world.communicator(), true, false);
+        if (own) all[target].keep_local();  // after the check was made
+        for (int step = 0; step < 3; ++step) {
+          for (std::size_t i = 0; i < all.size(); ++i) {
+            if (i == target) all[i].value().fill(world.rank());
+            kernels::add_fingerprint({&all[i].value(), 1}, check.step_on(i, !own));
+          }
+          check.begin_step();
+        }
+        sums[index(world.rank())] = check.sum();
+        check.error_told();
+      });
+      // Parts are stepped on by one rank alone: the values are read instead, in turn.
+      CHECK((sums[0] == sums[1]) == own);
+    }
+}

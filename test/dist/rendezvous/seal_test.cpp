@@ -97,6 +97,22 @@ TEST_CASE("seal: every key is ChaCha20's, in the batches that follow too") {
   }
 }
 
+TEST_CASE("seal: what lasts as long as a stream is none of its keys") {
+  Token key{};
+  for (const int number : {0, 1, 255}) {
+    key[7] = std::byte(number);
+    KeyStream stream(key);
+    std::array<Token, 40> lasting;
+    stream.fill(std::as_writable_bytes(std::span(lasting)));
+    std::set<Token> seen(lasting.begin(), lasting.end());
+    CHECK(seen.size() == lasting.size());
+    for (int i = 0; i < 1000; ++i) CHECK(seen.insert(stream.next()).second);
+    std::array<Token, 40> again;
+    stream.fill(std::as_writable_bytes(std::span(again)));
+    CHECK(again == lasting);
+  }
+}
+
 TEST_CASE("seal: tags and tokens are the same only if every bit is") {
   const auto check_bits = []<class T>(const T& like) {
     CHECK(same(like, like));

@@ -135,6 +135,8 @@ TEST_CASE("checkpoint: an optimizer that was not added, and the state of one in 
     job.backward();
     expect_error<StateError>(unstepped_text, [&] { only_model.save(path); });
     expect_error<StateError>(unstepped_text, [&] { nothing.save(path); });
+    expect_error<StateError>(unstepped_text, [&] { only_model.load(path); });
+    expect_error<StateError>(unstepped_text, [&] { nothing.load(path); });
     expect_error<Error>(unstepped_text, [&] {
       job.ddp->save_on_rank0([&] { nn::save_safetensors(path, job.optimizer.state_dict()); });
     });

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "lockstep/core/digest.h"
@@ -50,7 +51,24 @@ TEST_CASE("manifest: there and back") {
   CHECK(manifest.format == 1);
   CHECK(manifest.world == 3);
   CHECK(manifest.numbers == std::map<std::string, std::int64_t>{{"epoch", 4}, {"offset", -7}});
-  CHECK(manifest.sha256.at("model/w") == std::string(64, 'a'));
+  CHECK(manifest.sha256 == std::map<std::string, std::string>{{"model/w", std::string(64, 'a')}});
+  CHECK(manifest.version == "0.1");
+  CHECK(manifest.bucket_layout == "1 0 / ");
+}
+
+TEST_CASE("manifest: a tensor's hash is one of its bytes, its shape and its type") {
+  const auto hash = [](const Shape& shape, DType dtype) {
+    return nn::sha256_of(Tensor::zeros(shape, dtype));
+  };
+  CHECK(hash({2, 3}, DType::f32) == hash({2, 3}, DType::f32));
+  std::set<std::string> all;
+  for (const Shape& shape : {Shape{2, 3}, Shape{3, 2}, Shape{6}, Shape{6, 1}, Shape{1, 6}})
+    for (const DType dtype : {DType::f32, DType::i32}) CHECK(all.insert(hash(shape, dtype)).second);
+  for (const Shape& shape : {Shape{0}, Shape{0, 2}, Shape{2, 0}})  // without a byte
+    CHECK(all.insert(hash(shape, DType::f32)).second);
+  const Tensor other = Tensor::zeros({6});
+  other.data<float>()[5] = -0.0F;
+  CHECK(all.insert(nn::sha256_of(other)).second);
 }
 
 TEST_CASE("manifest: every number is whole and in its range") {

@@ -134,3 +134,22 @@ TEST_CASE("checkpoint share: the marked state is that of the last mark, or of sh
     test::expect(job.digest() != shared, "no step was taken");
   });
 }
+
+TEST_CASE("checkpoint share: a job that survives is told of what is shared, and of each mark") {
+  run_threads(2, {}, [](World& world) {
+    const auto survival = std::make_shared<dist::Survival>(dist::Survival{{0, 1}});
+    world.communicator().set_survival(survival);
+    std::int64_t step = 3;
+    nn::Checkpoint checkpoint;
+    checkpoint.add("step", step);
+    checkpoint.mark();
+    test::expect(!survival->shared, "nothing was shared yet");
+    checkpoint.share(world, step);
+    test::expect(survival->shared, "it is shared");
+    for (int k = 0; k < 3; ++k) {
+      survival->marked = false;  // an optimizer has stepped
+      checkpoint.mark();
+      test::expect(survival->marked, "mark {} is not told", k);
+    }
+  });
+}

@@ -222,4 +222,34 @@ TEST_CASE(
   optimizer.step();
 }
 
+TEST_CASE("kept: of every parameter of every group its own state is seen, and forgotten") {
+  const Parameters all = parameters_of({2, 3, 4, 5, 6, 7});
+  optim::SGD sgd(
+      std::vector<optim::Group<optim::SGD::Given>>{{{all[0]}, {}},
+                                                   {{all[1], all[2], all[3]}, {.lr = 0.01}},
+                                                   {{all[4], all[5]}, {.momentum = 0.25}}},
+      {.lr = 0.1, .momentum = 0.5});
+  for (int step = 0; step < 2; ++step) {
+    sgd.zero_grad();
+    give_gradients(all);
+    sgd.step();
+  }
+  const auto momentum = [&](std::size_t i) {
+    const auto state = sgd.state_of(all[i]);
+    REQUIRE(state.size() == 1);
+    CHECK(state[0].value.shape() == all[i].value().shape());
+    return state[0].value.item({0});
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double begin = static_cast<double>(i) + 1, lr = i > 0 && i < 4 ? 0.01 : 0.1;
+    const double first = 2 * begin, share = i > 3 ? 0.25 : 0.5;
+    CHECK(momentum(i) == doctest::Approx(share * first + 2 * (begin - lr * first)));
+  }
+  for (std::size_t gone = 0; gone < all.size(); ++gone) {
+    sgd.forget(all[gone]);
+    CHECK(sgd.state_of(all[gone]).empty());  // the next gradient begins it
+    for (std::size_t i = gone + 1; i < all.size(); ++i) CHECK(momentum(i) != 0);
+  }
+}
+
 }  // namespace kept_by_optimizers
