@@ -128,9 +128,8 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
       throw;
     }
     check_nobody_needs(world);
-    const int after = world.generation();
     { const World ended = std::move(world); }  // its connections close before new ones are made
-    world = World::join_over(link, after + 1);
+    world = World::join_over(link, before + 1);
   }
 }
 

@@ -254,8 +254,7 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
   early_options_ = options_digest();
   local_ = false;
   update_and_fingerprint();
-  early_.merge(now_);
-  now_.clear();
+  early_.merge(now_);  // of which it has none: now_ is empty
 }
 
 void Optimizer::shard(dist::DistributedDataParallel& ddp) {

@@ -103,7 +103,7 @@ Plateau::Plateau(Optimizer& optimizer, PlateauOptions options)
 void Plateau::step(double loss) {
   check_lives("Plateau", life_);
   check<UsageError>(!std::isnan(loss), "[Plateau] the loss is NaN");
-  if (loss < best_ * (1 - options_.threshold) || (std::isinf(best_) && std::isfinite(loss))) {
+  if (loss < best_ * (1 - options_.threshold)) {
     best_ = loss;
     bad_ = 0;
     return;

@@ -85,6 +85,8 @@ dist::Communicator& Sharding::communicator(std::string_view operation) const {
   return communicator_.get(fmt::format("[{}] a sharded optimizer", operation));
 }
 
+// What arrives is a write that the step's kernel has told already: a rank steps a part of each
+// value, be it empty, in the memory in which it receives the others.
 void Sharding::gather() {
   dist::Communicator& communicator = this->communicator("step");
   for (const auto& [memory, wire] : flats_) {
@@ -98,7 +100,6 @@ void Sharding::gather() {
     communicator.all_gather(own, wire, "parameters").wait();
     if (!reached) memory.copy_from(wire);
   }
-  for (const Parameter& parameter : parameters_) parameter.value().storage().changed();
 }
 
 Tensor Sharding::whole(const Parameter& parameter, const Tensor& part) const {

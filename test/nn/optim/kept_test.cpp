@@ -135,6 +135,22 @@ TEST_CASE("kept: when a sharded optimizer has ended, values have memory of their
   });
 }
 
+TEST_CASE("kept: a sharded step is a write to every value, on ranks too that own none of it") {
+  for (const int size : {1, 2, 5})
+    run_threads(size, {}, [](World& world) {
+      const Parameters all = parameters_of({1, 90, 3});
+      dist::DistributedDataParallel ddp(all, {}, world);
+      optim::SGD optimizer(all, {.lr = 0.1, .momentum = 0.5});
+      optimizer.shard(ddp);
+      give_gradients(all);
+      std::vector<std::uint32_t> before;
+      for (const Parameter& p : all) before.push_back(p.value().storage().version());
+      optimizer.step();
+      for (std::size_t i = 0; i < all.size(); ++i)
+        expect(all[i].value().storage().version() != before[i], "'p{}' seems unchanged", i);
+    });
+}
+
 /// An optimizer that somebody else has written, which leaves its prints to the class.
 struct Own final : optim::Optimizer {
   explicit Own(const Parameters& parameters) : Optimizer(parameters) {}
