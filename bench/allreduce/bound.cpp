@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/evp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -24,6 +25,7 @@
 
 #include "lockstep/core/compiler.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensor.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/transport/tcp/checked_stream.h"
@@ -122,7 +124,7 @@ class RawStream : public Engine {
   }
   void be(int rank) {
     rank_ = rank;
-    memory_.resize(static_cast<std::size_t>(capacity_));
+    memory_ = lockstep::Tensor::zeros({capacity_});  // the memory that our ranks have over TCP
     next_ = std::move(ends_[static_cast<std::size_t>(2 * rank)]);
     previous_ = std::move(ends_[static_cast<std::size_t>(2 * ((rank + ranks_ - 1) % ranks_) + 1)]);
     ends_.clear();  // so that a stream ends when the rank at its other end does
@@ -132,9 +134,11 @@ class RawStream : public Engine {
   int size() const override { return ranks_; }
   bool sums() const override { return false; }
   void put(std::int64_t begin, std::span<const float> values) override {
-    store(memory_, begin, values);
+    store(memory_.span<float>(), begin, values);
   }
-  void get(std::int64_t begin, std::span<float> values) override { load(memory_, begin, values); }
+  void get(std::int64_t begin, std::span<float> values) override {
+    load(memory_.span<float>(), begin, values);
+  }
   void barrier() override {
     for (int i = 1; i < ranks_; ++i) exchange(1);
   }
@@ -146,7 +150,7 @@ class RawStream : public Engine {
     return static_cast<std::size_t>(4 * count) * 2 * static_cast<std::size_t>(ranks_ - 1) /
            static_cast<std::size_t>(ranks_);
   }
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(memory_)); }
+  std::span<const std::byte> bytes() const { return {memory_.raw(), memory_.bytes()}; }
 
  private:
   void connect();
@@ -157,7 +161,7 @@ class RawStream : public Engine {
   int rank_ = 0;
   std::vector<Descriptor> ends_;
   Descriptor next_, previous_;
-  std::vector<float> memory_;
+  lockstep::Tensor memory_;
 };
 
 void RawStream::connect() {
@@ -183,8 +187,8 @@ void RawStream::connect() {
 void RawStream::exchange(std::size_t bytes) {
   constexpr std::size_t piece = 256 * 1024;
   constexpr int yields = 100;
-  auto* const memory = reinterpret_cast<char*>(memory_.data());
-  const std::size_t room = memory_.size() * sizeof(float);
+  std::byte* const memory = memory_.raw();
+  const std::size_t room = memory_.bytes();
   const auto rest = [&](std::size_t done) {
     return std::min({piece, bytes - done, room - done % room});
   };
@@ -213,6 +217,30 @@ void RawStream::exchange(std::size_t bytes) {
 
 // ---- The tags of those streams alone: each rank makes those of what it would send, and checks
 // those of what it would receive ----
+
+/// OpenSSL's Poly1305.
+class OpenSslSealer {
+ public:
+  lockstep::dist::Tag seal(const lockstep::dist::Token& key, std::span<const std::byte> bytes) {
+    const auto raw = [](const auto& range) {
+      return reinterpret_cast<const unsigned char*>(range.data());
+    };
+    lockstep::dist::Tag tag;
+    std::size_t size = 0;
+    const bool made = EVP_MAC_init(context_.get(), raw(key), key.size(), nullptr) &&
+                      EVP_MAC_update(context_.get(), raw(bytes), bytes.size()) &&
+                      EVP_MAC_final(context_.get(), reinterpret_cast<unsigned char*>(tag.data()),
+                                    &size, tag.size());
+    check<Error>(made && size == tag.size(), "OpenSSL makes no tags");
+    return tag;
+  }
+
+ private:
+  std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> algorithm_{
+      EVP_MAC_fetch(nullptr, "POLY1305", nullptr), &EVP_MAC_free};
+  std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context_{
+      EVP_MAC_CTX_new(algorithm_.get()), &EVP_MAC_CTX_free};
+};
 
 template <class Sealer>
 class Tags final : public RawStream {
@@ -271,7 +299,7 @@ int run_bound(const Place& place) {
         Tags(place.ranks, place.capacity, lockstep::dist::FrameSealer(lockstep::dist::KeyStream())),
         place, "tags alone");
   if (place.comm == "poly1305")
-    return run_ranks(Tags(place.ranks, place.capacity, lockstep::dist::Sealer()), place,
+    return run_ranks(Tags(place.ranks, place.capacity, OpenSslSealer()), place,
                      "tags by OpenSSL's Poly1305");
   if (place.transport == "tcp")
     return run_ranks(RawStream(place.ranks, place.capacity), place, "bound: raw stream");
