@@ -64,20 +64,19 @@ std::uint64_t sum_of(const Lanes& lanes) {
 }  // namespace
 
 NhSums nh(const NhKey& key, std::span<const std::byte> chunk) {
-  Lanes first, second, third;
+  Lanes first, second;
   for (std::size_t at = 0; at < chunk.size(); at += Lanes::bytes) {
     const Lanes bytes = Lanes::load(chunk.data() + at);
     first.add(bytes, Lanes::load(key.data() + at));
     second.add(bytes, Lanes::load(key.data() + at + nh_step));
-    third.add(bytes, Lanes::load(key.data() + at + 2 * nh_step));
   }
-  return {sum_of(first), sum_of(second), sum_of(third)};
+  return {sum_of(first), sum_of(second)};
 }
 
 void FrameSealer::begin(const Token& key, std::size_t length) {
   sealer_.begin(key);
   length_ = length;
-  pending_ = made_ = 0;
+  pending_ = 0;
 }
 
 void FrameSealer::add(std::span<const std::byte> bytes) {
@@ -98,13 +97,8 @@ void FrameSealer::add(std::span<const std::byte> bytes) {
 }
 
 void FrameSealer::shorten(std::span<const std::byte> chunk) {
-  sums_[made_++] = nh(key_, chunk);
-  if (made_ == sums_.size()) pass_on();
-}
-
-void FrameSealer::pass_on() {
-  sealer_.add(std::as_bytes(std::span(sums_).first(made_)));
-  made_ = 0;
+  const NhSums sums = nh(key_, chunk);
+  sealer_.add(std::as_bytes(std::span(sums)));
 }
 
 Tag FrameSealer::tag() {
@@ -113,7 +107,6 @@ Tag FrameSealer::tag() {
     std::fill(chunk_.begin() + static_cast<std::ptrdiff_t>(pending_),
               chunk_.begin() + static_cast<std::ptrdiff_t>(whole), std::byte{0});
     if (whole > 0) shorten(std::span(chunk_).first(whole));
-    pass_on();
     sealer_.add(std::as_bytes(std::span(&length_, 1)));
   }
   return sealer_.tag();
