@@ -113,7 +113,7 @@ std::ptrdiff_t CheckedStream::receive_ahead() {
 /// More of a frame. Nothing has been read ahead.
 std::ptrdiff_t CheckedStream::receive_more(std::span<std::byte> bytes) {
   const std::ptrdiff_t got =
-      receive_pieces(connection_.get(), std::array{bytes, std::span(ahead_)});
+      receive_pieces(connection_.get(), std::array{bytes, behind(bytes.size())});
   if (got <= 0) return got;
   auto rest = static_cast<std::size_t>(got);
   const auto here = cut(bytes, rest);
@@ -132,7 +132,8 @@ std::ptrdiff_t CheckedStream::receive_frames(std::span<std::byte> first,
   auto next_head = std::as_writable_bytes(std::span(&next, 1));
   if (second.empty()) next_head = {};
   const std::ptrdiff_t got = receive_pieces(
-      connection_.get(), std::array{head, first, next_head, second, std::span(ahead_)});
+      connection_.get(),
+      std::array{head, first, next_head, second, behind(first.size() + second.size())});
   if (got <= 0) return got;
   auto rest = static_cast<std::size_t>(got);
   const auto of_head = cut(head, rest), of_first = cut(first, rest),
