@@ -65,16 +65,17 @@ std::ptrdiff_t CheckedStream::send(std::span<const std::byte> first,
   return static_cast<std::ptrdiff_t>(of_caller);
 }
 
-/// Few bytes are copied into one piece: the system takes longer for several.
-std::ptrdiff_t CheckedStream::send_together(std::span<const std::span<const std::byte>> pieces) {
-  std::array<std::byte, few_bytes> whole;
-  std::size_t size = 0;
-  for (const auto piece : pieces) {
-    if (size + piece.size() > whole.size()) return send_pieces(connection_.get(), pieces);
-    std::ranges::copy(piece, whole.begin() + static_cast<std::ptrdiff_t>(size));
-    size += piece.size();
+/// The first few bytes are copied into one piece: the system takes longer for several.
+std::ptrdiff_t CheckedStream::send_together(std::span<std::span<const std::byte>> pieces) {
+  std::array<std::byte, few_bytes> few;
+  std::size_t size = 0, copied = 0;
+  for (; copied < pieces.size() && size + pieces[copied].size() <= few.size(); ++copied) {
+    std::ranges::copy(pieces[copied], few.begin() + static_cast<std::ptrdiff_t>(size));
+    size += pieces[copied].size();
   }
-  return send_some(connection_.get(), std::span(whole).first(size));
+  if (copied == pieces.size()) return send_some(connection_.get(), std::span(few).first(size));
+  if (copied > 0) pieces[--copied] = std::span(few).first(size);
+  return send_pieces(connection_.get(), pieces.subspan(copied));
 }
 
 std::ptrdiff_t CheckedStream::receive(std::span<std::byte> first, std::span<std::byte> second) {

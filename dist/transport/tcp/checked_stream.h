@@ -58,7 +58,7 @@ class CheckedStream {
   static constexpr std::size_t few_bytes = 1024, ahead_bytes = 4096;
 
   Leaving seal(std::span<const std::byte> bytes);
-  std::ptrdiff_t send_together(std::span<const std::span<const std::byte>> pieces);
+  std::ptrdiff_t send_together(std::span<std::span<const std::byte>> pieces);
   std::ptrdiff_t receive_frames(std::span<std::byte> first, std::span<std::byte> second);
   std::ptrdiff_t receive_more(std::span<std::byte> bytes);
   std::ptrdiff_t receive_ahead();
