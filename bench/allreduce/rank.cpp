@@ -1,6 +1,7 @@
 #include "rank.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,18 @@ namespace {
 
 using lockstep::check;
 using Clock = std::chrono::steady_clock;
+
+// mpirun puts each rank on a core of its own, if there are enough. All contenders' ranks stay there:
+// else the ranks of one may share a core for all rounds of a size, where the machine is busy.
+void take_core(int rank, int ranks) {
+  cpu_set_t cores, own;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < ranks) return;
+  int core = 0;
+  for (int before = rank; !CPU_ISSET(core, &cores) || before-- > 0;) ++core;
+  CPU_ZERO(&own);
+  CPU_SET(core, &own);
+  ::sched_setaffinity(0, sizeof own, &own);
+}
 
 // Elements looked at together while verifying.
 constexpr std::int64_t chunk = 1 << 18;
@@ -87,6 +100,7 @@ void serve(Engine& engine, std::string_view name, const std::string& folder) {
     if (engine.rank() == 0) fmt::print("{}\n", text);
     std::fflush(stdout);
   };
+  take_core(engine.rank(), engine.size());
   engine.barrier();  // all have opened theirs
   answer(fmt::format("ready {}", name));
   std::string what;

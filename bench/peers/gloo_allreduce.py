@@ -57,6 +57,10 @@ def work(rank, world, port, capacity, folder):
         if rank == 0:
             print(text, flush=True)
 
+    # As the ranks of the others: rank.cpp. gloo's own thread stays free.
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= world:
+        os.sched_setaffinity(0, {cores[rank]})
     memory = torch.empty(capacity)
     with open(os.path.join(folder, str(rank))) as turns:
         dist.barrier()
