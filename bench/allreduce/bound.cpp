@@ -249,7 +249,7 @@ class Tags final : public RawStream {
       : RawStream(ranks, capacity), sealer_(std::move(sealer)) {}
 
   void all_reduce(std::int64_t count) override {
-    constexpr std::size_t most = lockstep::dist::CheckedStream::most_bytes, head = 20;
+    constexpr std::size_t most = lockstep::dist::CheckedStream::most_bytes, head = 48;
     for (std::size_t rest = bytes_of(count), here = 0; rest > 0; rest -= here) {
       here = std::min({rest, most, bytes().size()});
       for (const std::size_t size : {std::min(here, head), here}) {

@@ -14,7 +14,8 @@ using test::pass_on;
 using test::SocketPair;
 
 using Bytes = std::vector<std::byte>;
-constexpr std::size_t frame_head = 36;  // of a CheckedStream: length, tag of the bytes, own tag
+constexpr std::size_t frame_head = 64;  // of a CheckedStream: length, tag of the bytes, own tag
+constexpr std::size_t tag_at = 32, own_tag_at = 48;
 
 /// Passes on whole frames of a CheckedStream: `change` makes of frame number n what is sent in its
 /// place.
@@ -37,9 +38,9 @@ inline void pass_on_frames(int from, int to,
 inline void seal_again(Bytes& frame, KeyStream& keys) {
   const Token head_key = keys.next();
   const Tag tag = FrameSealer(keys).seal(keys.next(), std::span(frame).subspan(frame_head));
-  std::memcpy(frame.data() + 4, tag.data(), tag.size());
-  const Tag own = seal(head_key, std::span(frame).first(4 + sizeof tag));
-  std::memcpy(frame.data() + 4 + sizeof tag, own.data(), own.size());
+  std::memcpy(frame.data() + tag_at, tag.data(), tag.size());
+  const Tag own = seal(head_key, std::span(frame).first(own_tag_at));
+  std::memcpy(frame.data() + own_tag_at, own.data(), own.size());
 }
 
 }  // namespace lockstep::dist::testing
