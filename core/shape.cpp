@@ -5,29 +5,19 @@
 
 namespace lockstep {
 
-Shape::Shape(std::span<const std::int64_t> sizes) {
+void Shape::refuse(std::span<const std::int64_t> sizes) {
   check<ShapeError>(sizes.size() <= max_rank, "[shape] {} dimensions; at most {} are supported",
                     sizes.size(), max_rank);
-  rank_ = static_cast<int>(sizes.size());
-  std::ranges::copy(sizes, sizes_.begin());
-  constexpr std::int64_t limit = std::int64_t{1} << 59;  // times 8 bytes is below 2^63
-  for (std::int64_t size : sizes) {
-    check<ShapeError>(size >= 0, "[shape] negative size {} in {}", size, *this);
-    const bool overflows = __builtin_mul_overflow(numel_, size, &numel_);
-    check<ShapeError>(!overflows && numel_ <= limit, "[shape] {} has more than 2^59 elements",
-                      *this);
-  }
+  Shape shape;
+  shape.rank_ = static_cast<int>(sizes.size());
+  std::ranges::copy(sizes, shape.sizes_.begin());
+  for (const std::int64_t size : sizes)
+    check<ShapeError>(size >= 0, "[shape] negative size {} in {}", size, shape);
+  fail<ShapeError>("[shape] {} has more than 2^59 elements", shape);
 }
 
-std::int64_t Shape::operator[](int i) const {
-  const int index = i < 0 ? i + rank_ : i;
-  check<ShapeError>(index >= 0 && index < rank_, "[shape] there is no dimension {} in {}", i,
-                    *this);
-  return sizes_[static_cast<std::size_t>(index)];
-}
-
-bool Shape::operator==(const Shape& other) const {
-  return rank_ == other.rank_ && sizes_ == other.sizes_;  // those beyond the rank are 0
+void Shape::refuse_dimension(int i) const {
+  fail<ShapeError>("[shape] there is no dimension {} in {}", i, *this);
 }
 
 Shape Shape::with(int first, int last, std::initializer_list<std::int64_t> sizes) const {
