@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/evp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -218,30 +217,6 @@ void RawStream::exchange(std::size_t bytes) {
 // ---- The tags of those streams alone: each rank makes those of what it would send, and checks
 // those of what it would receive ----
 
-/// OpenSSL's Poly1305.
-class OpenSslSealer {
- public:
-  lockstep::dist::Tag seal(const lockstep::dist::Token& key, std::span<const std::byte> bytes) {
-    const auto raw = [](const auto& range) {
-      return reinterpret_cast<const unsigned char*>(range.data());
-    };
-    lockstep::dist::Tag tag;
-    std::size_t size = 0;
-    const bool made = EVP_MAC_init(context_.get(), raw(key), key.size(), nullptr) &&
-                      EVP_MAC_update(context_.get(), raw(bytes), bytes.size()) &&
-                      EVP_MAC_final(context_.get(), reinterpret_cast<unsigned char*>(tag.data()),
-                                    &size, tag.size());
-    check<Error>(made && size == tag.size(), "OpenSSL makes no tags");
-    return tag;
-  }
-
- private:
-  std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> algorithm_{
-      EVP_MAC_fetch(nullptr, "POLY1305", nullptr), &EVP_MAC_free};
-  std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context_{
-      EVP_MAC_CTX_new(algorithm_.get()), &EVP_MAC_CTX_free};
-};
-
 template <class Sealer>
 class Tags final : public RawStream {
  public:
@@ -299,7 +274,7 @@ int run_bound(const Place& place) {
         Tags(place.ranks, place.capacity, lockstep::dist::FrameSealer(lockstep::dist::KeyStream())),
         place, "tags alone");
   if (place.comm == "poly1305")
-    return run_ranks(Tags(place.ranks, place.capacity, OpenSslSealer()), place,
+    return run_ranks(Tags(place.ranks, place.capacity, lockstep::dist::Sealer()), place,
                      "tags by OpenSSL's Poly1305");
   if (place.transport == "tcp")
     return run_ranks(RawStream(place.ranks, place.capacity), place, "bound: raw stream");

@@ -1,7 +1,7 @@
 #pragma once
 /// The tags of frames. That of a short frame is Poly1305's (rendezvous/seal.h). A long one is
-/// shortened first, by NH of RFC 4418 (UMAC), because Poly1305 reads 3 GB/s, OpenSSL's 7, where NH
-/// reads 35 (a core of an EPYC, Zen 3), and a loopback moves about as much:
+/// shortened first, by NH of RFC 4418 (UMAC), because Poly1305 reads 7 GB/s where NH reads 35 (a
+/// core of an EPYC, Zen 3), and a loopback moves about as much:
 ///
 ///   | 4 KiB | 4 KiB | ... | rest, zeros |     bytes of the frame
 ///      NH      NH             NH             with a secret key that a direction keeps
