@@ -106,18 +106,21 @@ struct JobOnNodes {
   TemporaryFolder folder;
   std::vector<std::unique_ptr<Process>> nodes{};
   std::vector<std::optional<Ended>> ended = std::vector<std::optional<Ended>>(4);
-  std::vector<pid_t> looping{};
+  std::vector<pid_t> looping{}, killed{};
+  bool added = false;  // a rank
 };
 
-/// A random rank of a random node, or nothing if none is left but one.
+/// A random rank of a random node, or nothing if too few were left: one, or two of which one was
+/// added, and may not have joined. One that was killed may live for a moment.
 std::optional<pid_t> any_rank(JobOnNodes& job, std::mt19937_64& random) {
   std::vector<pid_t> all;
   for (std::size_t n = 0; n < job.nodes.size(); ++n)
     if (job.alive(n))
       for (const pid_t rank : ranks_of(job.nodes[n]->id()))
-        if (state_of(rank) != 'T' && std::ranges::count(job.looping, rank) == 0)
+        if (state_of(rank) != 'T' && std::ranges::count(job.looping, rank) == 0 &&
+            std::ranges::count(job.killed, rank) == 0)
           all.push_back(rank);
-  if (all.size() < 2) return {};
+  if (all.size() < (job.added ? 3 : 2)) return {};
   return all[random() % all.size()];
 }
 
@@ -142,10 +145,12 @@ TEST_CASE("drill survivors-of-nodes: ranks, launchers and machines are lost at r
         job.signal_node(node, SIGSTOP);
       } else if (what == 2 && job.alive(node)) {
         ::kill(job.nodes[node]->id(), SIGUSR1);
+        job.added = true;
       } else if (rank && what == 3) {
         job.let_loop(*rank);
       } else if (rank) {
         ::kill(*rank, SIGKILL);
+        job.killed.push_back(*rank);
       }
     }
     job.let_forgotten_go_on();

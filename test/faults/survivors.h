@@ -69,7 +69,7 @@ inline int number_of(pid_t rank) {
   return at == text.npos ? -1 : std::stoi(text.substr(at + 5));
 }
 
-/// Each rank that is said to be lost is one of these. -1: one that had not begun, and had no number.
+/// Each rank that is said to be lost is one of these. -1: one that had not begun: it had no number.
 inline void check_names(const std::string& err, const std::vector<int>& disturbed) {
   if (std::ranges::count(disturbed, -1) > 0) return;
   const std::regex lost("rank ([0-9]+) (hangs and |is [a-z]+ and )?was killed");
