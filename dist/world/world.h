@@ -43,7 +43,9 @@ std::vector<std::string> communicator_names();
 
 /// A value: copies stand for the same membership, which ends with the last of them. Ranks that
 /// still work are not disturbed. But if it ends while an exception is being thrown, the other ranks
-/// fail instead of waiting for this one.
+/// fail instead of waiting for this one. With our launcher, a rank that is still in it when others
+/// have ended theirs must be at work (core/system/progress.h), or it hangs: end the World before
+/// long computations of your own.
 ///
 /// Every call on a World that was moved from throws StateError.
 ///
