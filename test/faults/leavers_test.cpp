@@ -78,9 +78,10 @@ TEST_CASE("leavers: who leaves between its last collective and the end of its Wo
 
 TEST_CASE("leavers: who hangs between its last collective and the end of its World is ended") {
   const std::vector<std::vector<int>> layouts = {{3}, {2, 1}, {1, 2}};
+  int turn = 0;
   for (const std::vector<int>& layout : layouts)
-    for (const auto& [fault, victim] : {std::pair("SIGSTOP", 0), std::pair("loop", 2),
-                                        std::pair("SIGSTOP", 2), std::pair("loop", 0)}) {
+    for (const int victim : {0, 2}) {
+      const char* const fault = turn++ % 3 == 1 ? "loop" : "SIGSTOP";
       const std::string said =
           said_without(victim, layout, "after the last collective", fault, "1");
       CHECK_MESSAGE(said.starts_with(fmt::format("error: rank {} hangs: [launch] ", victim)), said);
