@@ -13,7 +13,8 @@ namespace {
 volatile sig_atomic_t calls = 0;
 
 void loop_here(int) {
-  if (++calls % 2 == 0) return;
+  calls = calls + 1;
+  if (calls % 2 == 0) return;
   while (calls % 2 == 1) {
   }
 }
