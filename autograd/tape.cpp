@@ -74,6 +74,7 @@ Node* Tape::append(const char* operation, Tensor& output, std::span<const Operan
 // ---- backward ----
 
 void Tape::backward(const Tensor& loss, std::optional<Weight> weight, BackwardOptions options) {
+  check<StateError>(loss.defined(), "[backward] loss is undefined");
   check<ShapeError>(loss.numel() == 1, "[backward] the loss must have one element, its shape is {}",
                     loss.shape());
   const std::uint64_t recorded_on = loss.gradient_ref().tape;

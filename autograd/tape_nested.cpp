@@ -20,6 +20,7 @@ void Tape::clear_marks() noexcept {
 }
 
 Tensor Tape::watch(const Tensor& tensor) {
+  check<StateError>(tensor.defined(), "[watch] tensor is undefined");
   visit_any_floating("watch", tensor.dtype(), [](auto) {});
   const Operand itself = {&tensor, Operand::Rows::apart};
   if (const GradientRef& from = tensor.gradient_ref(); from.tape != GradientRef::nothing) {
@@ -41,6 +42,7 @@ Tensor Tape::watch(const Tensor& tensor) {
 }
 
 Tensor Tape::gradient(const Tensor& watched) const {
+  check<StateError>(watched.defined(), "[gradient] watched is undefined");
   const GradientRef& ref = own_ref("gradient", watched);
   if (ref.generation != generation_) refuse_used_up("gradient", ref);
   const Node* node = static_cast<const Node*>(ref.target);

@@ -115,6 +115,9 @@ TEST_CASE("undefined: with numbers, in place, and without gradients") {
       {"[batch_norm] x is undefined", [&] { return batch_norm(none, none, none); }},
       {"[any] mask is undefined", [&] { return any(none); }},
       {"[chunk] x is undefined", [&] { return chunk(none, 2, 0); }},
+      {"[backward] loss is undefined", [&] { return Tape().backward(none); }},
+      {"[watch] tensor is undefined", [&] { return Tape().watch(none); }},
+      {"[gradient] watched is undefined", [&] { return Tape().gradient(none); }},
   };
   for (const auto& [message, run] : cases) CHECK(message_of(run) == message);
 }
