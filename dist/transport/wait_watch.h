@@ -84,8 +84,8 @@ class WaitWatch {
   std::vector<int> members_;
 
   RunningTime idle_;
-  Seconds worked_{
-      0};  // when the rank that is waited for was last at work, in the time of this wait
+  // When the rank that is waited for was last at work, in the time of this wait.
+  Seconds worked_{0};
   Seconds next_look_ = interval_, next_note_ = interval_;
   std::vector<Seen> seen_;  // by rank of the job
 };
