@@ -27,6 +27,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "lockstep/dist/transport/backoff.h"
+#include "lockstep/dist/transport/regions.h"
 #include "lockstep/dist/transport/tcp/checked_stream.h"
 #include "rank.h"
 
@@ -44,8 +45,11 @@ class SharedMemory final : public Engine {
  public:
   // Before the ranks are forked.
   SharedMemory(int ranks, std::int64_t capacity)
-      : ranks_(ranks), capacity_(capacity), spins_(ranks <= lockstep::dist::available_cores()) {
-    const std::size_t bytes = sizeof(Meeting) + static_cast<std::size_t>(ranks * capacity) * 4;
+      : ranks_(ranks),
+        capacity_(capacity),
+        apart_(lockstep::dist::parts_apart(static_cast<std::size_t>(capacity) * 4, ranks) / 4),
+        spins_(ranks <= lockstep::dist::available_cores()) {
+    const std::size_t bytes = sizeof(Meeting) + static_cast<std::size_t>(ranks) * apart_ * 4;
     void* const memory =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     check<Error>(memory != MAP_FAILED, "no {} bytes of shared memory", bytes);
@@ -72,13 +76,14 @@ class SharedMemory final : public Engine {
     alignas(64) std::atomic<int> arrived{0};
     alignas(64) std::atomic<unsigned> generation{0};
   };
-  float* of(int rank) const { return elements_ + rank * capacity_; }
+  float* of(int rank) const { return elements_ + static_cast<std::size_t>(rank) * apart_; }
   std::span<float> memory() const { return {of(rank_), static_cast<std::size_t>(capacity_)}; }
   void reduce(std::int64_t begin, std::int64_t end);
 
   int ranks_;
   std::int64_t capacity_;
-  bool spins_;  // there is a core for every rank
+  std::size_t apart_;  // a rank's elements from those of the next, as in our regions
+  bool spins_;         // there is a core for every rank
   int rank_ = 0;
   Meeting* meeting_;
   float* elements_;

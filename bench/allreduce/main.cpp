@@ -2,12 +2,12 @@
 // beside gloo (through PyTorch) and Open MPI where they are installed, and beside what the machine
 // can do at all.
 //
-// Method: every contender is a set of rank processes of its own (allreduce_contender.h), which are
-// blocked while others are timed. At each size all of them are verified, on data that is unique per
-// rank and index; then rounds in turns, each of as many calls as take about --round seconds, but 1
-// to 5000. The first round warms up. The figure is the median of
-// the rounds, of the time that rank 0 sees. Ours work on memory of Communicator::allocate, as
-// gradients do.
+// Method: every contender is a set of rank processes of its own (contender.h), which are blocked
+// while others are timed. At each size all of them are verified, on data that is unique per rank
+// and index; then rounds in turns, in an order that is drawn for every round. A round has as many
+// calls as take about --round seconds, but 1 to 5000, and before them a tenth as many, at least
+// one. The first round warms up. The figure is the median of the rounds, of the time that rank 0
+// sees. Ours work on memory of Communicator::allocate, as gradients do.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,9 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <random>
 
 #include "lockstep/dist/world/world.h"
 #include "lockstep/launch/report.h"
@@ -170,12 +172,17 @@ std::vector<Timing> time_all(const Options& o, std::vector<Contender>& contender
     timings.push_back({contender.label(), bytes, {contender.name(), {}}});
     calls.push_back(fitting(contender.time(fitting(contender.time(1)))));
   }
-  for (int round = 0; round <= o.rounds; ++round)
-    for (std::size_t k = 0; k < contenders.size(); ++k) {
+  std::vector<std::size_t> turns(contenders.size());
+  std::iota(turns.begin(), turns.end(), std::size_t{0});
+  std::mt19937 order(1);  // of each round: what ran before leaves its lines in the caches
+  for (int round = 0; round <= o.rounds; ++round) {
+    std::ranges::shuffle(turns, order);
+    for (const std::size_t k : turns) {
       const double us = contenders[k].time(calls[k]);
       if (round > 0) timings[k].figures.rounds.push_back(us);
       calls[k] = fitting(us);
     }
+  }
   return timings;
 }
 

@@ -15,7 +15,11 @@ constexpr std::size_t whole_pages(std::size_t bytes) {
   return bytes == 0 ? page_bytes : (bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
-/// The region whose parts lie in `memory` one after the other, each in pages of its own.
+/// From the begin of a part to that of the next: whole pages, at least `bytes`, so that no two of
+/// neighbouring parts push each other out of a core's first cache (regions.cpp says how).
+std::size_t parts_apart(std::size_t bytes, int ranks);
+
+/// The region whose parts lie in `memory`, parts_apart(bytes, ranks) from each other.
 SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes);
 
 /// Maps pages to read and write, until the last owner is gone. Null, with errno, if that fails.

@@ -75,7 +75,8 @@ Descriptor share_memfd(Rendezvous& rendezvous, std::string_view what, std::size_
 /// A region of all ranks. Collective. Every rank touches its own part first, so that the pages lie
 /// near its core. Throws CommError, on every rank, if memory is short or sizes differ.
 SharedRegion share_memory(Rendezvous& rendezvous, std::string_view what, std::size_t part_bytes) {
-  const std::size_t stride = whole_pages(part_bytes), total = stride * index(rendezvous.size());
+  const std::size_t stride = parts_apart(part_bytes, rendezvous.size()),
+                    total = stride * index(rendezvous.size());
   const Descriptor memory = share_memfd(rendezvous, what, part_bytes, total);
   const std::shared_ptr<void> keeper = map_pages(total, MAP_SHARED, memory.get());
   auto* const begin = static_cast<std::byte*>(keeper.get());

@@ -78,7 +78,7 @@ std::shared_ptr<WaitBoard> memory_wait_board(SharedRegion region, int rank) {
 
 std::vector<std::shared_ptr<WaitBoard>> threads_wait_boards(int size) {
   const SharedRegion region = cut_into_parts(
-      allocate_pages(whole_pages(wait_board_bytes) * index(size)), size, wait_board_bytes);
+      allocate_pages(parts_apart(wait_board_bytes, size) * index(size)), size, wait_board_bytes);
   std::vector<std::shared_ptr<WaitBoard>> boards;
   for (int rank = 0; rank < size; ++rank) boards.push_back(memory_wait_board(region, rank));
   return boards;

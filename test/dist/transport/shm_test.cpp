@@ -101,6 +101,24 @@ TEST_CASE("shm: whole pages") {
   CHECK(whole_pages(4097) == 8192);
 }
 
+TEST_CASE("shm: no two parts lie a multiple of 256 MiB apart, which a Zen core cannot cache") {
+  constexpr std::size_t way = std::size_t{256} << 20;
+  for (const int ranks : {1, 2, 3, 4, 7, 64, 1000})
+    for (std::size_t bytes = 1; bytes <= 8 * way; bytes *= 2)
+      for (const std::size_t more : {std::size_t{0}, std::size_t{1}, bytes / 2, 3 * bytes / 4}) {
+        const std::size_t apart = parts_apart(bytes + more, ranks);
+        CAPTURE(bytes + more);
+        CHECK(apart % page_bytes == 0);
+        CHECK(apart >= bytes + more);
+        CHECK(apart <= whole_pages(bytes + more) + 8 * page_bytes);
+        for (std::size_t k = 1; k < std::min<std::size_t>(ranks, 8); ++k)
+          CHECK(k * apart % way != 0);
+      }
+  CHECK(parts_apart(way, 2) == way + page_bytes);
+  CHECK(parts_apart(0x108000, 2) == 0x109000);  // bits 15 and 20, which its hash has together
+  CHECK(parts_apart(page_bytes, 2) == page_bytes);
+}
+
 TEST_CASE("shm: nothing is left open where descriptors do not travel") {
   std::string address;
   {

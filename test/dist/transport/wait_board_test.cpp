@@ -89,7 +89,7 @@ TEST_CASE("wait board: a rank that reads nothing hinders nobody, and reads on la
 
 TEST_CASE("wait board: of a rank that was stopped while it wrote nothing is read") {
   const SharedRegion region =
-      cut_into_parts(allocate_pages(2 * whole_pages(wait_board_bytes)), 2, wait_board_bytes);
+      cut_into_parts(allocate_pages(2 * parts_apart(wait_board_bytes, 2)), 2, wait_board_bytes);
   const auto reader = memory_wait_board(region, 0), writer = memory_wait_board(region, 1);
   writer->tell(WaitNote::Kind::waits, 0, "all_reduce #3 'a'");
   CHECK(reader->of(1).kind == WaitNote::Kind::waits);
