@@ -1,6 +1,7 @@
 // The script ./lockstep, as far as it needs no build: what it says to bad usage.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "support/program.h"
 #include "support/temporary_folder.h"
@@ -152,4 +154,31 @@ TEST_CASE("lockstep: a build says that it builds, also where there is no termina
   // The first source may take long.
   system.program("bin/ninja", "sleep 3; echo '[1/1] Building a.o'\n");
   CHECK(system.lockstep(train).err == "lockstep: building train_mlp (starts, log in " + log + "\n");
+}
+
+TEST_CASE("lockstep: two builds of one folder take turns, those of two folders do not wait") {
+  const FakeSystem system;
+  for (const char* const kind : {"cpu", "sim"}) {
+    system.program(fmt::format("build/{}/bin/train_mlp", kind), "echo trained\n");
+    std::ofstream(system / fmt::format("build/{}/build.ninja", kind));
+  }
+  const auto both = [&](const Words& first, const Words& second) {
+    Ended other;
+    std::thread beside([&] { other = system.lockstep(second); });
+    const Ended one = system.lockstep(first);
+    beside.join();
+    for (const Ended& ended : {one, other}) {
+      CAPTURE(ended.err);
+      CHECK(ended.code == 0);
+    }
+  };
+  const Words cpu{"train", "--device", "cpu"}, sim{"train", "--device", "sim"};
+  system.program("bin/ninja", "mkdir $2/mine && sleep 1 && rmdir $2/mine\n");  // $1 is -C
+  both(cpu, cpu);
+  // Each waits until the other has begun.
+  system.program("bin/ninja",
+                 "touch $2/begun\n"
+                 "for k in $(seq 300); do [ -e $2/../cpu/begun -a -e $2/../sim/begun ] && exit; "
+                 "sleep 0.1; done; exit 1\n");
+  both(cpu, sim);
 }
