@@ -10,6 +10,8 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/core/system/progress.h"
+
 namespace lockstep {
 
 void Generator::manual_seed(std::uint64_t seed) {
@@ -52,6 +54,7 @@ void Generator::set_state(const Tensor& state) {
 
 // In parts whose places need no remainder, so that the compiler vectorizes.
 void Generator::twist() {
+  Progress::note();
   constexpr std::size_t n = 624, m = 397;
   const auto mixed = [this](std::size_t k, std::size_t next, std::size_t far) {
     const std::uint32_t y = (state_[k] & 0x80000000u) | (state_[next] & 0x7fffffffu);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "lockstep/core/system/progress.h"
 #include "lockstep/core/text/number.h"
 #include "lockstep/data/input.h"
 
@@ -30,6 +31,7 @@ class Lines {
 
   /// Goes to the next line that is not empty; false at the end.
   bool next() {
+    Progress::note();
     do {
       skip_blanks();
       accept("\r");
@@ -218,7 +220,8 @@ void refuse_row_as_header(const Lines& lines, const CsvOptions& options,
                    });
   check<DataError>(!row || std::ranges::any_of(there, asked),
                    "[csv] {}:{}: the first line has numbers in the place of names ({}): the option "
-                   "`names` names the columns of a file without a header line",
+                   "`names` names the columns of a file without a header line; if these are names, "
+                   "ask for columns by them (`columns`)",
                    lines.name(), lines.number(),
                    printable(fmt::format("{}", fmt::join(there, ", ")), 100));
 }

@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/system/memory_limits.h"
+#include "lockstep/core/system/progress.h"
 
 namespace lockstep::data {
 
@@ -67,6 +68,7 @@ Input::Input(const std::string& path) : ByteSource(path), file_(nullptr, gzclose
 }
 
 std::size_t Input::read_some(std::span<std::byte> out) {
+  Progress::note();
   const std::size_t got = gzfread(out.data(), 1, out.size(), file_.get());
   int code = Z_OK;
   const std::string_view why = gzerror(file_.get(), &code);

@@ -1,8 +1,13 @@
 #include <zip.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "lockstep/core/system/progress.h"
 #include "lockstep/core/text/utf8.h"
 #include "lockstep/data/input.h"
 #include "lockstep/data/npy.h"
@@ -36,6 +41,7 @@ class Member : public ByteSource {
     max_bytes_ = std::min(stat.size, stat.comp_size * ratio);
   }
   std::size_t read_some(std::span<std::byte> out) override {
+    Progress::note();
     const zip_int64_t got = zip_fread(file_.get(), out.data(), out.size());
     check<DataError>(got >= 0, "[npz] {}: damaged: {}", name(), zip_file_strerror(file_.get()));
     return static_cast<std::size_t>(got);
@@ -45,11 +51,11 @@ class Member : public ByteSource {
   std::unique_ptr<zip_file_t, decltype([](zip_file_t* file) { zip_fclose(file); })> file_;
 };
 
-}  // namespace
+std::string shown(const std::string& path, std::string_view member) {
+  return fmt::format("{}: {}", path, printable(member));
+}
 
-namespace {
-
-/// Calls take(array, name, stat) for each member that is asked for. `name` is for messages.
+/// Calls take(array, stat) for each member.
 template <class Take>
 void for_each_member(zip_t* archive, const std::string& path, const Take& take) {
   const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive, 0));
@@ -59,12 +65,13 @@ void for_each_member(zip_t* archive, const std::string& path, const Take& take) 
                      zip_strerror(archive));
     std::string_view array = stat.name;
     if (array.ends_with(suffix) && array != suffix) array.remove_suffix(suffix.size());
-    take(array, fmt::format("{}: {}", path, printable(stat.name)), stat);
+    take(array, stat);
   }
 }
 
-Tensor read_member(zip_t* archive, const std::string& name, const zip_stat_t& stat) {
+Tensor read_member(zip_t* archive, const std::string& path, const zip_stat_t& stat) {
   const std::string_view file = stat.name;
+  const std::string name = shown(path, file);
   check<UnsupportedError>(stat.comp_method == ZIP_CM_STORE || stat.comp_method == ZIP_CM_DEFLATE,
                           "[npz] {}: compression method {} is neither stored (0) nor deflated (8)",
                           name, stat.comp_method);
@@ -80,30 +87,33 @@ Tensor read_member(zip_t* archive, const std::string& name, const zip_stat_t& st
 Fields read_npz(const std::string& path) {
   const Archive archive = open_archive(path);
   Fields arrays;
-  for_each_member(
-      archive.get(), path, [&](std::string_view array, const auto& name, const zip_stat_t& stat) {
-        check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name", name);
-        try {
-          arrays.set(array, read_member(archive.get(), name, stat));
-        } catch (const UnsupportedError& error) {
-          arrays.refuse(array, error.what());
-        }
-      });
+  for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
+    check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name",
+                     shown(path, stat.name));
+    try {
+      arrays.set(array, read_member(archive.get(), path, stat));
+    } catch (const UnsupportedError& error) {
+      arrays.refuse(array, error.what());
+    }
+  });
   return arrays;
 }
 
 Fields read_npz(const std::string& path, const std::vector<std::string>& names) {
   const Archive archive = open_archive(path);
+  std::map<std::string, std::vector<zip_stat_t>, std::less<>> there;
+  for (const std::string& name : names) there[name];
+  for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
+    const auto wanted = there.find(array);
+    if (wanted != there.end()) wanted->second.push_back(stat);
+  });
   Fields arrays;
-  for (const std::string& wanted : names) {
-    int found = 0;
-    for_each_member(archive.get(), path,
-                    [&](std::string_view array, const auto& name, const zip_stat_t& stat) {
-                      if (array != wanted) return;
-                      check<DataError>(++found == 1, "[npz] {}: there are two of this name", name);
-                      arrays.set(array, read_member(archive.get(), name, stat));
-                    });
-    check<DataError>(found == 1, "[npz] {}: it has no array '{}'", path, printable(wanted));
+  for (const std::string& name : names) {
+    const std::vector<zip_stat_t>& found = there.at(name);
+    check<DataError>(!found.empty(), "[npz] {}: it has no array '{}'", path, printable(name));
+    check<DataError>(found.size() == 1, "[npz] {}: there are two of this name",
+                     shown(path, found[0].name));
+    arrays.set(name, read_member(archive.get(), path, found[0]));
   }
   return arrays;
 }

@@ -198,10 +198,11 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
       hear({joined, number});
     } else if (const auto world = dist::read_world(line)) {
       take_world(stream.rank, *world);
-    } else if (const auto replica = dist::read_replica(line))
+    } else if (const auto replica = dist::read_replica(line)) {
       outcome.replicas.push_back(*replica);
-    else if (!outcome.record)
+    } else if (!outcome.record) {
       outcome.record = dist::read_record(line);
+    }
   } else if (options_.prefix) {
     pass_on(stream.kind, fmt::format("[{}] {}\n", number, line));
   } else if (ranks_[stream.rank].shown) {

@@ -1,6 +1,7 @@
 #pragma once
-/// Threads of our own begin while this exists: they inherit that all signals are blocked. A signal
-/// is for the program's threads, which may have handlers that expect to run there, or wait for it.
+/// Threads of our own begin while this exists: they inherit that signals are blocked. A signal is
+/// for the program's threads, which may have handlers that expect to run there, or wait for it. Not
+/// blocked are those that a thread's own fault raises: the program's handler reports it.
 ///
 ///   const SignalsBlocked signals;
 ///   thread_ = std::thread(...);
@@ -16,6 +17,8 @@ class SignalsBlocked {
   SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    for (const int own_fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP})
+      sigdelset(&all, own_fault);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }

@@ -42,7 +42,7 @@ void HostCommunicator::tell_wait() {
                                                    front_, call.name.data()));
 }
 
-CommError HostCommunicator::timed_out(Seconds limit) const {
+CommError HostCommunicator::timed_out(Seconds limit) {
   const int awaited = executor_.awaited();
   const auto [text, culprit] = watch_.blame(awaited, executor_.position());
   return blaming(culprit, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(),

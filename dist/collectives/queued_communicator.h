@@ -57,7 +57,7 @@ class QueuedCommunicator : public Communicator {
   /// Whether relax(round) returns sooner than a look at the clock would.
   virtual bool spins(unsigned /*round*/) const { return false; }
   /// The error of a timeout, "timed out after 60 s, waiting for rank 2 (step 1 of 5)". Called once.
-  virtual CommError timed_out(Seconds limit) const = 0;
+  virtual CommError timed_out(Seconds limit) = 0;
 
   /// Tells the other ranks that this one is broken. `consequence`: by another rank's error.
   virtual void tell_failure(std::string_view reason, bool consequence) noexcept = 0;

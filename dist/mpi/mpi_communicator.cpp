@@ -246,7 +246,7 @@ void MpiCommunicator::look_around(bool tell) {
   tell_all(comm_, {.kind = MpiNote::Kind::waits, .header = front().header});
 }
 
-CommError MpiCommunicator::timed_out(Seconds limit) const {
+CommError MpiCommunicator::timed_out(Seconds limit) {
   const std::string late = fmt::format("timed out after {:g} s, ", limit.count());
   const std::string position = phase_ == Phase::moving
                                    ? fmt::format("piece {} of {}", ended_ + 1, pieces_)

@@ -74,8 +74,6 @@ MpiProcess::MpiProcess(Seconds timeout) {
   check<UsageError>(
       !mpi_finalized(),
       "[mpi] MPI_Finalize was called before World::join: MPI begins once in a process");
-  static bool begun = false;
-  check<CommError>(!std::exchange(begun, true), "[mpi] MPI_Init has failed before");
   const bool programs_own = mpi_initialized();
   int level = MPI_THREAD_SINGLE, of_this_thread = 0;
   if (programs_own) {
@@ -102,6 +100,8 @@ MpiProcess::MpiProcess(Seconds timeout) {
 
 // The level of thread support.
 int MpiProcess::initialize(Seconds timeout) {
+  static bool begun = false;
+  check<CommError>(!std::exchange(begun, true), "[mpi] MPI_Init has failed before");
   const auto initialized = std::make_shared<std::promise<int>>();
   std::future<int> level = initialized->get_future();
   const SignalsBlocked for_the_thread;

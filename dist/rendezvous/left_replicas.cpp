@@ -110,7 +110,7 @@ std::optional<KnownPipe> pipe_of_environment() {
 }
 
 std::mutex pipe_mutex;
-std::optional<KnownPipe> remembered_pipe;
+std::optional<std::optional<KnownPipe>> remembered_pipe;  // that there is none, too
 
 }  // namespace
 
@@ -121,7 +121,7 @@ void remember_launcher_pipe() {
 
 std::optional<int> launcher_pipe() {
   const std::lock_guard lock(pipe_mutex);
-  const std::optional<KnownPipe> pipe = remembered_pipe ? remembered_pipe : pipe_of_environment();
+  const std::optional<KnownPipe> pipe = remembered_pipe ? *remembered_pipe : pipe_of_environment();
   const std::optional<KnownPipe> now = pipe ? pipe_at(pipe->descriptor) : std::nullopt;
   if (!now || now->device != pipe->device || now->inode != pipe->inode) return std::nullopt;
   return pipe->descriptor;

@@ -1,5 +1,6 @@
 #include "lockstep/dist/transport/pulse.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <system_error>
@@ -10,7 +11,7 @@
 namespace lockstep::dist {
 
 Pulse::Pulse(std::shared_ptr<WaitBoard> board, Seconds timeout)
-    : board_(std::move(board)), interval_(timeout / 16) {
+    : board_(std::move(board)), interval_(std::min(timeout, longest_work) / 16) {
   const SignalsBlocked for_the_thread;
   try {
     thread_ = std::thread([this] { run(); });

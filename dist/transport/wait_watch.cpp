@@ -19,12 +19,16 @@ void WaitWatch::exchange(int awaited, std::string_view call) {
     next_note_ = idle_.time() + interval_;
     board_->tell(WaitNote::Kind::waits, in_job(awaited), call);
   }
+  read_board(first);
+  worked_ = std::max(worked_, last_work(awaited));
+}
+
+void WaitWatch::read_board(bool first) {
   for (int rank = 0; rank < board_->size(); ++rank) {
     const WaitNote note = board_->of(rank);
     Seen& seen = seen_[index(rank)];
     if (first || note.beat != seen.note.beat) seen = {note, idle_.time()};
   }
-  worked_ = std::max(worked_, last_work(awaited));
 }
 
 // When the rank at the end of the chain of waits has told that it is at work.
@@ -52,8 +56,9 @@ std::string WaitWatch::name(int rank_in_job) const {
   return fmt::format("rank {}{}", rank_in_job, members_.empty() ? "" : " of the world");
 }
 
-WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) const {
+WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) {
   if (!board_) return {fmt::format("waiting for rank {} ({})", awaited, position), ""};
+  read_board(false);  // this rank may have stood still since the last exchange
   std::vector<int> chain{board_->rank(), in_job(awaited)};
   std::string waits = fmt::format("{} waits for {} ({})", name(chain[0]), name(chain[1]), position);
   bool circle = false;

@@ -63,7 +63,7 @@ class WaitWatch {
         culprit;  ///< "rank 2 hangs"; empty if ranks wait for each other, or it is not known
   };
   /// For a timeout, of which the others are told too: who is to blame.
-  Blame blame(int awaited, std::string_view position) const;
+  Blame blame(int awaited, std::string_view position);
   /// "rank 0 timed out, waiting for rank 2" if a rank has told so while this one waited for long;
   /// else empty.
   std::string verdict() const;
@@ -73,6 +73,7 @@ class WaitWatch {
     WaitNote note{};
     Seconds at{0};  // in the time of this wait
   };
+  void read_board(bool first);
   Seconds last_work(int awaited) const;
   /// The note of a rank that still repeats it, or has timed out; else null.
   const WaitNote* current(int rank) const;

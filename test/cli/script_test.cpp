@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -181,4 +182,32 @@ TEST_CASE("lockstep: two builds of one folder take turns, those of two folders d
                  "for k in $(seq 300); do [ -e $2/../cpu/begun -a -e $2/../sim/begun ] && exit; "
                  "sleep 0.1; done; exit 1\n");
   both(cpu, sim);
+}
+
+TEST_CASE(
+    "lockstep: a package that is installed while a folder is configured is looked for again") {
+  const FakeSystem system;
+  system.program("bin/sudo", "[ \"$1\" = -n ] && shift; exec \"$@\"\n");
+  system.program("bin/apt-get",
+                 "case \"$*\" in *openmpi*) : > \"" + (system / "has-mpi") + "\"; esac\n");
+  system.program("bin/dpkg-query", "for package; do case $package in *openmpi*) [ -e \"" +
+                                       (system / "has-mpi") +
+                                       "\" ] || continue; esac; "
+                                       "printf '%s/installed ' \"$package\"; done\n");
+  // cmake -S ROOT: looks first, and is slow.
+  system.program("bin/cmake",
+                 "mpi=no; [ -e $2/has-mpi ] && mpi=yes; : > $2/cmake-runs; sleep 3; "
+                 "echo $mpi > $2/build/cpu/build.ninja\n");
+  system.program("bin/ninja", "exit 0\n");
+  system.program("bin/ctest", "exit 0\n");
+  system.program("build/cpu/bin/train_mlp", "exit 0\n");
+  std::thread first([&] { system.lockstep({"train", "--device", "cpu"}); });
+  while (!std::filesystem::exists(system / "cmake-runs"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const Ended second = system.lockstep({"test", "--device", "cpu"});
+  first.join();
+  CAPTURE(second.err);
+  std::string mpi;
+  std::ifstream(system / "build/cpu/build.ninja") >> mpi;
+  CHECK(mpi == "yes");
 }

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "lockstep/core/digest.h"
+#include "lockstep/core/generator.h"
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/tensor.h"
 #include "support/temporary_folder.h"
@@ -44,7 +46,11 @@ class Doing {
   const std::shared_ptr<const Progress>& progress() const { return progress_; }
   /// Until a look says so: the system may take a thread from its core at any moment.
   void await(bool at_work) {
-    while (progress_->at_work(seen_) != at_work) std::this_thread::yield();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (progress_->at_work(seen_) != at_work) {
+      REQUIRE(std::chrono::steady_clock::now() < end);
+      std::this_thread::yield();
+    }
   }
 
  private:
@@ -81,6 +87,17 @@ TEST_CASE("progress: each part of a large array is a step of its hash") {
   Digest().add({large.raw(), large.bytes()});
   (void)progress->at_work(after);
   CHECK(after - before >= 5);
+}
+
+TEST_CASE("progress: random numbers are") {
+  const auto progress = Progress::of_this_thread();
+  std::uint64_t before = 0, after = 0;
+  Generator generator;
+  generator.manual_seed(1);
+  (void)progress->at_work(before);
+  generator.normal(Tensor::zeros({1 << 20}));
+  (void)progress->at_work(after);
+  CHECK(after - before >= 1000);
 }
 
 TEST_CASE("progress: who waits for the system is at work, and stays it after its end") {
@@ -121,8 +138,11 @@ TEST_CASE("progress: who waits for another thread is at work if that one is") {
   });
   through.get_future().get();
   std::uint64_t seen = 0;
-  while (waits->at_work(seen)) std::this_thread::yield();  // else it would be: it mostly sleeps
-  CHECK(true);
+  bool works = true;  // it would be, if it were looked at itself: it mostly sleeps
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while ((works = waits->at_work(seen)) && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  CHECK_FALSE(works);
   over = true;
   thread.join();
   CHECK(waits->at_work(seen));

@@ -8,6 +8,9 @@
 
 #include "data/stored.h"
 #include "lockstep/core/memory.h"
+#include "lockstep/core/system/progress.h"
+#include "lockstep/data/csv.h"
+#include "lockstep/data/idx.h"
 
 namespace lockstep::data {
 namespace {
@@ -272,6 +275,28 @@ TEST_CASE(
     const Bytes whole = bytes_of_hex(archive.at("hex"));
     CHECK(change_everywhere(same, whole) > static_cast<int>(whole.size()));
   }
+}
+
+TEST_CASE("files: each line of a table, and each part of an array that is read, is work") {
+  const auto progress = Progress::of_this_thread();
+  const auto steps = [&](const auto& read) {
+    std::uint64_t before = 0, after = 0;
+    (void)progress->at_work(before);
+    read();
+    (void)progress->at_work(after);
+    return after - before;
+  };
+  const TemporaryFolder folder;
+  const std::string file = folder / "file";
+  std::ofstream lines(file);
+  lines << "a,b\n";
+  for (int row = 0; row < 1000; ++row) lines << row << ",1\n";
+  lines.close();
+  CHECK(steps([&] { (void)read_csv(file); }) >= 1000);
+  write(folder, "file", bytes_of_hex(stored().at("npz")[0].at("hex")));
+  CHECK(steps([&] { (void)read_npz(file); }) >= 1);
+  write(folder, "file", idx_bytes(8, {3}, {1, 2, 3}));
+  CHECK(steps([&] { (void)read_idx(file); }) >= 1);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@
 ///   RANK and WORLD_SIZE are unset                 no rank
 ///
 /// A launcher of ours that is started by a rank of another one does not pass on what that one has
-/// set. Where lockstep-run has no part, environment.h has the order.
+/// set for its ranks alone; an option that holds for what ranks start, too (LOCKSTEP_INTERFACE,
+/// OMP_NUM_THREADS), it does. Where lockstep-run has no part, environment.h has the order.
 
 #include <span>
 #include <string>

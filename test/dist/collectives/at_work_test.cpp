@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -122,4 +123,16 @@ TEST_CASE("at work: a timeout of its own counts, whatever the rank does meanwhil
     on_rank0(world.communicator(), until, timeout / 2);
   });
   CHECK(sleeps[1] == "rank 0 hangs");
+}
+
+TEST_CASE("at work: who waits for ever, or for longer than a clock can tell, learns of its end") {
+  for (const double seconds : {1e12, std::numeric_limits<double>::infinity()}) {
+    std::atomic<int> ended{0};
+    run_threads(2, {.timeout = Seconds(seconds)}, [&](World& world) {
+      on_rank0(world.communicator(),
+               [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+      ++ended;
+    });
+    CHECK(ended == 2);
+  }
 }

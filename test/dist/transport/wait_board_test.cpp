@@ -163,6 +163,20 @@ TEST_CASE("wait watch: only notes that are repeated lead on") {
         "waiting for rank 1 (step 1 of 2) [rank 1 hangs]");
 }
 
+TEST_CASE("wait watch: a rank that stood still reads what was told meanwhile before it blames") {
+  for (const bool hangs : {false, true}) {  // rank 1, for as long
+    const auto boards = threads_wait_boards(3);
+    WaitWatch watch(Seconds(8), Seconds(100), boards[0]);
+    for (int second = 0; second <= 9; ++second) {
+      if (second <= 2 || !hangs) boards[1]->tell(WaitNote::Kind::waits, 2, "barrier #3 'b'");
+      if (second > 2 && second < 9) continue;
+      watch.look(Seconds(100 + second), Seconds(8));
+      if (second < 9) watch.exchange(1, "all_reduce #3 'a'");
+    }
+    CHECK(watch.blame(1, "step 1 of 2").culprit == (hangs ? "rank 1 hangs" : "rank 2 hangs"));
+  }
+}
+
 TEST_CASE("wait watch: time in which the process did not run does not count") {
   WaitWatch watch(Seconds(8), Seconds(0.1));
   CHECK(watch.look(Seconds(100), Seconds(8)) == Seconds(0));

@@ -47,8 +47,8 @@ TEST_CASE("threads: a rank that loops is named on stderr while it loops, with th
       const Tensor x = Tensor::full({5}, 1);
       world.communicator().all_reduce(x, "first").wait();
       if (world.rank() == 1) {  // looks at nothing until the line must have been printed
-        const auto start = std::chrono::steady_clock::now();
         while (ended < world.size() - 1) ::usleep(1000);
+        const auto start = std::chrono::steady_clock::now();
         while (std::chrono::steady_clock::now() - start < std::chrono::seconds(2)) continue;
         return;
       }
