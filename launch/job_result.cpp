@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/core/text/number.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -34,7 +36,7 @@ std::vector<int> missed_by(const RankOutcome& outcome) {
   const std::string& culprit = outcome.record->culprit;
   if (!culprit.starts_with("rank") || !(culprit.ends_with(" left") || culprit.ends_with(" gone")))
     return ranks;
-  std::istringstream numbers(culprit.substr(culprit.find(' ')));
+  std::istringstream numbers = classic_stream(culprit.substr(culprit.find(' ')));
   for (int rank = 0; numbers >> rank; numbers.ignore()) ranks.push_back(rank);
   return ranks;
 }

@@ -1,30 +1,16 @@
 #include "lockstep/launch/report.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/standard_descriptors.h"
 #include "lockstep/dist/rendezvous/failure_record.h"
 
 namespace lockstep {
 namespace {
-
-// Gives every standard descriptor that is closed to /dev/null. True if stdout was one of them.
-bool open_standard_descriptors() {
-  bool no_stdout = false;
-  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(number, F_GETFD) >= 0) continue;
-    no_stdout |= number == STDOUT_FILENO;
-    // open() takes the lowest free number, and those below are taken. Without a /dev/null, go on.
-    [[maybe_unused]] const int opened = open("/dev/null", O_RDWR);
-  }
-  return no_stdout;
-}
 
 // The reason of an earlier failure is not known any more: errno is that of a later call.
 void check_stdout() {

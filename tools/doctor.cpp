@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lockstep/core/text/number.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -101,7 +102,7 @@ std::vector<Finding> of_other_machines(const World& world, const std::vector<Fin
   const auto texts =
       dist::gather_text(world.communicator(), world.rank() == 0 ? "" : bad, "doctor");
   for (std::size_t r = 0; r < texts.size(); ++r) {
-    std::istringstream lines(texts[r]);
+    std::istringstream lines = classic_stream(texts[r]);
     Finding finding;
     finding.good = false;
     while (std::getline(lines, finding.check) && std::getline(lines, finding.found) &&

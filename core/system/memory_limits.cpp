@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <locale>
 #include <string>
 #include <string_view>
 
@@ -17,13 +18,16 @@ using Number = std::optional<std::uint64_t>;
 
 // The number that stands alone in a file; nothing for "max".
 Number number_in(const fs::path& file) {
+  std::ifstream number(file);
+  number.imbue(std::locale::classic());
   std::uint64_t value = 0;
-  return std::ifstream(file) >> value ? Number(value) : std::nullopt;
+  return number >> value ? Number(value) : std::nullopt;
 }
 
 // The number behind a word at the beginning of a line.
 Number number_after(const fs::path& file, std::string_view word) {
   std::ifstream lines(file);
+  lines.imbue(std::locale::classic());
   std::string first, rest;
   while (lines >> first) {
     std::uint64_t value = 0;

@@ -1,10 +1,10 @@
 #pragma once
 /// How far a thread has come in work for which others may wait: whether it is at work, or hangs.
 ///
-///   at work    it has begun an operation on tensors, hashed, read or written a part of a file since
-///              the last look; or it waits for the system: a slow disk, a network, another process
-///   hangs      it computes, and has done nothing of that: an endless loop, for example; or one
-///              operation that takes longer than who looks is patient
+///   at work    since the last look it has begun an operation on tensors, hashed, read or written a
+///              part of a file; or it waits for the system: a slow disk, a network, another process
+///   hangs      it computes, and has done nothing of that: an endless loop, or one operation that
+///              takes longer than others are patient
 ///
 /// A thread that is stopped cannot look. So who looks is another thread of the same process
 /// (dist/transport/pulse.h, dist/rendezvous/watchdog.h), which then stops too.

@@ -1,7 +1,8 @@
 #pragma once
-/// Threads of our own begin while this exists: they inherit that signals are blocked. A signal is
-/// for the program's threads, which may have handlers that expect to run there, or wait for it. Not
-/// blocked are those that a thread's own fault raises: the program's handler reports it.
+/// While this exists, the calling thread takes no signals: they wait, or another thread takes them.
+/// Threads of our own begin so, and inherit it: a signal is for the program's threads, which may
+/// have handlers that expect to run there, or wait for it. Not blocked are those that a thread's
+/// own fault raises: the program's handler reports it.
 ///
 ///   const SignalsBlocked signals;
 ///   thread_ = std::thread(...);

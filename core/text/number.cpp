@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <locale>
+#include <string>
 #include <system_error>
 
 namespace lockstep {
@@ -38,6 +40,12 @@ std::optional<double> parse_decimal(std::string_view text) {
   if (error == std::errc()) return std::isfinite(value) ? std::optional(value) : std::nullopt;
   value = is_large(text) ? std::numeric_limits<double>::infinity() : 0;
   return text.starts_with('-') ? -value : value;
+}
+
+std::istringstream classic_stream(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  stream.imbue(std::locale::classic());
+  return stream;
 }
 
 }  // namespace lockstep

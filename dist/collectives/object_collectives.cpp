@@ -7,6 +7,7 @@
 #include <memory>
 #include <sstream>
 
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/transport/pulse.h"
 
 namespace lockstep::dist {
@@ -64,7 +65,7 @@ double sum_over_ranks(Communicator& communicator, double value) {
 
 std::vector<Difference> differences(std::span<const std::string> texts) {
   std::vector<std::istringstream> streams;
-  for (const std::string& text : texts) streams.emplace_back(text);
+  for (const std::string& text : texts) streams.push_back(classic_stream(text));
   std::vector<std::string> lines(texts.size());
   std::vector<Difference> found;
   for (std::size_t line = 0;; ++line) {

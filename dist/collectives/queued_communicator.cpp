@@ -6,6 +6,7 @@ namespace lockstep::dist {
 
 Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_view name,
                                 Algorithm algorithm, RegionPlace place) {
+  check_is_rank(arguments.operation, name);
   try {
     if (!failure_ && next_ - front_ == queue_length) wait(front_, {});
   } catch (const CommError&) {

@@ -10,6 +10,7 @@
 #include <array>
 #include <vector>
 
+#include "lockstep/core/system/forks.h"
 #include "lockstep/dist/collectives/communicator.h"
 #include "lockstep/dist/collectives/flight_recorder.h"
 #include "lockstep/dist/transport/wait_watch.h"
@@ -83,8 +84,12 @@ class QueuedCommunicator : public Communicator {
   std::exception_ptr failure_;
 
  private:
+  /// Throws StateError in a child by fork(), which would take bytes that are its parent's.
+  void check_is_rank(Operation operation, std::string_view name) const;
+
   std::vector<Call> queue_;
-  bool begun_ = false;   // the call at the front
+  bool begun_ = false;  // the call at the front
+  int made_in_ = forks();
   Seconds finished_{0};  // when the last call ended
   Seconds waited_{0};
 };

@@ -54,4 +54,11 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
   std::rethrow_exception(failure_);
 }
 
+void QueuedCommunicator::check_is_rank(Operation operation, std::string_view name) const {
+  check<StateError>(forks() == made_in_,
+                    "[{}] '{}': this process is a child of the one that has joined the world: it "
+                    "is no rank",
+                    name_of(operation), name);
+}
+
 }  // namespace lockstep::dist

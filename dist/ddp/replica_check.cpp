@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "lockstep/core/hash.h"
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/kernels/elementwise.h"
@@ -47,7 +48,7 @@ std::string element_text(const Tensor& host, std::size_t i) {
 
 std::set<std::string> lines_of(const std::string& text) {
   std::set<std::string> all;
-  std::istringstream lines(text);
+  std::istringstream lines = classic_stream(text);
   for (std::string line; std::getline(lines, line);) all.insert(line);
   return all;
 }
@@ -60,7 +61,7 @@ std::pair<std::string, Said> find_lacked(const Communicator& communicator,
   std::map<std::string, std::vector<int>> ranks_with;
   for (std::size_t r = 0; r < lists.size(); ++r) {
     std::map<std::string, int> times;
-    std::istringstream lines(lists[r]);
+    std::istringstream lines = classic_stream(lists[r]);
     for (std::string line; std::getline(lines, line);) {
       const int time = ++times[line];
       ranks_with[time == 1 ? line : fmt::format("{} ({})", line, time)].push_back(

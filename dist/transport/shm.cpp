@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -25,6 +26,12 @@ std::string memory_problem(std::size_t bytes) {
 /// is refused here, because a page that the machine cannot give would kill the process that touches
 /// it.
 Descriptor make_memory(std::size_t bytes, std::string& problem) {
+  struct rlimit files {};  // these hold for such memory, too; beyond them the system sends SIGXFSZ
+  if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && bytes > files.rlim_cur) {
+    problem = fmt::format("{:.1f} MiB of shared memory: the limit for files (ulimit -f) is {:.1f}",
+                          mib(bytes), mib(files.rlim_cur));
+    return {};
+  }
   Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const bool made = memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0 &&
                     ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/world/launcher_link.h"
 
 namespace lockstep {
@@ -88,7 +89,7 @@ void dist::blame_by_launcher_number(Error& error, const Generation& generation) 
   const std::string& text = *error.culprit;
   const std::size_t begin = text.find(' ') + 1;
   const std::size_t end = std::min(text.size(), text.find_first_not_of("0123456789, ", begin));
-  std::istringstream numbers(text.substr(begin, end - begin));
+  std::istringstream numbers = classic_stream(text.substr(begin, end - begin));
   std::vector<int> known;
   char comma = ',';
   for (int rank = 0; comma == ',' && numbers >> rank; numbers >> comma) {

@@ -13,6 +13,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/core/gpu/gpu.h"
+#include "lockstep/core/system/standard_descriptors.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
@@ -201,6 +202,7 @@ std::vector<std::string> communicator_names() {
 }
 
 World World::join(const JoinOptions& options) {
+  open_standard_descriptors();
   dist::die_with_parent_if_asked();
   dist::remember_launcher_pipe();
   dist::report_uncaught_errors();

@@ -1,9 +1,12 @@
 #include <dnnl.h>
 #include <omp.h>
 
+#include <cstdint>
 #include <dnnl.hpp>
+#include <optional>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/signals_blocked.h"
 #include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels {
@@ -25,6 +28,19 @@ class OneThread {
 
  private:
   int before_;
+};
+
+/// For an inner size above 128 oneDNN's code for AVX (2.6, jit_avx_gemm_f32) points the stack
+/// pointer into a block of the heap. A handler that ran there would write below that block: signals
+/// wait until the product is done.
+class WholeStack {
+ public:
+  explicit WholeStack(std::int64_t k) {
+    if (k > 128) blocked_.emplace();
+  }
+
+ private:
+  std::optional<SignalsBlocked> blocked_;
 };
 
 // A matrix (rows, columns) of row-major memory, or of the transposed one.
@@ -71,6 +87,7 @@ std::string_view bf16_unit() {
 
 void cpu::gemm(const GemmProblem<float>& p) {
   const OneThread scope;
+  const WholeStack stack(p.k);
   const dnnl_status_t status =
       dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, p.a,
                  p.transpose_a ? p.m : p.k, p.b, p.transpose_b ? p.k : p.n,
@@ -81,6 +98,7 @@ void cpu::gemm(const GemmProblem<float>& p) {
 
 void cpu::gemm(const GemmProblem<BFloat16, float>& p) try {
   const OneThread scope;
+  const WholeStack stack(p.k);
   thread_local const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   thread_local dnnl::stream stream(engine);
   const Bf16Product bf16 = product(p, engine);

@@ -1,5 +1,9 @@
 #include "lockstep/kernels/matmul.h"
 
+#include <signal.h>
+#include <sys/time.h>
+
+#include <atomic>
 #include <thread>
 
 #include "kernels/support.h"
@@ -209,4 +213,31 @@ TEST_CASE("products of 16-bit factors into f32: exact products, f32 sums") {
   CHECK_THROWS_AS(matmul(single, single, half), DTypeError);
   CHECK_THROWS_AS(linear(half, half, Tensor::zeros({2}, DType::f16, test_device()), single),
                   DTypeError);
+}
+
+// A library's code may lend the stack pointer to its own work. Then a handler writes there.
+TEST_CASE("matmul: a signal of the program's, at any moment of a product, harms nothing") {
+  static std::atomic<int> signals;
+  signals = 0;
+  struct sigaction handler {
+  }, before{};
+  handler.sa_handler = [](int) { ++signals; };
+  handler.sa_flags = SA_RESTART;
+  REQUIRE(::sigaction(SIGALRM, &handler, &before) == 0);
+  const itimerval often{{0, 150}, {0, 150}}, never{};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  bool right = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [k, times] : {std::pair{64, 600}, {256, 300}, {784, 100}, {3000, 30}}) {
+      const Tensor a = Tensor::full({48, k}, 0.5, dtype), b = Tensor::full({k, 40}, 2, dtype);
+      const Tensor c = Tensor::zeros({48, 40}, DType::f32);
+      for (int time = 0; time < times; ++time) {
+        matmul(a, b, c);
+        for (const float value : c.span<float>()) right = right && value == static_cast<float>(k);
+      }
+    }
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  ::sigaction(SIGALRM, &before, nullptr);
+  CHECK(right);
+  CHECK(signals > 20);
 }

@@ -82,6 +82,22 @@ TEST_CASE("limits: operations do not know of lanes") {
       }
 }
 
+// A std::istringstream takes blanks and digits as the program's std::locale::global() does.
+TEST_CASE("limits: the library reads text by classic_stream()") {
+  const std::set<std::string> library{"core", "kernels", "autograd", "dist",
+                                      "nn",   "data",    "launch"};
+  for (const std::string& file : files_of_tree())
+    if (is_source(file) && library.contains(file.substr(0, file.find('/'))) &&
+        !file.starts_with("core/text/number."))
+      for (const std::string& line : lines_of_file(file)) {
+        CAPTURE(file);
+        CAPTURE(line);
+        CHECK((line.find("istringstream") == std::string::npos ||
+               line.find("classic_stream") != std::string::npos ||
+               line.find("std::vector<std::istringstream>") != std::string::npos));
+      }
+}
+
 TEST_CASE("limits: no folder has more than 25 files") {
   std::map<std::string, int> files;
   for (const std::string& file : files_of_tree())

@@ -16,9 +16,9 @@ inline std::string own_host() {
   return fmt::format("127.{}.{}.{}", 1 + (process >> 16), process >> 8 & 255, process & 255);
 }
 
-/// A port, another one at each call and hardly ever one of a process that runs beside this one (a
-/// listener for several machines takes its port on all addresses). The kernel gives a connection its port from
-/// 32768 on, and so none of these.
+/// A port, another one at each call and hardly ever one of a process that runs beside this one: a
+/// listener for several machines takes its port on all addresses. The kernel gives a connection its
+/// port from 32768 on, and so none of these.
 inline int free_port() {
   static std::atomic<int> given = 0;
   return 10'000 + (::getpid() * 41 + given++) % 20'000;

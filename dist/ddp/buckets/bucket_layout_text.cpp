@@ -5,6 +5,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
 namespace lockstep::dist {
@@ -16,7 +17,7 @@ std::string to_text(const BucketLayout& layout) {
 BucketLayout layout_from_text(std::string_view text, std::size_t parameters) {
   BucketLayout layout;
   std::vector<int>* numbers = &layout.order;
-  std::istringstream words{std::string(text)};
+  std::istringstream words = classic_stream(text);
   for (std::string word; words >> word;) {
     if (word == "/" && numbers == &layout.order) {
       numbers = &layout.cuts;

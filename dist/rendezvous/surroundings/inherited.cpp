@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/number.h"
 
 namespace lockstep::dist {
 namespace {
@@ -36,7 +37,7 @@ std::optional<int> number_in(const Getenv& get, const char* name) {
 /// What the launcher left open under this number; nothing if it has not told.
 std::optional<std::string> left_open(const Getenv& get, int descriptor) {
   const char* text = get(identities_variable);
-  std::istringstream words(text ? text : "");
+  std::istringstream words = classic_stream(text ? text : "");
   for (std::string word; words >> word;)
     if (word.starts_with(fmt::format("{}:", descriptor))) return word;
   return std::nullopt;

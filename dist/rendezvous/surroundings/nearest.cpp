@@ -15,7 +15,9 @@ constexpr const char* started_variable = "LOCKSTEP_STARTED";
 
 using NameList = std::span<const char* const>;
 
-/// Of other launchers: when one is started anew, one of its variables is another at least.
+/// Of other launchers: when one is started anew, one of its variables is another at least. The
+/// first two are there in any case; one of them alone is no launcher (MPI_Init without mpirun sets
+/// PMIX_NAMESPACE).
 constexpr std::array changed_by_torchrun{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                                          "TORCHELASTIC_MAX_RESTARTS"};
 constexpr std::array changed_by_mpirun{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
@@ -60,8 +62,9 @@ class Notes {
         names, [&](const char* name) { return now(name) && now(name) != noted(name); });
   }
   bool another_launcher() const {
-    return exist() &&
-           std::ranges::any_of(changed_by, [&](NameList names) { return is_new(names); });
+    return exist() && std::ranges::any_of(changed_by, [&](NameList names) {
+             return get_(names[0]) && get_(names[1]) && is_new(names);
+           });
   }
   /// Whether a launcher further out than the nearest has set it.
   bool is_older(const char* name) const {

@@ -7,8 +7,8 @@
 /// rank, or in what the rank starts:
 ///
 ///   all is as noted                               lockstep-run is the nearest
-///   a variable of torchrun, mpirun or srun        that one was started by the rank: it is the
-///     is another                                    nearest, and what lockstep-run has set is
+///   those of torchrun, mpirun or srun are there,  that one was started by the rank: it is the
+///     and one is another                            nearest, and what lockstep-run has set is
 ///                                                   passed over
 ///   RANK or WORLD_SIZE alone is another           was set by hand: an error
 ///   RANK and WORLD_SIZE are unset                 no rank

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/rendezvous/left_replicas.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
@@ -61,7 +62,7 @@ Generation newest_generation(int descriptor) {
   text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
   check<CommError>(!text.empty(), "[survive] the launcher has not said who is in the job");
   text.pop_back();
-  std::istringstream line(text.substr(text.rfind('\n') + 1));
+  std::istringstream line = classic_stream(text.substr(text.rfind('\n') + 1));
   Generation newest;
   line >> newest.number >> newest.address;
   if (newest.address == no_address) newest.address.clear();
@@ -122,7 +123,7 @@ bool is_joined_line(std::string_view line) { return line.starts_with(joined_word
 
 std::optional<Suspicion> read_suspicion(std::string_view line) {
   if (!line.starts_with(lost_word)) return std::nullopt;
-  std::istringstream words{std::string(line.substr(lost_word.size()))};
+  std::istringstream words = classic_stream(line.substr(lost_word.size()));
   Suspicion suspicion{};
   if (!(words >> suspicion.generation >> suspicion.rank)) return std::nullopt;
   std::getline(words >> std::ws, suspicion.why);

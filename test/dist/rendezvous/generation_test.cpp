@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <locale>
+
+#include "lockstep/core/text/number.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep::dist;
@@ -76,4 +79,29 @@ TEST_CASE("generation: without a launcher nothing is told, and nothing fails") {
   suspect({.generation = 0, .rank = 1});
   tell_joined(1);
   tell_ready();
+}
+
+TEST_CASE("generation: blanks and numbers are those of C, whatever the program's locale says") {
+  struct French : std::numpunct<char> {
+    char do_thousands_sep() const override { return ' '; }
+    char do_decimal_point() const override { return ','; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::locale before =
+      std::locale::global(std::locale(std::locale::classic(), new French));  // the locale owns it
+  const Descriptor file(checked(memfd_create("generations", MFD_CLOEXEC), "make a memory file"));
+  const std::string text = write_generation(
+      {.number = 1, .members = {0, 2000, 3000}, .nodes = {0, 0, 1}, .address = "10.0.0.1:4000"});
+  CHECK(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  const Generation generation = newest_generation(file.get());
+  const auto suspicion = read_suspicion("lost 2 13 hangs");
+  int first = 0, second = 0;
+  lockstep::classic_stream("12 345,6") >> first >> second;
+  std::locale::global(before);
+  CHECK(generation.members == std::vector{0, 2000, 3000});
+  CHECK(generation.nodes == std::vector{0, 0, 1});
+  REQUIRE(suspicion);
+  CHECK(suspicion->rank == 13);
+  CHECK(first == 12);
+  CHECK(second == 345);
 }

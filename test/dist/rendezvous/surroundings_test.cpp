@@ -172,6 +172,19 @@ TEST_CASE("surroundings: what a rank of lockstep-run starts by another launcher 
     CHECK(torch->token_descriptor == -1);
     CHECK(torch->survive_descriptor == -1);
   }
+  // One variable alone is no launcher: MPI_Init without mpirun sets such a one.
+  for (const Variables& around : {Variables{}, mpirun, srun, torchrun})
+    for (const Variables& alone :
+         {Variables{{"PMIX_NAMESPACE", "singleton"}}, Variables{{"SLURM_PROCID", "7"}},
+          Variables{{"SLURM_STEP_ID", "7"}}, Variables{{"PMI_RANK", "7"}},
+          Variables{{"OMPI_COMM_WORLD_RANK", "7"}}, Variables{{"TORCHELASTIC_RUN_ID", "new"}}}) {
+      const std::string name = alone.begin()->first;
+      if (around.contains(name)) continue;  // it was there: then another launcher has changed it
+      CAPTURE(name);
+      const auto launch = read_environment(getenv_of(with(launched_in(around), alone)));
+      REQUIRE(launch.has_value());
+      CHECK(launch->launcher == "lockstep-run");
+    }
   // Where they meet may be set for the inner one.
   CHECK(read_environment(
             getenv_of(with(with(launched_in({}), mpirun), {{"LOCKSTEP_RENDEZVOUS", "n1:7000"}})))

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -269,6 +271,55 @@ TEST_CASE("world: the launcher's token") {
     dist::testing::exercise<float>(World::join().communicator(), 10);
   });
   test::check_all_well(outcomes);
+}
+
+TEST_CASE("world: what is printed where stdout is closed does not reach the others") {
+  const TemporaryFolder folder;
+  for (const char* const transport : {"shm", "tcp"})
+    test::check_all_well(test::run_processes(2, [&](int rank) {
+      for (const int closed : {0, 1, 2}) ::close(closed);
+      test::set_rank_environment(rank, 2, "unix:" + folder / transport);
+      const World world = World::join({.transport = transport, .timeout = dist::Seconds(20)});
+      for (int k = 0; k < 100; ++k) (void)!::write(1 + k % 2, "AAAAAAAAAAAAAAAA", 16);
+      dist::testing::exercise<float>(world.communicator(), 100);
+    }));
+}
+
+TEST_CASE("world: a child of a rank is no rank, and leaves its job alone") {
+  const TemporaryFolder folder;
+  for (const char* const transport : {"shm", "tcp"})
+    test::check_all_well(test::run_processes(2, [&](int rank) {
+      test::set_rank_environment(rank, 2, "unix:" + folder / transport);
+      const World world = World::join({.transport = transport, .timeout = dist::Seconds(20)});
+      const Tensor ones = Tensor::full({3}, 1);
+      world.communicator().all_reduce(ones, "before").wait();
+      const pid_t child = ::fork();
+      if (child == 0) {
+        try {
+          world.communicator().all_reduce(ones, "of a child").wait();
+        } catch (const StateError& error) {
+          ::_exit(contains(error.what(), "'of a child'") ? 0 : 3);
+        }
+        ::_exit(4);
+      }
+      int status = -1;
+      expect(::waitpid(child, &status, 0) == child && status == 0, "status {}", status);
+      dist::testing::exercise<float>(world.communicator(), 100);
+    }));
+}
+
+TEST_CASE("world: shared memory beyond `ulimit -f` is an error that says so, no signal") {
+  const TemporaryFolder folder;
+  const auto outcomes = test::run_processes(2, [&](int rank) {
+    const rlimit files{100 << 10, 100 << 10};
+    expect(::setrlimit(RLIMIT_FSIZE, &files) == 0, "setrlimit");
+    test::set_rank_environment(rank, 2, "unix:" + folder / "here");
+    const World world = World::join({.transport = "shm", .timeout = dist::Seconds(20)});
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.kind == "comm");
+    CHECK(contains(outcome.message, "ulimit -f"));
+  }
 }
 
 }  // namespace
