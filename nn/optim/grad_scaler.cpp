@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/ops.h"
@@ -11,18 +12,29 @@
 #include "lockstep/kernels/reduce.h"
 
 namespace lockstep::optim {
+namespace {
+
+void check_in(std::string_view where, bool good, std::string_view name, double value,
+              std::string_view range) {
+  check<UsageError>(good, "[{}] {} must be in {}, got {}", where, name, range, value);
+}
+
+// An f64 may be infinite or 0 as f32, with which the loss is multiplied.
+void check_scale(std::string_view where, double scale) {
+  const auto used = static_cast<float>(scale);
+  check_in(where, std::isfinite(used) && used > 0, "scale", scale, "(0, inf) as f32");
+}
+
+}  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options)
     : options_(options), scale_(static_cast<float>(options.scale)) {
-  const auto check_in = [](bool good, std::string_view name, double value, std::string_view range) {
-    check<UsageError>(good, "[GradScaler] {} must be in {}, got {}", name, range, value);
-  };
-  check_in(std::isfinite(scale_) && scale_ > 0, "scale", options.scale, "(0, inf) as f32");
-  check_in(std::isfinite(options.growth_factor) && options.growth_factor > 1, "growth_factor",
-           options.growth_factor, "(1, inf)");
-  check_in(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor",
+  check_scale("GradScaler", options.scale);
+  check_in("GradScaler", std::isfinite(options.growth_factor) && options.growth_factor > 1,
+           "growth_factor", options.growth_factor, "(1, inf)");
+  check_in("GradScaler", options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor",
            options.backoff_factor, "(0, 1)");
-  check_in(options.growth_interval >= 1, "growth_interval",
+  check_in("GradScaler", options.growth_interval >= 1, "growth_interval",
            static_cast<double>(options.growth_interval), "[1, inf)");
 }
 
@@ -31,12 +43,12 @@ Tensor GradScaler::scale(const Tensor& loss) const {
 }
 
 void GradScaler::unscale(Optimizer& optimizer) {
-  check<StateError>(!unscaled_.contains(&optimizer),
+  check<StateError>(!unscaled_.contains(optimizer.life()),
                     "[unscale] this optimizer's gradients are divided by the scale already: call "
                     "update() after each step");
   const auto& all = optimizer.all();
   const bool managed = std::ranges::any_of(all, &Parameter::managed);
-  Progress progress;
+  Progress progress{.parameters = all};
   for (const Parameter& parameter : all) {
     check<StateError>(!managed || !parameter.kept_local(),
                       "[unscale] {} is kept local: whether its gradient is finite may differ "
@@ -59,12 +71,12 @@ void GradScaler::unscale(Optimizer& optimizer) {
     kernels::scale(1.0 / scale_, gradient, gradient, false);
     gradient.storage().changed();
   }
-  unscaled_.emplace(&optimizer, progress);
+  unscaled_.emplace(optimizer.life(), std::move(progress));
 }
 
 bool GradScaler::step(Optimizer& optimizer) {
-  if (!unscaled_.contains(&optimizer)) unscale(optimizer);
-  Progress& progress = unscaled_.at(&optimizer);
+  if (!unscaled_.contains(optimizer.life())) unscale(optimizer);
+  Progress& progress = unscaled_.at(optimizer.life());
   check<StateError>(!progress.stepped,
                     "[step] this optimizer was stepped since the last update() of the GradScaler");
   progress.finite ? optimizer.step() : optimizer.gradients_are_used();
@@ -77,9 +89,9 @@ void GradScaler::update() {
                     "[update] no optimizer was stepped since the last update()");
   bool finite = true;
   std::set<GradientReducer*> reducers;
-  for (const auto& [optimizer, progress] : unscaled_) {
+  for (const auto& [life, progress] : unscaled_) {
     finite = finite && progress.finite;
-    for (const Parameter& parameter : optimizer->all())
+    for (const Parameter& parameter : progress.parameters)
       if (parameter.managed()) reducers.insert(parameter.reducer());
   }
   unscaled_.clear();
@@ -117,10 +129,9 @@ void GradScaler::load_state_dict(const nn::StateDict& state) {
   check_between_steps("load_state_dict");
   const nn::StateDict own = state_dict();
   nn::load_tensors("the GradScaler", own, state);
-  const double scale = own.at("scale").item();
-  check<UsageError>(std::isfinite(scale) && scale > 0, "[load_state_dict] the scale is {}", scale);
+  check_scale("load_state_dict", own.at("scale").item());
   steady_ = nn::count_in("steady", own.at("steady"));
-  scale_ = static_cast<float>(scale);
+  scale_ = static_cast<float>(own.at("scale").item());
 }
 
 }  // namespace lockstep::optim

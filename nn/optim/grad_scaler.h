@@ -26,8 +26,10 @@
 /// Thread-safety: as the optimizer's.
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/state_dict.h"
@@ -56,9 +58,9 @@ class GradScaler {
   /// Tells whether it has stepped. On a GPU the host waits for the answer. Throws StateError for a
   /// second call between two update(), and what Optimizer::step throws.
   bool step(Optimizer& optimizer);
-  /// The scale for the next backward, after the step of every optimizer. Throws StateError if no
-  /// optimizer was stepped or unscaled, or if the scale becomes so small that its reciprocal is
-  /// infinite: then the gradients are not finite at any scale.
+  /// The scale for the next backward, after the step of every optimizer, also of one that has ended
+  /// since. Throws StateError if no optimizer was stepped or unscaled, or if the scale becomes so
+  /// small that its reciprocal is infinite: then the gradients are not finite at any scale.
   void update();
 
   double scale() const { return scale_; }
@@ -67,19 +69,22 @@ class GradScaler {
   /// Throws StateError between unscale() or step() and update().
   nn::StateDict state_dict() const;
   /// Throws as state_dict() and load_tensors, and UsageError for a scale that is not positive and
-  /// finite.
+  /// finite as f32; then nothing has changed.
   void load_state_dict(const nn::StateDict& state);
 
  private:
   void check_between_steps(std::string_view operation) const;
   struct Progress {
+    std::vector<Parameter> parameters;
     bool finite = true;
     bool stepped = false;
   };
   GradScalerOptions options_;
-  float scale_;                                              // as PyTorch's: f32
-  std::int64_t steady_ = 0;                                  // steps in a row without an infinity
-  std::unordered_map<const Optimizer*, Progress> unscaled_;  // since the last update()
+  float scale_;              // as PyTorch's: f32
+  std::int64_t steady_ = 0;  // steps in a row without an infinity
+  // Since the last update(), by Optimizer::life(): an optimizer may end before update(), and its
+  // address may be the next one's.
+  std::map<std::weak_ptr<const void>, Progress, std::owner_less<>> unscaled_;
 };
 
 }  // namespace lockstep::optim

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
@@ -247,5 +249,47 @@ TEST_CASE("grad scaler: the scale grows as far as f32 goes, and is never infinit
     CHECK(scaler.step(optimizer));
     scaler.update();
     CHECK(scaler.scale() == expected);
+  }
+}
+
+TEST_CASE("grad scaler: an optimizer that ends before update() counts, and is no other one") {
+  for (const bool finite : {true, false}) {
+    optim::GradScaler scaler({.scale = 8, .growth_interval = 100});
+    const Parameter w(Tensor::ones({2}), "w");
+    const auto backward = [&](double x) {
+      Tape tape;
+      tape.backward(scaler.scale(sum(w * x)));
+    };
+    {  // one after another, at the same place
+      std::optional<optim::SGD> optimizer;
+      for (int run = 0; run < 3; ++run) {
+        optimizer.emplace(std::vector{w}, optim::SgdOptions{.lr = 0.1});
+        optimizer->zero_grad();
+        backward(finite || run != 1 ? 1 : std::numeric_limits<double>::infinity());
+        if (run == 2) scaler.unscale(*optimizer);
+        CHECK(scaler.step(*optimizer) == (finite || run != 1));
+        CHECK_THROWS_AS(scaler.step(*optimizer), StateError);
+      }
+    }
+    CHECK_THROWS_AS(scaler.state_dict(), StateError);
+    scaler.update();
+    CHECK(scaler.scale() == (finite ? 8 : 4));
+    CHECK(scaler.state_dict().at("steady").item() == (finite ? 1 : 0));
+    CHECK_THROWS_AS(scaler.update(), StateError);
+  }
+}
+
+TEST_CASE("grad scaler: a scale that f32 does not have is not loaded") {
+  optim::GradScaler scaler({.scale = 8});
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double scale : {1e300, 1e39, 1e-60, 5e-324, 0.0, -1.0, infinity, std::nan("")}) {
+    CAPTURE(scale);
+    nn::StateDict state = scaler.state_dict();
+    state.at("scale") = Tensor::scalar(scale, DType::f64);
+    state.at("steady") = Tensor::scalar(7, DType::i64);
+    CHECK_THROWS_WITH_AS(scaler.load_state_dict(state), doctest::Contains("scale must be in"),
+                         UsageError);
+    CHECK(scaler.scale() == 8);
+    CHECK(scaler.state_dict().at("steady").item() == 0);
   }
 }
