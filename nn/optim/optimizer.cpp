@@ -230,6 +230,12 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
         "was it made or replaced after DistributedDataParallel? (If it is meant to differ "
         "between ranks: keep_local())",
         parameter);
+    // In a world of one rank, too, where nothing is said to be replicated.
+    check<StateError>(
+        !sharding_ || parameter.managed() || parameter.gradient_state() == GradientState::nothing,
+        "[step] {} is under no DistributedDataParallel (any more), and this optimizer is sharded: "
+        "the one that shard() was given must manage all parameters and live as long as training",
+        parameter);
     if (world && !parameter.kept_local() && parameter.gradient_state() != GradientState::nothing)
       fail<StateError>(
           "[step] {} is under no DistributedDataParallel, and this is rank {} of {}: each would "

@@ -284,4 +284,24 @@ TEST_CASE("outlived: a trace after its communicator") {
   });
 }
 
+TEST_CASE(
+    "outlived: a sharded optimizer after its DistributedDataParallel, on any number of ranks") {
+  for (const int ranks : {1, 2})
+    for (const bool keep_local : {false, true})
+      run_threads(ranks, {.timeout = dist::Seconds(20)}, [&](World& world) {
+        Trained trained(world, true);
+        trained.ddp.reset();
+        if (keep_local)
+          for (const Parameter& parameter : trained.model.parameters()) parameter.keep_local();
+        const auto values = [&] { return trained.model.state_dict().at("0.weight").clone(); };
+        const std::vector<float> before = values().to_vector<float>();
+        trained.backward();
+        expect_all_refused("DistributedDataParallel",
+                           {{"step", [&] { trained.optimizer->step(); }}});
+        expect_all_refused<UsageError>("sharded optimizer",
+                                       {{"local", [&] { trained.optimizer->step(optim::local); }}});
+        expect(values().to_vector<float>() == before, "a refused step has changed a value");
+      });
+}
+
 }  // namespace lockstep::outlived
