@@ -8,46 +8,50 @@
 namespace lockstep::optim {
 
 Ema::Ema(std::vector<Parameter> parameters, double decay)
-    : parameters_(std::move(parameters)), decay_(decay) {
+    : state_(new State{std::move(parameters)}), decay_(decay) {
   check_range("Ema", "decay", decay, share);
-  check_each_once("Ema", parameters_);
-  for (const Parameter& parameter : parameters_) averages_.push_back(parameter.value().clone());
+  check_each_once("Ema", state_->parameters);
+  for (const Parameter& parameter : state_->parameters)
+    state_->averages.push_back(parameter.value().clone());
 }
 
 void Ema::update() {
-  check<StateError>(!applied_, "[Ema] update() while the averages are applied");
-  check_values("update");
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    averages_[i].copy_from(lerp(averages_[i], parameters_[i].value(), 1 - decay_));
+  auto& [parameters, averages, applied] = *state_;
+  check<StateError>(!applied, "[Ema] update() while the averages are applied");
+  check_values(*state_, "update");
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    averages[i].copy_from(lerp(averages[i], parameters[i].value(), 1 - decay_));
 }
 
-void Ema::check_values(std::string_view operation) const {
-  for (const Parameter& parameter : parameters_)
+void Ema::check_values(const State& state, std::string_view operation) {
+  for (const Parameter& parameter : state.parameters)
     check<StateError>(!parameter.averaged(),
                       "[{}] {} holds another Ema's average for a while, and not its value",
                       operation, parameter);
 }
 
-void Ema::exchange(bool apply) {
-  check<StateError>(applied_ != apply, "[Ema] the averages are applied already");
-  if (apply) check_values("Ema");
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor value = parameters_[i].value().clone();
-    parameters_[i].value().copy_from(averages_[i]);
-    averages_[i].copy_from(value);
-    parameters_[i].set_averaged(apply);
+void Ema::exchange(State& state, bool apply) {
+  auto& [parameters, averages, applied] = state;
+  check<StateError>(applied != apply, "[Ema] the averages are applied already");
+  if (apply) check_values(state, "Ema");
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor value = parameters[i].value().clone();
+    parameters[i].value().copy_from(averages[i]);
+    averages[i].copy_from(value);
+    parameters[i].set_averaged(apply);
   }
-  applied_ = apply;
+  applied = apply;
 }
 
 nn::StateDict Ema::state_dict() const {
-  check<StateError>(!applied_, "[Ema] state_dict() while the averages are applied");
+  const auto& [parameters, averages, applied] = *state_;
+  check<StateError>(!applied, "[Ema] state_dict() while the averages are applied");
   nn::StateDict state;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& name = parameters_[i].name();
-    check<StateError>(!name.empty() && state.emplace(name, averages_[i]).second,
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name();
+    check<StateError>(!name.empty() && state.emplace(name, averages[i]).second,
                       "[Ema] {}: set_name() tells parameters apart",
-                      name.empty() ? label_of(parameters_, i)
+                      name.empty() ? label_of(parameters, i)
                                    : fmt::format("two parameters are named '{}'", name));
   }
   return state;

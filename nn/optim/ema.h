@@ -13,9 +13,11 @@
 ///     evaluate(model);
 ///   }
 ///
+/// Copies share the averages; so does what was moved from.
 /// Under DDP every rank computes the same averages from the same values: nothing travels.
 /// Thread-safety: as the parameters.
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -25,25 +27,30 @@
 namespace lockstep::optim {
 
 class Ema {
+  struct State;
+
  public:
   /// The averages begin as the values. Throws UsageError unless 0 <= decay < 1, and as
   /// check_each_once.
   Ema(std::vector<Parameter> parameters, double decay);
+  Ema(const Ema&) = default;
+  Ema& operator=(const Ema&) = default;
 
   /// After each step of the optimizer. Throws StateError while the averages are applied.
   void update();
 
   /// Exchanges the model's values with the averages, and back at its end. Meanwhile a step, or a
   /// Checkpoint of the model, would take the averages for the values: both throw StateError.
+  /// The Ema may end, or be moved, before this does.
   class [[nodiscard]] Applied {
    public:
-    explicit Applied(Ema& ema) : ema_(ema) { ema_.exchange(true); }
-    ~Applied() { ema_.exchange(false); }
+    explicit Applied(Ema& ema) : state_(ema.state_) { exchange(*state_, true); }
+    ~Applied() { exchange(*state_, false); }
     Applied(const Applied&) = delete;
     Applied& operator=(const Applied&) = delete;
 
    private:
-    Ema& ema_;
+    std::shared_ptr<State> state_;
   };
 
   /// The averages, by the parameters' names; they share memory. Throws StateError while they are
@@ -52,13 +59,16 @@ class Ema {
   void load_state_dict(const nn::StateDict& state);
 
  private:
-  void check_values(std::string_view operation) const;
-  void exchange(bool apply);
+  struct State {
+    std::vector<Parameter> parameters;
+    std::vector<Tensor> averages{};
+    bool applied = false;
+  };
+  static void check_values(const State& state, std::string_view operation);
+  static void exchange(State& state, bool apply);
 
-  std::vector<Parameter> parameters_;
-  std::vector<Tensor> averages_;
+  std::shared_ptr<State> state_;
   double decay_;
-  bool applied_ = false;
 };
 
 }  // namespace lockstep::optim

@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/generator.h"
 #include "lockstep/nn/layers.h"
@@ -65,4 +68,36 @@ TEST_CASE("ema: another one takes over its state; what makes no sense is refused
   }
   CHECK_THROWS_AS(optim::Ema(model.parameters(), std::nan("")), UsageError);
   CHECK_THROWS_AS(optim::Ema({Parameter(Tensor::ones({1}))}, 0.5).state_dict(), StateError);
+}
+
+TEST_CASE("ema: what is applied goes back, whether its Ema has ended or was moved") {
+  nn::Sequential model{nn::Linear(2, 3)};
+  const auto weight = [&] { return model.state_dict().at("0.weight").to_vector<float>(); };
+  const auto begin = weight();
+  const auto check_ends = [&](const char* how, const auto& let_end) {
+    CAPTURE(how);
+    model.state_dict().at("0.weight").copy_from(Tensor::of<float>({3, 2}, begin));
+    std::vector<optim::Ema> all;
+    all.emplace_back(model.parameters(), 0.5);
+    model.state_dict().at("0.weight").fill(4);
+    all[0].update();
+    std::optional<optim::Ema::Applied> applied(all[0]);
+    CHECK(weight() != std::vector<float>(6, 4));
+    let_end(all);
+    CHECK(weight() != std::vector<float>(6, 4));
+    applied.reset();
+    CHECK(weight() == std::vector<float>(6, 4));
+    for (const Parameter& parameter : model.parameters()) CHECK(!parameter.averaged());
+    for (optim::Ema& ema : all)  // and it goes on
+      if (ema.state_dict().contains("0.weight")) ema.update();
+  };
+  using All = std::vector<optim::Ema>;
+  check_ends("end", [](All& all) { all.clear(); });
+  check_ends("another place", [](All& all) {
+    for (int i = 0; i < 9; ++i) all.emplace_back(nn::Linear(1, 1).parameters(), 0.5);
+  });
+  check_ends("move", [](All& all) {
+    optim::Ema other = std::move(all[0]);
+    all[0] = optim::Ema(nn::Linear(1, 1).parameters(), 0.5);
+  });
 }
