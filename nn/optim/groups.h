@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -324,7 +325,11 @@ void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
   for (std::size_t k = 0; k < groups.size(); ++k) {
     auto& [parameters, options] = groups[k];
     Rule::visit(options, [&]<class T>(std::string_view name, T& value, Range = {}) {
-      value = static_cast<T>(take_number(rest, option_name(k, name), DType::f64));
+      const double saved = take_number(rest, option_name(k, name), DType::f64);
+      if constexpr (std::is_same_v<T, bool>)
+        check<UsageError>(saved == 0 || saved == 1, "[load_state_dict] '{}' must be 0 or 1, got {}",
+                          option_name(k, name), saved);
+      value = static_cast<T>(saved);
     });
     check_ranges<Rule>(options);
     for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -86,6 +86,8 @@ void Schedule::load_state_dict(const nn::StateDict& state) {
   const nn::StateDict own = state_dict();
   check_lives("Schedule", life_);
   nn::load_tensors("the schedule", own, state);
+  for (const double lr : own.at("base_lrs").to_vector<double>())
+    check_range("load_state_dict", "base_lrs", lr, not_negative);
   step_ = nn::count_in("step", own.at("step"));
   base_ = own.at("base_lrs").to_vector<double>();
   apply();
@@ -121,6 +123,8 @@ nn::StateDict Plateau::state_dict() const {
 void Plateau::load_state_dict(const nn::StateDict& state) {
   const nn::StateDict own = state_dict();
   nn::load_tensors("the plateau", own, state);
+  check<UsageError>(!std::isnan(own.at("best").item()),
+                    "[load_state_dict] 'best' is NaN, and no loss is less");
   bad_ = nn::count_in("bad", own.at("bad"));
   best_ = own.at("best").item();
 }

@@ -62,7 +62,8 @@ class Schedule {
   std::int64_t steps() const { return step_; }
 
   nn::StateDict state_dict() const;  ///< "step": i64, and "base_lrs": f64 (groups,)
-  /// Sets the learning rates, too. Throws as load_tensors.
+  /// Sets the learning rates, too. Throws as load_tensors, and UsageError for a rate that is
+  /// negative or not finite; then nothing has changed.
   void load_state_dict(const nn::StateDict& state);
 
  private:

@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "lockstep/lockstep.h"
 #include "support/temporary_folder.h"
@@ -252,4 +254,55 @@ TEST_CASE("state: an optimizer's digest tells rules apart that have the same opt
         static_cast<const optim::Optimizer*>(&adam), static_cast<const optim::Optimizer*>(&adamw),
         static_cast<const optim::Optimizer*>(&rms)})
     CHECK(digests.insert(Digest::of(*optimizer)).second);
+}
+
+namespace {
+
+template <class O>
+void check_flags(const std::set<std::string>& flags) {
+  const Parameter w(Tensor::ones({2}), "w");
+  O optimizer({w}, {});
+  const nn::StateDict whole = optimizer.state_dict();
+  for (const std::string& flag : flags)
+    for (const double value : {0.5, -1.0, 2.0, 1e-300, std::nan(""), optim::infinity}) {
+      CAPTURE(flag);
+      CAPTURE(value);
+      nn::StateDict state = whole;
+      state.at("group 0." + flag) = Tensor::scalar(value, DType::f64);
+      const std::string part = "'group 0." + flag + "' must be 0 or 1, got";
+      CHECK_THROWS_WITH_AS(optimizer.load_state_dict(state), doctest::Contains(part.c_str()),
+                           UsageError);
+      CHECK(contents(optimizer.state_dict()) == contents(whole));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("state: a number that is no value of its option is not loaded as one") {
+  check_flags<optim::SGD>({"nesterov", "maximize"});
+  check_flags<optim::Adam>({"amsgrad", "maximize", "decoupled"});
+  check_flags<optim::AdamW>({"amsgrad", "maximize"});
+  check_flags<optim::RMSprop>({"centered", "maximize"});
+  check_flags<optim::Lion>({"maximize"});
+
+  optim::SGD optimizer({Parameter(Tensor::ones({2}), "w")}, {.lr = 0.5});
+  optim::Plateau plateau(optimizer);
+  plateau.step(3);
+  optim::Schedule schedule(optimizer, [](std::int64_t) { return 1; });
+  const auto best = contents(plateau.state_dict()), rates = contents(schedule.state_dict());
+  nn::StateDict state = plateau.state_dict();
+  state.at("best") = Tensor::scalar(std::nan(""), DType::f64);
+  state.at("bad") = Tensor::scalar(1, DType::i64);
+  CHECK_THROWS_WITH_AS(plateau.load_state_dict(state), doctest::Contains("'best' is NaN"),
+                       UsageError);
+  CHECK(contents(plateau.state_dict()) == best);
+  for (const double rate : {-1.0, std::nan(""), optim::infinity}) {
+    state = schedule.state_dict();
+    state.at("step") = Tensor::scalar(5, DType::i64);
+    state.at("base_lrs") = Tensor::from({rate});
+    CHECK_THROWS_WITH_AS(schedule.load_state_dict(state), doctest::Contains("base_lrs must be in"),
+                         UsageError);
+    CHECK(contents(schedule.state_dict()) == rates);
+    CHECK(optimizer.lr() == 0.5);
+  }
 }
