@@ -120,8 +120,15 @@ void Checkpoint::check_name(const std::string& name) const {
 }
 
 void Checkpoint::check_between_steps(std::string_view operation) const {
-  for (const Part& part : parts_)
-    if (part.parameters) optim::check_between_steps(operation, part.parameters());
+  for (const Part& part : parts_) {
+    if (!part.parameters) continue;
+    const std::vector<Parameter> now = part.parameters();
+    check<StateError>(now.size() >= part.had,
+                      "[{}] '{}' had {} parameters when it was added, and has {}: was it, or a "
+                      "part of it, moved to another place? Add it there",
+                      operation, part.name, part.had, now.size());
+    optim::check_between_steps(operation, now);
+  }
   if (ddp_) optim::check_between_steps(operation, ddp_->buckets().parameters());
 }
 

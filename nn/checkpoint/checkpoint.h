@@ -42,7 +42,8 @@
 /// save(), too: Schedule::step(), Ema::update(), and GradScaler::update(), which is checked.
 ///
 /// Under DDP, save(), wait() and load() are collective; an error of one rank is thrown on all. The
-/// objects that were added must outlive the last call. Thread-safety: as the DDP's.
+/// objects that were added must outlive the last call, and stay where they are: a model that was
+/// moved from throws StateError. Thread-safety: as the DDP's.
 
 #include <concepts>
 #include <cstdint>
@@ -159,6 +160,7 @@ class Checkpoint {
     /// The tensors that a forward pass changes, and their copies by mark().
     std::function<StateDict()> changed_by_forward = {};
     StateDict marked = {};
+    std::size_t had = 0;  // parameters, when it was added
   };
   struct Number {
     std::string name;
@@ -181,6 +183,7 @@ class Checkpoint {
         for (const Buffer& buffer : object.buffers()) buffers.emplace(buffer.name, buffer.value);
         return buffers;
       };
+    if (const auto& all = parts_.back().parameters) parts_.back().had = all().size();
   }
   void check_name(const std::string& name) const;
   void check_between_steps(std::string_view operation) const;

@@ -226,3 +226,31 @@ TEST_CASE("checkpoint: averages are not taken for values, nor stepped, nor avera
     job.checkpoint->save(folder / "run");
   });
 }
+
+TEST_CASE("checkpoint: a model that was moved away is not saved as an empty one") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "run";
+  const auto make = [] { return nn::Sequential{nn::Linear(2, 3), nn::Linear(3, 1)}; };
+  const auto check_refused = [&](nn::Checkpoint& checkpoint, const char* part) {
+    const auto refuses = doctest::Contains(part);
+    CHECK_THROWS_WITH_AS(checkpoint.save(path), refuses, StateError);
+    CHECK_THROWS_WITH_AS(checkpoint.load(path), refuses, StateError);
+    CHECK_THROWS_WITH_AS(checkpoint.mark(), refuses, StateError);
+    CHECK(!std::filesystem::exists(path));
+  };
+  for (const bool per_rank : {false, true}) {
+    nn::Sequential model = make();
+    nn::Checkpoint checkpoint;
+    per_rank ? checkpoint.add_per_rank("net", model) : checkpoint.add("net", model);
+    const nn::Sequential elsewhere = std::move(model);
+    check_refused(checkpoint, "'net' had 4 parameters when it was added, and has 0");
+    model = make();  // at the same place
+    checkpoint.save(path);
+    std::filesystem::remove(path);
+  }
+  nn::Sequential model = make();
+  nn::Checkpoint checkpoint;
+  checkpoint.add("net", model);
+  const nn::Linear head = std::move(model.at<nn::Linear>("1"));
+  check_refused(checkpoint, "'net' had 4 parameters when it was added, and has 2");
+}
