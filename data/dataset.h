@@ -36,7 +36,8 @@ class Dataset {
   /// The fields of many samples, stacked along a new first dimension. The tensors are the caller's.
   /// Override it where that is faster than sample by sample. `epoch` is the loader's; Map (map.h)
   /// needs it. A loader asks for one sample at least; of none, there may be no fields.
-  /// Throws DataError that names field and sample if samples differ in fields, dtype or shape.
+  /// Throws DataError that names field and sample if samples differ in fields, dtype or shape, or
+  /// one wants a gradient: a copy would lose it.
   virtual Fields rows(std::span<const std::int64_t> samples, int epoch) const;
 
   /// What ranks compare: they must train on the same data. Of size() and of up to 16 samples, which
@@ -82,7 +83,7 @@ class TensorDataset : public Dataset {
 
 /// Any data set, kept alive: what Loader, Map and Subset take. Made of a data set, it holds a copy
 /// (of a TensorDataset: of its handles), so that nothing dangles. If yours is dear to copy, give a
-/// std::shared_ptr to it. Copies share the data set.
+/// std::shared_ptr to it. Copies share the data set; what was moved from still has it.
 class AnyDataset {
  public:
   /// Takes the data set itself: a copy, or what was moved in.
@@ -93,6 +94,8 @@ class AnyDataset {
   AnyDataset(std::shared_ptr<D> dataset) : dataset_(std::move(dataset)) {
     check<UsageError>(dataset_ != nullptr, "[Dataset] the pointer to the data set is null");
   }
+  AnyDataset(const AnyDataset&) = default;
+  AnyDataset& operator=(const AnyDataset&) = default;
   const Dataset& operator*() const { return *dataset_; }
   const Dataset* operator->() const { return dataset_.get(); }
 
@@ -103,7 +106,7 @@ class AnyDataset {
 namespace detail {
 
 /// Samples of these numbers, for messages, stacked along a new first dimension: `sample` gives the
-/// one of a row. Throws DataError for one that differs from the first.
+/// one of a row. Throws DataError for one that differs from the first, or wants a gradient.
 Fields stack(std::span<const std::int64_t> numbers,
              const std::function<Fields(std::size_t row)>& sample);
 /// Room for rows like this sample.

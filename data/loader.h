@@ -55,12 +55,14 @@ struct LoaderOptions {
 /// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has
 /// no samples left gets one of 0 rows. Batches own their tensors and may be kept. Of tensors in
 /// memory, a step allocates only the batch's. Keeps the data set alive; any number of loaders, in
-/// any threads, may read it.
+/// any threads, may read it. Copies share it; a loader that was moved from is a copy.
 class Loader {
  public:
   /// Reads some samples, for the data set's digest and to learn what its fields are. Throws
   /// UsageError for the options that EpochPlan refuses and for a negative epoch.
   Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard = {}, int epoch = 0);
+  Loader(const Loader&) = default;
+  Loader& operator=(const Loader&) = default;
 
   /// The batches of an epoch, the same number on every rank.
   std::int64_t steps() const { return plan_.steps(); }
@@ -71,37 +73,9 @@ class Loader {
   /// batch of a rank that has no other lane. Its weight does not say where it comes from.
   Batch lane(std::int64_t step, int lane) const;
 
-  /// An input iterator; the reference it gives holds until it is moved on. Until then the thread's
-  /// tapes know the batch's lanes; who calls batch() sets a LaneScope.
-  class Iterator {
-   public:
-    using value_type = Batch;
-    using difference_type = std::ptrdiff_t;
-
-    explicit Iterator(const Loader& loader) : loader_(&loader) { load(); }
-    const Batch& operator*() const { return batch_; }
-    const Batch* operator->() const { return &batch_; }
-    Iterator& operator++() {
-      ++step_;
-      load();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return step_ == loader_->steps(); }
-
-   private:
-    void load() {
-      batch_ = *this == std::default_sentinel ? Batch{} : loader_->batch(step_);
-      if (loader_->lanes_ != 0) scope_.set(batch_.lanes);
-    }
-
-    const Loader* loader_;
-    std::int64_t step_ = 0;
-    Batch batch_;
-    LaneScope scope_;
-  };
+  class Iterator;
   /// Over the batches of all steps, each gathered when it is reached.
-  Iterator begin() const { return Iterator(*this); }
+  Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
  private:
@@ -117,5 +91,38 @@ class Loader {
   BatchOrigin origin_;
   Fields first_;  // of sample 0: what every batch must be like
 };
+
+/// An input iterator; the reference it gives holds until it is moved on. Until then the thread's
+/// tapes know the batch's lanes; who calls batch() sets a LaneScope. The loader may end, or be
+/// moved, before it.
+class Loader::Iterator {
+ public:
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+
+  explicit Iterator(const Loader& loader) : loader_(loader) { load(); }
+  const Batch& operator*() const { return batch_; }
+  const Batch* operator->() const { return &batch_; }
+  Iterator& operator++() {
+    ++step_;
+    load();
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const { return step_ == loader_.steps(); }
+
+ private:
+  void load() {
+    batch_ = *this == std::default_sentinel ? Batch{} : loader_.batch(step_);
+    if (loader_.lanes_ != 0) scope_.set(batch_.lanes);
+  }
+
+  Loader loader_;
+  std::int64_t step_ = 0;
+  Batch batch_;
+  LaneScope scope_;
+};
+
+inline Loader::Iterator Loader::begin() const { return Iterator(*this); }
 
 }  // namespace lockstep::data

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <iterator>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -203,6 +205,39 @@ TEST_CASE("loader: options that make no sense") {
   CHECK_THROWS_AS(Loader(dataset, {.batch = 1}, {3, 3}), UsageError);
   CHECK_THROWS_AS(Loader(dataset, {.batch = 1, .drop_last = true}), UsageError);
   CHECK_THROWS_AS(Loader(dataset, {.batch = 1}, {}, -1), UsageError);
+}
+
+TEST_CASE("loader: an iterator goes on when its loader has ended, or was moved") {
+  const auto rest = [](auto batches) {
+    std::vector<std::vector<std::int64_t>> all;
+    for (; batches != std::default_sentinel; ++batches) all.push_back(samples_of(*batches));
+    return all;
+  };
+  for (const int lanes : {0, 2}) {
+    const LoaderOptions options{.batch = 2, .shuffle = true, .seed = 3, .lanes = lanes};
+    const auto all = rest(Loader(dataset_of(7), options).begin());
+    CHECK(all.size() == 4);
+    {
+      auto loader = std::make_unique<Loader>(dataset_of(7), options);
+      auto batches = loader->begin();
+      loader.reset();
+      const Loader other(dataset_of(50), {.batch = 9});  // perhaps in its place
+      CHECK(rest(batches) == all);
+    }
+    Loader loader(dataset_of(7), options);
+    auto batches = loader.begin();
+    const Loader moved = std::move(loader);
+    CHECK(rest(batches) == all);
+    CHECK(rest(moved.begin()) == all);
+    CHECK(rest(loader.begin()) == all);  // so does what was moved from
+    loader = Loader(dataset_of(3), {.batch = 1});
+    CHECK(rest(loader.begin()).size() == 3);
+    CHECK(rest(moved.begin()) == all);
+  }
+  AnyDataset dataset = dataset_of(5);
+  const AnyDataset moved = std::move(dataset);
+  CHECK(dataset->size() == 5);
+  CHECK(rest(Loader(dataset, {.batch = 5}).begin()).size() == 1);
 }
 
 }  // namespace
