@@ -131,9 +131,14 @@ Fields stack(std::span<const std::int64_t> numbers,
   Fields first, result;
   for (std::size_t row = 0; row < numbers.size(); ++row) {
     const Fields one = sample(row);
-    for (const auto& [name, value] : one)
+    for (const auto& [name, value] : one) {
       check<DataError>(value.defined(), "[Dataset] field '{}' of sample {} is an undefined tensor",
                        name, numbers[row]);
+      check<DataError>(value.gradient_ref().tape == GradientRef::nothing,
+                       "[Dataset] field '{}' of sample {} wants a gradient, and a batch is a copy "
+                       "without one: detach() it, or take a parameter's value()",
+                       name, numbers[row]);
+    }
     if (row == 0) {
       first = one;
       for (const auto& [name, value] : one)

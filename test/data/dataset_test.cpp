@@ -8,6 +8,8 @@
 #include <set>
 
 #include "data/stored.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/tape.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/map.h"
 #include "lockstep/data/subset.h"
@@ -283,6 +285,39 @@ TEST_CASE("split, Subset: PyTorch's random_split, chosen samples, and what is re
     CHECK_THROWS_AS(split(numbers(10), sizes, 0), UsageError);
   for (const double fraction : {-0.1, 1.1, std::nan("")})
     CHECK_THROWS_AS(split(numbers(10), fraction, 0), UsageError);
+}
+
+TEST_CASE("dataset: a sample that wants a gradient is refused where it is copied into a batch") {
+  const Parameter w(Tensor::ones({3}), "w");
+  const auto scaled = [&](const Tensor& x) -> Fields { return {{"x", w * x}}; };
+  const TensorDataset ones({{"x", Tensor::ones({4, 3})}});
+  const std::vector<std::pair<const char*, AnyDataset>> all = {
+      {"own", Own(4, [&](std::int64_t) { return scaled(Tensor::ones({3})); })},
+      {"map", Map(ones, [&](const Fields& sample, Random&) { return scaled(sample["x"]); })},
+      {"map of a map", Map(Map(ones, [&](const Fields& s, Random&) { return scaled(s["x"]); }),
+                           [](const Fields& sample, Random&) { return sample; })},
+      {"subset", Subset(Own(4, [&](std::int64_t) { return scaled(Tensor::ones({3})); }),
+                        Tensor::of<std::int64_t>({2}, {2, 1}))},
+  };
+  for (const auto& [name, dataset] : all) {
+    CAPTURE(name);
+    const Loader loader(dataset, {.batch = 2});  // no tape lives, and nothing is recorded
+    CHECK(loader.batch(0).x.shape() == Shape{2, 3});
+    const Tape tape;
+    const auto refuses = doctest::Contains("'x' of sample ");
+    CHECK_THROWS_WITH_AS(loader.batch(0), refuses, DataError);
+    CHECK_THROWS_WITH_AS(dataset->all(), doctest::Contains("wants a gradient"), DataError);
+    CHECK_THROWS_AS(dataset->digest(), DataError);
+  }
+  const Tape tape;
+  const auto check_taken = [&](const char* name, const std::function<Tensor()>& x) {
+    CAPTURE(name);
+    const Own own(4, [&](std::int64_t) -> Fields { return {{"x", x()}}; });
+    CHECK(Loader(own, {.batch = 4}).batch(0).x.shape() == Shape{4, 3});
+  };
+  check_taken("constant", [] { return Tensor::ones({3}); });
+  check_taken("detached", [&] { return (w * Tensor::ones({3})).detach(); });
+  check_taken("values", [&] { return w.value() * Tensor::ones({3}); });
 }
 
 }  // namespace
