@@ -119,15 +119,45 @@ std::optional<std::int64_t> whole_number_of(std::string_view text) {
 // Any other one, as parse_decimal.
 std::optional<double> number_of(std::string_view text) { return parse_decimal(without_plus(text)); }
 
-// A digit before the exponent is not 0.
-bool is_not_zero(std::string_view text) {
-  return text.substr(0, text.find_first_of("eE")).find_first_of("123456789") != text.npos;
+// The i64 that such a text is exactly: 2.0 and 1.5e3, but not 1.0000000000000000001, to which 1 is
+// the nearest f64.
+std::optional<std::int64_t> exact_number_of(std::string_view text) {
+  text = without_plus(text);
+  const std::size_t e = std::min(text.find_first_of("eE"), text.size());
+  std::string digits(text.substr(0, e));
+  const bool negative = digits.starts_with('-');
+  if (negative) digits.erase(0, 1);
+  const std::size_t point = std::min(digits.find('.'), digits.size());
+  if (point < digits.size()) digits.erase(point, 1);
+  const std::size_t first = digits.find_first_not_of('0'), last = digits.find_last_not_of('0');
+  if (first == digits.npos) return 0;  // whatever the exponent is
+  std::optional<std::int64_t> exponent = 0;
+  if (e < text.size()) exponent = whole_number_of(text.substr(e + 1));
+  // How many digits stand before the point, from the first one that is not 0.
+  const std::int64_t before = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first);
+  constexpr std::int64_t far = std::int64_t{1} << 40;  // no text is as long
+  if (!exponent || *exponent < -far || *exponent > far) return std::nullopt;
+  const std::int64_t whole = before + *exponent;
+  constexpr std::int64_t most = 19;  // digits of an i64
+  if (whole > most || whole < static_cast<std::int64_t>(last - first + 1)) return std::nullopt;
+  std::string number = digits.substr(first, last - first + 1);
+  number.resize(static_cast<std::size_t>(whole), '0');
+  return whole_number_of((negative ? "-" : "") + number);
 }
 
 // Whether it is a number of the dtype, f32, f64 or i64.
 bool fits(double value, DType dtype) {
   if (dtype == DType::i64) return std::abs(value) <= 0x1p53 && std::trunc(value) == value;
   return std::isfinite(dtype == DType::f64 ? value : static_cast<float>(value));
+}
+
+// Where all of a line is one field, it may have been cut at the wrong delimiter.
+std::string hint_at_delimiter(const std::vector<std::string>& fields) {
+  if (fields.size() == 1)
+    for (const auto& [other, shown] : {std::pair(';', "';'"), std::pair('\t', "a tab")})
+      if (fields[0].find(other) != fields[0].npos)
+        return fmt::format(" (if the delimiter is {}: CsvOptions::delimiter)", shown);
+  return "";
 }
 
 /// A column that is read: where it stands in a line, and what has been read.
@@ -154,10 +184,15 @@ void Column::read(std::int64_t row, const Lines& lines) const {
   double number = missing.value_or(0);
   if (!is_missing(text)) {
     number = number_of(text).value_or(NAN);
-    if (std::isnan(number)) refuse(fmt::format("'{}' is not a number", printable(text)));
-    const bool too_small = dtype == DType::i64 && number == 0 && is_not_zero(text);
-    if (too_small || (dtype == DType::i64 && !fits(number, dtype)))
-      refuse(fmt::format("'{}' is no number of {}", printable(text), dtype));
+    if (std::isnan(number))
+      refuse(fmt::format("'{}' is not a number{}", printable(text),
+                         hint_at_delimiter(lines.fields())));
+    if (dtype == DType::i64) {
+      const std::optional<std::int64_t> whole = exact_number_of(text);
+      if (!whole) refuse(fmt::format("'{}' is no number of {}", printable(text), dtype));
+      values.data<std::int64_t>()[row] = *whole;
+      return;
+    }
     if (!fits(number, dtype))
       refuse(fmt::format("'{}' is too large for {}", printable(text), dtype));
   } else if (!missing) {
@@ -171,8 +206,9 @@ void Column::read(std::int64_t row, const Lines& lines) const {
 std::size_t place_of(const std::string& name, const std::vector<std::string>& there,
                      const std::string& file) {
   const auto place = std::ranges::find(there, name);
-  check<DataError>(place != there.end(), "[csv] {}: there is no column '{}'; there is {}", file,
-                   printable(name), printable(fmt::format("{}", fmt::join(there, ", ")), 200));
+  check<DataError>(place != there.end(), "[csv] {}: there is no column '{}'; there is {}{}", file,
+                   printable(name), printable(fmt::format("{}", fmt::join(there, ", ")), 200),
+                   hint_at_delimiter(there));
   check<DataError>(std::ranges::count(there, name) == 1, "[csv] {}: two columns are named '{}'",
                    file, printable(name));
   return static_cast<std::size_t>(place - there.begin());
@@ -197,8 +233,9 @@ std::vector<Column> choose_columns(const std::string& file, const std::vector<st
                       "[csv] columns are f32, f64 or i64, not {}", dtype);
     const bool whole = std::ranges::count(complete, name) > 0;
     const std::optional<double> missing = whole ? std::nullopt : options.missing;
-    check<UsageError>(dtype != DType::i64 || fits(missing.value_or(0), dtype),
-                      "[csv] {} cannot stand for missing values of i64", missing.value_or(0));
+    const double value = missing.value_or(0);
+    check<UsageError>(fits(value, dtype) || (dtype != DType::i64 && std::isnan(value)),
+                      "[csv] {} cannot stand for missing values of {}", value, dtype);
     columns.push_back({name, place, missing, Tensor::empty({0}, dtype)});
   }
   return columns;
@@ -242,8 +279,9 @@ Fields read_columns(const std::string& path, const CsvOptions& options,
   std::int64_t rows = 0, room = 0;
   for (; lines.next(); ++rows) {
     check<DataError>(lines.fields().size() == there.size(),
-                     "[csv] {}:{}: {} fields, but there are {} columns", lines.name(),
-                     lines.number(), lines.fields().size(), there.size());
+                     "[csv] {}:{}: {} fields, but there {} {} column{}{}", lines.name(),
+                     lines.number(), lines.fields().size(), there.size() == 1 ? "is" : "are",
+                     there.size(), there.size() == 1 ? "" : "s", hint_at_delimiter(there));
     if (rows == room) {
       room = std::max(2 * room, std::int64_t{4096});
       check_memory(

@@ -23,7 +23,8 @@ struct CsvOptions {
   std::vector<std::string> columns = {};     ///< which to read, in this order; none: all
   DType dtype = DType::f32;                  ///< of the columns: f32, f64 or i64
   std::map<std::string, DType> dtypes = {};  ///< of single columns
-  std::optional<double> missing = {};        ///< takes the place of missing values
+  /// Takes the place of missing values: a number of the column's dtype, or NaN.
+  std::optional<double> missing = {};
 };
 
 /// Reads columns of numbers: a field (n,) for each, by the names of the header line. Fields may be
@@ -32,7 +33,8 @@ struct CsvOptions {
 /// read may hold any text. Memory holds the whole text while it is read.
 ///
 /// A number is decimal, like -1.5e3, and finite; it is rounded to f64 and then to the column's
-/// dtype (1e-400 to 0; 1e400 is an error); for i64 it must be whole. A field that is empty or says
+/// dtype (1e-400 to 0; 1e400 is an error); for i64 its text must be that of a whole one
+/// (2.0, 1.5e3; not 1.00000000000000000001), which is read exactly. A field that is empty or says
 /// NA, N/A, NaN or null (in small letters also) is missing: an error without CsvOptions::missing.
 ///
 /// A first line of numbers alone is taken for a row whose file has no header line: without

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "data/stored.h"
 
@@ -236,6 +237,90 @@ TEST_CASE("csv: every byte changed, or cut, gives a table or an error of one lin
     }
   }
   CHECK(errors > 1000);
+}
+
+TEST_CASE("csv: an i64 is what the text says exactly, or an error") {
+  const TemporaryFolder folder;
+  const auto read = [&](const std::string& number) {
+    const auto file = write_text(folder, "a\n" + number + "\n");
+    return read_csv(file, {.dtype = DType::i64})["a"].to_vector<std::int64_t>()[0];
+  };
+  const std::pair<const char*, std::int64_t> good[] = {
+      {"+5", 5},
+      {"-0", 0},
+      {"-0.0", 0},
+      {"0e99999999999999999999", 0},
+      {"0.000e-5", 0},
+      {"4.0", 4},
+      {"4.", 4},
+      {"1.5e3", 1500},
+      {"+1.5E+3", 1500},
+      {"-1500e-2", -15},
+      {"0.0025e4", 25},
+      {"00012.50e1", 125},
+      {"1e18", 1000000000000000000},
+      {"9007199254740993.0", 9007199254740993},
+      {"-9007199254740993000e-3", -9007199254740993},
+      {"9223372036854775807", std::numeric_limits<std::int64_t>::max()},
+      {"9223372036854775807.000", std::numeric_limits<std::int64_t>::max()},
+      {"922337203685477580.7e1", std::numeric_limits<std::int64_t>::max()},
+      {"-9223372036854775808.0", std::numeric_limits<std::int64_t>::min()},
+      {"0.00000000000000000000000000000000000000007e41", 7},
+  };
+  for (const auto& [text, value] : good) {
+    CAPTURE(text);
+    CHECK(read(text) == value);
+  }
+  for (const char* text :
+       {"1.0000000000000000001", "0.99999999999999999999", "4503599627370497.2",
+        "9007199254740991.9", "1e-400", "1e-1", "15e-1", "-0.5", "1.05e1", "9223372036854775808",
+        "9223372036854775808.0", "1e19", "1e400", "1e99999999999999999999",
+        "1e-99999999999999999999", "-9223372036854775809e0", "1e9223372036854775807"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(read(text), doctest::Contains("is no number of i64"), DataError);
+  }
+  for (const char* text : {".", "-", "e5", "1e", "1e+", "1.2.3", "--1", "1e1.5", "0x10", "+-1"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(read(text), doctest::Contains("is not a number"), DataError);
+  }
+}
+
+TEST_CASE("csv: a fill value that its column cannot hold is refused") {
+  const TemporaryFolder folder;
+  const auto file = write_text(folder, "a,b\n1,\nNA,4\n");
+  for (const auto& [dtype, value] :
+       {std::pair(DType::f32, 1e300), std::pair(DType::f32, -3.5e38),
+        std::pair(DType::f32, HUGE_VAL), std::pair(DType::f64, HUGE_VAL),
+        std::pair(DType::f64, -HUGE_VAL), std::pair(DType::i64, 1e300),
+        std::pair(DType::i64, HUGE_VAL), std::pair(DType::i64, 0.5)}) {
+    CAPTURE(value);
+    CHECK_THROWS_WITH_AS(read_csv(file, {.dtype = dtype, .missing = value}),
+                         doctest::Contains("cannot stand for missing values of"), UsageError);
+    CHECK_THROWS_AS(read_csv(file, {.dtypes = {{"b", dtype}}, .missing = value}), UsageError);
+  }
+  CHECK(read_csv(file, {.dtype = DType::f64, .missing = 1e300})["b"].item({0}) == 1e300);
+  CHECK_THROWS_AS(load_csv(file, {.targets = {"b"}, .missing = 1e39}), UsageError);
+}
+
+TEST_CASE("csv: a table with another delimiter is told of it") {
+  const TemporaryFolder folder;
+  const auto says = [&](const std::string& text, const CsvOptions& options = {}) -> std::string {
+    try {
+      read_csv(write_text(folder, text), options);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string hint = " (if the delimiter is ';': CsvOptions::delimiter)";
+  const std::string tab = " (if the delimiter is a tab: CsvOptions::delimiter)";
+  CHECK(says("a;b\n1,5;2\n").ends_with(":2: 2 fields, but there is 1 column" + hint));
+  CHECK(says("a;b\n1;2\n").ends_with("'1;2' is not a number" + hint));
+  CHECK(says("a\tb\n1\t2\n").ends_with(" is not a number" + tab));
+  CHECK(says("a;b\n1;2\n", {.columns = {"b"}}).ends_with("there is a;b" + hint));
+  CHECK(says("a\n1,2\n").ends_with(":2: 2 fields, but there is 1 column"));
+  CHECK(says("a,b\n1\n").ends_with(":2: 1 fields, but there are 2 columns"));
+  CHECK(says("a,b\n1;2,3\n").ends_with("'1;2' is not a number"));
 }
 
 }  // namespace
