@@ -79,8 +79,8 @@ struct UnsupportedError : DataError {
   using DataError::DataError;
 };
 
-/// The array of the .npy format that the source is. Throws UnsupportedError for one of a type or
-/// with more dimensions than are known, before any element is read.
+/// The array of the .npy format that the source is. Throws UnsupportedError for what is none, and
+/// for one of a version, a type or with more dimensions than are known, before any element is read.
 Tensor read_array(ByteSource& source);
 
 }  // namespace lockstep::data

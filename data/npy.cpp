@@ -21,6 +21,15 @@ struct ArrayHeader {
   std::vector<std::int64_t> shape;
 };
 
+// The names of a structured array's fields may hold quotes and bytes that are no JSON.
+bool is_structured(std::string_view text) {
+  constexpr std::string_view key = "descr";
+  const std::size_t at = text.find(key);
+  if (at == text.npos) return false;
+  const std::size_t value = text.find_first_not_of("'\" :", at + key.size());
+  return value != text.npos && text[value] == '[';
+}
+
 // The literal of a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 ArrayHeader parse_header(const std::string& file, const std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> json_of_python[] = {
@@ -39,7 +48,7 @@ ArrayHeader parse_header(const std::string& file, const std::string& text) {
 
   using Json = nlohmann::json;
   try {
-    const Json parsed = Json::parse(json);
+    const Json parsed = is_structured(text) ? Json{{"descr", Json::array()}} : Json::parse(json);
     const Json& descr = parsed.at("descr");
     check<UnsupportedError>(!descr.is_array(), "[npy] {}: structured arrays are not supported",
                             file);
@@ -55,22 +64,36 @@ ArrayHeader parse_header(const std::string& file, const std::string& text) {
   }
 }
 
+// What does not begin so is something else; what ends before it has done so is damaged.
+void read_begin(ByteSource& source, std::span<std::byte> begin, std::string_view magic) {
+  std::size_t there = 0;
+  while (there < begin.size()) {
+    const std::size_t got = source.read_some(begin.subspan(there));
+    check<UnsupportedError>(
+        (there > 0 || got > 0) && std::memcmp(begin.data(), magic.data(), there + got) == 0,
+        "[npy] {}: not an .npy file: it {}", source.name(),
+        there + got == 0 ? "is empty" : "does not begin with \\x93NUMPY");
+    check<DataError>(got > 0, "[npy] {}: truncated: {} of {} bytes of the magic string",
+                     source.name(), there, begin.size());
+    there += got;
+  }
+}
+
 ArrayHeader read_header(ByteSource& source) {
   constexpr std::string_view magic = "\x93NUMPY";
   constexpr std::uint32_t most = 10000;  // bytes, as in NumPy
   std::array<std::byte, 8> begin;
-  source.read(begin, "the magic string");
-  check<DataError>(std::memcmp(begin.data(), magic.data(), magic.size()) == 0,
-                   "[npy] {}: not an .npy file: it does not begin with \\x93NUMPY", source.name());
+  read_begin(source, std::span(begin).first(magic.size()), magic);
+  source.read(std::span(begin).subspan(magic.size()), "the version");
   const auto version = std::to_integer<int>(begin[6]);
-  check<DataError>(1 <= version && version <= 3 && begin[7] == std::byte{0},
-                   "[npy] {}: version {}.{} of the format is none of 1.0, 2.0 and 3.0",
-                   source.name(), version, std::to_integer<int>(begin[7]));
+  check<UnsupportedError>(1 <= version && version <= 3 && begin[7] == std::byte{0},
+                          "[npy] {}: version {}.{} of the format is none of 1.0, 2.0 and 3.0",
+                          source.name(), version, std::to_integer<int>(begin[7]));
   std::array<std::byte, 4> length{};
   source.read(std::span(length).first(version == 1 ? 2 : 4), "the header's length");
   const auto bytes = std::bit_cast<std::uint32_t>(length);
-  check<DataError>(bytes <= most, "[npy] {}: a header of {} bytes is too long: at most {}",
-                   source.name(), bytes, most);
+  check<UnsupportedError>(bytes <= most, "[npy] {}: a header of {} bytes is too long: at most {}",
+                          source.name(), bytes, most);
   std::string text(bytes, ' ');
   source.read(std::as_writable_bytes(std::span(text)), "the header");
   return parse_header(source.name(), text);

@@ -23,8 +23,9 @@ Tensor read_npy(const std::string& path);
 
 /// Reads the arrays of an archive of numpy.savez or numpy.savez_compressed, named as there. Members
 /// are stored or deflated; length and CRC of each are checked. Throws DataError, as read_npy, for
-/// what is damaged. What cannot be read (an array of texts, a member that is no array) harms no
-/// other one: the result refuses it, by name and type, when it is asked for.
+/// what is damaged. What cannot be read (an array of texts, a member that is no array, an encrypted
+/// one) harms no other one: the result refuses it, by name and type, when it is asked for. Where
+/// "x.npy" and "x" are there, "x" is the array.
 Fields read_npz(const std::string& path);
 /// These arrays alone, in this order. Throws DataError for one that is not there or cannot be read.
 Fields read_npz(const std::string& path, const std::vector<std::string>& names);

@@ -55,7 +55,9 @@ std::string shown(const std::string& path, std::string_view member) {
   return fmt::format("{}: {}", path, printable(member));
 }
 
-/// Calls take(array, stat) for each member.
+bool is_array(std::string_view member) { return member.ends_with(suffix) && member != suffix; }
+
+/// Calls take(array, stat) for each member: of an array its name, else the member's.
 template <class Take>
 void for_each_member(zip_t* archive, const std::string& path, const Take& take) {
   const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive, 0));
@@ -64,7 +66,7 @@ void for_each_member(zip_t* archive, const std::string& path, const Take& take) 
     check<DataError>(zip_stat_index(archive, i, ZIP_FL_ENC_RAW, &stat) == 0, "[npz] {}: {}", path,
                      zip_strerror(archive));
     std::string_view array = stat.name;
-    if (array.ends_with(suffix) && array != suffix) array.remove_suffix(suffix.size());
+    if (is_array(array)) array.remove_suffix(suffix.size());
     take(array, stat);
   }
 }
@@ -75,11 +77,18 @@ Tensor read_member(zip_t* archive, const std::string& path, const zip_stat_t& st
   check<UnsupportedError>(stat.comp_method == ZIP_CM_STORE || stat.comp_method == ZIP_CM_DEFLATE,
                           "[npz] {}: compression method {} is neither stored (0) nor deflated (8)",
                           name, stat.comp_method);
-  check<UnsupportedError>(file.ends_with(suffix) && file != suffix, "[npz] {}: it is no .npy array",
-                          name);
+  check<UnsupportedError>(is_array(file), "[npz] {}: it is no .npy array", name);
+  check<UnsupportedError>(stat.encryption_method == ZIP_EM_NONE, "[npz] {}: it is encrypted", name);
   check<UnsupportedError>(is_utf8(file), "[npz] {}: its name is not UTF-8", name);
   Member member(name, archive, stat);
-  return read_array(member);
+  try {
+    return read_array(member);
+  } catch (const UnsupportedError&) {
+    // What is damaged may look like something else: its CRC tells.
+    std::vector<std::byte> rest(std::size_t{1} << 16);
+    while (member.read_some(rest) > 0) continue;
+    throw;
+  }
 }
 
 }  // namespace
@@ -88,8 +97,8 @@ Fields read_npz(const std::string& path) {
   const Archive archive = open_archive(path);
   Fields arrays;
   for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
-    check<DataError>(!arrays.find(array), "[npz] {}: there are two of this name",
-                     shown(path, stat.name));
+    check<DataError>(!is_array(stat.name) || !arrays.find(array),
+                     "[npz] {}: there are two of this name", shown(path, stat.name));
     try {
       arrays.set(array, read_member(archive.get(), path, stat));
     } catch (const UnsupportedError& error) {
@@ -101,15 +110,21 @@ Fields read_npz(const std::string& path) {
 
 Fields read_npz(const std::string& path, const std::vector<std::string>& names) {
   const Archive archive = open_archive(path);
-  std::map<std::string, std::vector<zip_stat_t>, std::less<>> there;
+  struct Found {
+    std::vector<zip_stat_t> arrays, others;  // others are no arrays
+  };
+  std::map<std::string, Found, std::less<>> there;
   for (const std::string& name : names) there[name];
   for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
     const auto wanted = there.find(array);
-    if (wanted != there.end()) wanted->second.push_back(stat);
+    if (wanted == there.end()) return;
+    auto& [arrays, others] = wanted->second;
+    (is_array(stat.name) ? arrays : others).push_back(stat);
   });
   Fields arrays;
   for (const std::string& name : names) {
-    const std::vector<zip_stat_t>& found = there.at(name);
+    const Found& all = there.at(name);
+    const std::vector<zip_stat_t>& found = all.arrays.empty() ? all.others : all.arrays;
     check<DataError>(!found.empty(), "[npz] {}: it has no array '{}'", path, printable(name));
     check<DataError>(found.size() == 1, "[npz] {}: there are two of this name",
                      shown(path, found[0].name));

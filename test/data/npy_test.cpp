@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <zip.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "data/stored.h"
@@ -178,6 +179,30 @@ TEST_CASE("npz: NumPy's archives, stored and deflated") {
     REQUIRE(mixed["mixed"].data<std::int64_t>()[i] == i * 2654435761 % (std::int64_t{1} << 32));
 }
 
+using Members = std::vector<std::pair<std::string, Bytes>>;
+
+void write_npz(const std::string& path, const Members& members, bool encrypt_last = false) {
+  int code = 0;
+  zip_t* const archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code);
+  REQUIRE(archive);
+  zip_int64_t index = 0;
+  for (const auto& [name, bytes] : members) {
+    index =
+        zip_file_add(archive, name.c_str(),
+                     zip_source_buffer(archive, bytes.data(), bytes.size(), 0), ZIP_FL_ENC_CP437);
+    REQUIRE(index >= 0);
+  }
+  if (encrypt_last)
+    REQUIRE(zip_file_set_encryption(archive, static_cast<zip_uint64_t>(index), ZIP_EM_AES_256,
+                                    "secret") == 0);
+  REQUIRE(zip_close(archive) == 0);
+}
+
+Bytes with(Bytes bytes, std::size_t at, std::uint8_t value) {
+  bytes.at(at) = value;
+  return bytes;
+}
+
 TEST_CASE("npz: what cannot be read harms no other array, and is refused when it is asked for") {
   struct Unread {
     std::string name;
@@ -194,23 +219,22 @@ TEST_CASE("npz: what cannot be read harms no other array, and is refused when it
        npy_bytes("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", 4),
        "structured arrays"},
       {"notes.txt", Bytes{'h', 'i'}, "it is no .npy array"},
+      {"empty.npy", Bytes{}, "not an .npy file: it is empty"},
+      {"short.npy", Bytes{'h', 'i'}, "does not begin with \\x93NUMPY"},
+      {"other.npy", ramp(100), "does not begin with \\x93NUMPY"},
+      {"other large.npy", ramp(300000, 1), "does not begin with \\x93NUMPY"},
+      {"newer.npy", with(npy_of("(2,)", 2), 6, 9), "version 9.0 of the format"},
+      {"newer minor.npy", with(npy_of("(2,)", 2), 7, 1), "version 1.1 of the format"},
+      {"long.npy", with(npy_of("(2,)", 20000), 9, 80), "bytes is too long: at most 10000"},
       {"w\xe9ight.npy", npy_of("(2,)", 2), "its name is not UTF-8"},
   };
   const TemporaryFolder folder;
   const std::string path = folder / "file.npz";
-  int code = 0;
-  zip_t* const archive = zip_open(path.c_str(), ZIP_CREATE, &code);
-  REQUIRE(archive);
   const Bytes good = npy_of("(2, 3)", 6);
-  const auto add = [&](const std::string& name, const Bytes& bytes) {
-    REQUIRE(zip_file_add(archive, name.c_str(),
-                         zip_source_buffer(archive, bytes.data(), bytes.size(), 0),
-                         ZIP_FL_ENC_CP437) >= 0);
-  };
-  add("x.npy", good);
-  for (const Unread& unread : all) add(unread.name, unread.bytes);
-  add("y.npy", good);
-  REQUIRE(zip_close(archive) == 0);
+  Members members{{"x.npy", good}};
+  for (const Unread& unread : all) members.emplace_back(unread.name, unread.bytes);
+  members.emplace_back("y.npy", good);
+  write_npz(path, members);
 
   const Fields read = read_npz(path);
   CHECK(read.names() == "x, y");
@@ -226,6 +250,69 @@ TEST_CASE("npz: what cannot be read harms no other array, and is refused when it
   }
   CHECK(read_npz(path, {"y", "x"}).names() == "y, x");
   CHECK_SAYS([](const auto& file) { read_npz(file, {"z"}); }, path, "it has no array 'z'");
+}
+
+TEST_CASE("npz: an encrypted member is refused, and harms no other one") {
+  if (!zip_encryption_method_supported(ZIP_EM_AES_256, 1)) return;  // cannot write one
+  const TemporaryFolder folder;
+  const std::string path = folder / "file.npz";
+  const Bytes good = npy_of("(2, 3)", 6);
+  write_npz(path, {{"x.npy", good}, {"secret.npy", good}}, true);
+  const Fields read = read_npz(path);
+  CHECK(read.names() == "x");
+  CHECK_SAYS([&](const auto&) { (void)read["secret"]; }, path, "secret.npy: it is encrypted");
+  CHECK_SAYS([](const auto& file) { read_npz(file, {"secret"}); }, path, "it is encrypted");
+}
+
+TEST_CASE("npz: x.npy is the array x, whatever else is called x") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "file.npz";
+  const std::pair<std::string, Bytes> array{"x.npy", npy_of("(2, 3)", 6)}, text{"x", {'h', 'i'}},
+      other{"y.npy", npy_of("(1,)", 1)};
+  for (const Members& members : {Members{array, text, other}, Members{text, other, array}}) {
+    write_npz(path, members);
+    const Fields all = read_npz(path);
+    CHECK(all.size() == 2);
+    CHECK(all["x"].shape() == Shape{2, 3});
+    CHECK(read_npz(path, {"x"})["x"].shape() == Shape{2, 3});
+  }
+  write_npz(path, {text, other});
+  CHECK_SAYS([](const auto& file) { (void)read_npz(file)["x"]; }, path, "it is no .npy array");
+  CHECK_SAYS([](const auto& file) { read_npz(file, {"x"}); }, path, "it is no .npy array");
+}
+
+TEST_CASE("npz: what is damaged is not taken for something else") {
+  const TemporaryFolder folder;
+  const std::string magic = "\x93NUMPY";
+  int archives = 0;
+  for (const auto& archive : stored().at("npz")) {
+    if (archive.at("compressed") || archive.at("members").empty()) continue;
+    ++archives;
+    const Bytes whole = bytes_of_hex(archive.at("hex"));
+    const auto found =
+        std::search(whole.begin(), whole.end(), magic.begin(), magic.end(),
+                    [](auto a, auto b) { return a == static_cast<std::uint8_t>(b); });
+    REQUIRE(found != whole.end());
+    const auto begin = static_cast<std::size_t>(found - whole.begin());
+    for (const std::size_t at : {0, 5, 6, 7, 9}) {  // magic, version, the header's length
+      CAPTURE(at);
+      const auto file = write(folder, "file", with(whole, begin + at, 0xee));
+      CHECK_SAYS([](const auto& path) { read_npz(path); }, file, "damaged");
+    }
+  }
+  CHECK(archives > 0);
+}
+
+TEST_CASE("npy: a structured array is refused as one, whatever its fields are called") {
+  const TemporaryFolder folder;
+  for (const std::string name : {"'a'", "'it\\'s'", "\"it's\"", "'say \"x\"'", "'gr\xf6\xdf'",
+                                 "'\\n'", "'(1, 2]'", "'descr'", "'3L,)'"})
+    for (const std::string begin : {"{'descr': [(", "{\"descr\" : [(", "{'descr':[("}) {
+      CAPTURE(name);
+      const std::string header =
+          begin + name + ", '<f4'), ('b', '<i4')], 'fortran_order': False, 'shape': (1,), }\n";
+      CHECK_SAYS(npy, write(folder, "file", npy_bytes(header, 8)), "structured arrays");
+    }
 }
 
 TEST_CASE("npy, npz: truncation at every byte") {
