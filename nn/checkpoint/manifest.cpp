@@ -2,7 +2,9 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/digest.h"
 #include "lockstep/dist/rendezvous/environment.h"
@@ -47,6 +49,19 @@ const Json& object(std::string_view name, const Json& value) {
   return value;
 }
 
+// nlohmann's parser keeps the last of several values of a name; programs differ in which they take.
+Json parse_once(const std::string& text) {
+  std::vector<std::set<std::string>> seen;  // names, of each object that has begun
+  return Json::parse(text, [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) seen.emplace_back();
+    if (event == Json::parse_event_t::object_end) seen.pop_back();
+    if (event == Json::parse_event_t::key)
+      check<DataError>(seen.back().insert(parsed.get<std::string>()).second,
+                       "its manifest is damaged: '{}' is there twice", parsed.get<std::string>());
+    return true;
+  });
+}
+
 std::string sha256(const std::string& name, const Json& value) {
   const std::string hash = text(name, value);
   check<DataError>(hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == hash.npos,
@@ -82,7 +97,7 @@ Manifest parse_manifest(const std::map<std::string, std::string>& metadata) {
   check<DataError>(hash_of(manifest_text->second) == hash->second,
                    "its manifest is damaged: it does not have the hash that stands beside it");
   try {
-    const Json json = object("manifest", Json::parse(manifest_text->second));
+    const Json json = object("manifest", parse_once(manifest_text->second));
     Manifest manifest;
     manifest.format = static_cast<int>(
         whole_number("format", json.at("format"), 1, std::numeric_limits<int>::max()));

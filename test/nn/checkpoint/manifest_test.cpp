@@ -28,14 +28,14 @@ json whole_manifest() {
 }
 
 /// As a file has it that somebody has written so: with the right hash.
-Metadata sealed(const json& manifest) {
-  const std::string text = manifest.dump();
+Metadata sealed(const std::string& text) {
   Digest digest;
   digest.add(std::as_bytes(std::span(text)));
   return {{"lockstep", text}, {"lockstep.sha256", Digest::hex(digest.value())}};
 }
+Metadata sealed(const json& manifest) { return sealed(manifest.dump()); }
 
-std::string refusal(const json& manifest) {
+std::string refusal(const auto& manifest) {
   try {
     nn::parse_manifest(sealed(manifest));
   } catch (const DataError& error) {
@@ -130,4 +130,24 @@ TEST_CASE("manifest: every other field is of its kind, and there") {
     CHECK(refusal(manifest).find(name) != std::string::npos);
   }
   CHECK(refusal(json::array({1})) != "");
+}
+
+TEST_CASE("manifest: no name is there twice, at any depth") {
+  const std::string whole = whole_manifest().dump();
+  for (const std::string member :
+       {R"("world":3)", R"("format":1)", R"("version":"0.1")", R"("epoch":4)", R"("offset":-7)"}) {
+    CAPTURE(member);
+    const auto at = whole.find(member);
+    REQUIRE(at != whole.npos);
+    const std::string name = member.substr(1, member.find(':') - 2);
+    for (const std::string& again : {member, '"' + name + "\":1"}) {
+      std::string twice = whole;
+      twice.insert(at, again + ",");
+      CHECK(refusal(twice).find("'" + name + "' is there twice") != std::string::npos);
+    }
+  }
+  json manifest = whole_manifest();  // one in each of two objects is no second one
+  manifest["numbers"]["world"] = 7;
+  CHECK(nn::parse_manifest(sealed(manifest)).numbers.at("world") == 7);
+  CHECK(nn::parse_manifest(sealed(manifest)).world == 3);
 }
