@@ -97,6 +97,7 @@ void Rendezvous::await_frames(std::string_view what) {
     if (!gone.empty())
       give_up_blaming(lost, PeerError(fmt::format("[rendezvous] {} in '{}'", lost, what)));
     if (missing.empty()) return;
+    if (options_.watch) options_.watch(missing);
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
       give_up_blaming(late, CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
                                                   options_.timeout.count(), late)));

@@ -51,8 +51,7 @@ class Rendezvous {
   /// With these another connection of this job (a transport's) authenticates itself.
   const Credentials& credentials() const { return options_.credentials; }
   Seconds timeout() const { return options_.timeout; }
-  /// Ranks have the numbers of the job, not those of a group: an error may name one as its culprit.
-  bool of_job() const { return options_.of_job; }
+  const ConnectOptions& options() const { return options_; }
 
   /// Element r of the result is what rank r gave. Collective and blocking. `what` names the
   /// exchange in errors. Throws CommError after the timeout, with the ranks that did not arrive, or

@@ -84,6 +84,7 @@ std::unique_ptr<Transport> ProcessFabric::make_transport() {
 RendezvousOptions ProcessFabric::group_options(const std::vector<int>& members) {
   RendezvousOptions options;
   options.of_job = false;
+  options.watch = rendezvous_->options().watch;
   options.timeout = rendezvous_->timeout();
   options.credentials = rendezvous_->credentials();
   // Depends on all ancestors, in their order: groups of groups are different jobs.

@@ -272,6 +272,8 @@ std::string_view World::transport() const { return membership().fabric->transpor
 dist::Communicator& World::layer_communicator() const {
   std::unique_ptr<dist::Communicator>& layers = membership().layers;
   if (!layers) {
+    // Who does not come is named here: while connections are made, ranks know less of each other.
+    communicator().barrier("layers").wait();
     layers = membership().fabric->connect();
     layers->set_survival(communicator().survival());
     communicator().link_failure(*layers);

@@ -29,8 +29,11 @@ std::vector<Connection> connect_all(Rendezvous& rendezvous) {
                          .timeout = rendezvous.timeout(),
                          .purpose = Purpose::mesh,
                          .caller = "tcp",
-                         .of_job = rendezvous.of_job(),
-                         .watch = [&](const auto& awaited) { check_here(rendezvous, awaited); }};
+                         .of_job = rendezvous.options().of_job,
+                         .watch = [&](const auto& awaited) {
+                           check_here(rendezvous, awaited);
+                           if (rendezvous.options().watch) rendezvous.options().watch(awaited);
+                         }};
   Endpoint here{.host = rendezvous.address()};
   Descriptor listener = listen_on(here);
   here.port = local_port(listener.get());

@@ -7,6 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
 
 #include "dist/rendezvous/rendezvous_support.h"
 #include "lockstep/dist/transport/tcp/mesh.h"
@@ -294,6 +297,32 @@ TEST_CASE("rendezvous: a rank that stops while connections are made is to blame,
     CHECK(named > 0);
     // The ranks of a group have numbers that say nothing to the job.
     for (const std::string& blamed : blamed_for(stopped, false)) CHECK(blamed.empty());
+  }
+}
+
+// In a job that survives, the launcher may have ended this world: whoever waits in it is missed in
+// the next one.
+TEST_CASE("rendezvous: every wait asks again and again whether it is in vain") {
+  for (const bool joined : {false, true}) {
+    CAPTURE(joined);
+    const TemporaryFolder folder;
+    std::atomic<int> left{0};
+    const auto errors = run_ranks(3, [&](int rank) {
+      RendezvousOptions options = options_for("unix:" + folder / "rendezvous", rank, 3);
+      options.watch = [&, asked = 0](const std::vector<int>&) mutable {
+        check<PeerError>(rank == 2 || ++asked < 10, "this world has ended");
+      };
+      struct AtEnd {
+        std::atomic<int>& left;
+        ~AtEnd() { ++left; }
+      } const at_end{left};
+      std::shared_ptr<Rendezvous> rendezvous;
+      if (rank != 2 || joined) rendezvous = join_rendezvous(options);
+      if (rank != 2) rendezvous->all_gather("something", "x");
+      while (rank == 2 && left < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    for (const int rank : {0, 1}) CHECK(errors[index(rank)] != "");
+    CHECK((errors[0] == "this world has ended" || errors[1] == "this world has ended"));
   }
 }
 
