@@ -152,9 +152,13 @@ TEST_CASE("trace: exposed time of layers' collectives is in that of the world's 
       if (linked_first) (void)world.layer_communicator();
       const dist::Seconds before = all.exposed();
       world.layer_communicator().barrier("of a layer").wait();
-      CHECK((all.exposed() - before).count() > 0);
-      CHECK((all.exposed() - before).count() ==
-            doctest::Approx(world.layer_communicator().exposed().count()));
+      const double exposed = (all.exposed() - before).count();
+      const double of_layers = world.layer_communicator().exposed().count();
+      CHECK(of_layers > 0);
+      if (linked_first)
+        CHECK(exposed == doctest::Approx(of_layers));
+      else  // with the barrier in which ranks meet before they connect
+        CHECK(exposed > 0.999 * of_layers);
     });
   }
 }

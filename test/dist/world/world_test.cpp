@@ -188,7 +188,7 @@ TEST_CASE("world: what breaks the communicator ends those who wait in a layer's"
     });
     for (const std::size_t r : {0, 2})
       CHECK(contains(seen[r],
-                     aborts ? "rank 1 found a NaN" : "rank 1 gave up in barrier #0 'alone'"));
+                     aborts ? "rank 1 found a NaN" : "rank 1 gave up in barrier #1 'alone'"));
   }
 }
 
