@@ -25,7 +25,8 @@ bool is_large(std::string_view text) {
   const bool negative = exponent.starts_with('-');
   if (negative || exponent.starts_with('+')) exponent.remove_prefix(1);
   std::int64_t power = 0;
-  if (std::from_chars(exponent.data(), exponent.data() + exponent.size(), power).ec != std::errc())
+  const auto read = std::from_chars(exponent.data(), exponent.data() + exponent.size(), power);
+  if (read.ec != std::errc() || power > std::numeric_limits<std::int64_t>::max() / 2)
     return !negative;  // no text is as long
   return place + (negative ? -power : power) > 0;
 }
