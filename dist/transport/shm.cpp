@@ -28,8 +28,8 @@ std::string memory_problem(std::size_t bytes) {
 Descriptor make_memory(std::size_t bytes, std::string& problem) {
   struct rlimit files {};  // these hold for such memory, too; beyond them the system sends SIGXFSZ
   if (::getrlimit(RLIMIT_FSIZE, &files) == 0 && bytes > files.rlim_cur) {
-    problem = fmt::format("{:.1f} MiB of shared memory: the limit for files (ulimit -f) is {:.1f}",
-                          mib(bytes), mib(files.rlim_cur));
+    problem = fmt::format("{} bytes of shared memory: File too large (ulimit -f: {} bytes)", bytes,
+                          files.rlim_cur);
     return {};
   }
   Descriptor memory(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
