@@ -51,6 +51,7 @@ class Rendezvous {
   /// With these another connection of this job (a transport's) authenticates itself.
   const Credentials& credentials() const { return options_.credentials; }
   Seconds timeout() const { return options_.timeout; }
+  /// As it was joined: whether ranks have the numbers of the job, and who ends waits in vain.
   const ConnectOptions& options() const { return options_; }
 
   /// Element r of the result is what rank r gave. Collective and blocking. `what` names the
