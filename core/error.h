@@ -6,11 +6,13 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/system/abi.h"
 
@@ -21,12 +23,39 @@ namespace lockstep {
 /// already stays as it is.
 std::string visible(std::string text);
 
+/// What a rank has done to the others.
+enum class Fault : std::uint8_t {
+  hangs,        ///< it has not moved for as long as others wait
+  missing,      ///< it has not come
+  gone,         ///< its process has ended
+  left,         ///< it has ended its World, or exited, without a call that others wait in
+  in_minority,  ///< most ranks have something else
+  failed,       ///< in what all ranks do together
+  nonfinite,    ///< its gradient is infinite or NaN
+  miscomputed   ///< it has computed something wrongly
+};
+
+/// Who is to blame for an error: a value beside the text of the error, which nobody reads back. It
+/// becomes text where it is printed.
+struct Blame {
+  std::vector<int> ranks{};  ///< of the job; empty: nobody is known
+  Fault fault{};
+  std::string detail{};  ///< for people, behind the fault: "lane 3 in step 5"
+
+  bool known() const { return !ranks.empty(); }
+  bool operator==(const Blame&) const = default;
+};
+/// "rank 1 hangs", "ranks 1, 2 are gone"; empty if nobody is known.
+std::string text_of(const Blame& blame);
+/// The same without the ranks: "hangs", "are gone".
+std::string deed_of(const Blame& blame);
+
 /// What all errors derive from.
 struct Error : std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(visible(message)) {}
-  /// Who is to blame, for those who report it, where that is not the rank that throws: "rank 1
-  /// hangs". Ranks are those of the job. Null: nobody is known.
-  std::shared_ptr<const std::string> culprit{};
+  /// Who is to blame, for those who report it, where that is not the rank that throws. Null: nobody
+  /// is known.
+  std::shared_ptr<const Blame> blame{};
 };
 
 struct ShapeError : Error {
@@ -68,10 +97,10 @@ template <class E, class... Args>
   throw E(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// `error`, which then blames `culprit` ("rank 1 hangs"); nobody if that is empty.
+/// `error`, which then blames these ranks, if any.
 template <class E>
-E blaming(std::string culprit, E error) {
-  if (!culprit.empty()) error.culprit = std::make_shared<const std::string>(std::move(culprit));
+E blaming(Blame blame, E error) {
+  if (blame.known()) error.blame = std::make_shared<const Blame>(std::move(blame));
   return error;
 }
 

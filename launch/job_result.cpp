@@ -5,11 +5,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <sstream>
 #include <tuple>
 #include <utility>
-
-#include "lockstep/core/text/number.h"
 
 namespace lockstep::launch {
 namespace {
@@ -25,20 +22,16 @@ Cause cause_of(const RankOutcome& outcome) {
   return is_consequence(outcome) ? Cause::consequence : Cause::failed;
 }
 
-bool blames(const RankOutcome& outcome) {
-  return outcome.signal == 0 && outcome.record && !outcome.record->culprit.empty();
+/// Whom it blames; nobody if a signal has ended it.
+Blame blame_of(const RankOutcome& outcome) {
+  return outcome.signal == 0 && outcome.record ? outcome.record->blame : Blame{};
 }
 
-// Whom an outcome blames of having ended: "rank 1 left", "ranks 1, 2 are gone".
+// Whom an outcome blames of having ended.
 std::vector<int> missed_by(const RankOutcome& outcome) {
-  std::vector<int> ranks;
-  if (!blames(outcome)) return ranks;
-  const std::string& culprit = outcome.record->culprit;
-  if (!culprit.starts_with("rank") || !(culprit.ends_with(" left") || culprit.ends_with(" gone")))
-    return ranks;
-  std::istringstream numbers = classic_stream(culprit.substr(culprit.find(' ')));
-  for (int rank = 0; numbers >> rank; numbers.ignore()) ranks.push_back(rank);
-  return ranks;
+  const Blame blame = blame_of(outcome);
+  const bool ended = blame.fault == Fault::left || blame.fault == Fault::gone;
+  return ended ? blame.ranks : std::vector<int>();
 }
 
 // Ranks that have only ended because others had. One that the launcher has stopped is none if
@@ -47,7 +40,7 @@ std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan&
   std::vector<int> ranks;
   const auto has_left = [&](int rank) {
     return std::ranges::any_of(outcomes, [&](const RankOutcome& outcome) {
-      return blames(outcome) && outcome.record->culprit == fmt::format("rank {} left", rank);
+      return blame_of(outcome) == Blame{{rank}, Fault::left};
     });
   };
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
@@ -59,7 +52,7 @@ std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan&
   return ranks;
 }
 
-// Who knows a culprit has looked farther than others, unless that one is an echo.
+// Who blames a rank has looked farther than others, unless that one is an echo.
 enum class Sight { culprit, nobody, echo };
 Sight sight_of(bool blames, const std::vector<int>& missed, const std::vector<int>& echoes) {
   if (!blames) return Sight::nobody;
@@ -67,9 +60,9 @@ Sight sight_of(bool blames, const std::vector<int>& missed, const std::vector<in
   return std::ranges::any_of(missed, is_echo) ? Sight::echo : Sight::culprit;
 }
 
-// Whether `outcome` blames this rank of the job: "rank 1 hangs".
+// Whether `outcome` blames this rank of the job, and no other one.
 bool blames_rank(const RankOutcome& outcome, int rank) {
-  return blames(outcome) && outcome.record->culprit.starts_with(fmt::format("rank {} ", rank));
+  return blame_of(outcome).ranks == std::vector{rank};
 }
 
 // The rank to report: the nearest to the cause, or whom that one blames, if it has failed by
@@ -78,7 +71,8 @@ std::ptrdiff_t first_cause(std::span<const RankOutcome> outcomes, const JobPlan&
   const std::vector<int> echoes = echoes_of(outcomes, plan);
   const auto distance_to_cause = [&](const RankOutcome& outcome) {
     return std::tuple(cause_of(outcome), outcome.signal == 0, is_consequence(outcome),
-                      sight_of(blames(outcome), missed_by(outcome), echoes), outcome.order);
+                      sight_of(blame_of(outcome).known(), missed_by(outcome), echoes),
+                      outcome.order);
   };
   const auto first = std::ranges::min_element(outcomes, {}, distance_to_cause);
   for (std::size_t r = 0; r < outcomes.size(); ++r)
@@ -103,16 +97,17 @@ std::string_view killer(const RankOutcome& outcome) {
 }
 
 // A failure whose cause is another rank, "rank 1 hangs": that comes first.
-std::string describe_blame(const std::string& culprit, const std::string& message,
+std::string describe_blame(const std::string& blame, const std::string& message,
                            const std::string& reporter) {
-  const bool itself = culprit.starts_with(reporter.substr(0, reporter.find(" on node")) + " ");
-  return fmt::format("error: {}: {}{}\n", culprit, message,
-                     itself ? "" : fmt::format(" (reported by {})", reporter));
+  return fmt::format("error: {}: {}{}\n", blame, message,
+                     reporter.empty() ? "" : fmt::format(" (reported by {})", reporter));
 }
 
-std::string describe(const std::string& name, const RankOutcome& outcome) {
-  if (blames(outcome))
-    return describe_blame(outcome.record->culprit, outcome.record->message, name);
+std::string describe(std::ptrdiff_t place, const RankOutcome& outcome, const JobPlan& plan) {
+  const std::string name = name_of(place, plan);
+  if (const Blame blame = blame_of(outcome); blame.known())
+    return describe_blame(text_of(blame), outcome.record->message,
+                          blames_rank(outcome, plan.number(place)) ? "" : name);
   const bool by_code = outcome.signal == 0 && outcome.killed();
   const std::string text = outcome.signal != 0
                                ? fmt::format("{} was killed by signal {} ({})", name,
@@ -135,9 +130,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
                          const JobPlan& plan) {
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
     const auto rank = static_cast<std::ptrdiff_t>(r);
-    const std::string name = fmt::format("rank {} ", plan.number(rank));
-    const bool blamed =
-        failure.record->culprit == name + "left" || failure.record->culprit == name + "is gone";
+    const bool blamed = missed_by(failure) == std::vector{plan.number(rank)};
     if (blamed && outcomes[r].ended_well())
       return name_of(rank, plan) + " ended with exit code 0 without the call that others wait in";
   }
@@ -148,7 +141,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
 std::string ended_before(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
                          const JobPlan& plan) {
   std::string text;
-  for (std::size_t r = 0; r < outcomes.size() && !blames(failure); ++r)
+  for (std::size_t r = 0; r < outcomes.size() && !blame_of(failure).known(); ++r)
     if (outcomes[r].ended_well() && outcomes[r].order < failure.order)
       text += fmt::format("{} had ended before, with exit code 0\n",
                           name_of(static_cast<std::ptrdiff_t>(r), plan));
@@ -171,19 +164,6 @@ JobResult success_of(std::span<const RankOutcome> outcomes, const JobPlan& plan)
 }
 
 }  // namespace
-
-std::string RankReplica::text() const {
-  return fmt::format("{} {}", rank, dist::write_replica(record));
-}
-
-std::optional<RankReplica> RankReplica::parse(std::string_view text) {
-  const std::size_t space = text.find(' ');
-  if (space == text.npos || !text.ends_with('\n')) return std::nullopt;
-  const auto rank = dist::parse_number<int>(text.substr(0, space));
-  const auto record = dist::read_replica(text.substr(space + 1, text.size() - space - 2));
-  if (!rank || !record) return std::nullopt;
-  return RankReplica{*rank, *record};
-}
 
 JobResult compare_ends(std::span<const JobResult> results) {
   dist::LeftReplicas left;
@@ -228,7 +208,7 @@ JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) 
   if (!first.failed()) return success_of(outcomes, plan);
   const bool own_code = first.signal == 0 && first.exit_code < 124;
   const std::string name = name_of(rank, plan);
-  std::string report = describe(name, first);
+  std::string report = describe(rank, first, plan);
   if (cause_of(first) == Cause::consequence && first.left_behind) {
     report = fmt::format(
         "error: {} cannot go on with other ranks than before: its program has not called survive() "

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/rendezvous/failure_record.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/launch/job.h"
 
 namespace lockstep::launch {
@@ -40,9 +40,6 @@ struct RankOutcome {
 struct RankReplica {
   int rank;
   dist::ReplicaRecord record;
-
-  std::string text() const;
-  static std::optional<RankReplica> parse(std::string_view text);  ///< nothing if it is none
 };
 
 /// Why a job ended, the most likely first cause of a failure first.

@@ -182,27 +182,9 @@ void Launcher::read_stream(Stream& stream) {
 void Launcher::take_line(const Stream& stream, std::string_view line) {
   RankOutcome& outcome = outcomes_[stream.rank];
   const int number = job_.plan().number(std::ptrdiff_t(stream.rank));
-  using enum RankEvent::Kind;
   if (ranks_[stream.rank].lost) return;
   if (stream.kind == StreamKind::record) {
-    if (const auto suspicion = dist::read_suspicion(line)) {
-      hear({suspected, suspicion->rank, suspicion->generation, suspicion->why});
-    } else if (const auto most = dist::read_most_ranks(line)) {
-      hear({limited, number, *most});
-    } else if (dist::is_ready_line(line)) {
-      hear({ready, number});
-    } else if (dist::is_survives_line(line)) {
-      outcome.survives = true;
-    } else if (dist::is_joined_line(line)) {
-      outcome.replicas.clear();
-      hear({joined, number});
-    } else if (const auto world = dist::read_world(line)) {
-      take_world(stream.rank, *world);
-    } else if (const auto replica = dist::read_replica(line)) {
-      outcome.replicas.push_back(*replica);
-    } else if (!outcome.record) {
-      outcome.record = dist::read_record(line);
-    }
+    if (const auto event = RankEvent::read(line)) take_told(stream.rank, *event);
   } else if (options_.prefix) {
     pass_on(stream.kind, fmt::format("[{}] {}\n", number, line));
   } else if (ranks_[stream.rank].shown) {
@@ -211,6 +193,27 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
     outcome.last_lines.emplace_back(line);
     if (outcome.last_lines.size() > tail_lines) outcome.last_lines.pop_front();
   }
+}
+
+// The program may write into the pipe, too: what a rank cannot know is not believed.
+void Launcher::take_told(std::size_t place, RankEvent event) {
+  RankOutcome& outcome = outcomes_[place];
+  using enum RankEvent::Kind;
+  if (event.kind > RankEvent::last_told) return;
+  if (event.kind != suspected) event.rank = job_.plan().number(std::ptrdiff_t(place));
+  switch (event.kind) {
+    case survives: outcome.survives = true; return;
+    case world_begins:
+    case works:
+    case world_ends: return take_world(place, event);
+    case replica: return outcome.replicas.push_back(event.replica);
+    case failed:
+      if (!outcome.record) outcome.record = event.failure;
+      return;
+    case joined: outcome.replicas.clear(); break;
+    default: break;
+  }
+  hear(event);
 }
 
 // Output that is lost ends the job. What cannot be written to stderr is dropped: who could be told?

@@ -74,9 +74,10 @@ class Launcher {
   void wait_for_events();
   void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
+  void take_told(std::size_t place, RankEvent event);
   void pass_on(StreamKind kind, const std::string& text);
   void collect_ended();
-  void take_world(std::size_t place, const dist::WorldRecord& record);  // launcher_looks.cpp
+  void take_world(std::size_t place, const RankEvent& event);  // launcher_looks.cpp
   bool others_parted(std::size_t place) const;
   void look_for_silent();
   void end_silent(std::size_t place);

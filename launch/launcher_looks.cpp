@@ -19,13 +19,13 @@ namespace {
 constexpr Seconds courtesy{2};
 }  // namespace
 
-void Launcher::take_world(std::size_t place, const dist::WorldRecord& record) {
+void Launcher::take_world(std::size_t place, const RankEvent& event) {
   RankOutcome& outcome = outcomes_[place];
   Rank& rank = ranks_[place];
-  if (record.kind == dist::WorldRecord::Kind::works) return rank.silence.restart();
-  outcome.in_world = record.kind == dist::WorldRecord::Kind::begins;
+  if (event.kind == RankEvent::Kind::works) return rank.silence.restart();
+  outcome.in_world = event.kind == RankEvent::Kind::world_begins;
   outcome.parted = !outcome.in_world;
-  rank.timeout = record.timeout;
+  rank.timeout = event.seconds;
 }
 
 // Whether a rank but this one has ended its World, or itself, in peace.
@@ -56,7 +56,7 @@ void Launcher::look_for_silent() {
 // In a job that survives it is a loss, of which node 0 decides.
 void Launcher::end_silent(std::size_t place) {
   const int number = job_.plan().number(static_cast<std::ptrdiff_t>(place));
-  if (job_.plan().respawn) return hear({RankEvent::Kind::suspected, number, generation_, "hangs"});
+  if (job_.plan().respawn) return hear(dist::suspicion(generation_, {{number}, Fault::hangs}));
   ranks_[place].hung = true;
   kill(-ranks_[place].process, SIGKILL);
 }
@@ -68,7 +68,7 @@ RankOutcome Launcher::hung_outcome(std::size_t place) const {
       .message = fmt::format("[launch] others have ended their World, and it neither ends its own "
                              "nor is at work: for {:g} s it was stopped, or has looped",
                              ranks_[place].timeout),
-      .culprit = fmt::format("rank {} hangs", number)};
+      .blame = {{number}, Fault::hangs}};
   return outcome;
 }
 

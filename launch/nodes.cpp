@@ -69,6 +69,12 @@ std::vector<int> ranks_from(std::string_view text) {
   return ranks;
 }
 
+RankEvent read_event(std::string_view text) {
+  const auto event = RankEvent::read(text);
+  check<CommError>(event.has_value(), "[nodes] '{}' is no event", text);
+  return *event;
+}
+
 std::pair<int, JobResult> result_from(std::string_view text) {
   const std::vector<std::string> parts = dist::unpack(text);
   check<CommError>(parts.size() >= 8, "[nodes] a result of {} parts", parts.size());
@@ -81,9 +87,8 @@ std::pair<int, JobResult> result_from(std::string_view text) {
                    .left = ranks_from(parts[6]),
                    .parted = !parts[7].empty()};
   for (std::size_t i = 8; i < parts.size(); ++i) {
-    const auto replica = RankReplica::parse(parts[i]);
-    check<CommError>(replica.has_value(), "[nodes] '{}' is no replica", parts[i]);
-    result.replicas.push_back(*replica);
+    const RankEvent event = read_event(parts[i]);
+    result.replicas.push_back({event.rank, event.replica});
   }
   return {number(parts[0]), std::move(result)};
 }
@@ -97,7 +102,9 @@ std::string text_of(int node, const JobResult& result) {
                                  text_of(result.echoes),
                                  text_of(result.left),
                                  result.parted ? "parted" : ""};
-  for (const RankReplica& replica : result.replicas) parts.push_back(replica.text());
+  for (const auto& [rank, record] : result.replicas)
+    parts.push_back(
+        RankEvent{.kind = RankEvent::Kind::replica, .rank = rank, .replica = record}.text());
   return dist::pack(parts);
 }
 
@@ -294,7 +301,7 @@ void Nodes::handle(Peer& peer, const dist::Frame& frame) {
   }
   if (frame.kind == FrameKind::stop) return stop();
   if (frame.kind == FrameKind::event && plan_.node == 0)
-    return events_.push_back(RankEvent::parse(frame.body));
+    return events_.push_back(read_event(frame.body));
   if (frame.kind == FrameKind::order && peer.node == 0)
     return orders_.push_back(Order::parse(frame.body));
   check<CommError>(frame.kind == FrameKind::result, "its launcher sent a frame of kind '{}'",

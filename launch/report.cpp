@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/standard_descriptors.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 
 namespace lockstep {
 namespace {

@@ -5,9 +5,9 @@
 ///
 /// Started alone, a program prints `error: <message>` to stderr. Started by a launcher of ours, it
 /// hands the message to the launcher instead, which prints one message for all ranks: the first
-/// cause (dist/rendezvous/failure_record.h). From World::join on, an error is reported so without
-/// run_main, too. What run_main adds: errors before World::join; destructors run, so that files are
-/// closed; stdout is checked.
+/// cause (dist/rendezvous/events/failure_record.h). From World::join on, an error is reported so
+/// without run_main, too. What run_main adds: errors before World::join; destructors run, so that
+/// files are closed; stdout is checked.
 ///
 /// Thread-safety: call run_main from the main thread.
 

@@ -31,46 +31,25 @@ std::string go_on(std::size_t left) {
                      : fmt::format("{} ranks go on", left);
 }
 
-/// Three numbers and a text.
-struct Parts {
-  std::array<int, 3> numbers{};
-  std::string text{};
-};
-
-Parts parse_parts(std::string_view packed, int kinds) {
-  const std::vector<std::string> parts = dist::unpack(packed);
-  check<CommError>(parts.size() == 4, "[survive] a message of {} parts", parts.size());
-  Parts result;
-  for (std::size_t i = 0; i < 3; ++i) {
-    const auto number = dist::parse_number<int>(parts[i]);
-    check<CommError>(number && *number >= 0, "[survive] '{}' is not a number", parts[i]);
-    result.numbers[i] = *number;
-  }
-  check<CommError>(result.numbers[0] < kinds, "[survive] a message of kind {}", parts[0]);
-  result.text = parts[3];
-  return result;
-}
-
-template <class Kind>
-std::string pack_parts(Kind kind, int a, int b, const std::string& text) {
-  return dist::pack(
-      {std::to_string(static_cast<int>(kind)), std::to_string(a), std::to_string(b), text});
-}
-
 }  // namespace
 
-std::string RankEvent::text() const { return pack_parts(kind, rank, number, why); }
-
-RankEvent RankEvent::parse(std::string_view text) {
-  const auto [numbers, why] = parse_parts(text, static_cast<int>(Kind::wanted) + 1);
-  return {static_cast<Kind>(numbers[0]), numbers[1], numbers[2], why};
+std::string Order::text() const {
+  return dist::pack(
+      {std::to_string(static_cast<int>(kind)), std::to_string(node), std::to_string(rank), line});
 }
 
-std::string Order::text() const { return pack_parts(kind, node, rank, line); }
-
 Order Order::parse(std::string_view text) {
-  const auto [numbers, line] = parse_parts(text, static_cast<int>(Kind::show) + 1);
-  return {static_cast<Kind>(numbers[0]), numbers[1], numbers[2], line};
+  const std::vector<std::string> parts = dist::unpack(text);
+  check<CommError>(parts.size() == 4, "[survive] an order of {} parts", parts.size());
+  std::array<int, 3> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto number = dist::parse_number<int>(parts[i]);
+    check<CommError>(number && *number >= 0, "[survive] '{}' is not a number", parts[i]);
+    numbers[i] = *number;
+  }
+  check<CommError>(numbers[0] <= static_cast<int>(Kind::show), "[survive] an order of kind {}",
+                   numbers[0]);
+  return {static_cast<Kind>(numbers[0]), numbers[1], numbers[2], parts[3]};
 }
 
 Survivors::Survivors(const std::vector<int>& nodes, std::vector<std::string> addresses, int respawn)
@@ -100,6 +79,7 @@ std::vector<Order> Survivors::take(const RankEvent& event) {
     case joined: rank(r).joined = true; break;
     case limited: most_ = event.number; break;
     case wanted: add(r); break;
+    default: break;
   }
   return std::exchange(orders_, {});
 }
@@ -124,8 +104,9 @@ void Survivors::lose(int number, int signal) {
   const bool was_in = std::exchange(lost.state, State::lost) == State::living;
   if (was_in) publish();
   tell(fmt::format("rank {} {}was killed by {}{}; {}", number,
-                   lost.suspicion.empty() ? "" : lost.suspicion + " and ", name_of_signal(signal),
-                   was_in ? "" : " before it had joined", go_on(generation_.members.size())));
+                   lost.suspicion.known() ? deed_of(lost.suspicion) + " and " : "",
+                   name_of_signal(signal), was_in ? "" : " before it had joined",
+                   go_on(generation_.members.size())));
   if (respawns_ > 0 && !finished()) {
     --respawns_;
     add(lost.node);
@@ -178,7 +159,7 @@ void Survivors::suspect(const RankEvent& suspicion) {
       !generation_.has(r))
     return;
   suspicious_ = generation_.number;
-  rank(r).suspicion = suspicion.why;
+  rank(r).suspicion = suspicion.failure.blame;
   order(Order::Kind::kill, r);
 }
 

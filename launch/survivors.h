@@ -13,34 +13,17 @@
 /// Survivors has no thread, file or process: it takes events and returns orders.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/events/rank_event.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::launch {
 
-/// What a launcher has seen of a rank.
-struct RankEvent {
-  enum class Kind {
-    killed,       ///< a signal has ended it
-    not_started,  ///< the system has refused: `why`
-    ended_well,
-    suspected,  ///< others say that it hangs, or is wrong: `why`
-    ready,      ///< it was started later, and can join
-    joined,     ///< it is in a world with the others
-    limited,    ///< its program trains on `number` ranks at most
-    wanted,     ///< the user wants one more, on node `rank`
-  };
-  Kind kind{};
-  int rank = 0;    ///< its number in the job
-  int number = 0;  ///< killed: the signal; suspected: the generation; limited
-  std::string why{};
-
-  std::string text() const;
-  static RankEvent parse(std::string_view text);  ///< throws CommError if it is none
-};
+using dist::RankEvent;
 
 /// What the launcher of `node` has to do.
 struct Order {
@@ -83,8 +66,8 @@ class Survivors {
   struct Rank {
     int node = 0;
     State state = State::living;
-    bool joined = false;      // has the state of the others, or began with them
-    std::string suspicion{};  // "hangs"; empty: none
+    bool joined = false;  // has the state of the others, or began with them
+    Blame suspicion{};
     bool counts() const { return state == State::living || state == State::ended_well; }
   };
   Rank& rank(int number);

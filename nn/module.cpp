@@ -75,7 +75,7 @@ template <class E>
   if (text.starts_with("layer ")) throw;
   E named(fmt::format("layer {}{}: {}", path.empty() ? "" : "'" + path + "' ", module.describe(),
                       text));
-  named.culprit = error.culprit;
+  named.blame = error.blame;
   throw named;
 }
 

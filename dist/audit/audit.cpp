@@ -191,12 +191,13 @@ void Audit::settle(const Step& step, const Dispute& d) const {
                                                     "against rank {}",
                                                  count(right), ranks(), known_as(wrong));
   const std::string what = fmt::format("element {} of {}", first.element, part.label);
-  const std::string culprit =
-      judged ? fmt::format("rank {} computed lane {} wrongly in step {} ({})",
-                           communicator_.rank_in_job(wrong), d.lane, step_, what)
-             : "";
+  Blame blame;
+  if (judged)
+    blame = {{communicator_.rank_in_job(wrong)},
+             Fault::miscomputed,
+             fmt::format("(lane {} in step {}, {})", d.lane, step_, what)};
   meet_before_error(communicator_, "audit");
-  throw blaming(culprit,
+  throw blaming(blame,
                 AuditError(fmt::format("[audit] step {}: {} computed lane {} wrongly: {} is {} in "
                                        "the step of rank {}, and {} as rank {} computes it; {}",
                                        step_, who, d.lane, what, first.used, owner, first.computed,

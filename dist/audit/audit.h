@@ -49,7 +49,7 @@
 
 namespace lockstep::dist {
 
-/// A rank has computed something wrongly. Its culprit is that rank.
+/// A rank has computed something wrongly. It blames that rank.
 struct AuditError : CommError {
   using CommError::CommError;
 };

@@ -21,7 +21,7 @@
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/collectives/work.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
@@ -42,7 +42,7 @@ class Communicator {
   Lifetime::Ref lifetime() const { return lifetime_.ref(); }
   virtual int rank() const = 0;  ///< this rank's number, from 0
   virtual int size() const = 0;  ///< how many ranks there are
-  /// The number in the job of `rank`, which another one of a group may have: for Error::culprit.
+  /// The number in the job of `rank`, which another one of a group may have: for Error::blame.
   /// After losses (dist/world/survive.h) the job is the world of those who are left.
   virtual int rank_in_job(int rank) const { return rank; }
   /// The number by which people know `rank`, for texts: rank_in_job(), or if its launcher loses

@@ -44,9 +44,9 @@ void HostCommunicator::tell_wait() {
 
 CommError HostCommunicator::timed_out(Seconds limit) {
   const int awaited = executor_.awaited();
-  const auto [text, culprit] = watch_.blame(awaited, executor_.position());
-  return blaming(culprit, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(),
-                                                text, recorder_.last_seen(awaited))));
+  const auto [text, blame] = watch_.blame(awaited, executor_.position());
+  return blaming(blame, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(), text,
+                                              recorder_.last_seen(awaited))));
 }
 
 }  // namespace lockstep::dist

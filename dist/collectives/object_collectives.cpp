@@ -103,14 +103,12 @@ Said as_known(const Communicator& communicator, Said said) {
   return said;
 }
 
-std::string in_minority(const Communicator& communicator, const Said& said) {
+Blame in_minority(const Communicator& communicator, const Said& said) {
   const std::vector<int> ranks = minority(said);
-  if (ranks.empty()) return "";
-  std::vector<int> in_job;
-  for (const int rank : ranks) in_job.push_back(communicator.rank_in_job(rank));
-  const std::string blamed = describe_ranks(in_job, "in the minority");
-  return in_job == ranks ? blamed
-                         : fmt::format("{} ({} of the group)", blamed, fmt::join(ranks, ", "));
+  Blame blame{.fault = Fault::in_minority};
+  for (const int rank : ranks) blame.ranks.push_back(communicator.rank_in_job(rank));
+  if (blame.ranks != ranks) blame.detail = fmt::format("({} of the group)", fmt::join(ranks, ", "));
+  return blame;
 }
 
 void check_same(Communicator& communicator, std::string_view what, std::string_view text) {
@@ -151,7 +149,7 @@ void together(Communicator& communicator, const std::function<void()>& task, std
   const int known_as = communicator.known_as(rank);
   meet_before_error(communicator, fmt::format("rank {} failed", known_as));
   if (error) std::rethrow_exception(error);
-  throw blaming(fmt::format("rank {} failed", communicator.rank_in_job(rank)),
+  throw blaming(Blame{{communicator.rank_in_job(rank)}, Fault::failed},
                 PeerError(fmt::format("[{}] rank {} failed: {}", name, known_as, *failed)));
 }
 

@@ -35,8 +35,8 @@ std::vector<Difference> differences(std::span<const std::string> texts);
 std::string describe(const Said& said);
 /// With the numbers by which people know the ranks (Communicator::known_as).
 Said as_known(const Communicator& communicator, Said said);
-/// For Error::culprit: "rank 1 is in the minority"; empty without a majority.
-std::string in_minority(const Communicator& communicator, const Said& said);
+/// For Error::blame; nobody without a majority.
+Blame in_minority(const Communicator& communicator, const Said& said);
 
 /// All ranks are about to throw the same error, and each calls this before. None ends before all
 /// have come here: else a slow one would report that another has ended. Throws nothing of that

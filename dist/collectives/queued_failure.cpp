@@ -42,11 +42,11 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
     if (cause.find("timed out") == std::string::npos)  // it ended before its reason was heard
       cause = fmt::format("{} ({})", verdict, cause);
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, cause);
-  std::string culprit = why.culprit ? *why.culprit : "";
+  Blame blame = why.blame ? *why.blame : Blame{};
   if (const auto* lost = dynamic_cast<const LostPeer*>(&why))  // a transport numbers its group
-    culprit = fmt::format("rank {} {}", watch_.in_job(lost->rank), name_of(lost->how));
-  failure_ = consequence ? std::make_exception_ptr(blaming(culprit, PeerError(message)))
-                         : std::make_exception_ptr(blaming(culprit, CommError(message)));
+    blame = {{watch_.in_job(lost->rank)}, lost->how};
+  failure_ = consequence ? std::make_exception_ptr(blaming(blame, PeerError(message)))
+                         : std::make_exception_ptr(blaming(blame, CommError(message)));
   const std::string reason =
       fmt::format("rank {} gave up in {} {}: {}", rank(), operation, call, cause);
   tell_failure(reason, consequence);

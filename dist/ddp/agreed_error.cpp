@@ -13,10 +13,9 @@ struct AgreedError : StateError {
 
 }  // namespace
 
-void stop_all_ranks(Communicator& communicator, const std::string& message,
-                    const std::string& culprit) {
+void stop_all_ranks(Communicator& communicator, const std::string& message, const Blame& blame) {
   meet_before_error(communicator, "stop");
-  throw blaming(culprit, AgreedError(message));
+  throw blaming(blame, AgreedError(message));
 }
 
 std::optional<std::string> news_for_others() {

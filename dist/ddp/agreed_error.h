@@ -9,9 +9,9 @@
 namespace lockstep::dist {
 
 /// All ranks have read the same metadata: every rank calls this, with the same message. No rank
-/// throws (StateError) before all ranks have read it. `culprit`: as Error::culprit.
+/// throws (StateError) before all ranks have read it. `blame`: Error::blame.
 [[noreturn]] void stop_all_ranks(Communicator& communicator, const std::string& message,
-                                 const std::string& culprit = "");
+                                 const Blame& blame = {});
 
 /// Call it in a catch block. The first line of the exception's message; nothing if stop_all_ranks
 /// has thrown it, because then the other ranks have the same error.

@@ -138,26 +138,27 @@ void Reducer::stop(const StepOutcome& outcome) {
   trace::verdict("stop");
   replicas_.error_told();
   const auto& all = exchange_.all();
-  std::string problem = outcome.problem, culprit;
+  std::string problem = outcome.problem;
+  Blame blame;
   std::vector<int> known_as;  // decide_step is a pure function, and knows no other numbers
   for (int rank = 0; rank < ranks(); ++rank) known_as.push_back(communicator_.known_as(rank));
   if (std::string text = contradiction(all, all[index(outcome.source)], outcome.source, known_as);
       !text.empty())
     problem = std::move(text);
   if (const auto said = sides(all); !problem.empty() && !said.empty())
-    culprit = in_minority(communicator_, said);
+    blame = in_minority(communicator_, said);
   const auto plan_as_first = [&](const StepMetadata& m) { return m.plan == all[0].plan; };
   const auto steps_as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
   if (std::ranges::all_of(all, plan_as_first) && !std::ranges::all_of(all, steps_as_first)) {
     try {  // all ranks are here, as they have read the same, unless one has ended meanwhile
       const std::string options = replicas_.find_options_difference();
       problem += options.empty() ? ". (The options are equal now.)" : ": " + options;
-      if (!options.empty()) culprit = replicas_.culprit();
+      if (!options.empty()) blame = replicas_.blame();
     } catch (const CommError&) {  // then the problem as it is must do
     }
   } else if (problem.empty() && outcome.replicas_differ) {
     problem = difference_now();
-    culprit = replicas_.culprit();
+    blame = replicas_.blame();
   } else if (problem.empty()) {
     const StepMetadata& bad = exchange_.all()[index(outcome.bad_rank)];
     if (options_.nonfinite == NonFinite::report)
@@ -167,10 +168,9 @@ void Reducer::stop(const StepOutcome& outcome) {
                           bad.bad_element,
                           parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
                           communicator_.known_as(outcome.bad_rank));
-    culprit = fmt::format("rank {} has a gradient that is infinite or NaN",
-                          communicator_.rank_in_job(outcome.bad_rank));
+    blame = {{communicator_.rank_in_job(outcome.bad_rank)}, Fault::nonfinite};
   }
-  stop_all_ranks(communicator_, "[backward] " + problem, culprit);
+  stop_all_ranks(communicator_, "[backward] " + problem, blame);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may
@@ -239,7 +239,7 @@ void Reducer::check_replicas() {
   const std::string found = replicas_.find_difference();
   if (!found.empty())
     stop_all_ranks(communicator_, "[check_replicas] the replicas differ: " + found,
-                   replicas_.culprit());
+                   replicas_.blame());
   NonFiniteElement bad;
   if (options_.nonfinite == NonFinite::report) bad.look_in(parameters());
   if (bad.found())

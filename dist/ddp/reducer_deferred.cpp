@@ -34,7 +34,8 @@ void Reducer::commit_unread() {
       const bool differ = replicas_.differ_before_replay();
       const std::string problem = differ ? difference_now() : bad_value_now();
       if (problem.empty()) return true;
-      stop_all_ranks(communicator_, "[step graph] " + problem, differ ? replicas_.culprit() : "");
+      stop_all_ranks(communicator_, "[step graph] " + problem,
+                     differ ? replicas_.blame() : Blame{});
     });
   for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.work.wait();
   for (const Parameter& parameter : parameters())

@@ -14,7 +14,7 @@
 #include "lockstep/core/hash.h"
 #include "lockstep/core/text/number.h"
 #include "lockstep/dist/collectives/object_collectives.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -247,7 +247,7 @@ std::vector<ReplicaCheck::Compared> ReplicaCheck::tensors() const {
 }
 
 std::string ReplicaCheck::find_difference() {
-  culprit_.clear();
+  blame_ = {};
   if (communicator_.size() == 1) return "";
   const std::vector<Compared> all = tensors();
   std::string names, fingerprints;
@@ -259,13 +259,13 @@ std::string ReplicaCheck::find_difference() {
       find_lacked(communicator_, gather_text(communicator_, names, "replicas"));
   difference_known_ = !lacked.empty();
   if (difference_known_) {
-    culprit_ = in_minority(communicator_, by);
+    blame_ = in_minority(communicator_, by);
     return "one keeps what another does not: " + lacked;
   }
   const auto found = differences(gather_text(communicator_, fingerprints, "replicas"));
   difference_known_ = !found.empty();
   if (!difference_known_) return "";
-  culprit_ = in_minority(communicator_, found[0].said);
+  blame_ = in_minority(communicator_, found[0].said);
   const Compared& first = all[found[0].line];
   std::string text = first.name + locate(communicator_, first.value);
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
@@ -274,7 +274,7 @@ std::string ReplicaCheck::find_difference() {
 }
 
 std::string ReplicaCheck::find_options_difference() {
-  culprit_.clear();
+  blame_ = {};
   std::vector<std::string> texts;
   for (const auto& known : steppers_)
     if (const auto stepper = known.lock()) texts.push_back(stepper->options_text());
@@ -282,7 +282,7 @@ std::string ReplicaCheck::find_options_difference() {
   const std::string text = fmt::format("{}", fmt::join(texts, ""));
   const auto found = differences(gather_text(communicator_, text, "options"));
   if (found.empty()) return "";
-  culprit_ = in_minority(communicator_, found[0].said);
+  blame_ = in_minority(communicator_, found[0].said);
   return describe(as_known(communicator_, found[0].said));
 }
 

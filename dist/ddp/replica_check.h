@@ -50,7 +50,7 @@ class ReplicaCheck {
   ReplicaCheck(std::vector<Parameter> parameters, Communicator& communicator, bool compares,
                bool watches);
   /// Leaves the fingerprint of all parameters, of what optimizers keep and of all steps for a last
-  /// comparison (dist/rendezvous/left_replicas.h), unless an error has told that something is
+  /// comparison (rendezvous/events/left_replicas.h), unless an error has told that something is
   /// wrong, or this is a child that was forked. Does not wait for others.
   ~ReplicaCheck();
   ReplicaCheck(const ReplicaCheck&) = delete;
@@ -84,7 +84,7 @@ class ReplicaCheck {
   /// Collective: where the options of the optimizers that have stepped differ, and on which ranks;
   /// empty if they are equal now.
   std::string find_options_difference();
-  const std::string& culprit() const { return culprit_; }  ///< of that difference: Error::culprit
+  const Blame& blame() const { return blame_; }  ///< of that difference: Error::blame
   /// Collective: what optimizers keep := its mean over the ranks, as average_parameters() does with
   /// the parameters. (Yu, Jin, Yang: "On the linear speedup analysis of communication efficient
   /// momentum SGD", ICML 2019, average both.) Counts of steps become rank 0's. A momentum that some
@@ -127,7 +127,7 @@ class ReplicaCheck {
   std::int64_t nonfinite_ = 0;   // in the last sum
   std::vector<Tensor*> sum_of_;  // by parameter; empty if nobody wants it
   std::vector<bool> stepped_;    // by parameter, since the last begin_step()
-  std::string culprit_;
+  Blame blame_;
   bool difference_known_ = false;  // all ranks know that replicas differ
   std::size_t next_ = 0;           // to be read, if it is not stepped on
   std::uint64_t replays_ = 0;

@@ -41,11 +41,11 @@ std::string objection(const AcceptedPeer& peer, const std::vector<Connection>& s
 
 /// Tells all ranks that wait. Throws `reason` unless they are accepted.
 void decide(std::vector<Connection>& sockets, Decision decision, const std::string& reason,
-            const std::string& culprit = "") {
+            const Blame& blame = {}) {
   for (Connection& socket : sockets)
     if (socket) send_admission(socket, decision, reason);
-  if (decision == Decision::peer_gone) throw blaming(culprit, PeerError(reason));
-  if (decision == Decision::refused) throw blaming(culprit, CommError(reason));
+  if (decision == Decision::peer_gone) throw blaming(blame, PeerError(reason));
+  if (decision == Decision::refused) throw blaming(blame, CommError(reason));
 }
 
 /// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
@@ -63,8 +63,7 @@ void take(std::vector<AcceptedPeer> peers, std::vector<Connection>& sockets,
 
 /// That `peer` does not answer, or is not found: it is to blame.
 CommError lost(int peer, const ConnectOptions& options, const std::string& message) {
-  return blaming(options.of_job ? describe_ranks({peer}, "missing", options.members) : "",
-                 CommError(message));
+  return blaming(options.of_job ? Blame{{peer}, Fault::missing} : Blame{}, CommError(message));
 }
 
 /// After send_hello: true once `peer` has admitted us, false if it closed the connection.
@@ -110,13 +109,15 @@ std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint&
     const auto names = [&](const std::vector<int>& ranks, std::string_view state) {
       return describe_ranks(ranks, state, options.members);
     };
-    const auto culprit = [&](const std::string& named) { return options.of_job ? named : ""; };
+    const auto blame = [&](const std::vector<int>& ranks, Fault fault) {
+      return options.of_job ? Blame{ranks, fault} : Blame{};
+    };
     if (!gone.empty()) {
       if (options.watch) options.watch(gone);  // it may have said why before it left
       decide(sockets, Decision::peer_gone,
              fmt::format("[{}] {} before all {}s had joined", options.caller, names(gone, "gone"),
                          options.members),
-             culprit(names(gone, "gone")));
+             blame(gone, Fault::gone));
     }
     if (missing.empty()) break;
     if (options.watch) options.watch(missing);
@@ -124,7 +125,7 @@ std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint&
       decide(sockets, Decision::refused,
              fmt::format("[{}] after {:g} s at {} {} of a world of {}", options.caller,
                          options.timeout.count(), where.text(), names(missing, "missing"), size),
-             culprit(names(missing, "missing")));
+             blame(missing, Fault::missing));
     take(acceptor.wait(std::min(Seconds(0.02), deadline.left())), sockets, options);
   }
   file.reset();  // before any rank can go on, and perhaps be killed

@@ -24,7 +24,7 @@ struct ConnectOptions {
   Purpose purpose = Purpose::rendezvous;
   std::string_view caller = "rendezvous";  ///< errors begin with its name in brackets
   std::string_view members = "rank";       ///< what errors call those who connect
-  bool of_job = true;  ///< ranks have the numbers of the job: an error may name one as its culprit
+  bool of_job = true;  ///< ranks have the numbers of the job: an error may blame one
   /// Called again and again with the ranks that are waited for. It throws if waiting is in vain.
   std::function<void(const std::vector<int>& awaited)> watch = {};
 };

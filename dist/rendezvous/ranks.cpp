@@ -13,14 +13,9 @@ std::string describe_ranks(const std::vector<int>& ranks, std::string_view state
                      one ? "is" : "are", state);
 }
 
-std::string_view name_of(LostPeer::How how) {
-  return how == LostPeer::How::gone ? "is gone" : "left";
-}
-
-LostPeer::LostPeer(int rank_, How how_)
-    : PeerError(fmt::format(
-          "rank {} {}{}", rank_, name_of(how_),
-          how_ == How::left ? ": it ended its World, or exited, without this call" : "")),
+LostPeer::LostPeer(int rank_, Fault how_)
+    : PeerError(text_of({{rank_}, how_}) +
+                (how_ == Fault::left ? ": it ended its World, or exited, without this call" : "")),
       rank(rank_),
       how(how_) {}
 

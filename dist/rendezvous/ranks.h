@@ -29,13 +29,10 @@ std::string describe_ranks(const std::vector<int>& ranks, std::string_view state
 /// What a transport throws when it has lost a peer. `rank` is the transport's own number; who knows
 /// the job's numbers blames the rank (QueuedCommunicator::give_up).
 struct LostPeer : PeerError {
-  enum class How : std::uint8_t { gone, left };
-  LostPeer(int rank_, How how_);
+  LostPeer(int rank_, Fault how_);
   int rank;
-  How how;
+  Fault how;  ///< gone or left
 };
-/// "is gone" or "left".
-std::string_view name_of(LostPeer::How how);
 
 /// The number that is the whole of `text`; nothing if it is anything else.
 template <class T>

@@ -92,15 +92,17 @@ void Rendezvous::await_frames(std::string_view what) {
       (peer.reader.ended() ? gone : missing).push_back(r);
       entries.push_back({peer.connection.get(), POLLIN, 0});
     }
-    const std::string lost = describe_ranks(gone, "gone", options_.members),
-                      late = describe_ranks(missing, "missing", options_.members);
     if (!gone.empty())
-      give_up_blaming(lost, PeerError(fmt::format("[rendezvous] {} in '{}'", lost, what)));
+      give_up_blaming({gone, Fault::gone},
+                      PeerError(fmt::format("[rendezvous] {} in '{}'",
+                                            describe_ranks(gone, "gone", options_.members), what)));
     if (missing.empty()) return;
     if (options_.watch) options_.watch(missing);
     if (waited.look(std::chrono::steady_clock::now().time_since_epoch()) > limit)
-      give_up_blaming(late, CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
-                                                  options_.timeout.count(), late)));
+      give_up_blaming({missing, Fault::missing},
+                      CommError(fmt::format("[rendezvous] '{}': after {:g} s {}", what,
+                                            options_.timeout.count(),
+                                            describe_ranks(missing, "missing", options_.members))));
     ::poll(entries.data(), entries.size(), longest_sleep);
   }
 }
@@ -243,9 +245,9 @@ std::vector<Connection> Rendezvous::take_connections() && {
 }
 
 template <class E>
-void Rendezvous::give_up_blaming(const std::string& culprit, const E& error) {
+void Rendezvous::give_up_blaming(const Blame& blame, const E& error) {
   abort(error.what());
-  throw blaming(options_.of_job ? culprit : "", error);
+  throw blaming(options_.of_job ? blame : Blame{}, error);
 }
 
 template <class E, class... Args>

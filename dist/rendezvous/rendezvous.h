@@ -102,7 +102,7 @@ class Rendezvous {
   void pass_on_reason() noexcept;
   void leave() noexcept;
   template <class E>
-  [[noreturn]] void give_up_blaming(const std::string& culprit, const E& error);
+  [[noreturn]] void give_up_blaming(const Blame& blame, const E& error);
   template <class E, class... Args>
   [[noreturn]] void give_up(fmt::format_string<Args...> reason, Args&&... args);
 

@@ -10,8 +10,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/signals_blocked.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
+#include "lockstep/dist/rendezvous/events/launcher_pipe.h"
 #include "lockstep/dist/rendezvous/running_time.h"
 
 namespace lockstep::dist {
@@ -99,7 +99,7 @@ void Watchdog::run() {
   while (!wake_->wait_for(lock, std::min(look_time, patience_ / 8), [&] { return over_; })) {
     if (has_launcher && next_word.passed()) {
       next_word = Deadline(patience_ / 8);
-      if (progress_->at_work(seen)) tell_world({WorldRecord::Kind::works});
+      if (progress_->at_work(seen)) tell_launcher({RankEvent::Kind::works});
     }
     const std::string why = heard_ ? "" : failure();
     if (why.empty()) {

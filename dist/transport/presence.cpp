@@ -34,7 +34,7 @@ void PresenceBoard::throw_reason() const {
 
 void PresenceBoard::fail_without(int peer) const {
   check_aborted();  // it gave its reason before it left
-  throw LostPeer(peer, of(peer) == Presence::left ? LostPeer::How::left : LostPeer::How::gone);
+  throw LostPeer(peer, of(peer) == Presence::left ? Fault::left : Fault::gone);
 }
 
 }  // namespace lockstep::dist

@@ -102,7 +102,7 @@ SharedRegion RegionTable::allocate(Transport& self, std::size_t bytes, Seconds t
       if (!is_gone(peer)) continue;
       self.relax(k);                             // throws its reason, if it gave one
       const std::vector<int> still = missing();  // it may have called, and left
-      if (std::ranges::count(still, peer) > 0) throw LostPeer(peer, LostPeer::How::gone);
+      if (std::ranges::count(still, peer) > 0) throw LostPeer(peer, Fault::gone);
     }
     check<CommError>(waited.look(self.now()) < timeout,
                      "timed out after {:g} s: {} where {} bytes are to be allocated",

@@ -56,8 +56,8 @@ std::string WaitWatch::name(int rank_in_job) const {
   return fmt::format("rank {}{}", rank_in_job, members_.empty() ? "" : " of the world");
 }
 
-WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) {
-  if (!board_) return {fmt::format("waiting for rank {} ({})", awaited, position), ""};
+WaitWatch::Verdict WaitWatch::blame(int awaited, std::string_view position) {
+  if (!board_) return {fmt::format("waiting for rank {} ({})", awaited, position), {}};
   read_board(false);  // this rank may have stood still since the last exchange
   std::vector<int> chain{board_->rank(), in_job(awaited)};
   std::string waits = fmt::format("{} waits for {} ({})", name(chain[0]), name(chain[1]), position);
@@ -74,12 +74,12 @@ WaitWatch::Blame WaitWatch::blame(int awaited, std::string_view position) {
   if (circle)
     return {
         fmt::format("waiting for rank {}{}: ranks wait for each other: {}", awaited, here, waits),
-        ""};
-  const std::string culprit = fmt::format("rank {} hangs", chain.back());
+        {}};
+  const Blame blame{{chain.back()}, Fault::hangs};
   if (chain.size() > 2)
     return {fmt::format("waiting for {}, which has not moved: {}", name(chain.back()), waits),
-            culprit};
-  return {fmt::format("waiting for rank {}{} ({})", awaited, here, position), culprit};
+            blame};
+  return {fmt::format("waiting for rank {}{} ({})", awaited, here, position), blame};
 }
 
 std::string WaitWatch::verdict() const {

@@ -56,14 +56,13 @@ class WaitWatch {
   /// `awaited`: a rank of the communicator. `call`: in what.
   void exchange(int awaited, std::string_view call);
 
-  struct Blame {
+  struct Verdict {
     std::string text;  ///< "waiting for rank 2, which has not moved: rank 0 waits for rank 3
                        ///< (`position`), which waits for rank 2 in all_reduce #5 'bucket 0'"
-    std::string
-        culprit;  ///< "rank 2 hangs"; empty if ranks wait for each other, or it is not known
+    Blame blame;       ///< rank 2 hangs; nobody if ranks wait for each other, or it is not known
   };
   /// For a timeout, of which the others are told too: who is to blame.
-  Blame blame(int awaited, std::string_view position);
+  Verdict blame(int awaited, std::string_view position);
   /// "rank 0 timed out, waiting for rank 2" if a rank has told so while this one waited for long;
   /// else empty.
   std::string verdict() const;

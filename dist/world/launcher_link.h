@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/dist/collectives/fabric.h"
+#include "lockstep/dist/rendezvous/events/rank_event.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 
 namespace lockstep::dist {
@@ -20,11 +21,7 @@ class LauncherLink {
   virtual int rank() const = 0;  ///< this one's number, as the launcher counts
   /// The newest generation that the launcher has published.
   virtual Generation newest() = 0;
-  virtual void tell_ready() noexcept = 0;
-  virtual void tell_joined(int generation) noexcept = 0;
-  virtual void tell_survives() noexcept {}  ///< the program has called survive()
-  virtual void tell_most_ranks(int) noexcept {}
-  virtual void suspect(const Suspicion& suspicion) noexcept = 0;
+  virtual void tell(const RankEvent& event) noexcept = 0;
   virtual Seconds now() const = 0;
   virtual void pause() = 0;  ///< for a moment
   /// The fabric of a generation that this rank is in. Blocks until all of its members have come;

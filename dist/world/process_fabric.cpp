@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "lockstep/core/hash.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/launcher_pipe.h"
 #include "lockstep/dist/rendezvous/surroundings/socket_folder.h"
 #include "lockstep/dist/rendezvous/survival/generation.h"
 #include "lockstep/dist/world/fabrics.h"
@@ -23,7 +23,7 @@ class ProcessFabric final : public Fabric {
   }
 
   ~ProcessFabric() override {
-    if (of_job_) tell_world({WorldRecord::Kind::ends});
+    if (of_job_) tell_launcher({RankEvent::Kind::world_ends});
   }
 
   int rank() const override { return rendezvous_->rank(); }
@@ -42,7 +42,7 @@ class ProcessFabric final : public Fabric {
     options_.communicator.board =
         transport_ == "shm" ? shm_wait_board(*rendezvous_) : tcp_wait_board(*rendezvous_);
     const double timeout = watchdog_wanted() ? rendezvous_->timeout().count() : 0;
-    tell_world({WorldRecord::Kind::begins, timeout});
+    tell_launcher({.kind = RankEvent::Kind::world_begins, .seconds = timeout});
   }
 
  private:
@@ -163,7 +163,7 @@ std::function<void()> teller_of_loss(const LaunchInfo& launch) {
   if (launch.survive_descriptor < 0) return {};
   return [descriptor = launch.survive_descriptor, number = launch.number] {
     try {
-      suspect({newest_generation(descriptor).number, number, "hangs"});
+      tell_launcher(suspicion(newest_generation(descriptor).number, {{number}, Fault::hangs}));
     } catch (const std::exception&) {  // the launcher sees the end of this process all the same
     }
   };

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/gpu/device_communicator.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 #include "lockstep/dist/world/fabrics.h"
 
 namespace lockstep::dist {

@@ -17,8 +17,9 @@
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/mpi/mpi.h"
 #include "lockstep/dist/rendezvous/environment.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
+#include "lockstep/dist/rendezvous/events/launcher_pipe.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/dist/rendezvous/surroundings/inherited.h"
 #include "lockstep/dist/world/fabrics.h"
 #include "lockstep/dist/world/launcher_link.h"
@@ -164,11 +165,7 @@ class ProcessLink final : public dist::LauncherLink {
 
   int rank() const override { return launch_.rank; }
   dist::Generation newest() override { return dist::newest_generation(launch_.survive_descriptor); }
-  void tell_ready() noexcept override { dist::tell_ready(); }
-  void tell_joined(int generation) noexcept override { dist::tell_joined(generation); }
-  void tell_survives() noexcept override { dist::tell_survives(); }
-  void tell_most_ranks(int ranks) noexcept override { dist::tell_most_ranks(ranks); }
-  void suspect(const dist::Suspicion& suspicion) noexcept override { dist::suspect(suspicion); }
+  void tell(const dist::RankEvent& event) noexcept override { dist::tell_launcher(event); }
   dist::Seconds now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
   void pause() override { std::this_thread::sleep_for(dist::Seconds(0.002)); }
   std::shared_ptr<dist::Fabric> meet(const dist::Generation& generation) override;
@@ -230,7 +227,8 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
       World world(Membership::make(link->meet(generation), place.local_rank, place.local_size,
                                    dist::ThreadRank{}));
       world.membership_->set_generation(link, generation);
-      if (generation.number > 0) link->tell_joined(generation.number);
+      if (generation.number > 0)
+        link->tell({.kind = dist::RankEvent::Kind::joined, .number = generation.number});
       return world;
     } catch (CommError& error) {
       dist::suspect_blamed(*link, error, generation, place.rank);

@@ -55,7 +55,7 @@ class World {
   /// Joins the world that the environment describes (dist/rendezvous/environment.h), which may also
   /// ask that the rank ends with its parent. A process that was started alone is a world of 1.
   /// From now on an error that nobody catches ends the process with one line and an exit code
-  /// (report_uncaught_errors, dist/rendezvous/failure_record.h).
+  /// (report_uncaught_errors, dist/rendezvous/events/failure_record.h).
   /// Blocks until all ranks have joined. Throws UsageError for options or an environment that make
   /// no sense; CommError and PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/signals_blocked.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 #include "lockstep/nn/checkpoint/checkpoint.h"
 
 namespace lockstep::nn {

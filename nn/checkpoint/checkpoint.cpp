@@ -9,7 +9,7 @@
 
 #include "lockstep/core/system/file_kind.h"
 #include "lockstep/core/text/utf8.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 #include "lockstep/nn/checkpoint/random_state.h"
 #include "lockstep/nn/checkpoint/safetensors.h"
 #include "lockstep/nn/optim/optimizer.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 
 namespace train_mlp {
 namespace {

@@ -101,11 +101,11 @@ TEST_CASE("launch: --verbose tells the process of each rank") {
 }
 
 TEST_CASE("launch: ranks that succeed, but leave replicas that differ, fail the job") {
-  const auto leave = [](const std::string& fingerprint) {
-    return run(launched(3, "printf 'replica 0000000000000007 %016x\\n' " + fingerprint +
-                               " > /proc/self/fd/$LOCKSTEP_ERROR_FD"));
+  const auto leave = [](std::uint64_t of_rank_2) {
+    return run(launched(3, "if [ $RANK = 2 ]; then " + leaves_replica(7, of_rank_2) + "else " +
+                               leaves_replica(7, 5) + "fi"));
   };
-  const Ended equal = leave("5"), different = leave("$((RANK / 2 + 5))");
+  const Ended equal = leave(5), different = leave(6);
   CHECK(equal.code == 0);
   CHECK(equal.err.empty());
   CHECK(different.code == 1);

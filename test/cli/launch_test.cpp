@@ -44,10 +44,6 @@ std::string store_path(const std::string& out, int ranks) {
   return rendezvous.substr(5);
 }
 
-std::string record(const std::string& text) {
-  return "echo '" + text + "' > /proc/self/fd/$LOCKSTEP_ERROR_FD; ";
-}
-
 }  // namespace
 
 TEST_CASE("launch: what every rank finds in its environment") {
@@ -205,11 +201,11 @@ TEST_CASE("launch: the cause is reported, not a consequence that came first") {
   const std::string flag = folder / "flag";
   const std::string wait = "while [ ! -e " + flag + " ]; do sleep 0.01; done; ";
   const std::string consequence =
-      record("consequence [all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
+      tells_failure(true, "[all_reduce] rank 0: rank 1 is gone") + "touch " + flag + "; exit 1";
   {
-    const Ended ended =
-        run(launched(2, "if [ $RANK = 1 ]; then " + wait + record("cause [load_idx] no such file") +
-                            "exit 2; fi; " + consequence));
+    const Ended ended = run(launched(2, "if [ $RANK = 1 ]; then " + wait +
+                                            tells_failure(false, "[load_idx] no such file") +
+                                            "exit 2; fi; " + consequence));
     CHECK(ended.code == 2);
     CHECK(ended.err == "error: [load_idx] no such file (reported by rank 1)\n");
   }
@@ -223,8 +219,8 @@ TEST_CASE("launch: the cause is reported, not a consequence that came first") {
 }
 
 TEST_CASE("launch: nothing is added to what a rank has said itself") {
-  const Ended ended =
-      run(launched(2, "[ $RANK = 0 ] && echo replicas differ; " + record("cause ") + "exit 3"));
+  const Ended ended = run(
+      launched(2, "[ $RANK = 0 ] && echo replicas differ; " + tells_failure(false, "") + "exit 3"));
   CHECK(ended.code == 3);
   CHECK(ended.out == "replicas differ\n");
   CHECK(ended.err.empty());

@@ -187,10 +187,9 @@ TEST_CASE("nodes: a failure on one ends all, with one message and one code" *
         .expect(5, "error: rank 1 on node 1 failed with exit code 5\n");
   }
   SUBCASE("the cause, not a consequence that came first") {
-    const std::string script =
-        "if [ $RANK = 0 ]; then echo 'consequence rank 1 is gone' > "
-        "/proc/self/fd/$LOCKSTEP_ERROR_FD; "
-        "else sleep 0.3; echo 'cause no such file' > /proc/self/fd/$LOCKSTEP_ERROR_FD; fi; exit 2";
+    const std::string script = "if [ $RANK = 0 ]; then " + tells_failure(true, "rank 1 is gone") +
+                               "else sleep 0.3; " + tells_failure(false, "no such file") +
+                               "fi; exit 2";
     Launchers({1, 1}, shell(script))
         .expect(2, "error: no such file (reported by rank 1 on node 1)\n");
   }
@@ -264,9 +263,8 @@ TEST_CASE("nodes: launchers that are stopped together go on" * doctest::test_sui
 }
 
 TEST_CASE("nodes: replicas that differ between nodes alone fail the job") {
-  const std::string leave =
-      "printf 'replica 0000000000000001 %016x\\n' $((GROUP_RANK + 5)) > "
-      "/proc/self/fd/$LOCKSTEP_ERROR_FD";
+  const std::string leave = "if [ $GROUP_RANK = 0 ]; then " + leaves_replica(1, 5) + "else " +
+                            leaves_replica(1, 6) + "fi";
   Launchers job({2, 1}, shell(leave));
   for (const Ended& ended : job.wait()) {
     CHECK(ended.code == 1);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
 using namespace lockstep;
@@ -64,6 +64,14 @@ Outcome run_child(const std::function<int()>& body, const char* error_fd = nullp
   const ssize_t got = read(read_end.get(), records.data(), records.size());
   records.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
   return {WEXITSTATUS(status), all_of(err.get()), records};
+}
+
+/// What it has told its launcher: why it failed, and nothing else.
+dist::FailureRecord told_in(const Outcome& outcome) {
+  const auto event = dist::RankEvent::read(outcome.records);
+  REQUIRE(event);
+  CHECK(event->kind == dist::RankEvent::Kind::failed);
+  return event->failure;
 }
 
 }  // namespace
@@ -163,8 +171,7 @@ TEST_CASE("run_main: a program that has said itself why it fails") {
   const Outcome launched = run_child(body, "pipe");
   CHECK(launched.code == 3);
   CHECK(launched.err.empty());
-  CHECK(launched.records == "cause \n");
-  CHECK(dist::read_record("cause ")->message.empty());
+  CHECK(told_in(launched).message.empty());
 
   const Outcome unheard = run_child([]() -> int {
     const int full = open("/dev/full", O_WRONLY);
@@ -179,15 +186,19 @@ TEST_CASE("run_main: under a launcher the message goes into its pipe") {
   const Outcome cause = run_child([]() -> int { fail<DataError>("[x] bad"); }, "pipe");
   CHECK(cause.code == 1);
   CHECK(cause.err.empty());
-  CHECK(cause.records == "cause [x] bad\n");
+  CHECK(told_in(cause).text() == "[x] bad");
+  CHECK_FALSE(told_in(cause).consequence);
 
   const Outcome consequence = run_child([]() -> int { fail<PeerError>("rank 1 is gone"); }, "pipe");
-  CHECK(consequence.records == "consequence rank 1 is gone\n");
-  const auto blame = []() -> int { throw blaming("rank 1 hangs", CommError("timed out")); };
-  CHECK(run_child(blame, "pipe").records == "cause rank 1 hangs\ttimed out\n");
+  CHECK(told_in(consequence).text() == "rank 1 is gone");
+  CHECK(told_in(consequence).consequence);
+  const auto blame = []() -> int {
+    throw blaming(Blame{{1}, Fault::hangs}, CommError("timed out"));
+  };
+  CHECK(told_in(run_child(blame, "pipe")).text() == "rank 1 hangs: timed out");
   CHECK(run_child(blame).err == "error: rank 1 hangs: timed out\n");
   const Outcome own = run_child([]() -> int { fail<CommError>("timed out"); }, "pipe");
-  CHECK(own.records == "cause timed out\n");
+  CHECK(told_in(own).text() == "timed out");
 }
 
 TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone") {
@@ -196,20 +207,4 @@ TEST_CASE("run_main: a descriptor that is not the launcher's pipe is left alone"
     const Outcome outcome = run_child([]() -> int { fail<DataError>("bad"); }, number);
     CHECK(outcome.err == "error: bad\n");
   }
-}
-
-TEST_CASE("records: there and back") {
-  for (bool consequence : {false, true}) {
-    std::string line = dist::write_record({consequence, "cause echo: a\tb"});
-    REQUIRE(line.back() == '\n');
-    line.pop_back();
-    const auto record = dist::read_record(line);
-    REQUIRE(record);
-    CHECK(record->consequence == consequence);
-    CHECK(record->message == "cause echo: a\\tb");
-    CHECK(record->culprit.empty());
-  }
-  CHECK(dist::write_record({false, std::string(100'000, 'x')}).size() <= PIPE_BUF);
-  for (const char* line : {"", "cause", "Cause x", "something else", "\x01"})
-    CHECK_FALSE(dist::read_record(line));
 }

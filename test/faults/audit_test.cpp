@@ -62,8 +62,8 @@ TEST_CASE("audited: the others go on without a rank that is wrong, and reach the
       CHECK(ended.code == 0);
       CHECK(test::contains(
           ended.err,
-          fmt::format("rank {} computed lane {} wrongly in step {} "
-                      "(element 9 of '3.weight') and was killed by SIGKILL; {} ranks go on",
+          fmt::format("rank {} computed wrongly (lane {} in step {}, "
+                      "element 9 of '3.weight') and was killed by SIGKILL; {} ranks go on",
                       victim, lane, step, ranks - 1)));
       CHECK(ended.out == fmt::format("{} {}\n", undisturbed(), ranks - 1));
     }
@@ -74,7 +74,7 @@ TEST_CASE("audited: of two ranks the wrong one is lost if it is not wrong again"
   const Ended once = audited_run(2, true, 1, 7, 6, "once");
   CAPTURE(once.err);
   CHECK(test::contains(once.err,
-                       "rank 1 computed lane 7 wrongly in step 6 (element 9 of '3.weight') "
+                       "rank 1 computed wrongly (lane 7 in step 6, element 9 of '3.weight') "
                        "and was killed by SIGKILL; 1 rank goes on"));
   CHECK(once.out == undisturbed() + " 1\n");
   const Ended always = audited_run(2, true, 1, 7, 6);

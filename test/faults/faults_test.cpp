@@ -99,7 +99,7 @@ TEST_CASE("faults: docs/reliability.md has every row") {
     const std::size_t begin = page.find("\n## " + start.text + "\n");
     REQUIRE_MESSAGE(begin != std::string::npos, start.text);
     const std::string section = page.substr(begin, page.find("\n## ", begin + 1) - begin);
-    for (const Fault& fault : faults)
+    for (const lockstep::test::Fault& fault : faults)
       for (const std::string& moment : moments)
         CHECK_MESSAGE(count(section, row_head(fault, moment)) == 1, start.text, ": ",
                       row_head(fault, moment));

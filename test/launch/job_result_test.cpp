@@ -10,14 +10,13 @@
 #include <csignal>
 #include <thread>
 
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 #include "lockstep/launch/process.h"
 #include "support/program.h"
 
 using namespace lockstep::launch;
+using lockstep::Blame, lockstep::Fault;
 using lockstep::dist::FailureRecord;
-using lockstep::dist::read_record;
-using lockstep::dist::write_record;
 using lockstep::test::contains;
 
 namespace {
@@ -158,7 +157,7 @@ TEST_CASE("result: with consequences only, ranks that ended well before are name
   CHECK_FALSE(contains(judge_all({consequence(0), fine(1)}).report, "ended"));
   // It ends after those that notice it, but they know who it was.
   RankOutcome knows = consequence(0);
-  knows.record->culprit = "rank 1 is gone";
+  knows.record->blame = {{1}, Fault::gone};
   CHECK(contains(
       judge_all({knows, fine(1)}).report,
       "error: rank 1 ended with exit code 0 without the call that others wait in: rank x"));
@@ -166,14 +165,14 @@ TEST_CASE("result: with consequences only, ranks that ended well before are name
   const std::string report = judge_all({knows, fine(1), fine(0)}).report;
   CHECK(contains(report, "error: rank 1 ended with exit code 0"));
   CHECK_FALSE(contains(report, "rank 2"));
-  knows.record->culprit = "rank 1 failed";  // it has answered: it made the call
+  knows.record->blame = {{1}, Fault::failed};  // it has answered: it made the call
   CHECK(contains(judge_all({knows, fine(1)}).report, "error: rank 1 failed: rank x"));
   CHECK_FALSE(contains(judge_all({code(1, 1), fine(0)}).report, "ended"));
 }
 
 TEST_CASE("result: a lost rank has not ended well, and who does not survive it is told so") {
   RankOutcome knows = consequence(1);
-  knows.record->culprit = "rank 1 is gone";
+  knows.record->blame = {{1}, Fault::gone};
   const RankOutcome lost = {.order = 0, .lost = true};
   CHECK(judge_all({knows, lost}).report ==
         "error: rank 1 is gone: rank x is gone (reported by rank 0)\n");
@@ -190,32 +189,33 @@ TEST_CASE("result: a lost rank has not ended well, and who does not survive it i
 }
 
 TEST_CASE("result: whom an error blames comes first, and who has reported it last") {
-  const auto blaming = [](int order, const char* culprit) {
+  const auto blaming = [](int order, const Blame& blame) {
     RankOutcome outcome = cause(order, 1, "[all_reduce] timed out");
-    outcome.record->culprit = culprit;
+    outcome.record->blame = blame;
     return outcome;
   };
+  using enum Fault;
   RankOutcome hung = killed(3, SIGKILL);
   hung.stopped = true;
-  CHECK(judge_all({consequence(0), blaming(1, "rank 2 hangs"), hung}).report ==
+  CHECK(judge_all({consequence(0), blaming(1, {{2}, hangs}), hung}).report ==
         "error: rank 2 hangs: [all_reduce] timed out (reported by rank 1)\n");
-  // All tell the same, itself too; and one that knows no culprit was first.
-  CHECK(judge_all({blaming(1, "rank 1 is wrong"), blaming(2, "rank 1 is wrong")}).report ==
-        "error: rank 1 is wrong: [all_reduce] timed out\n");
-  CHECK(judge_all({cause(0, 1, "x"), blaming(1, "ranks 2, 3 are missing"), fine(2)}).report ==
+  // All tell the same, itself too; and one that blames nobody was first.
+  CHECK(judge_all({blaming(1, {{1}, in_minority}), blaming(2, {{1}, in_minority})}).report ==
+        "error: rank 1 is in the minority: [all_reduce] timed out\n");
+  CHECK(judge_all({cause(0, 1, "x"), blaming(1, {{2, 3}, missing}), fine(2)}).report ==
         "error: ranks 2, 3 are missing: [all_reduce] timed out (reported by rank 1)\n");
   // Whom it blames has failed by itself, and knows better; rank 1 is not rank 10.
-  CHECK(judge_all({blaming(0, "rank 1 failed"), cause(1, 7, "[save] disk full")}).report ==
+  CHECK(judge_all({blaming(0, {{1}, failed}), cause(1, 7, "[save] disk full")}).report ==
         "error: rank 1 failed with exit code 7: [save] disk full\n");
-  CHECK(judge_all({blaming(0, "rank 10 failed"), cause(1, 7, "[save] disk full")}).exit_code == 1);
-  CHECK(contains(judge_all({blaming(0, "rank 1 hangs"), killed(1, SIGSEGV)}).report,
+  CHECK(judge_all({blaming(0, {{10}, failed}), cause(1, 7, "[save] disk full")}).exit_code == 1);
+  CHECK(contains(judge_all({blaming(0, {{1}, hangs}), killed(1, SIGSEGV)}).report,
                  "error: rank 1 was killed by signal 11"));
   JobPlan plan;  // on a node with others before it
   plan.first_rank = 4, plan.node = 1, plan.nodes = 2;
-  const std::vector<RankOutcome> second{blaming(0, "rank 5 failed"), cause(1, 7, "full")};
+  const std::vector<RankOutcome> second{blaming(0, {{5}, failed}), cause(1, 7, "full")};
   CHECK(result_of(second, plan).report ==
         "error: rank 5 on node 1 failed with exit code 7: full\n");
-  const std::vector<RankOutcome> first{blaming(0, "rank 1 hangs"), hung};
+  const std::vector<RankOutcome> first{blaming(0, {{1}, hangs}), hung};
   CHECK(result_of(first, plan).report ==
         "error: rank 1 hangs: [all_reduce] timed out (reported by rank 4 on node 1)\n");
 }
@@ -227,23 +227,6 @@ TEST_CASE("result: the end of stderr stands in for a record") {
         "error: rank 0 failed with exit code 1; the end of its stderr:\n  a\n  \n  b\n");
   outcome.record = FailureRecord{false, "better"};
   CHECK(judge_all({outcome}).report == "error: rank 0 failed with exit code 1: better\n");
-}
-
-TEST_CASE("result: a record of any length is written into the pipe as a whole, on one line") {
-  for (const std::size_t length : {0, 100, PIPE_BUF - 100, PIPE_BUF, 3 * PIPE_BUF}) {
-    CAPTURE(length);
-    for (const bool consequence : {false, true}) {
-      const std::string line =
-          write_record({consequence, std::string(length, 'x'), std::string(length % 300, 'y')});
-      CHECK(line.size() <= PIPE_BUF);  // pipe(7): more may be mixed with another rank's
-      REQUIRE(line.ends_with('\n'));
-      const auto record = read_record(std::string_view(line).substr(0, line.size() - 1));
-      REQUIRE(record);
-      CHECK(record->consequence == consequence);
-      CHECK(record->message.size() >= std::min<std::size_t>(length, PIPE_BUF - 300));
-      CHECK(record->culprit == std::string(std::min<std::size_t>(length % 300, 200), 'y'));
-    }
-  }
 }
 
 TEST_CASE("result: an interrupted run") {
@@ -295,8 +278,8 @@ TEST_CASE("output: a full pipe that does not block loses nothing") {
 
 namespace {
 
-RankOutcome misses(int order, const char* culprit) {
-  return {.order = order, .exit_code = 1, .record = FailureRecord{true, "[x] lost", culprit}};
+RankOutcome misses(int order, const Blame& blame) {
+  return {.order = order, .exit_code = 1, .record = FailureRecord{true, "[x] lost", blame}};
 }
 
 /// The report of a job whose nodes have ended so; `first_ranks`: of each node.
@@ -317,34 +300,33 @@ std::string report_of(const std::vector<std::vector<RankOutcome>>& nodes) {
 
 TEST_CASE("result: who is only missed because it had missed another is not named") {
   // Rank 2 has left. Rank 3 has seen that, ranks 0 and 1 only that rank 3 has ended.
-  for (const char* echo : {"rank 3 is gone", "rank 3 left", ""}) {
+  using enum Fault;
+  for (const Blame& echo : {Blame{{3}, gone}, Blame{{3}, left}, Blame{}}) {
     const std::string report =
-        report_of({{misses(0, echo), misses(1, echo)}, {fine(0), misses(1, "rank 2 is gone")}});
+        report_of({{misses(0, echo), misses(1, echo)}, {fine(0), misses(1, {{2}, gone})}});
     INFO(report);
     CHECK(report.starts_with("error: rank 2 on node 1 ended with exit code 0 without the call"));
   }
   // Of one node, whoever ended first.
-  const std::string chain = report_of({{misses(3, "rank 1 is gone"), misses(1, "rank 2 is gone"),
-                                        misses(2, "rank 3 is gone"), fine(0)}});
+  const std::string chain = report_of(
+      {{misses(3, {{1}, gone}), misses(1, {{2}, gone}), misses(2, {{3}, gone}), fine(0)}});
   CHECK(chain.starts_with("error: rank 3 ended with exit code 0 without the call"));
   // The launcher has stopped rank 3, as rank 2 had failed; and of several that are gone.
   RankOutcome stopped = killed(2, SIGTERM);
   stopped.stopped = true;
-  CHECK(report_of({{misses(0, "rank 3 is gone"), fine(1)}, {misses(1, "rank 1 left"), stopped}})
+  CHECK(report_of({{misses(0, {{3}, gone}), fine(1)}, {misses(1, {{1}, left}), stopped}})
             .starts_with("error: rank 1 left: "));
-  CHECK(report_of({{misses(0, "ranks 2, 3 are gone")},
-                   {misses(0, "rank 3 left")},
-                   {misses(1, "rank 3 left"), fine(0)}})
+  CHECK(report_of({{misses(0, {{2, 3}, gone})},
+                   {misses(0, {{3}, left})},
+                   {misses(1, {{3}, left}), fine(0)}})
             .starts_with("error: rank 3 left: "));
   // Three nodes: the one that knows is the last.
-  CHECK(report_of(
-            {{misses(0, "rank 1 is gone")}, {misses(0, "")}, {misses(0, "rank 3 left"), fine(1)}})
+  CHECK(report_of({{misses(0, {{1}, gone})}, {misses(0, {})}, {misses(0, {{3}, left}), fine(1)}})
             .starts_with("error: rank 3 on node 2 ended with exit code 0 without the call"));
   // Whom others found hanging is no echo because it has then heard of that.
   const RankOutcome timed_out = {
-      .order = 0, .exit_code = 1, .record = FailureRecord{false, "[x] timed out", "rank 1 hangs"}};
-  CHECK(
-      report_of({{timed_out}, {misses(1, "rank 0 is gone")}}).starts_with("error: rank 1 hangs: "));
+      .order = 0, .exit_code = 1, .record = FailureRecord{false, "[x] timed out", {{1}, hangs}}};
+  CHECK(report_of({{timed_out}, {misses(1, {{0}, gone})}}).starts_with("error: rank 1 hangs: "));
 }
 
 TEST_CASE("result: who ends inside of the World that others have ended has left") {
@@ -379,17 +361,4 @@ TEST_CASE("result: who ends inside of the World that others have ended has left"
   plan.respawn = 0;
   results.back() = result_of(there, plan);
   CHECK(compare_ends(results).exit_code == 0);
-}
-
-TEST_CASE("result: what ranks say of their World") {
-  using lockstep::dist::read_world;
-  using Kind = lockstep::dist::WorldRecord::Kind;
-  REQUIRE(read_world("world begins 2.5").has_value());
-  CHECK(read_world("world begins 2.5")->kind == Kind::begins);
-  CHECK(read_world("world begins 2.5")->timeout == 2.5);
-  CHECK(read_world("world works")->kind == Kind::works);
-  CHECK(read_world("world ends")->kind == Kind::ends);
-  for (const char* bad : {"", "world", "world ", "world begins", "world begins x", "world worksx",
-                          "world begins -1", "world begins nan", "worlds ends"})
-    CHECK_FALSE(read_world(bad).has_value());
 }

@@ -67,10 +67,10 @@ class SimulatedJob::Link final : public dist::LauncherLink,
     job_.advance(home_);
     return job_.survivors_.generation();
   }
-  void tell_ready() noexcept override { hears({Kind::ready, rank_}); }
-  void tell_joined(int) noexcept override { hears({Kind::joined, rank_}); }
-  void suspect(const dist::Suspicion& suspicion) noexcept override {
-    hears({Kind::suspected, suspicion.rank, suspicion.generation, suspicion.why});
+  void tell(const launch::RankEvent& event) noexcept override {
+    launch::RankEvent told = event;
+    if (told.kind != Kind::suspected) told.rank = rank_;
+    hears(told);
   }
   Seconds now() const override { return home_.now(); }
   void pause() override { dist::compute(home_, Seconds(0.002)); }

@@ -33,20 +33,25 @@ Orders text_of(const std::vector<Order>& orders) {
   return texts;
 }
 
+/// Others say so of a rank in a generation.
+RankEvent hangs(int rank, int generation) {
+  return dist::suspicion(generation, {{rank}, Fault::hangs});
+}
+
 const std::vector<std::string> places = {"10.0.0.1:4000", "10.0.0.2:4001", "10.0.0.3:4002"};
 
 TEST_CASE("survivors: a suspicion counts once and only in its own generation") {
   Survivors survivors({0, 0, 0, 0});
-  CHECK(survivors.take({suspected, 2, 1, "hangs"}).empty());  // of a generation to come
-  CHECK(text_of(survivors.take({suspected, 2, 0, "hangs"})) == Orders{"node 0: kill 2"});
-  CHECK(survivors.take({suspected, 3, 0, "hangs"}).empty());
+  CHECK(survivors.take(hangs(2, 1)).empty());  // of a generation to come
+  CHECK(text_of(survivors.take(hangs(2, 0))) == Orders{"node 0: kill 2"});
+  CHECK(survivors.take(hangs(3, 0)).empty());
   CHECK(text_of(survivors.take({killed, 2, SIGKILL})) ==
         Orders{"node 0: 1 - 0@0 1@0 3@0", "rank 2 hangs and was killed by SIGKILL; 3 ranks go on",
                "node 0: forget 2"});
-  CHECK(survivors.take({suspected, 1, 0, "hangs"}).empty());
-  CHECK(survivors.take({suspected, 2, 1, "hangs"}).empty());  // it is lost
-  CHECK(survivors.take({suspected, 4, 1, "hangs"}).empty());  // there is none
-  CHECK(text_of(survivors.take({suspected, 1, 1, "hangs"})) == Orders{"node 0: kill 1"});
+  CHECK(survivors.take(hangs(1, 0)).empty());
+  CHECK(survivors.take(hangs(2, 1)).empty());  // it is lost
+  CHECK(survivors.take(hangs(4, 1)).empty());  // there is none
+  CHECK(text_of(survivors.take(hangs(1, 1))) == Orders{"node 0: kill 1"});
 }
 
 TEST_CASE("survivors: every node is told of each generation and where its first rank listens") {
@@ -118,22 +123,15 @@ TEST_CASE("survivors: no more ranks are started than the program can train on") 
   CHECK(survivors.take({wanted, 0}).size() == 1);
 }
 
-TEST_CASE("survivors: events and orders survive the way; anything else is refused") {
-  const RankEvent event = RankEvent::parse(RankEvent{suspected, 3, 7, "is wrong: a b"}.text());
-  CHECK(event.kind == suspected);
-  CHECK(event.rank == 3);
-  CHECK(event.number == 7);
-  CHECK(event.why == "is wrong: a b");
+TEST_CASE("survivors: orders survive the way; anything else is refused") {
   const Order order = Order::parse(Order{Order::Kind::show, 2, 5, "x\n"}.text());
   CHECK(order.kind == Order::Kind::show);
   CHECK(order.node == 2);
   CHECK(order.rank == 5);
   CHECK(order.line == "x\n");
-  for (const std::string& bad : {std::string(), std::string("x"), RankEvent{wanted, -1}.text(),
-                                 Order{static_cast<Order::Kind>(99), 0, 0, ""}.text()}) {
-    CHECK_THROWS_AS((void)RankEvent::parse(bad), CommError);
+  for (const std::string& bad : {std::string(), std::string("x"), Order{.rank = -1}.text(),
+                                 Order{static_cast<Order::Kind>(99), 0, 0, ""}.text()})
     CHECK_THROWS_AS((void)Order::parse(bad), CommError);
-  }
   Survivors survivors({0, 0});
   CHECK_THROWS_AS((void)survivors.take({killed, 2, SIGKILL}), CommError);
 }

@@ -82,19 +82,44 @@ TEST_CASE("limits: operations do not know of lanes") {
       }
 }
 
+namespace {
+
+bool is_library(const std::string& file) {
+  const std::set<std::string> folders{"core", "kernels", "autograd", "dist",
+                                      "nn",   "data",    "launch"};
+  return folders.contains(file.substr(0, file.find('/')));
+}
+
+}  // namespace
+
 // A std::istringstream takes blanks and digits as the program's std::locale::global() does.
 TEST_CASE("limits: the library reads text by classic_stream()") {
-  const std::set<std::string> library{"core", "kernels", "autograd", "dist",
-                                      "nn",   "data",    "launch"};
   for (const std::string& file : files_of_tree())
-    if (is_source(file) && library.contains(file.substr(0, file.find('/'))) &&
-        !file.starts_with("core/text/number."))
+    if (is_source(file) && is_library(file) && !file.starts_with("core/text/number."))
       for (const std::string& line : lines_of_file(file)) {
         CAPTURE(file);
         CAPTURE(line);
         CHECK((line.find("istringstream") == std::string::npos ||
                line.find("classic_stream") != std::string::npos ||
                line.find("std::vector<std::istringstream>") != std::string::npos));
+      }
+}
+
+// Who is to blame is a value (core/error.h) up to these places, which print it.
+TEST_CASE("limits: a blame becomes text only where it is printed") {
+  const std::set<std::string> prints{"core/error.h",
+                                     "core/text/blame.cpp",
+                                     "dist/rendezvous/events/rank_event.h",
+                                     "dist/rendezvous/ranks.cpp",
+                                     "launch/job_result.cpp",
+                                     "launch/survivors.cpp"};
+  for (const std::string& file : files_of_tree())
+    if (is_source(file) && is_library(file) && !prints.contains(file))
+      for (const std::string& line : lines_of_file(file)) {
+        CAPTURE(file);
+        CAPTURE(line);
+        for (const char* text : {"deed_of(", "text_of(blame", "text_of(*error.blame"})
+          CHECK(line.find(text) == std::string::npos);
       }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/rendezvous/events/rank_event.h"
 #include "lockstep/dist/rendezvous/socket.h"
 #include "support/text.h"
 
@@ -65,5 +66,18 @@ Ended run(const std::vector<std::string>& command, const std::vector<std::string
 /// `lockstep-run -n ranks [options] sh -c script`.
 std::vector<std::string> launched(int ranks, const std::string& script,
                                   const std::vector<std::string>& options = {});
+
+/// A command of a rank's script, with a "; " at its end: tells its launcher something.
+inline std::string tells(const dist::RankEvent& event) {
+  const std::string line = event.text();
+  return "echo '" + line.substr(0, line.size() - 1) + "' > /proc/self/fd/$LOCKSTEP_ERROR_FD; ";
+}
+/// Why it fails.
+inline std::string tells_failure(bool consequence, const std::string& message) {
+  return tells({.kind = dist::RankEvent::Kind::failed, .failure = {consequence, message}});
+}
+inline std::string leaves_replica(std::uint64_t model, std::uint64_t fingerprint) {
+  return tells({.kind = dist::RankEvent::Kind::replica, .replica = {model, fingerprint}});
+}
 
 }  // namespace lockstep::test

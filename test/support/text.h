@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/error.h"
+
 namespace lockstep::test {
 
 inline bool contains(std::string_view text, std::string_view part) {
@@ -25,6 +27,11 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+/// Whom the error blames, as text; "" for nobody.
+inline std::string blamed_by(const Error& error) {
+  return error.blame ? text_of(*error.blame) : "";
 }
 
 }  // namespace lockstep::test

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/text/number.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 #include "lockstep/dist/rendezvous/socket.h"
 
 namespace lockstep::dist {
@@ -18,15 +18,6 @@ namespace lockstep::dist {
 namespace {
 
 constexpr std::string_view no_address = "-";
-constexpr std::string_view lost_word = "lost ", joined_word = "joined ", most_word = "most ",
-                           ready_line = "ready", survives_line = "survives";
-
-// Best effort: a line is shorter than PIPE_BUF, so it is written whole.
-void tell_launcher(const std::string& line) {
-  const std::optional<int> pipe = launcher_pipe();
-  if (!pipe) return;
-  [[maybe_unused]] const auto written = ::write(*pipe, line.data(), line.size());
-}
 
 }  // namespace
 
@@ -72,62 +63,6 @@ Generation newest_generation(int descriptor) {
     newest.nodes.push_back(node);
   }
   return newest;
-}
-
-void suspect(const Suspicion& suspicion) noexcept {
-  try {
-    tell_launcher(fmt::format("{}{} {} {}\n", lost_word, suspicion.generation, suspicion.rank,
-                              suspicion.why.substr(0, 300)));
-  } catch (...) {  // out of memory: another rank may tell it
-  }
-}
-
-void tell_joined(int generation) noexcept {
-  try {
-    tell_launcher(fmt::format("{}{}\n", joined_word, generation));
-  } catch (...) {  // out of memory: replicas of a world that failed may be compared
-  }
-}
-
-void tell_most_ranks(int ranks) noexcept {
-  try {
-    tell_launcher(fmt::format("{}{}\n", most_word, ranks));
-  } catch (...) {  // out of memory: another rank tells it
-  }
-}
-
-std::optional<int> read_most_ranks(std::string_view line) {
-  if (!line.starts_with(most_word)) return std::nullopt;
-  return parse_number<int>(line.substr(most_word.size()));
-}
-
-void tell_ready() noexcept {
-  try {
-    tell_launcher(fmt::format("{}\n", ready_line));
-  } catch (...) {  // out of memory: it is not let in, and says so
-  }
-}
-
-void tell_survives() noexcept {
-  try {
-    tell_launcher(fmt::format("{}\n", survives_line));
-  } catch (...) {  // out of memory: only what the launcher reports of a later failure is less clear
-  }
-}
-
-bool is_survives_line(std::string_view line) { return line == survives_line; }
-
-bool is_ready_line(std::string_view line) { return line == ready_line; }
-
-bool is_joined_line(std::string_view line) { return line.starts_with(joined_word); }
-
-std::optional<Suspicion> read_suspicion(std::string_view line) {
-  if (!line.starts_with(lost_word)) return std::nullopt;
-  std::istringstream words = classic_stream(line.substr(lost_word.size()));
-  Suspicion suspicion{};
-  if (!(words >> suspicion.generation >> suspicion.rank)) return std::nullopt;
-  std::getline(words >> std::ws, suspicion.why);
-  return suspicion;
 }
 
 }  // namespace lockstep::dist

@@ -3,18 +3,13 @@
 /// those that it names make a new world. It alone says who lives; ranks tell it whom they suspect.
 ///
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
-///            <-- LOCKSTEP_ERROR_FD: "lost <generation> <rank> hangs", or what it does else;
-///                "ready": let me in, in the next generation;
-///                "joined <generation>": what I left before counts no more;
-///                "most <ranks>": so many can train together;
-///                "survives": my program goes on without lost ranks                --- ranks
+///            <-- events (rank_event.h): it is ready, has joined, suspects a rank --- ranks
 ///
-/// A line is written by one call, at the end of the file: a reader takes the last whole one.
+/// A line of the file is written by one call, at its end: a reader takes the last whole one.
 ///
 /// Ranks have the numbers that the launcher gave them at the start. Thread-safety: any thread.
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,27 +36,5 @@ Place place_in(const Generation& generation, int member);
 std::string write_generation(const Generation& generation);
 /// The newest of the file. Throws CommError if it cannot be read, or has none.
 Generation newest_generation(int descriptor);
-
-/// A rank that did not answer the others of its generation, or was found to be wrong.
-struct Suspicion {
-  int generation, rank;
-  std::string why{};  ///< "hangs"; one line, of at most 300 bytes
-};
-/// Tells the launcher, which kills it. Best effort.
-void suspect(const Suspicion& suspicion) noexcept;
-/// Tells the launcher that this rank is in a new world: replicas that it left before are past.
-void tell_joined(int generation) noexcept;
-bool is_joined_line(std::string_view line);
-/// Tells the launcher that this program has called survive().
-void tell_survives() noexcept;
-bool is_survives_line(std::string_view line);
-/// Tells the launcher that this program trains on so many ranks at most.
-void tell_most_ranks(int ranks) noexcept;
-std::optional<int> read_most_ranks(std::string_view line);  ///< nothing for a line that is none
-/// Tells the launcher that this rank, which was started later than others, can join them.
-void tell_ready() noexcept;
-bool is_ready_line(std::string_view line);
-/// Nothing for a line (without its newline) that is none.
-std::optional<Suspicion> read_suspicion(std::string_view line);
 
 }  // namespace lockstep::dist

@@ -59,7 +59,7 @@ void check_here(Rendezvous& rendezvous, const std::vector<int>& ranks) {
   const std::vector<int> gone = rendezvous.gone();
   if (const std::string reason = rendezvous.aborted(); !reason.empty()) throw PeerError(reason);
   for (const int rank : gone)
-    if (std::ranges::count(ranks, rank) > 0) throw LostPeer(rank, LostPeer::How::gone);
+    if (std::ranges::count(ranks, rank) > 0) throw LostPeer(rank, Fault::gone);
 }
 
 std::vector<Connection> connect_mesh(Rendezvous& rendezvous) {

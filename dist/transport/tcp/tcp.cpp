@@ -20,7 +20,7 @@ namespace {
 /// PeerError as soon as it is known what happened, at the latest when `patience` has passed.
 void explain_loss(Rendezvous& rendezvous, int peer, const Deadline& patience) {
   check_here(rendezvous, {0, peer});
-  if (patience.passed()) throw LostPeer(peer, LostPeer::How::gone);
+  if (patience.passed()) throw LostPeer(peer, Fault::gone);
 }
 
 class TcpTransport final : public Transport {

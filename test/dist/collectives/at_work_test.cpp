@@ -34,7 +34,7 @@ std::vector<std::string> messages(
       try {
         program(world, others_failed);
       } catch (const Error& error) {
-        said[index(world.rank())] = error.culprit ? *error.culprit : error.what();
+        said[index(world.rank())] = error.blame ? text_of(*error.blame) : error.what();
         if (world.rank() != worker && ++failed == size - 1) others_failed = true;
         throw;
       }

@@ -182,7 +182,7 @@ TEST_CASE("whom an error blames has the number of the job, in a group too") {
       try {
         program(world, members);
       } catch (const Error& error) {
-        if (error.culprit) said[index(world.rank())] = *error.culprit;
+        said[index(world.rank())] = test::blamed_by(error);
       }
     });
     return said;

@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "lockstep/dist/ddp/replica_check.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/rank_event.h"
 #include "lockstep/kernels/fingerprint.h"
 #include "lockstep/lockstep.h"
 #include "support/forked_ranks.h"
@@ -56,7 +57,7 @@ Words words_of(int size, std::size_t parameters, Change change, Find find) {
     change(world.rank(), all, check);
     Words& mine = said[index(world.rank())];
     mine.text = find(check);
-    mine.culprit = check.culprit();
+    mine.culprit = text_of(check.blame());
     check.error_told();
   });
   for (const Words& words : said) {
@@ -144,7 +145,7 @@ TEST_CASE("replica check: nobody is to blame any more once the difference is gon
       [&](int rank, const auto& all, ReplicaCheck& check) {
         if (rank == 1) all[0].value().fill(9);
         test::expect(check.find_difference() != "", "there is a difference");
-        test::expect(check.culprit() == "rank 1 is in the minority", "{}", check.culprit());
+        test::expect(check.blame() == Blame{{1}, Fault::in_minority}, "{}", text_of(check.blame()));
         all[0].value().fill(0);
       },
       difference);
@@ -263,7 +264,10 @@ TEST_CASE("replica check: a child that was forked leaves nothing in the name of 
   const ssize_t got = ::read(launcher.read_end.get(), text, sizeof text);
   std::istringstream lines(std::string(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0))));
   int left = 0;
-  for (std::string line; std::getline(lines, line);) left += dist::read_replica(line).has_value();
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = dist::RankEvent::read(line);
+    left += event && event->kind == dist::RankEvent::Kind::replica;
+  }
   CHECK(left == 4);  // of each rank: it has begun, it has ended
 }
 

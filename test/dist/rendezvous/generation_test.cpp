@@ -1,4 +1,4 @@
-// Generations: what a launcher writes, ranks read; what ranks say, the launcher reads.
+// Generations: what a launcher writes, ranks read.
 
 #include "lockstep/dist/rendezvous/survival/generation.h"
 
@@ -55,32 +55,6 @@ TEST_CASE("generation: the place of a member in its world, and on its machine") 
   }
 }
 
-TEST_CASE("generation: lines to the launcher") {
-  CHECK(is_survives_line("survives"));
-  CHECK(!is_survives_line("ready"));
-  const auto suspicion = read_suspicion("lost 2 13 hangs, it seems");
-  REQUIRE(suspicion);
-  CHECK(suspicion->generation == 2);
-  CHECK(suspicion->rank == 13);
-  CHECK(suspicion->why == "hangs, it seems");
-  CHECK(read_most_ranks("most 8") == 8);
-  CHECK_FALSE(read_most_ranks("most"));
-  CHECK_FALSE(read_most_ranks("ready"));
-  CHECK(!read_suspicion("lost 2"));
-  CHECK(!read_suspicion("lost"));
-  CHECK(!read_suspicion("a rank is lost 2 13"));
-  CHECK(is_joined_line("joined 3"));
-  CHECK(!is_joined_line("joined"));
-  CHECK(is_ready_line("ready"));
-  CHECK(!is_ready_line("ready 1"));
-}
-
-TEST_CASE("generation: without a launcher nothing is told, and nothing fails") {
-  suspect({.generation = 0, .rank = 1});
-  tell_joined(1);
-  tell_ready();
-}
-
 TEST_CASE("generation: blanks and numbers are those of C, whatever the program's locale says") {
   struct French : std::numpunct<char> {
     char do_thousands_sep() const override { return ' '; }
@@ -94,14 +68,11 @@ TEST_CASE("generation: blanks and numbers are those of C, whatever the program's
       {.number = 1, .members = {0, 2000, 3000}, .nodes = {0, 0, 1}, .address = "10.0.0.1:4000"});
   CHECK(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   const Generation generation = newest_generation(file.get());
-  const auto suspicion = read_suspicion("lost 2 13 hangs");
   int first = 0, second = 0;
   lockstep::classic_stream("12 345,6") >> first >> second;
   std::locale::global(before);
   CHECK(generation.members == std::vector{0, 2000, 3000});
   CHECK(generation.nodes == std::vector{0, 0, 1});
-  REQUIRE(suspicion);
-  CHECK(suspicion->rank == 13);
   CHECK(first == 12);
   CHECK(second == 345);
 }

@@ -13,6 +13,7 @@
 
 #include "dist/rendezvous/rendezvous_support.h"
 #include "lockstep/dist/transport/tcp/mesh.h"
+#include "support/text.h"
 
 namespace lockstep::dist {
 namespace {
@@ -41,7 +42,7 @@ std::vector<std::string> blamed_for(int stopped, bool of_job) {
       connect_mesh(*rendezvous);
       (void)rendezvous->all_gather("connected", "");
     } catch (const CommError& error) {
-      if (error.culprit) blamed[static_cast<std::size_t>(rank)] = *error.culprit;
+      blamed[static_cast<std::size_t>(rank)] = lockstep::test::blamed_by(error);
     }
     ++ended;
   });

@@ -10,8 +10,8 @@
 #include <sstream>
 #include <string>
 
-#include "lockstep/dist/rendezvous/failure_record.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
+#include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/dist/rendezvous/watchdog.h"
 #include "support/forked_ranks.h"
 
@@ -80,7 +80,9 @@ TEST_CASE("watchdog alone: what it reports is a consequence, of which the cause 
   std::istringstream lines(std::string(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0))));
   std::optional<dist::FailureRecord> record;
   for (std::string line; !record && std::getline(lines, line);)
-    if (!dist::read_world(line)) record = dist::read_record(line);
+    if (const auto event = dist::RankEvent::read(line);
+        event && event->kind == dist::RankEvent::Kind::failed)
+      record = event->failure;
   REQUIRE(record);
   CHECK(record->consequence);
   CHECK(test::contains(record->message, "its job has failed (rrrrrrrrr)"));

@@ -249,13 +249,13 @@ TEST_CASE("a transport of several nodes names a lost peer by its number in the w
     std::string_view name() const override { return "losing"; }
     bool has_shared_memory() const override { return false; }
     std::size_t send(int peer, std::span<const std::byte>) override {
-      throw LostPeer(peer, LostPeer::How::left);
+      throw LostPeer(peer, Fault::left);
     }
     std::size_t receive(int peer, std::span<std::byte>) override {
-      throw LostPeer(peer, LostPeer::How::gone);
+      throw LostPeer(peer, Fault::gone);
     }
     SharedRegion allocate(std::size_t) override { return {}; }
-    void relax(unsigned) override { throw LostPeer(0, LostPeer::How::gone); }
+    void relax(unsigned) override { throw LostPeer(0, Fault::gone); }
     Seconds now() const override { return {}; }
     void abort(std::string_view) noexcept override {}
   };

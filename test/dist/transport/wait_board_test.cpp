@@ -103,7 +103,7 @@ TEST_CASE("wait board: of a rank that was stopped while it wrote nothing is read
 }
 
 /// Rank 0 of 3 waits for rank 1 for 8 s, while the others' notes are as `tell` makes them every
-/// second; whom it blames, in words [and as the culprit]. The 8 s are those of the communicator, or
+/// second; whom it blames, in words [and as a value]. The 8 s are those of the communicator, or
 /// of this wait.
 using Tell = std::function<void(int second, WaitBoard& one, WaitBoard& two)>;
 std::string blame_of(const Tell& tell, Seconds timeout) {
@@ -114,8 +114,8 @@ std::string blame_of(const Tell& tell, Seconds timeout) {
     watch.look(Seconds(100 + second), Seconds(8));
     if (watch.due()) watch.exchange(1, "all_reduce #3 'a'");
   }
-  const auto [text, culprit] = watch.blame(1, "step 1 of 2");
-  return text + " [" + culprit + "]";
+  const auto [text, blame] = watch.blame(1, "step 1 of 2");
+  return text + " [" + text_of(blame) + "]";
 }
 std::string blame_of(const Tell& tell) {
   const std::string usual = blame_of(tell, Seconds(8));
@@ -173,7 +173,7 @@ TEST_CASE("wait watch: a rank that stood still reads what was told meanwhile bef
       watch.look(Seconds(100 + second), Seconds(8));
       if (second < 9) watch.exchange(1, "all_reduce #3 'a'");
     }
-    CHECK(watch.blame(1, "step 1 of 2").culprit == (hangs ? "rank 1 hangs" : "rank 2 hangs"));
+    CHECK(watch.blame(1, "step 1 of 2").blame == Blame{{hangs ? 1 : 2}, Fault::hangs});
   }
 }
 

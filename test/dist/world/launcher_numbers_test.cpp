@@ -9,30 +9,31 @@
 
 #include "lockstep/dist/world/launcher_link.h"
 #include "lockstep/dist/world/world.h"
+#include "support/text.h"
 
 using namespace lockstep;
-using dist::Generation, dist::Seconds, dist::Suspicion;
+using dist::Generation, dist::RankEvent, dist::Seconds;
 
 namespace {
 
-std::string blamed_outside(const std::string& culprit) {
-  StateError error = blaming(culprit, StateError("it fails"));
+std::string blamed_outside(const Blame& blame) {
+  StateError error = blaming(blame, StateError("it fails"));
   dist::blame_by_launcher_number(error, {.number = 2, .members = {0, 3, 4, 12}});
-  return error.culprit ? *error.culprit : "";
+  return test::blamed_by(error);
 }
 
 }  // namespace
 
 TEST_CASE("launcher numbers: whom an error blames, those outside know by these") {
-  CHECK(blamed_outside("rank 1 hangs") == "rank 3 hangs");
-  CHECK(blamed_outside("rank 3 is in the minority") == "rank 12 is in the minority");
-  CHECK(blamed_outside("rank 2 is in the minority (1 of the group)") ==
+  using enum Fault;
+  CHECK(blamed_outside({{1}, hangs}) == "rank 3 hangs");
+  CHECK(blamed_outside({{3}, in_minority}) == "rank 12 is in the minority");
+  CHECK(blamed_outside({{2}, in_minority, "(1 of the group)"}) ==
         "rank 4 is in the minority (1 of the group)");
-  CHECK(blamed_outside("ranks 1, 3 are missing") == "ranks 3, 12 are missing");
-  CHECK(blamed_outside("rank 2 computed lane 5 wrongly") == "rank 4 computed lane 5 wrongly");
-  CHECK(blamed_outside("rank 4 hangs") == "rank 4 hangs");  // there is none
-  CHECK(blamed_outside("the cable") == "the cable");
-  CHECK(blamed_outside("") == "");
+  CHECK(blamed_outside({{1, 3}, missing}) == "ranks 3, 12 are missing");
+  CHECK(blamed_outside({{2}, miscomputed, "(lane 5)"}) == "rank 4 computed wrongly (lane 5)");
+  CHECK(blamed_outside({{4}, hangs}) == "rank 4 hangs");  // there is none
+  CHECK(blamed_outside({}) == "");
 }
 
 TEST_CASE("launcher numbers: texts have them, also those of groups") {
@@ -65,9 +66,10 @@ namespace {
 struct TimedLink final : dist::LauncherLink {
   int rank() const override { return own; }
   Generation newest() override { return time >= at ? next : first; }
-  void tell_ready() noexcept override { ready.push_back(time.count()); }
-  void tell_joined(int) noexcept override {}
-  void suspect(const Suspicion& suspicion) noexcept override { suspicions.push_back(suspicion); }
+  void tell(const RankEvent& event) noexcept override {
+    if (event.kind == RankEvent::Kind::ready) ready.push_back(time.count());
+    if (event.kind == RankEvent::Kind::suspected) suspicions.push_back(event);
+  }
   Seconds now() const override { return time; }
   void pause() override { time += Seconds(0.01); }
   std::shared_ptr<dist::Fabric> meet(const Generation&) override { return nullptr; }
@@ -76,7 +78,7 @@ struct TimedLink final : dist::LauncherLink {
   Generation first{.number = 3, .members = {0, 2}}, next{.number = 4, .members = {0, 2, 5}};
   Seconds at{0}, time{0};
   std::vector<double> ready;
-  std::vector<Suspicion> suspicions;
+  std::vector<RankEvent> suspicions;
 };
 
 }  // namespace
@@ -126,28 +128,30 @@ TEST_CASE("launcher link: a newer generation is waited for, for five seconds") {
 
 TEST_CASE("launcher link: who is blamed is suspected, by the launcher's number, with the reason") {
   const Generation generation{.number = 3, .members = {1, 4, 6, 9}};
-  const auto told = [&](const std::string& culprit, int own) {
+  const auto told = [&](const Blame& blame, int own) {
     TimedLink link;
-    dist::suspect_blamed(link, blaming(culprit, CommError("it fails")), generation, own);
+    dist::suspect_blamed(link, blaming(blame, CommError("it fails")), generation, own);
     REQUIRE(link.suspicions.size() < 2);
-    return link.suspicions.empty() ? ""
-                                   : fmt::format("{} {}: {}", link.suspicions[0].generation,
-                                                 link.suspicions[0].rank, link.suspicions[0].why);
+    if (link.suspicions.empty()) return std::string();
+    const RankEvent& event = link.suspicions[0];
+    CHECK(event.failure.blame.ranks == std::vector{event.rank});
+    return fmt::format("{} {}: {}", event.number, event.rank, deed_of(event.failure.blame));
   };
+  using enum Fault;
   for (const int own : {0, 2}) {
-    CHECK(told("rank 1 hangs", own) == "3 4: hangs");
-    CHECK(told("rank 3 is gone", own) == "3 9: is gone");
-    CHECK(told("ranks 1, 3 are missing", own) == "3 4: is missing");
-    CHECK(told("ranks 3, 1 are missing", own) == "3 9: is missing");
-    CHECK(told("rank 3", own) == "3 9: ");
-    for (const char* nobody : {"", "rank 4 hangs", "rank -1 hangs", "rank x hangs", "the cable",
-                               "ranks are missing", "rank 99999999999 hangs"})
+    CHECK(told({{1}, hangs}, own) == "3 4: hangs");
+    CHECK(told({{3}, gone}, own) == "3 9: is gone");
+    CHECK(told({{1, 3}, missing}, own) == "3 4: is missing");
+    CHECK(told({{3, 1}, missing}, own) == "3 9: is missing");
+    CHECK(told({{3}, in_minority, "(1 of the group)"}, own) ==
+          "3 9: is in the minority (1 of the group)");
+    for (const Blame& nobody : {Blame{}, Blame{{4}, hangs}, Blame{{-1}, hangs}})
       CHECK(told(nobody, own) == "");
   }
-  for (int own = 0; own < 4; ++own)  // nobody suspects itself
-    CHECK(told(fmt::format("rank {} hangs", own), own) == "");
+  for (int own = 0; own < 4; ++own)
+    CHECK(told({{own}, hangs}, own) == "");  // nobody suspects itself
 
   TimedLink link;  // an echo of another rank's error
-  dist::suspect_blamed(link, blaming("rank 1 is gone", PeerError("rank 1 is gone")), generation, 0);
+  dist::suspect_blamed(link, blaming(Blame{{1}, gone}, PeerError("rank 1 is gone")), generation, 0);
   CHECK(link.suspicions.empty());
 }

@@ -24,12 +24,12 @@ namespace survive_calls {
 struct ThreadLink final : dist::LauncherLink {
   int rank() const override { return own; }
   Generation newest() override { return generations[at]; }
-  void tell_ready() noexcept override {}
-  void tell_joined(int generation) noexcept override { joined.push_back(generation); }
-  void tell_survives() noexcept override { ++survives; }
-  void tell_most_ranks(int most) noexcept override { most_ranks.push_back(most); }
-  void suspect(const dist::Suspicion& suspicion) noexcept override {
-    suspected.push_back(suspicion.rank);
+  void tell(const dist::RankEvent& event) noexcept override {
+    using enum dist::RankEvent::Kind;
+    if (event.kind == joined) joins.push_back(event.number);
+    if (event.kind == survives) ++calls;
+    if (event.kind == limited) most_ranks.push_back(event.number);
+    if (event.kind == suspected) suspicions.push_back(event.rank);
   }
   Seconds now() const override { return time; }
   void pause() override {
@@ -43,8 +43,8 @@ struct ThreadLink final : dist::LauncherLink {
   std::vector<std::shared_ptr<Fabric>> fabrics;  // of this rank, by generation
   std::size_t at = 0;
   Seconds time{0};
-  int survives = 0;
-  std::vector<int> joined, most_ranks, suspected;
+  int calls = 0;  // of survive()
+  std::vector<int> joins, most_ranks, suspicions;
 };
 
 struct Ended {
@@ -77,7 +77,7 @@ std::vector<Ended> run(const std::vector<int>& members, F body, const SurviveOpt
         survive(world, body, options);
       } catch (const Error& error) {
         mine.message = error.what();
-        mine.culprit = error.culprit ? *error.culprit : "";
+        mine.culprit = test::blamed_by(error);
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -89,9 +89,9 @@ TEST_CASE(
   for (const int most : {0, 1, 5})
     for (const Ended& rank : run({4, 7}, [](World&) {}, {.most_ranks = most})) {
       CHECK(rank.message == "");
-      CHECK(rank.link->survives == 1);
+      CHECK(rank.link->calls == 1);
       CHECK(rank.link->most_ranks == (most > 0 ? std::vector{most} : std::vector<int>{}));
-      CHECK(rank.link->joined == std::vector{3});
+      CHECK(rank.link->joins == std::vector{3});
     }
 }
 
@@ -99,12 +99,12 @@ TEST_CASE(
     "survive calls: an error of the program blames by the launcher's numbers, on every rank") {
   for (const int wrong : {0, 1, 2}) {
     const auto all = run({2, 5, 9}, [&](World&) {
-      throw blaming(fmt::format("rank {} is in the minority", wrong), StateError("it fails"));
+      throw blaming(Blame{{wrong}, Fault::in_minority}, StateError("it fails"));
     });
     for (const Ended& rank : all) {
       CHECK(rank.message == "it fails");
       CHECK(rank.culprit == fmt::format("rank {} is in the minority", std::vector{2, 5, 9}[wrong]));
-      CHECK(rank.link->suspected.empty());
+      CHECK(rank.link->suspicions.empty());
     }
   }
 }
@@ -115,7 +115,7 @@ TEST_CASE(
     const std::vector<int> members{2, 5, 9};
     const auto all = run(members, [&](World& world) {
       if (dist::index(world.rank()) == first)
-        throw blaming(fmt::format("rank {} is gone", first), CommError("a broken wire"));
+        throw blaming(Blame{{world.rank()}, Fault::gone}, CommError("a broken wire"));
       world.communicator().barrier("which never ends").wait();
     });
     for (std::size_t r = 0; r < all.size(); ++r) {
@@ -146,8 +146,8 @@ TEST_CASE(
     for (const auto& mine : seen) CHECK(mine == numbers);
     for (const Ended& rank : all) {
       CHECK(rank.message == "");
-      CHECK(rank.link->joined == numbers);
-      CHECK(rank.link->survives == 1);
+      CHECK(rank.link->joins == numbers);
+      CHECK(rank.link->calls == 1);
     }
   }
 }

@@ -139,8 +139,7 @@ Found found(int ranks, const Fault& fault, Audited it = {}) {
       try {
         train_audited(mine, world, [&](const dist::Audit& made) { audit = &made; });
       } catch (const dist::AuditError& error) {
-        said[static_cast<std::size_t>(world.rank())] = {error.what(),
-                                                        error.culprit ? *error.culprit : ""};
+        said[static_cast<std::size_t>(world.rank())] = {error.what(), test::blamed_by(error)};
         throw;
       }
     });

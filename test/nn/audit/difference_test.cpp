@@ -47,7 +47,7 @@ Said audited_step(World& world, int wrong, std::int64_t element, double value) {
         return nn::mse(model(b.x), b.y);
       });
     } catch (const dist::AuditError& error) {
-      said = {error.what(), error.culprit ? *error.culprit : ""};
+      said = {error.what(), test::blamed_by(error)};
     }
   test::expect(audit.audits() == 1 && audit.steps() == 1, "{} audits", audit.audits());
   return said;
@@ -114,7 +114,7 @@ TEST_CASE("audit: in a group the rank is named by its number in the job, and no 
       if (world.rank() < 2) return;
       const Said said = audited_step(*group, wrong, 1, 77);
       const int in_job = 2 + wrong;
-      test::expect(said.culprit.starts_with(fmt::format("rank {} computed lane", in_job)),
+      test::expect(said.culprit.starts_with(fmt::format("rank {} computed wrongly (lane", in_job)),
                    "{} blames {}", said.message, said.culprit);
       test::expect(contains(said.message, fmt::format(": rank {} computed lane", in_job)), "{}",
                    said.message);

@@ -1,37 +1,22 @@
-#include "lockstep/dist/rendezvous/failure_record.h"
+#include "lockstep/dist/rendezvous/events/failure_record.h"
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 
 #include "lockstep/core/error.h"
-#include "lockstep/dist/rendezvous/left_replicas.h"
+#include "lockstep/dist/rendezvous/events/launcher_pipe.h"
 
 namespace lockstep::dist {
 namespace {
 
-constexpr std::string_view cause_word = "cause ", consequence_word = "consequence ";
-constexpr char separator = '\t';  // no text of one line has it
-constexpr std::size_t longest_culprit = 200, longest_message = PIPE_BUF - 64 - longest_culprit;
-
-// One line that a terminal only shows: a message may quote a file name with anything in it. Cut
-// between two characters of UTF-8, so that cutting it once more changes nothing.
-std::string one_line(std::string_view text, std::size_t longest = longest_message) {
-  std::string line = visible(std::string(text));
-  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
-  std::size_t end = std::min(longest, line.size());
-  while (end < line.size() && end > 0 && continues(line[end])) --end;
-  line.resize(end);
-  return line;
-}
+constexpr std::size_t longest_line = 4096;  // of an error on stderr
 
 // What was printed before the error comes before it, unless another thread is writing.
 void flush_stdout() {
@@ -85,33 +70,12 @@ Failure uncaught_failure() {
 
 }  // namespace
 
-std::string write_record(const FailureRecord& record) {
-  std::string line(record.consequence ? consequence_word : cause_word);
-  if (!record.culprit.empty()) line += one_line(record.culprit, longest_culprit) + separator;
-  return line + one_line(record.message) + '\n';
-}
-
-std::optional<FailureRecord> read_record(std::string_view line) {
-  for (std::string_view word : {cause_word, consequence_word}) {
-    if (!line.starts_with(word)) continue;
-    FailureRecord record{.consequence = word == consequence_word};
-    line.remove_prefix(word.size());
-    if (const std::size_t end = line.find(separator); end != line.npos) {
-      record.culprit = one_line(line.substr(0, end), longest_culprit);
-      line.remove_prefix(end + 1);
-    }
-    record.message = one_line(line);
-    return record;
-  }
-  return std::nullopt;
-}
-
 Failure current_failure() {
   Failure failure{{.message = current_message()}};
   try {
     throw;
   } catch (const Error& error) {
-    if (error.culprit) failure.record.culprit = *error.culprit;
+    if (error.blame) failure.record.blame = *error.blame;
     failure.record.consequence = dynamic_cast<const PeerError*>(&error) != nullptr;
     if (dynamic_cast<const UsageError*>(&error)) failure.exit_code = 2;
   } catch (...) {  // its message is all that is known
@@ -120,11 +84,9 @@ Failure current_failure() {
 }
 
 void report_failure(const FailureRecord& record) {
-  const std::string line = write_record(record);
-  if (const std::optional<int> pipe = launcher_pipe())
-    if (::write(*pipe, line.data(), line.size()) == std::ssize(line)) return;
+  if (tell_launcher({.kind = RankEvent::Kind::failed, .failure = record})) return;
   if (!record.message.empty())  // not by fmt::print, which throws where stderr cannot be written
-    write_all(STDERR_FILENO, fmt::format("error: {}\n", one_line(record.text())));
+    write_all(STDERR_FILENO, fmt::format("error: {}\n", one_line(record.text(), longest_line)));
 }
 
 void report_uncaught_errors() {

@@ -2,36 +2,17 @@
 /// How a rank says why it failed, in one place for all: run_main (launch/report.h), and what
 /// World::join does about an error that nobody catches.
 ///
-///   ranks of a launcher of ours   a record in the pipe LOCKSTEP_ERROR_FD; the launcher prints one
-///                                 line for the whole job, the first cause
+///   ranks of a launcher of ours   an event (rank_event.h); the launcher prints one line for the
+///                                 whole job, the first cause
 ///   others                        `error: ...`, one line to stderr
 ///
 /// Thread-safety: the functions may be called by any thread.
 
-#include <optional>
-#include <string>
 #include <string_view>
 
+#include "lockstep/dist/rendezvous/events/rank_event.h"
+
 namespace lockstep::dist {
-
-/// Why a rank failed.
-struct FailureRecord {
-  bool consequence = false;  ///< of another rank's failure (PeerError): not the cause
-  std::string message{};     ///< one line; empty if the rank has reported it (AlreadyReported)
-  std::string culprit{};     ///< "rank 1 hangs" (Error::culprit); empty: this rank, or not known
-
-  /// For people: the culprit first.
-  std::string text() const { return culprit.empty() ? message : culprit + ": " + message; }
-};
-
-/// The record as one line: `cause <message>`, `consequence <message>`, or with a culprit, a tab and
-/// the message behind that word. Newlines and control characters are written as
-/// "\n" and "\x1b" (visible()). It is cut so that a
-/// single write to a pipe is atomic (PIPE_BUF, pipe(7)).
-std::string write_record(const FailureRecord& record);
-
-/// The reverse, for a line without its newline; nothing if the line is not a record.
-std::optional<FailureRecord> read_record(std::string_view line);
 
 struct Failure {
   FailureRecord record;
