@@ -152,7 +152,7 @@ void disturb_by_plan(std::mt19937_64& random) {
   for (std::uint64_t k = 0, losses = 1 + random() % 3; k < losses; ++k) {
     const char* const moments[] = {"step", "save", "end"};
     const char* const deeds[] = {"kill", "loop", "stop", "leave"};
-    const std::uint64_t moment = random() % 3, deed = random() % (moment == 2 ? 4 : 3);
+    const std::uint64_t moment = random() % 3, deed = random() % 4;
     plan += fmt::format("{}{}:{}@{}", k ? "," : "", ranks[k], deeds[deed], moments[moment]);
     disturbed.push_back(ranks[k]);
   }

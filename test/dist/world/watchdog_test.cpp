@@ -22,7 +22,7 @@ namespace {
 
 using test::expect;
 
-constexpr double watch_timeout = 0.5;
+constexpr double watch_timeout = 0.8;
 
 /// Joins on `size` ranks and lets each do `body(world)`.
 template <class F>
@@ -149,7 +149,7 @@ TEST_CASE("watchdog: its line ends where the reason ends, and has nothing that c
   CAPTURE(line);
   CHECK(line.starts_with("error: rank 1 ends itself: its job has failed ("));
   CHECK(line.find("tired?[31m of?it?"
-                  "?), and for 0.5 s it has made no call") != line.npos);
+                  "?), and for 0.8 s it has made no call") != line.npos);
 }
 
 // Ranks of ours give a reason. But its bytes may come later than the head of the frame.
