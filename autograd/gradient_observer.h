@@ -40,7 +40,7 @@ struct Contribution {
   bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
                       ///< first of several reducers may, so that all ranks use the same order
   BatchOrigin origin = {};  ///< Weight::origin
-  int lanes = 0;            ///< of the batch: the sum over the ranks must be that of their tree
+  int lanes = 0;            ///< of the batch. The ranks add up their gradients in the lanes' tree
   double window = -1;  ///< of the weights in the windows of earlier reducers; -1: there are none
 
   /// True if the sum over the ranks is the mean, where all ranks have data.

@@ -70,8 +70,8 @@ class GradientReducer : public GradientObserver {
   virtual std::uint64_t synchronizations() const = 0;
 
  protected:
-  /// For synchronizations(): an optimizer that outlives a reducer must not take the first of the
-  /// next one for one that it knows.
+  /// For synchronizations(). The numbers of two reducers differ, because an optimizer may outlive a
+  /// reducer: to it the next reducer's first sum is new.
   static std::uint64_t next_synchronization() {
     static std::atomic<std::uint64_t> last{0};
     return ++last;

@@ -1,6 +1,6 @@
 #pragma once
 /// What one thread does, and when: the events of a trace. The layers note events where they happen;
-/// dist::Trace (dist/world/trace.h) turns this on and writes files.
+/// dist::Trace (dist/observe/trace.h) turns this on and writes files.
 ///
 ///   slices of the thread:  | linear | relu | ... || relu |progress| linear |  wait  | SGD |
 ///                             forward                 backward

@@ -1,7 +1,7 @@
 #pragma once
 /// What a thread computes: the results of operations, gradients and parameters, shown to a watcher
 /// in the order in which they come to be. The layers show them; dist::HashTrace
-/// (dist/world/hash_trace.h) is the watcher.
+/// (dist/observe/hash_trace.h) is the watcher.
 ///
 /// While there is none, a place that could show something costs one read of a thread-local pointer.
 ///

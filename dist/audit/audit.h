@@ -35,8 +35,8 @@
 /// product and its sum over lanes at once: the same bits, by other instructions.
 ///
 /// The second run leaves gradients, buffers, random generators, observers and reducers as they are,
-/// as that of checkpoint() does (autograd/checkpoint.h): what a forward of one's own counts, it
-/// must not count if recomputing().
+/// as that of checkpoint() does (autograd/checkpoint.h). A forward that a program has written may
+/// count something; it asks recomputing(), and does not count then.
 
 #include <cstdint>
 #include <functional>

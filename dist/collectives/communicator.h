@@ -32,7 +32,7 @@ struct Survival {
   std::vector<int> launcher_numbers;  ///< by rank_in_job()
   bool in_body = false;               ///< survive() runs: what follows is asked for
   bool shared = false;                ///< all have the state of the rank that is furthest
-  bool marked = true;  ///< since an optimizer has stepped, its program has said: the step is taken
+  bool marked = true;                 ///< mark() was called after the last step of an optimizer
 };
 
 class Communicator {

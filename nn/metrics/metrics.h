@@ -17,7 +17,7 @@
 /// A row per value, since tags come at different steps: a column per tag would be mostly empty, and
 /// a new tag would change the file's head. (pandas: `pivot(index="step", columns="tag")`.)
 ///
-/// A value is also noted in the trace of the calling thread (dist/world/trace.h), if there is one:
+/// A value is also noted in the trace of the calling thread (dist::Trace), if there is one:
 /// `./lockstep report` draws it. Of a tag of more than 45 bytes the trace has the beginning, a
 /// checksum of all of it, and the end.
 ///

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/dist/observe/trace.h"
 #include "lockstep/dist/world/survive.h"
-#include "lockstep/dist/world/trace.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
 #include "train.h"

@@ -158,8 +158,8 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_option("--respawn", o.respawn, "With --survive: replace so many of those ranks (0)")
       .check(lockstep::cli::whole_number<int>());
   app.add_option("--audit", o.audit,
-                 "Every so many steps each rank computes a part of another one's again, and what "
-                 "differs in a bit ends the run, or with --survive the rank; needs --lanes (never)")
+                 "In every N-th step each rank computes a part of another rank's step again. A bit "
+                 "that differs ends the run, or with --survive the rank; needs --lanes (never)")
       .check(whole);
   app.add_option("--optimizer", o.optimizer, "sgd, adam, adamw, rmsprop or lion (sgd)")
       .check(lockstep::cli::one_of({"sgd", "adam", "adamw", "rmsprop", "lion"}));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/dist/ddp/reducer_options.h"
-#include "lockstep/dist/world/hash_trace.h"
+#include "lockstep/dist/observe/hash_trace.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/precision.h"
 

@@ -35,12 +35,13 @@ const std::vector<Room>& rooms() {
       {"dist/gpu", {"dist/collectives"}},
       {"dist/mpi", {"dist/collectives"}},
       {"dist/world", {"dist/gpu", "dist/mpi"}},
+      {"dist/observe", {"dist/world"}},
       {"dist/ddp", {"dist/world"}},
       {"dist/audit", {"dist/ddp"}},
       {"dist/doctor", {"dist/ddp"}},
       {"launch", {"dist/rendezvous"}},
       {"nn", {"dist/ddp"}},
-      {"lockstep.h", {"nn", "data", "dist/audit"}},
+      {"lockstep.h", {"nn", "data", "dist/audit", "dist/observe"}},
   };
   return all;
 }

@@ -1,5 +1,5 @@
 #pragma once
-/// One rank's file of a hash trace (dist/world/hash_trace.h), read record by record.
+/// One rank's file of a hash trace (dist/observe/hash_trace.h), read record by record.
 ///
 /// What is not such a file, or is damaged, throws UsageError, which names file and line. A file
 /// that is cut off is read up to its last whole line.

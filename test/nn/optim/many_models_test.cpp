@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/dist/audit/audit.h"
-#include "lockstep/dist/world/hash_trace.h"
+#include "lockstep/dist/observe/hash_trace.h"
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
 #include "support/forked_ranks.h"

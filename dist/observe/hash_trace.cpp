@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/hash_trace.h"
+#include "lockstep/dist/observe/hash_trace.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/loss_log.h"
+#include "lockstep/dist/observe/loss_log.h"
 
 #include <numeric>
 

@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/trace.h"
+#include "lockstep/dist/observe/trace.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,7 +17,7 @@
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/plan/plan.h"
-#include "lockstep/dist/world/clocks.h"
+#include "lockstep/dist/observe/clocks.h"
 #include "lockstep/version.h"
 
 namespace lockstep::dist {

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "lockstep/core/trace/recorder.h"
-#include "lockstep/dist/world/trace.h"
+#include "lockstep/dist/observe/trace.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/tools/trace/trace_file.h"
 #include "support/temporary_folder.h"

@@ -1,7 +1,7 @@
 // dist::LossLog: means over the batches of all ranks; with lanes the same bits on any number of
 // ranks.
 
-#include "lockstep/dist/world/loss_log.h"
+#include "lockstep/dist/observe/loss_log.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What dist::Trace writes: the plan's own steps, slices that never overlap, each gradient once.
 
-#include "lockstep/dist/world/trace.h"
+#include "lockstep/dist/observe/trace.h"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +15,7 @@
 
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/collectives/plan/plan.h"
-#include "lockstep/dist/world/clocks.h"
+#include "lockstep/dist/observe/clocks.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/tools/trace/steps.h"
 #include "support/temporary_folder.h"

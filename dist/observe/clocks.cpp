@@ -1,4 +1,4 @@
-#include "lockstep/dist/world/clocks.h"
+#include "lockstep/dist/observe/clocks.h"
 
 #include <algorithm>
 #include <cmath>
