@@ -1,8 +1,10 @@
-// The README's program: it is samples/first_program.cpp, and it trains.
+// The README's program: it is samples/first_program.cpp, and it trains. What the README says that
+// `./lockstep train` prints.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
@@ -61,6 +63,27 @@ TEST_CASE("first program: the README has the text of the sample") {
   REQUIRE(end != std::string::npos);
   CHECK(words_of_program(readme.substr(begin, end - begin)) ==
         words_of_program(file("samples/first_program.cpp")));
+}
+
+TEST_CASE("first program: train ends with the README's line") {
+  const auto result = [](const std::vector<std::string>& lines) {
+    std::array<double, 2> found{};
+    for (const std::string& line : lines) {
+      int length = 0;
+      const int read = std::sscanf(
+          line.c_str(), "final test_accuracy=%lf train_loss=%lf ranks=2 replicas=identical%n",
+          &found[0], &found[1], &length);
+      if (read == 2 && static_cast<std::size_t>(length) == line.size()) return found;
+    }
+    FAIL("there is no such line");
+    return found;
+  };
+  const Ended ended = run({LOCKSTEP_BIN_DIR "/train_mlp", "--device", "cpu"});
+  CAPTURE(ended.err);
+  REQUIRE(ended.code == 0);
+  const auto told = result(lines_of(file("README.md"))), here = result(lines_of(ended.out));
+  CHECK(std::abs(told[0] - here[0]) < 2.5 / 299);  // two digits, on processors that round otherwise
+  CHECK(std::abs(told[1] - here[1]) <= 0.0005);
 }
 
 TEST_CASE("first program: one rank and two train the digits, replicas are the same") {
