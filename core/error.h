@@ -28,7 +28,7 @@ enum class Fault : std::uint8_t {
   hangs,        ///< it has not moved for as long as others wait
   missing,      ///< it has not come
   gone,         ///< its process has ended
-  left,         ///< it has ended its World, or exited, without a call that others wait in
+  left,         ///< it has ended its World, or exited, before a call in which others wait
   in_minority,  ///< most ranks have something else
   failed,       ///< in what all ranks do together
   nonfinite,    ///< its gradient is infinite or NaN
@@ -40,7 +40,7 @@ enum class Fault : std::uint8_t {
 struct Blame {
   std::vector<int> ranks{};  ///< of the job; empty: nobody is known
   Fault fault{};
-  std::string detail{};  ///< for people, behind the fault: "lane 3 in step 5"
+  std::string detail{};  ///< for people, behind the fault: "(lane 3 in step 5)"
 
   bool known() const { return !ranks.empty(); }
   bool operator==(const Blame&) const = default;

@@ -22,7 +22,6 @@ struct RankOutcome {
   bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
   bool lost = false;           ///< the others go on without it; nothing else is known of it
   bool survives = false;       ///< its program has called survive()
-  bool in_survive = false;     ///< and that has not returned
   bool left_behind = false;    ///< it has not, and the others have gone on with other ranks
   bool in_world = false;       ///< it is in the World of its job
   bool parted = false;         ///< that has ended

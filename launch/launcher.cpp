@@ -169,17 +169,14 @@ void Launcher::wait_for_events() {
   if (ready < 0 && errno != EINTR) dist::checked(ready, "wait for the ranks");
 }
 
-// Whether there may be more.
-bool Launcher::read_stream(Stream& stream) {
+void Launcher::read_stream(Stream& stream) {
   const auto take = [&](std::string_view line) { take_line(stream, line); };
   char buffer[16384];
   const ssize_t got = read(stream.end.get(), buffer, sizeof buffer);
-  if (got > 0) stream.lines.feed({buffer, static_cast<std::size_t>(got)}, take);
-  if (got > 0 || (got < 0 && errno == EINTR)) return true;
-  if (got < 0 && errno == EAGAIN) return false;
+  if (got > 0) return stream.lines.feed({buffer, static_cast<std::size_t>(got)}, take);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   stream.lines.finish(take);
   stream.end.close();
-  return false;
 }
 
 void Launcher::take_line(const Stream& stream, std::string_view line) {
@@ -198,18 +195,16 @@ void Launcher::take_line(const Stream& stream, std::string_view line) {
   }
 }
 
-// The program may write into the pipe, too: what a rank cannot know is not believed.
+// The program may write into the pipe, too: what a rank cannot know is not believed. Nothing here
+// starts a rank: references into streams_ and outcomes_ stay good.
 void Launcher::take_told(std::size_t place, RankEvent event) {
   RankOutcome& outcome = outcomes_[place];
   using enum RankEvent::Kind;
   if (event.kind > RankEvent::last_told) return;
+  if (event.kind == suspected && event.failure.blame.ranks != std::vector{event.rank}) return;
   if (event.kind != suspected) event.rank = job_.plan().number(std::ptrdiff_t(place));
   switch (event.kind) {
-    case survives:
-    case survived:
-      outcome.survives = true;
-      outcome.in_survive = event.kind == survives;
-      return;
+    case survives: outcome.survives = true; return;
     case world_begins:
     case works:
     case world_ends: return take_world(place, event);
@@ -233,25 +228,15 @@ void Launcher::pass_on(StreamKind kind, const std::string& text) {
   }
 }
 
-// What it has told before it ended says how to take its end.
-void Launcher::take_last_words(std::size_t place) {
-  for (std::size_t s = 0; s < streams_.size(); ++s)
-    if (streams_[s].rank == place && streams_[s].kind == StreamKind::record)
-      while (streams_[s].end && read_stream(streams_[s])) {
-      }
-}
-
 // Finds the ranks that have ended, without reaping them (see the destructor).
 void Launcher::collect_ended() {
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
     siginfo_t info{};
-    if (ranks_[r].ended) continue;
-    if (waitid(P_PID, static_cast<id_t>(ranks_[r].process), &info, WEXITED | WNOHANG | WNOWAIT) !=
-            0 ||
+    if (rank.ended) continue;
+    if (waitid(P_PID, static_cast<id_t>(rank.process), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid == 0)
       continue;
-    take_last_words(r);
-    Rank& rank = ranks_[r];
     rank.ended = true;
     RankOutcome& outcome = outcomes_[r];
     outcome.order = static_cast<int>(ended_++);
@@ -262,11 +247,7 @@ void Launcher::collect_ended() {
     if (rank.hung) outcome = hung_outcome(r);
     const bool losable = job_.plan().respawn && (outcome.signal != 0 || outcome.killed());
     outcome.stopped = told_to_stop_ || (losable && ends());
-    const bool left = job_.plan().respawn && !outcome.failed() && outcome.in_survive;
-    if (left && !ends()) {
-      rank.asked = true;
-      hear({RankEvent::Kind::left, number});
-    } else if (losable && !ends()) {
+    if (losable && !ends()) {
       rank.asked = true;
       hear({RankEvent::Kind::killed, number, outcome.signal != 0 ? outcome.signal : SIGKILL});
     } else if (outcome.failed()) {

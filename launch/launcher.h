@@ -72,8 +72,7 @@ class Launcher {
   dist::Descriptor open_stream(StreamKind kind);
   bool ranks_finished() const;
   void wait_for_events();
-  bool read_stream(Stream& stream);
-  void take_last_words(std::size_t place);
+  void read_stream(Stream& stream);
   void take_line(const Stream& stream, std::string_view line);
   void take_told(std::size_t place, RankEvent event);
   void pass_on(StreamKind kind, const std::string& text);

@@ -52,6 +52,7 @@ dist::RendezvousOptions meeting_of(const NodesOptions& options) {
   meeting.timeout = options.timeout;
   meeting.purpose = dist::Purpose::nodes;
   meeting.members = "node";
+  meeting.of_job = false;  // a node is no rank: the message names it
   return meeting;
 }
 
@@ -88,6 +89,8 @@ std::pair<int, JobResult> result_from(std::string_view text) {
                    .parted = !parts[7].empty()};
   for (std::size_t i = 8; i < parts.size(); ++i) {
     const RankEvent event = read_event(parts[i]);
+    check<CommError>(event.kind == RankEvent::Kind::replica, "[nodes] '{}' is no replica",
+                     parts[i]);
     result.replicas.push_back({event.rank, event.replica});
   }
   return {number(parts[0]), std::move(result)};

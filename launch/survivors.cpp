@@ -71,8 +71,7 @@ std::vector<Order> Survivors::take(const RankEvent& event) {
   using enum RankEvent::Kind;
   const int r = event.rank;
   switch (event.kind) {
-    case killed: lose(r, "was killed by " + name_of_signal(event.number)); break;
-    case left: leave(r); break;
+    case killed: lose(r, event.number); break;
     case not_started: rank(r).state = State::lost; break;
     case ended_well: end_well(index(r)); break;
     case suspected: suspect(event); break;
@@ -94,29 +93,20 @@ bool Survivors::finished() const {
   return std::ranges::find(ranks_, State::ended_well, &Rank::state) != ranks_.end();
 }
 
-bool Survivors::alone(const Rank& rank) const {
-  return std::ranges::none_of(ranks_,
-                              [&](const Rank& other) { return &other != &rank && other.counts(); });
-}
-
-// The last one ends the job as it likes.
-void Survivors::leave(int number) {
-  if (!alone(rank(number))) return lose(number, "left with exit code 0");
-  end_well(index(number));
-  order(Order::Kind::forget, number);
-}
-
 // The last one is not lost: its end is that of the job. Others have ended well if all have done
 // their work, as survive() ends so.
-void Survivors::lose(int number, const std::string& how) {
+void Survivors::lose(int number, int signal) {
   Rank& lost = rank(number);
   if (lost.state == State::lost) return order(Order::Kind::forget, number);  // it came too late
-  if (alone(lost)) return order(Order::Kind::fail, number);
+  const bool alone = std::ranges::none_of(
+      ranks_, [&](const Rank& other) { return &other != &lost && other.counts(); });
+  if (alone) return order(Order::Kind::fail, number);
   const bool was_in = std::exchange(lost.state, State::lost) == State::living;
   if (was_in) publish();
-  tell(fmt::format("rank {} {}{}{}; {}", number,
-                   lost.suspicion.known() ? deed_of(lost.suspicion) + " and " : "", how,
-                   was_in ? "" : " before it had joined", go_on(generation_.members.size())));
+  tell(fmt::format("rank {} {}was killed by {}{}; {}", number,
+                   lost.suspicion.known() ? deed_of(lost.suspicion) + " and " : "",
+                   name_of_signal(signal), was_in ? "" : " before it had joined",
+                   go_on(generation_.members.size())));
   if (respawns_ > 0 && !finished()) {
     --respawns_;
     add(lost.node);

@@ -71,9 +71,7 @@ class Survivors {
     bool counts() const { return state == State::living || state == State::ended_well; }
   };
   Rank& rank(int number);
-  void lose(int number, const std::string& how);
-  void leave(int number);
-  bool alone(const Rank& rank) const;
+  void lose(int number, int signal);
   void end_well(std::size_t r);
   void let_in(Rank& rank, int number);
   void suspect(const RankEvent& suspicion);

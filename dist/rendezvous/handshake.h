@@ -53,7 +53,7 @@ Token token_of_file(const std::string& path);
 Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts);
 
-constexpr std::uint32_t protocol_version = 6;
+constexpr std::uint32_t protocol_version = 7;
 
 /// What a connection is for. A Hello for another purpose is garbage.
 enum class Purpose : std::uint32_t { rendezvous = 1, mesh = 2, nodes = 3 };

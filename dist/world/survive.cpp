@@ -82,7 +82,7 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
       body(world);
       world.communicator().barrier("survive: the end").wait();
       survival->in_body = false;
-      return link->tell({survived});
+      return;
     } catch (CommError& error) {
       dist::suspect_blamed(*link, error, generation, world.rank());
       world.abort(fmt::format("rank {} lost a peer", world.rank()));

@@ -20,11 +20,11 @@
 /// is body(world). With lanes (core/lanes.h) the result has the bits of a run that lost nobody.
 ///
 /// A lost rank is one that a signal has killed, or that others found hanging (the launcher kills
-/// that one), or that has ended in body with exit code 0, or whose machine is lost. The launcher
-/// then publishes a new generation (dist/rendezvous/survival/generation.h). The ranks that are left
-/// end `body` by a CommError, which destroys what body has made, join a world of their own, and
-/// call body again. No step is lost: one that a rank has taken is taken by all, and one that nobody
-/// has taken is repeated. For this
+/// that one), or whose machine is lost. The launcher then publishes a new generation
+/// (dist/rendezvous/survival/generation.h). The ranks that are left end `body` by a CommError,
+/// which destroys what body has made, join a world of their own, and call body again. No step is
+/// lost: one that a rank has taken is taken by all, and one that nobody has taken is repeated. For
+/// this
 ///   - body leaves its state as it was before the step whenever a collective throws. Steps of
 ///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
 ///     optim::Overlap.
@@ -58,8 +58,8 @@ struct SurviveOptions {
 };
 
 /// Collective. `world` is the job's, not a group; afterwards it is the last one that was joined.
-/// Other errors than CommError leave it unchanged. A CommError leaves it if the launcher has lost
-/// no rank within five seconds.
+/// survive() throws other errors than CommError as they are, and a CommError if the launcher has
+/// lost no rank within five seconds.
 ///
 /// Thread-safety: call it from the thread that has joined.
 void survive(World& world, const std::function<void(World&)>& body,

@@ -306,6 +306,7 @@ TEST_CASE("nodes: a node that never comes") {
   CHECK(alone.code == 1);
   CHECK(contains(alone.err, "after 0.2 s at " + address + " nodes 1, 2 are missing"));
   CHECK(lines_of(alone.err).size() == 1);
+  CHECK(alone.err.starts_with("error: ["));  // a node that is missing is no rank
   const Ended other = run(node_command(1, 2, 1, address, {"true"}, {"--timeout", "0.2"}));
   CHECK(other.code == 1);
   CHECK(contains(other.err, "node 1 did not find node 0 at " + address));

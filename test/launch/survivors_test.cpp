@@ -69,19 +69,6 @@ TEST_CASE("survivors: every node is told of each generation and where its first 
   CHECK(text_of(survivors.take({killed, 3, SIGKILL})) == Orders{"node 2: fail 3"});
 }
 
-TEST_CASE("survivors: who leaves is lost and replaced; the last one ends the job in peace") {
-  Survivors survivors({0, 0, 0}, {}, 1);
-  CHECK(text_of(survivors.take({left, 1})) == Orders{"node 0: 1 - 0@0 2@0",
-                                                     "rank 1 left with exit code 0; 2 ranks go on",
-                                                     "node 0: start 3", "node 0: forget 1"});
-  CHECK(text_of(survivors.take({left, 1})) == Orders{"node 0: forget 1"});
-  (void)survivors.take({left, 0});
-  CHECK_FALSE(survivors.finished());
-  const Orders last = text_of(survivors.take({left, 2}));  // rank 3 has not joined
-  CHECK(last == Orders{"node 0: kill 3", "node 0: 3 -", "node 0: forget 2"});
-  CHECK(survivors.finished());
-}
-
 TEST_CASE("survivors: a node is lost if ranks of others are left") {
   Survivors survivors({0, 1, 1, 2}, places);
   CHECK(survivors.others_than_node(0));

@@ -86,7 +86,7 @@ inline std::vector<dist::Descriptor> send_strays(const std::string& address, dis
                    std::string(500, 'r'));  // TLS
   say(stray(), "SSH-2.0-OpenSSH_9.2\r\n");
   const dist::Token wrong = dist::random_token();
-  for (const unsigned version : {0u, 1u, 3u, dist::protocol_version, 7u, 0xffffffffu}) {
+  for (const unsigned version : {0u, 1u, 3u, dist::protocol_version, 8u, 0xffffffffu}) {
     const std::string hello = hello_of(version, purpose, job, 1, 2);
     say(stray(), hello.substr(0, 17));  // half of it
     say(stray(), hello);                // and then silence

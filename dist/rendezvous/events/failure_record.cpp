@@ -16,7 +16,7 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr std::size_t longest_line = 4096;  // of an error on stderr
+constexpr std::size_t longest_on_stderr = 4096;  // of an error on stderr
 
 // What was printed before the error comes before it, unless another thread is writing.
 void flush_stdout() {
@@ -86,7 +86,8 @@ Failure current_failure() {
 void report_failure(const FailureRecord& record) {
   if (tell_launcher({.kind = RankEvent::Kind::failed, .failure = record})) return;
   if (!record.message.empty())  // not by fmt::print, which throws where stderr cannot be written
-    write_all(STDERR_FILENO, fmt::format("error: {}\n", one_line(record.text(), longest_line)));
+    write_all(STDERR_FILENO,
+              fmt::format("error: {}\n", one_line(record.text(), longest_on_stderr)));
 }
 
 void report_uncaught_errors() {

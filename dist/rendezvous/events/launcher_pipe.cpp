@@ -65,7 +65,7 @@ bool tell_launcher(const RankEvent& event) noexcept {
     const std::optional<int> pipe = launcher_pipe();
     if (!pipe || (event.kind == RankEvent::Kind::works && !takes_more(*pipe))) return false;
     const std::string line = event.text();
-    return ::write(*pipe, line.data(), line.size()) == std::ssize(line);
+    return TEMP_FAILURE_RETRY(::write(*pipe, line.data(), line.size())) == std::ssize(line);
   } catch (...) {  // out of memory: the launcher knows less of this rank
     return false;
   }

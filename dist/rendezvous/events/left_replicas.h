@@ -3,9 +3,8 @@
 /// waits at an end, so a replica leaves its fingerprint to somebody who outlives the ranks:
 ///
 ///   ranks that are threads          to run_threads, which throws if replicas differ
-///   ranks of a launcher of ours     to the launcher (an event, rank_event.h), which
-///                                   reports them and exits with 1; with several nodes, node 0's
-///                                   compares those of all
+///   ranks of a launcher of ours     to the launcher (an event, rank_event.h), which reports them
+///                                   and exits with 1; with several nodes, node 0's compares all
 ///   ranks of another launcher       to nobody: let DistributedDataParallel::check_replicas() be
 ///                                   the program's last line
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char separator = '\t';  // no text of one line has it
 constexpr std::size_t numbers = 8, longest_detail = 300, longest_list = 400;
-constexpr std::size_t longest_message = PIPE_BUF - 256 - longest_detail - longest_list;
+constexpr std::size_t longest_line = PIPE_BUF - 1;  // and its newline
 
 // Ranks that do not fit are left out: one is enough for what follows.
 std::string list(const std::vector<int>& ranks) {
@@ -63,12 +63,14 @@ std::string one_line(std::string_view text, std::size_t longest) {
   return line;
 }
 
+// The message has what the rest leaves.
 std::string RankEvent::text() const {
   const auto& [consequence, message, blame] = failure;
-  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", static_cast<int>(kind), rank,
-                     number, seconds, replica.model, replica.fingerprint, consequence ? 1 : 0,
-                     static_cast<int>(blame.fault), list(blame.ranks),
-                     one_line(blame.detail, longest_detail), one_line(message, longest_message));
+  const std::string rest = fmt::format(
+      "{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t", static_cast<int>(kind), rank, number, seconds,
+      replica.model, replica.fingerprint, consequence ? 1 : 0, static_cast<int>(blame.fault),
+      list(blame.ranks), one_line(blame.detail, longest_detail));
+  return rest + one_line(message, longest_line - rest.size()) + '\n';
 }
 
 std::optional<RankEvent> RankEvent::read(std::string_view line) {
@@ -89,7 +91,7 @@ std::optional<RankEvent> RankEvent::read(std::string_view line) {
   event.kind = static_cast<Kind>(kind);
   event.failure = {
       consequence == 1,
-      one_line(parts[numbers + 2], longest_message),
+      one_line(parts[numbers + 2], longest_line),
       {*ranks, static_cast<Fault>(fault), one_line(parts[numbers + 1], longest_detail)}};
   return event;
 }

@@ -35,7 +35,6 @@ struct RankEvent {
   enum class Kind : std::uint8_t {
     // A rank tells it:
     survives,      ///< its program has called survive()
-    survived,      ///< that has returned
     limited,       ///< its program trains on `number` ranks at most
     ready,         ///< it was started later, and can join
     joined,        ///< it is in the world of generation `number`: what it left before is past
@@ -48,8 +47,7 @@ struct RankEvent {
     failed,        ///< `failure`
     // Its launcher sees it:
     killed,       ///< signal `number` has ended it
-    not_started,  ///< the system has refused: failure.message
-    left,         ///< it has ended with exit code 0 in survive()
+    not_started,  ///< the system has refused
     ended_well,
     wanted,  ///< the user wants one more, on node `rank`
   };
