@@ -13,7 +13,6 @@
 /// Survivors has no thread, file or process: it takes events and returns orders.
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
