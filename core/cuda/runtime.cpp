@@ -36,10 +36,7 @@ std::shared_ptr<Stream::State> make_stream(Device device) {
   keep_freed_memory(device);
   auto state = std::make_shared<Stream::State>();
   state->device = device;
-  cudaStream_t stream{};
-  call("stream", "cudaStreamCreateWithFlags",
-       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  state->stream = decltype(state->stream)(stream);
+  state->stream = cuda::take_stream("stream");
   void* faults = nullptr;
   call("stream", "cudaMallocHost", cudaMallocHost(&faults, sizeof(cuda::Faults)));
   state->faults = decltype(state->faults)(new (faults) cuda::Faults{});

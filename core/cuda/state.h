@@ -10,12 +10,13 @@
 
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/cuda/stream_pool.h"
 
 namespace lockstep {
 
 struct Stream::State {
   Device device;
-  cuda::Handle<cudaStream_t, cudaStreamDestroy> stream;
+  cuda::StreamHandle stream;
   cuda::Handle<cuda::Faults*, cudaFreeHost> faults;  // page-locked: kernels write, the host reads
 
   State() = default;

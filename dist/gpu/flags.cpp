@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "lockstep/core/cuda/handle.h"
+#include "lockstep/core/cuda/stream_pool.h"
 #include "lockstep/dist/gpu/driver.h"
 
 namespace lockstep::dist {
@@ -85,15 +85,20 @@ void Flags::meet(int purpose, cudaStream_t stream) {
 
 void Flags::release(cudaStream_t stream, Seconds patience) noexcept {
   const auto end = std::chrono::steady_clock::now() + patience;
-  cudaStream_t other{};
-  if (cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) != cudaSuccess) return;
-  const cuda::Handle<cudaStream_t, cudaStreamDestroy> keeper(other);
-  const std::vector<std::uint32_t> ones(index(size_ * purposes_), 1);
   while (cudaStreamQuery(stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
-    (void)cudaMemcpyAsync(memory_.base[index(rank_)], ones.data(), ones.size() * sizeof ones[0],
-                          cudaMemcpyDefault, other);
-    (void)cudaStreamSynchronize(other);
-    std::this_thread::yield();
+    try {
+      const cuda::StreamHandle other = cuda::take_stream("ipc");
+      row_.clear();
+      for (int peer = 0; peer < size_; ++peer)
+        for (int purpose = 0; purpose < purposes_; ++purpose)
+          row_.push_back(write_of(flag(rank_, peer, purpose), 1));
+      run(other.get());
+      while (cudaStreamQuery(other.get()) == cudaErrorNotReady &&
+             std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+    } catch (const DeviceError&) {
+      return;  // the device is lost: nothing waits there any more
+    }
   }
 }
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "lockstep/core/cuda/handle.h"
+#include "lockstep/core/cuda/stream_pool.h"
 #include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/gpu/driver.h"
 
@@ -180,12 +180,9 @@ std::byte* address(const Card& card, Mapping& mapping) {
 }  // namespace
 
 void zero_memory(void* data, std::size_t bytes) {
-  cudaStream_t made{};
-  call("allocate", "cudaStreamCreateWithFlags",
-       cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
-  const cuda::Handle<cudaStream_t, cudaStreamDestroy> stream(made);
-  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, made));
-  call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(made));
+  const cuda::StreamHandle stream = cuda::take_stream("allocate");
+  call("allocate", "cudaMemsetAsync", cudaMemsetAsync(data, 0, bytes, stream.get()));
+  call("allocate", "cudaStreamSynchronize", cudaStreamSynchronize(stream.get()));
 }
 
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host) {

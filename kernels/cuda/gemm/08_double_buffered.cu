@@ -23,6 +23,7 @@
 /// Sources: PTX ISA, cp.async; CUTLASS documentation, "Efficient GEMM in CUDA": pipelining,
 /// split-K.
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/cuda/launch.h"
@@ -200,17 +201,17 @@ void run(const GemmProblem<float>& p, std::int64_t slice_depth, cudaStream_t str
 
 /// The choice depends on the sizes alone, not on the device, so that the order of a sum, and with
 /// it its bits, is the same on every GPU. It is made for about 128 multiprocessors: the largest
-/// tiles that give each of them one. If not even small tiles do, and K is long enough for a slice
-/// to be worth the writing and reading of its sums, slices of at least 256 until there are two
-/// blocks for each.
+/// tiles that give each of them one. If only small tiles do, or not even these, k is cut into
+/// slices of at least 128, until each multiprocessor has the eight small blocks that it can hold.
+/// (On an H100 this took 8 to 10 % from an MLP's recorded step at batch 128, beside slices of 256
+/// for two blocks.)
 void gemm_double_buffered(const GemmProblem<float>& p, cudaStream_t stream) {
-  constexpr std::int64_t processors = 128, shortest_slice = 256;
+  constexpr std::int64_t processors = 128, blocks = 8 * processors, shortest_slice = 128;
   if (tiles(p.m, 128) * tiles(p.n, 128) >= processors) return run<Large>(p, p.k, stream);
   if (tiles(p.m, 64) * tiles(p.n, 64) >= processors) return run<Medium>(p, p.k, stream);
-  const std::int64_t small_tiles = tiles(p.m, 32) * tiles(p.n, 32);
-  const std::int64_t wanted = 2 * processors / small_tiles, possible = p.k / shortest_slice;
-  const std::int64_t slices = wanted < possible ? wanted : possible;
-  if (small_tiles >= processors || slices < 2) return run<Small>(p, p.k, stream);
+  const std::int64_t wanted = blocks / (tiles(p.m, 32) * tiles(p.n, 32));
+  const std::int64_t slices = std::min(wanted, p.k / shortest_slice);
+  if (slices < 2) return run<Small>(p, p.k, stream);
   const std::int64_t steps = tiles(tiles(p.k, Small::DEPTH), static_cast<int>(slices));
   run<Small>(p, steps * Small::DEPTH, stream);
 }

@@ -1,0 +1,59 @@
+#include "lockstep/core/cuda/stream_pool.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/core/cuda/check.h"
+
+namespace lockstep::cuda {
+namespace {
+
+struct Pooled {
+  cudaStream_t stream;
+  int device;
+  bool taken;
+};
+
+/// Never destroyed: threads and static objects give streams back until the process ends.
+struct Pool {
+  std::mutex mutex;
+  std::vector<Pooled> streams;
+};
+
+Pool& pool() {
+  static auto* const all = new Pool;
+  return *all;
+}
+
+}  // namespace
+
+StreamHandle take_stream(const char* operation) {
+  int device = 0;
+  call(operation, "cudaGetDevice", cudaGetDevice(&device));
+  const std::lock_guard lock(pool().mutex);
+  for (Pooled& pooled : pool().streams)
+    if (pooled.device == device && !pooled.taken) {
+      pooled.taken = true;
+      return StreamHandle(pooled.stream);
+    }
+  cudaStream_t stream{};
+  call(operation, "cudaStreamCreateWithFlags",
+       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  pool().streams.push_back({stream, device, true});
+  return StreamHandle(stream);
+}
+
+cudaError_t keep_stream(cudaStream_t stream) {
+  const bool idle = cudaStreamQuery(stream) == cudaSuccess;
+  const std::lock_guard lock(pool().mutex);
+  const auto found = std::ranges::find(pool().streams, stream, &Pooled::stream);
+  if (idle) {
+    found->taken = false;
+    return cudaSuccess;
+  }
+  pool().streams.erase(found);
+  return cudaStreamDestroy(stream);
+}
+
+}  // namespace lockstep::cuda
