@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(largest_team<T>, 1)
     const auto label = active ? static_cast<int>(checked_label(labels, row, columns, faults)) : -1;
     const T largest = share.max(shared);
     T at_label = 0;
-    bool mine = false;  // whether this lane holds the label's element
+    bool mine = false;  // whether this thread holds the label's element
     const T total = share.sum(shared, [&](T& element, int column) {
       const T shifted = element - largest;
       if (column == label) {

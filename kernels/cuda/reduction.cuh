@@ -15,10 +15,10 @@
 ///
 /// and where the results go by a Sink: put(index, value).
 ///
-/// Order. A row of up to 1024 elements is folded by up to 32 lanes of a warp; a longer one, or one
-/// that is alone, is cut into chunks of 16384, each folded by a block, and the chunks' values are
-/// folded the same way. A thread folds every so-many'th access' terms one after the other, then the
-/// threads' values are folded pairwise. All of it depends on the shape alone.
+/// Order. A row of up to 1024 elements is folded by up to 32 threads of a warp; a longer one, or
+/// one that is alone, is cut into chunks of 16384, each folded by a block, and the chunks' values
+/// are folded the same way. A thread folds every so-many'th access' terms one after the other, then
+/// the threads' values are folded pairwise. All of it depends on the shape alone.
 
 #include <bit>
 #include <cstddef>
@@ -175,7 +175,7 @@ inline constexpr int reduce_threads = 256;
 inline constexpr std::int64_t reduce_chunk = 16384;      ///< elements that a block reduces
 inline constexpr std::int64_t longest_short_row = 1024;  ///< that a warp reduces
 
-/// The elements [begin, end) that are the lane's share, with four accesses under way at once.
+/// The elements [begin, end) that are the thread's share, with four accesses under way at once.
 template <class Source>
 __device__ __forceinline__ auto reduce_share(const Source& source, std::int64_t begin,
                                              std::int64_t end, int lane, int lanes) {
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(reduce_threads)
   if (threadIdx.x == 0) sink.put(blockIdx.x, total);
 }
 
-/// `team` lanes of a warp per row. 16-byte loads.
+/// `team` threads of a warp per row. 16-byte loads.
 template <class Source, class Sink>
 __global__ void __launch_bounds__(reduce_threads)
     reduce_short_rows_kernel(const Source source, std::int64_t rows, std::int64_t columns, int team,
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(reduce_threads)
 
 // Launching.
 
-/// How many lanes of a warp share a row of so many accesses.
+/// How many threads of a warp share a row of so many accesses.
 inline int lanes_for(std::int64_t accesses) {
   const auto wanted = static_cast<std::uint64_t>(std::clamp<std::int64_t>(accesses, 1, warp_size));
   return static_cast<int>(std::bit_ceil(wanted));
@@ -265,7 +265,7 @@ void reduce_long_rows(Device device, const Source& source, std::int64_t rows, st
   reduce_rows(device, Kept<Fold>{values}, rows, chunks, sink, one);
 }
 
-/// The same, with some lanes of a warp for each row if rows are short, and more than one.
+/// The same, with some threads of a warp for each row if rows are short, and more than one.
 template <class Source, class Sink>
 void reduce_rows(Device device, const Source& source, std::int64_t rows, std::int64_t columns,
                  const Sink& sink, OneRow one) {

@@ -2,7 +2,7 @@
 /// What softmax and cross-entropy do with the rows of a matrix (rows, columns).
 ///
 /// A row of up to 16384 f32 elements (8192 if it is no multiple of 16 bytes), or 4096 f64 elements,
-/// is read once, and stays in the registers of a team: some lanes of a warp, or a whole block.
+/// is read once, and stays in the registers of a team: some threads of a warp, or a whole block.
 /// Longer rows are read twice: first chunk by chunk for their statistics (reduction.cuh), then to
 /// be mapped.
 
@@ -29,8 +29,8 @@ inline constexpr T least = -std::numeric_limits<T>::infinity();
 
 // Rows in registers.
 
-/// What one lane of a team holds of a row: access p is the elements from (p * lanes + lane) * width
-/// on. A row is a whole number of accesses.
+/// What one thread of a team holds of a row: access p is the elements from (p * lanes + lane) *
+/// width on. A row is a whole number of accesses.
 template <class T, int width, int accesses>
 struct RowShare {
   Pack<T, width> packs[accesses];
@@ -101,7 +101,7 @@ bool with_rows_in_registers(std::int64_t columns, F&& f) {
     const std::int64_t wanted = std::max<std::int64_t>(1, divide_up(columns, width * accesses));
     if (wanted > (accesses == 1 ? warp_size : largest_team<T>)) return false;
     auto lanes = static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(wanted)));
-    if (accesses > 1) lanes = std::max(lanes, warp_size);  // whose lanes read neighbours
+    if (accesses > 1) lanes = std::max(lanes, warp_size);  // whose threads read neighbours
     f(width, accesses, RowTeams{lanes, lanes > warp_size ? lanes : 256});
     return true;
   };

@@ -216,7 +216,7 @@ void Executor::finish(int thread) {
   ++blocks_[rank()].ended;
   const int warp = thread / 32;
   warps_[warp].absent |= 1u << thread % 32;
-  // Lanes of the same warp may have been waiting for this one only, under several masks.
+  // Threads of the same warp may have been waiting for this one only, under several masks.
   for (unsigned left = warps_[warp].waiting; left; left &= left - 1) {
     const Waiting& lane = threads_[warp * 32 + std::countr_zero(left)];
     if (lane.complete) complete_rendezvous(warp, lane.mask);

@@ -34,7 +34,7 @@ std::string thread_name(const BlockState& block, int thread) {
   return name;
 }
 
-/// Lanes of the mask that neither wait for it nor have ended.
+/// Threads of the mask that neither wait for it nor have ended.
 unsigned missing_lanes(const BlockState& block, int thread) {
   const Waiting& self = block.threads[thread];
   unsigned missing = 0;

@@ -1,4 +1,4 @@
-/// Where threads wait: for all of a block or cluster, for lanes of their warp, for something in
+/// Where threads wait: for all of a block or cluster, for threads of their warp, for something in
 /// memory.
 
 #include <bit>
@@ -79,7 +79,7 @@ void Executor::rendezvous(const char* name, unsigned mask, const void* mine, voi
   block_this_thread();
 }
 
-/// If all lanes of the mask wait at the same instruction or have ended: gives them their results
+/// If all threads of the mask wait at the same instruction or have ended: gives them their results
 /// and makes them ready.
 void Executor::complete_rendezvous(int warp, unsigned mask) {
   Warp& lanes = warps_[warp];

@@ -91,7 +91,7 @@ class Executor {
   std::vector<uint3> indices_;  ///< of each thread in its block
   std::vector<Block> blocks_;
 
-  /// Lanes, as bits: at an instruction of the warp; ended, or never there.
+  /// Threads of the warp, as bits: at an instruction of the warp; ended, or never there.
   struct Warp {
     unsigned waiting, absent;
   };

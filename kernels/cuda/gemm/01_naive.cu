@@ -7,7 +7,7 @@
 /// provide the rest. This rung makes that as hard as it can be: the threads of a warp, which run
 /// together, are neighbours in x, and here x walks down the rows of c. At every step of the sum
 ///
-///     lane     0        1        2       ...    the warp reads
+///     thread   0        1        2       ...    the warp reads
 ///     a      [i][l]  [i+1][l] [i+2][l]          32 words, one from each of 32 rows
 ///     b      [l][j]   [l][j]   [l][j]           one word
 ///

@@ -2,13 +2,13 @@
 ///
 /// Rung 1 wastes seven eighths of what memory delivers. Swapping the roles of x and y is enough:
 ///
-///     lane     0        1        2       ...    the warp reads
-///     a      [i][l]   [i][l]   [i][l]           one word, handed to every lane
+///     thread   0        1        2       ...    the warp reads
+///     a      [i][l]   [i][l]   [i][l]           one word, for every thread
 ///     b      [l][j] [l][j+1] [l][j+2]           32 words in a row: 4 sectors, all of them used
 ///
 /// which is called a coalesced access, and c is written the same way. Still 4 bytes per flop are
 /// asked of the caches, and with transposed operands the old trouble is back: where `a` lies as
-/// (k, m) nothing changes (one word), but where `b` lies as (n, k) every lane reads another row.
+/// (k, m) nothing changes (one word), but where `b` lies as (n, k) every thread reads another row.
 
 #include <cmath>
 

@@ -1,14 +1,14 @@
 /// Rung 4: eight results per thread.
 ///
 /// In rung 3 each product needs two numbers from shared memory: 4 bytes per flop, once more, of a
-/// memory that delivers 128 bytes per clock to 128 lanes that could do 256 flops. Registers are the
+/// memory that delivers 128 bytes per clock to 128 cores that could do 256 flops. Registers are the
 /// only place that is fast enough. A thread that computes a column of 8 results reads one number of
 /// `b`, keeps it in a register, and uses it eight times:
 ///
 ///                    +---+
 ///                    | b |          per depth: 1 + 8 reads for 8 products (rung 3: 16)
 ///       +---+        +---+
-///       | a |        | c |          and the 8 reads of `a` have the same address in all lanes of a
+///       | a |        | c |          and the 8 reads of `a` have one address for all threads of a
 ///       | a |        | c |          warp: one word, broadcast
 ///       | : |        | : |
 ///       +---+        +---+

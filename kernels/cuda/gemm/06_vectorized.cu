@@ -1,10 +1,10 @@
 /// Rung 6: 16 bytes per access.
 ///
 /// The arithmetic of rung 5 is right; now instructions are scarce. Per depth a thread issues 16
-/// reads of shared memory for 64 products, and lanes that are neighbours read numbers that lie 8
+/// reads of shared memory for 64 products, and threads that are neighbours read numbers that lie 8
 /// words apart, so that four of them meet in one bank. A GPU has accesses of 16 bytes, for global
 /// and for shared memory: a quarter of the instructions. What stands in the way is the shape of a
-/// thread's square: its rows and columns must come in quads, and the quads of neighbouring lanes
+/// thread's square: its rows and columns must come in quads, and the quads of neighbouring threads
 /// should lie next to each other. So the 8 x 8 results become four squares of 4 x 4:
 ///
 ///               0       4             64      68                columns of the tile

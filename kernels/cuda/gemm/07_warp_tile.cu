@@ -1,20 +1,20 @@
 /// Rung 7: a tile per warp.
 ///
-/// In rung 6 the 32 lanes of a warp lie as 2 x 16 in the block's square, so per depth a warp takes
-/// 2 * 8 numbers of `a` and 16 * 8 of `b` from shared memory: 144 words for 2048 products. What
-/// counts is the perimeter of the warp's results, and the best is a square, or nearly:
+/// In rung 6 the 32 threads of a warp lie as 2 x 16 in the block's square, so per depth a warp
+/// takes 2 * 8 numbers of `a` and 16 * 8 of `b` from shared memory: 144 words for 2048 products.
+/// What counts is the perimeter of the warp's results, and the best is a square, or nearly:
 ///
 ///                      64 columns                      128 x 128 results of a block:
 ///              +--------------------------+              +-----------+-----------+
-///     32 rows  | 4 x 8 lanes,             |              |  warp 0   |  warp 1   |
+///     32 rows  | 4 x 8 threads,           |              |  warp 0   |  warp 1   |
 ///              | 8 x 8 results for each   |              +-----------+-----------+
 ///              +--------------------------+              |  warp 2   |  warp 3   |
 ///                                                        +-----------+-----------+
 ///     4 * 8 + 8 * 8 = 96 words for 2048 products         |   ...     |   ...     |
 ///
-/// Numbers that several lanes read at once are delivered once. Which lane stands where matters too:
-/// see warp_lanes.cuh. As in rung 6 a lane's results come as squares of 4 x 4: quads of rows at 0
-/// and 16, quads of columns at 0 and 32 of the warp's tile.
+/// Numbers that several threads read at once are delivered once. Which thread stands where matters
+/// too: see warp_lanes.cuh. As in rung 6 a thread's results come as squares of 4 x 4: quads of rows
+/// at 0 and 16, quads of columns at 0 and 32 of the warp's tile.
 ///
 /// Source: CUTLASS documentation, "Efficient GEMM in CUDA": threadblock, warp and thread tiles.
 

@@ -36,7 +36,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 /// ROWS_ x COLUMNS_ results per block, of which each thread computes THREAD_ROWS_ x
-/// THREAD_COLUMNS_; warps of 4 x 8 lanes as in rung 7. BLOCKS_ of them share a multiprocessor.
+/// THREAD_COLUMNS_; warps of 4 x 8 threads as in rung 7. BLOCKS_ of them share a multiprocessor.
 template <int ROWS_, int COLUMNS_, int DEPTH_, int THREAD_ROWS_, int THREAD_COLUMNS_, int BLOCKS_>
 struct Tiling {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, BLOCKS = BLOCKS_;

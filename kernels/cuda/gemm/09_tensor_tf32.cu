@@ -9,10 +9,11 @@
 /// this rung is only for those who ask for it (gemm_tf32).
 ///
 /// Bytes become the problem again: each instruction wants (16 + 8) * 8 numbers from registers,
-/// which come from shared memory. A warp of 64 x 64 results reads 32 words per lane for 32
-/// instructions. Where each lane's words lie is fixed by the instruction: with g = lane / 4 and t =
-/// lane % 4 it wants the elements (outer g, depth t). Rows of 16 + 4 words when depth is
-/// contiguous, and of 128 + 8 (or 64 + 8) when it is not, put them into 32 different banks:
+/// which come from shared memory. A warp of 64 x 64 results reads 32 words per thread for 32
+/// instructions. The instruction fixes where each thread's words lie: with g = l / 4 and t = l % 4,
+/// for thread l of the warp, it wants the elements (outer g, depth t). Rows of 16 + 4 words when
+/// depth is contiguous, and of 128 + 8 (or 64 + 8) when it is not, put them into 32 different
+/// banks:
 ///
 ///     20 g + t  mod 32:  0..3, 20..23, 8..11, 28..31, 16..19, 4..7, 24..27, 12..15
 ///     8 t + g   mod 32:  0..7, 8..15, 16..23, 24..31

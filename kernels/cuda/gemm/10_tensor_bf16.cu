@@ -5,11 +5,12 @@
 /// float and 8 significant bits, f16 has 11 bits and ends at 65504. Products are exact, sums are
 /// f32; a result of 16 bits is rounded once, at the end.
 ///
-/// In rung 9 a lane reads its operands word by word, 32 reads for 32 instructions. For 16-bit
-/// numbers there is an instruction made for this pattern: ldmatrix. Each lane names one row of 8
-/// numbers (16 bytes), and the warp receives four matrices of 8 x 8 spread as mma wants them:
+/// In rung 9 a thread reads its operands word by word, 32 reads for 32 instructions. For 16-bit
+/// numbers there is an instruction made for this pattern: ldmatrix. Each thread of the warp names
+/// one row of 8 numbers (16 bytes), and the warp receives four matrices of 8 x 8 spread as mma
+/// wants them:
 ///
-///                    matrix 0 | matrix 2        lanes  0..7 name the rows of matrix 0,
+///                    matrix 0 | matrix 2      threads  0..7 name the rows of matrix 0,
 ///     16 outers x    ---------+---------              8..15 those of matrix 1, and so on
 ///     16 depths      matrix 1 | matrix 3
 ///

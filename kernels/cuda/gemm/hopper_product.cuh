@@ -193,7 +193,7 @@ __device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& o
   if (out.bias != nullptr) add_bias(sum, out, column + 2 * (lane % 4));
 #pragma unroll
   for (int first = 0; first < kTileN / 8; first += groups, column += Patch<C>::columns) {
-    // use(16 bytes of the patch, the same of c): 8 lanes per row of 128 bytes, 4 rows at a time.
+    // use(16 bytes of the patch, the same of c): 8 threads per row of 128 bytes, 4 rows at a time.
     const int at_column = column + lane % 8 * chunk;
     const auto each_chunk = [&](auto&& use) {
 #pragma unroll
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const Tiles tiles(out.m, out.n);
   const int k_blocks = (k - 1) / block_k + 1;
-  // From lane 0, so that the compiler knows it to be the same in all of the warp.
+  // From thread 0 of the warp, so that the compiler knows: all its threads have the same value.
   const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0);
   // 65536 registers for 384 threads are 168 each; 168 * 384 = 40 * 128 + 232 * 256.
   if (warpgroup == 0) {

@@ -9,7 +9,7 @@
 ///   f32        04_tile_1d          a thread computes 8 results
 ///   f32, f64   05_tile_2d          a thread computes 8 x 8 results
 ///   f32        06_vectorized       16 bytes per access
-///   f32        07_warp_tile        the lanes of a warp share their reads of shared memory
+///   f32        07_warp_tile        the threads of a warp share their reads of shared memory
 ///   f32        08_double_buffered  copies run while the block computes; long sums are split
 ///   tf32       09_tensor_tf32      tensor cores, inputs rounded to 11 bits
 ///   bf16, f16  10_tensor_bf16      tensor cores, 16-bit inputs

@@ -126,11 +126,11 @@ unsigned tile_count(const GemmProblem<T, C>& p, int tile_rows, int tile_columns)
 
 /// Elements by which the rows of a tile in shared memory are longer than its outer size.
 ///
-/// `load_tile` transposes where depth is contiguous in memory: there the lanes of a warp hold
+/// `load_tile` transposes where depth is contiguous in memory: there the threads of a warp hold
 /// DEPTH consecutive depths of 32 / DEPTH consecutive outers, and write them into DEPTH different
-/// rows. Shared memory has 32 banks of 4 bytes, and lanes that meet in a bank wait for each other.
-/// With rows of 32 i + 32 / DEPTH words, lane (o, d) meets bank d * 32 / DEPTH + o: each its own.
-/// (f64: the same in 16 banks of 8 bytes, for half a warp at a time.)
+/// rows. Shared memory has 32 banks of 4 bytes, and threads that meet in a bank wait for each
+/// other. With rows of 32 i + 32 / DEPTH words, thread (o, d) meets bank d * 32 / DEPTH + o: no two
+/// meet. (f64: the same in 16 banks of 8 bytes, for half a warp at a time.)
 template <class T, int DEPTH>
 constexpr int padding = 128 / static_cast<int>(sizeof(T)) / DEPTH;
 

@@ -12,7 +12,7 @@
 ///      16 | K |   | | | | | | | | |       64 * K + K * 64 numbers are read
 ///      16 |   |   | | | | | | | | |       for 64 * 64 * K products
 ///      16 |   |   | | | | | | | | |
-///      16 |   |   | | | | | | | | |       The 64 x 64 sums are 128 registers per lane.
+///      16 |   |   | | | | | | | | |       The 64 x 64 sums are 128 registers a thread.
 ///
 /// The ring of tiles and its copies are those of rung 8.
 
@@ -23,7 +23,7 @@
 namespace lockstep::kernels::cuda {
 
 /// A Core is the instruction: `Element`, the depth K of one instruction, and
-///   read<DEPTH_CONTIGUOUS, ROW>(fragment, tile, outer, depth): this lane's part of the 16 x K
+///   read<DEPTH_CONTIGUOUS, ROW>(fragment, tile, outer, depth): this thread's part of the 16 x K
 ///     elements of a tile that begin at (outer, depth), in four registers, in this order:
 ///       [0] outer 0..7, lower half of K    [1] outer 8..15, lower half
 ///       [2] outer 0..7, upper half         [3] outer 8..15, upper half
@@ -47,7 +47,7 @@ struct TensorAccess {
   bool a, b, c;
 };
 
-/// A lane's operands for one instruction's depth.
+/// A thread's operands for one instruction's depth.
 template <class Tile, bool A_DEPTH_CONTIGUOUS, bool B_DEPTH_CONTIGUOUS>
 struct TensorFragments {
   static constexpr int COUNT = Tile::WARP / 16;

@@ -33,9 +33,9 @@ enum class TileOrder {
 template <class T, int OUTER, int DEPTH, int THREADS, TileOrder ORDER>
 class TileCopier {
   static constexpr int WIDE = 16 / static_cast<int>(sizeof(T));  // elements
-  /// Rows in shared memory are longer than what they hold, so that lanes meet in few banks. In
+  /// Rows in shared memory are longer than what they hold, so that threads meet in few banks. In
   /// depth_rows: when they are written (see `padding`; but quads must stay aligned, so that two
-  /// lanes do meet where DEPTH is 16). As stored: when they are read (see rungs 9 and 10).
+  /// threads do meet where DEPTH is 16). As stored: when they are read (see rungs 9 and 10).
   static constexpr int DEPTH_ROWS_PADDING = padding<T, DEPTH> < WIDE ? WIDE : padding<T, DEPTH>;
 
  public:

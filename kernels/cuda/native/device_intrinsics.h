@@ -5,7 +5,7 @@
 /// those of the PTX ISA, version 8.5 and later.
 ///
 /// Names are spelled as PTX spells them, with underscores. A warp-wide instruction (ldmatrix, mma)
-/// must be executed by all 32 lanes together.
+/// must be executed by all 32 threads of the warp together.
 
 #include <cuda_runtime.h>
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
                : "memory");
 }
 
-/// The same with 4 bytes, and multiples of 4. Goes through the first-level cache: the other lanes
+/// The same with 4 bytes, and multiples of 4. Goes through the first-level cache: the other threads
 /// of the warp may want the rest of the line.
 __device__ __forceinline__ void cp_async_4(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(shared_address(shared)),
@@ -53,9 +53,9 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 
 /// Four 8 x 8 matrices of 16-bit elements, one register of two elements of each (PTX: ldmatrix).
-/// Lane l gives the address of row l % 8 of matrix l / 8: 8 elements, 16 bytes, aligned to 16. It
-/// receives of matrix i, in result[i], the elements (l / 4, 2 * (l % 4)) and the one to its right,
-/// which is in the upper half of the register.
+/// Thread l of the warp gives the address of row l % 8 of matrix l / 8: 8 elements, 16 bytes,
+/// aligned to 16. It receives of matrix i, in result[i], the elements (l / 4, 2 * (l % 4)) and the
+/// one to its right, which is in the upper half of the register.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&result)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
@@ -78,8 +78,8 @@ __device__ __forceinline__ std::uint32_t to_tf32(float x) {
   return result;
 }
 
-// d (16, 8) += a (16, K) b (K, 8) on a tensor core, f32 sums (PTX: mma.sync). With g = lane / 4 and
-// t = lane % 4 a lane holds, in this order:
+// d (16, 8) += a (16, K) b (K, 8) on a tensor core, f32 sums (PTX: mma.sync). Thread l of the warp
+// holds, with g = l / 4 and t = l % 4, in this order:
 //
 //        m16n8k8, tf32                         m16n8k16, bf16 and f16: pairs
 //   a    (g, t)   (g+8, t)                     (g, 2t..)     (g+8, 2t..)

@@ -1,6 +1,6 @@
 #pragma once
-/// PTX's ldmatrix and mma, by the layouts that the PTX ISA gives for them, lane by lane: a kernel
-/// that computes a wrong index gets a wrong result here too. Tables of the layouts:
+/// PTX's ldmatrix and mma, by the layouts that the PTX ISA gives for them, thread by thread: a
+/// kernel that computes a wrong index gets a wrong result here too. Tables of the layouts:
 /// kernels/cuda/native/device_intrinsics.h.
 ///
 /// A tensor core computes products exactly and adds them up in a fixed-point number that it aligns
@@ -24,7 +24,7 @@ namespace simt::detail {
 
 using FourRegisters = std::array<std::uint32_t, 4>;
 
-/// What a lane receives: of matrix i, rows at lanes[8 i .. 8 i + 7], two elements of 16 bits.
+/// What a thread receives: of matrix i, rows at lanes[8 i .. 8 i + 7], two elements of 16 bits.
 template <bool transposed>
 FourRegisters matrices_of(const std::array<const void*, 32>& lanes, int lane) {
   const auto element = [&lanes](int matrix, int row, int column) {
@@ -78,8 +78,8 @@ struct MmaOperands {
   std::uint32_t a[4], b[2];
 };
 
-/// The depth of an instruction is two groups; in each, lane t of four holds neighbours, as many as
-/// fit into a register.
+/// The depth of an instruction is two groups; in each, thread t of four holds neighbours, as many
+/// as fit into a register.
 template <class Type>
 std::array<float, 4> multiply_add(const std::array<MmaOperands, 32>& lanes, int lane) {
   constexpr int depth = 2 * 4 * Type::per_register;

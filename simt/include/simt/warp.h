@@ -1,11 +1,11 @@
 #pragma once
 /// Where threads meet: the block's barriers, and the instructions of a warp, on one rendezvous.
 ///
-/// As on a GPU a rendezvous of a warp waits for all lanes of its mask that have not ended, each at
-/// the same instruction with the same mask. Lanes that have ended take no part; a value that is
-/// read from one is a NaN pattern (CUDA leaves it undefined). The block's barriers wait for every
-/// thread of the block: one that has ended without them is an error (the Programming Guide leaves
-/// it undefined; many chips let it pass).
+/// As on a GPU a rendezvous of a warp waits for all threads of its mask that have not ended, each
+/// at the same instruction with the same mask. Threads that have ended take no part; a value that
+/// is read from one is a NaN pattern (CUDA leaves it undefined). The block's barriers wait for
+/// every thread of the block: one that has ended without them is an error (the Programming Guide
+/// leaves it undefined; many chips let it pass).
 
 #include <array>
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace detail {
 
 using AnyFunction = void (*)();
 
-/// Computes all present lanes' results; `all` is the function of one lane's result, untyped.
+/// Computes all present threads' results; `all` is the function of one thread's result, untyped.
 using Complete = void (*)(AnyFunction all, const void* const* inputs, void* const* results,
                           unsigned present);
 
-/// Waits for the lanes of `mask`; the last to come runs `complete` for all of them. `name`, with
+/// Waits for the threads of `mask`; the last to come runs `complete` for all of them. `name`, with
 /// static lifetime, is for reports. Instructions differ if `name`, `mask` or `all` do.
 void warp_rendezvous(const char* name, unsigned mask, const void* mine, void* result,
                      AnyFunction all, Complete complete);
@@ -57,10 +57,11 @@ void complete(AnyFunction all, const void* const* inputs, void* const* results, 
 
 }  // namespace detail
 
-/// An instruction that a whole warp executes together: waits until every lane of `mask` has come
-/// with its input, then gives each lane all(everybody's inputs, its lane). Inputs of lanes that are
-/// absent consist of bytes 0xff (NaN as any floating type). `name` stands in reports and has static
-/// lifetime; In and Out are trivially copyable; `all` depends on nothing else.
+/// An instruction that a whole warp executes together: waits until every thread of `mask` has come
+/// with its input, then gives each thread all(the inputs of all, its number in the warp). Inputs of
+/// threads that are absent consist of bytes 0xff (NaN as any floating type). `name` stands in
+/// reports and has static lifetime; In and Out are trivially copyable; `all` depends on nothing
+/// else.
 template <class In, class Out>
 Out warp_collective(const char* name, unsigned mask, const In& mine,
                     Out (*all)(const std::array<In, 32>& lanes, int lane)) {
@@ -73,12 +74,12 @@ Out warp_collective(const char* name, unsigned mask, const In& mine,
   return result;
 }
 
-/// The running thread's lane in its warp.
+/// The running thread's number in its warp.
 inline int lane() { return static_cast<int>(detail::linear_thread() % 32); }
 
 namespace detail {
 
-/// What a lane brings to a shuffle: its value, and the lane whose value it takes.
+/// What a thread brings to a shuffle: its value, and the number of the thread whose value it takes.
 template <class T>
 struct Shuffled {
   T value;
@@ -93,7 +94,7 @@ T shuffle(const char* name, unsigned mask, T value, int source) {
       });
 }
 
-/// What a lane brings to a vote. `present` is 1, or -1 for a lane that is absent (bytes 0xff).
+/// What a thread brings to a vote. `present` is 1, or -1 for a thread that is absent (bytes 0xff).
 struct Vote {
   int predicate;
   int present;
@@ -121,7 +122,7 @@ inline unsigned all_of(const std::array<Vote, 32>& lanes, int) {
   return 1;
 }
 
-/// First lane of the group of `width` lanes that this lane shuffles in.
+/// First thread of the group of `width` threads in which this thread shuffles.
 inline int first_of_group(const char* name, int width) {
   if (width < 1 || width > 32 || (width & (width - 1)) != 0)
     fail_thread(std::string(name) + " with width " + std::to_string(width) +
@@ -178,10 +179,10 @@ inline int __all_sync(unsigned mask, int predicate) {
   return static_cast<int>(simt::detail::vote("__all_sync", mask, predicate, simt::detail::all_of));
 }
 
-/// Threads run one at a time here, and CUDA promises no more company than that: this lane alone.
+/// Threads run one at a time here, and CUDA does not promise more company: this thread alone.
 inline unsigned __activemask() { return 1u << simt::lane(); }
 
-// The source lanes: PTX ISA, "shfl.sync". A source outside of the group is the lane itself.
+// The source threads: PTX ISA, "shfl.sync". A source outside of the group is the thread itself.
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {

@@ -66,7 +66,7 @@ struct WgmmaType<float> : Tf32 {
 };
 
 constexpr int wgmma_columns = 256;
-using WarpSums = std::array<float (*)[4], 32>;  ///< of each lane: [wgmma_columns / 8][4]
+using WarpSums = std::array<float (*)[4], 32>;  ///< of each thread: [wgmma_columns / 8][4]
 
 /// sums += A B for the rows of one warp of four. False if an operand is not in shared memory.
 template <class T, bool a_mn_major, bool b_mn_major>
@@ -91,7 +91,7 @@ bool multiply_warp(const WarpSums& sums, std::uint64_t a, std::uint64_t b, int w
       if (!read(right, column, k, columns[k][column])) return false;
   }
   for (int row = 0; row < 16; ++row) {
-    // Where row and column are in a lane's sums: figures 149 and 151 in 9.7.15.5.1.1.
+    // Where row and column are in a thread's sums: figures 149 and 151 in 9.7.15.5.1.1.
     const auto place = [&](int column) -> float& {
       return sums[row % 8 * 4 + column % 8 / 2][column / 8][row / 8 * 2 + column % 2];
     };
@@ -136,7 +136,7 @@ class PendingProducts {
     open_.clear();
   }
 
-  /// All lanes of the warp come here together (`.sync.aligned`), and compute together.
+  /// All threads of the warp come here together (`.sync.aligned`), and compute together.
   void wait(std::size_t unfinished) {
     Turn turn{{}, static_cast<int>(linear_thread() / 32 % 4)};
     for (; groups_.size() > unfinished; groups_.erase(groups_.begin()))
