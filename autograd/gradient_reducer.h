@@ -49,7 +49,7 @@ class GradientReducer : public GradientObserver {
   /// Throws StateError if that would let replicas drift apart.
   virtual void step_begins(const Parameter& parameter, bool local) = 0;
   /// Where the step on this parameter adds the fingerprint of what it leaves in the parameter and
-  /// in the optimizer's state: the ranks compare the sum of all. Nowhere if nobody does. A step on
+  /// in the optimizer's state: the ranks compare the sum of all. Nowhere if they do not. A step on
   /// a `part`, which other ranks do not take, adds nothing to the sum.
   virtual kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) = 0;
   /// An optimizer has stepped on some of the parameters; with `local`, on this rank's own
@@ -70,8 +70,8 @@ class GradientReducer : public GradientObserver {
   virtual std::uint64_t synchronizations() const = 0;
 
  protected:
-  /// For synchronizations(). The numbers of two reducers differ, because an optimizer may outlive a
-  /// reducer: to it the next reducer's first sum is new.
+  /// For synchronizations(). No two reducers of a process get the same number: an optimizer may
+  /// outlive a reducer, and must take the next reducer's first sum for a new one.
   static std::uint64_t next_synchronization() {
     static std::atomic<std::uint64_t> last{0};
     return ++last;

@@ -123,9 +123,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 Tensor reshape(const Tensor& x, const Shape& shape);  ///< shares memory with x
 /// The same; one size may be -1: what is left, as in reshape(x, {n, -1}).
 Tensor reshape(const Tensor& x, std::initializer_list<std::int64_t> sizes);
-/// x repeated along the dimensions that it lacks or has as 1, in memory of its own. Throws
-/// ShapeError unless x broadcasts to `shape` itself (NumPy's rule, Shape::broadcast): (3,) to (2,
-/// 3), but neither (2,) to (2, 3) nor (2, 3) to (3,).
+/// x repeated along the dimensions that it lacks or has as 1, in new memory. Throws ShapeError
+/// unless x broadcasts to `shape` itself (NumPy's rule, Shape::broadcast): (3,) to (2, 3), but
+/// neither (2,) to (2, 3) nor (2, 3) to (3,).
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
 /// The last two dimensions exchanged, in memory: (..., n, c) -> (..., c, n).
 Tensor transpose(const Tensor& x);
@@ -148,7 +148,7 @@ struct BatchStatistics {
   Tensor m2;             ///< the variance is m2 / count
   double count = 1;      ///< 1: m2 is the variance itself
   bool constant = true;  ///< false: they are made of the operand, and gradients flow through them
-  std::shared_ptr<BatchReducer> peers{};  ///< who has the other rows; null: nobody
+  std::shared_ptr<BatchReducer> peers{};  ///< the ranks with the other rows; null: none
 };
 
 /// The statistics of x's rows (n, c), together with those of the peers, if there are any.

@@ -121,7 +121,7 @@ void Parameter::place_gradient(Tensor slot) const {
 }
 
 void check_each_once(std::string_view operation, const std::vector<Parameter>& parameters) {
-  static std::atomic<std::uint64_t> calls{0};  // of all threads: each has a number of its own
+  static std::atomic<std::uint64_t> calls{0};  // of all threads: each call has its own number
   const std::uint64_t call = ++calls;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     check<UsageError>(parameters[i].defined(), "[{}] parameter {} is undefined", operation, i);

@@ -68,8 +68,8 @@ class Parameter {
   /// throws StateError. So does this while a reducer manages the parameter.
   void move_to(Device device) const;
   /// Moves the elements into `memory`, of the value's shape, dtype and device; an undefined tensor
-  /// gives them memory of their own. Who holds the old value does not see later changes; optimizers
-  /// follow.
+  /// gives them their own memory. Code that holds the old value does not see later changes;
+  /// optimizers follow.
   void place_value(const Tensor& memory) const;
   /// The same elements as an operand: operations on it are recorded if it requires a gradient.
   /// Such a tensor must not outlive the parameter.
@@ -90,7 +90,7 @@ class Parameter {
   /// The gradient's memory, whatever it holds. Unless it was placed, the first call allocates it.
   const Tensor& gradient_slot() const;
   /// Gives the gradient its memory, of the value's shape, dtype and device: backward writes there.
-  /// An undefined tensor gives it memory of its own again. What the slot held is lost. Throws
+  /// An undefined tensor gives it its own memory again. What the slot held is lost. Throws
   /// StateError while a reducer manages the parameter.
   void place_gradient(Tensor slot) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 /// A tensor that an operation keeps for its backward. Backward needs the elements as they were in
-/// forward. If somebody changes them in place in between (an optimizer's step, copy_from, fill),
-/// the gradient would be silently wrong: here it is an error.
+/// forward. If code changes them in place in between (an optimizer's step, copy_from, fill), the
+/// gradient would be silently wrong: here it is an error.
 ///
 /// Example: a GAN's discriminator runs on generated samples, its optimizer steps, and only then the
 /// generator's loss goes backward through the discriminator's old weights.

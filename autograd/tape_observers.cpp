@@ -18,7 +18,7 @@ void Tape::Pass::note(const Parameter& parameter) {
     nameless = parameter;
 }
 
-// batch.weight is for means over samples. (With lanes each of them has a loss of its own.)
+// batch.weight is for means over samples. (With lanes each lane has its own loss.)
 void Tape::Pass::refuse_other_means(const std::optional<Weight>& weight) const {
   if (!weight || weight->origin.parts <= 1 || weight->lanes != 0) return;
   for (const Node* node = loss; node; node = node->previous)
@@ -30,7 +30,8 @@ void Tape::Pass::refuse_other_means(const std::optional<Weight>& weight) const {
           std::isnan(node->counted) ? "not read" : fmt::format("{}", node->counted), weight->local);
 }
 
-// What a rank steps alone would differ between ranks. What nobody steps stays as it is drawn.
+// A parameter that a rank steps alone would differ between ranks. One that no optimizer steps stays
+// as it was drawn.
 void Tape::Pass::refuse_strays(const std::optional<Weight>& weight) const {
   if (weight && weight->origin.parts > 1 && stray.defined() && !managed.defined())
     fail<StateError>(

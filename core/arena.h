@@ -1,7 +1,7 @@
 #pragma once
 /// Memory that is given back all at once: what a tape records in. It comes in chunks from the
 /// caching allocator, so a training step that repeats allocates nothing from the system.
-/// Objects in it are not destroyed: whoever makes one that needs it does so.
+/// Objects in it are not destroyed. Code that needs an object destroyed does that itself.
 
 #include <algorithm>
 #include <cstddef>

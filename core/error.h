@@ -35,17 +35,17 @@ enum class Fault : std::uint8_t {
   miscomputed   ///< it has computed something wrongly
 };
 
-/// Who is to blame for an error: a value beside the text of the error, which nobody reads back. It
-/// becomes text where it is printed.
+/// Who is to blame for an error: a value beside the text of the error, so that no code has to read
+/// the text back. It becomes text where it is printed.
 struct Blame {
-  std::vector<int> ranks{};  ///< of the job; empty: nobody is known
+  std::vector<int> ranks{};  ///< of the job; empty: not known
   Fault fault{};
   std::string detail{};  ///< for people, behind the fault: "(lane 3 in step 5)"
 
   bool known() const { return !ranks.empty(); }
   bool operator==(const Blame&) const = default;
 };
-/// "rank 1 hangs", "ranks 1, 2 are gone"; empty if nobody is known.
+/// "rank 1 hangs", "ranks 1, 2 are gone"; empty if no rank is known.
 std::string text_of(const Blame& blame);
 /// The same without the ranks: "hangs", "are gone".
 std::string deed_of(const Blame& blame);
@@ -53,8 +53,8 @@ std::string deed_of(const Blame& blame);
 /// What all errors derive from.
 struct Error : std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(visible(message)) {}
-  /// Who is to blame, for those who report it, where that is not the rank that throws. Null: nobody
-  /// is known.
+  /// Who is to blame, for the code that reports the error, if that is not the rank that throws.
+  /// Null: not known.
   std::shared_ptr<const Blame> blame{};
 };
 

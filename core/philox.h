@@ -1,8 +1,8 @@
 #pragma once
 /// Philox4x32-10, a random number generator without a state to step (Salmon, Moraes, Dror & Shaw,
 /// "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3): a bijection turns a counter
-/// of 128 bits into 128 random bits under a key of 64. Whoever knows the counter knows the numbers,
-/// so a million threads draw from one stream without talking to each other.
+/// of 128 bits into 128 random bits under a key of 64. The numbers follow from the counter, so a
+/// million threads draw from one stream without talking to each other.
 ///
 ///   key      the seed
 ///   counter  [ offset / 4 + round : 64 bits | subsequence : 64 bits ]

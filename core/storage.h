@@ -59,9 +59,10 @@ class Storage {
   void set_origin(RowOrigin origin) const {
     block().origin.store(origin.id_, std::memory_order_relaxed);
   }
-  /// Whether both refer to the same block: what is known of one's rows, is known of the other's.
+  /// Whether both refer to the same block: what is known of the rows of one is known of the rows of
+  /// the other.
   bool operator==(const Storage& other) const { return block_ == other.block_; }
-  /// True if this is the only reference: nobody else can see a write.
+  /// True if this is the only reference: no other Storage can see a write.
   bool unique() const { return block().references.load(std::memory_order_acquire) == 1; }
 
  private:

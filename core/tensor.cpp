@@ -315,8 +315,8 @@ Tensor full_like(const Tensor& x, double value) {
 
 namespace {
 
-// How many rows of samples there are depends on the rank. So they have a generator of their own:
-// the default one goes on by as much on any rank.
+// The number of rows of samples depends on the rank. So another generator draws them, and the
+// default one advances by the same amount on every rank.
 template <class Draw>
 Tensor drawn_like(std::string_view operation, const Tensor& x, const Draw& draw) {
   const Tensor numbers = Tensor::empty(x.shape(), x.dtype());

@@ -152,7 +152,7 @@ class Tensor {
   std::vector<Tensor> rows() const;
   /// The same elements, cut off from any tape.
   Tensor detach() const;
-  Tensor clone() const;  ///< a copy of them, in memory of its own. Not recorded, like `view`.
+  Tensor clone() const;  ///< a copy of them, in new memory. Not recorded, like `view`.
   /// The same elements on `device`: this tensor itself if it lies there, else a copy. Not recorded:
   /// on a tensor whose gradient is being recorded it throws StateError.
   Tensor to(Device device) const;

@@ -29,7 +29,7 @@ namespace lockstep::kernels {
 /// Where a fingerprint is added, and what tells this tensor from others in the same sum.
 struct Fingerprint {
   /// i64, (2,), on the tensors' device: the sum, and a number that grows if an element of the
-  /// parameter is infinite or NaN. Null: nobody wants it. It must outlive the call, and on a GPU
+  /// parameter is infinite or NaN. Null: it is not wanted. It must outlive the call, and on a GPU
   /// the kernels that it enqueues.
   const Tensor* sum = nullptr;
   std::uint32_t salt = 0;

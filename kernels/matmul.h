@@ -79,7 +79,7 @@ void matmul(const Tensor& a, const Tensor& b, const Tensor& out, MatmulFlags fla
 ///
 /// Block i is the rows [blocks[i], blocks[i + 1]) of a and b; `blocks` ascends from 0 to K. There
 /// are 1, 2, 4, ... max_blocks; one without rows counts as +0. The bits are those of the blocks'
-/// products, each a matmul() of its own into an empty `out`, added up by the tree of tree_reduce.h;
+/// products, each made by one matmul() into an empty `out`, added up by the tree of tree_reduce.h;
 /// with `accumulate` the sum is then added to `out`. Chain products on the CPU keep the partial
 /// sums in the first-level cache. All others write them to memory, a matrix of out's size for each
 /// block. `out` must not overlap a or b. Throws UsageError for other flags, ShapeError for blocks

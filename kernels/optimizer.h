@@ -14,8 +14,8 @@
 
 namespace lockstep::kernels {
 
-/// The options are used as they are. Their ranges, noted beside the defaults, are checked by
-/// whoever lets users choose them (nn/optim/optimizer.h).
+/// The options are used as they are. Their ranges are noted beside the defaults; the code that lets
+/// users choose them checks them (nn/optim/optimizer.h).
 struct SgdItem {
   Tensor value;
   Tensor gradient;

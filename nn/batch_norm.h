@@ -16,9 +16,9 @@
 ///   backward   all-reduce of [sum of dy (C), sum of dy * xhat (C)]
 ///
 /// one message each, in f64, and none in evaluation. Every rank must therefore run each forward in
-/// training, and each backward, in the same order: a rank without data runs them with N = 0. They
-/// have a communicator of their own (World::layer_communicator), so that it does not matter when
-/// the reducer's buckets travel.
+/// training, and each backward, in the same order: a rank without data runs them with N = 0. These
+/// messages have their own communicator (World::layer_communicator), so that it does not matter
+/// when the reducer's buckets travel.
 
 #include <memory>
 #include <optional>

@@ -43,7 +43,7 @@ class Visitor {
 };
 
 /// A module is moved, not copied: a copy would share the parameters, which are handles. clone()
-/// below makes a second one with parameters of its own.
+/// below makes a second one with its own parameters.
 ///
 /// An error of forward begins with the innermost layer that it left:
 ///   layer '2' Linear(64 -> 10): [linear] x has 60 columns, w 64
@@ -72,7 +72,7 @@ class Module {
   ///   Another make_another() const override { return std::make_unique<Net>(width_); }
   virtual Another make_another() const;
   /// What it is and the number of its parameters; then a line for each part with its path, what it
-  /// is, and the number of its own.
+  /// is, and the number of parameters directly in it.
   std::string to_string();
 
   /// All parameters, in order, each named by its path, or by the longer one in a model that has
@@ -129,9 +129,9 @@ inline std::string to_string(const Module& module) {
 }
 using lockstep::operator<<;
 
-/// A module of its own, with the same values, flags and device, in the same mode. Its parameters
-/// have no gradients and are under no DDP. Throws StateError, with its class, for a part that does
-/// not say how to make_another().
+/// A second module, with the same values, flags and device, in the same mode. Its parameters have
+/// no gradients and are under no DDP. Throws StateError, with its class, for a part that does not
+/// say how to make_another().
 template <std::derived_from<Module> M>
 M clone(M& module) {
   return std::move(detail::clone(module)->template at<M>(""));

@@ -1,5 +1,5 @@
 #pragma once
-/// What a step has made of each lane (core/lanes.h), so that somebody can compute one of them once
+/// What a step has made of each lane (core/lanes.h), so that a rank can compute one of them once
 /// more and compare it bit by bit (dist/audit/audit.h): second reading.
 ///
 ///   const std::vector<Parameter> parameters = model.parameters();
@@ -60,8 +60,8 @@ class LaneRecord {
   /// This thread's, or null.
   static LaneRecord* current();
 
-  /// While it lives these parameters have other gradients, at first none, and nobody observes them.
-  /// Throws StateError if another one has put some of them aside.
+  /// While it lives these parameters have other gradients, at first none, and no observers. Throws
+  /// StateError if another one has put some of them aside.
   class [[nodiscard]] Aside : public ThreadScope<Aside> {
    public:
     explicit Aside(std::vector<Parameter> parameters);

@@ -180,8 +180,9 @@ RowParts::RowParts(const Tensor& x) : rows_(rows_in(x)), cuts_(cuts_of(lanes_of_
 RowParts::RowParts(const Gradients& g, std::int64_t count)
     : rows_(count), cuts_(cuts_of(g.node_.rows == Node::Rows::none ? nullptr : g.lanes_, count)) {}
 
-// How many rows there are depends on the rank, and what the next call draws must not. So each lane
-// has a stream of its own, and the generator goes on by all of them, also for what is mixed.
+// The number of rows depends on the rank, and what the next call draws must not depend on it. So
+// each lane has its own stream, and the generator advances past the streams of all lanes, also for
+// rows that are mixed.
 void draw_for(const Tensor& x, const std::function<void(RowRange, PhiloxState)>& use) {
   const Lanes* const lanes = lanes_here();
   if (!lanes || rows_of(*lanes, x) == MadeOf::none)

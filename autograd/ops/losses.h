@@ -28,8 +28,8 @@ struct CrossEntropyOptions {
 /// ranks' rows is that of
 ///   tape.backward(loss, batch.weight.counting(label_weight(batch.y, options)));
 /// (On a GPU, labels that are ignored by the default ignore_index are not seen. Where a batch is
-/// cut for any number of ranks, each part has a mean of its own, and weighs as many samples as it
-/// has: docs/any-world.md.)
+/// cut for any number of ranks, each part has its own mean, and weighs as many samples as it has:
+/// docs/any-world.md.)
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels,
                      const CrossEntropyOptions& options);
 inline Tensor cross_entropy(const Tensor& logits, const Tensor& labels, Reduction reduction) {

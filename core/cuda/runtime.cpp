@@ -17,8 +17,8 @@ constexpr Device::Kind this_kind = Device::Kind::LOCKSTEP_GPU_KIND;
 void make_current(Device device) { call("device", "cudaSetDevice", cudaSetDevice(device.index)); }
 
 /// Freed memory stays in the pool: giving it back to the system would cost every step anew. It is
-/// never reused before its stream is there, by a dependency that nobody sees: that stream may be
-/// waiting for another rank.
+/// never reused before its stream has passed the place where it was freed. Otherwise CUDA would
+/// make the stream that reuses it wait for that stream, which may be waiting for another rank.
 void keep_freed_memory(Device device) {
   cudaMemPool_t pool{};
   call("stream", "cudaDeviceGetDefaultMemPool", cudaDeviceGetDefaultMemPool(&pool, device.index));

@@ -30,18 +30,18 @@ std::string describe(int index);
 /// A recorded step (graph.h) counts when it is recorded, not when it is replayed.
 std::map<std::string, std::uint64_t> kernel_launches();
 
-/// In the simulator, streams move only while somebody calls its runtime: lets them. Called by
-/// whoever waits on the host for other ranks, which may wait for this one's streams. Elsewhere,
-/// nothing.
+/// Lets the simulator's streams move: they do so only while a thread calls its runtime. A thread
+/// that waits on the host for other ranks calls this, because those may wait for this rank's
+/// streams. On a real GPU, nothing.
 void nudge();
 
 /// Ranks of this process are going to be threads, whose streams wait for each other. So kernels are
 /// to be loaded when CUDA is first used, not when they are first launched, which waits for all
-/// streams (CUDA_MODULE_LOADING); and each stream is to have hardware queues of its own, for
-/// kernels (CUDA_DEVICE_MAX_CONNECTIONS) and for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS): a copy
-/// that waits for a peer would hold up the peer's copies behind it. Sets what the environment
-/// leaves open; too late if CUDA is in use. Copies from and to the host then first wait for their
-/// stream: until they are done they keep the driver, which a peer may need. Elsewhere, nothing.
+/// streams (CUDA_MODULE_LOADING); and each stream is to have its own hardware queues, for kernels
+/// (CUDA_DEVICE_MAX_CONNECTIONS) and for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS): a copy that
+/// waits for a peer would hold up the peer's copies behind it. Sets what the environment leaves
+/// open; too late if CUDA is in use. Copies from and to the host then first wait for their stream:
+/// until they are done they keep the driver, which a peer may need. Elsewhere, nothing.
 void prepare_for_threads();
 
 /// Page-locked host memory, which the GPU reads and writes while the host goes on. Slow to get:

@@ -23,7 +23,7 @@
 /// recording.
 ///
 /// What the host decides while the function is recorded is part of the recording: shapes, learning
-/// rates, which parameters have gradients. Whoever reads such a value says so with
+/// rates, which parameters have gradients. Code that reads such a value says so with
 /// `StepGraph::depends_on`; when it has changed at a later call, the step is recorded anew. The
 /// optimizers do this for their options.
 ///

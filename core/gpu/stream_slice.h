@@ -10,9 +10,9 @@
 /// the first slice: that one waits for its stream. While no Recorder is current, a slice costs one
 /// read of a thread-local pointer.
 ///
-/// What is enqueued within a slice has none of its own: a collective is one slice. In a step that
-/// is being recorded (StepGraph) there are none; each replay is one. A thread that uses several
-/// devices has slices of the first alone.
+/// Work that is enqueued within a slice gets no second one: a collective is one slice. A step that
+/// is being recorded (StepGraph) has none; each replay is one. A thread that uses several devices
+/// has slices of the first alone.
 
 #include <string_view>
 

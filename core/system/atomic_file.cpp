@@ -88,7 +88,7 @@ bool write_all(int descriptor, std::string_view text) {
   return true;
 }
 
-// Without O_NONBLOCK, open() would wait until somebody reads from the pipe.
+// Without O_NONBLOCK, open() would wait until a process reads from the pipe.
 void write_stream(const std::string& path, FileKind kind, std::string_view text) {
   const int stream = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   const bool well = stream >= 0 && ::fcntl(stream, F_SETFL, 0) == 0 && write_all(stream, text);
@@ -108,7 +108,7 @@ AtomicFile::AtomicFile(const std::string& path) : AtomicFile() {
   static std::atomic<unsigned> calls{0};
   struct stat old {};
   const unsigned mode = ::stat(path_.c_str(), &old) == 0 ? old.st_mode & 0777 : 0666;
-  // A name that is taken, perhaps by a link that somebody has planted, is passed by.
+  // A name that is taken is skipped: it may be a link that another user has planted.
   for (int attempt = 0; attempt < 1000; ++attempt)
     if (create(path_ + temporary_suffix(calls++), mode)) {
       take_over_owner_and_mode();
@@ -203,7 +203,7 @@ void AtomicFile::sync() {
 void AtomicFile::commit() {
   check<DataError>(!failed_, "[save] '{}' is not complete: writing it has failed before", path_);
   sync();
-  // Renamed before it is closed, which drops the lock: nobody takes it for a leftover.
+  // Renamed before it is closed: that drops the lock, and a file without one looks like a leftover.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) give_up("rename");
   committed_ = true;
   if (::close(std::exchange(descriptor_, -1)) != 0) give_up("close");

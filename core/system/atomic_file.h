@@ -64,7 +64,7 @@ class AtomicFile {
 };
 
 /// The same for a text that is in memory. But where a pipe, a terminal or a device of characters is
-/// there, the text goes into it: nothing is replaced. A pipe that nobody reads from is an error.
+/// there, the text goes into it: nothing is replaced. A pipe without a reader is an error.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

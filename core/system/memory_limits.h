@@ -2,7 +2,7 @@
 /// What the system says about this process's memory. Linux only; elsewhere, and where a file cannot
 /// be read, nothing is known and nothing is limited.
 ///
-/// `root` stands for /, so that a test can give a tree of its own. May be called by any thread.
+/// `root` stands for /, so that a test can give another tree. May be called by any thread.
 
 #include <cstdint>
 #include <filesystem>

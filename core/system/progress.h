@@ -22,7 +22,7 @@ class Progress {
  public:
   /// Of the calling thread. It may outlive the thread, and is then at work.
   static std::shared_ptr<const Progress> of_this_thread();
-  /// The calling thread has come further. Costs nothing much if nobody looks.
+  /// The calling thread has come further. Costs next to nothing if no thread looks.
   static void note() noexcept {
     if (here)
       here->steps_.store(here->steps_.load(std::memory_order_relaxed) + 1,
@@ -48,7 +48,7 @@ class Progress {
   struct Owner;
   Progress();
 
-  static inline constinit thread_local Progress* here = nullptr;  // once somebody looks
+  static inline constinit thread_local Progress* here = nullptr;  // set by of_this_thread()
 
   std::atomic<std::uint64_t> steps_{1};
   const int thread_;  // as the system counts

@@ -125,7 +125,7 @@ class Recorder {
 /// `name`, or, if it is too long for an event, one that fits and differs for each.
 std::string distinct_name(std::string_view name);
 
-/// This thread's recorder, or null: nothing is noted. Whoever sets it keeps it alive.
+/// This thread's recorder, or null: nothing is noted. The code that sets it keeps it alive.
 inline constinit thread_local Recorder* current = nullptr;
 
 /// An operation has computed its result.

@@ -47,7 +47,7 @@ class ResultWatcher {
   std::string_view layer;  ///< the path of the module that computes
 };
 
-/// This thread's watcher, or null. Whoever sets it keeps it alive.
+/// This thread's watcher, or null. The code that sets it keeps it alive.
 inline constinit thread_local ResultWatcher* watcher = nullptr;
 
 /// The module at `path` computes as long as this object lives, which is no longer than the watcher.

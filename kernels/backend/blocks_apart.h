@@ -1,12 +1,12 @@
 #pragma once
-/// matmul_blocks for backends without a kernel of their own for it.
+/// matmul_blocks for backends that have no kernel for it.
 
 #include "lockstep/kernels/matmul.h"
 
 namespace lockstep::kernels {
 
-/// Every block's product into a matrix of its own, then the tree over the matrices. Arguments are
-/// checked, as those of Backend::matmul_blocks.
+/// Writes each block's product into a separate matrix, then adds the matrices in the tree.
+/// Arguments are checked already, as those of Backend::matmul_blocks.
 void matmul_blocks_apart(const Tensor& a, const Tensor& b, const Tensor& out, RowBlocks blocks,
                          bool accumulate);
 

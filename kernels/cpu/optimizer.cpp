@@ -28,8 +28,8 @@ struct Seen {
 
 /// Calls update(value, gradient, a, b, c) for each element, of which the first n of `a`, `b` and
 /// `c` are what is kept of it. Returns what it has seen, the sum only if it is `fingerprinted`.
-/// The pointers of one item never overlap (__restrict): each names memory of its own. A formula
-/// that is called, not written out here (flatten), would keep the loop from being vectorized.
+/// The pointers of one item never overlap (__restrict): each names other memory. A formula that is
+/// called, not written out here (flatten), would keep the loop from being vectorized.
 template <int n, bool fingerprinted, class T, class Update>
 [[gnu::flatten]] Seen<T> pass(T* __restrict value, const T* __restrict gradient,
                               T* __restrict first, T* __restrict second, T* __restrict third,

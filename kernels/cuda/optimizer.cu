@@ -130,7 +130,8 @@ __device__ void update_chunk(const UpdateEntry<T, Item, n>& entry, Seen<T> own,
 
 /// The number of this step, the same for all blocks of a tensor; the counter ends one higher. While
 /// they run, its lower half is the number of steps done, and its upper half the number of blocks
-/// that have read it: whoever reads it last knows that the others have, and writes the new count.
+/// that have read it. The block that reads it last knows that all others have read it, and writes
+/// the new count.
 __device__ std::int64_t next_step(std::int64_t* step, unsigned blocks) {
   auto* counter = reinterpret_cast<unsigned long long*>(step);
   const unsigned long long seen = atomicAdd(counter, 1ull << 32);

@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(reduce_threads)
   for (int i = 0; i < unroll; ++i)
 #pragma unroll
     for (int j = 0; j < width; ++j) bad |= !(packs[i][j] - packs[i][j] == 0);  // inf - inf is NaN
-  if (bad) *flag = 1;  // whoever comes last: all write the same
+  if (bad) *flag = 1;  // in any order: all threads write the same
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace lockstep::kernels {
 /// A formula of two operands has a plan, too, and an operator()(i, place of a, place of b): a loop
 /// over rows does without the plan's divisions.
 
-/// Of integers, and comparisons; floating numbers have kernels of their own (elementwise.h).
+/// Of integers, and comparisons; floating numbers have other kernels (elementwise.h).
 template <class T, class Op, class Out = T>
 struct CombineElements {
   const T *a, *b;

@@ -1,4 +1,4 @@
-// A checkpoint that is written by a thread of its own.
+// A checkpoint that a separate thread writes.
 
 #include <unistd.h>
 

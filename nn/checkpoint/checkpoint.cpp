@@ -195,7 +195,7 @@ StateDict Checkpoint::own_tensors() const {
   return own;
 }
 
-// Adds to rank 0's tensors those that the others have of their own.
+// Adds to rank 0's tensors the parts per rank of the others.
 void Checkpoint::collect(StateDict& own) const {
   if (world() == 1) return;
   dist::Communicator& communicator = ddp_->communicator();

@@ -16,16 +16,16 @@
 ///       if (++steps % 100 == 0) checkpoint.save("run.safetensors");
 ///     }
 ///
-/// The file is a safetensors file (safetensors.h). The tensors of a part have its name and '/'
-/// before theirs, "model/0.weight"; those that each rank has of its own also the rank,
-/// "rank 1/random/mt19937". A manifest (manifest.h) holds the program's numbers, the number of
-/// ranks, the layout of the buckets, and the SHA-256 of each tensor, which load() checks.
+/// The file is a safetensors file (safetensors.h). The tensors of a part have the name of the part
+/// and '/' before their names, "model/0.weight"; those of a part per rank have the rank before
+/// them, too: "rank 1/random/mt19937". A manifest (manifest.h) holds the program's numbers, the
+/// number of ranks, the layout of the buckets, and the SHA-256 of each tensor, which load() checks.
 ///
-/// Parts that each rank has of its own are always there: the random generators of the calling
-/// thread (default_generator, default_philox), and what the DDP's communication hook keeps. On
-/// another number of ranks, a generator that is the same on all of them goes on (random_state.h; so
-/// it is with lanes, and the run reaches the same bits); others stay as they are, and a note on
-/// stderr says so. Each rank takes over what the hooks of some ranks had kept, all of it together.
+/// Some parts per rank are always there: the random generators of the calling thread
+/// (default_generator, default_philox), and what the DDP's communication hook keeps. On another
+/// number of ranks, a generator that is the same on all of them goes on (random_state.h; so it is
+/// with lanes, and the run reaches the same bits); others stay as they are, and a note on stderr
+/// says so. Each rank takes over what the hooks of some ranks had kept, all of it together.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
 /// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors of which each
@@ -65,7 +65,7 @@
 
 namespace lockstep::nn {
 
-/// A model, an optimizer, or something of one's own.
+/// A model, an optimizer, or an object of another class with these functions.
 template <class T>
 concept Stateful = requires(T& object, const StateDict& state) {
   { object.state_dict() } -> std::convertible_to<StateDict>;
@@ -89,8 +89,8 @@ class Checkpoint {
  public:
   Checkpoint();  ///< of a run without DDP, on one rank
   explicit Checkpoint(dist::DistributedDataParallel& ddp);
-  /// Ends the file that is being written. An error that nobody has waited for becomes one line on
-  /// stderr.
+  /// Ends the file that is being written. An error that was not thrown before (wait()) becomes one
+  /// line on stderr.
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -102,8 +102,8 @@ class Checkpoint {
   void add(const std::string& name, T& object) {
     add_part(name, false, object);
   }
-  /// What each rank has of its own. Loaded if as many ranks load as have saved; otherwise each
-  /// rank's stays as it is, and a note on stderr says so.
+  /// A part per rank, which may differ between ranks. Loaded if as many ranks load as have saved;
+  /// otherwise each rank's part stays as it is, and a note on stderr says so.
   template <Stateful T>
   void add_per_rank(const std::string& name, T& object) {
     add_part(name, true, object);
@@ -135,7 +135,7 @@ class Checkpoint {
   /// What a forward pass changes (random generators, the buffers of modules) is given as it was at
   /// the last mark() or share(): a step that was begun and is repeated begins as the first time.
   /// Call mark() when a step is taken. Not collective. In the body of survive() a collective throws
-  /// StateError if an optimizer has stepped and nobody has called mark().
+  /// StateError if an optimizer has stepped and mark() was not called.
   ///
   /// `progress` counts the steps, and is one of the numbers that were added. StateError if it has
   /// risen by less than the calls of mark() since share().
@@ -226,7 +226,7 @@ class Checkpoint {
   std::weak_ptr<dist::Survival> survival_;  // of the world of the last share()
   std::optional<std::int64_t> shared_progress_;
   std::int64_t marks_ = 0;  // since share()
-  bool pending_ = false;    // an asynchronous save() that nobody has waited for
+  bool pending_ = false;    // an asynchronous save() without a wait() yet
   std::optional<dist::Seconds> pending_timeout_;
   StateDict snapshot_;                         // rank 0's, for its thread
   std::future<void> writing_;                  // rank 0's

@@ -16,8 +16,8 @@ void load_random_state(const StateDict& state);
 /// Collective over `communicator`; null stands for one rank. `saved` are the states of all ranks
 /// that have saved, another number than load. If all of these had the same generator, and all that
 /// load have, before this, the same one, then it is one stream of the whole job, as with lanes: it
-/// goes on. One that each rank has of its own stays as it is. Returns the names of those that stay,
-/// the same on all ranks.
+/// goes on. Any other generator stays as it is. Returns the names of those that stay, the same on
+/// all ranks.
 std::vector<std::string> load_random_state_of_other_world(const std::vector<StateDict>& saved,
                                                           dist::Communicator* communicator);
 

@@ -50,8 +50,8 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const SafetensorsHeader& header() const { return header_; }
-  /// Into memory of its own, on the cpu. Throws DataError for a name that is not there, and for a
-  /// tensor that cannot be read here.
+  /// Into new memory, on the cpu. Throws DataError for a name that is not there, and for a tensor
+  /// that cannot be read here.
   Tensor read(std::string_view name) const;
   Tensor read(const SafetensorsEntry& entry) const;
 

@@ -210,8 +210,8 @@ std::uint64_t Optimizer::ask_reducers(bool own) {
 }
 
 // Beside managed parameters, one without a reducer would differ between ranks; so would one that a
-// DistributedDataParallel has made equal, and then left. And where none was ever made, each rank
-// would train a model of its own without a word.
+// DistributedDataParallel has made equal, and then left. And where no DistributedDataParallel was
+// ever made, each rank would train its own model without a word.
 void Optimizer::check_unmanaged(bool beside_managed) const {
   const std::optional<Shard> world = local_ || beside_managed ? std::nullopt : World::living();
   for (const Parameter& parameter : all_) {

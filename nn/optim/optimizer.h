@@ -124,9 +124,9 @@ class Optimizer : public Stepper {
   /// stay the same. state_dict() and load_state_dict() become collective, too, and have the whole
   /// tensors: a checkpoint can be loaded by any number of ranks, sharded or not. The ddp must
   /// outlive the last step, and so must the World: later steps throw StateError. Throws StateError
-  /// for a second call, a parameter that is not under the ddp, or one whose elements somebody else
-  /// holds; UsageError if this optimizer cannot do it. It does not go together with optim::Overlap,
-  /// step(optim::local) and add_param_group.
+  /// for a second call, a parameter that is not under the ddp, or one whose elements are held
+  /// elsewhere too; UsageError if this optimizer cannot do it. It does not go together with
+  /// optim::Overlap, step(optim::local) and add_param_group.
   void shard(dist::DistributedDataParallel& ddp);
   bool sharded() const { return sharding_ != nullptr; }
   /// Expires when this optimizer ends: for what refers to it, and may outlive it.

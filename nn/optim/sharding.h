@@ -41,11 +41,11 @@ FlatPlan flat_plan(const std::vector<std::int64_t>& sizes, int ranks);
 
 class Sharding {
  public:
-  /// Collective: moves the values into memory that the ranks reach. Throws StateError if somebody
-  /// else holds the elements of a value: they would not see later steps. Once `communicator` has
-  /// ended, the collective functions throw StateError.
+  /// Collective: moves the values into memory that the ranks reach. Throws StateError if the
+  /// elements of a value are held elsewhere too, where later steps would not be seen. Once
+  /// `communicator` has ended, the collective functions throw StateError.
   Sharding(const std::vector<Parameter>& parameters, dist::Communicator& communicator);
-  /// Gives the values memory of their own.
+  /// Gives the values their own memory.
   ~Sharding();
   Sharding(const Sharding&) = delete;
   Sharding& operator=(const Sharding&) = delete;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(THREADS) gemm_shared_kernel(const GemmProblem<
     load_tile<TILE, THREADS>(b, column0, depth, b_tile);
     __syncthreads();  // both tiles are complete
     for (int d = 0; d < TILE; ++d) sum = std::fma(a_tile[d][row], b_tile[d][column], sum);
-    __syncthreads();  // nobody needs them any more
+    __syncthreads();  // no thread needs them any more
   }
   store(p, row0 + row, column0 + column, sum);
 }

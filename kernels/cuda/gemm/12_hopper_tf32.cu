@@ -50,7 +50,7 @@ struct FreeInOrder {
   void operator()(float* memory) const { (void)cudaFreeAsync(memory, stream); }
 };
 
-/// A matrix with rows along k: the given one, or its transpose in memory of its own.
+/// A matrix with rows along k: the given one, or its transpose in new memory.
 class AlongK {
  public:
   /// `matrix` is (size, k), or (k, size) if `turn`.

@@ -90,7 +90,7 @@ __device__ Shared<C>& shared_memory() {
   return *reinterpret_cast<Shared<C>*>(bytes + (1024 - shared_address(bytes) % 1024) % 1024);
 }
 
-/// A place in the ring. Producer and consumers walk it in step, each with a place of its own.
+/// A place in the ring. Producer and consumers walk it in step, each with its own place.
 struct RingPlace {
   int stage = 0;
   std::uint32_t parity = 0;  ///< of the round
@@ -145,7 +145,7 @@ __device__ void produce(Shared<C>& shared, const CUtensorMap& a, const CUtensorM
   for (int i = blockIdx.x / kCluster; i < tiles.count(); i += gridDim.x / kCluster) {
     const int2 corner = tiles.corner(i, rank);
     for (int block = 0; block < k_blocks; ++block, place.advance()) {
-      // In the first round nobody has read anything yet: phase "-1" is taken for complete.
+      // In the first round no consumer has read anything yet: phase "-1" is taken for complete.
       hw::wait(shared.empty[place.stage], place.parity ^ 1);
       hw::Barrier& full = shared.full[place.stage];
       hw::arrive_expecting(full, sizeof(Stage));
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     hw::take_registers<232>();
     consume<T, a_mn_major, b_mn_major>(shared, out, tiles, k_blocks, rank, warpgroup - 1);
-    // Nobody leaves while a neighbour may still write to its shared memory.
+    // No block leaves while a neighbour may still write to its shared memory.
     hw::cluster_sync();
   }
 }

@@ -141,7 +141,7 @@ __device__ __forceinline__ void tensor_product(const GemmProblem<typename Tile::
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<STAGES - 2>();
-    __syncthreads();  // the tile of this step is there; nobody reads that of the last one any more
+    __syncthreads();  // this step's tile is there; no thread reads the last one any more
     start(step + STAGES - 1);
     const Element* a_tile = a_tiles + step % STAGES * Copier::SIZE;
     const Element* b_tile = b_tiles + step % STAGES * Copier::SIZE;
