@@ -22,7 +22,7 @@ Cause cause_of(const RankOutcome& outcome) {
   return is_consequence(outcome) ? Cause::consequence : Cause::failed;
 }
 
-/// Whom it blames; nobody if a signal has ended it.
+/// The ranks that it blames; none if a signal has ended it.
 Blame blame_of(const RankOutcome& outcome) {
   return outcome.signal == 0 && outcome.record ? outcome.record->blame : Blame{};
 }
@@ -52,7 +52,8 @@ std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan&
   return ranks;
 }
 
-// Who blames a rank has looked farther than others, unless that one is an echo.
+// An outcome that blames a rank knows more than one that does not, unless the blamed rank is an
+// echo.
 enum class Sight { culprit, nobody, echo };
 Sight sight_of(bool blames, const std::vector<int>& missed, const std::vector<int>& echoes) {
   if (!blames) return Sight::nobody;
@@ -115,7 +116,7 @@ std::string describe(std::ptrdiff_t place, const RankOutcome& outcome, const Job
                                : fmt::format("{} failed with exit code {}{}", name,
                                              outcome.exit_code, by_code ? " (SIGKILL)" : "");
   if (outcome.signal == 0 && outcome.record && outcome.record->message.empty()) return "";
-  constexpr int usage = 2;  // wrong options are nobody's failure: all ranks got them
+  constexpr int usage = 2;  // wrong options are no rank's failure: all ranks got them
   if (outcome.exit_code == usage && outcome.record && !outcome.record->message.empty())
     return fmt::format("error: {} (reported by {})\n", outcome.record->message, name);
   if (outcome.record && !outcome.record->message.empty())
@@ -137,7 +138,7 @@ std::string early_leaver(std::span<const RankOutcome> outcomes, const RankOutcom
   return "";
 }
 
-// Ranks that ended well before a failure that blames nobody: perhaps its cause.
+// Ranks that ended well before a failure that blames no rank: perhaps its cause.
 std::string ended_before(std::span<const RankOutcome> outcomes, const RankOutcome& failure,
                          const JobPlan& plan) {
   std::string text;

@@ -79,7 +79,7 @@ std::size_t first_of(std::span<const JobResult> results);
 
 /// The result of a job whose nodes have these results: success, with no replicas, unless they have
 /// succeeded and left replicas of a model that differ, or some have left the World that others have
-/// ended. (Where all end by `exit`, nobody is missed.)
+/// ended. (Where all end by `exit`, no rank is missed.)
 JobResult compare_ends(std::span<const JobResult> results);
 
 /// The result of a job that a signal to the launcher ended: exit code 128 + signal, as shells say

@@ -3,7 +3,7 @@
 /// them together.
 ///
 ///   launcher --- guardian (see process.h)
-///      |---- rank 0     each a process group of its own, in the launcher's session, with
+///      |---- rank 0     each in its own process group, in the launcher's session, with
 ///      |---- rank 1     RANK, WORLD_SIZE, LOCAL_RANK, ... in its environment
 ///      `---- rank 2
 ///
@@ -51,7 +51,7 @@ struct LaunchOptions {
   /// After a failure, start all ranks again, up to so many times: they go on from the checkpoint
   /// that they find. On one machine.
   int restarts = 0;
-  /// Ranks that are killed do not end the job: the others go on in a world of their own
+  /// Ranks that are killed do not end the job: the others go on in a new world
   /// (dist/world/survive.h), as long as one is left. The same on all nodes.
   bool survive = false;
   /// With `survive`: so many of the ranks that are lost are replaced by new ones, which join. The
@@ -67,11 +67,11 @@ struct LaunchOptions {
 /// passed on to all ranks, once; SIGKILL follows after the same time, and the report names it. When
 /// this returns or throws, no process of any rank's group is left.
 ///
-/// A rank that hangs is named by those who wait for it. Where others have ended their World, and
-/// one has not, nobody waits: once that one was stopped, or has looped, for its World's timeout and
-/// 2 s, it is killed and named (launcher_looks.cpp). One that is at work (core/system/progress.h)
-/// is waited for, and so is one whose World has ended. One that leaves its World with code 0 when
-/// others have ended theirs is a failure as well.
+/// A rank that hangs is named by the ranks that wait for it. Where others have ended their World,
+/// and one rank has not, no rank waits for it: once it was stopped, or has looped, for its World's
+/// timeout and 2 s, it is killed and named (launcher_looks.cpp). The launcher waits for a rank that
+/// is at work (core/system/progress.h), and for one whose World has ended. A rank that leaves its
+/// World with code 0 when others have ended theirs is a failure as well.
 ///
 /// A job is started again (LaunchOptions::restarts) if a rank was killed or failed by itself; not
 /// after exit code 2 (a wrong option stays wrong), replicas that differ at the end, or a signal to
@@ -79,9 +79,9 @@ struct LaunchOptions {
 ///
 /// With LaunchOptions::survive a rank that a signal has killed is lost, and one line on stderr says
 /// so. So is a rank that others report as hanging: it is killed. The ranks that are left learn it,
-/// and their results alone count. The last one is not lost, unless others have ended well: its end
-/// is that of the job. A rank that is started later (`respawn`; one for each SIGUSR1 to the
-/// launcher) has the next free number. When it is ready it joins the others, at the edge of a step.
+/// and their results alone count. The last rank is not lost, unless others have ended well: its end
+/// is the job's end. A rank that is started later (`respawn`; one for each SIGUSR1 to the launcher)
+/// has the next free number. When it is ready it joins the others, at the edge of a step.
 ///
 /// SIGTSTP (Ctrl-Z) stops the ranks' groups and then the launcher; SIGCONT (fg) to the launcher
 /// lets all continue. A collective does not count the stop as a time without progress; the ranks of

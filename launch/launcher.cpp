@@ -111,7 +111,7 @@ Descriptor Launcher::open_stream(StreamKind kind) {
 // Ranks are reaped only here. Until then the system cannot give the number of a rank, which is also
 // its group's, to another process: signals to a group always reach the right one. Children that a
 // rank left behind are not ours to wait for, and a killed process takes a moment to end. We look
-// for a second at most, because where nobody reaps orphans their group exists for ever.
+// for a second at most, because where no process reaps orphans their group exists for ever.
 Launcher::~Launcher() {
   signal_all(SIGKILL);
   for (const Rank& rank : ranks_) TEMP_FAILURE_RETRY(waitpid(rank.process, nullptr, 0));
@@ -161,7 +161,7 @@ void Launcher::wait_for_events() {
     if (stream.end) sources.push_back({stream.end.get(), POLLIN, 0});
   nodes_.add_sources(sources);
   input_.add_sources(sources);
-  int timeout = 1000;  // milliseconds; nodes_ has deadlines of its own
+  int timeout = 1000;  // milliseconds; nodes_ has its own deadlines
   if (closing_time_ && !closing_time_->passed())
     timeout = std::min(timeout, closing_time_->milliseconds());
   if (!schedule_.empty()) timeout = std::min(timeout, static_cast<int>(longest_nap.count() * 500));
@@ -283,11 +283,11 @@ void Launcher::take_signal() {
   schedule({{Seconds(0), *number}, {options_.grace, SIGKILL}});
 }
 
-// The terminal's Ctrl-Z reaches the launcher alone, because every rank has a group of its own.
+// The terminal's Ctrl-Z reaches the launcher alone, because every rank has its own group.
 void Launcher::suspend() {
   signal_all(SIGSTOP);  // not SIGTSTP, which a group without a shell ignores
   kill(getpid(), SIGSTOP);
-  signal_all(SIGCONT);  // somebody has let us continue
+  signal_all(SIGCONT);  // a SIGCONT has let the launcher continue
 }
 
 // The times are from now on.

@@ -1,6 +1,6 @@
 #pragma once
-/// The running of one job: starts its ranks, passes their output on, and collects how they end
-/// (launch.h says what a user may rely on). Of one thread.
+/// Runs one job: starts its ranks, passes their output on, and collects how they end (launch.h says
+/// what a user may rely on). Used by one thread.
 
 #include <chrono>
 #include <csignal>
@@ -24,7 +24,7 @@
 
 namespace lockstep::launch {
 
-/// Between two looks at the clock while a signal is due.
+/// The longest time between two looks at the clock while a signal is due.
 constexpr dist::Seconds longest_nap{0.1};
 
 enum class StreamKind { record, output, error };
@@ -42,14 +42,14 @@ struct Rank {
   bool ended = false;
   bool asked = false;  // it was killed, and node 0 has not said yet whether the job goes on
   bool lost = false;   // what it says counts no more
-  bool hung = false;   // nobody waited for it, and it was killed
+  bool hung = false;   // no rank waited for it, and it was killed
   double timeout = 0;  // of its World (s); 0: it does not tell whether it is at work
   dist::RunningTime silence{
       dist::Seconds(2)};  // since it has told so; a launcher looks each second
   bool shown = false;     // its stderr is the launcher's, as that of rank 0, which is lost
 };
 
-/// A signal for all ranks at some time to come, on the launcher's clock.
+/// A signal that all ranks get at a time on the launcher's clock.
 struct TimedSignal {
   dist::Seconds when;
   int number;
@@ -63,7 +63,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   void start();
-  /// Until all ranks have ended, on all nodes.
+  /// Returns when all ranks have ended, on all nodes.
   JobResult run();
 
  private:
@@ -96,7 +96,7 @@ class Launcher {
   void suspend();
   void schedule(std::deque<TimedSignal> signals);
   void send_due_signals();
-  // To whole groups, also to those whose rank has ended: it may have left children.
+  // To whole process groups, also where the rank has ended: it may have left children.
   void signal_all(int number) {
     for (const Rank& rank : ranks_) kill(-rank.process, number);
   }

@@ -1,6 +1,6 @@
 // How a launcher finds a rank that hangs when no other one waits for it: others have ended their
 // World, and this one neither ends its own nor tells that it is at work (core/system/progress.h). A
-// rank that is stopped tells nothing, nor does one that loops. Who works on may do so.
+// rank that is stopped or loops tells nothing. A rank that works on is left alone.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace lockstep::launch {
 using dist::Seconds;
 
 namespace {
-/// Beyond the timeout: those that do wait for a rank come first, because they say where.
+/// Beyond the timeout: a rank that does wait for it reports first, because it says where.
 constexpr Seconds courtesy{2};
 }  // namespace
 

@@ -25,7 +25,7 @@ void show(const std::string& line) { dist::write_all(STDERR_FILENO, line); }
 void Launcher::hear(const RankEvent& event) {
   if (!job_.plan().respawn) return;
   if (!survivors_) return nodes_.send(event);
-  // Nobody is lost in a job that ends.
+  // No rank is lost in a job that ends.
   if (event.kind == RankEvent::Kind::killed && (ends() || nodes_.stopping())) {
     const int node = survivors_->node_of(event.rank);
     return give({{Kind::fail, node, event.rank, job_ends}});

@@ -33,9 +33,9 @@ struct RankSetup {
   sigset_t signal_mask;        ///< the mask that the launcher itself was started with
 };
 
-/// Starts the rank in a process group of its own. Returns its process id, which is also its
-/// group's. The rank dies when the calling thread ends. Throws Error `cannot start 'x': No such
-/// file or directory`.
+/// Starts the rank in its own process group. Returns its process id, which is also its group's. The
+/// rank dies when the calling thread ends. Throws Error `cannot start 'x': No such file or
+/// directory`.
 pid_t start_rank(const RankSetup& setup);
 
 /// Cuts a stream of bytes into lines. A line longer than `longest_line` is cut there, so that a
@@ -101,8 +101,8 @@ class SignalPipe {
 
 /// No process survives its launcher, not even one that is killed with SIGKILL and cannot clean up.
 /// The kernel kills the ranks themselves (PR_SET_PDEATHSIG), but a rank may be a shell script with
-/// children of its own. For those there is the guardian: a child process that only waits for the
-/// end of a pipe.
+/// its own children. For those there is the guardian: a child process that only waits for the end
+/// of a pipe.
 ///
 ///   launcher ---- lifeline (pipe) ----> guardian
 ///   ranks    -- their group's number -^

@@ -93,8 +93,8 @@ bool Survivors::finished() const {
   return std::ranges::find(ranks_, State::ended_well, &Rank::state) != ranks_.end();
 }
 
-// The last one is not lost: its end is that of the job. Others have ended well if all have done
-// their work, as survive() ends so.
+// The last rank is not lost: its end is the job's end. A rank beside others that have ended well is
+// not the last: survive() ends with a barrier, so all ranks have done their work by then.
 void Survivors::lose(int number, int signal) {
   Rank& lost = rank(number);
   if (lost.state == State::lost) return order(Order::Kind::forget, number);  // it came too late
@@ -134,7 +134,7 @@ std::vector<Order> Survivors::lose_node(int node, const std::string& how) {
   return std::exchange(orders_, {});
 }
 
-// One that joins must not wait for it. Those that are only on their way have come too late.
+// A rank that joins must not wait for this one. Ranks that are only on their way come too late.
 void Survivors::end_well(std::size_t r) {
   rank(static_cast<int>(r)).state = State::ended_well;
   for (std::size_t other = 0; other < ranks_.size(); ++other) {
@@ -152,7 +152,8 @@ void Survivors::let_in(Rank& rank, int number) {
   tell(fmt::format("rank {} joins; {}", number, go_on(generation_.members.size())));
 }
 
-// One per generation: its loss makes a new one, and what others say of the old is past.
+// One suspicion per generation: the loss of that rank makes a new generation, and what others say
+// of the old one no longer counts.
 void Survivors::suspect(const RankEvent& suspicion) {
   const int r = suspicion.rank;
   if (suspicion.number != generation_.number || suspicious_ == generation_.number ||
@@ -163,7 +164,7 @@ void Survivors::suspect(const RankEvent& suspicion) {
   order(Order::Kind::kill, r);
 }
 
-// It joins when it is ready to.
+// The new rank joins when it is ready.
 void Survivors::add(int node) {
   if (finished()) return;
   if (ranks_.size() >= index(dist::max_ranks))

@@ -7,8 +7,8 @@
 ///      | ---- order: publish "1 - 0@0 1@0 2@1" -----> |  a line for its ranks (generation.h)
 ///      | ---- order: forget rank 3 -----------------> |  its end is no failure of the job
 ///
-/// So a network that is split cannot train twice: only those who reach node 0 are told to go on.
-/// The others end; so do all if node 0 is lost.
+/// So a network that is split cannot train twice: only ranks that reach node 0 are told to go on.
+/// The others end; all end if node 0 is lost.
 ///
 /// Survivors has no thread, file or process: it takes events and returns orders.
 

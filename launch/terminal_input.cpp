@@ -46,7 +46,7 @@ void TerminalInput::pass_on() {
     const ssize_t written =
         TEMP_FAILURE_RETRY(::write(rank_.get(), waiting_.data(), waiting_.size()));
     if (written < 0 && errno == EAGAIN) return;
-    if (written < 0) {  // nobody reads any more
+    if (written < 0) {  // no process reads any more
       waiting_.clear();
       return rank_.close();
     }

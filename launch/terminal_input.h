@@ -1,7 +1,7 @@
 #pragma once
-/// What is typed at the launcher's terminal, for rank 0. A rank has a process group of its own, and
-/// the kernel stops a group in the background that reads from a terminal. Therefore the launcher
-/// reads, while it is in the foreground itself, and passes it on through a pipe. Where stdin is no
+/// What is typed at the launcher's terminal, for rank 0. A rank has its own process group, and the
+/// kernel stops a group in the background that reads from a terminal. Therefore the launcher reads,
+/// while it is in the foreground itself, and passes it on through a pipe. Where stdin is no
 /// terminal, rank 0 has it directly.
 ///
 /// Thread-safety: of the launcher's one thread.

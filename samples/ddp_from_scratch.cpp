@@ -188,7 +188,7 @@ struct Model {
 // A message costs time however short it is, and one message for all gradients could not leave
 // before backward ends. Gradients therefore travel in buckets: a few that become ready one after
 // another share a message. A bucket is a piece of memory. Backward writes into it, the ring adds in
-// it, and the optimizer reads from it: nobody packs or unpacks gradients.
+// it, and the optimizer reads from it: no code packs or unpacks gradients.
 
 struct Bucket {
   std::vector<std::size_t> members{};  // the numbers of its parameters

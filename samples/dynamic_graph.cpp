@@ -12,7 +12,7 @@
 //      before the first backward kernel what the loss reaches, and there is nothing to tell.
 //   2. A branch that no rank took has no gradient: the optimizer must leave it alone. With a
 //      gradient of zero, momentum would move it.
-// Both are checked against one process that runs all ranks' rows through a model of its own.
+// Both are checked against one process that runs all ranks' rows through a separate model.
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // A generative adversarial network (Goodfellow et al., "Generative adversarial nets", NeurIPS 2014)
-// learns eight Gaussians on a ring. Two models play against each other. Each has an optimizer and a
-// DDP of its own; the generator's loss runs through both.
+// learns eight Gaussians on a ring. Two models play against each other. Each has its own optimizer
+// and DDP; the generator's loss runs through both.
 //
 // Every rank draws the whole batch, from the same seed, and takes its own rows of it. So the rows
 // of a step are the same for any number of ranks, and so is the weighted mean of their gradients.

@@ -47,7 +47,7 @@ nn::Sequential make_model(const Options& o) {
 
 constexpr double mebi(double bytes) { return bytes / (1 << 20); }
 
-/// One way to cut the gradients, with a replica of its own.
+/// One way to cut the gradients, with its own replica.
 class Training {
  public:
   Training(std::string cap, double cap_mb, const Options& o, const World& world, Device device)

@@ -1,19 +1,19 @@
 // `./lockstep sample stragglers`: ranks of different speed.
 //
 // 1. Synchronous training waits for the slowest rank in every step. One rank is made to take 1.5
-//    times as long as the others. Nobody times it from outside: each rank's message at the end of
+//    times as long as the others. No clock outside times it: each rank's message at the end of
 //    backward says how long it computed and how long it waited (for others, and for the messages
 //    themselves), so all ranks know who the slowest is. Nothing else changes: its gradients arrive
 //    late, and they arrive.
 //
-// 2. Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019): ranks take
-//    steps of their own and average their parameters every n steps. Messages get fewer. Waiting
-//    gets less if a different rank is slow each time, since ranks then catch up with one another
-//    between two meetings; if it is always the same one, all wait for it as before. The price:
-//    between meetings the replicas drift apart, and as many steps do not teach them as much.
+// 2. Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019): each rank
+//    takes its own steps, and all average their parameters every n steps. Messages get fewer.
+//    Waiting gets less if a different rank is slow each time, since ranks then catch up with one
+//    another between two meetings; if it is always the same one, all wait for it as before. The
+//    price: between meetings the replicas drift apart, and as many steps do not teach them as much.
 //
-// Times are printed, and depend on the machine. What is checked are values: whoever is slow, the
-// parameters at the end are the same bit for bit.
+// Times are printed, and depend on the machine. The sample checks values: whichever rank is slow,
+// the parameters at the end are the same bit for bit.
 
 #include <fmt/format.h>
 
@@ -114,7 +114,7 @@ void evaluate(nn::Module& model, const Setup& setup, Outcome& outcome) {
 
 /// Trains from the start. `every` = 0: gradients are synchronized in each step. Else: ranks step on
 /// their own gradients and average their parameters every so many steps. With `look`, the outcome
-/// has loss, accuracy and drift; seeing the drift takes time of its own. Collective.
+/// has loss, accuracy and drift; seeing the drift takes extra time. Collective.
 Outcome train(const Setup& setup, std::int64_t every, const Schedule& slow, const World& world,
               bool look = false) {
   manual_seed(setup.seed);
@@ -193,7 +193,7 @@ void print(const Straggling& s, std::size_t slow_rank) {
 /// The same training with each kind of slowness.
 struct Row {
   std::int64_t every = 0;          // steps between averagings; 0: gradients, each step
-  Outcome alike;                   // nobody is slow
+  Outcome alike;                   // no rank is slow
   std::vector<Outcome> same, any;  // always the same rank; any rank, at random: by round
 };
 

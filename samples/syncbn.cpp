@@ -44,8 +44,8 @@ struct Data {
   }
 };
 
-/// All ranks' rows. The rows of a rank have a mean of their own, as they may when data is not
-/// shuffled well.
+/// All ranks' rows. Each rank's rows have another mean, as may happen when data is not shuffled
+/// well.
 Data draw(int ranks, std::uint64_t seed) {
   Generator generator(seed);
   std::vector<float> x, upstream;

@@ -1,7 +1,7 @@
 #pragma once
 /// Audits: ranks compute each other's work once more and compare it bit by bit. With lanes
 /// (core/lanes.h) any rank can compute any lane, and gets the same bits: if not, a processor or a
-/// memory is wrong, or a program that draws or keeps something of its own.
+/// memory is wrong, or a program draws numbers or keeps state that Lockstep does not know.
 ///
 ///   dist::Audit audit(ddp, {.every = 100});
 ///   for (const data::Batch& batch : loader) {
@@ -12,31 +12,32 @@
 ///     optimizer.zero_grad();
 ///   }
 ///
-/// backward() is `Tape tape; Tensor loss = ...; tape.backward(loss, batch.weight);`. In every
-/// 100th step each rank then computes one lane of the next rank again, forward and backward; that
-/// of an owner of k lanes is another one each time, all in k audits. Ranks exchange 64 bits for
-/// each parameter. They compare what the owner has put into its sum: each lane's part of each
-/// gradient and, where BatchNorm sums over samples, of these sums.
+/// backward() is `Tape tape; Tensor loss = ...; tape.backward(loss, batch.weight);`. In every 100th
+/// step each rank then computes one lane of the next rank again, forward and backward. It takes
+/// another lane each time: all k lanes of a rank in k audits. Ranks exchange 64 bits for each
+/// parameter. They compare what the owner has put into its sum: each lane's part of each gradient
+/// and, where BatchNorm sums over samples, of these sums.
 ///
 /// If something differs, all ranks compute that lane once more. What more than half of them say is
-/// right: then owner or auditor was wrong. All ranks throw an AuditError that names it, the step,
-/// the lane, the parameter, and the first element that differs. No rank has taken the step. Under
-/// survive() (dist/world/survive.h) the wrong rank is lost, and the others repeat it.
+/// right: then the owner or the auditor was wrong. All ranks throw an AuditError that names the
+/// wrong rank, the step, the lane, the parameter, and the first element that differs. No rank has
+/// taken the step. Under survive() (dist/world/survive.h) the wrong rank is lost, and the others
+/// repeat the step.
 ///
 ///   ranks      what is known of a fault
 ///   3 or more  who is wrong
 ///   2          the same, if it does not come again; otherwise it is one of the two: an AuditError
-///              that blames nobody, which also ends a job that survives
+///              that blames no rank, and also ends a job that survives
 ///   1          the rank audits itself: only a fault that does not come again is seen
 ///
-/// Not audited: how a rank adds up its lanes, the sum over the ranks, and the optimizer's step. Of
-/// the latter, ranks that come to different bits are told apart by the fingerprints of
-/// dist/ddp/replica_check.h. An audited step multiplies each lane alone, where others make a
-/// product and its sum over lanes at once: the same bits, by other instructions.
+/// Not audited: how a rank adds up its lanes, the sum over the ranks, and the optimizer's step. If
+/// that step gives different bits on two ranks, the fingerprints of dist/ddp/replica_check.h show
+/// it. An audited step multiplies each lane alone, where others make a product and its sum over
+/// lanes at once: the same bits, by other instructions.
 ///
 /// The second run leaves gradients, buffers, random generators, observers and reducers as they are,
-/// as that of checkpoint() does (autograd/checkpoint.h). A forward that a program has written may
-/// count something; it asks recomputing(), and does not count then.
+/// as checkpoint() does (autograd/checkpoint.h). If your own forward counts something, let it not
+/// count while recomputing() is true.
 
 #include <cstdint>
 #include <functional>
@@ -49,7 +50,7 @@
 
 namespace lockstep::dist {
 
-/// A rank has computed something wrongly. It blames that rank.
+/// A rank has computed something wrongly. The error blames that rank.
 struct AuditError : CommError {
   using CommError::CommError;
 };
@@ -65,8 +66,8 @@ class Audit {
   /// Throws UsageError for negative numbers.
   explicit Audit(DistributedDataParallel& ddp, const AuditOptions& options = {});
 
-  /// loss(batch) and its backward, on a tape of its own. Collective. `loss` must give the same for
-  /// the same samples whenever it is called, on every rank. The result is detached.
+  /// loss(batch) and its backward, on a new tape. Collective. `loss` must give the same for the
+  /// same samples whenever it is called, on every rank. The result is detached.
   ///
   /// In an audited step, throws AuditError; StateError if a gradient is there already (a step has
   /// one backward), an optimizer steps early (optim::Overlap), a tape lives outside, or the ddp or

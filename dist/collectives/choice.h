@@ -39,7 +39,7 @@ TransportCosts default_costs(std::string_view transport);
 struct Choice {
   Algorithm requested = Algorithm::automatic;  ///< any but `two_shot_shared` and `device`
   int world = 1;
-  const NodeMap* nodes = nullptr;  ///< null: all ranks on one machine, or nobody knows
+  const NodeMap* nodes = nullptr;  ///< null: all ranks on one machine, or not known
   bool shared_memory = false;      ///< the transport has it
   TransportCosts costs;
 };

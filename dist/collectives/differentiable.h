@@ -3,7 +3,7 @@
 /// rank. They differ in what the ranks do with y, and therefore in the gradient of x:
 ///
 ///   after it, every rank has...       name        the gradient of x          for example
-///   a computation of its own, whose   varying     the sum over the ranks of  statistics that each
+///   its own computation, whose        varying     the sum over the ranks of  statistics that each
 ///   losses count together                         the gradients of y         rank applies to its
 ///                                                                            own rows
 ///   the same computation, on the      invariant   the gradient of y: every   the sum of the ranks'

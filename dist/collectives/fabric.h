@@ -1,6 +1,6 @@
 #pragma once
 /// What connects the ranks of a world: it makes communicators among all of them, and splits them
-/// into groups, which are worlds of their own.
+/// into groups, which are worlds, too.
 ///
 ///   fabric      ranks are                 communicators over
 ///   threads     threads of one process    streams and shared regions in its memory
@@ -28,7 +28,7 @@ class Fabric {
   virtual int size() const = 0;
   virtual std::string_view transport() const = 0;  ///< "shm", "tcp", "threads", "mpi", ...
 
-  /// A communicator among all ranks, with a call order of its own. Collective; blocks.
+  /// A communicator among all ranks, with its own call order. Collective; blocks.
   virtual std::unique_ptr<Communicator> connect() = 0;
 
   /// The group of `members`, ranks in ascending order. Collective over all ranks; may block. Each

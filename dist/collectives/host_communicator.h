@@ -115,7 +115,7 @@ class HostCommunicator final : public QueuedCommunicator {
     std::size_t bytes = 0;
     DType dtype = DType::f32;
     bool in_region = false;
-    Algorithm requested = Algorithm::device;  // which nobody can ask for
+    Algorithm requested = Algorithm::device;  // which no caller can ask for
     bool operator==(const Chosen&) const = default;
   };
   Chosen last_choice_;  // calls repeat, and the model takes as long as a small call

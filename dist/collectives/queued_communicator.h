@@ -1,8 +1,8 @@
 #pragma once
 /// The queue of calls that the communicators for host memory share: the host communicator and the
-/// one over MPI. Calls wait in the queue. The one at the front is carried out, by what the derived
-/// class overrides, whenever somebody calls, progresses or waits. At most `queue_length` calls can
-/// be waiting; a further one first waits for the oldest.
+/// one over MPI. Calls wait in the queue. Functions of the derived class carry out the one at the
+/// front, whenever the rank calls a collective, progresses or waits. At most `queue_length` calls
+/// can be waiting; a further one first waits for the oldest.
 ///
 /// The first error breaks the communicator: it is kept with the rank, the operation, the call's
 /// number and name in its message, the other ranks are told, and every later Work throws it.

@@ -57,7 +57,7 @@ double load_average();  ///< how many processes have wanted a core in the last m
 Finding check_cores(int ranks, int cores = usable_cores(), double load = load_average());
 /// A file can be written and renamed there; there is room for `bytes`.
 Finding check_folder(const std::string& folder, std::uint64_t bytes);
-/// Where rank 0 is to listen ("host:port" or "unix:/path"), nobody else does.
+/// No process listens yet where rank 0 is to listen ("host:port" or "unix:/path").
 Finding check_meeting_place(const std::string& address);
 /// What World::join threw.
 Finding explain_join(const std::exception& error);

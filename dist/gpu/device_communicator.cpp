@@ -235,8 +235,8 @@ void DeviceCommunicator::break_by(std::exception_ptr failure, std::string_view r
   if (replays_) engine_->abort(*replays_);
 }
 
-// The transport tells when it is asked for bytes, which nobody needs any more. Over TCP it needs
-// 0.2 s to tell a rank that was killed from one that has given up.
+// Asks the transport for bytes that no call needs any more: its error names the missing rank. Over
+// TCP it needs 0.2 s to tell a rank that was killed from one that has given up.
 std::string DeviceCommunicator::missing_rank() {
   Transport& transport = host_->transport();
   std::byte unwanted{};

@@ -1,7 +1,7 @@
 #pragma once
 /// The communicator of a build that drives GPUs. Tensors on the host go to the HostCommunicator
-/// that it is made over; tensors on a GPU go to an engine (dist/gpu/device_engine.h), on a stream
-/// of their own:
+/// that it is made over; tensors on a GPU go to an engine (dist/gpu/device_engine.h), on a separate
+/// stream:
 ///
 ///   compute stream  --kernels--|ready            |next kernels ...        wait(): an event
 ///                               \               /

@@ -23,9 +23,8 @@
 namespace lockstep::dist {
 
 enum class EngineKind : std::uint8_t {
-  /// nccl where every rank has a GPU of its own (nccl_direct if two_shot is asked for). Else, and
-  /// for the ring: ipc among at most 16 ranks of one machine whose GPUs reach each other. Else
-  /// none.
+  /// nccl where every rank has its own GPU (nccl_direct if two_shot is asked for). Else, and for
+  /// the ring: ipc among at most 16 ranks of one machine whose GPUs reach each other. Else none.
   automatic,
   none,
   ipc,

@@ -205,7 +205,7 @@ SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunica
   const auto mapping = std::make_shared<Mapping>(device.index);
   mapping->owned.push_back(own);
   SharedRegion memory{bytes, {}, mapping};
-  try {  // together, also because nobody may free memory before it is mapped everywhere
+  try {  // together, also because no rank may free memory before it is mapped everywhere
     take_together<ReachError>(host, [&] {
       for (int r = 0; r < host.size(); ++r)
         memory.base.push_back(r == host.rank() ? mine.data : address(cards[index(r)], *mapping));

@@ -23,8 +23,8 @@ struct ReachError : DeviceError {
 /// share a GPU, and kernels are loaded when they are first launched.
 SharedRegion share_device_memory(std::size_t bytes, Device device, HostCommunicator& host);
 
-/// Zeroes memory of the current device, and waits for that alone: on a stream of its own, because
-/// the device's other streams may wait for ranks that wait for this one.
+/// Zeroes memory of the current device, and waits for that alone: on a separate stream, because the
+/// device's other streams may wait for ranks that wait for this one.
 void zero_memory(void* data, std::size_t bytes);
 
 }  // namespace lockstep::dist

@@ -1,7 +1,7 @@
 #pragma once
 /// MPI as a means to connect ranks: `mpirun -n 4 ./train ... --comm mpi`. MPI starts the processes,
-/// lets them meet, and carries out the collectives, with algorithms of its own. In a build without
-/// MPI (LOCKSTEP_MPI=OFF, or none was found) these functions say that it is missing.
+/// lets them meet, and carries out the collectives, with its own algorithms. In a build without MPI
+/// (LOCKSTEP_MPI=OFF, or none was found) these functions say that it is missing.
 ///
 /// Thread-safety: everything that belongs to MPI is used by one thread at a time, in the whole
 /// process (MPI_THREAD_SERIALIZED).

@@ -20,7 +20,7 @@ MPI_Datatype mpi_type(DType dtype) {
   }
 }
 
-/// Whether each rank's part travels in pieces of its own.
+/// Whether each rank's part travels in separate pieces.
 bool by_parts(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_gather;
 }
@@ -45,7 +45,7 @@ MpiCommunicator::~MpiCommunicator() {
   MpiProcess::get().communicator_gone();
   try {
     check_running();
-    advance();  // what nobody has waited for may have ended
+    advance();  // calls without a wait() may have ended
     tell_all(comm_, {.kind = MpiNote::Kind::leaves, .calls = front_});
     if (front_ == next_) return;
     MpiProcess::get().failed();

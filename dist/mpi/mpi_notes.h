@@ -1,7 +1,7 @@
 #pragma once
 /// What the ranks of an MPI communicator tell each other beside its collectives, which know neither
 /// timeouts nor names: that a rank gives up and why, that a rank leaves, and in which call each is,
-/// once somebody has waited for long. MPI keeps these messages apart from those of the collectives.
+/// once a rank has waited for long. MPI keeps these messages apart from those of the collectives.
 ///
 /// Thread-safety: as mpi.h.
 

@@ -112,7 +112,7 @@ int MpiProcess::initialize(Seconds timeout) {
     try {
       if (end.get()) finalize();
     } catch (const std::future_error&) {
-      // Initialized too late: `this` is gone, and nobody will use MPI.
+      // Initialized too late: `this` is gone, and no code will use MPI.
     }
   });
   if (level.wait_for(timeout) != std::future_status::ready) {

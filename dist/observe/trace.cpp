@@ -321,7 +321,7 @@ void Trace::write() {
   try {
     state->write_file();
   } catch (...) {
-    throw;  // if nobody else catches it, the temporary file goes away all the same
+    throw;  // caught, so that the temporary file goes away even if no caller catches it
   }
 }
 

@@ -40,7 +40,7 @@ struct TraceOptions {
 /// another one its end is a line on stderr, and nothing is written.
 ///
 /// Until write() an earlier run's files stay. So what ends a run without write() (a signal, _exit,
-/// an exception that nobody catches) leaves them as they are.
+/// an uncaught exception) leaves them as they are.
 class [[nodiscard]] Trace {
  public:
   /// Collective. Makes the folder if there is none. Clocks of all ranks are aligned here. Keeps the

@@ -42,7 +42,7 @@ std::vector<Connection> accept_higher_ranks(Descriptor listener, const Endpoint&
                                             const Deadline& deadline);
 
 /// A connection with the lower rank `peer`, once it has admitted us. Tries again until the timeout
-/// while nobody listens at `where`. Throws what `peer` throws in accept_higher_ranks; CommError
+/// while no process listens at `where`. Throws what `peer` throws in accept_higher_ranks; CommError
 /// after the timeout or if the listener does not know the token; PeerError if `peer` stops
 /// listening after it was reached (with `watch`, if it has not begun again after 5 seconds).
 Connection connect_to_rank(int peer, const Endpoint& where, const ConnectOptions& options,

@@ -93,7 +93,7 @@ Address own_address(int socket) {
   return address;
 }
 
-/// Removes a socket file on which nobody listens any more.
+/// Removes a socket file on which no process listens any more.
 void remove_stale(const Endpoint& where) {
   struct stat status {};
   if (lstat(where.path.c_str(), &status) != 0) return;

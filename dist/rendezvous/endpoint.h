@@ -35,8 +35,8 @@ Descriptor listen_on(const Endpoint& where, bool one_machine = true);
 /// family. Throws CommError if no port is free.
 Descriptor reserve_port(const std::string& host);
 
-/// A connection; or an empty Descriptor, and the reason in `why`, if nobody listens (yet). Throws
-/// CommError if a Unix socket belongs to another user.
+/// A connection; or an empty Descriptor, and the reason in `why`, if no process listens (yet).
+/// Throws CommError if a Unix socket belongs to another user.
 Descriptor connect_to(const Endpoint& where, const Deadline& deadline, std::string& why);
 
 /// The next connection that waits at `listener`; empty if there is none. Connections of other users

@@ -89,7 +89,7 @@ LaunchInfo read_ranks(const Getenv& get, const Names& names, bool local_may_lack
   launch.size = number(get, names.size, present);
   launch.local_known =
       launch.size == 1 || !local_may_lack || get(names.local_rank) || get(names.local_size);
-  // A world of 1 that somebody has set by hand needs no more.
+  // A world of 1 that a user has set by hand needs no more.
   if ((launch.size != 1 && launch.local_known) || get(names.local_rank))
     launch.local_rank = number(get, names.local_rank, present);
   if ((launch.size != 1 && launch.local_known) || get(names.local_size))

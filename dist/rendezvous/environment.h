@@ -31,7 +31,7 @@
 /// LOCKSTEP_WATCHDOG=0, with any launcher: a rank may go on that does not notice that its job has
 /// failed (watchdog.h).
 ///
-/// Thread-safety: may be called by any thread while nobody changes the environment.
+/// Thread-safety: may be called by any thread while no thread changes the environment.
 
 #include <functional>
 #include <optional>

@@ -16,8 +16,8 @@
 /// machines without a token, the network has to be trusted.
 ///
 /// Both sides make two keys from the token and all messages, one for each direction. From Admission
-/// on, all that is sent over the connection is sealed with them (seal.h). Without a token these
-/// keys can be made by whoever reads the handshake. Nothing is encrypted: whoever can read the
+/// on, all that is sent over the connection is sealed with them (seal.h). Without a token, everyone
+/// who reads the handshake can make these keys. Nothing is encrypted: everyone who can read the
 /// network's traffic can read what is sent.
 ///
 /// Thread-safety: functions may be called from any thread, an Acceptor from one thread at a time.
@@ -48,8 +48,8 @@ Token read_token(int descriptor);
 /// has less than 32 or more than 4096 bytes.
 Token token_of_file(const std::string& path);
 
-/// HMAC-SHA256 (RFC 2104) of the purpose and then the parts. Only who has the key can compute it;
-/// nobody else can tell it from random bytes.
+/// HMAC-SHA256 (RFC 2104) of the purpose and then the parts. Without the key it can neither be
+/// computed nor be told from random bytes.
 Token hmac(std::span<const std::byte> key, std::string_view purpose,
            std::initializer_list<std::span<const std::byte>> parts);
 
@@ -76,8 +76,8 @@ struct AcceptedPeer {
 };
 
 /// Accepts connections and runs all their handshakes side by side, so that a slow or silent one
-/// delays nobody. At most 64 handshakes run at a time. One more ends the oldest, but not before the
-/// oldest has had time for a round trip or two.
+/// does not delay the others. At most 64 handshakes run at a time. One more ends the oldest, but
+/// not before the oldest has had time for a round trip or two.
 class Acceptor {
  public:
   Acceptor(Descriptor listener, const Credentials& own, Purpose purpose);

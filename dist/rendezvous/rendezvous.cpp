@@ -15,7 +15,7 @@
 
 namespace lockstep::dist {
 
-/// Replaces an empty reason, because an empty aborted() means that nobody gave up. It is so short
+/// Replaces an empty reason, because an empty aborted() means that no rank gave up. It is so short
 /// that a string of it needs no memory.
 constexpr std::string_view no_reason = "a rank gave up";
 

@@ -65,7 +65,7 @@ class Sealer {
   std::unique_ptr<evp_mac_ctx_st, Free> context_;
 };
 
-/// The same by a Sealer of its own: for rare pieces, and at the end of a process.
+/// The same by a new Sealer: for rare pieces, and at the end of a process.
 Tag seal(const Token& key, std::span<const std::byte> bytes);
 
 /// Both compare in a time that does not tell where they differ.

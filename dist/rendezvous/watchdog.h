@@ -14,8 +14,8 @@
 /// The same thread tells the launcher that this rank is at work, as long as it is: the one that no
 /// other rank waits for is found by that (launch/launcher_looks.cpp).
 ///
-/// Thread-safety: one thread owns it. It has a thread of its own, which only looks at what has
-/// arrived at the connections and takes nothing.
+/// Thread-safety: one thread owns it. It has its own thread, which only looks at what has arrived
+/// at the connections and takes nothing.
 
 #include <atomic>
 #include <condition_variable>

@@ -99,7 +99,7 @@ class SimWorld {
 
  private:
   int pick();
-  void skip_time();  // nobody can run
+  void skip_time();  // no rank can run
   void pass_baton(int to);
   void wait_for_baton(int rank);
   void run_rank(int rank, const SimProgram& program);

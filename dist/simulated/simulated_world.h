@@ -3,9 +3,9 @@
 /// and faults as scheduled events. A run is a pure function of (program, options): what a seed
 /// finds, the same seed finds again.
 ///
-/// Each rank runs ordinary blocking code on a thread of its own, because tapes and generators are
-/// per thread. But only one thread runs at any moment: the one that holds the baton. It may lose
-/// the baton at any call to the transport, and it gives it up in relax().
+/// Each rank runs ordinary blocking code on its own thread, because tapes and generators are per
+/// thread. But only one thread runs at any moment: the one that holds the baton. It may lose the
+/// baton at any call to the transport, and it gives it up in relax().
 ///
 ///   rank 0  ===send==|            |==receive==relax|
 ///   rank 1           |==relax|                     |==send== ...      time is counted in calls and
@@ -16,7 +16,7 @@
 /// to the next arrival. If nothing is on its way, it jumps forward until timeouts fire: a deadlock
 /// ends as an error.
 ///
-/// Thread-safety: simulate() may be called by any thread; each call has a world of its own.
+/// Thread-safety: simulate() may be called by any thread; each call has its own world.
 
 #include <cstdint>
 #include <exception>

@@ -5,8 +5,8 @@
 namespace lockstep::dist {
 namespace {
 
-/// Where the ring from one rank to another begins. A rank has no ring to itself. With `from` = size
-/// it is the end of all rings.
+/// The offset at which the ring from rank `from` to rank `to` begins; the two differ. With `from` =
+/// size and `to` = 0, the end of all rings.
 std::size_t offset_of_ring(int size, std::size_t stream_bytes, int from, int to) {
   const int number = from * (size - 1) + (to < from ? to : to - 1);
   return PresenceBoard::bytes_needed(size) + ByteRing::bytes_needed(stream_bytes) * index(number);

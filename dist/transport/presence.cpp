@@ -22,7 +22,7 @@ void PresenceBoard::abort(std::string_view reason) const noexcept {
 }
 
 void PresenceBoard::throw_reason() const {
-  // Somebody is writing why. It may have been killed meanwhile: do not wait for ever.
+  // A rank is writing why. It may have been killed meanwhile: do not wait for ever.
   const auto start = std::chrono::steady_clock::now();
   while (shared_->aborted.load(std::memory_order_acquire) != Abort::written) {
     if (std::chrono::steady_clock::now() - start > std::chrono::milliseconds(200))

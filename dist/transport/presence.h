@@ -20,7 +20,7 @@ enum class Presence : std::uint32_t {
 };
 
 /// A handle on bytes_needed() bytes that all ranks reach, aligned to a page, which must outlive it.
-/// All zero means: nobody gave up, everybody is here.
+/// All zero means: no rank gave up, all are here.
 class PresenceBoard {
  public:
   static constexpr std::size_t bytes_needed(int ranks) {

@@ -1,7 +1,7 @@
 #pragma once
-/// A rank that does work of its own, for which others wait (on_rank0), tells them on the wait board
-/// that it is at work: a note in each sixteenth of the timeout. A thread of its own looks whether
-/// it is (core/system/progress.h), and stops with the process.
+/// A rank that works alone while others wait for that (on_rank0) tells them on the wait board that
+/// it is at work: a note in each sixteenth of the timeout. A separate thread looks whether the rank
+/// is at work (core/system/progress.h), and stops with the process.
 ///
 ///   rank 0    |-- writes a file: note, note, note ... --|    or it hangs: no more notes
 ///   others    |-- wait, and count from the last note ---|

@@ -1,13 +1,13 @@
 #pragma once
-/// What the ranks of a job tell each other once they wait for long: whom each waits for. Who times
-/// out follows these notes to the rank that waits for nobody, and names that one.
+/// What the ranks of a job tell each other once they wait for long: whom each waits for. A rank
+/// that times out follows these notes to the rank that waits for no other, and names that one.
 ///
 ///   rank 0 waits for 3      rank 3 waits for 2      rank 2 says nothing: it is the one
 ///
 /// A job has one board, which its groups share, because a rank of a group may wait in another
 /// communicator than those who wait for it. Ranks are those of the job: of the first world. Notes
 /// must arrive although the rank that is looked for takes nothing more from any stream. Therefore
-/// they lie in memory of their own, or travel through connections of their own.
+/// they have their own memory, or their own connections.
 ///
 /// Thread-safety: one WaitBoard belongs to one rank and is used by one thread at a time.
 
@@ -29,7 +29,7 @@ struct WaitNote {
     none,       ///< it does not wait for long
     waits,      ///< for `rank`
     timed_out,  ///< and found that `rank` does not move
-    works,      ///< it does work of its own, for which others wait (pulse.h)
+    works,      ///< it works alone, and others wait for that (pulse.h)
   };
   Kind kind = Kind::none;
   std::int32_t rank = -1;
@@ -70,7 +70,7 @@ class WaitBoard {
 std::vector<std::shared_ptr<WaitBoard>> threads_wait_boards(int size);
 /// For processes of one machine, in shared memory. Collective; errors as shm_transport.
 std::shared_ptr<WaitBoard> shm_wait_board(Rendezvous& rendezvous);
-/// For processes anywhere, over connections of its own. Collective; errors as tcp_transport.
+/// For processes anywhere, over its own connections. Collective; errors as tcp_transport.
 std::shared_ptr<WaitBoard> tcp_wait_board(Rendezvous& rendezvous);
 
 /// The board in a region that all ranks address, zeroed at first.

@@ -63,7 +63,7 @@ WaitWatch::Verdict WaitWatch::blame(int awaited, std::string_view position) {
   std::string waits = fmt::format("{} waits for {} ({})", name(chain[0]), name(chain[1]), position);
   bool circle = false;
   while (const WaitNote* note = circle ? nullptr : current(chain.back())) {
-    if (note->kind == WaitNote::Kind::works) break;  // for longer than anybody waits
+    if (note->kind == WaitNote::Kind::works) break;  // for longer than any rank waits
     waits += fmt::format(", which waits for {} in {}", name(note->rank), note->call_text());
     circle = std::ranges::count(chain, note->rank) > 0;
     chain.push_back(note->rank);

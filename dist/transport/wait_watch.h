@@ -7,8 +7,8 @@
 ///   |--- nothing moves --|- tells ----|- tells ----| ... |- times out: follows the notes
 ///   0                   1/8          2/8                8/8
 ///
-/// A rank that is waited for, and tells that it does work of its own (pulse.h), is not idle: the
-/// wait counts from the last time that it has told so.
+/// A rank that works alone and says so (pulse.h) is not idle: the wait of the others counts from
+/// the last time that it has said so.
 ///
 /// Thread-safety: none; it belongs to its communicator.
 
@@ -59,7 +59,7 @@ class WaitWatch {
   struct Verdict {
     std::string text;  ///< "waiting for rank 2, which has not moved: rank 0 waits for rank 3
                        ///< (`position`), which waits for rank 2 in all_reduce #5 'bucket 0'"
-    Blame blame;       ///< rank 2 hangs; nobody if ranks wait for each other, or it is not known
+    Blame blame;       ///< rank 2 hangs; empty if ranks wait for each other, or it is not known
   };
   /// For a timeout, of which the others are told too: who is to blame.
   Verdict blame(int awaited, std::string_view position);

@@ -253,8 +253,8 @@ void Training::step() {
   scaler_->update();
 }
 
-// The losses since the last call become known. A checkpoint must not stand for losses that nobody
-// has written down: the run that goes on from it would never know them.
+// The losses since the last call become known. A checkpoint must not cover steps whose losses are
+// not yet written down: the run that goes on from it would never know them.
 // `last`: the step of the last of them.
 void Training::settle(std::int64_t last) {
   const std::vector<dist::LossLog::Step> steps = state_.log.settle(world_);

@@ -101,8 +101,8 @@ int Story::part_of(std::int64_t elements, std::int64_t end) const {
   fail<DataError>("[walk] no part of {} elements ends at {}", elements, end);
 }
 
-// A step sends what came in the one before it: the line of that step has said so. The first step
-// sends what the rank has of its own.
+// A step sends what came in the step before it: the line of that step has said so. The first step
+// sends the rank's own numbers.
 void Story::step_begins(const Happening& h) {
   const auto& arguments = h.event->arguments;
   const std::size_t rank = dist::index(h.rank);

@@ -14,7 +14,7 @@
 /// collective this is: operation, algorithm, dtype, count, number, name (call_header.h). In every
 /// plan rank r's first message goes to r + 1, and the first that it takes comes from r - 1. If the
 /// ranks call different collectives, then some rank receives a header that is not its own. It
-/// breaks its communicator, which tells all others why: nobody waits for ever.
+/// breaks its communicator, which tells all others why: no rank waits for ever.
 
 #include <vector>
 
@@ -54,7 +54,7 @@ struct Step {
 
 struct PlanInput {
   Operation operation = Operation::barrier;
-  Algorithm algorithm = Algorithm::two_shot;  ///< broadcast and barrier have one of their own
+  Algorithm algorithm = Algorithm::two_shot;  ///< broadcast and barrier have their own
   int rank = 0;
   int world = 1;
   std::int64_t count = 0;          ///< elements of the buffer

@@ -1,6 +1,6 @@
 #pragma once
 /// How a rank says why it failed, in one place for all: run_main (launch/report.h), and what
-/// World::join does about an error that nobody catches.
+/// World::join does about an uncaught error.
 ///
 ///   ranks of a launcher of ours   an event (rank_event.h); the launcher prints one line for the
 ///                                 whole job, the first cause
@@ -26,11 +26,11 @@ Failure current_failure();
 /// flushed: do it before, so that what was printed before the error comes before it.
 void report_failure(const FailureRecord& record);
 
-/// An exception that nobody catches, also in another thread or a `noexcept` function, is reported
-/// like one that run_main catches: from now on std::terminate reports it and ends the process with
-/// its exit code, without a core dump. A terminate handler of the program's own is called after the
-/// report; std::set_terminate(std::abort) is one that dumps core. A child that was forked is no
-/// rank: it ends as if this had not been called, unless it calls this itself.
+/// An uncaught exception, also in another thread or a `noexcept` function, is reported like one
+/// that run_main catches: from now on std::terminate reports it and ends the process with its exit
+/// code, without a core dump. A terminate handler of the program's own is called after the report;
+/// std::set_terminate(std::abort) is one that dumps core. A child that was forked is no rank: it
+/// ends as if this had not been called, unless it calls this itself.
 void report_uncaught_errors();
 
 /// Writes all of `text`, and waits where the descriptor is non-blocking and full. Returns 0, or the

@@ -62,7 +62,7 @@ std::string LeftReplicas::difference() const {
     if (most->second.size() > others.size())
       return fmt::format("{} ended with another replica than {}: {}", name_of(others),
                          name_of(most->second), rest);
-    std::vector<std::string> all;  // nobody has most ranks on its side
+    std::vector<std::string> all;  // no replica has most ranks on its side
     for (const auto& [rank, fingerprint] : fingerprints)
       if (fingerprint != not_compared && groups.at(fingerprint).front() == rank)
         all.push_back(name_of(groups.at(fingerprint)));

@@ -1,11 +1,11 @@
 #pragma once
-/// The last comparison of replicas: what each was when its DistributedDataParallel ended. Nobody
-/// waits at an end, so a replica leaves its fingerprint to somebody who outlives the ranks:
+/// The last comparison of replicas: what each was when its DistributedDataParallel ended. No rank
+/// waits at that end, so a replica leaves its fingerprint to a receiver that outlives the ranks:
 ///
 ///   ranks that are threads          to run_threads, which throws if replicas differ
 ///   ranks of a launcher of ours     to the launcher (an event, rank_event.h), which reports them
 ///                                   and exits with 1; with several nodes, node 0's compares all
-///   ranks of another launcher       to nobody: let DistributedDataParallel::check_replicas() be
+///   ranks of another launcher       to none: let DistributedDataParallel::check_replicas() be
 ///                                   the program's last line
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct ThreadRank {
   int rank = 0;
 };
 
-/// Tells whoever outlives this rank.
+/// Tells the receiver that outlives this rank.
 void leave_replica(const ThreadRank& thread, std::uint64_t model, std::uint64_t fingerprint,
                    int replicas = 0) noexcept;
 

@@ -19,7 +19,7 @@ namespace lockstep::dist {
 struct FailureRecord {
   bool consequence = false;  ///< of another rank's failure (PeerError): not the cause
   std::string message{};     ///< one line; empty if the rank has reported it (AlreadyReported)
-  Blame blame{};             ///< Error::blame; nobody: this rank, or it is not known
+  Blame blame{};             ///< Error::blame; empty: this rank, or it is not known
 
   /// For people: the blame first.
   std::string text() const { return blame.known() ? text_of(blame) + ": " + message : message; }

@@ -1,11 +1,11 @@
 #pragma once
 /// Descriptors that a launcher of ours leaves open in its ranks: LOCKSTEP_TOKEN_FD and the like
 /// have their numbers. What is started between launcher and program may close them (Python's
-/// subprocess), or use their numbers for files of its own (`exec 4>log` in a shell). Therefore the
+/// subprocess), or use their numbers for other files (`exec 4>log` in a shell). Therefore the
 /// numbers are high, and LOCKSTEP_DESCRIPTORS tells what each is: "512:14:8123 513:15:77",
 /// number:device:inode.
 ///
-/// Thread-safety: may be called by any thread while nobody changes the environment.
+/// Thread-safety: may be called by any thread while no thread changes the environment.
 
 #include <optional>
 #include <span>

@@ -1,13 +1,14 @@
 #pragma once
 /// A byte stream over a connection, in frames with tags (frame_seal.h). TCP's own sum has 16
 /// bits, and a network card or a switch that changes bytes makes a new sum for them; so a changed
-/// gradient would be added up unnoticed. Somebody between two machines can change bytes on purpose.
+/// gradient would be added up unnoticed. An attacker between two machines can change bytes on
+/// purpose.
 ///
 ///   | length u32 | zeros 28 | tag of the bytes 16 | tag of all this 16 | bytes ... | length ...
 ///
 /// A head has 64 bytes, as what tensors are aligned to: to an address that lies less than 64 bytes
 /// further on in its page than the source in its own, a core of an EPYC (Zen 3) copies at half of
-/// the speed (rep movsb), and the kernel begins each message on a page of its own.
+/// the speed (rep movsb), and the kernel begins each message on a new page.
 /// Numbers are in the machine's own byte order. The last byte of a frame is not handed out before
 /// the tag is found to be right. What has not been handed out may lie in the caller's memory.
 ///
