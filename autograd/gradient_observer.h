@@ -37,11 +37,11 @@ struct Contribution {
   double divisor = 1;
   Divisor kind = Divisor::given;
   bool sync = true;   ///< when this backward ends, reducers have summed the gradients
-  bool eager = true;  ///< whoever is told this may start collectives before backward ends. Only the
-                      ///< first of several reducers may, so that all ranks use the same order
+  bool eager = true;  ///< the reducer may start collectives before backward ends. Only the first of
+                      ///< several reducers may, so that all ranks use the same order
   BatchOrigin origin = {};  ///< Weight::origin
   int lanes = 0;            ///< of the batch. The ranks add up their gradients in the lanes' tree
-  double window = -1;  ///< of the weights in the windows of earlier reducers; -1: there are none
+  double window = -1;       ///< the weights in the window of the reducer before; -1: there is none
 
   /// True if the sum over the ranks is the mean, where all ranks have data.
   bool total_known() const { return kind == Divisor::given || kind == Divisor::ranks; }

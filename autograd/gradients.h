@@ -62,7 +62,7 @@ class Gradients {
 
   const Tensor& output() const { return node_.gradient; }
   bool needed(int i) const { return static_cast<bool>(input(i)); }  ///< input i wants a gradient
-  /// Of the gradient of input i, which wants one: that of its value, but for a loss with lanes.
+  /// The shape of the gradient that input i wants: its value's, except for a loss with lanes.
   const Shape& shape(int i) const;
   /// Where input i's contribution is to be written, once; empty if it wants none.
   Destination into(int i);
@@ -90,7 +90,7 @@ class Gradients {
   void check_passed(int i, const Tensor& gradient) const;
   Node& node_;
   const Lanes* lanes_;      // the tape's
-  std::int64_t lane_ = -1;  // the one that it runs for, if it does so for each
+  std::int64_t lane_ = -1;  // the lane for which it runs, if it runs for each lane
   bool zero_weight_;
   bool lanes_wait_;  // for the other backwards of their window
 };

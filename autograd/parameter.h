@@ -111,13 +111,14 @@ class Parameter {
   void keep_local() const { state("keep_local").kept_local = true; }
   bool kept_local() const { return state("kept_local").kept_local; }
 
-  /// All ranks have this parameter, with the same value: said by reducers, and by DDP of those that
-  /// are frozen. Optimizers then refuse it while no reducer manages it.
+  /// All ranks have this parameter, with the same value: said by reducers, and by DDP of frozen
+  /// parameters. Optimizers then refuse it while no reducer manages it.
   void set_replicated() const { state("set_replicated").replicated = true; }
   bool replicated() const { return state("replicated").replicated; }
 
-  /// An optimizer has been made for this parameter: said by optimizers. Beside such ones, backward
-  /// takes one without a name and without an optimizer for one that a module's visit() leaves out.
+  /// An optimizer has been made for this parameter: said by optimizers. Beside such parameters,
+  /// backward takes a parameter without a name and without an optimizer for one that a module's
+  /// visit() leaves out.
   void set_optimized() const { state("set_optimized").optimized = true; }
   bool optimized() const { return state("optimized").optimized; }
 

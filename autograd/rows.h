@@ -1,15 +1,15 @@
 #pragma once
 /// What operations say, and ask, about rows. The rows of a batch may be cut into parts (lanes,
 /// core/lanes.h): then a sum over samples is made part by part, and a row must have the same bits
-/// whatever stands beside it. An operation does not know whether that is so. It says what it does
+/// whatever stands beside it. An operation does not know whether rows are cut. It says what it does
 /// with the rows of its operands, where it records:
 ///
 ///   record("linear", y, {apart(x), shared(w), shared(b)}, backward)
 ///
 /// In backward, an operand that rows share gets its gradient through sum_rows() or add_product().
-/// What mixes rows that are to be kept apart is refused. Where nothing is recorded, its result is
-/// marked instead, and refused as soon as an operation that is recorded uses it. An operation that
-/// says nothing is refused beside samples.
+/// An operation that mixes rows that are to be kept apart is refused. Where nothing is recorded,
+/// its result is marked instead, and refused as soon as a recorded operation uses it. An operation
+/// that says nothing is refused beside samples.
 ///
 /// A loss is a sum over all rows: record_loss(). Losses are added, subtracted and scaled:
 /// record_linear().
@@ -34,7 +34,8 @@ inline Operand shared(const Tensor& x) { return {&x, Operand::Rows::shared}; }
 /// x is broadcast to `shape` (NumPy's rule): apart if its first dimension is that of `shape`.
 Operand aligned(const Tensor& x, const Shape& shape);
 
-/// What record() does but to record, for results without a gradient. `y` may be undefined. -> y
+/// Does what record() does, except that it records nothing: for results without a gradient. `y` may
+/// be undefined. -> y
 Tensor keep_rows(std::string_view operation, Tensor y, std::initializer_list<Operand> operands);
 
 /// Throws StateError if a recorded operand's rows would be mixed, in the name of an operation that

@@ -100,7 +100,7 @@ class Tape : public ThreadScope<Tape> {
   /// Call it within the backward of an operation of an outer tape, to which `outer` belongs. It
   /// continues into what this tape recorded, from `result`, whose gradient is outer.output().
   /// `declared` are the parameters among the outer operation's inputs. Throws StateError unless
-  /// they are those that `result` depends on.
+  /// `result` depends on exactly these.
   void continue_backward(const Tensor& result, const Gradients& outer,
                          std::span<const Parameter> declared);
 

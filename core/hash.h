@@ -1,6 +1,7 @@
 #pragma once
 /// A short, stable hash of names and numbers. It is the same on every rank, which std::hash does
-/// not promise. Not for secrets: who can choose the input can choose the hash (for that, digest.h).
+/// not promise. Not for secrets: an attacker who can choose the input can choose the hash (for
+/// that, digest.h).
 
 #include <algorithm>
 #include <cstddef>

@@ -44,8 +44,8 @@ struct LaneRange {
   bool operator==(const LaneRange&) const = default;
 };
 
-/// Those that a rank owns. Throws UsageError unless `lanes` is a power of two up to max_lanes, and
-/// there are enough of them: 2^ceil(log2(size)).
+/// The lanes that a rank owns. Throws UsageError unless `lanes` is a power of two up to max_lanes,
+/// and there are enough of them: 2^ceil(log2(size)).
 LaneRange lanes_of(Shard shard, int lanes);
 
 /// Where lane `lane` of a batch of `rows` rows begins, 0 <= lane <= lanes: lanes have ceil(rows /
@@ -68,7 +68,7 @@ class Lanes {
   std::span<const std::int64_t> offsets() const { return offsets_; }
   std::int64_t rows_of(int lane) const;  ///< 0 <= lane < count()
 
-  /// Whether it is what this rank's part counts for: its number of samples, of all.
+  /// Whether `weight` is what this rank's part counts for: its number of samples, of all samples.
   bool have(const Weight& weight) const;
   /// Whether `size` can be that of a first dimension that counts this rank's rows, or some equal
   /// number of parts of each.
@@ -84,7 +84,7 @@ class Lanes {
   int total_, first_;
 };
 
-/// Those of the batch that this thread works on; null: it has none.
+/// The lanes of the batch on which this thread works; null: it has none.
 const std::shared_ptr<const Lanes>& current_lanes();
 
 /// Sets current_lanes() until it ends: of several scopes, the one that has set them last. A copy

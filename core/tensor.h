@@ -250,8 +250,8 @@ Tensor Tensor::from(std::initializer_list<std::initializer_list<T>> rows) {
 }
 
 /// Of x's shape, dtype and device. With lanes, rows like those of samples are samples, too; numbers
-/// that are drawn like them are not: on other ranks they would be others. They come from a
-/// generator that is split off the default one.
+/// that are drawn like them are not: on other ranks they would differ. They come from a generator
+/// that is split off the default one.
 Tensor full_like(const Tensor& x, double value);
 inline Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 inline Tensor ones_like(const Tensor& x) { return full_like(x, 1); }

@@ -119,7 +119,7 @@ FNR == 1 {
     print comment
   }
   fresh = 0
-  # What the file's head says is also about the first class without a comment of its own.
+  # What the head of the file says is also about the first class that has no comment.
   if (!open && comment == "" && head != "" && /^(struct|class) .*\{$/ && !/detail/) {
     print substr(head, 2)
     head = ""

@@ -19,9 +19,9 @@ void global_norm(std::span<const Tensor> tensors, const Tensor& out);
 /// Each tensor *= min(1, max_norm / (norm + 1e-6)), the formula of torch.nn.utils.clip_grad_norm_.
 /// `norm`: f64, one element, on the tensors' device; it is read there, and nothing waits. The
 /// factor is computed in f64 and rounded to the tensor's dtype. A factor of 1 touches no element;
-/// that of a NaN norm is NaN, which every element becomes; an infinite norm makes 0 of finite
-/// elements and NaN of infinite ones. (Pascanu, Mikolov, Bengio, "On the difficulty of training
-/// recurrent neural networks", ICML 2013, algorithm 1.)
+/// the factor of a NaN norm is NaN, and every element becomes NaN; an infinite norm makes 0 of
+/// finite elements and NaN of infinite ones. (Pascanu, Mikolov, Bengio, "On the difficulty of
+/// training recurrent neural networks", ICML 2013, algorithm 1.)
 void clip_by_norm(std::span<const Tensor> tensors, const Tensor& norm, double max_norm);
 
 /// Each element x becomes min(max(x, -limit), limit); NaN stays NaN. `limit` is rounded to the

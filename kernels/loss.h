@@ -4,8 +4,8 @@
 /// Softmax subtracts the largest element of a row first, so that large inputs do not overflow; a
 /// row that holds NaN or +infinity becomes NaN.
 ///
-/// Accuracy. Sums of exponentials and of terms are computed in f64 on the cpu (on a GPU, those of
-/// terms). Those of terms are pairwise (reduce.h), so that a mean of n terms of f64 is within
+/// Accuracy. Sums of exponentials and of terms are computed in f64 on the cpu (on a GPU, sums of
+/// terms). Sums of terms are pairwise (reduce.h), so that a mean of n terms of f64 is within
 /// (128 + log2 n) 2^-53 of it, and one of f32 is the exact one but for the rounding of its terms
 /// and its own. The C exponentials of a row go into 16 sums.
 ///
@@ -38,7 +38,7 @@ void log_softmax_backward(const Tensor& dy, const Tensor& y, const Tensor& dx, b
 void cross_entropy(const Tensor& logits, const Tensor& labels, const Tensor& loss,
                    const Tensor& saved);
 
-/// Throws what cross_entropy would: for who calls it with some rows after others.
+/// Throws what cross_entropy would: for code that calls it with some rows after others.
 void check_cross_entropy(const Tensor& logits, const Tensor& labels);
 
 /// dlogits (+)= dloss / N * saved, where dloss is a tensor of one element. `dlogits` may be

@@ -17,14 +17,14 @@
 
 namespace lockstep::kernels {
 
-/// Who multiplies on GPUs: the ladder in cuda/gemm/, or cuBLAS.
+/// What multiplies on GPUs: the ladder in cuda/gemm/, or cuBLAS.
 enum class GemmLibrary : std::uint8_t { handwritten, cublas };
 /// Per process; at first cuBLAS where the build has it. Throws UsageError for cuBLAS where not.
 void set_gemm_library(GemmLibrary library);
 GemmLibrary gemm_library();
 bool has_cublas();
 
-/// Who multiplies f32 and f64 on the CPU: the library, or the handwritten products of cpu/chain/.
+/// What multiplies f32 and f64 on the CPU: the library, or the handwritten products of cpu/chain/.
 ///
 /// A chain product computes every element alone, as one chain of fused multiply-adds over k in
 /// ascending order: sum = fma(a_k, b_k, sum). The chain starts at +0, with `accumulate` at what

@@ -27,15 +27,15 @@ Blame blame_of(const RankOutcome& outcome) {
   return outcome.signal == 0 && outcome.record ? outcome.record->blame : Blame{};
 }
 
-// Whom an outcome blames of having ended.
+// The ranks that an outcome blames of having ended.
 std::vector<int> missed_by(const RankOutcome& outcome) {
   const Blame blame = blame_of(outcome);
   const bool ended = blame.fault == Fault::left || blame.fault == Fault::gone;
   return ended ? blame.ranks : std::vector<int>();
 }
 
-// Ranks that have only ended because others had. One that the launcher has stopped is none if
-// another rank has seen it leave before: it ended its World too early, and ran on.
+// Ranks that have only ended because others had. A rank that the launcher has stopped is none of
+// these if another rank has seen it leave before: it ended its World too early, and ran on.
 std::vector<int> echoes_of(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   std::vector<int> ranks;
   const auto has_left = [&](int rank) {
@@ -66,8 +66,8 @@ bool blames_rank(const RankOutcome& outcome, int rank) {
   return blame_of(outcome).ranks == std::vector{rank};
 }
 
-// The rank to report: the nearest to the cause, or whom that one blames, if it has failed by
-// itself and so knows better.
+// The rank to report: the rank nearest to the cause; but if it blames another rank that has failed
+// by itself, that one, which knows better.
 std::ptrdiff_t first_cause(std::span<const RankOutcome> outcomes, const JobPlan& plan) {
   const std::vector<int> echoes = echoes_of(outcomes, plan);
   const auto distance_to_cause = [&](const RankOutcome& outcome) {
@@ -89,7 +89,7 @@ std::string name_of(std::ptrdiff_t place, const JobPlan& plan) {
                          : fmt::format("rank {} on node {}", rank, plan.node);
 }
 
-// Who may have sent SIGKILL: not the launcher, where the failure counts.
+// What may have sent SIGKILL: not the launcher, where the failure counts.
 std::string_view killer(const RankOutcome& outcome) {
   if (!outcome.killed()) return "";
   return outcome.out_of_memory

@@ -22,9 +22,9 @@ struct RankOutcome {
   bool stopped = false;        ///< it ended after the launcher had told the ranks to stop
   bool lost = false;           ///< the others go on without it; nothing else is known of it
   bool survives = false;       ///< its program has called survive()
-  bool left_behind = false;    ///< it has not, and the others have gone on with other ranks
+  bool left_behind = false;    ///< its program has not; the others have gone on with other ranks
   bool in_world = false;       ///< it is in the World of its job
-  bool parted = false;         ///< that has ended
+  bool parted = false;         ///< that World has ended
   bool out_of_memory = false;  ///< since the start the kernel has killed a process for memory
   std::optional<dist::FailureRecord> record{};  ///< what it reported about its failure
   std::vector<dist::ReplicaRecord> replicas{};  ///< those that it left when they ended
@@ -61,7 +61,7 @@ struct JobResult {
   std::vector<int> missed{};  ///< the ranks that the report blames of having left or being gone
   std::vector<int> echoes{};  ///< ranks that have only failed as others had, or were stopped
   std::vector<int> left{};    ///< after success: ranks that have ended inside of their World
-  bool parted = false;        ///< after success: there are others, which have ended it before
+  bool parted = false;        ///< after success: other ranks have ended their World before
 };
 
 /// `outcomes[r]` belongs to the r-th rank of the plan's node. The reported failure is the most
@@ -72,9 +72,9 @@ struct JobResult {
 /// If all have succeeded but left replicas of a model that differ, it is 1.
 JobResult result_of(std::span<const RankOutcome> outcomes, const JobPlan& plan = {});
 
-/// Of the results of all nodes the place of the one to report: the most likely first cause. A node
-/// may miss a rank of another one that has only ended because it missed a third: such a report says
-/// less than one that names that third.
+/// The place, among the results of all nodes, of the result to report: the most likely first cause.
+/// A node may miss a rank of another node that has only ended because that rank missed a third one:
+/// the report that names the third rank says more.
 std::size_t first_of(std::span<const JobResult> results);
 
 /// The result of a job whose nodes have these results: success, with no replicas, unless they have

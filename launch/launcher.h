@@ -45,8 +45,8 @@ struct Rank {
   bool hung = false;   // no rank waited for it, and it was killed
   double timeout = 0;  // of its World (s); 0: it does not tell whether it is at work
   dist::RunningTime silence{
-      dist::Seconds(2)};  // since it has told so; a launcher looks each second
-  bool shown = false;     // its stderr is the launcher's, as that of rank 0, which is lost
+      dist::Seconds(2)};  // since it last told that it is at work; a launcher looks each second
+  bool shown = false;     // its stderr is the launcher's, as rank 0's was before rank 0 was lost
 };
 
 /// A signal that all ranks get at a time on the launcher's clock.
@@ -126,7 +126,7 @@ class Launcher {
   bool ranks_changed_ = false;    // a rank was lost, or has joined
   int output_error_ = 0;          // an errno: why stdout cannot be written
   int interrupted_by_ = 0;        // the signal that the launcher got
-  std::optional<int> leaves_by_;  // the signal that came when its ranks had ended, others' had not
+  std::optional<int> leaves_by_;  // the signal that came when this node's ranks alone had ended
   bool told_to_stop_ = false;     // some signal has been sent to the ranks
 };
 

@@ -53,7 +53,7 @@ void Launcher::look_for_silent() {
   }
 }
 
-// In a job that survives it is a loss, of which node 0 decides.
+// In a job that survives the rank may be lost: node 0 decides.
 void Launcher::end_silent(std::size_t place) {
   const int number = job_.plan().number(static_cast<std::ptrdiff_t>(place));
   if (job_.plan().respawn) return hear(dist::suspicion(generation_, {{number}, Fault::hangs}));

@@ -1,4 +1,5 @@
-// A launcher of a job that survives (survivors.h): node 0's decides, each carries out.
+// A launcher of a job that survives (survivors.h): node 0's launcher decides, each launcher carries
+// out.
 
 #include <fmt/format.h>
 
@@ -97,14 +98,14 @@ void Launcher::want_ranks(int count) {
   for (int i = 0; i < count; ++i) hear({RankEvent::Kind::wanted, job_.plan().node});
 }
 
-// Asked by node 0 about another one.
+// Node 0 asks this about another node.
 bool Launcher::may_lose_node(int node, const std::string& how) {
   if (ends() || !survivors_->others_than_node(node)) return false;
   give(survivors_->lose_node(node, how));
   return true;
 }
 
-// Or as many as there are ranks.
+// The number of ranks if there is no such rank.
 std::size_t Launcher::place_of(int number) const {
   std::size_t place = 0;
   while (place < ranks_.size() && job_.plan().number(std::ptrdiff_t(place)) != number) ++place;

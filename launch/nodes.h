@@ -100,13 +100,14 @@ class Nodes {
   /// What has come.
   std::vector<RankEvent> take_events() { return std::exchange(events_, {}); }
   std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
-  /// Of node 0: asked once for a node that is lost, whether the job goes on without it.
+  /// On node 0: asked once for a node that is lost, whether the job goes on without that node.
   void ask_before_losing(std::function<bool(int node, const std::string& how)> may_lose) {
     may_lose_ = std::move(may_lose);
   }
   /// Whether a rank of this node has ended its World, or itself, in peace: told with each beat.
   void set_parted(bool parted) { parted_ = parted; }
-  /// Whether one of another node has, as far as it has been told. Others hear it from node 0.
+  /// Whether a rank of another node has done so, as far as this node was told. Nodes hear it from
+  /// node 0.
   bool others_parted() const { return std::ranges::any_of(peers_, &Peer::parted); }
   /// A rank of that node is said to hang. If its launcher is silent as well, it is lost soon.
   void doubt(int node);

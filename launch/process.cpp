@@ -64,7 +64,7 @@ void become_program(const RankSetup& setup, char* const* command, char* const* e
   execvpe(command[0], command, environment);
 }
 
-// Of those that act on a process that has no handler (signal(7)).
+// Whether this signal ends a process that has no handler for it (signal(7)).
 bool would_end_process(int number) {
   switch (number) {
     case SIGKILL:
@@ -94,7 +94,7 @@ constexpr std::size_t most_groups = 65536;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
   prctl(PR_SET_NAME, "lockstep-guard");  // as ps -e, top and pgrep show it
-  // Who waits for the end of the launcher's output must not wait for the guardian.
+  // A reader that waits for the end of the launcher's output must not wait for the guardian.
   if (dup2(lifeline, 0) < 0 || close_range(1, ~0U, 0) != 0) _exit(1);
 
   std::size_t count = 0;

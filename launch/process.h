@@ -68,8 +68,8 @@ class LineSplitter {
 ///
 /// While this exists, SIGUSR1, and from block_all() on SIGINT, SIGTERM, SIGCHLD, SIGHUP, SIGTSTP
 /// (these two unless they are ignored: nohup) and all others that would end this process do not act
-/// on the calling thread but make descriptor() readable. SIGPIPE is ignored. One that is ignored,
-/// or has a handler of the program's, keeps it. The destructor restores the state before.
+/// on the calling thread but make descriptor() readable. SIGPIPE is ignored. A signal that is
+/// ignored, or has a handler of the program, stays so. The destructor restores the state before.
 class SignalPipe {
  public:
   SignalPipe();
@@ -99,10 +99,10 @@ class SignalPipe {
   void (*pipe_action_)(int);
 };
 
-/// No process survives its launcher, not even one that is killed with SIGKILL and cannot clean up.
-/// The kernel kills the ranks themselves (PR_SET_PDEATHSIG), but a rank may be a shell script with
-/// its own children. For those there is the guardian: a child process that only waits for the end
-/// of a pipe.
+/// No process survives its launcher, not even if the launcher is killed with SIGKILL and cannot
+/// clean up. The kernel kills the ranks themselves (PR_SET_PDEATHSIG), but a rank may be a shell
+/// script with its own children. For those there is the guardian: a child process that only waits
+/// for the end of a pipe.
 ///
 ///   launcher ---- lifeline (pipe) ----> guardian
 ///   ranks    -- their group's number -^

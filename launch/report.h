@@ -17,7 +17,7 @@ namespace lockstep {
 
 /// Thrown by a program that has reported its failure itself. It ends with `code` (not 0), and
 /// neither run_main nor a launcher of ours prints anything more. It is not an Error, so that no
-/// handler of those takes it.
+/// handler of Errors takes it.
 struct AlreadyReported {
   int code = 1;
 };

@@ -179,7 +179,7 @@ void Survivors::add(int node) {
   order(Order::Kind::start, static_cast<int>(ranks_.size()) - 1);
 }
 
-// Of rank 0's successor.
+// Lets the user see what rank 0's successor writes to stderr.
 void Survivors::show_first() {
   const auto first =
       std::ranges::find_if(ranks_, [](const Rank& rank) { return rank.state != State::lost; });

@@ -33,7 +33,7 @@ struct Order {
     kill,
     forget,  ///< the rank is lost, and counts no more
     fail,    ///< the rank was killed, and the job ends with that
-    show,    ///< what it writes to stderr, as rank 0's, which is lost
+    show,    ///< what it writes to stderr, as rank 0 did, which is lost
   };
   Kind kind{};
   int node = 0;
@@ -47,7 +47,8 @@ struct Order {
 class Survivors {
  public:
   /// `nodes[r]`: the machine of rank r; `addresses`: of each machine, HOST:PORT where a rank can
-  /// listen for the others, or none, if there is one machine. `respawn`: so many are replaced.
+  /// listen for the others, or none, if there is one machine. `respawn`: so many lost ranks are
+  /// replaced.
   explicit Survivors(const std::vector<int>& nodes, std::vector<std::string> addresses = {},
                      int respawn = 0);
 

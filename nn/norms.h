@@ -1,6 +1,6 @@
 #pragma once
-/// Normalizations that look at one sample alone, and so need no other rank. BatchNorm has a file of
-/// its own.
+/// Normalizations that look at one sample alone, and so need no other rank. (BatchNorm:
+/// batch_norm.h.)
 
 #include <cstdint>
 

@@ -6,7 +6,7 @@
 //
 // A rank's loss reaches trunk, head and one branch at most: the other branches get no gradient from
 // it, and from some steps none at all, on any rank. Two things must come out of this.
-//   1. A gradient is the weighted sum over the ranks that took the branch; those that did not add
+//   1. A gradient is the weighted sum over the ranks that took the branch; the other ranks add
 //      nothing. A reducer that waits for gradients which never come hangs, so PyTorch's DDP must be
 //      told (find_unused_parameters=True) to search the graph in every step. Here the tape knows
 //      before the first backward kernel what the loss reaches, and there is nothing to tell.

@@ -58,12 +58,12 @@ int run(int argc, char** argv) {
       "Starts the ranks of a distributed job on this machine and ends them together.\n"
       "If a rank fails, prints one line that begins with the rank that is to blame, and exits\n"
       "with that rank's code. Rank 0 reads this stdin and writes to this stderr; that of the\n"
-      "other ranks is kept, and its end is printed if such a rank fails without an error of its\n"
-      "own (with --prefix, all of it at once).\n\n"
+      "other ranks is kept, and its end is printed if such a rank fails without reporting an\n"
+      "error (with --prefix, all of it at once).\n\n"
       "On several machines, on each of them, with its own number for --node-rank:\n"
       "lockstep-run -n RANKS --nnodes 2 --node-rank 0 --rendezvous HOST:PORT \\\n"
       "  --secret-file FILE PROGRAM [ARGUMENTS...]\n"
-      "Without a secret file whoever can reach HOST:PORT can join: for a trusted network only."};
+      "Without a secret file all who can reach HOST:PORT can join: for a trusted network only."};
   launch::LaunchOptions options;
   launch::NodesOptions& nodes = options.nodes;
   const CLI::Validator whole = cli::validators::whole_number<int>();

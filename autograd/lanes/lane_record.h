@@ -21,8 +21,8 @@
 ///
 /// In the scope of a record, backward keeps the lanes of every gradient until it adds them up: what
 /// is recorded is what the step is made of. Where lanes need each other within forward or backward
-/// (the statistics of BatchNorm), the record notes what each lane has given and what all came to; a
-/// recomputation takes the latter from the record of the step, in the same order.
+/// (the statistics of BatchNorm), the record notes what each lane has given and the result of all
+/// lanes; a recomputation takes that result from the record of the step, in the same order.
 ///
 /// Thread-safety: one thread.
 
@@ -43,7 +43,7 @@ class LaneRecord {
     Tensor lanes;       ///< (lanes of this rank, ...); undefined: there is no such gradient
   };
 
-  /// Of a step: forgets the lanes that the parameters have kept of earlier ones.
+  /// Of a step: forgets the lanes that the parameters have kept of earlier steps.
   explicit LaneRecord(std::vector<Parameter> parameters);
   /// Of a recomputation of some lanes of `step`, which must outlive it.
   LaneRecord(std::vector<Parameter> parameters, const LaneRecord& step);
@@ -84,8 +84,8 @@ class LaneRecord {
   bool is_again() const { return step_ != nullptr; }
   /// (lanes of this rank, ...): what they give to a sum over all lanes. Copied.
   void note(const char* operation, const Tensor& lanes);
-  /// `make` overwrites `results` and `number`, which this rank's lanes have made, by what all lanes
-  /// come to; a recomputation takes the step's instead. `number` may be null.
+  /// `make` replaces `results` and `number`, which this rank's lanes have made, by the results of
+  /// all lanes; a recomputation takes the step's results instead. `number` may be null.
   template <class F>
   static void of_all_lanes(std::initializer_list<Tensor> results, double* number, const F& make) {
     LaneRecord* const record = current();

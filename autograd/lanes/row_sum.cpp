@@ -23,7 +23,7 @@ Tensor lane_of(const Tensor& lanes, std::int64_t k) {
   return lanes.slice(k, k + 1).view(lanes.shape().with(0, 1, {}));
 }
 
-// Where the lanes of a parameter wait that gets several contributions.
+// Where the lanes of a parameter wait, if it gets several contributions.
 Tensor waiting_lanes(const char* operation, ParameterState& parameter, std::int64_t count,
                      bool first) {
   const Tensor& value = parameter.value;
@@ -136,7 +136,7 @@ void add_rows(Gradients& g, int i, const Tensor& rows) {
 // ---- what is made of parameters alone, beside samples ----
 
 // Its gradient is a sum over samples, so it has lanes, and so have the gradients of what it is made
-// of: its backward runs for each.
+// of: its backward runs for each lane.
 void Gradients::run_by_lanes() {
   const Tensor lanes = node_.lanes;
   for (Node::Input& input : node_.inputs) {

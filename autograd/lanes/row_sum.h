@@ -2,10 +2,10 @@
 /// Sums over samples, on tapes with lanes (core/lanes.h): second reading. Operations reach them by
 /// sum_rows (rows.h).
 ///
-/// Operations keep samples apart. Where an operand that is made of no samples gets a gradient, that
-/// is a sum over the samples. It is made lane by lane, and the lanes are added in the tree: at once
-/// for a parameter that gets one contribution, else when its last one has come. What is made of
-/// parameters alone keeps the lanes of its gradient, and its own backward runs once for each.
+/// Operations keep samples apart. The gradient of an operand that is made of no samples is a sum
+/// over the samples. It is made lane by lane, and the lanes are added in the tree: at once for a
+/// parameter that gets one contribution, else when its last one has come. A result that is made of
+/// parameters alone keeps the lanes of its gradient, and its backward runs once for each lane.
 ///
 /// Without lanes there is one part, of all rows, and it is written into its place.
 

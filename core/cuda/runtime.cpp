@@ -43,7 +43,7 @@ std::shared_ptr<Stream::State> make_stream(Device device) {
   return state;
 }
 
-// Those of this thread, by device index; null until it first asks.
+// The streams of this thread, by device index; null until it first asks.
 thread_local std::vector<std::shared_ptr<Stream::State>> own_streams;
 
 std::shared_ptr<Stream::State>& own_stream(Device device) {

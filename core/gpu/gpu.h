@@ -19,8 +19,8 @@ std::optional<Device::Kind> kind();
 int count();
 
 /// The device of the `local_rank`-th process of a machine: a GPU where this build drives GPUs and
-/// there are some (ranks beyond their number share them), else the cpu. Never the simulator: who
-/// wants it says so, Device{Device::Kind::sim}.
+/// there are some (ranks beyond their number share them), else the cpu. Never the simulator: code
+/// that wants it says so, Device{Device::Kind::sim}.
 Device default_device(int local_rank = 0);
 
 /// "NVIDIA H200, 132 multiprocessors, compute capability 9.0".

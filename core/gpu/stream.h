@@ -4,13 +4,13 @@
 /// streams are ordered by events alone.
 ///
 /// Every thread has a current stream per device, on which all its tensor operations on that device
-/// run. At first it is a stream of the thread's own, so that ranks that are threads do not wait for
-/// each other. A StreamGuard changes it for a scope.
+/// run. At first it is the thread's own stream, so that ranks that are threads do not wait for each
+/// other. A StreamGuard changes it for a scope.
 ///
 /// A tensor's memory belongs to the stream that was current when it was made: it is given back in
-/// that stream's order. Who uses a tensor on another stream, or in another thread, waits there for
-/// an event recorded after the tensor was written, and makes the first stream wait before the
-/// tensor goes away.
+/// that stream's order. Code that uses a tensor on another stream, or in another thread, waits
+/// there for an event recorded after the tensor was written, and makes the first stream wait before
+/// the tensor goes away.
 ///
 /// What makes the host wait: reading (item, to_vector, copies to the cpu), Stream::synchronize.
 /// There the errors of earlier operations surface (a bad label as DataError, all else as

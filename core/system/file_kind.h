@@ -1,5 +1,5 @@
 #pragma once
-/// What lies at a path, for those who open it: opening a pipe waits for its other end, perhaps for
+/// What lies at a path, for code that opens it: opening a pipe waits for its other end, perhaps for
 /// ever, and a device may take anything.
 ///
 /// Nothing here throws. Thread-safety: any thread may call any of these; what lies there may change

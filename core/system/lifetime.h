@@ -1,7 +1,8 @@
 #pragma once
-/// Whether an object still lives, for what refers to it and may outlive it. The object has a
-/// Lifetime as a member; who refers to it keeps a Lifetime::Ref beside the pointer, and looks at it
-/// before each use. A look is a load, and a Ref two words: a weak_ptr would count for each copy.
+/// Whether an object still lives, for another one that refers to it and may outlive it. The object
+/// has a Lifetime as a member; the other one keeps a Lifetime::Ref beside its pointer, and looks at
+/// the Ref before each use. A look is a load, and a Ref two words: a weak_ptr would count for each
+/// copy.
 ///
 /// Thread-safety: any thread may look. That the object does not end between the look and the use is
 /// up to the caller: both belong to one thread.

@@ -20,7 +20,7 @@ std::optional<std::uint64_t> available_memory(const std::filesystem::path& root 
 
 /// The bytes that are available, if they are fewer than the `bytes` that are wanted. To ask takes
 /// as long as to fill a MiB (some thirty files are read): the system is asked whenever the callers
-/// of this process have wanted 4 MiB more in all, and what is less is taken to be there.
+/// of this process have wanted 4 MiB more in all, and smaller amounts are taken to be there.
 std::optional<std::uint64_t> memory_shortage(std::uint64_t bytes);
 
 /// For messages: "1234 bytes of memory are free", and the limit of addresses that `ulimit -v` has

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A thread that neither runs nor could run waits. So does one of which the system says nothing.
+// A thread waits if it neither runs nor could run, or if the system says nothing of it.
 bool waits(int thread) {
   std::array<char, 64> path{};
   fmt::format_to_n(path.begin(), path.size() - 1, "/proc/self/task/{}/stat", thread);

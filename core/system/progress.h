@@ -6,7 +6,7 @@
 ///   hangs      it computes, and has done nothing of that: an endless loop, or one operation that
 ///              takes longer than others are patient
 ///
-/// A thread that is stopped cannot look. So who looks is another thread of the same process
+/// A thread that is stopped cannot look. So another thread of the same process looks
 /// (dist/transport/pulse.h, dist/rendezvous/watchdog.h), which then stops too.
 ///
 /// Thread-safety: any thread may call these functions.

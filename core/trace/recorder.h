@@ -143,8 +143,8 @@ inline void verdict(std::string_view text) {
   if (current) current->instant(Kind::verdict, text);
 }
 /// A number that the program had the time `ago` before now, and at which step by its own count.
-/// nn::Metrics calls it (nn/metrics/metrics.h). What of a longer name than 45 bytes is left stays
-/// its own: its beginning, a checksum of all of it, its end.
+/// nn::Metrics calls it (nn/metrics/metrics.h). A name of more than 45 bytes is cut, and still
+/// differs from others: its beginning, a checksum of all of it, its end.
 inline void value(std::string_view name, std::int64_t step, double number,
                   std::chrono::nanoseconds ago = {}) {
   if (current)

@@ -27,7 +27,7 @@ bool adds_in_tree_order(std::string_view algorithm);
 struct TransportCosts {
   double hop = 1e-6;        ///< until a small message has arrived (alpha)
   double byte = 0.2e-9;     ///< for each byte of a stream (beta)
-  double crowd = 0.1;       ///< by how much of itself that grows for each further stream at once
+  double crowd = 0.1;       ///< the share by which `byte` grows for each further stream at once
   double add = 0.05e-9;     ///< for each byte that is added (gamma)
   double region = 0.06e-9;  ///< for each byte that is reduced in shared memory; nothing travels
 };

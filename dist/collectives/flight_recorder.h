@@ -30,8 +30,8 @@ class FlightRecorder {
   explicit FlightRecorder(int ranks) : heard_(index(ranks)) {}
 
   void called(const CallHeader& header, Seconds now);
-  /// `now`: nothing if the wait ended at once and did not look at the clock. `name` is whole, of
-  /// which a header has only the beginning.
+  /// `now`: nothing if the wait ended at once and did not look at the clock. `name` is the whole
+  /// name; a header has only its beginning.
   void finished(std::uint64_t sequence, std::optional<Seconds> now, std::string_view name);
   /// A step of the call under way has ended.
   void stepped(const Step& step) {

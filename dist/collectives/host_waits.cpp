@@ -31,7 +31,7 @@ void HostCommunicator::relax(unsigned round, bool) {
 
 void HostCommunicator::tell_wait() {
   // A rank that hangs must not keep the others from a new world. But a world also ends when a rank
-  // ends well: what that one had to send is here by then.
+  // ends well: what that rank had to send is here by then.
   try {
     if (watch_world_) watch_world_();
   } catch (const PeerError&) {

@@ -38,9 +38,9 @@ Said as_known(const Communicator& communicator, Said said);
 /// For Error::blame; no rank without a majority.
 Blame in_minority(const Communicator& communicator, const Said& said);
 
-/// All ranks are about to throw the same error, and each calls this before. None ends before all
-/// have come here: else a slow one would report that another has ended. Throws nothing of that
-/// kind itself.
+/// All ranks are about to throw the same error, and each calls this before. No rank ends before all
+/// have come here: else a slow rank would report that another has ended. Throws no such error
+/// itself.
 void meet_before_error(Communicator& communicator, std::string_view what);
 
 /// Throws StateError on every rank, with what each has at the first difference, unless all ranks
@@ -60,14 +60,14 @@ double sum_over_ranks(Communicator& communicator, double value);
 /// The others wait as long as rank 0 is at work, an hour at most: it computes with tensors, hashes,
 /// writes a file (core/system/atomic_file.h), or waits for a slow disk or the like
 /// (core/system/progress.h). If it does nothing of that for the communicator's timeout, because it
-/// was stopped, or loops, it hangs. A task that computes otherwise for so long needs a `timeout`:
-/// then the others wait for that, whatever rank 0 does.
+/// was stopped, or loops, it hangs. A task that does other work for so long needs a `timeout`: then
+/// the others wait for that, whatever rank 0 does.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               std::optional<Seconds> timeout = {});
 
 /// Every rank runs its `task`; no rank returns before all have ended. If one throws, every rank
-/// throws: itself the same exception, the others a PeerError with the message of the first. As
-/// on_rank0 in all else.
+/// throws: that rank the same exception, the others a PeerError with the message of the first that
+/// threw. Otherwise as on_rank0.
 void on_every_rank(Communicator& communicator, const std::function<void()>& task,
                    std::optional<Seconds> timeout = {});
 

@@ -65,8 +65,8 @@ inline std::span<std::byte> part_of(const Tensor& buffer, int parts, int index) 
           static_cast<std::size_t>(part.size()) * element};
 }
 
-/// Whether a call adds 16-bit elements. They are added up in f32 and rounded once; who passes sums
-/// on in 16 bits would round at every hop.
+/// Whether a call adds 16-bit elements. They are added up in f32 and rounded once; an algorithm
+/// that passes sums on in 16 bits would round at every hop.
 inline bool adds_16_bit(Operation operation, DType dtype) {
   return size_of(dtype) == 2 &&
          (operation == Operation::all_reduce || operation == Operation::reduce_scatter);

@@ -7,8 +7,8 @@
 ///   const World world = World::join();
 ///   for (const doctor::Finding& finding : doctor::check_world(world)) ...
 ///
-/// Thread-safety: those of one process may be called by any thread; those of a world are collective
-/// and belong to its thread.
+/// Thread-safety: checks of one process may be called by any thread; checks of a world are
+/// collective and belong to its thread.
 
 #include <cstdint>
 #include <exception>
@@ -47,13 +47,13 @@ Finding check_environment(const dist::Getenv& get);
 /// A process may open as many files as `ranks` over TCP need.
 Finding check_descriptors(int ranks);
 /// The gradients of the ranks of this machine find room. Ranks share them in memory of no folder
-/// (memfd_create): not the size of /dev/shm limits it, but what this process may still take.
+/// (memfd_create): the limit is what this process may still take, not the size of /dev/shm.
 Finding check_shared_memory(int ranks, std::uint64_t bytes,
                             std::optional<std::uint64_t> available = available_memory());
 int usable_cores();     ///< that this process may run on
 double load_average();  ///< how many processes have wanted a core in the last minute
-/// Whether each rank of this machine has a core, and whether others use them. Never bad: it tells
-/// why times may mean little.
+/// Whether each rank of this machine has a core, and whether other processes use the cores. Never
+/// bad: it tells why times may mean little.
 Finding check_cores(int ranks, int cores = usable_cores(), double load = load_average());
 /// A file can be written and renamed there; there is room for `bytes`.
 Finding check_folder(const std::string& folder, std::uint64_t bytes);
@@ -90,7 +90,7 @@ struct Link {
   double latency_us = 0;  ///< of a barrier, median
   double mb_per_s = 0;    ///< of an all-reduce of 4 MiB: its bytes by its shortest time
 };
-/// Measures all pairs, or with more than 8 ranks those of neighbours.
+/// Measures all pairs, or with more than 8 ranks the pairs of neighbours.
 std::vector<Link> measure_links(const World& world);
 /// None is far slower than the best quarter: 5 times its latency and 1 ms more, or a fifth of its
 /// bandwidth. Of a single link there is nothing to compare it with. A pure function.
@@ -98,7 +98,7 @@ Finding judge_links(const std::vector<Link>& links);
 /// The share of a training step that a rank spends in communication, and who is slow. Never bad.
 Finding measure_step(const World& world);
 
-/// All of the world's that need no model.
+/// All checks of a world that need no model.
 std::vector<Finding> check_world(const World& world);
 
 }  // namespace lockstep::doctor

@@ -73,7 +73,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   /// What MPI reads and writes in the background, beside the buffers themselves.
   struct Memory {
     std::array<std::uint64_t, 2> hashes{};  // of the front call's header: {hash, ~hash}
-    std::vector<CallHeader> headers;        // everybody's
+    std::vector<CallHeader> headers;        // of all ranks
     Tensor moving;                          // the front call's buffer, or that in f32
   };
 

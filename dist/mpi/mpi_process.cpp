@@ -88,7 +88,8 @@ MpiProcess::MpiProcess(Seconds timeout) {
       programs_own ? ": call World::join there, or MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"
                    : "");
   const ErrorsReturn scope;
-  // After the program's MPI_Init the others come when they like. Some may have left theirs to us.
+  // After the program's MPI_Init the other ranks come when they like. Some may have left MPI_Init
+  // to us.
   meet(MPI_COMM_WORLD, timeout, 1);
   MPI_Comm here = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),

@@ -1,6 +1,6 @@
 #pragma once
-/// MPI in this process. Who initializes it finalizes it: the program, if it has called MPI_Init
-/// before, else we, when the process ends.
+/// MPI in this process. The program finalizes MPI if it has called MPI_Init before; else we
+/// initialize it, and finalize it when the process ends.
 
 #include <mpi.h>
 

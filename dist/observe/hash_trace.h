@@ -22,7 +22,7 @@
 /// that computes. "of" is what the value belongs to: this rank, or the world. With lanes
 /// (core/lanes.h) rows that belong to lanes are of "4/8" if the first of them is lane 4 of 8, and
 /// have a hash for each lane of this rank. So runs with different numbers of ranks can be compared:
-/// lane by lane, and in what is of the world.
+/// lane by lane, and in what belongs to the world.
 ///
 /// In the place of an end, a run that was killed has its last whole line: steps are flushed.
 ///

@@ -56,8 +56,8 @@ class LossLog {
   void add(const Tensor& mean_loss, const Weight& weight);
 
   /// Collective: the steps since the last call, in their order. All ranks must have as many. Throws
-  /// StateError for losses of lanes that this rank does not own in `world`: of an earlier world
-  /// (survive.h), whose lost ranks had others. forget() them.
+  /// StateError for losses of lanes that this rank does not own in `world`: they are of an earlier
+  /// world (survive.h), in which it owned other lanes. forget() them.
   std::vector<Step> settle(const World& world);
 
   std::int64_t waiting() const { return std::ssize(steps_); }  ///< steps that are not settled

@@ -224,7 +224,7 @@ void make_folder(const std::string& directory) {
                    directory, error ? error.message() : "a file has that name");
 }
 
-// Of an earlier run, which had more ranks than this one's `size`. Readers pass it by.
+// Of an earlier run, which had more ranks than this one's `size`. Readers skip it.
 void remove_further_ranks(const fs::path& directory, int size) {
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;

@@ -12,7 +12,7 @@ namespace lockstep::dist {
 namespace {
 
 /// In a job that survives, a rank that listened for one world may be about to listen for the next.
-/// Who is lost is told by ConnectOptions::watch.
+/// ConnectOptions::watch tells which rank is lost.
 constexpr Seconds between_worlds{5};
 
 /// True if the other end has closed. It sends nothing before it is admitted, so bytes are an error.
@@ -48,7 +48,7 @@ void decide(std::vector<Connection>& sockets, Decision decision, const std::stri
   if (decision == Decision::refused) throw blaming(blame, CommError(reason));
 }
 
-/// Takes the sockets of those that have come. If one of them cannot be admitted, none is.
+/// Takes the sockets of the ranks that have come. If one rank cannot be admitted, none is.
 void take(std::vector<AcceptedPeer> peers, std::vector<Connection>& sockets,
           const ConnectOptions& options) {
   for (AcceptedPeer& peer : peers) {

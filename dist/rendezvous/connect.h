@@ -1,6 +1,6 @@
 #pragma once
 /// How ranks connect: of two ranks the lower one accepts and the higher one initiates. Used for the
-/// star of a rendezvous (everybody with rank 0) and the mesh of the tcp transport (every pair).
+/// star of a rendezvous (every rank with rank 0) and the mesh of the tcp transport (every pair).
 ///
 /// Several connections of one rank share a deadline, which ends ConnectOptions::timeout after the
 /// first began.
@@ -23,7 +23,7 @@ struct ConnectOptions {
   Seconds timeout{60};
   Purpose purpose = Purpose::rendezvous;
   std::string_view caller = "rendezvous";  ///< errors begin with its name in brackets
-  std::string_view members = "rank";       ///< what errors call those who connect
+  std::string_view members = "rank";       ///< what errors call the processes
   bool of_job = true;  ///< ranks have the numbers of the job: an error may blame one
   /// Called again and again with the ranks that are waited for. It throws if waiting is in vain.
   std::function<void(const std::vector<int>& awaited)> watch = {};

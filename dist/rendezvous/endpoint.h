@@ -26,8 +26,9 @@ struct Endpoint {
 
 /// Listens on `where`. Port 0 takes any free port. A Unix socket gets mode 0600 and replaces the
 /// file of a dead process of this user. Over TCP it binds the address that the host's name stands
-/// for. Unless all who connect are on `one_machine`, it binds all addresses if that one is a
-/// loopback address or not ours. Throws CommError, with the address, if that is not possible.
+/// for. Unless all processes that connect are on `one_machine`, it binds all addresses if that
+/// address is a loopback address or not ours. Throws CommError, with the address, if that is not
+/// possible.
 Descriptor listen_on(const Endpoint& where, bool one_machine = true);
 
 /// Reserves a free port of this machine (see local_port()). Only a process that sets SO_REUSEADDR,

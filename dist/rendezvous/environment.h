@@ -18,10 +18,11 @@
 /// out when they meet which of them share a machine: those whose hosts have one name, in the order
 /// of their ranks. They talk by TCP, for containers of one machine may not share its memory.
 ///
-/// Where several have set their variables, the nearest counts: it was the last to start something
-/// on the way to this process. Which one that is, lockstep-run notes (surroundings/nearest.h).
-/// Without it, it is the first in this order: each may run inside one further down (mpirun starts
-/// its daemons by srun). What cannot be so is an error that names both:
+/// Where several launchers have set their variables, the nearest counts: it was the last to start
+/// something on the way to this process. lockstep-run notes which launcher that is
+/// (surroundings/nearest.h). Without lockstep-run, it is the first in this order: each may run
+/// inside one further down (mpirun starts its daemons by srun). A contradiction is an error that
+/// names both:
 ///
 ///   by hand            its world has fewer ranks than that of mpirun or srun, or as many and this
 ///                      process another rank
@@ -80,9 +81,9 @@ std::optional<LaunchInfo> read_environment();  ///< of this process; `node` is n
 
 /// With LOCKSTEP_DIE_WITH_PARENT=1 the kernel kills this process (SIGKILL) as soon as the thread
 /// that has started it ends: no rank survives a launcher that was killed. lockstep-run does so by
-/// itself; it is for other launchers and for ranks started by hand. Without it, or with 0, nothing
-/// changes. It holds from now on, as long as the calling thread lives; if the parent ends while
-/// this runs, so does this process. Throws UsageError for another value.
+/// itself; the variable is for other launchers and for ranks started by hand. Without it, or with
+/// 0, nothing changes. It holds from now on, as long as the calling thread lives; if the parent
+/// ends while this runs, so does this process. Throws UsageError for another value.
 void die_with_parent_if_asked(const Getenv& get);
 void die_with_parent_if_asked();
 

@@ -68,7 +68,7 @@ Hello hello_of(const Credentials& own, Purpose purpose) {
   return {magic, protocol_version, purpose, own.job, own.rank, own.size};
 }
 
-/// What only they can make who know the token, for these messages: both nonces are fresh.
+/// What cannot be made for these messages without the token: both nonces are fresh.
 ///
 ///   "initiator", "acceptor"                             the proof of this side
 ///   "frames of the initiator", "frames of the acceptor" the key of what this side sends

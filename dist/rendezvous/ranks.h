@@ -26,8 +26,8 @@ constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who = "rank");
 
-/// What a transport throws when it has lost a peer. `rank` is the transport's own number; who knows
-/// the job's numbers blames the rank (QueuedCommunicator::give_up).
+/// What a transport throws when it has lost a peer. `rank` is the transport's number; code that
+/// knows the job's numbers blames the rank (QueuedCommunicator::give_up).
 struct LostPeer : PeerError {
   LostPeer(int rank_, Fault how_);
   int rank;

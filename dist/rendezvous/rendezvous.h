@@ -1,7 +1,7 @@
 #pragma once
 /// The rendezvous of a world: a star of connections with rank 0 in the middle. Every rank gives
-/// some bytes and gets everybody's. Transports are built with it. It stays open afterwards, so that
-/// the end of a process is noticed at once.
+/// some bytes and gets those of all ranks. Transports are built with it. It stays open afterwards,
+/// so that the end of a process is noticed at once.
 ///
 ///     1   2   3
 ///      \  |  /      how connections begin: handshake.h; what is sent over them: frames.h

@@ -11,7 +11,7 @@ namespace lockstep::dist {
 /// How long something has been waited for, in time in which this process ran. A waiting process
 /// looks at the clock often. If it has not looked for longer than `longest_nap`, it was stopped, or
 /// its container was frozen, or others had its core: what is beyond that does not count. So a job
-/// that is stopped and goes on later does not take its own pause for that of another rank.
+/// that is stopped and goes on later does not take its own pause for a pause of another rank.
 class RunningTime {
  public:
   explicit RunningTime(Seconds longest_nap = Seconds(0.1)) : longest_nap_(longest_nap) {}

@@ -1,7 +1,7 @@
 #pragma once
-/// How what is sent over a connection is sealed: each piece has a tag that only who has the key can
-/// make. Keys and tags are those of RFC 8439: ChaCha20 makes a key for each piece from the key of
-/// the connection, and Poly1305 the tag from that key and the bytes.
+/// How data on a connection is sealed: each piece has a tag that cannot be made without the key.
+/// Keys and tags are those of RFC 8439: ChaCha20 makes a key for each piece from the key of the
+/// connection, and Poly1305 the tag from that key and the bytes.
 ///
 ///   key of one direction --ChaCha20--> | key 0 | key 1 | key 2 | ...    one for each piece, in
 ///                                                                       the order of sending
@@ -31,7 +31,7 @@ using Tag = std::array<std::byte, 16>;
 /// The keys of the pieces of one direction, each good for one.
 class KeyStream {
  public:
-  KeyStream() = default;  ///< of a key that everybody knows: seals against accidents alone
+  KeyStream() = default;  ///< of a key that is no secret: seals against accidents alone
   explicit KeyStream(const Token& key) : key_(key) {}
   Token next();
   /// Fills `bytes` with what belongs to none of these keys: for what lasts as long as the stream.

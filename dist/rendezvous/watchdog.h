@@ -5,14 +5,14 @@
 ///   another rank gave up, or is gone |------- patience -------| one line to stderr, _exit(1)
 ///                                    this rank makes no call: it has not heard of it
 ///
-/// In a job that survives an exit code would end all ranks. There this rank is a loss: it tells the
-/// launcher that it hangs, and ends by SIGKILL.
+/// In a job that survives an exit code would end all ranks. There this rank counts as lost: it
+/// tells the launcher that it hangs, and ends by SIGKILL.
 ///
 /// A rank that has heard of the failure is never ended: it may go on alone. Nor is one whose peers
 /// have left in peace. Time in which this process did not run does not count.
 ///
-/// The same thread tells the launcher that this rank is at work, as long as it is: the one that no
-/// other rank waits for is found by that (launch/launcher_looks.cpp).
+/// The same thread tells the launcher that this rank is at work, as long as it is. So the launcher
+/// finds a rank that hangs and for which no other rank waits (launch/launcher_looks.cpp).
 ///
 /// Thread-safety: one thread owns it. It has its own thread, which only looks at what has arrived
 /// at the connections and takes nothing.

@@ -37,7 +37,7 @@ struct SimChannel {
   nanoseconds free_at{0};  // the link has carried all bytes that were sent
 };
 
-/// What ranks share that have made transports of one name. Places are those in `members`.
+/// What ranks share if they have made transports of one name. Places are those in `members`.
 struct SimGroup {
   explicit SimGroup(std::vector<int> ranks)
       : members(std::move(ranks)),

@@ -115,7 +115,7 @@ class ShmTransport final : public MemoryTransport {
   }
   void abort(std::string_view reason) noexcept override {
     MemoryTransport::abort(reason);
-    rendezvous_->abort(reason);  // reaches those who wait in allocate()
+    rendezvous_->abort(reason);  // reaches the ranks that wait in allocate()
   }
 
  private:

@@ -40,7 +40,7 @@ class Transport {
   virtual bool has_shared_memory() const = 0;  ///< whether allocate() works
 
   /// Puts as many bytes as fit now into the stream to `peer` and returns their number, perhaps 0.
-  /// The others must be given again, unchanged, by the next call: their tag may be under way.
+  /// The other bytes must be given again, unchanged, by the next call: their tag may be under way.
   /// Throws PeerError if the peer is gone or any rank has given up.
   virtual std::size_t send(int peer, std::span<const std::byte> bytes) = 0;
 

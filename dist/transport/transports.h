@@ -27,15 +27,15 @@ std::vector<std::unique_ptr<Transport>> threads_transports(int size, ThreadsOpti
 /// for each rank. No name in a file system means that nothing is left behind, however processes
 /// end.
 ///
-/// The end of a process is noticed by the connections of the rendezvous: rank 0 sees everybody's,
-/// the others see rank 0's. Who sees one end marks that rank as gone in the memory, for all ranks.
-/// Ranks look while they nap, so that spinning costs nothing extra.
+/// The connections of the rendezvous show the end of a process: rank 0 sees the end of any other
+/// rank, the others see rank 0's. The rank that sees an end marks the ended rank as gone in the
+/// memory, for all ranks. Ranks look while they nap, so that spinning costs nothing extra.
 ///
 /// Throws CommError if memory is short, with the size needed, or if ranks are on several machines.
 std::unique_ptr<Transport> shm_transport(std::shared_ptr<Rendezvous> rendezvous);
 
 /// Over TCP, between machines or within one: a socket for every pair of ranks. Each rank listens on
-/// a free port, the rendezvous tells everybody the addresses, and the higher rank of a pair
+/// a free port, the rendezvous tells every rank the addresses, and the higher rank of a pair
 /// connects to the lower one. A stream ends only after all bytes sent through it have been
 /// received. The reason of a rank that gives up travels by the rendezvous. Bytes travel in frames
 /// with tags (tcp/checked_stream.h).

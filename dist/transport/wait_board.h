@@ -5,9 +5,9 @@
 ///   rank 0 waits for 3      rank 3 waits for 2      rank 2 says nothing: it is the one
 ///
 /// A job has one board, which its groups share, because a rank of a group may wait in another
-/// communicator than those who wait for it. Ranks are those of the job: of the first world. Notes
-/// must arrive although the rank that is looked for takes nothing more from any stream. Therefore
-/// they have their own memory, or their own connections.
+/// communicator than the ranks that wait for it. Ranks have the numbers of the job: of the first
+/// world. Notes must arrive although the rank that is looked for takes nothing more from any
+/// stream. Therefore they have their own memory, or their own connections.
 ///
 /// Thread-safety: one WaitBoard belongs to one rank and is used by one thread at a time.
 

@@ -1,7 +1,7 @@
 #pragma once
 /// What a waiting rank knows: for how long nothing has moved and, from the wait board, whom the
 /// others wait for. A rank that has waited for an eighth of the timeout tells it on the board, and
-/// tells it again after each further eighth: a note that is not repeated is that of a rank that has
+/// tells it again after each further eighth: a note that is not repeated comes from a rank that has
 /// stopped.
 ///
 ///   |--- nothing moves --|- tells ----|- tells ----| ... |- times out: follows the notes
@@ -61,7 +61,7 @@ class WaitWatch {
                        ///< (`position`), which waits for rank 2 in all_reduce #5 'bucket 0'"
     Blame blame;       ///< rank 2 hangs; empty if ranks wait for each other, or it is not known
   };
-  /// For a timeout, of which the others are told too: who is to blame.
+  /// Who is to blame for a timeout. Tells the others of it, too.
   Verdict blame(int awaited, std::string_view position);
   /// "rank 0 timed out, waiting for rank 2" if a rank has told so while this one waited for long;
   /// else empty.

@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels {
 
-/// Many are added pairwise: so many one after the other, more in two parts.
+/// Terms are added pairwise: up to so many one after the other, more in two parts.
 inline constexpr std::int64_t one_after_the_other = 128;
 
 /// Where pairwise summation cuts n > 1 terms in two.

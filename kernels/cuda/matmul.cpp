@@ -1,4 +1,4 @@
-// Matrix products on a GPU: who computes them.
+// Matrix products on a GPU: what computes them.
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/kernels/backend/blocks_apart.h"
 #include "lockstep/kernels/cuda/backend.h"

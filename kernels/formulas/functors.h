@@ -121,7 +121,7 @@ LOCKSTEP_HOST_DEVICE T remainder(T a, T b) {
   else
     return std::fmod(a, b);
 }
-/// f(power) with a function that raises numbers to this power. Those that PyTorch makes of
+/// f(power) with a function that raises numbers to this power. Powers that PyTorch makes of
 /// multiplications and roots are made so here, and vectorized; -1.5 is in the gradient of -0.5.
 template <class T, class F>
 LOCKSTEP_HOST_DEVICE auto with_power(T exponent, F f) {

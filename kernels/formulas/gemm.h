@@ -1,7 +1,7 @@
 #pragma once
 /// The product itself, without shapes or dtypes: what a BLAS calls gemm. On the CPU, CMake chooses
-/// the file that defines those of f32 and bf16: cpu/gemm_onednn.cpp or cpu/gemm_without_onednn.cpp.
-/// The handwritten ones for GPUs are the ladder in cuda/gemm/.
+/// the file that defines the products of f32 and bf16: cpu/gemm_onednn.cpp or
+/// cpu/gemm_without_onednn.cpp. The handwritten ones for GPUs are the ladder in cuda/gemm/.
 
 #include <cstdint>
 #include <span>

@@ -28,10 +28,10 @@
 /// says so. Each rank takes over what the hooks of some ranks had kept, all of it together.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
-/// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors of which each
-/// rank has its own from all ranks; they travel one rank after another, and pass through memory of
-/// all ranks. All ranks read the file: they must see the folder then. Where a name is a link, older
-/// files lie beside what it leads to. A name belongs to one Checkpoint at a time.
+/// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors per rank of all
+/// ranks; they travel one rank after another, and pass through memory of all ranks. All ranks read
+/// the file: they must see the folder then. Where a name is a link, older files lie beside what it
+/// leads to. A name belongs to one Checkpoint at a time.
 ///
 /// With SaveOptions::async, save() takes a snapshot on rank 0 and returns; a thread writes it. The
 /// memory of the snapshot, as much as the file has, is kept for the next one.
@@ -74,13 +74,13 @@ concept Stateful = requires(T& object, const StateDict& state) {
 
 /// Of Checkpoint::save.
 struct SaveOptions {
-  /// How many checkpoints this save keeps: with 3, the one before becomes "PATH.1", and that of
-  /// before "PATH.2". Files with higher numbers are left alone.
+  /// How many checkpoints this save keeps: with 3, the checkpoint before becomes "PATH.1", and the
+  /// one before that "PATH.2". Files with higher numbers are left alone.
   int keep = 1;
   /// Return before the file is written. An error is then thrown on all ranks: by the next save(),
   /// when it has written its own file, by load() or wait(). Call wait() at the end of the program.
   bool async = false;
-  /// How long the others wait for rank 0. Empty: as long as it is at work, be the disk ever so slow
+  /// How long the others wait for rank 0. Empty: as long as it is at work, however slow the disk is
   /// (dist::on_rank0).
   std::optional<dist::Seconds> timeout{};
 };
@@ -115,7 +115,8 @@ class Checkpoint {
   /// DataError with the path and the reason; an older file is then whole, and under its name.
   void save(const std::string& path, SaveOptions options = {});
 
-  /// Until the file of the last asynchronous save() is complete. Throws what writing it has thrown.
+  /// Waits until the file of the last asynchronous save() is complete. Throws what writing it has
+  /// thrown.
   void wait();
   /// Whether wait() would return, or throw, at once on rank 0, which writes. Not collective.
   bool is_written() const;
@@ -127,8 +128,8 @@ class Checkpoint {
   void load(const std::string& path);
 
   /// Collective over `world`, of which this Checkpoint has no DDP: gives all ranks the parts and
-  /// numbers of the first of those whose `progress` is the highest, and its random generators. It
-  /// comes before a DistributedDataParallel is made, which takes rank 0's parameters
+  /// numbers of the first rank whose `progress` is the highest, and its random generators. It comes
+  /// before a DistributedDataParallel is made, which takes rank 0's parameters
   /// (dist/world/survive.h). A CommError leaves everything as it was. Parts of add_per_rank are
   /// taken over too: add none that must differ.
   ///

@@ -27,9 +27,9 @@ std::string sha256_of(const Tensor& tensor);
 /// The metadata of the file.
 std::map<std::string, std::string> to_metadata(const Manifest& manifest);
 
-/// Throws DataError for metadata that is no checkpoint's, that is damaged (it has a hash of its
-/// own), or of a newer format; and for a number that is not whole or not in its range, and a text
-/// or a hash that is none.
+/// Throws DataError for metadata that is no checkpoint's, that is damaged (it has its own hash), or
+/// of a newer format; and for a number that is not whole or not in its range, and a text or a hash
+/// that is none.
 Manifest parse_manifest(const std::map<std::string, std::string>& metadata);
 
 }  // namespace lockstep::nn

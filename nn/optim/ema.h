@@ -13,7 +13,7 @@
 ///     evaluate(model);
 ///   }
 ///
-/// Copies share the averages; so does what was moved from.
+/// Copies share the averages, also with an object that was moved from.
 /// Under DDP every rank computes the same averages from the same values: nothing travels.
 /// Thread-safety: as the parameters.
 

@@ -21,7 +21,7 @@
 /// or NaN, and all ranks have the same sum. So parameters that are kept local are refused beside
 /// managed ones. A communication hook that remembers what it saw
 /// (power_sgd) needs NonFinite::skip beside the scaler: it then forgets such a step. When the scale
-/// changes, it is told so.
+/// changes, the hook is told so.
 ///
 /// Thread-safety: as the optimizer's.
 

@@ -69,8 +69,8 @@ struct GroupView {
 struct Local {};
 inline constexpr Local local;
 
-/// What a state must not be taken between: throws StateError for a parameter with a gradient on
-/// which an optimizer is still to step (which no state has), or that holds an average for a while
+/// Throws StateError where no state must be taken: for a parameter with a gradient on which an
+/// optimizer is still to step (no state has it), or one that holds an average for a while
 /// (Ema::Applied). The error names it.
 void check_between_steps(std::string_view operation, const std::vector<Parameter>& parameters);
 
@@ -92,8 +92,8 @@ class Optimizer : public Stepper {
   /// No step waits for what the gradients hold: it is over, or was left out (GradScaler).
   void gradients_are_used();
 
-  /// Steps now those of `parameters` that are this optimizer's; the next step() leaves them out.
-  /// What optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
+  /// Steps now the `parameters` that are this optimizer's; the next step() leaves them out. What
+  /// optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
   void step_early(std::span<const Parameter> parameters);
 
   /// What a checkpoint needs for the next step to be the one that would have come: what is kept of
@@ -108,8 +108,8 @@ class Optimizer : public Stepper {
   /// momentum; its state has none.)
   virtual void load_state_dict(const nn::StateDict& state);
 
-  /// Every group, in order: a schedule, for example, needs to know no more of an optimizer. None of
-  /// an optimizer that does not define it.
+  /// Every group, in order: a schedule, for example, needs to know no more of an optimizer. Empty
+  /// for an optimizer that does not define it.
   virtual std::vector<GroupView> group_views() { return {}; }
   /// The learning rate of all groups. Throws StateError if they differ, or if there is no group.
   double lr() const;

@@ -12,9 +12,9 @@
 /// The loop stays as it is, step() included, and so does every bit of the result. Steps begin after
 /// the last kernel of backward, since until then backward may read any parameter.
 ///
-/// Early are the parameters that this rank has used in a backward whose total weight was known when
-/// it began; step() steps the others: those that only other ranks have used, and all of them at the
-/// end of a window.
+/// A parameter is stepped early if this rank has used it in a backward whose total weight was known
+/// when it began; step() steps the others: parameters that only other ranks have used, and all of
+/// them at the end of a window.
 ///
 /// A step that has begun cannot be taken back. So this does not go together with NonFinite::skip or
 /// stop (UsageError), with clipping between backward and step (StateError), with options that

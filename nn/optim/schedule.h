@@ -53,9 +53,9 @@ double one_cycle(std::int64_t step, std::int64_t steps, const OneCycle& options 
 /// Sets the learning rates of an optimizer. Once that has ended, a step throws StateError.
 class Schedule {
  public:
-  /// Takes the groups' learning rates as those that the factors are of, and sets the first ones. A
-  /// group that joins later begins with its own. Throws UsageError for a factor that is negative or
-  /// not finite.
+  /// Takes the groups' learning rates as the rates that the factors multiply, and sets the first
+  /// ones. A group that joins later begins with its own. Throws UsageError for a factor that is
+  /// negative or not finite.
   Schedule(Optimizer& optimizer, std::function<double(std::int64_t step)> factor);
   /// After each step of the optimizer; under DDP on all ranks.
   void step();
@@ -87,8 +87,8 @@ struct PlateauOptions {
 ///
 ///   plateau.step(dist::sum_over_ranks(world.communicator(), loss) / samples);
 ///
-/// All ranks must give the same loss: ranks that do not differ in their learning rates, which the
-/// next backward refuses.
+/// All ranks must give the same loss: otherwise their learning rates differ, which the next
+/// backward refuses.
 class Plateau {
  public:
   /// Throws UsageError for options out of their range; a step StateError once the optimizer has

@@ -86,7 +86,7 @@ dist::Communicator& Sharding::communicator(std::string_view operation) const {
 }
 
 // What arrives is a write that the step's kernel has told already: a rank steps a part of each
-// value, be it empty, in the memory in which it receives the others.
+// value, even an empty one, in the memory in which it receives the others.
 void Sharding::gather() {
   dist::Communicator& communicator = this->communicator("step");
   for (const auto& [memory, wire] : flats_) {

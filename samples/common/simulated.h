@@ -15,7 +15,7 @@ struct SimulatedTraining {
   int layers_of_a_bucket = 1;
   std::int64_t elements = 1000;  ///< of a weight; a bias has 24
   double milliseconds = 2;       ///< of a layer's forward; its backward takes twice that
-  double slower = 1.2;           ///< so many times as long takes the last rank
+  double slower = 1.2;           ///< the last rank takes so many times as long
   double message = 1.5;          ///< milliseconds that a message takes at most
   double bandwidth = 0;          ///< MB/s of a link; 0: the bytes themselves take no time
   bool overlap = true;           ///< false: everything travels after backward

@@ -18,8 +18,8 @@ struct State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  /// Collective: gives all ranks the state of the one that is furthest, as it was after its last
-  /// step. What was begun of the next one is void. Before a DDP is made, which takes rank 0's
+  /// Collective: gives all ranks the state of the rank that is furthest, as it was after its last
+  /// step. A step that was begun after that is void. Before a DDP is made, which takes rank 0's
   /// parameters.
   void share(const lockstep::World& world);
   /// A step was taken, or a checkpoint was loaded: from here on it is not repeated.

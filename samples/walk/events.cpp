@@ -121,7 +121,7 @@ void Story::step_begins(const Happening& h) {
                    h.rank, part, h.bucket);
 }
 
-// What its neighbour has sent, it still holds: a ring changes no part between its sending and the
+// The neighbour still holds what it has sent: a ring changes no part between its sending and the
 // moment when it comes back, complete.
 void Story::step_ends(const Happening& h) {
   const auto& arguments = h.event->arguments;

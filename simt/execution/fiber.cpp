@@ -33,7 +33,7 @@ Fiber* left = nullptr;  ///< the fiber that the latest switch left
 #ifdef __x86_64__
 
 // switch_stack(void** save, void* load): pushes what a call must preserve (System V ABI, section
-// 3.2.1; nobody here changes the floating-point control words), saves the stack pointer, and takes
+// 3.2.1; no code here changes the floating-point control words), saves the stack pointer, and takes
 // the same from the other stack.
 asm(R"(
   .text

@@ -1,12 +1,12 @@
 #pragma once
-/// A thread of a kernel: a stack of its own, and a switch that costs a few nanoseconds.
+/// A thread of a kernel: its own stack, and a switch that costs a few nanoseconds.
 
 #include <cstddef>
 
 namespace simt::detail {
 
-/// One flow of control. Fibers are switched by hand, never by a scheduler behind one's back, and
-/// belong to no host thread: any may continue any (one at a time).
+/// One flow of control. Fibers are switched by hand, never by a hidden scheduler, and belong to no
+/// host thread: any may continue any (one at a time).
 class Fiber {
  public:
   /// The flow that is running now, on the stack that it has.

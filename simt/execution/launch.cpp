@@ -92,7 +92,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
         [&runtime, &info, thread = std::move(thread), device = stream.device,
          grid = config->gridDim, block = config->blockDim, cluster,
          shared = config->dynamicSmemBytes, number] {
-          // Each launch of each device has a seed of its own, whatever other ranks do.
+          // Each launch of each device has its own seed, whatever other ranks do.
           const Config& settings = runtime.config;
           Random seeds(settings.order_seed + (static_cast<std::uint64_t>(device) << 48) + number);
           run_kernel(runtime, device,

@@ -6,7 +6,7 @@ using namespace simt::detail;
 
 namespace {
 
-/// A pool's handle is its device: what CUDA hides behind it, nobody looks at.
+/// A pool's handle is its device: no code looks at what CUDA hides behind a handle.
 cudaMemPool_t handle_of(Device& device) { return reinterpret_cast<cudaMemPool_t>(&device); }
 
 Device& device_of(Runtime& runtime, cudaMemPool_t pool) {

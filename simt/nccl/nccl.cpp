@@ -68,7 +68,8 @@ void check_devices(const Communicator& comm) {
                                                 std::to_string(seats[a].device)};
 }
 
-/// Who is in the new communicator is known when all ranks of its parent have said what they want.
+/// The ranks of the new communicator are known when all ranks of its parent have said what they
+/// want.
 void leave_split(Communicator& comm) {
   const Split& split = *comm.split;
   std::vector<int> members;
@@ -273,7 +274,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* ma
     split->all.resize(parent->size);
     split->told = std::make_shared<Mark>();
     split->parent = parent;
-    // An operation of the parent like others, in a stream of its own.
+    // An operation of the parent like others, in its own stream.
     Run gather = begin_calls(
         parent,
         {{NcclKind::all_gather, reinterpret_cast<const std::byte*>(&split->mine),

@@ -3,7 +3,7 @@
 /// they are, and a channel from each rank to each other one and to itself.
 ///
 /// A channel is a queue of at most two chunks with one sender and one receiver. There are no locks
-/// in shared memory: a rank that is killed holds up those that need its chunks, and nobody else.
+/// in shared memory: a rank that is killed holds up the ranks that need its chunks, and no others.
 
 #include <atomic>
 #include <cstdint>

@@ -118,7 +118,7 @@ using Kind = Allocation::Kind;
 
 namespace {
 
-/// Memory of a kind that is freed by a call of its own.
+/// Memory of a kind that is freed by its own call.
 AllocationPointer take_of_kind(Runtime& runtime, void* data, Kind kind) {
   const auto it = runtime.allocations.find(reinterpret_cast<std::uintptr_t>(data));
   require(it != runtime.allocations.end() && it->second->kind == kind &&

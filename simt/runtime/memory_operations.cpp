@@ -23,7 +23,7 @@ struct Value {
   T* address;
   T value;
 
-  /// A release: what the stream did before is seen by those who see the value.
+  /// A release: what the stream did before is seen by every thread that sees the value.
   void write() const { std::atomic_ref(*address).store(value, std::memory_order_release); }
 
   /// An acquire, if it is there.

@@ -1,6 +1,6 @@
 #pragma once
 /// Memory that other processes of this machine can find: a file without a name in any folder, which
-/// is gone when nobody has it open any more, however its users end.
+/// is gone when no process has it open any more, however its users end.
 
 #include <sys/types.h>
 

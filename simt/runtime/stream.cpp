@@ -124,8 +124,8 @@ void Runtime::open_lock_for(std::chrono::microseconds time) {
   lock.release();
 }
 
-/// Nobody tells when memory changes: it is looked at again and again, less and less often while
-/// nothing moves.
+/// No call tells when memory changes: the memory is looked at again and again, less and less often
+/// while nothing moves.
 class Patience {
  public:
   std::chrono::microseconds next(std::uint64_t moves) {

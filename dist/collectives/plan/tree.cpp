@@ -4,7 +4,7 @@
 //   t = a  +  ceil(log2 n) (a + S b)                         the first `a` is the greeting
 //
 // BARRIER. Dissemination: in round k rank r signals r + 2^k and hears r - 2^k, so that after
-// ceil(log2 n) rounds everyone has heard, through others, from everyone (Hensgen, Finkel and
+// ceil(log2 n) rounds every rank has heard, through others, from every rank (Hensgen, Finkel and
 // Manber, Two algorithms for barrier synchronization, 1988). Five ranks, rank 0: signals 1, 2, 4
 // and hears 4, 3, 1.
 //

@@ -14,8 +14,8 @@
 // neither on buckets nor on the transport.
 //
 // TWO-SHOT-SHARED, where the buffer lies in memory that all ranks address. Nothing is copied: tell
-// all ranks "mine is ready"; reduce the own part of everybody's memory into everybody's; tell all
-// ranks "reduced".
+// all ranks "mine is ready"; reduce the own part of all ranks' memory into all ranks' memory; tell
+// all ranks "reduced".
 //
 //     memory of rank 0    [  1 |  2 |  3 ]         [ 111 | 222 | 333 ]
 //     memory of rank 1    [ 10 | 20 | 30 ]   -->   [ 111 | 222 | 333 ]
@@ -25,7 +25,7 @@
 //   t = 2 a  +  (n-1)/n S w        w: seconds per byte reduced in place; sent: headers only
 //
 // An all-gather there does the same, but copies in the place of reducing: each rank writes its own
-// part into everybody's memory.
+// part into all ranks' memory.
 
 #include "lockstep/dist/collectives/plan/algorithms.h"
 

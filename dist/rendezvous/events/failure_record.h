@@ -28,9 +28,9 @@ void report_failure(const FailureRecord& record);
 
 /// An uncaught exception, also in another thread or a `noexcept` function, is reported like one
 /// that run_main catches: from now on std::terminate reports it and ends the process with its exit
-/// code, without a core dump. A terminate handler of the program's own is called after the report;
-/// std::set_terminate(std::abort) is one that dumps core. A child that was forked is no rank: it
-/// ends as if this had not been called, unless it calls this itself.
+/// code, without a core dump. A terminate handler that the program has set is called after the
+/// report; std::set_terminate(std::abort) is one that dumps core. A child that was forked is no
+/// rank: it ends as if this had not been called, unless it calls this itself.
 void report_uncaught_errors();
 
 /// Writes all of `text`, and waits where the descriptor is non-blocking and full. Returns 0, or the

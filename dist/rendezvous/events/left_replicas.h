@@ -25,8 +25,8 @@ inline constexpr std::uint64_t not_compared = 1;
 /// Thread-safe.
 class LeftReplicas {
  public:
-  /// `model` is a number that its `replicas` share, and no other model has. Once all of them have
-  /// ended alike, nothing is kept of it.
+  /// `model` is a number that its `replicas` share, and no other model has. Once all replicas have
+  /// ended alike, nothing is kept of the model.
   void add(std::uint64_t model, int rank, std::uint64_t fingerprint, int replicas = 0);
   std::size_t models() const;  ///< of how many something is kept
   /// Of the models that several ranks have left: which ranks' replicas differ; empty if none do.

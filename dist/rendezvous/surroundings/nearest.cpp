@@ -15,8 +15,8 @@ constexpr const char* started_variable = "LOCKSTEP_STARTED";
 
 using NameList = std::span<const char* const>;
 
-/// Of other launchers: when one is started anew, one of its variables is another at least. The
-/// first two are there in any case; one of them alone is no launcher (MPI_Init without mpirun sets
+/// Of other launchers: when one is started anew, at least one of its variables differs. The first
+/// two are there in any case; one of them alone is no launcher (MPI_Init without mpirun sets
 /// PMIX_NAMESPACE).
 constexpr std::array changed_by_torchrun{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                                          "TORCHELASTIC_MAX_RESTARTS"};

@@ -13,9 +13,10 @@
 ///   RANK or WORLD_SIZE alone is another           was set by hand: an error
 ///   RANK and WORLD_SIZE are unset                 no rank
 ///
-/// A launcher of ours that is started by a rank of another one does not pass on what that one has
-/// set for its ranks alone; an option that holds for what ranks start, too (LOCKSTEP_INTERFACE,
-/// OMP_NUM_THREADS), it does. Where lockstep-run has no part, environment.h has the order.
+/// A launcher of ours that a rank of another launcher has started does not pass on what that
+/// launcher has set for its ranks alone. It passes on an option that holds for what ranks start,
+/// too (LOCKSTEP_INTERFACE, OMP_NUM_THREADS). Where lockstep-run has no part, environment.h has the
+/// order.
 
 #include <span>
 #include <string>
@@ -35,8 +36,8 @@ void check_as_started(const Getenv& get);
 /// LOCKSTEP_STARTED of a rank that gets `set`, from a launcher whose environment is `get`.
 std::string started_as(std::span<const std::pair<std::string, std::string>> set, const Getenv& get);
 
-/// Whether a launcher of ours sets it for its ranks alone, and none that a rank starts passes it
-/// on.
+/// Whether a launcher of ours sets it for its ranks alone: a launcher that a rank starts does not
+/// pass it on.
 bool belongs_to_launcher(std::string_view name);
 
 }  // namespace lockstep::dist

@@ -5,8 +5,8 @@
 
 namespace lockstep::dist {
 
-/// $TMPDIR, else $XDG_RUNTIME_DIR where this user may write, else /tmp. One that is no absolute
-/// path, or is too long for a socket's address, is passed by.
+/// $TMPDIR, else $XDG_RUNTIME_DIR where this user may write, else /tmp. A path that is not
+/// absolute, or is too long for a socket's address, is skipped.
 std::string socket_base();
 
 /// Makes a new folder of mode 0700 there, for one socket. Throws Error if the system refuses.

@@ -1,6 +1,7 @@
 #pragma once
 /// Generations of a job that survives: each time its launcher has lost a rank, or has a new one,
-/// those that it names make a new world. It alone says who lives; ranks tell it whom they suspect.
+/// the ranks that the launcher names make a new world. The launcher alone says which ranks live;
+/// ranks tell it which rank they suspect.
 ///
 ///   launcher --- LOCKSTEP_SURVIVE_FD: a file in memory, one line per generation ---> ranks
 ///            <-- events (rank_event.h): it is ready, has joined, suspects a rank --- ranks

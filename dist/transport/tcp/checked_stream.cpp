@@ -13,7 +13,8 @@ std::span<const std::byte> without_own_tag(const Head& head) {
   return std::as_bytes(std::span(&head, 1)).first(offsetof(Head, own_tag));
 }
 
-/// Those of the next `count` bytes that lie in `bytes`. `count` becomes the number of the others.
+/// The part of the next `count` bytes that lies in `bytes`. `count` becomes the number of the
+/// others.
 std::span<std::byte> cut(std::span<std::byte> bytes, std::size_t& count) {
   const std::size_t here = std::min(bytes.size(), count);
   count -= here;

@@ -12,9 +12,9 @@
 ///   sum of (a + key of a mod 2^32) (b + key of b mod 2^32), mod 2^64
 ///
 /// (in the machine's own byte order, as all numbers of a frame).
-/// Two chunks have equal sums with a chance of 2^-64, if the key is secret (RFC 4418, 6.2). So who
-/// changes a frame passes unnoticed with a chance below 2^-63; and has one try, because a wrong tag
-/// ends the job.
+/// Two chunks have equal sums with a chance of 2^-64, if the key is secret (RFC 4418, 6.2). So an
+/// attacker who changes a frame passes unnoticed with a chance below 2^-63, and has one try,
+/// because a wrong tag ends the job.
 ///
 /// Thread-safety: one thread at a time.
 

@@ -1,6 +1,6 @@
 #pragma once
 /// A TCP connection between every pair of ranks. Each rank listens on a free port, the rendezvous
-/// tells everybody the addresses, and the higher rank of a pair connects to the lower one.
+/// tells every rank the addresses, and the higher rank of a pair connects to the lower one.
 ///
 /// Thread-safety: as the rendezvous that is given.
 

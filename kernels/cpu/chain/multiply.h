@@ -1,5 +1,5 @@
 #pragma once
-/// Chain products by vectors of one type of vectors.h, for those that compare the types.
+/// Chain products by vectors of one type of vectors.h, for code that compares the types.
 
 #include "lockstep/kernels/cpu/chain/vectors.h"
 #include "lockstep/kernels/formulas/gemm.h"

@@ -201,7 +201,8 @@ class Tiles {
 
 /// Whether the tiles' columns are C's rows: then the vectors lie across C's rows, and tiles are
 /// transposed as they are written. A factor that lies along k is transposed to be read in vectors:
-/// who has the smaller one wins. Costs are in thirds of a multiply-add of vectors.
+/// the order that transposes the smaller factor wins. Costs are in thirds of a multiply-add of
+/// vectors.
 template <class V>
 bool across_rows(const GemmProblem<typename V::Element>& p) {
   const auto vectors = [](std::int64_t n) { return pieces(n, V::width); };

@@ -6,7 +6,7 @@
 /// way instead of 67. The price is precision: the factors are rounded to tf32, which has the 8
 /// exponent bits of a float and 10 bits of mantissa instead of 23. Products are exact, sums are
 /// f32. So the error of a result is at most about 2^-10 of the sum of its products' magnitudes, and
-/// this rung is only for those who ask for it (gemm_tf32).
+/// this rung is only for callers that ask for it (gemm_tf32).
 ///
 /// Bytes become the problem again: each instruction wants (16 + 8) * 8 numbers from registers,
 /// which come from shared memory. A warp of 64 x 64 results reads 32 words per thread for 32

@@ -32,7 +32,7 @@
 
 namespace lockstep::kernels::cuda {
 
-/// The product that everybody calls: the best of the rungs in full precision, chosen by the sizes
+/// The product that all callers use: the best of the rungs in full precision, chosen by the sizes
 /// (and, for 16-bit types, by whether the GPU is a Hopper and the rows are aligned for it).
 void gemm(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<double>& problem, cudaStream_t stream);
@@ -40,7 +40,7 @@ void gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<Half>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream);
-/// The same on tensor cores, for those who accept inputs rounded to tf32: 11 significant bits
+/// The same on tensor cores, for callers that accept inputs rounded to tf32: 11 significant bits
 /// instead of 24 in each factor; sums stay f32.
 void gemm_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 

@@ -25,7 +25,8 @@ SharedMemory shared_memory_of(unsigned rank);
 /// In words, for reports.
 using Describe = std::string (*)(const void* what);
 
-/// Waits until `wake(what)`. `name` has static lifetime; `describe` is asked if nobody ever comes.
+/// Waits until `wake(what)`. `name` has static lifetime; `describe` is asked if no wake() ever
+/// comes.
 void wait_for(const char* name, const void* what, Describe describe);
 void wake(const void* what);
 
@@ -34,7 +35,7 @@ void wake(const void* what);
 void defer(std::function<std::string()> work);
 
 /// Shared memory begins at this address, as instructions count them. It could be any multiple of
-/// 128 (some of it may be the system's); this one is no multiple of 256, so that nobody relies on
+/// 128 (some of it may be the system's); this one is no multiple of 256, so that no code relies on
 /// more.
 constexpr std::uint32_t shared_base = 0x480;
 
