@@ -12,7 +12,7 @@
 namespace lockstep::nn {
 namespace {
 
-using Life = std::weak_ptr<const dist::Communicator*>;
+using Life = std::weak_ptr<const void>;
 
 /// A name that no other layer over this communicator has: layers that ranks run in another order
 /// would mix their statistics. The ranks number layers of one name as they were made: "0.norm",
@@ -39,7 +39,7 @@ class Ranks final : public BatchReducer {
  public:
   Ranks(dist::Communicator& communicator, std::string layer)
       : communicator_(communicator),
-        life_(communicator.life()),
+        life_(communicator.membership().needed),
         given_(std::move(layer)),
         layer_(name_alone(life_, given_)) {}
 

@@ -180,7 +180,7 @@ void Audit::settle(const Step& step, const Dispute& d) const {
   };
   const OtherBits first = first_difference(from(d.owner, d.used), from(d.auditor, d.computed));
 
-  const auto known_as = [&](int rank) { return communicator_.known_as(rank); };
+  const auto known_as = [&](int rank) { return communicator_.membership().known_as(rank); };
   const int owner = known_as(d.owner), auditor = known_as(d.auditor);
   const std::string who = judged ? fmt::format("rank {}", known_as(wrong))
                                  : fmt::format("rank {} or rank {}", owner, auditor);
@@ -193,7 +193,7 @@ void Audit::settle(const Step& step, const Dispute& d) const {
   const std::string what = fmt::format("element {} of {}", first.element, part.label);
   Blame blame;
   if (judged)
-    blame = {{communicator_.rank_in_job(wrong)},
+    blame = {{communicator_.membership().in_job(wrong)},
              Fault::miscomputed,
              fmt::format("(lane {} in step {}, {})", d.lane, step_, what)};
   meet_before_error(communicator_, "audit");

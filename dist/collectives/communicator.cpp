@@ -68,8 +68,8 @@ Work Communicator::broadcast(const Tensor& data, int root, std::string_view name
 
 Work Communicator::barrier(std::string_view name) { return issue({}, name); }
 
-void Communicator::refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const {
-  check<UsageError>(!survival_,
+void Membership::refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const {
+  check<UsageError>(!survival,
                     "[survive] {} cannot go on without a lost rank: {}. Start the job without "
                     "--survive, or leave that out",
                     what, why);
@@ -112,8 +112,9 @@ Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
     tensor->check_writable(name_of(call.operation),
                            "take dist::all_reduce_varying or all_reduce_invariant "
                            "(dist/collectives/differentiable.h), or detach() it");
+  const auto& survival = membership_.survival;
   check<StateError>(
-      !survival_ || !survival_->in_body || survival_->marked,
+      !survival || !survival->in_body || survival->marked,
       "[{}] '{}': an optimizer has stepped and the step is not marked. If a rank "
       "was lost now, the step would be taken twice: call nn::Checkpoint::mark() after "
       "each step, before the next collective (dist/world/survive.h)",

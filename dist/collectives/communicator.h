@@ -19,21 +19,11 @@
 #include <vector>
 
 #include "lockstep/core/gpu/stream.h"
+#include "lockstep/dist/collectives/membership.h"
 #include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/collectives/work.h"
-#include "lockstep/dist/rendezvous/events/left_replicas.h"
-#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
-
-/// A job that goes on without lost ranks (dist/world/survive.h), as all communicators of one of its
-/// worlds know it.
-struct Survival {
-  std::vector<int> launcher_numbers;  ///< by rank_in_job()
-  bool in_body = false;               ///< survive() runs: what follows is asked for
-  bool shared = false;                ///< all have the state of the rank that is furthest
-  bool marked = true;                 ///< mark() was called after the last step of an optimizer
-};
 
 class Communicator {
  public:
@@ -42,26 +32,9 @@ class Communicator {
   Lifetime::Ref lifetime() const { return lifetime_.ref(); }
   virtual int rank() const = 0;  ///< this rank's number, from 0
   virtual int size() const = 0;  ///< how many ranks there are
-  /// The number in the job of `rank`, which another one of a group may have: for Error::blame.
-  /// After losses (dist/world/survive.h) the job is the world of those who are left.
-  virtual int rank_in_job(int rank) const { return rank; }
-  /// The number by which people know `rank`, for texts: rank_in_job(), or if its launcher loses
-  /// ranks, the number that the launcher gave it.
-  int known_as(int rank) const {
-    const int in_job = rank_in_job(rank);
-    return survival_ ? survival_->launcher_numbers[index(in_job)] : in_job;
-  }
-
-  /// Null: the job does not go on without lost ranks.
-  const std::shared_ptr<Survival>& survival() const { return survival_; }
-  void set_survival(std::shared_ptr<Survival> survival) { survival_ = std::move(survival); }
-  /// Throws UsageError in a job that goes on without lost ranks, which `what` cannot, because of
-  /// `why`.
-  void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const;
-
-  /// Who needs this communicator until its own end keeps a copy, so that the end of the world can
-  /// be refused meanwhile; who only wants to know whether it has ended, a weak_ptr.
-  const std::shared_ptr<const Communicator*>& life() const { return life_; }
+  /// Which ranks of the job these are.
+  const Membership& membership() const { return membership_; }
+  Membership& membership() { return membership_; }
 
   /// data := sum over ranks, in place. Any dtype but u8; f16 and bf16 are added up in f32 and
   /// rounded once.
@@ -92,10 +65,6 @@ class Communicator {
   /// waited() and exposed() count the time spent there too. `linked` must live as long as this one
   /// is used.
   virtual void link_failure(Communicator& linked);
-
-  /// Where this rank leaves its replicas, if it is a thread.
-  const ThreadRank& thread_rank() const { return thread_rank_; }
-  void set_thread_rank(ThreadRank rank) { thread_rank_ = std::move(rank); }
 
   /// What an all_reduce of so many bytes takes: "ring", "two-shot", ... A pure function.
   virtual std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const = 0;
@@ -142,10 +111,8 @@ class Communicator {
   Work issue(const CollectiveCall& call, std::string_view name);
 
   Lifetime lifetime_;
-  std::shared_ptr<const Communicator*> life_ = std::make_shared<const Communicator*>(this);
-  std::shared_ptr<Survival> survival_;
+  Membership membership_;
   std::optional<Seconds> exposed_;  // nothing: nobody wants to know
-  ThreadRank thread_rank_;
 };
 
 inline Work::Work(Communicator* communicator, std::uint64_t sequence)

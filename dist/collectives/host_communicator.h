@@ -61,7 +61,6 @@ class HostCommunicator final : public QueuedCommunicator {
   explicit HostCommunicator(std::unique_ptr<Transport> transport, CommunicatorOptions options = {});
 
   int rank() const override { return transport_->rank(); }
-  int rank_in_job(int rank) const override { return watch_.in_job(rank); }
   int size() const override { return transport_->size(); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
   std::string_view algorithm(std::size_t bytes, DType dtype = DType::f32) const override {

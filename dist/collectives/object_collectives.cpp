@@ -99,14 +99,14 @@ std::string describe(const Said& said) {
 
 Said as_known(const Communicator& communicator, Said said) {
   for (auto& [what, by] : said)
-    for (int& rank : by) rank = communicator.known_as(rank);
+    for (int& rank : by) rank = communicator.membership().known_as(rank);
   return said;
 }
 
 Blame in_minority(const Communicator& communicator, const Said& said) {
   const std::vector<int> ranks = minority(said);
   Blame blame{.fault = Fault::in_minority};
-  for (const int rank : ranks) blame.ranks.push_back(communicator.rank_in_job(rank));
+  for (const int rank : ranks) blame.ranks.push_back(communicator.membership().in_job(rank));
   if (blame.ranks != ranks) blame.detail = fmt::format("({} of the group)", fmt::join(ranks, ", "));
   return blame;
 }
@@ -146,10 +146,10 @@ void together(Communicator& communicator, const std::function<void()>& task, std
   const auto failed = std::ranges::find_if_not(messages, &std::string::empty);
   if (failed == messages.end()) return;
   const auto rank = static_cast<int>(failed - messages.begin());
-  const int known_as = communicator.known_as(rank);
+  const int known_as = communicator.membership().known_as(rank);
   meet_before_error(communicator, fmt::format("rank {} failed", known_as));
   if (error) std::rethrow_exception(error);
-  throw blaming(Blame{{communicator.rank_in_job(rank)}, Fault::failed},
+  throw blaming(communicator.membership().blame(rank, Fault::failed),
                 PeerError(fmt::format("[{}] rank {} failed: {}", name, known_as, *failed)));
 }
 

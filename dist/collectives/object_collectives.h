@@ -33,7 +33,7 @@ std::vector<Difference> differences(std::span<const std::string> texts);
 /// "lr 0.2 on rank 1, lr 0.1 on ranks 0, 2: rank 1 is in the minority". Without a majority it
 /// blames no rank. A pure function.
 std::string describe(const Said& said);
-/// With the numbers by which people know the ranks (Communicator::known_as).
+/// With the numbers by which people know the ranks (Membership::known_as).
 Said as_known(const Communicator& communicator, Said said);
 /// For Error::blame; no rank without a majority.
 Blame in_minority(const Communicator& communicator, const Said& said);

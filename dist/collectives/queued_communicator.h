@@ -29,7 +29,9 @@ class QueuedCommunicator : public Communicator {
  protected:
   /// `ranks` of the world. The watch says how long a wait goes on without anything moving.
   QueuedCommunicator(int ranks, WaitWatch watch)
-      : recorder_(ranks), watch_(std::move(watch)), queue_(queue_length) {}
+      : recorder_(ranks), watch_(std::move(watch)), queue_(queue_length) {
+    membership().ranks_in_job = watch_.members();
+  }
 
   struct Call {
     CollectiveCall arguments;

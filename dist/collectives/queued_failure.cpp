@@ -44,7 +44,7 @@ void QueuedCommunicator::give_up(const CommError& why, std::string_view operatio
   const std::string message = fmt::format("[{}] rank {}, {}: {}", operation, rank(), call, cause);
   Blame blame = why.blame ? *why.blame : Blame{};
   if (const auto* lost = dynamic_cast<const LostPeer*>(&why))  // a transport numbers its group
-    blame = {{watch_.in_job(lost->rank)}, lost->how};
+    blame = membership().blame(lost->rank, lost->how);
   failure_ = consequence ? std::make_exception_ptr(blaming(blame, PeerError(message)))
                          : std::make_exception_ptr(blaming(blame, CommError(message)));
   const std::string reason =

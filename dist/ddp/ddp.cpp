@@ -50,7 +50,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers,
                                                  Communicator& communicator, DdpOptions options)
-    : communicator_(communicator), needs_(communicator.life()) {
+    : communicator_(communicator), needs_(communicator.membership().needed) {
   check_each_once("DistributedDataParallel", parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     check<UsageError>(!parameters[i].name().empty(),
@@ -62,10 +62,10 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                            bytes_of("first_bucket_mb", options.first_bucket_mb),
                            bytes_of("last_bucket_mb", options.last_bucket_mb)};
   if (options.hook && options.hook->keeps_parts())
-    communicator.refuse_if_ranks_may_be_lost(
+    communicator.membership().refuse_if_ranks_may_be_lost(
         fmt::format("the hook {}", options.hook->name()),
         "each rank keeps a part of the gradients, which is lost with it");
-  if (const auto& survival = communicator.survival())
+  if (const auto& survival = communicator.membership().survival)
     check<StateError>(survival->shared || !survival->in_body,
                       "[survive] nn::Checkpoint::share(world, step) comes before "
                       "DistributedDataParallel: rank 0 may be one that has joined, and its "

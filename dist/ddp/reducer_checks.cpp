@@ -141,7 +141,8 @@ void Reducer::stop(const StepOutcome& outcome) {
   std::string problem = outcome.problem;
   Blame blame;
   std::vector<int> known_as;  // decide_step is a pure function, and knows no other numbers
-  for (int rank = 0; rank < ranks(); ++rank) known_as.push_back(communicator_.known_as(rank));
+  for (int rank = 0; rank < ranks(); ++rank)
+    known_as.push_back(communicator_.membership().known_as(rank));
   if (std::string text = contradiction(all, all[index(outcome.source)], outcome.source, known_as);
       !text.empty())
     problem = std::move(text);
@@ -167,8 +168,8 @@ void Reducer::stop(const StepOutcome& outcome) {
     problem = fmt::format("element {} of the gradient of '{}' is infinite or NaN on rank {}",
                           bad.bad_element,
                           parameters()[static_cast<std::size_t>(bad.bad_parameter)].name(),
-                          communicator_.known_as(outcome.bad_rank));
-    blame = {{communicator_.rank_in_job(outcome.bad_rank)}, Fault::nonfinite};
+                          communicator_.membership().known_as(outcome.bad_rank));
+    blame = communicator_.membership().blame(outcome.bad_rank, Fault::nonfinite);
   }
   stop_all_ranks(communicator_, "[backward] " + problem, blame);
 }
@@ -180,7 +181,8 @@ void Reducer::backward_failed() noexcept {
   if (ranks() > 1 && !world_.ended())
     if (const auto message = news_for_others())
       communicator_.abort(fmt::format("[backward] rank {} left it by an exception: {}",
-                                      communicator_.known_as(communicator_.rank()), *message));
+                                      communicator_.membership().known_as(communicator_.rank()),
+                                      *message));
   window_.close();
   zero_grad();
 }
@@ -215,7 +217,7 @@ kernels::Fingerprint Reducer::fingerprint(const Parameter& parameter, bool part)
 // Two optimizers may step in another order on another rank: a sum of their digests.
 void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) {
   replicas_.note(stepper);
-  if (const auto& survival = communicator_.survival()) survival->marked = false;
+  if (const auto& survival = communicator_.membership().survival) survival->marked = false;
   drifted_ = drifted_ || (local && ranks() > 1);
   if (!local) exchange_.mine.steps += Fnv1a().add(options).value();
 }

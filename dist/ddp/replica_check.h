@@ -118,7 +118,7 @@ class ReplicaCheck {
   std::vector<std::string> names_;  // at construction, when the ranks compared them
   Communicator& communicator_;
   CommunicatorRef world_{communicator_};
-  ThreadRank thread_ = communicator_.thread_rank();
+  ThreadRank thread_ = communicator_.membership().thread;
   int ranks_ = communicator_.size();
   int process_ = ::getpid();
   std::uint64_t model_ = 0;  // a random number that all ranks share

@@ -19,7 +19,9 @@ void warm_up(Device device) {
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(std::unique_ptr<HostCommunicator> host, EngineKind kind)
-    : host_(std::move(host)), kind_(kind), calls_(QueuedCommunicator::queue_length) {}
+    : host_(std::move(host)), kind_(kind), calls_(QueuedCommunicator::queue_length) {
+  membership().ranks_in_job = host_->membership().ranks_in_job;
+}
 
 // A collective that is under way must not outlive its memory.
 DeviceCommunicator::~DeviceCommunicator() {

@@ -33,7 +33,6 @@ class DeviceCommunicator final : public Communicator {
   ~DeviceCommunicator() override;
 
   int rank() const override { return host_->rank(); }
-  int rank_in_job(int rank) const override { return host_->rank_in_job(rank); }
   int size() const override { return host_->size(); }
 
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;

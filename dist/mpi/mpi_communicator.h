@@ -48,7 +48,6 @@ class MpiCommunicator final : public QueuedCommunicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  int rank_in_job(int rank) const override { return watch_.in_job(rank); }
   Tensor allocate(std::int64_t numel, DType dtype, Device device = {}) override;
   std::string_view algorithm(std::size_t, DType = DType::f32) const override { return "mpi"; }
   Seconds now() const override;

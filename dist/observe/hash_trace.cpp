@@ -137,7 +137,7 @@ class HashTrace::Writer : public trace::ResultWatcher {
 
 HashTrace::HashTrace(const World& world, const std::string& path, const HashTraceOptions& options) {
   check<StateError>(!trace::watcher, "[hash_trace] this thread has a HashTrace already");
-  world.communicator().refuse_if_ranks_may_be_lost(
+  world.communicator().membership().refuse_if_ranks_may_be_lost(
       "a HashTrace", "it belongs to one world, and the next one would replace its files");
   const int rank = world.rank();
   writer_ = std::make_unique<Writer>(rank == 0 ? path : fmt::format("{}.{}", path, rank), options);

@@ -279,7 +279,7 @@ Trace::Trace(const World& world, const std::string& directory, const TraceOption
 Trace::Trace(Communicator& communicator, const std::string& directory,
              const TraceOptions& options) {
   check<StateError>(!trace::current, "[trace] this thread has a Trace already");
-  communicator.refuse_if_ranks_may_be_lost(
+  communicator.membership().refuse_if_ranks_may_be_lost(
       "a Trace", "it belongs to one world, and its files would lack what others have done");
   check<UsageError>(options.most_events > 0, "[trace] most_events must be positive, got {}",
                     options.most_events);

@@ -32,8 +32,7 @@ class WaitWatch {
             std::vector<int> members = {});
 
   Seconds timeout() const { return timeout_; }
-  /// The number in the job of a rank of the communicator.
-  int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
+  const std::vector<int>& members() const { return members_; }
   const std::shared_ptr<WaitBoard>& board() const { return board_; }  ///< or null
 
   /// Something moved: the wait begins anew, or has ended.
@@ -77,6 +76,7 @@ class WaitWatch {
   /// The note of a rank that still repeats it, or has timed out; else null.
   const WaitNote* current(int rank) const;
   std::string name(int rank_in_job) const;
+  int in_job(int rank) const { return members_.empty() ? rank : members_[index(rank)]; }
 
   Seconds timeout_;
   Seconds interval_ = timeout_ / 8;

@@ -19,7 +19,7 @@ constexpr dist::Seconds longest_entry{60};
 
 // A lost rank ends the world, and nothing may be left that uses it.
 void check_nobody_needs(const World& world) {
-  check<StateError>(world.communicator().life().use_count() == 1,
+  check<StateError>(world.communicator().membership().needed.use_count() == 1,
                     "[survive] a DistributedDataParallel that was made outside of the body needs "
                     "this world, which may end before it: make it in the body");
 }
@@ -76,7 +76,7 @@ void survive(World& world, const std::function<void(World&)>& body, const Surviv
     check_nobody_needs(world);
     const int before = world.generation();
     const dist::Generation generation{before, world.members()};
-    const std::shared_ptr<dist::Survival> survival = world.communicator().survival();
+    const std::shared_ptr<dist::Survival> survival = world.communicator().membership().survival;
     survival->in_body = survival->marked = true;
     try {
       body(world);

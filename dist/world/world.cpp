@@ -30,7 +30,7 @@ namespace {
 
 /// The worlds of more than one rank in this process.
 struct Living {
-  const void* membership;
+  const void* state;
   Shard shard;
   bool of_thread;
   std::thread::id thread = std::this_thread::get_id();
@@ -46,21 +46,21 @@ std::vector<Living>& living_worlds() {
 
 }  // namespace
 
-struct World::Membership {
+struct World::State {
   /// A child that was forked ends nothing: what it would end is its parent's.
   template <class... Args>
-  static std::shared_ptr<Membership> make(Args&&... args) {
-    return {new Membership(std::forward<Args>(args)...), [process = ::getpid()](Membership* ended) {
+  static std::shared_ptr<State> make(Args&&... args) {
+    return {new State(std::forward<Args>(args)...), [process = ::getpid()](State* ended) {
               if (::getpid() == process) delete ended;
             }};
   }
-  Membership(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_,
-             const dist::ThreadRank& thread)
+  State(std::shared_ptr<dist::Fabric> fabric_, int local_rank_, int local_size_,
+        const dist::ThreadRank& thread)
       : fabric(std::move(fabric_)),
         local_rank(local_rank_),
         local_size(local_size_),
         communicator(fabric->connect()) {
-    communicator->set_thread_rank(thread);
+    communicator->membership().thread = thread;
     for (int r = 0; r < communicator->size(); ++r) members.push_back(r);
     if (communicator->size() == 1) return;
     const std::lock_guard lock(living_mutex);
@@ -68,10 +68,10 @@ struct World::Membership {
         {this, {communicator->rank(), communicator->size()}, thread.left != nullptr});
   }
 
-  ~Membership() {
+  ~State() {
     {
       const std::lock_guard lock(living_mutex);
-      std::erase_if(living_worlds(), [this](const Living& l) { return l.membership == this; });
+      std::erase_if(living_worlds(), [this](const Living& l) { return l.state == this; });
     }
     if (std::uncaught_exceptions() > exceptions)
       abort(fmt::format("rank {} was ended by an error of its own", communicator->rank()));
@@ -82,7 +82,7 @@ struct World::Membership {
     link = std::move(link_);
     generation = of.number;
     members = of.members;
-    communicator->set_survival(std::make_shared<dist::Survival>(dist::Survival{members}));
+    communicator->membership().survival = std::make_shared<dist::Survival>(dist::Survival{members});
   }
 
   void abort(std::string_view reason) noexcept {
@@ -213,8 +213,8 @@ World World::join(const JoinOptions& options) {
     return join_over(std::make_shared<ProcessLink>(launch, options));
   }
   std::shared_ptr<dist::Fabric> fabric = join_fabric(launch, options);  // may find the local rank
-  return World(Membership::make(std::move(fabric), launch.local_rank, launch.local_size,
-                                dist::ThreadRank{}));
+  return World(
+      State::make(std::move(fabric), launch.local_rank, launch.local_size, dist::ThreadRank{}));
 }
 
 World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_least) {
@@ -224,9 +224,9 @@ World World::join_over(const std::shared_ptr<dist::LauncherLink>& link, int at_l
                      generation.number, at_least);
     const dist::Place place = dist::place_in(generation, link->rank());
     try {
-      World world(Membership::make(link->meet(generation), place.local_rank, place.local_size,
-                                   dist::ThreadRank{}));
-      world.membership_->set_generation(link, generation);
+      World world(State::make(link->meet(generation), place.local_rank, place.local_size,
+                              dist::ThreadRank{}));
+      world.state_->set_generation(link, generation);
       if (generation.number > 0)
         link->tell({.kind = dist::RankEvent::Kind::joined, .number = generation.number});
       return world;
@@ -250,30 +250,28 @@ std::optional<Shard> World::living() {
   return largest;
 }
 
-World::Membership& World::membership() const {
-  check<StateError>(membership_ != nullptr, "[world] this World was moved from: it has no ranks");
-  return *membership_;
+World::State& World::state() const {
+  check<StateError>(state_ != nullptr, "[world] this World was moved from: it has no ranks");
+  return *state_;
 }
 
-int World::rank() const { return membership().communicator->rank(); }
-int World::size() const { return membership().communicator->size(); }
-const std::shared_ptr<dist::LauncherLink>& World::launcher_link() const {
-  return membership().link;
-}
-int World::generation() const { return membership().generation; }
-const std::vector<int>& World::members() const { return membership().members; }
-int World::local_rank() const { return membership().local_rank; }
-int World::local_size() const { return membership().local_size; }
-dist::Communicator& World::communicator() const { return *membership().communicator; }
-std::string_view World::transport() const { return membership().fabric->transport(); }
+int World::rank() const { return state().communicator->rank(); }
+int World::size() const { return state().communicator->size(); }
+const std::shared_ptr<dist::LauncherLink>& World::launcher_link() const { return state().link; }
+int World::generation() const { return state().generation; }
+const std::vector<int>& World::members() const { return state().members; }
+int World::local_rank() const { return state().local_rank; }
+int World::local_size() const { return state().local_size; }
+dist::Communicator& World::communicator() const { return *state().communicator; }
+std::string_view World::transport() const { return state().fabric->transport(); }
 
 dist::Communicator& World::layer_communicator() const {
-  std::unique_ptr<dist::Communicator>& layers = membership().layers;
+  std::unique_ptr<dist::Communicator>& layers = state().layers;
   if (!layers) {
     // Who does not come is named here: while connections are made, ranks know less of each other.
     communicator().barrier("layers").wait();
-    layers = membership().fabric->connect();
-    layers->set_survival(communicator().survival());
+    layers = state().fabric->connect();
+    layers->membership().survival = communicator().membership().survival;
     communicator().link_failure(*layers);
   }
   return *layers;
@@ -285,11 +283,11 @@ std::optional<World> World::split(int color) const {
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
     if (color >= 0 && colors.data<std::int64_t>()[r] == color) members.push_back(r);
-  std::shared_ptr<dist::Fabric> group = membership().fabric->split(members);
+  std::shared_ptr<dist::Fabric> group = state().fabric->split(members);
   if (!group) return {};
-  World world(
-      Membership::make(std::move(group), local_rank(), local_size(), communicator().thread_rank()));
-  world.communicator().set_survival(communicator().survival());
+  World world(State::make(std::move(group), local_rank(), local_size(),
+                          communicator().membership().thread));
+  world.communicator().membership().survival = communicator().membership().survival;
   return world;
 }
 
@@ -307,7 +305,7 @@ std::optional<World> World::new_group(const std::vector<int>& ranks) const {
 }
 
 void World::abort(std::string_view reason) const noexcept {
-  if (membership_) membership_->abort(reason);
+  if (state_) state_->abort(reason);
 }
 
 void run_threads(int size, const JoinOptions& options, const std::function<void(World&)>& body) {
@@ -341,8 +339,8 @@ void run_threads(int size, const JoinOptions& options, const std::function<void(
       if (world) world->abort(reason);
     };
     try {
-      world = World(World::Membership::make(std::move(fabrics[dist::index(rank)]), rank, size,
-                                            dist::ThreadRank{left, rank}));
+      world = World(World::State::make(std::move(fabrics[dist::index(rank)]), rank, size,
+                                       dist::ThreadRank{left, rank}));
       body(*world);
     } catch (const PeerError&) {
       give_up(true, fmt::format("rank {} lost a peer", rank));

@@ -104,15 +104,15 @@ class World {
  private:
   friend void run_threads(int, const JoinOptions&, const std::function<void(World&)>&);
   friend void survive(World&, const std::function<void(World&)>&, const SurviveOptions&);
-  struct Membership;
-  explicit World(std::shared_ptr<Membership> membership) : membership_(std::move(membership)) {}
+  struct State;
+  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Of a job that survives; null in others, and for groups and threads.
   const std::shared_ptr<dist::LauncherLink>& launcher_link() const;
   /// Throws StateError for a World that was moved from.
-  Membership& membership() const;
+  State& state() const;
 
-  std::shared_ptr<Membership> membership_;
+  std::shared_ptr<State> state_;
 };
 
 /// Runs `body` on `size` threads, each a rank of one world. Returns when all have ended. If one of

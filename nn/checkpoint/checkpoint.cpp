@@ -237,7 +237,7 @@ void Checkpoint::save(const std::string& path, SaveOptions options) {
     check_between_steps("save");
   });
   if (ddp_ && options.async)
-    ddp_->communicator().refuse_if_ranks_may_be_lost(
+    ddp_->communicator().membership().refuse_if_ranks_may_be_lost(
         "an asynchronous checkpoint", "the rank that writes it may be lost meanwhile");
   std::exception_ptr earlier;  // this state is saved all the same, and its file is waited for
   try {

@@ -88,7 +88,7 @@ void Checkpoint::share(const World& world, std::int64_t progress) {
   for (const Number& number : numbers_)
     *number.value = *shared.at(numbers_name + number.name).data<std::int64_t>();
   shared_progress_ = most;
-  survival_ = world.communicator().survival();
+  survival_ = world.communicator().membership().survival;
   if (const auto survival = survival_.lock()) survival->shared = true;
   mark();
   marks_ = 0;

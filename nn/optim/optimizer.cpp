@@ -266,7 +266,7 @@ void Optimizer::step_early(std::span<const Parameter> parameters) {
 void Optimizer::shard(dist::DistributedDataParallel& ddp) {
   check_between_steps("shard");
   check<StateError>(!sharding_, "[shard] this optimizer is sharded already");
-  ddp.communicator().refuse_if_ranks_may_be_lost(
+  ddp.communicator().membership().refuse_if_ranks_may_be_lost(
       "a sharded optimizer", "each rank keeps a part of its state, which is lost with it");
   std::string names;
   for (const Parameter& parameter : all_) {

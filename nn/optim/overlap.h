@@ -38,7 +38,7 @@ class [[nodiscard]] Overlap final : dist::EarlyStepper {
       : optimizer_(optimizer), life_(optimizer.life()) {
     check<UsageError>(!optimizer.sharded(),
                       "[overlap] a sharded optimizer cannot step during backward");
-    ddp.communicator().refuse_if_ranks_may_be_lost(
+    ddp.communicator().membership().refuse_if_ranks_may_be_lost(
         "optim::Overlap", "a step that has begun during backward cannot be taken back");
     ddp.overlap(self_);
   }

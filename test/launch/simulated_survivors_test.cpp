@@ -263,12 +263,12 @@ TEST_CASE(
   SimulatedJob job({.ranks = 3});
   int bodies = 0;
   const dist::SimReport report = job.run([&](int, World& world) {
-    const std::shared_ptr<dist::Survival> before = world.communicator().survival();
+    const std::shared_ptr<dist::Survival> before = world.communicator().membership().survival;
     expect(before && !before->in_body, "in the body before it begins");
     before->marked = false;  // as a step leaves it
     world.communicator().barrier("before").wait();
     survive(world, [&](World& now) {
-      const std::shared_ptr<dist::Survival> survival = now.communicator().survival();
+      const std::shared_ptr<dist::Survival> survival = now.communicator().membership().survival;
       expect(survival->in_body && survival->marked, "a step of before counts");
       now.communicator().barrier("a").wait();
       survival->marked = false;
@@ -277,7 +277,7 @@ TEST_CASE(
       now.communicator().barrier("c").wait();
       ++bodies;
     });
-    const std::shared_ptr<dist::Survival> after = world.communicator().survival();
+    const std::shared_ptr<dist::Survival> after = world.communicator().membership().survival;
     expect(!after->in_body, "still in the body");
     after->marked = false;
     world.communicator().barrier("after").wait();

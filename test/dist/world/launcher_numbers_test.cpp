@@ -39,19 +39,20 @@ TEST_CASE("launcher numbers: whom an error blames, those outside know by these")
 TEST_CASE("launcher numbers: texts have them, also those of groups") {
   run_threads(4, {}, [](World& world) {
     dist::Communicator& all = world.communicator();
-    CHECK(all.known_as(2) == 2);
-    all.refuse_if_ranks_may_be_lost("it", "no reason");  // none may be
-    all.set_survival(std::make_shared<dist::Survival>(dist::Survival{{0, 3, 4, 12}}));
-    CHECK(all.rank_in_job(2) == 2);
-    CHECK(all.known_as(2) == 4);
-    CHECK(world.layer_communicator().known_as(2) == 4);
+    CHECK(all.membership().known_as(2) == 2);
+    all.membership().refuse_if_ranks_may_be_lost("it", "no reason");  // none may be
+    all.membership().survival = std::make_shared<dist::Survival>(dist::Survival{{0, 3, 4, 12}});
+    CHECK(all.membership().in_job(2) == 2);
+    CHECK(all.membership().known_as(2) == 4);
+    CHECK(world.layer_communicator().membership().known_as(2) == 4);
     const auto group = world.split(world.rank() % 2);
     REQUIRE(group);
-    CHECK(group->communicator().known_as(1) == (world.rank() % 2 ? 12 : 4));
-    CHECK_THROWS_WITH_AS(group->communicator().refuse_if_ranks_may_be_lost("it", "so it is"),
-                         "[survive] it cannot go on without a lost rank: so it is. Start the job "
-                         "without --survive, or leave that out",
-                         UsageError);
+    CHECK(group->communicator().membership().known_as(1) == (world.rank() % 2 ? 12 : 4));
+    CHECK_THROWS_WITH_AS(
+        group->communicator().membership().refuse_if_ranks_may_be_lost("it", "so it is"),
+        "[survive] it cannot go on without a lost rank: so it is. Start the job "
+        "without --survive, or leave that out",
+        UsageError);
     const std::string other = world.rank() == 3 ? "b" : "a";
     CHECK_THROWS_WITH_AS(dist::check_same(all, "test", other),
                          "[test] the ranks differ: b on rank 12, a on ranks 0, 3, 4: rank 12 is in "
