@@ -58,13 +58,8 @@ class GradientReducer : public GradientObserver {
                        bool local) = 0;
   /// A parameter is frozen, or no longer: on all ranks between the same two backwards.
   virtual void requires_grad_changes(const Parameter& /*parameter*/, bool /*yes*/) {}
-  /// True if optimizers step on gradients as soon as they are summed: it is too late to change
-  /// them.
-  virtual bool steps_early() const = 0;
   /// Whether the ranks gave up the gradients of the last synchronization (NonFinite::skip).
   virtual bool gave_up() const = 0;
-  /// From now on the loss is multiplied by `ratio` times what it was (optim::GradScaler).
-  virtual void scale_changes(double ratio) = 0;
   /// Rises each time gradients have been summed, above what any reducer of this process had before;
   /// 0 at first.
   virtual std::uint64_t synchronizations() const = 0;

@@ -115,9 +115,6 @@ Tensor Audit::audited(const Part& mine, const std::function<Part(int)>& lane) {
     check<StateError>(parameter.managed(),
                       "[audit] {} is under no DistributedDataParallel any more: it has ended",
                       parameter);
-    check<StateError>(!parameter.reducer()->steps_early(),
-                      "[audit] an optimizer steps early (optim::Overlap): there would be no way "
-                      "back from a step that is wrong");
   }
   Step step{parameters, lane, mine.lanes->total(), {}, LaneRecord(parameters)};
   Tensor loss;

@@ -70,8 +70,7 @@ class Audit {
   /// same samples whenever it is called, on every rank. The result is detached.
   ///
   /// In an audited step, throws AuditError; StateError if a gradient is there already (a step has
-  /// one backward), an optimizer steps early (optim::Overlap), a tape lives outside, or the ddp or
-  /// its World has ended.
+  /// one backward), a tape lives outside, or the ddp or its World has ended.
   template <class Loader, class Batch, class Loss>
   Tensor backward(const Loader& loader, const Batch& batch, const Loss& loss) {
     if (!begin_step()) {

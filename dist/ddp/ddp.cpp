@@ -61,10 +61,6 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   const BucketCaps caps = {bytes_of("bucket_cap_mb", options.bucket_cap_mb),
                            bytes_of("first_bucket_mb", options.first_bucket_mb),
                            bytes_of("last_bucket_mb", options.last_bucket_mb)};
-  if (options.hook && options.hook->keeps_parts())
-    communicator.membership().refuse_if_ranks_may_be_lost(
-        fmt::format("the hook {}", options.hook->name()),
-        "each rank keeps a part of the gradients, which is lost with it");
   if (const auto& survival = communicator.membership().survival)
     check<StateError>(survival->shared || !survival->in_body,
                       "[survive] nn::Checkpoint::share(world, step) comes before "

@@ -140,9 +140,6 @@ class [[nodiscard]] DistributedDataParallel {
   ///   ddp.save_on_rank0([&] { nn::save_safetensors("model.safetensors", model.state_dict()); });
   void save_on_rank0(const std::function<void()>& save, std::optional<Seconds> timeout = {});
 
-  /// optim::Overlap calls it: see early_steps.h.
-  void overlap(const std::weak_ptr<EarlyStepper>& stepper) { reducer().overlap(stepper); }
-
   /// With DdpOptions::deferred: reads now what the ranks told each other in the last backward. Call
   /// it after the last step of training, so that its errors are thrown.
   void settle() { reducer().settle(); }
@@ -152,9 +149,8 @@ class [[nodiscard]] DistributedDataParallel {
   /// Who computes how long, and who waits, since construction.
   const StepStatistics& statistics() const { return reducer().statistics(); }
 
-  /// What it was made with. The hook: null if there is none.
+  /// What it was made with.
   Communicator& communicator() const { return communicator_.get("[DistributedDataParallel]"); }
-  CommunicationHook* hook() const { return reducer().hook(); }
 
   /// Store it in the checkpoint (nn::Checkpoint does): a resumed run then has the same buckets from
   /// its first step.

@@ -18,7 +18,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
   window_.enter(contribution);  // notes what this loss reaches as used
   if (!synchronizing_ || parameters().empty()) return;
 
-  launched_ = heard_ = 0;
+  launched_ = 0;
   if (!recording_) replicas_.begin_step();  // second reading: proves that the replicas are equal
   bad_ = {};
   exchange_.mine.already_reduced = 0;
@@ -59,7 +59,6 @@ void Reducer::gradient_ready(const Parameter& parameter) {
   launch_ready();
   // The computing thread moves all collectives on: they end in the order of their launch.
   if (launched_ > 0) buckets_.all()[launched_ - 1].work.progress();
-  if (options_.hook) hear_arrivals();
 }
 
 // Strictly in index order: a bucket that is ready early waits for those before it, because all
@@ -103,7 +102,6 @@ void Reducer::backward_ends() {
   receive_sums();
   const StepOutcome outcome = exchange_.read(buckets_);
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
-  if (steps_early()) EarlySteps::check_final(outcome, exchange_.all());  // optim::Overlap
   const bool finite = outcome.verdict == StepVerdict::commit && apply_scale(outcome.scale);
   commit(finite ? outcome.verdict : StepVerdict::skip, outcome.source);
   if (!ready_order_.done() && outcome.weight > 0) rebuild_buckets(outcome.source);
@@ -118,7 +116,6 @@ void Reducer::receive_sums() {
       bucket.work.wait();
       copy_from_host(bucket);
     }
-    if (steps_early()) early_steps_.step_on(bucket, window_);
   }
   buckets_.all().back().work.finish();  // the host reads the trailer
 }
@@ -145,7 +142,6 @@ void Reducer::commit(StepVerdict verdict, int source) {
   } else {
     ++exchange_.statistics().skipped;
     zero_grad();
-    if (options_.hook) options_.hook->skipped();
   }
   window_.close();
   synchronizations_ = next_synchronization();

@@ -45,7 +45,6 @@
 #include "lockstep/dist/ddp/accumulation_window.h"
 #include "lockstep/dist/ddp/buckets/gradient_buckets.h"
 #include "lockstep/dist/ddp/buckets/ready_order.h"
-#include "lockstep/dist/ddp/early_steps.h"
 #include "lockstep/dist/ddp/reducer_options.h"
 #include "lockstep/dist/ddp/replica_check.h"
 #include "lockstep/dist/ddp/step_exchange.h"
@@ -75,8 +74,6 @@ class Reducer final : public GradientReducer {
   kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) override;
   void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
   void requires_grad_changes(const Parameter& parameter, bool yes) override;
-  bool steps_early() const override { return early_steps_.any(); }
-  void scale_changes(double ratio) override;
   bool gave_up() const override { return last_step().verdict == StepVerdict::skip; }
   std::uint64_t synchronizations() const override { return synchronizations_; }
 
@@ -91,7 +88,6 @@ class Reducer final : public GradientReducer {
   /// Throws StateError if a gradient is local. What gradients held is lost: their memory is used.
   void average_parameters();
   void check_replicas();  ///< DistributedDataParallel::check_replicas
-  void overlap(const std::weak_ptr<EarlyStepper>& stepper);
   /// Reads the metadata of a backward whose verdict was deferred, as the next backward does. Throws
   /// what that one would have thrown.
   void settle();
@@ -100,7 +96,6 @@ class Reducer final : public GradientReducer {
   void set_joined(bool joined) { exchange_.mine.joined = joined ? 1 : 0; }  ///< no more data here
 
   const StepReport& last_step() const { return exchange_.report(); }
-  CommunicationHook* hook() const { return options_.hook.get(); }
   const StepStatistics& statistics() const { return exchange_.statistics(); }
   const GradientBuckets& buckets() const { return buckets_; }
 
@@ -109,7 +104,7 @@ class Reducer final : public GradientReducer {
   void check_recordable(const Contribution& contribution) const;
   void check_level(const Contribution& contribution) const;
   bool prepare_slot(std::size_t i);
-  void launch_ready(), hear_arrivals(), write_metadata(), receive_sums();
+  void launch_ready(), write_metadata(), receive_sums();
   void launch(GradientBuckets::Bucket& bucket);
   void launch_hook(GradientBuckets::Bucket& bucket, bool last);
   void complete_hook(GradientBuckets::Bucket& bucket);
@@ -136,7 +131,6 @@ class Reducer final : public GradientReducer {
   StepExchange exchange_;
   ReplicaCheck replicas_;
   ReadyOrder ready_order_;
-  EarlySteps early_steps_;
   std::shared_ptr<int> paused_ = std::make_shared<int>(0);
   bool drifted_ = false;  // by steps on local gradients, since the parameters were averaged
   std::uint64_t synchronizations_ = 0;
@@ -146,7 +140,6 @@ class Reducer final : public GradientReducer {
   bool eager_ = true;         // it may launch buckets before it ends
   bool recording_ = false;    // it is part of a recorded step
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
-  std::size_t heard_ = 0;     // of buckets [0, heard_) the hook knows that they have arrived
   NonFiniteElement bad_;
 
   bool deferred_ = false;  // the metadata of the last backward has not been read

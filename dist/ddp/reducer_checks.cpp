@@ -36,16 +36,14 @@ void Reducer::check_can_add(const Contribution& contribution) const {
                     "(optim::local): the replicas differ until average_parameters()");
   check_level(contribution);
   const bool adds_only_to_local = contribution.kind == Contribution::Divisor::summed ||
-                                  !synchronizing_ || steps_early() || contribution.lanes > 0;
+                                  !synchronizing_ || contribution.lanes > 0;
   for (const Parameter& parameter : parameters())
     check<StateError>(
         !adds_only_to_local || parameter.gradient_state() != GradientState::synchronized,
-        "[backward] the gradient of '{}' is synchronized already; {}: zero_grad() first (if it is "
-        "in no optimizer, DistributedDataParallel::zero_grad()){}",
-        parameter.name(),
-        steps_early() ? "an optimizer has stepped on it (optim::Overlap)"
-                      : "a window, or a weight whose total is to be summed, cannot be added to it",
-        steps_early() ? "" : ", or give a Weight with a total");
+        "[backward] the gradient of '{}' is synchronized already; a window, or a weight whose "
+        "total is to be summed, cannot be added to it: zero_grad() first (if it is in no "
+        "optimizer, DistributedDataParallel::zero_grad()), or give a Weight with a total",
+        parameter.name());
   if (recording_) check_recordable(contribution);
 }
 
@@ -92,7 +90,6 @@ void Reducer::check_recordable(const Contribution& contribution) const {
   refuse(looks_in_gradients(options_.nonfinite),
          "nobody can look for infinite gradients: NonFinite::report");
   refuse(options_.hook != nullptr, "there can be no communication hook");
-  refuse(steps_early(), "no optimizer can step early");
   refuse(!synchronizing_, "gradients cannot only be accumulated");
   for (const GradientBuckets::Bucket& bucket : buckets_.all())
     refuse(bucket.memory.device() != bucket.wire.device(),
@@ -128,10 +125,6 @@ std::string Reducer::bad_value_now() {
   NonFiniteElement bad;
   if (replicas_.saw_nonfinite()) bad.look_in(parameters());
   return bad.found() ? bad_value(parameters(), bad.parameter, bad.element) : "";
-}
-
-void Reducer::scale_changes(double ratio) {
-  if (options_.hook) options_.hook->scale_changes(ratio);
 }
 
 void Reducer::stop(const StepOutcome& outcome) {

@@ -18,7 +18,7 @@ namespace lockstep::dist {
 
 bool Reducer::can_defer() const {
   return options_.deferred && ready_order_.done() && exchange_.mine.already_reduced == 0 &&
-         !options_.hook && !steps_early() && !looks_in_gradients(options_.nonfinite) &&
+         !options_.hook && !looks_in_gradients(options_.nonfinite) &&
          window_.first().total_known() && buckets_.all().back().wire.device() != Device{} &&
          window_.all_used();
 }

@@ -54,10 +54,6 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
   observe_all();
 }
 
-void Reducer::overlap(const std::weak_ptr<EarlyStepper>& stepper) {
-  early_steps_.add(stepper, options_.nonfinite);
-}
-
 void Reducer::observe_all() {
   exchange_.mine.plan = fnv1a(to_text(buckets_.layout()));
   if (options_.hook) {
@@ -89,15 +85,8 @@ void Reducer::launch_hook(GradientBuckets::Bucket& bucket, bool last) {
   bucket.work = communicator_.all_reduce(trailer, "metadata of " + bucket.name);
 }
 
-void Reducer::hear_arrivals() {
-  auto& buckets = buckets_.all();
-  for (; heard_ < launched_ && buckets[heard_].work.progress(); ++heard_)
-    options_.hook->arrived(buckets[heard_].view());
-}
-
 void Reducer::complete_hook(GradientBuckets::Bucket& bucket) {
   bucket.work.finish();  // the hook may read on the host
-  hear_arrivals();
   options_.hook->complete(bucket.view(), communicator_);
 }
 

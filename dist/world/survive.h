@@ -26,16 +26,16 @@
 /// lost: one that a rank has taken is taken by all, and one that nobody has taken is repeated. For
 /// this
 ///   - body leaves its state as it was before the step whenever a collective throws. Steps of
-///     optimizers do that, without a collective in them: not with Optimizer::shard, nor with
-///     optim::Overlap.
+///     optimizers do that, without a collective in them: not with Optimizer::shard.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
 ///     A DDP that lives outside of body is a StateError, and so is one that is made before share().
 ///   - mark() follows each step before the next collective, which is a StateError else. So a step
 ///     is one backward: a second network that steps in between has a mark() of its own.
 ///
-/// In a job that may lose ranks, UsageError is thrown by Optimizer::shard, optim::Overlap, hooks
-/// whose ranks keep parts (PowerSGD), dist::Trace, dist::HashTrace, asynchronous checkpoints, and
-/// World::join with MPI, NCCL or CUDA IPC.
+/// In a job that may lose ranks, UsageError is thrown by Optimizer::shard, dist::Trace,
+/// dist::HashTrace, asynchronous checkpoints, and World::join with MPI, NCCL or CUDA IPC. With
+/// lanes, backward refuses every communication hook. Without lanes, what the hook of a lost rank
+/// kept (error feedback) is lost.
 ///
 /// A rank joins at the edge of a step: `lockstep-run --respawn N` starts one for each of the first
 /// N that are lost, and SIGUSR1 to a launcher starts one more on its machine. When it is ready, the

@@ -98,14 +98,6 @@ Checkpoint::Checkpoint() {
 
 Checkpoint::Checkpoint(dist::DistributedDataParallel& ddp) : Checkpoint() {
   ddp_ = {&ddp, ddp.lifetime()};
-  if (!ddp.hook()) return;
-  parts_.push_back({"hook", true, [&ddp] { return ddp.hook()->state_dict(); },
-                    [&ddp](const StateDict& state) { ddp.hook()->load_state_dict(state); },
-                    [&ddp](const std::vector<StateDict>& states) {
-                      const Shard mine{ddp.communicator().rank(), ddp.communicator().size()};
-                      ddp.hook()->load_of_other_world(states, mine);
-                      return std::vector<std::string>();
-                    }});
 }
 
 void Checkpoint::check_name(const std::string& name) const {

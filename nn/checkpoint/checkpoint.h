@@ -21,11 +21,11 @@
 /// them, too: "rank 1/random/mt19937". A manifest (manifest.h) holds the program's numbers, the
 /// number of ranks, the layout of the buckets, and the SHA-256 of each tensor, which load() checks.
 ///
-/// Some parts per rank are always there: the random generators of the calling thread
-/// (default_generator, default_philox), and what the DDP's communication hook keeps. On another
-/// number of ranks, a generator that is the same on all of them goes on (random_state.h; so it is
-/// with lanes, and the run reaches the same bits); others stay as they are, and a note on stderr
-/// says so. Each rank takes over what the hooks of some ranks had kept, all of it together.
+/// One part per rank is always there: the random generators of the calling thread
+/// (default_generator, default_philox). On another number of ranks, a generator that is the same on
+/// all of them goes on (random_state.h; so it is with lanes, and the run reaches the same bits);
+/// others stay as they are, and a note on stderr says so. What the DDP's communication hook keeps
+/// is not there.
 ///
 /// A file is written whole or not at all: beside the old one, with its new name only at the end
 /// (core/system/atomic_file.h). Rank 0 writes it. For that time it has the tensors per rank of all

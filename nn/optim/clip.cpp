@@ -25,10 +25,6 @@ std::vector<Tensor> gradients_of(std::string_view operation,
                       "[{}] of {} and {} one is under DistributedDataParallel and the other is "
                       "not: clip them apart",
                       operation, label_of(parameters, *first), label_of(parameters, i));
-    check<StateError>(!parameter.managed() || !parameter.reducer()->steps_early(),
-                      "[{}] an optimizer may have stepped on {} during backward "
-                      "(optim::Overlap), before the norm of all gradients was known",
-                      operation, parameter);
     const GradientState state = parameter.gradient_state();
     check<StateError>(state != GradientState::local || !parameter.managed(),
                       "[{}] the gradient of {} is not synchronized: run a backward that "

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "lockstep/autograd/gradient_reducer.h"
@@ -48,7 +47,7 @@ void GradScaler::unscale(Optimizer& optimizer) {
                     "update() after each step");
   const auto& all = optimizer.all();
   const bool managed = std::ranges::any_of(all, &Parameter::managed);
-  Progress progress{.parameters = all};
+  Progress progress;
   for (const Parameter& parameter : all) {
     check<StateError>(!managed || !parameter.kept_local(),
                       "[unscale] {} is kept local: whether its gradient is finite may differ "
@@ -59,10 +58,6 @@ void GradScaler::unscale(Optimizer& optimizer) {
     check<StateError>(state != GradientState::local || !reducer,
                       "[unscale] the gradient of {} is not synchronized: run a backward that "
                       "synchronizes first",
-                      parameter);
-    check<StateError>(!reducer || !reducer->steps_early(),
-                      "[unscale] an optimizer may have stepped on {} during backward "
-                      "(optim::Overlap), with the scaled gradient",
                       parameter);
     progress.finite = progress.finite && !(reducer && reducer->gave_up());
     if (state == GradientState::nothing) continue;
@@ -88,14 +83,8 @@ void GradScaler::update() {
   check<StateError>(!unscaled_.empty(),
                     "[update] no optimizer was stepped since the last update()");
   bool finite = true;
-  std::set<GradientReducer*> reducers;
-  for (const auto& [life, progress] : unscaled_) {
-    finite = finite && progress.finite;
-    for (const Parameter& parameter : progress.parameters)
-      if (parameter.managed()) reducers.insert(parameter.reducer());
-  }
+  for (const auto& [life, progress] : unscaled_) finite = finite && progress.finite;
   unscaled_.clear();
-  const double before = scale_;
   if (!finite) {
     scale_ *= static_cast<float>(options_.backoff_factor);
     steady_ = 0;
@@ -108,8 +97,6 @@ void GradScaler::update() {
     if (std::isfinite(grown)) scale_ = grown;
     steady_ = 0;
   }
-  if (scale_ != before)
-    for (GradientReducer* reducer : reducers) reducer->scale_changes(scale_ / before);
 }
 
 void GradScaler::check_between_steps(std::string_view operation) const {

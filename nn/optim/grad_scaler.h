@@ -19,9 +19,8 @@
 ///
 /// Under DDP nothing is asked of the other ranks: an infinite contribution makes the sum infinite
 /// or NaN, and all ranks have the same sum. So parameters that are kept local are refused beside
-/// managed ones. A communication hook that remembers what it saw
-/// (power_sgd) needs NonFinite::skip beside the scaler: it then forgets such a step. When the scale
-/// changes, the hook is told so.
+/// managed ones. A communication hook that keeps something of the gradients keeps them scaled, and
+/// must itself leave out what is not finite.
 ///
 /// Thread-safety: as the optimizer's.
 
@@ -75,7 +74,6 @@ class GradScaler {
  private:
   void check_between_steps(std::string_view operation) const;
   struct Progress {
-    std::vector<Parameter> parameters;
     bool finite = true;
     bool stepped = false;
   };

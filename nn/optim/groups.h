@@ -316,8 +316,7 @@ double take_number(nn::StateDict& state, const std::string& name, DType dtype);
 
 template <class Rule>
 void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
-  check_between_steps("load_state_dict");
-  optim::check_between_steps("load_state_dict", all());
+  check_between_steps("load_state_dict", all());
   check_members();
   nn::StateDict rest = state, own;
   auto groups = groups_;

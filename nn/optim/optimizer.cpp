@@ -29,7 +29,6 @@ Optimizer::Optimizer(const std::vector<Parameter>& all) { include("optimizer", a
 Optimizer::~Optimizer() = default;
 
 void Optimizer::include(std::string_view operation, const std::vector<Parameter>& parameters) {
-  check_between_steps(operation);
   check<StateError>(!sharding_, "[{}] this optimizer is sharded: give it all parameters before",
                     operation);
   check<UsageError>(!parameters.empty(), "[{}] there are no parameters", operation);
@@ -43,13 +42,6 @@ void Optimizer::include(std::string_view operation, const std::vector<Parameter>
     own_.emplace(parameter.id(), all_.size());
     all_.push_back(parameter);
   }
-}
-
-void Optimizer::check_between_steps(std::string_view operation) const {
-  check<StateError>(early_.empty(),
-                    "[{}] backward has stepped on some parameters (optim::Overlap): call step() "
-                    "for the others first",
-                    operation);
 }
 
 void check_between_steps(std::string_view operation, const std::vector<Parameter>& parameters) {
@@ -68,7 +60,7 @@ void check_between_steps(std::string_view operation, const std::vector<Parameter
 }
 
 nn::StateDict Optimizer::state_dict() const {
-  optim::check_between_steps("state_dict", all_);
+  check_between_steps("state_dict", all_);
   std::set<std::string> names;
   nn::StateDict state;
   for (std::size_t i = 0; i < all_.size(); ++i) {
@@ -95,8 +87,7 @@ double take_number(nn::StateDict& state, const std::string& name, DType dtype) {
 }
 
 void Optimizer::load_state_dict(const nn::StateDict& state) {
-  check_between_steps("load_state_dict");
-  optim::check_between_steps("load_state_dict", all_);
+  check_between_steps("load_state_dict", all_);
   nn::load_tensors("the optimizer", state_dict(), state);
 }
 
@@ -129,13 +120,9 @@ void Optimizer::take_step(bool own) {
   const bool managed = std::ranges::any_of(all_, &Parameter::managed);
   const std::uint64_t synchronizations = ask_reducers(own);
   check_unmanaged(managed);
-  check<StateError>(early_.empty() || early_options_ == options_digest(),
-                    "[step] the options have changed since backward, which has stepped on some "
-                    "parameters already (optim::Overlap): change them before backward");
   synchronizations_ = synchronizations;
   update_and_fingerprint();
   if (sharding_) sharding_->gather();
-  early_.clear();
   gradients_are_used();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
   if (!trace::watcher) return;
@@ -245,26 +232,7 @@ void Optimizer::check_unmanaged(bool beside_managed) const {
   }
 }
 
-void Optimizer::step_early(std::span<const Parameter> parameters) {
-  check_options();
-  for (const Parameter& parameter : parameters) {
-    if (!own_.contains(parameter.id())) continue;
-    check<StateError>(!early_.contains(parameter.id()),
-                      "[step] backward has stepped on {} (optim::Overlap) and step() was not "
-                      "called since: call it after each backward that synchronizes",
-                      parameter);
-    now_.insert(parameter.id());
-  }
-  if (now_.empty()) return;
-  const trace::Slice slice(trace::Kind::optimizer, "step, early");
-  early_options_ = options_digest();
-  local_ = false;
-  update_and_fingerprint();
-  early_.merge(now_);  // of which it has none: now_ is empty
-}
-
 void Optimizer::shard(dist::DistributedDataParallel& ddp) {
-  check_between_steps("shard");
   check<StateError>(!sharding_, "[shard] this optimizer is sharded already");
   ddp.communicator().membership().refuse_if_ranks_may_be_lost(
       "a sharded optimizer", "each rank keeps a part of its state, which is lost with it");
@@ -277,8 +245,6 @@ void Optimizer::shard(dist::DistributedDataParallel& ddp) {
                       "[shard] {} is not under the DistributedDataParallel: the ranks do not step "
                       "it alike",
                       parameter);
-    check<UsageError>(frozen || !parameter.reducer()->steps_early(),
-                      "[shard] optim::Overlap steps during backward, a sharded optimizer cannot");
     names += parameter.name() + "\n";
   }
   dist::check_same(ddp.communicator(), "shard", names);
@@ -324,9 +290,8 @@ std::size_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-bool Optimizer::takes_part(const Parameter& parameter) const {
-  if (parameter.gradient_state() == GradientState::nothing) return false;
-  return now_.empty() ? !early_.contains(parameter.id()) : now_.contains(parameter.id());
+bool Optimizer::takes_part(const Parameter& parameter) {
+  return parameter.gradient_state() != GradientState::nothing;
 }
 
 void Optimizer::gradients_are_used() {
@@ -334,7 +299,6 @@ void Optimizer::gradients_are_used() {
 }
 
 void Optimizer::zero_grad() {
-  check_between_steps("zero_grad");
   for (const Parameter& parameter : all_) parameter.zero_grad();
 }
 

@@ -29,11 +29,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "lockstep/autograd/gradient_reducer.h"
@@ -85,16 +83,11 @@ class Optimizer : public Stepper {
   void step() { take_step(false); }
   /// The same, with the gradients of this rank alone.
   void step(Local) { take_step(true); }
-  /// "The next contribution overwrites", for every gradient. Touches no memory. Throws StateError
-  /// if step() is still to finish what step_early() has begun.
+  /// "The next contribution overwrites", for every gradient. Touches no memory.
   void zero_grad();
 
   /// No step waits for what the gradients hold: it is over, or was left out (GradScaler).
   void gradients_are_used();
-
-  /// Steps now the `parameters` that are this optimizer's; the next step() leaves them out. What
-  /// optim::Overlap calls. Throws StateError if one has been stepped so since the last step().
-  void step_early(std::span<const Parameter> parameters);
 
   /// What a checkpoint needs for the next step to be the one that would have come: what is kept of
   /// each parameter ("0.weight.momentum"), and of the optimizers below also all options ("group
@@ -126,7 +119,7 @@ class Optimizer : public Stepper {
   /// outlive the last step, and so must the World: later steps throw StateError. Throws StateError
   /// for a second call, a parameter that is not under the ddp, or one whose elements are held
   /// elsewhere too; UsageError if this optimizer cannot do it. It does not go together with
-  /// optim::Overlap, step(optim::local) and add_param_group.
+  /// step(optim::local) and add_param_group.
   void shard(dist::DistributedDataParallel& ddp);
   bool sharded() const { return sharding_ != nullptr; }
   /// Expires when this optimizer ends: for what refers to it, and may outlive it.
@@ -137,22 +130,20 @@ class Optimizer : public Stepper {
  protected:
   /// Throws UsageError if there is no parameter, or one stands in two groups or is undefined.
   explicit Optimizer(const std::vector<Parameter>& all);
-  /// The same for parameters that join later. Throws StateError in the middle of a step
-  /// (step_early), and changes nothing if it throws.
+  /// The same for parameters that join later; StateError if this is sharded. Changes nothing if it
+  /// throws.
   void include(std::string_view operation, const std::vector<Parameter>& parameters);
   /// Throws UsageError for options that make no sense: they may have changed since the last step.
   virtual void check_options() const {}
   /// Steps every parameter that takes part.
   virtual void update() = 0;
-  /// Throws StateError if step_early() has begun a step.
-  void check_between_steps(std::string_view operation) const;
   /// Its index in all(); all().size() if it is none of this optimizer's.
   std::size_t index_of(const Parameter& parameter) const {
     const auto found = own_.find(parameter.id());
     return found == own_.end() ? all_.size() : found->second;
   }
-  /// True if `parameter` has a gradient, and is one of those that are to be stepped now.
-  bool takes_part(const Parameter& parameter) const;
+  /// Whether `parameter` has a gradient, and so is to be stepped now.
+  static bool takes_part(const Parameter& parameter);
   /// A digest of the options, the same for the same options: ranks compare them.
   virtual std::uint64_t options_digest() const = 0;
   /// Where update() may add the fingerprint of what it leaves in `parameter` and its state, in the
@@ -180,14 +171,9 @@ class Optimizer : public Stepper {
   std::uint64_t ask_reducers(bool own);  // how often they have synchronized
   void check_unmanaged(bool beside_managed) const;
 
-  using Set = std::unordered_set<const void*>;  // of Parameter::id()
-
   std::vector<Parameter> all_;
   std::vector<Observation> arrivals_;
   std::unordered_map<const void*, std::size_t> own_;  // Parameter::id() -> index in all_
-  Set now_;                                           // what step_early() is stepping
-  Set early_;                                         // what it has stepped since the last step()
-  std::uint64_t early_options_ = 0;                   // their digest
   std::uint64_t synchronizations_ = 0;      // of the parameters' reducers, as of the last step
   std::vector<GradientReducer*> reducers_;  // of the parameters, each once, as of this step
   bool local_ = false;                      // this step is on this rank's own gradients
@@ -227,7 +213,7 @@ class Grouped : public Optimizer {
   /// One more group; its parameters begin as before their first step. What is not given of its
   /// options is what the optimizer was made with, whatever was set since, as in PyTorch. Under DDP
   /// on all ranks, between the same two steps. Throws UsageError for a parameter that is in a group
-  /// already, StateError between backward and step with optim::Overlap; then nothing has changed.
+  /// already; then nothing has changed.
   void add_param_group(std::vector<Parameter> parameters, Given given = {});
 
   std::vector<StateTensor> state_of(const Parameter& parameter) const override;

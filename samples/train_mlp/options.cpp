@@ -31,12 +31,10 @@ void check_survivable(const Options& o) {
                     "--survive needs --lanes: without, the result depends on the ranks left");
   const std::pair<const char*, bool> refused[] = {
       {"--shard-optimizer", o.shard_optimizer},
-      {"--overlap-optimizer", o.overlap_optimizer},
       {"--transport threads", o.transport == "threads"},
       {"--transport ipc", o.transport == "ipc"},
       {"--comm mpi", o.comm == "mpi"},
       {"--comm nccl", o.comm.starts_with("nccl")},
-      {"--hook powersgd", o.hook == "powersgd"},
       {"--trace", !o.trace.empty()},
       {"--hash-trace", !o.hash_trace.empty()},
       {"--checkpoint-async", o.checkpoint_async},
@@ -57,8 +55,6 @@ void validate(const Options& o) {
   check<UsageError>(o.audit >= 0, "--audit must be 0 or more, got {}", o.audit);
   check<UsageError>(o.audit == 0 || o.lanes != 0,
                     "--audit needs --lanes: without, no rank gets the bits of another one");
-  check<UsageError>(o.audit == 0 || !o.overlap_optimizer,
-                    "--audit and --overlap-optimizer: a step is audited before it is taken");
   check<UsageError>(
       o.deterministic < Deterministic::machine ||
           (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
@@ -71,9 +67,6 @@ void validate(const Options& o) {
                     o.momentum.value_or(0), o.optimizer);
   check_not_negative("--weight-decay", o.weight_decay);
   check_positive("--bucket-cap-mb", o.bucket_cap_mb);
-  check<UsageError>(o.precision.name != "f16" || !o.overlap_optimizer,
-                    "--precision f16 and --overlap-optimizer: whether a scaled gradient is finite "
-                    "is known when all have arrived");
   check<UsageError>(!o.hash_values || !o.hash_trace.empty(),
                     "--hash-values needs --hash-trace FILE");
   check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
@@ -180,12 +173,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
          "Order of the buckets: registration, or ready, as the gradients of the first step became "
          "ready (ready)")
       .check(lockstep::cli::one_of({"registration", "ready"}));
-  app.add_option("--hook", o.hook,
-                 "Gradients travel as bf16, f16, or powersgd: matrices of rank 4 (none)")
-      .check(lockstep::cli::one_of({"none", "bf16", "f16", "powersgd"}));
+  app.add_option("--hook", o.hook, "Gradients travel as bf16 or f16 (none)")
+      .check(lockstep::cli::one_of({"none", "bf16", "f16"}));
   lockstep::cli::add_options(app, o.precision);
-  app.add_flag("--overlap-optimizer", o.overlap_optimizer,
-               "Step on a bucket as soon as it has arrived");
   app.add_flag("--shard-optimizer", o.shard_optimizer,
                "Each rank keeps and steps its part of the optimizer's state (ZeRO, stage 1)");
   app.add_option("--trace", o.trace,

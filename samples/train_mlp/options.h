@@ -31,8 +31,7 @@ struct Options : lockstep::samples::RunOptions {
   bool padded = false;
   double bucket_cap_mb = 25;
   std::string plan = "ready";  ///< order of the buckets: registration or ready
-  std::string hook = "none";   ///< what travels: none, bf16, f16 or powersgd
-  bool overlap_optimizer = false;
+  std::string hook = "none";   ///< what travels: none, bf16 or f16
   bool shard_optimizer = false;
   std::string trace;       ///< a folder: what each rank does, and when
   std::string hash_trace;  ///< a file: a hash of every result

@@ -23,7 +23,6 @@ using namespace lockstep;
 std::shared_ptr<dist::CommunicationHook> make_hook(const std::string& name) {
   if (name == "bf16") return dist::compress(DType::bf16);
   if (name == "f16") return dist::compress(DType::f16);
-  if (name == "powersgd") return dist::power_sgd();
   return nullptr;
 }
 
@@ -97,7 +96,6 @@ class Training {
   std::unique_ptr<optim::Optimizer>& optimizer_ = state_.optimizer;
   dist::DistributedDataParallel ddp_;
   std::optional<dist::Audit> audit_;
-  std::optional<optim::Overlap> overlap_;
   std::optional<optim::GradScaler>& scaler_ = state_.scaler;
   std::int64_t &epoch_ = state_.epoch, &position_ = state_.position, &step_ = state_.step;
   std::int64_t seed_, samples_in_set_, precision_, lanes_;
@@ -121,12 +119,6 @@ std::int64_t number_of(const cli::Precision& precision) {
 
 bool is_there(const std::string& path) { return kind_of_file(path) != FileKind::none; }
 
-// A hook that remembers must forget a step that a scaler leaves out.
-dist::NonFinite nonfinite(const Options& o) {
-  return o.precision.name == "f16" && o.hook == "powersgd" ? dist::NonFinite::skip
-                                                           : dist::NonFinite::report;
-}
-
 // A resumed run has the buckets of its checkpoint from the first step.
 std::string resumed_layout(const Options& o) {
   return o.resume && is_there(o.checkpoint) ? nn::Checkpoint::manifest(o.checkpoint).bucket_layout
@@ -148,7 +140,6 @@ Training::Training(State& state, const World& world)
             .rebuild_buckets = options_.plan == "ready",
             .bucket_layout = resumed_layout(options_),
             .deterministic = options_.deterministic,
-            .nonfinite = nonfinite(options_),
             .hook = make_hook(options_.hook)}),
       seed_(static_cast<std::int64_t>(options_.seed)),
       samples_in_set_(set_.train.size()),
@@ -168,7 +159,6 @@ Training::Training(State& state, const World& world)
   options.precision.apply();
   if (options.precision.name == "f16") checkpoint_.add("scaler", *scaler_);
   if (options.shard_optimizer) optimizer_->shard(ddp_);
-  if (options.overlap_optimizer) overlap_.emplace(*optimizer_, ddp_);
   result_.device = Device::name_of(device_.kind);
   if (options.resume && step_ + epoch_ == 0) resume();
   audit_.emplace(ddp_, dist::AuditOptions{.every = options.audit, .taken = step_});

@@ -175,6 +175,15 @@ TEST_CASE("syncbn: over ranks as on the union; per rank not") {
   CHECK(summary("syncbn", {"--ranks", "1"})["batchnorm_vs_union"] == 0.0);
 }
 
+TEST_CASE("power_sgd: a hook of one's own sends less, and learns as much") {
+  const Ended ended = test::run(test::sample_command("power_sgd", {}));
+  test::expect(ended.code == 0 && ended.err.empty(), "{}", ended.err);
+  const std::vector<std::string> lines = test::lines_of(ended.out);
+  CHECK(lines[3].starts_with("none  "));
+  CHECK(lines[4].starts_with("PowerSGD, rank 4  "));
+  CHECK(lines.back() == "Less than a quarter of the bytes, and it learns as much.");
+}
+
 TEST_CASE("samples of any number of ranks: a headline, a verdict, and what they refuse") {
   const std::vector<std::pair<std::string, std::string>> verdicts = {
       {"dynamic_graph", "The gradients of one process on all rows, "},

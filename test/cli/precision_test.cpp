@@ -82,7 +82,6 @@ TEST_CASE("precision: refused by name") {
     CHECK(test::count(ended.err, "error: ") == 1);
   };
   refused(train("f8"), "--precision");
-  refused(train("f16", {"--overlap-optimizer"}), "--precision f16 and --overlap-optimizer");
   const TemporaryFolder folder;
   const Words saved = {"--epochs", "1", "--checkpoint", folder / "run"};
   REQUIRE(train("bf16", saved).code == 0);

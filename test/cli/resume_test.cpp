@@ -47,10 +47,9 @@ const std::vector<Words>& kinds() {
   static const std::vector<Words> all = {{"--optimizer", "sgd"},
                                          {"--optimizer", "sgd", "--comm", "ring"},
                                          {"--optimizer", "adam", "--hook", "bf16"},
-                                         {"--optimizer", "adamw", "--overlap-optimizer"},
+                                         {"--optimizer", "adamw"},
                                          {"--optimizer", "rmsprop", "--momentum", "0.5"},
                                          {"--optimizer", "adam", "--shard-optimizer"},
-                                         {"--optimizer", "sgd", "--hook", "powersgd"},
                                          {"--optimizer", "adam", "--precision", "bf16"},
                                          {"--optimizer", "sgd", "--precision", "f16"},
                                          {"--optimizer", "lion", "--ranks", "3"}};

@@ -214,8 +214,7 @@ TEST_CASE("train: buckets that keep the order of registration train as well") {
   CHECK(json.at("per_rank")[1].at("compute_seconds").get<double>() > 0);
 }
 
-TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
-          doctest::test_suite("slow")) {
+TEST_CASE("train: hooks send half the bytes, and learn as much" * doctest::test_suite("slow")) {
   const std::vector<std::string> base = {"--ranks", "2"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> options = base;
@@ -237,23 +236,16 @@ TEST_CASE("train: hooks send half the bytes or less, and learn as much" *
       CHECK(half.at("bytes_per_step").get<double>() < 0.51 * bytes);
       CHECK(half.at("bytes_per_step").get<double>() > 0.49 * bytes);
     }
-  const nlohmann::json low = with({"--hook", "powersgd"});
-  CHECK(low.at("replicas_identical") == true);
-  CHECK(low.at("bytes_per_step").get<double>() < 0.13 * bytes);
-  CHECK(low.at("train_loss").get<double>() < 0.1 * low.at("losses")[0].get<double>());
 }
 
-TEST_CASE("train: an overlapped or sharded optimizer changes nothing" *
-          doctest::test_suite("slow")) {
+TEST_CASE("train: a sharded optimizer changes nothing" * doctest::test_suite("slow")) {
   for (const char* optimizer : {"sgd", "adamw", "rmsprop", "lion"}) {
     const std::vector<std::string> base = {"--ranks",     "3",       "--epochs",        "2",
                                            "--optimizer", optimizer, "--bucket-cap-mb", "0.01"};
     const auto plain = train_summary(base).at("parameter_digest");
-    for (const char* way : {"--overlap-optimizer", "--shard-optimizer"}) {
-      std::vector<std::string> other = base;
-      other.push_back(way);
-      CHECK(train_summary(other).at("parameter_digest") == plain);
-    }
+    std::vector<std::string> other = base;
+    other.push_back("--shard-optimizer");
+    CHECK(train_summary(other).at("parameter_digest") == plain);
   }
 }
 

@@ -103,8 +103,6 @@ TEST_CASE("audited: train has the same bits, and refuses what cannot be audited"
     CHECK(hash({"--ranks", ranks, "--audit", "1"}) == alone);
   CHECK(hash({"--ranks", "2", "--audit", "3", "--survive"}) == alone);
   const std::pair<Arguments, const char*> refused[] = {
-      {{"--audit", "0", "--overlap-optimizer"}, ""},
-      {{"--audit", "5", "--overlap-optimizer"}, "--audit and --overlap-optimizer"},
       {{"--audit", "-5"}, "--audit"},
       {{"--audit", "5", "--deterministic", "run"}, "--audit needs --lanes"}};
   for (const auto& [options, text] : refused) {

@@ -35,10 +35,8 @@ TEST_CASE("survive: a program of one's own is refused what cannot go on, before 
       {"shard",
        "a sharded optimizer cannot go on without a lost rank: each rank keeps a part of its "
        "state, which is lost with it"},
-      {"overlap", "optim::Overlap cannot go on without a lost rank: a step that has begun"},
       {"trace", "a Trace cannot go on without a lost rank: it belongs to one world"},
       {"hash-trace", "a HashTrace cannot go on without a lost rank: it belongs to one world"},
-      {"power-sgd", "the hook power_sgd rank "},
       {"async-checkpoint", "an asynchronous checkpoint cannot go on without a lost rank"},
       {"mpi", "comm mpi cannot go on without a lost rank"}};
   for (const auto& [deed, text] : refused) {
@@ -48,6 +46,13 @@ TEST_CASE("survive: a program of one's own is refused what cannot go on, before 
     test::expect(ended.err.starts_with(std::string("error: [survive] ") + text), "{}", ended.err);
     CHECK(std::ranges::count(ended.err, '\n') == 1);
   }
+}
+
+TEST_CASE("survive: lanes refuse a communication hook, whatever it keeps") {
+  const Ended ended = survivor("hook");
+  CHECK(ended.code == 1);
+  test::expect(test::contains(ended.err, "a communication hook rounds what this rank has added"),
+               "{}", ended.err);
 }
 
 TEST_CASE("survive: BatchNorm that was synchronized with an ended world says so") {
@@ -122,8 +127,7 @@ TEST_CASE("survive: a program that does not call survive() is told so") {
 }
 
 TEST_CASE("survive: without --survive the same programs train as ever") {
-  for (const char* deed :
-       {"shard", "overlap", "sync-outside", "ddp-outside", "no-share", "no-mark"}) {
+  for (const char* deed : {"shard", "sync-outside", "ddp-outside", "no-share", "no-mark"}) {
     const Ended ended = survivor(deed, false);
     CAPTURE(deed);
     CHECK(ended.code == 1);  // rank 1 kills itself

@@ -295,7 +295,6 @@ TEST_CASE("survive: the last rank's end is the job's; exit codes are no losses")
 TEST_CASE("survive: what would be lost with a rank is refused") {
   const std::pair<Words, const char*> refused[] = {
       {{"--shard-optimizer"}, "--survive and --shard-optimizer"},
-      {{"--overlap-optimizer"}, "--survive and --overlap-optimizer"},
       {{"--transport", "threads"}, "--survive and --transport threads"},
       {{"--comm", "nccl"}, "--survive and --comm nccl"},
       {{"--respawn", "-1"}, "--respawn"},

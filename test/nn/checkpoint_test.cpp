@@ -133,61 +133,6 @@ TEST_CASE("checkpoint: saved, ended and resumed is never interrupted, bit for bi
       }
 }
 
-TEST_CASE("checkpoint: what PowerSGD keeps, on the same number of ranks and on another") {
-  const TemporaryFolder folder;
-  const std::string path = folder / "run";
-  struct Kept {
-    Tensor sum = Tensor::zeros({24, 20}, DType::f64);
-    double steps = 0;
-  };
-  // Trains some steps on data of each rank's own; what all ranks keep of the weight, together.
-  const auto run = [&](int size, int steps, bool resume, bool save, bool step_on) {
-    Kept kept;
-    std::vector<std::string> digests(static_cast<std::size_t>(size));
-    run_threads(size, {}, [&](World& world) {
-      manual_seed(resume ? 8 : 3);
-      nn::Sequential model{nn::Linear(20, 24), nn::Tanh(), nn::Linear(24, 1)};
-      optim::SGD optimizer(model.parameters(), {.lr = 0.05, .momentum = 0.9});
-      const auto hook = dist::power_sgd({.rank = 2});
-      dist::DistributedDataParallel ddp(model.parameters(), model.buffers(), world, {.hook = hook});
-      nn::Checkpoint checkpoint(ddp);
-      std::int64_t step = 0;
-      checkpoint.add("model", model);
-      checkpoint.add("optimizer", optimizer);
-      checkpoint.add("step", step);
-      if (resume) checkpoint.load(path);
-      for (; step_on && step < steps; ++step) {
-        Generator draw(static_cast<std::uint64_t>(100 * step + world.rank()));
-        const Tensor x = Tensor::empty({4, 20});
-        draw.normal(x);
-        Tape tape;
-        tape.backward(mean(square(model(x))), Weight{4});
-        optimizer.step();
-        optimizer.zero_grad();
-        if (save && step == 2) {
-          ++step;
-          checkpoint.save(path);
-          --step;
-        }
-      }
-      digests[static_cast<std::size_t>(world.rank())] = parameter_digest(model.parameters());
-      const Tensor mine = cast(hook->kept(model.parameters()[0]), DType::f64);
-      world.communicator().all_reduce(mine, "kept").wait();
-      if (world.rank() == 0) kept.sum.copy_from(mine);
-    });
-    return std::pair(kept.sum, digests[0]);
-  };
-  const auto at_save = run(3, 3, false, true, true);
-  const auto whole = run(3, 7, false, false, true), resumed = run(3, 7, true, false, true);
-  CHECK(whole.second == resumed.second);
-  CHECK(std::memcmp(whole.first.raw(), resumed.first.raw(), whole.first.bytes()) == 0);
-  for (const int size : {1, 2, 3, 4}) {
-    CAPTURE(size);
-    const auto there = run(size, 0, true, false, false);
-    CHECK(allclose(there.first, at_save.first, 1e-6, 1e-7));
-  }
-}
-
 namespace {
 
 /// A model, an optimizer and a number, on one rank without DDP.

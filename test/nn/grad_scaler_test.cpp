@@ -111,45 +111,6 @@ TEST_CASE("grad scaler: beside NonFinite::skip, under which the reducer gives th
   });
 }
 
-TEST_CASE("grad scaler: PowerSGD forgets an infinite step beside NonFinite::skip") {
-  run_threads(2, {}, [&](World& world) {
-    ScaledRun run(world, false,
-                  {.nonfinite = dist::NonFinite::skip, .hook = dist::power_sgd({.rank = 1})});
-    for (int i = 0; i < 20; ++i) run.step(i);
-    for (const float w : run.model.parameters()[0].value().to_vector<float>())
-      expect(std::isfinite(w), "{}", w);
-  });
-}
-
-TEST_CASE("grad scaler: what PowerSGD keeps grows and shrinks with the scale") {
-  run_threads(2, {}, [&](World& world) {
-    // One gradient in all steps: what was applied and what is kept, in the scale of now, are as
-    // many of it as there were steps.
-    const Parameter w(Tensor::zeros({6, 8}), "w");
-    Tensor gradient = Tensor::empty({6, 8});
-    Generator(3).normal(gradient, 0, 1);
-    const auto hook = dist::power_sgd({.rank = 1});
-    dist::DistributedDataParallel ddp({w}, {}, world,
-                                      {.nonfinite = dist::NonFinite::skip, .hook = hook});
-    optim::SGD optimizer({w}, {.lr = 1});
-    optim::GradScaler scaler({.scale = 8, .growth_factor = 16, .growth_interval = 4});
-    double steps = 0;
-    for (int i = 0; i < 20; ++i) {
-      Tape tape;
-      tape.backward(scaler.scale(sum(Tensor(w) * gradient)));
-      scaler.step(optimizer);
-      scaler.update();
-      optimizer.zero_grad();
-      ++steps;
-      const Tensor kept = hook->kept(w).clone();
-      world.communicator().all_reduce(kept, "kept").wait();
-      const Tensor all = w.value() * -1.0 + kept * (1 / scaler.scale());
-      const double off = norm(all - gradient * steps).item() / norm(gradient).item();
-      expect(off < 1e-4, "after step {}: {} gradients are lost", i, off);
-    }
-  });
-}
-
 TEST_CASE("grad scaler: parameters of which each rank has its own are refused beside others") {
   run_threads(2, {}, [&](World& world) {
     const Parameter w(Tensor::full({2}, 1.0), "w"), own(Tensor::full({2}, 1.0), "own");

@@ -332,7 +332,7 @@ TEST_CASE("lanes: masks and numbers that all samples share") {
                false);
 }
 
-TEST_CASE("lanes: transports, algorithms and early steps do not change a bit") {
+TEST_CASE("lanes: transports and algorithms do not change a bit") {
   const Recipe recipe{.model = mlp, .loss = classified, .bucket_cap_mb = 0.0005};
   const std::string one = with_lanes(recipe, 1);
   for (const char* comm : {"direct", "one-shot", "halving"})

@@ -295,16 +295,6 @@ TEST_CASE("sharded: what does not go together is refused by name") {
     optim::SGD outside({run.all[0], other}, {.lr = 0.1});
     expect_error<StateError>("'other' is not under", [&] { outside.shard(*run.ddp); });
   });
-  run_threads(2, {}, [&](World& world) {
-    ShardedRun run(world, make, false);
-    {
-      const optim::Overlap overlap(*run.optimizer, *run.ddp);
-      expect_error<UsageError>("optim::Overlap", [&] { run.optimizer->shard(*run.ddp); });
-    }
-    run.optimizer->shard(*run.ddp);
-    expect_error<UsageError>("[overlap] a sharded optimizer",
-                             [&] { const optim::Overlap late(*run.optimizer, *run.ddp); });
-  });
 }
 
 TEST_CASE("sharded: what one rank alone does to gradients is found, what it does to values heals") {

@@ -17,9 +17,7 @@ struct FakeReducer : GradientReducer {
   void step_begins(const Parameter&, bool) override {}
   kernels::Fingerprint fingerprint(const Parameter&, bool) override { return {}; }
   void stepped(const std::weak_ptr<Stepper>&, std::uint64_t, bool) override {}
-  bool steps_early() const override { return false; }
   bool gave_up() const override { return false; }
-  void scale_changes(double) override {}
   std::uint64_t synchronizations() const override { return 0; }
 
  private:

@@ -9,10 +9,10 @@
 #include <optional>
 #include <random>
 
-#include "lockstep/dist/ddp/hooks/power_sgd.h"
+#include "lockstep/dist/ddp/hooks/communication_hook.h"
 #include "lockstep/nn/optim/clip.h"
-#include "lockstep/nn/optim/overlap.h"
 #include "support/drill.h"
+#include "support/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 
@@ -30,9 +30,8 @@ struct Program {
     two_optimizers = chance(3);
     frozen = chance(3) ? 1 + below(2) : 0;
     hook = chance(4);
-    overlap = !two_optimizers && chance(4);
-    skip = !overlap && chance(4);
-    join = !hook && !overlap && chance(4);
+    skip = chance(4);
+    join = !hook && chance(4);
     caps = chance(2) ? 1e-4 : 25;
     const char* const names[] = {"auto", "ring", "direct", "one-shot", "halving"};
     comm = names[below(5)];
@@ -48,7 +47,7 @@ struct Program {
 
   std::mt19937_64 random;
   int size, steps;
-  bool groups, adam, two_optimizers, hook, overlap, skip, join;
+  bool groups, adam, two_optimizers, hook, skip, join;
   int frozen;
   double caps;
   std::string comm;
@@ -69,7 +68,7 @@ class Trainer {
       all[static_cast<std::size_t>(i)].set_requires_grad(false);
     dist::DdpOptions options{.bucket_cap_mb = program.caps, .first_bucket_mb = program.caps};
     if (program.skip) options.nonfinite = dist::NonFinite::skip;
-    if (program.hook) options.hook = dist::power_sgd({.rank = 1});
+    if (program.hook) options.hook = std::make_shared<HalvesHook>();
     ddp_.emplace(all, model_.buffers(), world, options);
     const std::vector<Parameter> front(all.begin(), all.begin() + 2),
         back(all.begin() + 2, all.end());
@@ -79,9 +78,7 @@ class Trainer {
     } else {
       optimizers_.push_back(optimizer_of(all, program.adam));
     }
-    if (program.overlap) overlap_.emplace(*optimizers_[0], *ddp_);
   }
-  ~Trainer() { overlap_.reset(); }
 
   void run() {
     const int mine = program_.join ? program_.steps - world_.rank() % 3 : program_.steps;
@@ -100,8 +97,7 @@ class Trainer {
 
   void one_step(int step, int count) {
     zero_grad();
-    const bool plain = program_.join || program_.overlap;
-    switch (plain ? 0 : program_.draw(step, 5)) {
+    switch (program_.join ? 0 : program_.draw(step, 5)) {
       case 1: return local_phase(step);
       case 2: {  // a window
         Tape tape;
@@ -110,7 +106,7 @@ class Trainer {
       }
       default: break;
     }
-    const bool in_window = !plain && program_.draw(step, 5) == 2;
+    const bool in_window = !program_.join && program_.draw(step, 5) == 2;
     Tape tape;
     const std::optional<Weight> weight = program_.join || in_window
                                              ? std::optional(Weight{static_cast<double>(count)})
@@ -120,7 +116,7 @@ class Trainer {
     if (program_.skip && !program_.join && bad_rank)
       value = scale(value, std::numeric_limits<double>::quiet_NaN());
     tape.backward(value, weight);
-    if (!program_.overlap && program_.draw(step, 3) == 1)
+    if (program_.draw(step, 3) == 1)
       for (const auto& part : parts()) optim::clip_grad_norm(part, 0.1);
     // Two optimizers may step in any order.
     const bool reversed = (step + world_.rank()) % 2 == 1;
@@ -153,7 +149,6 @@ class Trainer {
   Net model_;
   std::optional<DistributedDataParallel> ddp_;
   std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;
-  std::optional<optim::Overlap> overlap_;
 };
 
 }  // namespace

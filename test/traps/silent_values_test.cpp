@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
-#include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/kernels/loss.h"
+#include "support/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 
@@ -94,7 +94,7 @@ TEST_CASE("trap: a communication hook that two DDPs share") {
   const auto messages = messages_on_threads(2, [](World& world) {
     const Parameter a(Tensor::full({8, 8}, 1, DType::f64), "a");
     const Parameter b(Tensor::full({8, 8}, 1, DType::f64), "b");
-    const auto hook = dist::power_sgd({.rank = 2});
+    const auto hook = std::make_shared<HalvesHook>();
     { DistributedDataParallel first({a}, {}, world, {.hook = hook}); }
     DistributedDataParallel again({a}, {}, world, {.hook = hook});  // the first has given it back
     DistributedDataParallel second({b}, {}, world, {.hook = hook});

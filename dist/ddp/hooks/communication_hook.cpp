@@ -94,15 +94,6 @@ std::shared_ptr<CommunicationHook> compress(DType dtype) {
   return std::make_shared<Compress>(dtype);
 }
 
-void CommunicationHook::load_state_dict(const State& state) {
-  check<StateError>(state.empty(), "[communication_hook] '{}' keeps nothing, the state has '{}'",
-                    name(), state.empty() ? "" : state.begin()->first);
-}
-
-void CommunicationHook::load_of_other_world(std::span<const State> states, Shard) {
-  load_state_dict(states[0]);
-}
-
 Observation CommunicationHook::bind() {
   check<StateError>(bound_.expired(),
                     "[communication_hook] '{}' already serves another DistributedDataParallel: "

@@ -17,19 +17,17 @@
 ///                                                                rounded once, to 8 bits
 ///   compress(f16)    1/2                                         to 11 bits; beyond 65504 it is
 ///                                                                infinite (NonFinite sees it)
-///   power_sgd        r (m + n) / (m n) of an (m, n) matrix       of rank r; the rest is kept for
-///                    (power_sgd.h)                               later steps
 ///
-/// A hook of your own can average, clip or add noise in `complete`.
+/// A hook of your own can average, clip or add noise in `complete`. One that keeps something from
+/// step to step (error feedback) is not in nn::Checkpoint: a resumed run begins with an empty one.
+/// samples/power_sgd.cpp shows such a hook.
 
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/core/shard.h"
 #include "lockstep/dist/collectives/communicator.h"
 
 namespace lockstep::dist {
@@ -59,35 +57,9 @@ class CommunicationHook {
   /// running. Called in index order.
   virtual Work reduce(const BucketView& bucket, Communicator& communicator) = 0;
 
-  /// The Work of `reduce` has ended, and this rank has seen it: while backward still runs, at the
-  /// next gradient that is ready, or after it. Called in index order, once per bucket, before its
-  /// complete(). Ranks see it at different moments: so it must not call collectives.
-  virtual void arrived(const BucketView& /*bucket*/) {}
-
   /// All of backward's kernels are launched, and the bucket has arrived: `memory` := the sum over
   /// the ranks. Called in index order. May call collectives.
   virtual void complete(const BucketView& /*bucket*/, Communicator&) {}
-
-  /// The ranks have agreed to give up the step (NonFinite::skip), after `complete`. What the hook
-  /// learned from its gradients may be infinite or NaN.
-  virtual void skipped() {}
-
-  /// Gradients are from now on `ratio` times as large (optim::GradScaler): so must be what the hook
-  /// kept of earlier ones.
-  virtual void scale_changes(double /*ratio*/) {}
-
-  /// Whether what the ranks' hooks keep differs: a job that goes on without lost ranks refuses such
-  /// a hook (dist/world/survive.h).
-  virtual bool keeps_parts() const { return false; }
-  /// What this rank's hook keeps from step to step, by name, for a checkpoint.
-  using State = std::map<std::string, Tensor>;
-  virtual State state_dict() const { return {}; }
-  /// Takes it back, after the buckets have been laid out; under DDP on all ranks. Throws StateError
-  /// if it does not fit.
-  virtual void load_state_dict(const State& state);
-  /// The same of a run on another number of ranks: its ranks' states, of which this rank takes over
-  /// those of rank, rank + size, ...
-  virtual void load_of_other_world(std::span<const State> states, Shard mine);
 
   /// A reducer takes the hook until the result is gone. Throws StateError while another one has it:
   /// what a hook keeps belongs to the buckets of one reducer.

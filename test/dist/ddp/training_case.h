@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/hooks/power_sgd.h"
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
+#include "support/halves_hook.h"
 
 namespace lockstep::dist::testing {
 
@@ -22,12 +22,12 @@ struct RankStep {
   unsigned used = ~0u;               ///< bit k: layer k
 };
 
-enum class Hook { none, sum, bf16, power_sgd };
+enum class Hook { none, sum, bf16, halves };
 
 /// What is drawn. Not all of it goes together: draw_training() knows what does.
 struct Training {
   int world = 1, layers = 1;
-  bool adam = false, overlap = false, recorded = false, deferred = false;
+  bool adam = false, recorded = false, deferred = false;
   bool joins = false;        ///< ranks have different numbers of steps
   bool known_total = false;  ///< every Weight has a total
   Hook hook = Hook::none;
@@ -62,7 +62,6 @@ inline Training draw_training(std::uint64_t seed, int most_ranks, bool gpu) {
   t.known_total = !t.joins && below(3) > 0;
   t.recorded = gpu && t.known_total && below(2) == 0;
   t.deferred = gpu && t.known_total && below(2) == 0;
-  t.overlap = t.known_total && !t.recorded && below(2) == 0;
   if (!t.recorded) t.hook = static_cast<Hook>(below(4));
   t.adam = t.hook != Hook::bf16 && below(2) == 0;  // it would turn rounded zeros into whole steps
   const double cap = (1 + below(400)) / double{1 << 20};
@@ -178,7 +177,7 @@ inline std::shared_ptr<CommunicationHook> make_hook(Hook hook) {
     case Hook::none: return nullptr;
     case Hook::sum: return std::make_shared<SumHook>();
     case Hook::bf16: return compress(DType::bf16);
-    case Hook::power_sgd: return power_sgd({.rank = 2});  // (4, 4) matrices travel as they are
+    case Hook::halves: return std::make_shared<test::HalvesHook>();
   }
   return nullptr;
 }
@@ -208,8 +207,6 @@ class TrainingRank {
     DdpOptions options = t_.options;
     options.hook = make_hook(t_.hook);
     DistributedDataParallel ddp(model_.parameters, {Buffer{"seen", seen_}}, communicator_, options);
-    std::optional<optim::Overlap> overlap;
-    if (t_.overlap) overlap.emplace(*optimizer_, ddp);
     StepGraph graph([this] { take_step(); }, device_);
     std::size_t s = 0;
     const auto next = [&] {

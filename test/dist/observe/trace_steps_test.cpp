@@ -91,7 +91,7 @@ RankTrace made_of(int rank, const std::vector<Synchronized>& all) {
 
 /// The whole time of each rank's steps, the same in the summary, on the page and in its steps.
 std::vector<double> check_times(const std::vector<RankTrace>& all) {
-  const std::vector<Step> steps = steps_of(all);
+  const std::vector<traces::Step> steps = steps_of(all);
   const std::vector<RankFigures> figures = figures_of(all, steps);
   const nlohmann::json page = page_data(all);
   std::vector<double> times;
@@ -141,8 +141,8 @@ TEST_CASE("trace steps: of ranks with different numbers of verdicts, the steps t
   }
   const std::vector<RankTrace> groups = {made_of(0, both), made_of(1, first)};
   CHECK(check_times(groups) == Times{250, 50});
-  for (const Step& step : steps_of(groups))
-    for (const Step::Rank& rank : step.ranks) {  // of this model's synchronization alone
+  for (const traces::Step& step : steps_of(groups))
+    for (const traces::Step::Rank& rank : step.ranks) {  // of this model's synchronization alone
       REQUIRE(rank.buckets.size() == 1);
       CHECK(rank.buckets[0].launched == doctest::Approx(1));
       CHECK(rank.buckets[0].sequence == step.ranks[0].buckets[0].sequence);
@@ -219,7 +219,7 @@ TEST_CASE("trace steps: a slice that reaches beyond a verdict is shared by the s
   one.events.insert(one.events.begin() + 2, slice(971, 980.5, "idle"));
   for (traces::Event& event : one.events)
     if (event.end == 1060 && event.category == "wait") event.end = 1060.5;
-  const std::vector<Step> steps = steps_of({one});
+  const std::vector<traces::Step> steps = steps_of({one});
   for (const RankFigures& f : {figures_of({one}, steps)[0], figures_by_step({one}, steps, 0)[0]}) {
     CHECK(f.exposed == doctest::Approx(0.5 + 4 + 16));
     CHECK(f.waits.at(1) == doctest::Approx(0.5 + 8));
@@ -229,10 +229,10 @@ TEST_CASE("trace steps: a slice that reaches beyond a verdict is shared by the s
 
 TEST_CASE("trace steps: buckets, what they cost, and the ideal") {
   // Rank 1 does the same 3 later.
-  const std::vector<Step> steps = steps_of({made_by_hand(0, 1000), made_by_hand(1, 1003)});
+  const std::vector<traces::Step> steps = steps_of({made_by_hand(0, 1000), made_by_hand(1, 1003)});
   REQUIRE(steps.size() == 1);
   REQUIRE(steps[0].ranks.size() == 2);
-  const Step::Rank& rank = steps[0].ranks[1];
+  const traces::Step::Rank& rank = steps[0].ranks[1];
   CHECK(rank.backward_begins == doctest::Approx(1003));
   CHECK(rank.backward_ends == doctest::Approx(1043));
   REQUIRE(rank.buckets.size() == 2);

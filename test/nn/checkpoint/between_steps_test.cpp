@@ -160,19 +160,6 @@ TEST_CASE(
   CHECK_NOTHROW(checkpoint.save(folder / "run"));
 }
 
-TEST_CASE("checkpoint: an optimizer that steps early still owes its step()") {
-  const TemporaryFolder folder;
-  run_threads(2, {}, [&](World& world) {
-    UnsavedJob job(world);
-    const optim::Overlap overlap(job.optimizer, *job.ddp);
-    job.backward();
-    expect_error<StateError>("", [&] { job.checkpoint->save(folder / "run"); });
-    job.optimizer.step();
-    job.optimizer.zero_grad();
-    job.checkpoint->save(folder / "run");
-  });
-}
-
 TEST_CASE("checkpoint: a GradScaler between step() and update(), and after a step left out") {
   const TemporaryFolder folder;
   run_threads(2, {}, [&](World& world) {

@@ -134,6 +134,19 @@ TEST_CASE("groups: what all groups have is checked, also together with what is g
   CHECK(nesterov.groups()[1].options == nesterov.groups()[0].options);
 }
 
+TEST_CASE("groups: options that make no sense change nothing; corrected, the step is taken") {
+  const Parameter a = group_member("a", {1});
+  optim::SGD optimizer({a}, {.lr = 1});
+  Tape tape;
+  tape.backward(sum(a * a));
+  optimizer.groups()[0].options.lr = -1;
+  CHECK_THROWS_AS(optimizer.step(), UsageError);
+  CHECK(a.value().item() == 1);
+  optimizer.groups()[0].options.lr = 1;
+  optimizer.step();
+  CHECK(a.value().item() == -1);
+}
+
 TEST_CASE("groups: a checkpoint brings back the options of each, whoever gave them") {
   const test::TemporaryFolder folder;
   const auto program = [](double lr, optim::RMSprop::Options options) {

@@ -10,7 +10,6 @@
 #include "lockstep/dist/audit/audit.h"
 #include "lockstep/dist/collectives/differentiable.h"
 #include "lockstep/lockstep.h"
-#include "lockstep/nn/optim/overlap.h"
 #include "lockstep/nn/optim/schedule.h"
 #include "support/expect.h"
 #include "support/forked_ranks.h"
@@ -186,7 +185,6 @@ TEST_CASE("outlived: a DistributedDataParallel after its World") {
         {"shard", [&] { trained.optimizer->shard(ddp); }},
         {"checkpoint", [&] { checkpoint.save(folder / "checkpoint"); }},
         {"load", [&] { checkpoint.load(folder / "checkpoint"); }},
-        {"overlap", [&] { const optim::Overlap overlap(*trained.optimizer, ddp); }},
         {"audit",
          [&] {
            const data::TensorDataset samples({{"x", Tensor::full({4, 3}, 1)}});
@@ -239,7 +237,6 @@ TEST_CASE("outlived: what refers to a DistributedDataParallel, after it") {
     Trained trained(world);
     nn::Checkpoint checkpoint(*trained.ddp);
     dist::Audit audit(*trained.ddp, {.every = 1});
-    const optim::Overlap overlap(*trained.optimizer, *trained.ddp);
     const std::unique_ptr<dist::NoSync> scope(new dist::NoSync(trained.ddp->no_sync()));
     trained.ddp.reset();
     const test::TemporaryFolder folder;
@@ -261,14 +258,11 @@ TEST_CASE("outlived: what refers to an optimizer, after it") {
     optim::Schedule schedule(*trained.optimizer, [](std::int64_t) { return 0.5; });
     optim::Plateau plateau(*trained.optimizer, {.patience = 0});
     const nn::StateDict state = schedule.state_dict();
-    const optim::Overlap overlap(*trained.optimizer, *trained.ddp);
     trained.optimizer.reset();
     expect_all_refused("its optimizer has ended",
                        {{"schedule", [&] { schedule.step(); }},
                         {"its state", [&] { schedule.load_state_dict(state); }},
                         {"plateau", [&] { plateau.step(1); }}});
-    // The first rank that meets it tells the others.
-    expect_error<Error>("its optimizer has ended", [&] { trained.backward(); });
   });
 }
 

@@ -77,7 +77,6 @@ int number_of(const World& world) { return world.members()[dist::index(world.ran
 void do_deed(const std::string& deed, const World& world, optim::Optimizer& optimizer,
              dist::DistributedDataParallel& ddp) {
   if (deed == "shard") optimizer.shard(ddp);
-  if (deed == "overlap") const optim::Overlap overlap(optimizer, ddp);
   if (deed == "trace") const dist::Trace trace(world, "/nowhere");
   if (deed == "hash-trace") const dist::HashTrace trace(world, "/nowhere/trace");
   if (deed == "async-checkpoint") nn::Checkpoint(ddp).save("/nowhere/file", {.async = true});
@@ -107,7 +106,7 @@ void run(const std::string& deed) {
     if (deed != "no-share") shared.share(now, deed == "no-progress" ? 0 : step);
     if (deed != "sync-outside") nn::convert_sync_batchnorm(model, now);
     dist::DdpOptions options;
-    if (deed == "power-sgd") options.hook = dist::power_sgd();
+    if (deed == "hook") options.hook = dist::compress(DType::bf16);
     if (deed == "ddp-kept") outer.emplace(p, model.buffers(), now, options);
     std::optional<dist::DistributedDataParallel> own;
     if (!outer) own.emplace(p, model.buffers(), now, options);
