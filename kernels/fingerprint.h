@@ -1,6 +1,6 @@
 #pragma once
 /// Fingerprints: 64-bit sums that tell whether tensors of several ranks have the same bits. DDP
-/// compares them at every step (dist/ddp/replica_check.h).
+/// compares them at every step (dist/ddp/guards/replica_check.h).
 ///
 /// The elements are taken as words of 32 bits: one per f32, two per f64. Word w of a tensor adds
 ///

@@ -68,8 +68,8 @@ void take_registers() {}
 
 // ---- wgmma -------------------------------------------------------------------------------------
 
-constexpr int kProductN = simt::detail::wgmma_columns;
-using Accumulators = float[kProductN / 8][4];
+constexpr int PRODUCT_N = simt::detail::wgmma_columns;
+using Accumulators = float[PRODUCT_N / 8][4];
 
 inline void fence_products() {}
 inline void pin(Accumulators&) {}

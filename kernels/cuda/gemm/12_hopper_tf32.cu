@@ -24,23 +24,23 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kTurn = 32;     ///< tiles of 32 x 32, turned over in shared memory
-constexpr int kTurnRows = 8;  ///< a block is 32 x 8 threads: each moves 4 elements
+constexpr int TURN = 32;      ///< tiles of 32 x 32, turned over in shared memory
+constexpr int TURN_ROWS = 8;  ///< a block is 32 x 8 threads: each moves 4 elements
 
 /// out (columns, rows), its rows `pitch` apart = the transpose of in (rows, columns). One block per
 /// tile; reads and writes are both coalesced, and the column of padding keeps a column of the tile
 /// in 32 different banks.
 __global__ void hopper_turn_kernel(const float* __restrict__ in, float* __restrict__ out,
                                    std::int64_t rows, std::int64_t columns, std::int64_t pitch) {
-  __shared__ float tile[kTurn][kTurn + 1];
-  const std::int64_t tiles_across = (columns - 1) / kTurn + 1;
-  const std::int64_t row = blockIdx.x / tiles_across * kTurn;
-  const std::int64_t column = blockIdx.x % tiles_across * kTurn;
+  __shared__ float tile[TURN][TURN + 1];
+  const std::int64_t tiles_across = (columns - 1) / TURN + 1;
+  const std::int64_t row = blockIdx.x / tiles_across * TURN;
+  const std::int64_t column = blockIdx.x % tiles_across * TURN;
   const int x = threadIdx.x;
-  for (int y = threadIdx.y; y < kTurn; y += kTurnRows)
+  for (int y = threadIdx.y; y < TURN; y += TURN_ROWS)
     if (row + y < rows && column + x < columns) tile[y][x] = in[(row + y) * columns + column + x];
   __syncthreads();
-  for (int y = threadIdx.y; y < kTurn; y += kTurnRows)
+  for (int y = threadIdx.y; y < TURN; y += TURN_ROWS)
     if (column + y < columns && row + x < rows) out[(column + y) * pitch + row + x] = tile[x][y];
 }
 
@@ -62,9 +62,9 @@ class AlongK {
     lockstep::cuda::call("gemm_hopper_tf32", "cudaMallocAsync",
                          cudaMallocAsync(&memory, size * pitch_ * sizeof(float), stream));
     scratch_.reset(static_cast<float*>(memory));
-    const std::int64_t tiles = ((k - 1) / kTurn + 1) * ((size - 1) / kTurn + 1);
+    const std::int64_t tiles = ((k - 1) / TURN + 1) * ((size - 1) / TURN + 1);
     lockstep::cuda::launch<hopper_turn_kernel>(
-        {.grid = static_cast<unsigned>(tiles), .block = dim3(kTurn, kTurnRows)}, stream, matrix,
+        {.grid = static_cast<unsigned>(tiles), .block = dim3(TURN, TURN_ROWS)}, stream, matrix,
         scratch_.get(), k, size, pitch_);
     matrix_ = scratch_.get();
   }

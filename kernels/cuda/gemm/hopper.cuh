@@ -22,9 +22,9 @@
 
 namespace hopper {
 
-constexpr int kPanelRows = 64;
-constexpr int kRowBytes = 128;
-constexpr int kPanelBytes = kPanelRows * kRowBytes;
+constexpr int PANEL_ROWS = 64;
+constexpr int ROW_BYTES = 128;
+constexpr int PANEL_BYTES = PANEL_ROWS * ROW_BYTES;
 
 // ---- wgmma: descriptors (9.7.15.5.1.2.2) -------------------------------------------------------
 //
@@ -54,14 +54,14 @@ __host__ __device__ constexpr std::uint64_t descriptor_field(std::uint64_t bytes
 /// The descriptor of the operand whose first panel is at `panel`.
 template <bool mn_major>
 __device__ std::uint64_t descriptor(const void* panel) {
-  constexpr std::uint64_t leading = mn_major ? descriptor_field(kPanelBytes) : 1;
-  constexpr std::uint64_t stride = descriptor_field(8 * kRowBytes);
+  constexpr std::uint64_t leading = mn_major ? descriptor_field(PANEL_BYTES) : 1;
+  constexpr std::uint64_t stride = descriptor_field(8 * ROW_BYTES);
   constexpr std::uint64_t swizzle_128 = 1;
   return descriptor_field(shared_address(panel)) | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
 
 /// What to add to a descriptor for the next 32 bytes of k.
 template <bool mn_major>
-constexpr std::uint64_t next_step = descriptor_field(mn_major ? 16 * kRowBytes : 32);
+constexpr std::uint64_t next_step = descriptor_field(mn_major ? 16 * ROW_BYTES : 32);
 
 }  // namespace hopper

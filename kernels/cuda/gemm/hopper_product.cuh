@@ -16,16 +16,16 @@ namespace {
 
 namespace hw = ::hopper;
 
-constexpr int kCluster = 2;    ///< blocks that share one tile of B
-constexpr int kConsumers = 2;  ///< warpgroups that multiply; one more copies
-constexpr int kThreads = (1 + kConsumers) * 128;
-constexpr int kTileM = kConsumers * hw::kPanelRows;  ///< 128 rows of c per block
-constexpr int kTileN = hw::kProductN;                ///< 256 columns
-constexpr int kPanelsA = kTileM / hw::kPanelRows;
-constexpr int kPanelsB = kTileN / hw::kPanelRows;
-constexpr int kStages = 4;
-constexpr int kSteps = hw::kRowBytes / 32;  ///< wgmmas over the k of one stage
-constexpr int kConsumerWarps = kConsumers * 4;
+constexpr int CLUSTER = 2;    ///< blocks that share one tile of B
+constexpr int CONSUMERS = 2;  ///< warpgroups that multiply; one more copies
+constexpr int THREADS = (1 + CONSUMERS) * 128;
+constexpr int TILE_M = CONSUMERS * hw::PANEL_ROWS;  ///< 128 rows of c per block
+constexpr int TILE_N = hw::PRODUCT_N;               ///< 256 columns
+constexpr int PANELS_A = TILE_M / hw::PANEL_ROWS;
+constexpr int PANELS_B = TILE_N / hw::PANEL_ROWS;
+constexpr int STAGES = 4;
+constexpr int STEPS = hw::ROW_BYTES / 32;  ///< wgmmas over the k of one stage
+constexpr int CONSUMER_WARPS = CONSUMERS * 4;
 
 /// How an element type is written: two neighbours in a row of c at a time.
 template <class T>
@@ -57,8 +57,8 @@ struct Element<float> {
 
 /// One stage of the ring: 128 bytes of k for a tile of A and a tile of B.
 struct Stage {
-  unsigned char a[kPanelsA][hw::kPanelBytes];
-  unsigned char b[kPanelsB][hw::kPanelBytes];
+  unsigned char a[PANELS_A][hw::PANEL_BYTES];
+  unsigned char b[PANELS_B][hw::PANEL_BYTES];
 };
 static_assert(sizeof(Stage) == 48 << 10);
 
@@ -73,10 +73,10 @@ struct Patch {
 /// C: the elements of c.
 template <class C>
 struct Shared {
-  Stage stages[kStages];  ///< at a multiple of 1024, see hopper.cuh
-  Patch<C> patches[kConsumerWarps];
-  hw::Barrier full[kStages];   ///< phase i complete: the copies of the ring's round i have arrived
-  hw::Barrier empty[kStages];  ///< phase i complete: everybody has read what round i brought
+  Stage stages[STAGES];  ///< at a multiple of 1024, see hopper.cuh
+  Patch<C> patches[CONSUMER_WARPS];
+  hw::Barrier full[STAGES];   ///< phase i complete: the copies of the ring's round i have arrived
+  hw::Barrier empty[STAGES];  ///< phase i complete: everybody has read what round i brought
 };
 
 /// With what it takes to move the beginning to a multiple of 1024.
@@ -96,7 +96,7 @@ struct RingPlace {
   std::uint32_t parity = 0;  ///< of the round
 
   __device__ void advance() {
-    if (++stage == kStages) {
+    if (++stage == STAGES) {
       stage = 0;
       parity ^= 1;
     }
@@ -121,7 +121,7 @@ struct Tiles {
   int rows, columns;
 
   __host__ __device__ Tiles(int m, int n)
-      : rows((m - 1) / (kCluster * kTileM) + 1), columns((n - 1) / kTileN + 1) {}
+      : rows((m - 1) / (CLUSTER * TILE_M) + 1), columns((n - 1) / TILE_N + 1) {}
   __host__ __device__ int count() const { return rows * columns; }
 
   /// The first row and column of block `rank`'s part of tile i.
@@ -130,7 +130,7 @@ struct Tiles {
     const int height = min(band, rows - first);
     const int within = i % (band * columns);
     const int row = first + within % height;
-    return make_int2((row * kCluster + rank) * kTileM, within / height * kTileN);
+    return make_int2((row * CLUSTER + rank) * TILE_M, within / height * TILE_N);
   }
 };
 
@@ -138,11 +138,11 @@ struct Tiles {
 template <class T, bool a_mn_major, bool b_mn_major, class C>
 __device__ void produce(Shared<C>& shared, const CUtensorMap& a, const CUtensorMap& b,
                         const Tiles& tiles, int k_blocks, int rank) {
-  constexpr int block_k = hw::kRowBytes / sizeof(T);
-  constexpr int own_panels_b = kPanelsB / kCluster;  // the other blocks send theirs here
-  constexpr std::uint16_t everybody = (1 << kCluster) - 1;
+  constexpr int block_k = hw::ROW_BYTES / sizeof(T);
+  constexpr int own_panels_b = PANELS_B / CLUSTER;  // the other blocks send theirs here
+  constexpr std::uint16_t everybody = (1 << CLUSTER) - 1;
   RingPlace place;
-  for (int i = blockIdx.x / kCluster; i < tiles.count(); i += gridDim.x / kCluster) {
+  for (int i = blockIdx.x / CLUSTER; i < tiles.count(); i += gridDim.x / CLUSTER) {
     const int2 corner = tiles.corner(i, rank);
     for (int block = 0; block < k_blocks; ++block, place.advance()) {
       // In the first round no consumer has read anything yet: phase "-1" is taken for complete.
@@ -152,14 +152,14 @@ __device__ void produce(Shared<C>& shared, const CUtensorMap& a, const CUtensorM
       Stage& stage = shared.stages[place.stage];
       const int at_k = block * block_k;
 #pragma unroll
-      for (int panel = 0; panel < kPanelsA; ++panel) {
-        const int row = corner.x + panel * hw::kPanelRows;
+      for (int panel = 0; panel < PANELS_A; ++panel) {
+        const int row = corner.x + panel * hw::PANEL_ROWS;
         hw::load_panel(stage.a[panel], a, a_mn_major ? row : at_k, a_mn_major ? at_k : row, full);
       }
 #pragma unroll
       for (int own = 0; own < own_panels_b; ++own) {
         const int panel = rank * own_panels_b + own;
-        const int column = corner.y + panel * hw::kPanelRows;
+        const int column = corner.y + panel * hw::PANEL_ROWS;
         hw::load_panel_to(everybody, stage.b[panel], b, b_mn_major ? column : at_k,
                           b_mn_major ? at_k : column, full);
       }
@@ -171,7 +171,7 @@ __device__ void produce(Shared<C>& shared, const CUtensorMap& a, const CUtensorM
 template <class C>
 __device__ void add_bias(hw::Accumulators& sum, const Output<C>& out, int column) {
 #pragma unroll
-  for (int j = 0; j < kTileN / 8; ++j) {
+  for (int j = 0; j < TILE_N / 8; ++j) {
     if (column + 8 * j >= out.n) return;
     const auto left = static_cast<float>(out.bias[column + 8 * j]);
     const auto right = static_cast<float>(out.bias[column + 8 * j + 1]);
@@ -192,7 +192,7 @@ __device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& o
   const int lane = threadIdx.x % 32;
   if (out.bias != nullptr) add_bias(sum, out, column + 2 * (lane % 4));
 #pragma unroll
-  for (int first = 0; first < kTileN / 8; first += groups, column += Patch<C>::columns) {
+  for (int first = 0; first < TILE_N / 8; first += groups, column += Patch<C>::columns) {
     // use(16 bytes of the patch, the same of c): 8 threads per row of 128 bytes, 4 rows at a time.
     const int at_column = column + lane % 8 * chunk;
     const auto each_chunk = [&](auto&& use) {
@@ -236,10 +236,10 @@ __device__ void consume(Shared<C>& shared, const Output<C>& out, const Tiles& ti
   const std::uint32_t lane = threadIdx.x % 32;
   // This warp has read the stage: it says so in every block, for each sends to all.
   const auto release = [&](int stage) {
-    if (lane < kCluster) hw::arrive_in_block(shared.empty[stage], lane);
+    if (lane < CLUSTER) hw::arrive_in_block(shared.empty[stage], lane);
   };
   RingPlace place;
-  for (int i = blockIdx.x / kCluster; i < tiles.count(); i += gridDim.x / kCluster) {
+  for (int i = blockIdx.x / CLUSTER; i < tiles.count(); i += gridDim.x / CLUSTER) {
     const int2 corner = tiles.corner(i, rank);
     hw::Accumulators sum;
 #pragma unroll
@@ -256,7 +256,7 @@ __device__ void consume(Shared<C>& shared, const Output<C>& out, const Tiles& ti
       hw::pin(sum);
       hw::fence_products();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
+      for (int step = 0; step < STEPS; ++step)
         hw::issue_product<T, a_mn_major, b_mn_major>(sum, a + step * hw::next_step<a_mn_major>,
                                                      b + step * hw::next_step<b_mn_major>);
       hw::commit_products();
@@ -270,7 +270,7 @@ __device__ void consume(Shared<C>& shared, const Output<C>& out, const Tiles& ti
     hw::pin(sum);
     release(before);
     store(sum, shared.patches[consumer * 4 + warp], out,
-          corner.x + consumer * hw::kPanelRows + warp * 16, corner.y);
+          corner.x + consumer * hw::PANEL_ROWS + warp * 16, corner.y);
   }
 }
 
@@ -278,19 +278,19 @@ __device__ void consume(Shared<C>& shared, const Output<C>& out, const Tiles& ti
 /// are panels. As many blocks as fit the GPU take tile after tile. Panels come by TMA; products by
 /// wgmma.
 template <class T, bool transpose_a, bool transpose_b, class C>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(THREADS, 1)
     hopper_product_kernel(const __grid_constant__ CUtensorMap a,
                           const __grid_constant__ CUtensorMap b, Output<C> out, int k) {
   // In memory, rows of A go along k, unless transposed; rows of B do when it is transposed.
   constexpr bool a_mn_major = transpose_a;
   constexpr bool b_mn_major = !transpose_b;
-  constexpr int block_k = hw::kRowBytes / sizeof(T);
+  constexpr int block_k = hw::ROW_BYTES / sizeof(T);
   Shared<C>& shared = shared_memory<C>();
   const int rank = hw::cluster_rank();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < STAGES; ++stage) {
       hw::init(shared.full[stage], 1);
-      hw::init(shared.empty[stage], kCluster * kConsumerWarps);
+      hw::init(shared.empty[stage], CLUSTER * CONSUMER_WARPS);
     }
     hw::fence_init();
   }
@@ -339,7 +339,7 @@ template <class T>
 CUtensorMap tensor_map(const T* matrix, std::int64_t rows, std::int64_t inner, std::int64_t pitch) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(inner), static_cast<cuuint64_t>(rows)};
   const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(pitch) * sizeof(T)};
-  const cuuint32_t box[] = {hw::kRowBytes / sizeof(T), hw::kPanelRows};
+  const cuuint32_t box[] = {hw::ROW_BYTES / sizeof(T), hw::PANEL_ROWS};
   const cuuint32_t every_element[] = {1, 1};
   CUtensorMap map;
   const CUresult result = tensor_map_encoder()(
@@ -366,13 +366,13 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 template <class T, bool transpose_a, bool transpose_b, class C>
 void launch_product(const CUtensorMap& a, const CUtensorMap& b, const Output<C>& out, int k,
                     cudaStream_t stream) {
-  const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / kCluster,
+  const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / CLUSTER,
                                 Tiles(out.m, out.n).count());
   lockstep::cuda::launch<hopper_product_kernel<T, transpose_a, transpose_b, C>>(
-      {.grid = static_cast<unsigned>(clusters * kCluster),
-       .block = kThreads,
+      {.grid = static_cast<unsigned>(clusters * CLUSTER),
+       .block = THREADS,
        .shared_bytes = shared_bytes<C>,
-       .cluster = kCluster},
+       .cluster = CLUSTER},
       stream, a, b, out, k);
 }
 

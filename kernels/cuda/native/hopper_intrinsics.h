@@ -147,13 +147,13 @@ __device__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
 
-constexpr int kProductN = 256;  ///< columns of one wgmma; it has 64 rows and 32 bytes of k
+constexpr int PRODUCT_N = 256;  ///< columns of one wgmma; it has 64 rows and 32 bytes of k
 
 /// A thread's part of a 64 x 256 product. Thread l of warp w (of four) holds, in 32 groups of 8
 /// columns, rows r = 16 w + l / 4 and r + 8 and columns c = 8 j + 2 (l mod 4) and c + 1:
 ///   sum[j][0] (r, c)   sum[j][1] (r, c + 1)   sum[j][2] (r + 8, c)   sum[j][3] (r + 8, c + 1)
 /// (9.7.15.5.1.1, figures 149 and 151: the same for elements of 2 and of 4 bytes.)
-using Accumulators = float[kProductN / 8][4];
+using Accumulators = float[PRODUCT_N / 8][4];
 
 /// Keeps the compiler from moving its own uses of the accumulators across this place: it knows
 /// nothing of products that are still running.
