@@ -20,28 +20,28 @@ LaneRecord* LaneRecord::current() {
 
 // ---- gradients ----
 
-struct LaneRecord::Aside::Kept {
+struct LaneRecord::OtherGradients::Kept {
   Tensor slot, lanes;
   GradientState state = GradientState::nothing;
   bool lanes_wait = false;
   std::vector<GradientObserver*> observers;
 };
 
-LaneRecord::Aside::Aside(std::vector<Parameter> parameters)
-    : ThreadScope("LaneRecord::Aside"),
+LaneRecord::OtherGradients::OtherGradients(std::vector<Parameter> parameters)
+    : ThreadScope("LaneRecord::OtherGradients"),
       parameters_(std::move(parameters)),
       kept_(parameters_.size()) {
   // Two of them could only end in reverse order.
-  for (const Aside* other = outer(); other; other = other->outer())
+  for (const OtherGradients* other = outer(); other; other = other->outer())
     for (const Parameter& parameter : parameters_)
       check<StateError>(
           std::ranges::find(other->parameters_, parameter) == other->parameters_.end(),
           "[aside] the gradient of {} is put aside already", parameter);
   exchange();
 }
-LaneRecord::Aside::~Aside() { exchange(); }
+LaneRecord::OtherGradients::~OtherGradients() { exchange(); }
 
-void LaneRecord::Aside::exchange() {
+void LaneRecord::OtherGradients::exchange() {
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     detail::ParameterState& now = *parameters_[i].state_;
     Kept& kept = kept_[i];

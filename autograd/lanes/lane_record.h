@@ -14,7 +14,7 @@
 ///     const LaneRecord::Scope scope(again);
 ///     Tape tape;  // under a LaneScope of one lane
 ///     const Tensor loss = ...;
-///     const LaneRecord::Aside aside(tape.parameters_of(loss));
+///     const LaneRecord::OtherGradients aside(tape.parameters_of(loss));
 ///     tape.backward(loss, weight);
 ///     again.take_gradients();  // one row
 ///   }
@@ -62,10 +62,10 @@ class LaneRecord {
 
   /// While it lives these parameters have other gradients, at first none, and no observers. Throws
   /// StateError if another one has put some of them aside.
-  class [[nodiscard]] Aside : public ThreadScope<Aside> {
+  class [[nodiscard]] OtherGradients : public ThreadScope<OtherGradients> {
    public:
-    explicit Aside(std::vector<Parameter> parameters);
-    ~Aside();
+    explicit OtherGradients(std::vector<Parameter> parameters);
+    ~OtherGradients();
 
    private:
     struct Kept;

@@ -137,32 +137,4 @@ Tensor dot(const Tensor& a, const Tensor& b) {
   return sum(a * b);
 }
 
-// y (n, out) = x (n, in) w^T + b, w (out, in):  dw = dy^T x, db = the sum of dy's rows, dx = dy w.
-// The parameters' gradients come first: the sooner they are ready, the sooner they travel.
-Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-  check_defined("linear", {{"x", x}, {"w", w}});
-  check<ShapeError>(x.rank() >= 1 && w.rank() == 2,
-                    "[linear] x must have rank 1 or more, and w rank 2: {} and {}", x.shape(),
-                    w.shape());
-  if (x.rank() == 1) return squeeze(linear(unsqueeze(x, 0), w, b), 0);
-  (void)all_16_bit("linear", {{"x", x}, {"w", w}, {"b", b, true}});
-  if (x.rank() > 2) {
-    const std::int64_t rows = leading(x.shape(), {x.size(-2)}).numel();
-    return reshape(linear(reshape(x, {rows, x.size(-1)}), w, b),
-                   leading(x.shape(), {x.size(-2), w.size(0)}));
-  }
-  Tensor y = Tensor::empty({x.size(0), w.size(0)}, x.dtype(), x.device());
-  const Tensor xf = detail::factor(x), wf = detail::factor(w);
-  kernels::linear(xf, wf, b, y, RowParts(x).blocks());
-  return record("linear", std::move(y), {apart(x), shared(w), shared(b)},
-                [x = SavedTensor(xf), w = SavedTensor(wf)](Gradients& g) {
-                  const Tensor dy = detail::rounded_to(x->dtype(), g.output());
-                  add_product(g, 1, dy, *x);
-                  add_rows(g, 2, g.output());
-                  if (const auto dx = g.into(0))
-                    kernels::matmul(dy, *w, dx.tensor, {.accumulate = dx.accumulate},
-                                    RowParts(g, rows_in(dy)).blocks());
-                });
-}
-
 }  // namespace lockstep

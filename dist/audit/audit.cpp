@@ -97,7 +97,7 @@ LaneRecord Audit::again(const Step& step, int lane) const {
   const Rerun rerun(step.start);
   Tape tape;
   const Tensor loss = part.loss();
-  const LaneRecord::Aside aside(tape.parameters_of(loss));
+  const LaneRecord::OtherGradients aside(tape.parameters_of(loss));
   tape.backward(loss, part.weight);
   record.take_gradients();
   return record;

@@ -31,9 +31,9 @@
 ///   1          the rank audits itself: only a fault that does not come again is seen
 ///
 /// Not audited: how a rank adds up its lanes, the sum over the ranks, and the optimizer's step. If
-/// that step gives different bits on two ranks, the fingerprints of dist/ddp/replica_check.h show
-/// it. An audited step multiplies each lane alone, where others make a product and its sum over
-/// lanes at once: the same bits, by other instructions.
+/// that step gives different bits on two ranks, the fingerprints of the replicas show it
+/// (dist/ddp/guards/replica_check.h). An audited step multiplies each lane alone, where others make
+/// a product and its sum over lanes at once: the same bits, by other instructions.
 ///
 /// The second run leaves gradients, buffers, random generators, observers and reducers as they are,
 /// as checkpoint() does (autograd/checkpoint.h). If your own forward counts something, let it not

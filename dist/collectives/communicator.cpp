@@ -68,13 +68,6 @@ Work Communicator::broadcast(const Tensor& data, int root, std::string_view name
 
 Work Communicator::barrier(std::string_view name) { return issue({}, name); }
 
-void Membership::refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const {
-  check<UsageError>(!survival,
-                    "[survive] {} cannot go on without a lost rank: {}. Start the job without "
-                    "--survive, or leave that out",
-                    what, why);
-}
-
 Seconds Communicator::exposed() {
   if (!exposed_) exposed_ = Seconds(0);
   return linked_ ? *exposed_ + linked_->exposed() : *exposed_;

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "lockstep/core/gpu/stream.h"
-#include "lockstep/dist/collectives/membership.h"
 #include "lockstep/dist/collectives/operation.h"
 #include "lockstep/dist/collectives/work.h"
+#include "lockstep/dist/rendezvous/membership.h"
 
 namespace lockstep::dist {
 

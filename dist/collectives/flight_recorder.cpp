@@ -39,14 +39,13 @@ std::int64_t FlightRecorder::begun() const {
 
 void FlightRecorder::trace_step(const Step& step) {
   trace::Recorder& recorder = *trace::current;
-  trace::Event event{.begin = steps_ == 0 ? begun() : step_ended_,
-                     .end = recorder.now(),
-                     .numbers = {steps_, step.to, step.send.begin, step.send.end, step.from,
-                                 step.receive.begin, step.receive.end,
-                                 static_cast<std::int64_t>(step.action) +
-                                     256 * static_cast<std::int64_t>(step.into)},
-                     .kind = trace::Kind::step,
-                     .communicator = recorder.number_of(this)};
+  trace::Event event{
+      .begin = steps_ == 0 ? begun() : step_ended_,
+      .end = recorder.now(),
+      .numbers = {steps_, step.to, step.send.begin, step.send.end, step.from, step.receive.begin,
+                  step.receive.end, packed(step.action, step.into)},
+      .kind = trace::Kind::step,
+      .communicator = recorder.number_of(this)};
   recorder.add(event);
   ++steps_;
   step_ended_ = event.end;

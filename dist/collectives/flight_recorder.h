@@ -23,6 +23,15 @@
 
 namespace lockstep::dist {
 
+/// A step's action and what it goes into, as one number of an event (Kind::step), and back.
+constexpr std::int64_t packed(Step::Action action, Step::Into into) {
+  return static_cast<std::int64_t>(action) + 256 * static_cast<std::int64_t>(into);
+}
+constexpr Step::Action action_of(std::int64_t packed) {
+  return static_cast<Step::Action>(packed % 256);
+}
+constexpr Step::Into into_of(std::int64_t packed) { return static_cast<Step::Into>(packed / 256); }
+
 class FlightRecorder {
  public:
   static constexpr std::size_t remembered = 64;  ///< calls

@@ -14,7 +14,7 @@ namespace lockstep::dist {
 namespace {
 
 /// The ranks that are not of the majority; none if there is no majority.
-std::vector<int> minority(const Said& said) {
+std::vector<int> minority(const RanksByValue& said) {
   std::size_t ranks = 0;
   for (const auto& [text, by] : said) ranks += by.size();
   const auto has_most = [&](const auto& group) { return 2 * group.second.size() > ranks; };
@@ -86,8 +86,8 @@ std::vector<Difference> differences(std::span<const std::string> texts) {
   }
 }
 
-std::string describe(const Said& said) {
-  Said sorted = said;
+std::string describe(const RanksByValue& said) {
+  RanksByValue sorted = said;
   std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
   std::string text;
   for (const auto& [what, by] : sorted)
@@ -97,13 +97,13 @@ std::string describe(const Said& said) {
   return wrong.empty() ? text : text + ": " + describe_ranks(wrong, "in the minority");
 }
 
-Said as_known(const Communicator& communicator, Said said) {
+RanksByValue as_known(const Communicator& communicator, RanksByValue said) {
   for (auto& [what, by] : said)
     for (int& rank : by) rank = communicator.membership().known_as(rank);
   return said;
 }
 
-Blame in_minority(const Communicator& communicator, const Said& said) {
+Blame in_minority(const Communicator& communicator, const RanksByValue& said) {
   const std::vector<int> ranks = minority(said);
   Blame blame{.fault = Fault::in_minority};
   for (const int rank : ranks) blame.ranks.push_back(communicator.membership().in_job(rank));

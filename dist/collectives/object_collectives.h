@@ -22,21 +22,21 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
                                      std::optional<Seconds> timeout = {});
 
 /// What ranks have, and which ranks have it: in the order of each one's first rank.
-using Said = std::vector<std::pair<std::string, std::vector<int>>>;
+using RanksByValue = std::vector<std::pair<std::string, std::vector<int>>>;
 /// A line that is not the same in all ranks' texts.
 struct Difference {
   std::size_t line;
-  Said said;
+  RanksByValue said;
 };
 /// In the order of the lines; a text that is shorter has "nothing" there. A pure function.
 std::vector<Difference> differences(std::span<const std::string> texts);
 /// "lr 0.2 on rank 1, lr 0.1 on ranks 0, 2: rank 1 is in the minority". Without a majority it
 /// blames no rank. A pure function.
-std::string describe(const Said& said);
+std::string describe(const RanksByValue& said);
 /// With the numbers by which people know the ranks (Membership::known_as).
-Said as_known(const Communicator& communicator, Said said);
+RanksByValue as_known(const Communicator& communicator, RanksByValue said);
 /// For Error::blame; no rank without a majority.
-Blame in_minority(const Communicator& communicator, const Said& said);
+Blame in_minority(const Communicator& communicator, const RanksByValue& said);
 
 /// All ranks are about to throw the same error, and each calls this before. No rank ends before all
 /// have come here: else a slow rank would report that another has ended. Throws no such error

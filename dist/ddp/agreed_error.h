@@ -8,6 +8,12 @@
 
 namespace lockstep::dist {
 
+/// Why all ranks stop, and whom an error blames for it.
+struct Problem {
+  std::string text{};
+  Blame blame{};
+};
+
 /// All ranks have read the same metadata: every rank calls this, with the same message. No rank
 /// throws (StateError) before all ranks have read it. `blame`: Error::blame.
 [[noreturn]] void stop_all_ranks(Communicator& communicator, const std::string& message,

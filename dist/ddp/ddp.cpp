@@ -1,14 +1,9 @@
 #include "lockstep/dist/ddp/ddp.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace lockstep::dist {
 namespace {
-
-// By the enumerators' values.
-constexpr std::string_view buffer_modes[] = {"broadcast", "average", "off"};
-constexpr std::string_view nonfinite_policies[] = {"report", "ignore", "skip", "stop"};
 
 // A line per parameter ("parameter '0.weight' (128, 64) f32"), per buffer, and per option that must
 // be the same on all ranks.
@@ -21,22 +16,7 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
   for (const Buffer& buffer : buffers)
     text +=
         fmt::format("buffer '{}' {} {}\n", buffer.name, buffer.value.shape(), buffer.value.dtype());
-  return text + fmt::format(
-                    "bucket_cap_mb {}\nfirst_bucket_mb {}\nlast_bucket_mb {}\nrebuild_buckets {}\n"
-                    "bucket_layout {}\nbuffers {}\nnonfinite {}\nhook {}\n"
-                    "deferred {}\ncheck_replicas {}\ndeterministic {}\n",
-                    options.bucket_cap_mb, options.first_bucket_mb, options.last_bucket_mb,
-                    options.rebuild_buckets, options.bucket_layout,
-                    buffer_modes[static_cast<std::size_t>(options.buffers)],
-                    nonfinite_policies[static_cast<std::size_t>(options.nonfinite)],
-                    options.hook ? options.hook->name() : "none", options.deferred,
-                    options.check_replicas, name_of(options.deterministic));
-}
-
-std::size_t bytes_of(std::string_view name, double mebibytes) {
-  check<UsageError>(std::isfinite(mebibytes) && mebibytes > 0,
-                    "[DistributedDataParallel] {} must be positive, got {}", name, mebibytes);
-  return static_cast<std::size_t>(std::min(std::max(1.0, mebibytes * (1 << 20)), 0x1p62));
+  return text + to_text(options);
 }
 
 }  // namespace
@@ -58,9 +38,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
                       "the module for its "
                       "parameters(), or give Parameter a name",
                       i, parameters[i].value().shape());
-  const BucketCaps caps = {bytes_of("bucket_cap_mb", options.bucket_cap_mb),
-                           bytes_of("first_bucket_mb", options.first_bucket_mb),
-                           bytes_of("last_bucket_mb", options.last_bucket_mb)};
+  (void)caps_of(options);  // refuses what makes no sense
   if (const auto& survival = communicator.membership().survival)
     check<StateError>(survival->shared || !survival->in_body,
                       "[survive] nn::Checkpoint::share(world, step) comes before "
@@ -79,30 +57,13 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
   std::erase_if(frozen, [](const Parameter& p) { return p.requires_grad(); });
   if (communicator.size() > 1)
     for (const Parameter& parameter : frozen) parameter.set_replicated();
-  std::optional<BucketLayout> layout;
-  if (!options.bucket_layout.empty())
-    layout = layout_from_text(options.bucket_layout, parameters.size());
   const auto all = std::make_shared<const std::vector<Buffer>>(std::move(buffers));
   buffers_ = std::make_unique<BufferSync>(all, communicator, options.buffers);
   averaged_buffers_ = std::make_unique<BufferSync>(all, communicator, BufferMode::average);
-  const bool skips = options.nonfinite == NonFinite::skip;
-  if (skips) buffers_->keep();
+  if (options.nonfinite == NonFinite::skip) buffers_->keep();
   reducer_ = std::make_unique<Reducer>(
-      parameters, communicator,
-      ReducerOptions{.caps = caps,
-                     .rebuild_buckets = options.rebuild_buckets,
-                     .layout = std::move(layout),
-                     .nonfinite = options.nonfinite,
-                     .deterministic = options.deterministic,
-                     .hook = options.hook,
-                     .deferred = options.deferred,
-                     .check_replicas = options.check_replicas,
-                     .frozen = std::move(frozen),
-                     .after_sync = [sync = buffers_.get(), skips](StepVerdict verdict, int source) {
-                       if (verdict == StepVerdict::skip) return sync->restore();
-                       sync->synchronize(source);
-                       if (skips) sync->keep();
-                     }});
+      parameters, communicator, options,
+      ReducerExtras{.frozen = std::move(frozen), .guards = {buffers_.get()}});
 }
 
 // Who has joined is known from the last step's messages. The first call is before this rank has

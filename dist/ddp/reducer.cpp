@@ -1,8 +1,7 @@
 #include "lockstep/dist/ddp/reducer.h"
 
 #include "lockstep/core/gpu/graph.h"
-#include "lockstep/core/trace/recorder.h"
-#include "lockstep/dist/ddp/agreed_error.h"
+#include "lockstep/dist/ddp/step_error.h"
 #include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
@@ -19,11 +18,9 @@ void Reducer::backward_begins(const Contribution& contribution) {
   if (!synchronizing_ || parameters().empty()) return;
 
   launched_ = 0;
-  if (!recording_) replicas_.begin_step();  // second reading: proves that the replicas are equal
-  bad_ = {};
   exchange_.mine.already_reduced = 0;
-  ready_order_.begin();
-  for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.pending = 0;
+  for (StepGuard* guard : guards_) guard->begins(recording_);
+  for (Bucket& bucket : buckets_.all()) bucket.pending = 0;
   // It calls the lambda with a zero of the dtype's C++ type.
   visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
     auto* used = buckets_.used().data<decltype(zero)>();
@@ -52,10 +49,9 @@ bool Reducer::prepare_slot(std::size_t i) {
 void Reducer::gradient_ready(const Parameter& parameter) {
   if (!synchronizing_) return;
   const std::size_t i = index_.at(parameter.id());
-  ready_order_.note(i);
-  GradientBuckets::Bucket& bucket = buckets_.of(i);
+  Bucket& bucket = buckets_.of(i);
   --bucket.pending;
-  trace::ready(parameter.name(), bucket.index, bucket.pending);
+  for (StepGuard* guard : guards_) guard->ready(i, bucket);
   launch_ready();
   // The computing thread moves all collectives on: they end in the order of their launch.
   if (launched_ > 0) buckets_.all()[launched_ - 1].work.progress();
@@ -70,27 +66,16 @@ void Reducer::launch_ready() {
     launch(buckets[launched_]);
 }
 
-void Reducer::launch(GradientBuckets::Bucket& bucket) {
+void Reducer::launch(Bucket& bucket) {
   const bool last = &bucket == &buckets_.all().back();
-  trace::launched(bucket.name, bucket.index, bucket.memory.bytes());
-  if (recording_) {  // a step for StepGraph (GPUs): nothing that the host would read travels
-    bucket.work = communicator_.all_reduce(bucket.memory, bucket.name);
-    return;
-  }
-  if (looks_in_gradients(options_.nonfinite)) bad_.look_in(bucket);
-  if (last) write_metadata();
-  if (options_.hook) return launch_hook(bucket, last);
-  copy_to_host(bucket);
-  bucket.work = communicator_.all_reduce(bucket.wire, bucket.name);
+  for (StepGuard* guard : guards_) guard->launches(bucket);
+  if (last && !recording_) write_metadata();
+  bucket.work = transfer().send(bucket, last);
 }
 
 void Reducer::write_metadata() {
-  window_.write(exchange_.mine);  // weight and divisor
-  exchange_.mine.replicas = replicas_.sum();
-  if (replicas_.saw_nonfinite()) bad_.look_in(parameters());
-  exchange_.mine.bad_parameter = bad_.parameter;
-  exchange_.mine.bad_element = bad_.element;
-  exchange_.write(buckets_);
+  for (StepGuard* guard : guards_) guard->write(exchange_.mine);
+  exchange_.send(buckets_);
 }
 
 void Reducer::backward_ends() {
@@ -100,52 +85,51 @@ void Reducer::backward_ends() {
   deferred_ = !recording_ && can_defer();
   if (recording_ || deferred_) return commit_unread();  // on GPUs: second reading
   receive_sums();
-  const StepOutcome outcome = exchange_.read(buckets_);
-  if (outcome.verdict == StepVerdict::stop) stop(outcome);
-  const bool finite = outcome.verdict == StepVerdict::commit && apply_scale(outcome.scale);
-  commit(finite ? outcome.verdict : StepVerdict::skip, outcome.source);
+  StepOutcome outcome = exchange_.read(buckets_);
+  const StepVerdict verdict = verdict_of(outcome);
+  if (verdict == StepVerdict::commit)
+    mark_gradients();
+  else
+    zero_grad();
   if (!ready_order_.done() && outcome.weight > 0) rebuild_buckets(outcome.source);
-  exchange_.end_step();
+  end_step(verdict, outcome.source);
 }
 
 void Reducer::receive_sums() {
-  for (GradientBuckets::Bucket& bucket : buckets_.all()) {
-    if (options_.hook) {
-      complete_hook(bucket);
-    } else {
-      bucket.work.wait();
-      copy_from_host(bucket);
-    }
-  }
+  for (Bucket& bucket : buckets_.all()) transfer().receive(bucket);
   buckets_.all().back().work.finish();  // the host reads the trailer
 }
 
-// Makes the sums the mean. False if the step is to be skipped, because a sum is not finite.
-bool Reducer::apply_scale(double scale) {
-  for (const GradientBuckets::Bucket& bucket : buckets_.all())
-    if (scale != 1) kernels::scale(scale, bucket.memory, bucket.memory, false);
-  return !looks_in_gradients(options_.nonfinite) || sums_are_finite();
+// Makes the sums the mean, unless the step is given up: by what the ranks have told, or because a
+// sum is not finite. Throws on all ranks if training stops.
+StepVerdict Reducer::verdict_of(StepOutcome& outcome) {
+  if (outcome.verdict == StepVerdict::commit) {
+    for (const Bucket& bucket : buckets_.all())
+      if (outcome.scale != 1) kernels::scale(outcome.scale, bucket.memory, bucket.memory, false);
+    nonfinite_.look_in_sums(buckets_, outcome);
+  }
+  if (outcome.verdict == StepVerdict::stop) stop(outcome);
+  return outcome.verdict;
 }
 
-// The gradients are the mean, or are given up. Then DDP brings the model's buffers up to date
-// (after_sync).
-void Reducer::commit(StepVerdict verdict, int source) {
-  exchange_.report().verdict = verdict;
-  trace::verdict(verdict == StepVerdict::commit ? "commit" : "skip");
-  if (verdict == StepVerdict::commit) {
-    visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
-      const auto* used = buckets_.used().data<decltype(zero)>();
-      for (std::size_t i = 0; i < parameters().size(); ++i)
-        parameters()[i].set_gradient_state(used[i] > 0 ? GradientState::synchronized
-                                                       : GradientState::nothing);
-    });
-  } else {
-    ++exchange_.statistics().skipped;
-    zero_grad();
-  }
-  window_.close();
-  synchronizations_ = next_synchronization();
-  if (options_.after_sync) options_.after_sync(verdict, source);
+void Reducer::stop(const StepOutcome& outcome) {
+  end_step(StepVerdict::stop, outcome.source);
+  stop_step(outcome, exchange_.all(), replicas_, nonfinite_, communicator_);
+}
+
+// Whether some rank has used a parameter says whether it has a gradient.
+void Reducer::mark_gradients() {
+  visit_floating("reducer", buckets_.used().dtype(), [&](auto zero) {
+    const auto* used = buckets_.used().data<decltype(zero)>();
+    for (std::size_t i = 0; i < parameters().size(); ++i)
+      parameters()[i].set_gradient_state(used[i] > 0 ? GradientState::synchronized
+                                                     : GradientState::nothing);
+  });
+}
+
+void Reducer::end_step(StepVerdict verdict, int source) {
+  if (verdict != StepVerdict::stop) synchronizations_ = next_synchronization();
+  for (StepGuard* guard : guards_) guard->ended(verdict, source);
 }
 
 void Reducer::zero_grad() noexcept {

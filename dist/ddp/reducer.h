@@ -28,6 +28,9 @@
 /// Several reducers in one backward: the first one's buckets travel while it runs, those of the
 /// others at its end, in the order in which the reducers were made.
 ///
+/// What else a synchronization needs (weights, comparisons, verdicts, statistics) are guards, each
+/// with its own matter: step_guard.h.
+///
 /// Errors. If an exception leaves backward, the reducer breaks the communicator: else the other
 /// ranks would wait for buckets that never come. An error that all ranks read from the metadata
 /// does not break it.
@@ -42,14 +45,22 @@
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/core/gpu/stream.h"
-#include "lockstep/dist/ddp/accumulation_window.h"
-#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
+#include "lockstep/dist/ddp/buckets/bucket_transfer.h"
 #include "lockstep/dist/ddp/buckets/ready_order.h"
-#include "lockstep/dist/ddp/reducer_options.h"
-#include "lockstep/dist/ddp/replica_check.h"
+#include "lockstep/dist/ddp/ddp_options.h"
+#include "lockstep/dist/ddp/guards/accumulation_window.h"
+#include "lockstep/dist/ddp/guards/nonfinite.h"
+#include "lockstep/dist/ddp/guards/replica_check.h"
+#include "lockstep/dist/ddp/guards/step_trace.h"
 #include "lockstep/dist/ddp/step_exchange.h"
 
 namespace lockstep::dist {
+
+/// What a model has beside the parameters that are summed.
+struct ReducerExtras {
+  std::vector<Parameter> frozen = {};   ///< compared with the others
+  std::vector<StepGuard*> guards = {};  ///< which outlive the reducer
+};
 
 class Reducer final : public GradientReducer {
  public:
@@ -57,7 +68,7 @@ class Reducer final : public GradientReducer {
   /// Takes over the memory of their gradients; the destructor gives it back. Once `communicator`
   /// has ended, a backward and a step throw StateError.
   Reducer(const std::vector<Parameter>& parameters, Communicator& communicator,
-          ReducerOptions options = {});
+          const DdpOptions& options = {}, const ReducerExtras& extras = {});
 
   // What the tape tells it.
   void backward_begins(const Contribution& contribution) override;
@@ -71,7 +82,9 @@ class Reducer final : public GradientReducer {
   bool in_window(bool sync) override { return *paused_ > 0 || !sync || window_.open(); }
   double window_weight() const override { return window_.weight(); }
   void step_begins(const Parameter& parameter, bool local) override;
-  kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) override;
+  kernels::Fingerprint fingerprint(const Parameter& parameter, bool part) override {
+    return replicas_.step_on(index_.at(parameter.id()), part);
+  }
   void stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t options, bool local) override;
   void requires_grad_changes(const Parameter& parameter, bool yes) override;
   bool gave_up() const override { return last_step().verdict == StepVerdict::skip; }
@@ -100,37 +113,41 @@ class Reducer final : public GradientReducer {
   const GradientBuckets& buckets() const { return buckets_; }
 
  private:
-  void check_can_add(const Contribution& contribution) const;
-  void check_recordable(const Contribution& contribution) const;
-  void check_level(const Contribution& contribution) const;
-  bool prepare_slot(std::size_t i);
-  void launch_ready(), write_metadata(), receive_sums();
-  void launch(GradientBuckets::Bucket& bucket);
-  void launch_hook(GradientBuckets::Bucket& bucket, bool last);
-  void complete_hook(GradientBuckets::Bucket& bucket);
-  void commit(StepVerdict verdict, int source);
-  bool apply_scale(double scale);
-  bool sums_are_finite();
-  [[noreturn]] void stop(const StepOutcome& outcome);
-  std::string difference_now(), bad_value_now();
-  bool can_defer() const;
-  StepOutcome read_beside();
-  void commit_unread(), observe_all(), rebuild_buckets(int source);
+  using Bucket = GradientBuckets::Bucket;
   const std::vector<Parameter>& parameters() const { return buckets_.parameters(); }
+  BucketTransfer& transfer() { return recording_ ? *recorded_transfer_ : *transfer_; }
+  bool prepare_slot(std::size_t i);
+  void launch_ready(), launch(Bucket&bucket), write_metadata(), receive_sums();
+  StepVerdict verdict_of(StepOutcome& outcome);
+  void mark_gradients();
+  void end_step(StepVerdict verdict, int source);
+  [[noreturn]] void stop(const StepOutcome& outcome);
+
+  void observe_all(), rebuild_buckets(int source);
   void check_world_lives(std::string_view operation) const;
+  void check_can_add(const Contribution& contribution) const;
+  bool can_defer() const;
+  void commit_unread(), check_before_replay();
 
   Communicator& communicator_;
   CommunicatorRef world_{communicator_};
   int ranks_ = communicator_.size();
   std::int64_t number_;  // of this reducer, the same on all ranks
-  ReducerOptions options_;
+  DdpOptions options_;
   GradientBuckets buckets_;
-  std::vector<Observation> observations_;  // of all parameters and the hook; gone before buckets
+  std::unique_ptr<BucketTransfer> transfer_, recorded_transfer_;
+  Observation hook_taken_;
+  std::vector<Observation> observations_;               // of all parameters; gone before buckets
   std::unordered_map<const void*, std::size_t> index_;  // Parameter::id() -> index
+
   AccumulationWindow window_;
-  StepExchange exchange_;
   ReplicaCheck replicas_;
+  NonFiniteCheck nonfinite_;
   ReadyOrder ready_order_;
+  StepTrace trace_;
+  StepExchange exchange_;
+  std::vector<StepGuard*> guards_;  // these, and what the model adds
+
   std::shared_ptr<int> paused_ = std::make_shared<int>(0);
   bool drifted_ = false;  // by steps on local gradients, since the parameters were averaged
   std::uint64_t synchronizations_ = 0;
@@ -138,9 +155,8 @@ class Reducer final : public GradientReducer {
   // Of the backward that is running.
   bool synchronizing_ = false;
   bool eager_ = true;         // it may launch buckets before it ends
-  bool recording_ = false;    // it is part of a recorded step
+  bool recording_ = false;    // it is part of a recorded step: nothing that the host reads travels
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
-  NonFiniteElement bad_;
 
   bool deferred_ = false;  // the metadata of the last backward has not been read
   std::optional<Stream> side_stream_;

@@ -1,4 +1,4 @@
-// Second reading: gradients that are committed before the ranks' metadata is read.
+// Second reading: gradients that are committed before the ranks' metadata is read, or without it.
 //
 // On a GPU the host then does not wait for the collectives of a backward before it enqueues the
 // optimizer's step and the next forward:
@@ -23,40 +23,40 @@ bool Reducer::can_defer() const {
          window_.all_used();
 }
 
-// In a recorded step too, where no metadata travels: there the host compares what the steps have
-// added, before every 64th replay.
 void Reducer::commit_unread() {
   if (recording_)
     StepGraph::depends_on([this, life = std::weak_ptr(paused_)] {
       check<StateError>(!life.expired(),
                         "[step graph] the DistributedDataParallel of the recorded step has ended");
-      check_world_lives("step graph");
-      const bool differ = replicas_.differ_before_replay();
-      const std::string problem = differ ? difference_now() : bad_value_now();
-      if (problem.empty()) return true;
-      stop_all_ranks(communicator_, "[step graph] " + problem,
-                     differ ? replicas_.blame() : Blame{});
+      check_before_replay();
+      return true;
     });
-  for (GradientBuckets::Bucket& bucket : buckets_.all()) bucket.work.wait();
+  for (Bucket& bucket : buckets_.all()) transfer().receive(bucket);
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(GradientState::synchronized);
-  window_.close();
-  synchronizations_ = next_synchronization();
-  if (options_.after_sync) options_.after_sync(StepVerdict::commit, 0);
+  end_step(StepVerdict::commit, 0);
+}
+
+void Reducer::check_before_replay() {
+  check_world_lives("step graph");
+  if (replicas_.differ_before_replay()) {
+    const Problem problem = replicas_.explain_difference();
+    stop_all_ranks(communicator_, "[step graph] " + problem.text, problem.blame);
+  }
+  nonfinite_.check_parameters("step graph", true);
 }
 
 // Not on the current stream: what was enqueued there since then would have to be waited for.
-StepOutcome Reducer::read_beside() {
-  if (!side_stream_) side_stream_ = Stream::create(buckets_.all().back().wire.device());
-  const StreamGuard guard(*side_stream_);
-  buckets_.all().back().work.finish();
-  return exchange_.read(buckets_);
-}
-
 void Reducer::settle() {
   check_world_lives("backward");
   if (!std::exchange(deferred_, false)) return;
-  const StepOutcome outcome = read_beside();
+  if (!side_stream_) side_stream_ = Stream::create(buckets_.all().back().wire.device());
+  StepOutcome outcome;
+  {
+    const StreamGuard guard(*side_stream_);
+    buckets_.all().back().work.finish();
+    outcome = exchange_.read(buckets_);
+  }
   if (outcome.verdict == StepVerdict::stop) stop(outcome);
   check<StateError>(
       outcome.scale == 1,

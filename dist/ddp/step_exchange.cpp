@@ -15,11 +15,14 @@ StepExchange::StepExchange(Communicator& communicator, NonFinite policy)
   exposed_before_ = communicator.exposed();
 }
 
-void StepExchange::write(const GradientBuckets& buckets) {
+void StepExchange::write(StepMetadata& metadata) {
   const Seconds elapsed = communicator_.now() - computing_since_;
-  mine.compute_seconds = (elapsed - (communicator_.waited() - waited_before_)).count();
-  mine.wait_seconds = last_wait_;  // in the step before: this one's is not known yet
-  if (ragged_) mine.origin = {};   // ranks are at different places of the epoch
+  metadata.compute_seconds = (elapsed - (communicator_.waited() - waited_before_)).count();
+  metadata.wait_seconds = last_wait_;  // in the step before: this one's is not known yet
+}
+
+void StepExchange::send(const GradientBuckets& buckets) {
+  if (ragged_) mine.origin = {};  // ranks are at different places of the epoch
   const Tensor& metadata = buckets.metadata();
   metadata.fill_zero();
   const std::int64_t begin = communicator_.rank() * metadata_elements;
@@ -53,7 +56,9 @@ StepOutcome StepExchange::read(const GradientBuckets& buckets) {
   return outcome;
 }
 
-void StepExchange::end_step() {
+void StepExchange::ended(StepVerdict verdict, int) {
+  report_.verdict = verdict;
+  statistics_.skipped += verdict == StepVerdict::skip;
   const Seconds waited = communicator_.waited();
   last_wait_ = (waited - waited_before_).count();
   waited_before_ = waited;

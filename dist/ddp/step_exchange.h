@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
-#include "lockstep/dist/ddp/step_metadata.h"
+#include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
 
@@ -43,21 +42,23 @@ bool windows_are_ragged(std::span<const StepMetadata> metadata);
 /// of the first field that differs.
 std::vector<std::pair<std::string, std::vector<int>>> sides(std::span<const StepMetadata> metadata);
 
-class StepExchange {
+class StepExchange final : public StepGuard {
  public:
   /// `communicator` must outlive this.
   StepExchange(Communicator& communicator, NonFinite policy);
 
-  /// What this rank sends next; write() adds the times.
+  /// What this rank sends next.
   StepMetadata mine;
 
-  /// Puts `mine` behind the last bucket, which has not been launched. An optimizer's steps are told
-  /// once: write() takes mine.steps back to 0.
-  void write(const GradientBuckets& buckets);
+  /// Adds the times to it.
+  void write(StepMetadata& metadata) override;
+  /// Puts `mine` behind the last bucket, which has not been sent. An optimizer's steps are told
+  /// once: takes mine.steps back to 0.
+  void send(const GradientBuckets& buckets);
   /// The last bucket has arrived: what all ranks make of all ranks' metadata. Waits for the GPU.
   StepOutcome read(const GradientBuckets& buckets);
   /// The synchronization is over: computing begins.
-  void end_step();
+  void ended(StepVerdict verdict, int source) override;
 
   const std::vector<StepMetadata>& all() const { return all_; }  ///< by rank, as last read
   StepReport& report() { return report_; }

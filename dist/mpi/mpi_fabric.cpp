@@ -37,7 +37,7 @@ class MpiFabric final : public Fabric {
     check_mpi(MPI_Comm_split(comm_, color, rank(), &group), "MPI_Comm_split");
     if (members.empty()) return nullptr;
     std::vector<int> in_job;  // MPI keeps their order
-    for (const int member : members) in_job.push_back(meeting_.rank_in_job(member));
+    for (const int member : members) in_job.push_back(meeting_.membership().in_job(member));
     return std::make_shared<MpiFabric>(group, meeting_.timeout(), std::move(in_job));
   }
 

@@ -140,9 +140,8 @@ class Writer {
         return add(
             R"("number":{},"to":{},"send":[{},{}],"from":{},"receive":[{},{}],"action":"{}",)"
             R"("into":"{}")",
-            n[0], n[1], n[2], n[3], n[4], n[5], n[6],
-            name_of(static_cast<Step::Action>(n[7] % 256)),
-            name_of(static_cast<Step::Into>(n[7] / 256)));
+            n[0], n[1], n[2], n[3], n[4], n[5], n[6], name_of(action_of(n[7])),
+            name_of(into_of(n[7])));
       default: return;
     }
   }

@@ -7,7 +7,7 @@
 ///                              and launchers            keeps when others are lost
 ///
 /// In a job that loses no ranks the last two are equal. All else uses the communicator's numbers.
-/// Thread-safety: as Communicator.
+/// Thread-safety: as the communicator of which it is a part.
 
 #include <memory>
 #include <string_view>
@@ -44,7 +44,12 @@ struct Membership {
   Blame blame(int rank, Fault fault) const { return {{in_job(rank)}, fault}; }
   /// Throws UsageError in a job that goes on without lost ranks, which `what` cannot, because of
   /// `why`.
-  void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const;
+  void refuse_if_ranks_may_be_lost(std::string_view what, std::string_view why) const {
+    check<UsageError>(!survival,
+                      "[survive] {} cannot go on without a lost rank: {}. Start the job without "
+                      "--survive, or leave that out",
+                      what, why);
+  }
 };
 
 }  // namespace lockstep::dist

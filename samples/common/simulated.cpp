@@ -46,11 +46,13 @@ void train(const SimulatedTraining& training, dist::HostCommunicator& communicat
     parameters.emplace_back(Tensor::full({training.elements}, 1), fmt::format("{}.weight", k));
     parameters.emplace_back(Tensor::full({24}, 1), fmt::format("{}.bias", k));
   }
-  const auto cap =
-      static_cast<std::size_t>(training.layers_of_a_bucket * (training.elements + 48)) *
-      sizeof(float);
+  const double cap =
+      static_cast<double>(training.layers_of_a_bucket * (training.elements + 48)) * sizeof(float);
+  constexpr double mebibyte = 1 << 20;
   dist::Reducer reducer(parameters, communicator,
-                        {.caps = {.bucket = cap, .first = cap, .last = cap - 100}});
+                        {.bucket_cap_mb = cap / mebibyte,
+                         .first_bucket_mb = cap / mebibyte,
+                         .last_bucket_mb = (cap - 100) / mebibyte});
   optim::SGD optimizer(parameters, {.lr = 0.1});
   const dist::Trace trace(communicator, folder);
   const bool last = communicator.rank() + 1 == communicator.size();

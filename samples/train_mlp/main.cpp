@@ -58,8 +58,8 @@ constexpr std::string_view published =
 
 void tell_hash(const Options& options, const Result& result) {
   const std::string& hash = result.replicas[0].digest;
-  fmt::print("sha256={} deterministic={} lanes={}\n", hash, dist::name_of(options.deterministic),
-             options.lanes);
+  fmt::print("sha256={} deterministic={} lanes={}\n", hash,
+             dist::name_of(options.ddp.deterministic), options.lanes);
   if (!as_published(options)) return;
   fmt::print("{}\n", hash == published
                          ? "This is the hash that every machine reaches."
@@ -79,7 +79,7 @@ void run_in(const World& world, const Options& options, Run& run) {
     fmt::print("final test_accuracy={:.4f} train_loss={:.4f} ranks={} replicas={}\n",
                result.test_accuracy, result.train_loss, world.size(),
                result.replicas_identical ? "identical" : "different");
-    if (options.deterministic >= dist::Deterministic::world) tell_hash(options, result);
+    if (options.ddp.deterministic >= dist::Deterministic::world) tell_hash(options, result);
     std::fflush(stdout);
   }
   if (trace) trace->write();  // what is said above does not depend on it

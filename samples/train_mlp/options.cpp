@@ -56,7 +56,7 @@ void validate(const Options& o) {
   check<UsageError>(o.audit == 0 || o.lanes != 0,
                     "--audit needs --lanes: without, no rank gets the bits of another one");
   check<UsageError>(
-      o.deterministic < Deterministic::machine ||
+      o.ddp.deterministic < Deterministic::machine ||
           (o.precision.name == "f32" && o.device.device != "sim" && o.device.device != "cuda"),
       "--deterministic machine takes f32 on the cpu, not --precision {} on {}", o.precision.name,
       o.device.device.empty() ? "cpu" : o.device.device);
@@ -66,7 +66,9 @@ void validate(const Options& o) {
                     "--momentum {} is for --optimizer sgd or rmsprop, not {}",
                     o.momentum.value_or(0), o.optimizer);
   check_not_negative("--weight-decay", o.weight_decay);
-  check_positive("--bucket-cap-mb", o.bucket_cap_mb);
+  check_positive("--bucket-cap-mb", o.ddp.bucket_cap_mb);
+  check_positive("--first-bucket-mb", o.ddp.first_bucket_mb);
+  check_positive("--last-bucket-mb", o.ddp.last_bucket_mb);
   check<UsageError>(!o.hash_values || !o.hash_trace.empty(),
                     "--hash-values needs --hash-trace FILE");
   check<UsageError>(o.keep > 0, "--keep must be positive, got {}", o.keep);
@@ -103,7 +105,7 @@ bool same_file(const std::string& a, const std::string& b) {
 
 bool as_published(const Options& o) {
   const Options defaults;
-  return o.deterministic == Deterministic::machine && o.layers.empty() && !o.resume &&
+  return o.ddp.deterministic == Deterministic::machine && o.layers.empty() && !o.resume &&
          o.data == LOCKSTEP_SAMPLES_DATA "/digits" && o.shuffle && o.lanes == 8 &&
          o.epochs == defaults.epochs && o.batch == defaults.batch && o.seed == defaults.seed &&
          o.optimizer == defaults.optimizer && !o.lr && !o.momentum && !o.weight_decay;
@@ -166,7 +168,17 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   app.add_flag("--no-shuffle", no_shuffle, "Keep the samples in the order of the files");
   app.add_flag("--padded", o.padded, "Pad the shards to equal sizes, as PyTorch's sampler does");
   lockstep::samples::add_options(app, o, "2; in a launcher's world: its size");
-  app.add_option("--bucket-cap-mb", o.bucket_cap_mb, "MiB of gradients per bucket (25)")
+  app.add_option("--bucket-cap-mb", o.ddp.bucket_cap_mb,
+                 fmt::format("MiB of gradients per bucket ({})", o.ddp.bucket_cap_mb))
+      .check(number);
+  app.add_option("--first-bucket-mb", o.ddp.first_bucket_mb,
+                 fmt::format("MiB at which the first bucket is closed, so that the link starts "
+                             "early ({})",
+                             o.ddp.first_bucket_mb))
+      .check(number);
+  app.add_option("--last-bucket-mb", o.ddp.last_bucket_mb,
+                 fmt::format("MiB that the last bucket holds at least: nothing hides it ({})",
+                             o.ddp.last_bucket_mb))
       .check(number);
   app.add_option(
          "--plan", o.plan,
@@ -209,11 +221,11 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                  "none); machine, also on any x86-64 processor with AVX2 (run)")
       .check(lockstep::cli::one_of({"run", "layout", "world", "machine"}));
   if (!lockstep::samples::parse(app, o, argc, argv)) return {};
-  o.deterministic =
+  o.ddp.deterministic =
       static_cast<Deterministic>(std::ranges::find(lockstep::dist::deterministic_names, level) -
                                  lockstep::dist::deterministic_names.begin());
-  if (o.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
-  if (o.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
+  if (o.ddp.deterministic >= Deterministic::layout && o.comm == "auto") o.comm = "direct";
+  if (o.ddp.deterministic >= Deterministic::world && o.lanes == 0) o.lanes = 8;
   o.shuffle = !no_shuffle;
   if (!hash_values.empty()) o.hash_values = record_of(hash_values);
   if (app.count("--layers")) o.layers = lockstep::cli::widths("--layers", layers);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/reducer_options.h"
+#include "lockstep/dist/ddp/ddp_options.h"
 #include "lockstep/dist/observe/hash_trace.h"
 #include "lockstep/samples/common/ranks.h"
 #include "lockstep/tools/precision.h"
@@ -19,7 +19,6 @@ struct Options : lockstep::samples::RunOptions {
   std::int64_t batch = 32;  ///< samples per rank and step; with lanes of all ranks
   int lanes = 0;            ///< in which a batch is cut (core/lanes.h); 0: none
   std::int64_t audit = 0;   ///< steps from one audit to the next (dist/audit/audit.h); 0: none
-  lockstep::dist::Deterministic deterministic = lockstep::dist::Deterministic::run;
   std::string optimizer = "sgd";
   std::optional<double> lr;            ///< sgd 0.1, lion 0.0003, others 0.001
   std::optional<double> momentum;      ///< sgd 0.9, rmsprop 0
@@ -29,9 +28,9 @@ struct Options : lockstep::samples::RunOptions {
   std::string data;  ///< a folder of IDX files
   bool shuffle = true;
   bool padded = false;
-  double bucket_cap_mb = 25;
-  std::string plan = "ready";  ///< order of the buckets: registration or ready
-  std::string hook = "none";   ///< what travels: none, bf16 or f16
+  lockstep::dist::DdpOptions ddp;  ///< sizes of buckets, determinism
+  std::string plan = "ready";      ///< order of the buckets: registration or ready
+  std::string hook = "none";       ///< what travels: none, bf16 or f16
   bool shard_optimizer = false;
   std::string trace;       ///< a folder: what each rank does, and when
   std::string hash_trace;  ///< a file: a hash of every result

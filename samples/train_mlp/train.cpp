@@ -125,6 +125,14 @@ std::string resumed_layout(const Options& o) {
                                             : "";
 }
 
+dist::DdpOptions ddp_options(const Options& o) {
+  dist::DdpOptions options = o.ddp;
+  options.rebuild_buckets = o.plan == "ready";
+  options.bucket_layout = resumed_layout(o);
+  options.hook = make_hook(o.hook);
+  return options;
+}
+
 // Before there is a DDP, which takes rank 0's parameters.
 const World& joined(State& state, const World& world) {
   if (state.options.survive) state.share(world);
@@ -135,12 +143,7 @@ Training::Training(State& state, const World& world)
     : state_(state),
       world_(joined(state, world)),
       parameters_(model_.parameters()),
-      ddp_(parameters_, model_.buffers(), world,
-           {.bucket_cap_mb = options_.bucket_cap_mb,
-            .rebuild_buckets = options_.plan == "ready",
-            .bucket_layout = resumed_layout(options_),
-            .deterministic = options_.deterministic,
-            .hook = make_hook(options_.hook)}),
+      ddp_(parameters_, model_.buffers(), world, ddp_options(options_)),
       seed_(static_cast<std::int64_t>(options_.seed)),
       samples_in_set_(set_.train.size()),
       precision_(number_of(options_.precision)),

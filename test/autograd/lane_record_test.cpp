@@ -136,7 +136,7 @@ TEST_CASE("lane record: a second run of a lane has its bits, and leaves gradient
     const LaneRecord::Scope scope(again);
     Tape tape;
     const Tensor result = loss(lane->first_row(), lane->first_row() + lane->rows());
-    const LaneRecord::Aside aside(tape.parameters_of(result));
+    const LaneRecord::OtherGradients aside(tape.parameters_of(result));
     tape.backward(result, Weight{lane->rows(), all_rows});
     again.take_gradients();
     REQUIRE(again.parts().size() == record.parts().size());
@@ -169,7 +169,7 @@ TEST_CASE("lane record: a window that waits goes on as it was, whatever was done
       const PhiloxState stream = default_philox().state();
       const Tensor generator = default_generator().state().clone();
       {
-        const LaneRecord::Aside aside({w});
+        const LaneRecord::OtherGradients aside({w});
         backward(lanes_beside, !waits_beside);
         CHECK(w.gradient().defined());
       }

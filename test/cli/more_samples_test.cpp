@@ -13,6 +13,7 @@
 
 #include "sample.h"
 #include "support/device.h"
+#include "support/expect.h"
 #include "support/program.h"
 
 using namespace lockstep;

@@ -188,9 +188,9 @@ TEST_CASE("scopes: what exchanges values is refused twice for a parameter, and e
 
   a.gradient_slot().fill(3);
   b.gradient_slot().fill(4);
-  auto here = std::make_unique<LaneRecord::Aside>(std::vector{a});
-  auto there = std::make_unique<LaneRecord::Aside>(std::vector{b});
-  CHECK_THROWS_WITH_AS(LaneRecord::Aside(std::vector{b}),
+  auto here = std::make_unique<LaneRecord::OtherGradients>(std::vector{a});
+  auto there = std::make_unique<LaneRecord::OtherGradients>(std::vector{b});
+  CHECK_THROWS_WITH_AS(LaneRecord::OtherGradients(std::vector{b}),
                        "[aside] the gradient of 'b' is put aside already", StateError);
   here.reset();
   there.reset();

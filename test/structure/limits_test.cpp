@@ -168,7 +168,7 @@ TEST_CASE("limits: prose has at most 100 columns") {
   }
 }
 
-TEST_CASE("limits: the first reading has at most 2,000 lines") {
+TEST_CASE("limits: the first reading has at most 1,850 lines") {
   const Ended ended = shell("'" LOCKSTEP_SOURCE_DIR "/tools/first_reading.sh'");
   CHECK_MESSAGE(ended.code == 0, ended.out);
   CHECK(contains(ended.out, " total"));

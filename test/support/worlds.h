@@ -17,6 +17,9 @@
 
 namespace lockstep::test {
 
+/// So many bytes, for DdpOptions.
+constexpr double mebibytes(double bytes) { return bytes / (1 << 20); }
+
 /// What() of an exception; empty for none.
 inline std::string message_of(const std::exception_ptr& error) {
   if (!error) return "";

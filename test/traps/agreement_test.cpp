@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "support/halves_hook.h"
+#include "dist/ddp/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

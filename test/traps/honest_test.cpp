@@ -9,10 +9,10 @@
 #include <optional>
 #include <random>
 
+#include "dist/ddp/halves_hook.h"
 #include "lockstep/dist/ddp/hooks/communication_hook.h"
 #include "lockstep/nn/optim/clip.h"
 #include "support/drill.h"
-#include "support/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

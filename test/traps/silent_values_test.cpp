@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
+#include "dist/ddp/halves_hook.h"
 #include "lockstep/kernels/loss.h"
-#include "support/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/ddp/step_metadata.h"
+#include "lockstep/kernels/elementwise.h"
 
 namespace lockstep::dist {
 
@@ -128,6 +129,22 @@ std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
     sizes.push_back(
         {parameter.value().numel(), parameter.value().dtype(), parameter.value().device()});
   return sizes;
+}
+
+void average_values(GradientBuckets& buckets, Communicator& communicator) {
+  for (const Parameter& parameter : buckets.parameters())
+    parameter.gradient_slot().copy_from(parameter.value());
+  for (GradientBuckets::Bucket& bucket : buckets.all()) {
+    copy_to_host(bucket);
+    bucket.work = communicator.all_reduce(bucket.wire, "average " + bucket.name);
+  }
+  for (GradientBuckets::Bucket& bucket : buckets.all()) {
+    bucket.work.wait();
+    copy_from_host(bucket);
+    kernels::scale(1.0 / communicator.size(), bucket.memory, bucket.memory, false);
+  }
+  for (const Parameter& parameter : buckets.parameters())
+    parameter.value().copy_from(parameter.gradient_slot());
 }
 
 void copy_to_host(const GradientBuckets::Bucket& bucket) {

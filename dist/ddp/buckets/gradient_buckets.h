@@ -102,6 +102,10 @@ class GradientBuckets {
 
 std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters);
 
+/// Collective, where no gradient is wanted any more: every parameter := its mean over the ranks. It
+/// travels in the place of its gradient.
+void average_values(GradientBuckets& buckets, Communicator& communicator);
+
 /// `wire` := `memory`, or the reverse. They do nothing if both are the same memory.
 void copy_to_host(const GradientBuckets::Bucket& bucket);
 void copy_from_host(const GradientBuckets::Bucket& bucket);

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <vector>
 
-#include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
 
-class ReadyOrder {
+class ReadyOrder final : public StepGuard {
  public:
   /// With fewer than 2 parameters there is nothing to order.
   explicit ReadyOrder(std::size_t parameters) : parameters_(parameters), done_(parameters < 2) {
@@ -17,8 +17,8 @@ class ReadyOrder {
   }
 
   bool done() const { return done_; }
-  void begin() { ready_.clear(); }
-  void note(std::size_t parameter) {
+  void begins(bool) override { ready_.clear(); }
+  void ready(std::size_t parameter, const GradientBuckets::Bucket&) override {
     if (!done_) ready_.push_back(static_cast<int>(parameter));
   }
   /// Collective: all ranks take the order that rank `source` has seen, completed by the parameters

@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/accumulation_window.h"
+#include "lockstep/dist/ddp/guards/accumulation_window.h"
 
 #include <algorithm>
 #include <utility>
@@ -63,7 +63,7 @@ void AccumulationWindow::check_unbroken(std::size_t i) const {
                     parameter.name());
 }
 
-void AccumulationWindow::write(StepMetadata& metadata) const {
+void AccumulationWindow::write(StepMetadata& metadata) {
   metadata.weight = weight_;
   metadata.divisor = contribution_.divisor;
   metadata.kind = contribution_.kind;

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "lockstep/autograd/parameter.h"
-#include "lockstep/dist/ddp/step_metadata.h"
+#include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
 
-class AccumulationWindow {
+class AccumulationWindow final : public StepGuard {
  public:
   /// `parameters` must outlive the window.
   explicit AccumulationWindow(const std::vector<Parameter>& parameters)
@@ -31,11 +31,12 @@ class AccumulationWindow {
   void enter(const Contribution& contribution);
   /// All parts have been sent, or given up.
   void close();
+  void ended(StepVerdict, int) override { close(); }
 
   bool used(std::size_t i) const { return entries_[i].used; }  ///< by a part that counts
   bool all_used() const;
   double weight() const { return weight_; }                    ///< of this rank's parts
-  void write(StepMetadata& metadata) const;                    ///< its weight, divisor and data
+  void write(StepMetadata& metadata) override;                 ///< its weight, divisor and data
   const Contribution& first() const { return contribution_; }  ///< the first part that counts
 
   /// Local SGD steps on this rank's gradient alone: it becomes the mean over this rank's parts. The

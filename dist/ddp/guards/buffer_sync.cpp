@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/buffer_sync.h"
+#include "lockstep/dist/ddp/guards/buffer_sync.h"
 
 #include <algorithm>
 #include <cstring>
@@ -96,6 +96,13 @@ void BufferSync::keep() {
 
 void BufferSync::restore() {
   for (std::size_t i = 0; i < kept_.size(); ++i) (*buffers_)[i].value.copy_from(kept_[i]);
+}
+
+void BufferSync::ended(StepVerdict verdict, int source) {
+  if (verdict == StepVerdict::skip) restore();
+  if (verdict != StepVerdict::commit) return;
+  synchronize(source);
+  if (!kept_.empty()) keep();
 }
 
 void broadcast(Communicator& communicator, const std::vector<Buffer>& tensors, int root) {

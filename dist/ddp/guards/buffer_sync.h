@@ -7,6 +7,7 @@
 
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
 
@@ -17,7 +18,7 @@ enum class BufferMode : std::uint8_t {
   off,        ///< every rank keeps its own
 };
 
-class BufferSync {
+class BufferSync final : public StepGuard {
  public:
   using Buffers = std::shared_ptr<const std::vector<Buffer>>;
   /// The buffers share the model's memory: a module must write into them, not replace them.
@@ -32,6 +33,9 @@ class BufferSync {
   /// forward, perhaps with a NaN.
   void keep();
   void restore();
+
+  /// Equal after a step that is taken, and restored after one that is skipped, if they are kept.
+  void ended(StepVerdict verdict, int source) override;
 
  private:
   void make_equal(int source);

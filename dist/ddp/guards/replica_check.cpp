@@ -1,4 +1,4 @@
-#include "lockstep/dist/ddp/replica_check.h"
+#include "lockstep/dist/ddp/guards/replica_check.h"
 
 #include <fmt/format.h>
 
@@ -19,8 +19,6 @@
 
 namespace lockstep::dist {
 namespace {
-
-using Said = std::vector<std::pair<std::string, std::vector<int>>>;
 
 /// Odd multiples tell the parameters apart.
 std::uint32_t salt_of(std::size_t parameter) {
@@ -56,8 +54,8 @@ std::set<std::string> lines_of(const std::string& text) {
 /// Of lists of names, one for each rank: the names that some ranks lack, in words, and which ranks
 /// keep and lack the first of them; empty if the lists are equal as sets. A line that a list
 /// repeats is another name.
-std::pair<std::string, Said> find_lacked(const Communicator& communicator,
-                                         const std::vector<std::string>& lists) {
+std::pair<std::string, RanksByValue> find_lacked(const Communicator& communicator,
+                                                 const std::vector<std::string>& lists) {
   std::map<std::string, std::vector<int>> ranks_with;
   for (std::size_t r = 0; r < lists.size(); ++r) {
     std::map<std::string, int> times;
@@ -69,7 +67,7 @@ std::pair<std::string, Said> find_lacked(const Communicator& communicator,
     }
   }
   std::string text;
-  Said said;
+  RanksByValue said;
   std::size_t more = 0;
   for (const auto& [name, having] : ranks_with) {
     if (having.size() == lists.size()) continue;
@@ -178,8 +176,8 @@ void ReplicaCheck::note(const std::weak_ptr<Stepper>& stepper) {
   if (std::ranges::none_of(steppers_, same)) steppers_.push_back(stepper);
 }
 
-void ReplicaCheck::begin_step() {
-  if (sum_of_.empty()) return;
+void ReplicaCheck::begins(bool recorded) {
+  if (recorded || sum_of_.empty()) return;
   for (std::size_t k = 0; compares_ && k < parameters_.size(); ++k) {
     const std::size_t i = (next_ + k) % parameters_.size();
     if (stepped_[i] || parameters_[i].kept_local()) continue;
@@ -271,6 +269,22 @@ std::string ReplicaCheck::find_difference() {
   for (std::size_t k = 1; k < std::min<std::size_t>(found.size(), 4); ++k)
     text += (k == 1 ? "; so do " : ", ") + all[found[k].line].name;
   return text + (found.size() > 4 ? fmt::format(" and {} more", found.size() - 4) : "");
+}
+
+Problem ReplicaCheck::explain_difference() {
+  const std::string found = find_difference();
+  if (!found.empty()) return {"the replicas differ: " + found, blame_};
+  return {
+      "the replicas have differed since the last step, and are equal now: was a parameter, what "
+      "an optimizer keeps or the gradient of a sharded one changed on one rank?",
+      blame_};
+}
+
+void ReplicaCheck::check(std::string_view operation) {
+  const std::string found = find_difference();
+  if (!found.empty())
+    stop_all_ranks(communicator_, fmt::format("[{}] the replicas differ: {}", operation, found),
+                   blame_);
 }
 
 std::string ReplicaCheck::find_options_difference() {

@@ -40,10 +40,12 @@
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/gpu/stream.h"
 #include "lockstep/dist/collectives/communicator.h"
+#include "lockstep/dist/ddp/agreed_error.h"
+#include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
 
-class ReplicaCheck {
+class ReplicaCheck final : public StepGuard {
  public:
   /// `compares` the replicas of a world of more than 1, and `watches` for parameters that are
   /// infinite or NaN. `communicator` must outlive this.
@@ -52,7 +54,7 @@ class ReplicaCheck {
   /// Leaves the fingerprint of all parameters, of what optimizers keep and of all steps for a last
   /// comparison (rendezvous/events/left_replicas.h), unless an error has told that something is
   /// wrong, or this is a child that was forked. Does not wait for others.
-  ~ReplicaCheck();
+  ~ReplicaCheck() override;
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
 
@@ -65,13 +67,16 @@ class ReplicaCheck {
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
   void note(const std::weak_ptr<Stepper>& stepper);
 
-  /// A synchronizing backward begins: reads the next parameter that was not stepped on.
-  void begin_step();
-  /// The sum as of begin_step(); 0 if nothing is compared. Waits for what a GPU was given until
-  /// then, not for later work.
-  std::uint64_t sum();
-  /// If it watches: whether one of the steps before the last sum() has left a parameter infinite or
-  /// NaN.
+  /// Reads the next parameter that was not stepped on.
+  void begins(bool recorded) override;
+  /// The sum as of begins(); 0 if nothing is compared. Waits for what a GPU was given until then,
+  /// not for later work.
+  void write(StepMetadata& metadata) override { metadata.replicas = sum(); }
+  void ended(StepVerdict verdict, int) override {
+    if (verdict == StepVerdict::stop) error_told();
+  }
+  /// If it watches: whether one of the steps before the last write() has left a parameter infinite
+  /// or NaN.
   bool saw_nonfinite() const { return watches_ && nonfinite_ > 0; }
   /// Before each replay of a recorded step. Collective at every 64th, which waits for the GPU: true
   /// if the ranks' sums differ.
@@ -81,6 +86,10 @@ class ReplicaCheck {
   /// the first that differs, at which index, on which ranks, and which others do. Empty if none
   /// does.
   std::string find_difference();
+  /// The same, where all ranks have read that their sums differ.
+  Problem explain_difference();
+  /// Collective. Throws StateError on all ranks if something differs now.
+  void check(std::string_view operation);
   /// Collective: where the options of the optimizers that have stepped differ, and on which ranks;
   /// empty if they are equal now.
   std::string find_options_difference();
@@ -106,6 +115,7 @@ class ReplicaCheck {
     std::size_t parameter;
     bool state;  // of an optimizer, not the parameter itself
   };
+  std::uint64_t sum();
   std::vector<Compared> tensors() const;
   void forget_what_some_lack();
   Tensor& sum_on(Device device);

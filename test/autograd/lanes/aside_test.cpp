@@ -1,4 +1,4 @@
-// LaneRecord::Aside: while it lives the parameters have no gradients, and afterwards all is as it
+// LaneRecord::OtherGradients: while it lives the parameters have no gradients, and afterwards all is as it
 // was: slot, state, the lanes that wait, observers.
 
 #include <doctest/doctest.h>
@@ -39,7 +39,7 @@ TEST_CASE("aside: everything of a gradient is put aside, and comes back as it wa
     w.set_gradient_state(state);
     const Tensor slot = w.gradient_slot();
     {
-      const LaneRecord::Aside aside({w});
+      const LaneRecord::OtherGradients aside({w});
       CHECK(w.gradient_state() == GradientState::nothing);
       for (int time = 0; time < 2; ++time) {
         Tape tape;
@@ -67,7 +67,7 @@ TEST_CASE("aside: lanes that wait in a window are those of before, whatever is d
   for (const Parameter& p : {plain, w}) {
     batch.backward(p, 1, false);
     if (p.id() == w.id()) {
-      const LaneRecord::Aside aside({w});
+      const LaneRecord::OtherGradients aside({w});
       batch.backward(w, 100, true);
       batch.backward(w, 100, true);
     }
@@ -82,11 +82,11 @@ TEST_CASE("aside: what is aside already is refused, and stays there") {
   w.gradient_slot().fill(3);
   w.set_gradient_state(GradientState::local);
   {
-    const LaneRecord::Aside outer({w});
-    CHECK_THROWS_WITH_AS(LaneRecord::Aside({v, w}), doctest::Contains("is put aside already"),
+    const LaneRecord::OtherGradients outer({w});
+    CHECK_THROWS_WITH_AS(LaneRecord::OtherGradients({v, w}), doctest::Contains("is put aside already"),
                          StateError);
     CHECK(w.gradient_state() == GradientState::nothing);
-    { const LaneRecord::Aside other({v}); }
+    { const LaneRecord::OtherGradients other({v}); }
     CHECK(w.gradient_state() == GradientState::nothing);
   }
   CHECK(w.gradient().to_vector<float>() == std::vector<float>(2, 3));

@@ -106,12 +106,12 @@ TEST_CASE("check_same: what each rank has at the first line that differs, for al
 }
 
 TEST_CASE("differences: who is in the minority, and nobody without a majority") {
-  CHECK(describe(Said{{"a", {0, 3}}, {"b", {1}}}) ==
+  CHECK(describe(RanksByValue{{"a", {0, 3}}, {"b", {1}}}) ==
         "b on rank 1, a on ranks 0, 3: rank 1 is in the minority");
-  CHECK(describe(Said{{"a", {4}}, {"b", {0, 2, 3}}, {"c", {1}}}) ==
+  CHECK(describe(RanksByValue{{"a", {4}}, {"b", {0, 2, 3}}, {"c", {1}}}) ==
         "a on rank 4, c on rank 1, b on ranks 0, 2, 3: ranks 1, 4 are in the minority");
-  CHECK(describe(Said{{"a", {0}}, {"b", {1}}}) == "a on rank 0, b on rank 1");
-  CHECK(describe(Said{{"a", {0, 1}}, {"b", {2}}, {"c", {3}}}) ==
+  CHECK(describe(RanksByValue{{"a", {0}}, {"b", {1}}}) == "a on rank 0, b on rank 1");
+  CHECK(describe(RanksByValue{{"a", {0, 1}}, {"b", {2}}, {"c", {3}}}) ==
         "b on rank 2, c on rank 3, a on ranks 0, 1");
 }
 

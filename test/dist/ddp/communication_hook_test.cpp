@@ -6,10 +6,10 @@
 
 #include <cmath>
 
+#include "dist/ddp/halves_hook.h"
 #include "lockstep/kernels/elementwise.h"
 #include "lockstep/lockstep.h"
 #include "support/device.h"
-#include "support/halves_hook.h"
 #include "support/small_models.h"
 #include "support/worlds.h"
 

@@ -49,7 +49,7 @@ struct Case {
   int world = 1;
   int layers = 1;
   std::vector<DType> dtypes;
-  ReducerOptions options;
+  DdpOptions options;
   std::string algorithm = "auto";
   bool shared_memory = true;
   std::vector<Step> steps;
@@ -64,8 +64,9 @@ Case draw(std::uint64_t seed) {
   const bool mixed = below(4) == 0;
   for (int k = 0; k < 2 * c.layers; ++k)
     c.dtypes.push_back(mixed && below(2) == 0 ? DType::f32 : DType::f64);
-  c.options.caps = {1u + static_cast<unsigned>(below(500)), 1u + static_cast<unsigned>(below(200)),
-                    1u + static_cast<unsigned>(below(200))};
+  c.options.bucket_cap_mb = test::mebibytes(1 + below(500));
+  c.options.first_bucket_mb = test::mebibytes(1 + below(200));
+  c.options.last_bucket_mb = test::mebibytes(1 + below(200));
   c.options.rebuild_buckets = below(2) == 0;
   c.options.nonfinite = static_cast<NonFinite>(below(3));
   std::vector<std::string> names = communicator_names();

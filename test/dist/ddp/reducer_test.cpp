@@ -58,7 +58,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 TEST_CASE("several backwards before one step add up, though each of them synchronizes") {
   run({.size = 3}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2), expected(2);
-    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+    Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(1 << 20)});
     for (int part = 0; part < 3; ++part) {
       const unsigned used = part == 1 ? 1 : 3;  // once without the second layer
       for (int r = 0; r < 3; ++r) {
@@ -79,7 +79,7 @@ TEST_CASE("several backwards before one step add up, though each of them synchro
 TEST_CASE("a rank of weight 0 adds nothing, even from NaN") {
   run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2), expected(2);
-    Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+    Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(1 << 20)});
     {
       Tape tape;
       tape.backward(expected.loss(rows(0, 3), 3));
@@ -102,7 +102,8 @@ TEST_CASE("direct: the same bits for any bucket cap, with and without shared mem
       run({.seed = cap, .size = 3, .shared_memory = shared}, Algorithm::two_shot,
           [&](Communicator& communicator) {
             const Chain model(4);
-            Reducer reducer(model.parameters, communicator, {.caps = {cap}});
+            Reducer reducer(model.parameters, communicator,
+                            {.bucket_cap_mb = test::mebibytes(cap)});
             const int first = 3 * communicator.rank();
             Tape tape;
             tape.backward(model.loss(rows(first, first + 3), 15));
@@ -131,7 +132,7 @@ TEST_CASE("buckets travel while backward goes on") {
     watch.last = &model.parameters[11];
     std::vector<Observation> observations;  // before the reducer's: told before it launches
     for (const Parameter& p : model.parameters) observations.push_back(p.observe(watch));
-    Reducer reducer(model.parameters, communicator, {.caps = {1}});
+    Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(1)});
     check<Error>(reducer.buckets().plan().buckets.size() == 12, "12 buckets");
     const int r = communicator.rank();
     Tape tape;
@@ -148,7 +149,7 @@ TEST_CASE("a backward left by an exception is not mixed up with the next one") {
       simulate({.size = 2}, [](int rank, std::unique_ptr<Transport> transport) {
         HostCommunicator communicator(std::move(transport), {.algorithm = Algorithm::two_shot});
         const Chain model(3);
-        Reducer reducer(model.parameters, communicator, {.caps = {1}});
+        Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(1)});
         const auto step = [&](bool fails) {
           Tape tape;
           Tensor y = matmul(rows(0, 2), model.parameters[0]);
@@ -207,14 +208,14 @@ TEST_CASE("a parameter has one reducer and is listed once") {
     const Chain model(2);
     const auto refused = [&](std::vector<Parameter> parameters) {
       try {
-        Reducer reducer(parameters, communicator, {.caps = {100}});
+        Reducer reducer(parameters, communicator, {.bucket_cap_mb = test::mebibytes(100)});
       } catch (const Error&) {
         return true;
       }
       return false;
     };
     check<Error>(refused({model.parameters[0], model.parameters[0]}), "twice in one");
-    const Reducer reducer(model.parameters, communicator, {.caps = {100}});
+    const Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(100)});
     check<Error>(refused({model.parameters[1]}), "in two");
   });
 }
@@ -223,7 +224,8 @@ TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
   run({.size = 2}, Algorithm::two_shot, [&](Communicator& communicator) {
     const Chain model(2);
     {
-      const Reducer reducer(model.parameters, communicator, {.caps = {1 << 20}});
+      const Reducer reducer(model.parameters, communicator,
+                            {.bucket_cap_mb = test::mebibytes(1 << 20)});
       check<Error>(model.parameters[0].managed(), "managed");
     }
     check<Error>(!model.parameters[0].managed(), "not managed any more");

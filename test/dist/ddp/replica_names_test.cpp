@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/dist/ddp/ddp.h"
-#include "lockstep/dist/ddp/replica_check.h"
+#include "lockstep/dist/ddp/guards/replica_check.h"
 #include "support/worlds.h"
 
 using namespace lockstep;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/dist/ddp/replica_check.h"
+#include "lockstep/dist/ddp/guards/replica_check.h"
 #include "lockstep/dist/rendezvous/events/left_replicas.h"
 #include "lockstep/dist/rendezvous/events/rank_event.h"
 #include "lockstep/kernels/fingerprint.h"
@@ -68,6 +68,13 @@ Words words_of(int size, std::size_t parameters, Change change, Find find) {
 }
 
 std::string difference(ReplicaCheck& check) { return check.find_difference(); }
+
+/// What it tells the other ranks.
+std::uint64_t sum_of(ReplicaCheck& check) {
+  StepMetadata metadata;
+  check.write(metadata);
+  return metadata.replicas;
+}
 
 /// What the last comparison says, after `body(world, parameters, check)`.
 template <class F>
@@ -185,10 +192,10 @@ TEST_CASE(
         for (std::size_t i = 0; i < all.size(); ++i)
           if (i != shared) all[i].keep_local();
         ReplicaCheck check(all, world.communicator(), true, false);
-        for (int step = 0; step < before; ++step) check.begin_step();
+        for (int step = 0; step < before; ++step) check.begins(false);
         if (world.rank() == 1) all[shared].value().fill(4.25);
-        check.begin_step();
-        sums[index(world.rank())] = check.sum();
+        check.begins(false);
+        sums[index(world.rank())] = sum_of(check);
         check.error_told();
       });
       CHECK(sums[0] != sums[1]);
@@ -306,9 +313,9 @@ TEST_CASE(
             if (i == target) all[i].value().fill(world.rank());
             kernels::add_fingerprint({&all[i].value(), 1}, check.step_on(i, !own));
           }
-          check.begin_step();
+          check.begins(false);
         }
-        sums[index(world.rank())] = check.sum();
+        sums[index(world.rank())] = sum_of(check);
         check.error_told();
       });
       // Parts are stepped on by one rank alone: the values are read instead, in turn.

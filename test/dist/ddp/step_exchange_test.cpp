@@ -43,12 +43,13 @@ struct Exchanging {
 
   StepOutcome once(const StepMetadata& mine) {
     exchange.mine = mine;
-    exchange.write(buckets);
+    exchange.write(exchange.mine);
+    exchange.send(buckets);
     expect(exchange.mine.steps == 0, "steps are told twice");
     const GradientBuckets::Bucket& last = buckets.all().back();
     communicator.all_reduce(last.wire, last.name).wait();
     const StepOutcome outcome = exchange.read(buckets);
-    exchange.end_step();
+    exchange.ended(outcome.verdict, outcome.source);
     return outcome;
   }
 

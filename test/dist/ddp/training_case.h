@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "dist/ddp/halves_hook.h"
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
-#include "support/halves_hook.h"
 
 namespace lockstep::dist::testing {
 

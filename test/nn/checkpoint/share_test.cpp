@@ -138,7 +138,7 @@ TEST_CASE("checkpoint share: the marked state is that of the last mark, or of sh
 TEST_CASE("checkpoint share: a job that survives is told of what is shared, and of each mark") {
   run_threads(2, {}, [](World& world) {
     const auto survival = std::make_shared<dist::Survival>(dist::Survival{{0, 1}});
-    world.communicator().set_survival(survival);
+    world.communicator().membership().survival = survival;
     std::int64_t step = 3;
     nn::Checkpoint checkpoint;
     checkpoint.add("step", step);

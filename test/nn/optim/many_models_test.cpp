@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "dist/ddp/halves_hook.h"
 #include "lockstep/dist/audit/audit.h"
 #include "lockstep/dist/observe/hash_trace.h"
 #include "lockstep/lockstep.h"
 #include "support/expect.h"
 #include "support/forked_ranks.h"
-#include "support/halves_hook.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::many_models {

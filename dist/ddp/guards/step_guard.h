@@ -1,0 +1,43 @@
+#pragma once
+/// What takes part in a synchronization beside the sum of the gradients. The reducer tells its
+/// guards where it is; each of them looks at its own matter, and writes its piece of the metadata
+/// (step_metadata.h), which all ranks read together:
+///
+///     begins | ready, ready, ...           launches (a bucket) ... | write | ... | ended (verdict)
+///            | gradients become complete   before each is sent     | once  |     | on all ranks
+///
+///     guard                what it does
+///     AccumulationWindow   the weight of this rank's data, and where it comes from
+///     ReplicaCheck         the sum of all steps' fingerprints
+///     NonFiniteCheck       the first number that is infinite or NaN
+///     ReadyOrder           the order of the next layout
+///     StepExchange         times, statistics, the report
+///     StepTrace            instants of a trace
+///     BufferSync           running statistics become equal at the end
+///
+/// Guards do not know each other's order, except that a sum is written before what is found by it.
+
+#include <cstddef>
+
+#include "lockstep/dist/ddp/buckets/gradient_buckets.h"
+#include "lockstep/dist/ddp/step_metadata.h"
+
+namespace lockstep::dist {
+
+class StepGuard {
+ public:
+  virtual ~StepGuard() = default;
+  /// A synchronizing backward begins, before its first kernel. `recorded`: as a part of a recorded
+  /// step, in which no metadata travels and nothing is read.
+  virtual void begins(bool /*recorded*/) {}
+  /// The gradient of a parameter, by its index, is complete on this rank.
+  virtual void ready(std::size_t /*parameter*/, const GradientBuckets::Bucket&) {}
+  /// All gradients of the bucket are. It is sent next.
+  virtual void launches(const GradientBuckets::Bucket&) {}
+  /// Writes its piece. Called once, before the last bucket is sent.
+  virtual void write(StepMetadata&) {}
+  /// The gradients hold the mean, or are given up. `source`: the first rank that contributed.
+  virtual void ended(StepVerdict, int /*source*/) {}
+};
+
+}  // namespace lockstep::dist
