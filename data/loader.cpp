@@ -42,16 +42,9 @@ void check_rows(const Fields& fields, std::size_t samples) {
 Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, int epoch)
     : dataset_(std::move(dataset)),
       epoch_(epoch),
-      lanes_(options.lanes),
-      sampling_{.batch = options.batch,
-                .total_batch = options.total_batch,
-                .padded = options.padded,
-                .drop_last = options.drop_last,
-                .begin = options.begin,
-                .lanes = options.lanes},
-      plan_(dataset_->size(), sampling_, shard),
+      options_(options),
+      plan_(dataset_->size(), options, shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
-      device_(options.device),
       origin_{.plan = digest_of(*dataset_, options, shard, epoch)} {
   if (constexpr std::int64_t first = 0; dataset_->size() > 0) {
     const Fields rows = dataset_->rows({&first, 1}, epoch);
@@ -74,8 +67,9 @@ Batch Loader::batch(std::int64_t step) const {
 // As a rank gets it that owns nothing else.
 Batch Loader::lane(std::int64_t step, int lane) const {
   check<UsageError>(step >= 0 && step < steps(), "[Loader] batch {} of {}", step, steps());
-  check<UsageError>(lane >= 0 && lane < lanes_, "[Loader] lane {} of {}", lane, lanes_);
-  return gather(EpochPlan(dataset_->size(), sampling_, {lane, lanes_}), step);
+  check<UsageError>(lane >= 0 && lane < options_.lanes, "[Loader] lane {} of {}", lane,
+                    options_.lanes);
+  return gather(EpochPlan(dataset_->size(), options_, {lane, options_.lanes}), step);
 }
 
 Batch Loader::gather(const EpochPlan& plan, std::int64_t step) const {
@@ -100,7 +94,7 @@ Batch Loader::gather(const EpochPlan& plan, std::int64_t step) const {
     detail::check_like(detail::row_of(result.fields, 0), samples[0], first_, 0);
   }
   for (const auto& [name, value] : result.fields) {
-    const Tensor there = value.to(device_);
+    const Tensor there = value.to(options_.device);
     result.fields.set(name, result.lanes ? of_samples(there) : there);
   }
   if (const Tensor* x = result.fields.find("x")) result.x = *x;

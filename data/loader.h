@@ -33,25 +33,6 @@ struct Batch {
   const Tensor& operator[](std::string_view name) const { return fields[name]; }
 };
 
-/// Of Loader.
-struct LoaderOptions {
-  std::int64_t batch = 32;  ///< samples per rank and step, at least 1
-  /// Not 0: samples per step on all ranks together, in the place of `batch`. Training then takes
-  /// the same steps on any number of ranks.
-  std::int64_t total_batch = 0;
-  bool shuffle = false;
-  std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
-  bool padded = false;     ///< see SamplerOptions
-  bool drop_last = false;  ///< see SamplerOptions
-  /// Go on in the epoch where a batch of this `position` was the last, also on another number of
-  /// ranks: no sample is left out, none taken twice.
-  std::int64_t begin = 0;
-  /// Not 0: batches are cut into so many lanes (core/lanes.h), a power of two, and training has the
-  /// same bits on any number of ranks. `batch` then counts the samples of all ranks.
-  int lanes = 0;
-  Device device = {};  ///< where batches are wanted; they are put together on the cpu
-};
-
 /// Every rank gets the same number of batches, so that ranks take the same steps: a rank that has
 /// no samples left gets one of 0 rows. Batches own their tensors and may be kept. Of tensors in
 /// memory, a step allocates only the batch's. Keeps the data set alive; any number of loaders, in
@@ -83,11 +64,9 @@ class Loader {
 
   AnyDataset dataset_;
   int epoch_;
-  int lanes_;
-  SamplerOptions sampling_;
+  LoaderOptions options_;
   EpochPlan plan_;
   Tensor order_;  // i64 (n,): the epoch's permutation
-  Device device_;
   BatchOrigin origin_;
   Fields first_;  // of sample 0: what every batch must be like
 };
@@ -114,7 +93,7 @@ class Loader::Iterator {
  private:
   void load() {
     batch_ = *this == std::default_sentinel ? Batch{} : loader_.batch(step_);
-    if (loader_.lanes_ != 0) scope_.set(batch_.lanes);
+    if (loader_.options_.lanes != 0) scope_.set(batch_.lanes);
   }
 
   Loader loader_;

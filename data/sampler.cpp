@@ -21,7 +21,7 @@ Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int e
   return identity;
 }
 
-EpochPlan::EpochPlan(std::int64_t n, SamplerOptions options, Shard shard)
+EpochPlan::EpochPlan(std::int64_t n, LoaderOptions options, Shard shard)
     : n_(n), begin_(options.begin), lanes_(options.lanes), shard_(shard) {
   check<UsageError>(n >= 0, "[sampler] the number of samples must be 0 or more, got {}", n);
   check<UsageError>(options.batch >= 1, "[sampler] batch size {}; at least 1 is needed",

@@ -20,23 +20,27 @@ namespace lockstep::data {
 /// n-1.
 Tensor epoch_permutation(std::int64_t n, bool shuffle, std::uint64_t seed, int epoch);
 
-/// How the positions of an epoch are dealt.
-struct SamplerOptions {
-  std::int64_t batch = 1;  ///< samples per rank and step
-  /// Not 0: samples per step on all ranks together, in the place of `batch`. Ranks may then differ
-  /// by one sample, and a step is the same for any number of ranks.
+/// How a Loader deals the samples of an epoch.
+struct LoaderOptions {
+  std::int64_t batch = 32;  ///< samples per rank and step, at least 1
+  /// Not 0: samples per step on all ranks together, in the place of `batch`. Training then takes
+  /// the same steps on any number of ranks, which may differ by one sample.
   std::int64_t total_batch = 0;
+  bool shuffle = false;
+  std::uint64_t seed = 0;  ///< of the shuffling; the same on all ranks
   /// false: exactly the n samples; ranks' last batches may differ in size, or be empty.
   /// true: the same number of samples for every rank, as in PyTorch's DistributedSampler.
   bool padded = false;
   /// With `padded`: leave out the last n mod W positions, instead of repeating the beginning.
   bool drop_last = false;
-  /// The first position to be taken: what a run that was interrupted has taken already, whatever
-  /// the number of its ranks.
+  /// Go on in the epoch where a batch of this `position` was the last, also on another number of
+  /// ranks: no sample is left out, none taken twice.
   std::int64_t begin = 0;
-  /// Not 0: a step's positions are cut into so many lanes (core/lanes.h), and `batch` counts the
-  /// samples of all ranks, as total_batch does. Not with padded.
+  /// Not 0: batches are cut into so many lanes (core/lanes.h), a power of two, and training has the
+  /// same bits on any number of ranks. `batch` then counts the samples of all ranks. Not with
+  /// padded.
   int lanes = 0;
+  Device device = {};  ///< where batches are wanted; they are put together on the cpu
 };
 
 /// A rank's part of an epoch. Functions of a step take 0 <= step < steps().
@@ -45,7 +49,7 @@ class EpochPlan {
   /// Throws UsageError unless 0 <= n, 1 <= batch, 0 <= total_batch, 0 <= rank < size, 0 <= begin <=
   /// n (with padded also beyond, where nothing is left), drop_last only with padded, and lanes that
   /// lanes_of() takes.
-  EpochPlan(std::int64_t n, SamplerOptions options, Shard shard);
+  EpochPlan(std::int64_t n, LoaderOptions options, Shard shard);
 
   /// The same number on every rank: ceil((n - begin) / (batch * W)) unless samples are dropped.
   std::int64_t steps() const;

@@ -15,7 +15,7 @@ using Positions = std::vector<std::int64_t>;
 
 struct Epoch {
   std::int64_t n;
-  SamplerOptions options;
+  LoaderOptions options;
   int world;
 
   /// How many positions there are, those of samples that are repeated included.
@@ -95,7 +95,7 @@ TEST_CASE("sampler: from any begin on, every position that is left is taken once
 }
 
 TEST_CASE("sampler: what cannot be dealt is refused, each by what it is") {
-  const auto refused = [](SamplerOptions options, const char* text) {
+  const auto refused = [](LoaderOptions options, const char* text) {
     CHECK_THROWS_WITH_AS(EpochPlan(10, options, {0, 2}), doctest::Contains(text), UsageError);
   };
   refused({.batch = 0}, "batch size 0");
@@ -114,10 +114,10 @@ TEST_CASE("sampler: padded, a run may have taken more than this world deals: not
     for (const int world : {1, 2, 3, 5})
       for (const bool drop_last : {false, true})
         for (std::int64_t begin = 0; begin <= n + 9; ++begin) {
-          const SamplerOptions options{
+          const LoaderOptions options{
               .batch = 2, .padded = true, .drop_last = drop_last, .begin = begin};
           check_epoch({n, options, world});
-          SamplerOptions total = options;
+          LoaderOptions total = options;
           total.total_batch = 3;
           check_epoch({n, total, world});
         }

@@ -44,7 +44,7 @@ TEST_CASE("sampler: padded plans take the indices of PyTorch's DistributedSample
     const std::int64_t n = c["n"];
     const Tensor order = epoch_permutation(n, c["shuffle"], c["seed"], c["epoch"]);
     for (int rank = 0; rank < c["world"]; ++rank) {
-      const SamplerOptions options{.batch = 3, .padded = true, .drop_last = c["drop_last"]};
+      const LoaderOptions options{.batch = 3, .padded = true, .drop_last = c["drop_last"]};
       Indices got = positions_of(EpochPlan(n, options, {rank, c["world"]}));
       for (std::int64_t& index : got)
         index = order.data<std::int64_t>()[static_cast<std::size_t>(index)];
@@ -130,13 +130,13 @@ TEST_CASE("sampler: what begins in the middle takes the rest, once, on any numbe
   for (const std::int64_t n : {0, 1, 7, 24, 25})
     for (const int world : {1, 2, 3, 4, 7})
       for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 1, n})
-        for (const SamplerOptions options :
-             {SamplerOptions{.batch = 2}, SamplerOptions{.batch = 3, .total_batch = 5}}) {
+        for (const LoaderOptions options :
+             {LoaderOptions{.batch = 2}, LoaderOptions{.batch = 3, .total_batch = 5}}) {
           if (begin < 0 || begin > n) continue;
           CAPTURE(n);
           CAPTURE(world);
           CAPTURE(begin);
-          SamplerOptions rest = options;
+          LoaderOptions rest = options;
           rest.begin = begin;
           Indices all;
           for (int rank = 0; rank < world; ++rank)
@@ -151,15 +151,15 @@ TEST_CASE("sampler: what begins in the middle takes the rest, once, on any numbe
 
 TEST_CASE("sampler: a plan that begins at the end of a step goes on as the whole one") {
   for (const bool padded : {false, true})
-    for (const SamplerOptions options :
-         {SamplerOptions{.batch = 2, .padded = padded},
-          SamplerOptions{.total_batch = 5, .padded = padded},
-          SamplerOptions{.batch = 2, .padded = padded, .drop_last = padded}})
+    for (const LoaderOptions options :
+         {LoaderOptions{.batch = 2, .padded = padded},
+          LoaderOptions{.total_batch = 5, .padded = padded},
+          LoaderOptions{.batch = 2, .padded = padded, .drop_last = padded}})
       for (const int world : {1, 2, 3})
         for (int rank = 0; rank < world; ++rank) {
           const EpochPlan whole(23, options, {rank, world});
           for (std::int64_t step = 0; step < whole.steps(); ++step) {
-            SamplerOptions later = options;
+            LoaderOptions later = options;
             later.begin = whole.end(step);
             const EpochPlan rest(23, later, {rank, world});
             REQUIRE(rest.steps() == whole.steps() - step - 1);
