@@ -16,7 +16,7 @@
 
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/trace/recorder.h"
-#include "lockstep/dist/collectives/plan/plan.h"
+#include "lockstep/dist/collectives/flight_recorder.h"
 #include "lockstep/dist/observe/clocks.h"
 #include "lockstep/version.h"
 

@@ -1,5 +1,5 @@
-// LaneRecord::OtherGradients: while it lives the parameters have no gradients, and afterwards all is as it
-// was: slot, state, the lanes that wait, observers.
+// LaneRecord::OtherGradients: while it lives the parameters have no gradients. Afterwards all is as
+// it was: slot, state, the lanes that wait, observers.
 
 #include <doctest/doctest.h>
 
@@ -83,8 +83,8 @@ TEST_CASE("aside: what is aside already is refused, and stays there") {
   w.set_gradient_state(GradientState::local);
   {
     const LaneRecord::OtherGradients outer({w});
-    CHECK_THROWS_WITH_AS(LaneRecord::OtherGradients({v, w}), doctest::Contains("is put aside already"),
-                         StateError);
+    CHECK_THROWS_WITH_AS(LaneRecord::OtherGradients({v, w}),
+                         doctest::Contains("is put aside already"), StateError);
     CHECK(w.gradient_state() == GradientState::nothing);
     { const LaneRecord::OtherGradients other({v}); }
     CHECK(w.gradient_state() == GradientState::nothing);
