@@ -131,6 +131,7 @@ inline std::exception_ptr take_part(const Teardown& teardown, const World& world
     return nullptr;
   }
   if (world.rank() == 2 && teardown.state == State::peer_dead) {
+    stage.await_ranks();  // rank 1 may still be in the last barrier before its part
     die();
     return nullptr;
   }
