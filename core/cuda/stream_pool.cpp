@@ -31,15 +31,18 @@ Pool& pool() {
 StreamHandle take_stream(const char* operation) {
   int device = 0;
   call(operation, "cudaGetDevice", cudaGetDevice(&device));
-  const std::lock_guard lock(pool().mutex);
-  for (Pooled& pooled : pool().streams)
-    if (pooled.device == device && !pooled.taken) {
-      pooled.taken = true;
-      return StreamHandle(pooled.stream);
-    }
-  cudaStream_t stream{};
+  {
+    const std::lock_guard lock(pool().mutex);
+    for (Pooled& pooled : pool().streams)
+      if (pooled.device == device && !pooled.taken) {
+        pooled.taken = true;
+        return StreamHandle(pooled.stream);
+      }
+  }
+  cudaStream_t stream{};  // made without the lock: the driver may take its time
   call(operation, "cudaStreamCreateWithFlags",
        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const std::lock_guard lock(pool().mutex);
   pool().streams.push_back({stream, device, true});
   return StreamHandle(stream);
 }

@@ -117,17 +117,23 @@ class Reducer final : public GradientReducer {
   const std::vector<Parameter>& parameters() const { return buckets_.parameters(); }
   BucketTransfer& transfer() { return recording_ ? *recorded_transfer_ : *transfer_; }
   bool prepare_slot(std::size_t i);
-  void launch_ready(), launch(Bucket&bucket), write_metadata(), receive_sums();
+  void launch_ready();
+  void launch(Bucket& bucket);
+  void write_metadata();
+  void receive_sums();
   StepVerdict verdict_of(StepOutcome& outcome);
   void mark_gradients();
   void end_step(StepVerdict verdict, int source);
   [[noreturn]] void stop(const StepOutcome& outcome);
 
-  void observe_all(), rebuild_buckets(int source);
+  // reducer_setup.cpp, reducer_checks.cpp, reducer_deferred.cpp
+  void observe_all();
+  void rebuild_buckets(int source);
   void check_world_lives(std::string_view operation) const;
   void check_can_add(const Contribution& contribution) const;
   bool can_defer() const;
-  void commit_unread(), check_before_replay();
+  void commit_unread();
+  void check_before_replay();
 
   Communicator& communicator_;
   CommunicatorRef world_{communicator_};

@@ -34,6 +34,7 @@ void Reducer::commit_unread() {
   for (Bucket& bucket : buckets_.all()) transfer().receive(bucket);
   for (const Parameter& parameter : parameters())
     parameter.set_gradient_state(GradientState::synchronized);
+  trace_.leave_out_verdict();
   end_step(StepVerdict::commit, 0);
 }
 

@@ -17,10 +17,11 @@ Problem contradiction_among(const StepOutcome& outcome, std::span<const StepMeta
   for (int rank = 0; rank < communicator.size(); ++rank)
     known_as.push_back(communicator.membership().known_as(rank));
   if (std::string text = contradiction(all, all[index(outcome.source)], outcome.source, known_as);
-      !text.empty())
+      !text.empty()) {
     problem.text = std::move(text);
-  if (const auto said = sides(all); !problem.text.empty() && !said.empty())
-    problem.blame = in_minority(communicator, said);
+    if (const auto said = sides(all); !said.empty())
+      problem.blame = in_minority(communicator, said);
+  }
   return problem;
 }
 

@@ -57,7 +57,7 @@ StepOutcome StepExchange::read(const GradientBuckets& buckets) {
 }
 
 void StepExchange::ended(StepVerdict verdict, int) {
-  report_.verdict = verdict;
+  if (verdict != StepVerdict::commit) report_.verdict = verdict;  // else it is what was read
   statistics_.skipped += verdict == StepVerdict::skip;
   const Seconds waited = communicator_.waited();
   last_wait_ = (waited - waited_before_).count();

@@ -71,8 +71,9 @@ struct StepOutcome {
   std::string problem;  ///< why the verdict is `stop`, unless it is one of the two above
 };
 
-/// What forbids summing, or "". Contributions can be scaled to the mean only if all were divided by
-/// the same number. `first` is that of rank `source`, the first. `known_as[r]`: rank r, in texts.
+/// Why all ranks must stop, or "" (step_text.cpp). Contributions can be scaled to the mean only if
+/// all were divided by the same number. `first` is that of rank `source`, the first. `known_as[r]`:
+/// rank r, in texts.
 std::string contradiction(std::span<const StepMetadata> metadata, const StepMetadata& first,
                           int source, std::span<const int> known_as = {});
 

@@ -96,9 +96,10 @@ void Flags::release(cudaStream_t stream, Seconds patience) noexcept {
       while (cudaStreamQuery(other.get()) == cudaErrorNotReady &&
              std::chrono::steady_clock::now() < end)
         std::this_thread::yield();
-    } catch (const DeviceError&) {
+    } catch (...) {
       return;  // the device is lost: nothing waits there any more
     }
+    std::this_thread::yield();
   }
 }
 

@@ -136,7 +136,7 @@ class ReplicaCheck final : public StepGuard {
   bool compares_, watches_;
   std::int64_t nonfinite_ = 0;   // in the last sum
   std::vector<Tensor*> sum_of_;  // by parameter; empty if nobody wants it
-  std::vector<bool> stepped_;    // by parameter, since the last begin_step()
+  std::vector<bool> stepped_;    // by parameter, since the last begins()
   Blame blame_;
   bool difference_known_ = false;  // all ranks know that replicas differ
   std::size_t next_ = 0;           // to be read, if it is not stepped on

@@ -15,7 +15,12 @@
 ///     StepTrace            instants of a trace
 ///     BufferSync           running statistics become equal at the end
 ///
-/// Guards do not know each other's order, except that a sum is written before what is found by it.
+/// A guard only writes. What all ranks decide from all pieces: decide_step (step_metadata.h). What
+/// a stop says: contradiction (step_text.cpp) and stop_step (step_error.h).
+///
+/// Guards are called in the order of Reducer::guards_ (reducer_setup.cpp). Two places matter:
+/// ReplicaCheck writes before NonFiniteCheck, which asks it what steps have left; StepExchange is
+/// last, because it takes the times after everything else.
 
 #include <cstddef>
 
@@ -30,13 +35,15 @@ class StepGuard {
   /// A synchronizing backward begins, before its first kernel. `recorded`: as a part of a recorded
   /// step, in which no metadata travels and nothing is read.
   virtual void begins(bool /*recorded*/) {}
-  /// The gradient of a parameter, by its index, is complete on this rank.
+  /// The gradient of a parameter, by its index, is complete on this rank. Not called for parameters
+  /// that the loss does not reach.
   virtual void ready(std::size_t /*parameter*/, const GradientBuckets::Bucket&) {}
   /// All gradients of the bucket are. It is sent next.
   virtual void launches(const GradientBuckets::Bucket&) {}
   /// Writes its piece. Called once, before the last bucket is sent.
   virtual void write(StepMetadata&) {}
-  /// The gradients hold the mean, or are given up. `source`: the first rank that contributed.
+  /// The gradients hold the mean, or are given up. `source`: the first rank that contributed. A
+  /// second time, with `stop`, if the verdict was deferred and is read later.
   virtual void ended(StepVerdict, int /*source*/) {}
 };
 

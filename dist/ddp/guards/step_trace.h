@@ -1,6 +1,9 @@
 #pragma once
 /// Notes in the thread's trace (core/trace/recorder.h) where a synchronization is.
 
+#include <utility>
+
+#include "lockstep/core/enum_name.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/dist/ddp/guards/step_guard.h"
 
@@ -16,12 +19,16 @@ class StepTrace final : public StepGuard {
   void launches(const GradientBuckets::Bucket& bucket) override {
     trace::launched(bucket.name, bucket.index, bucket.memory.bytes());
   }
+  /// The verdict of this backward is read later, or never: what is noted then is a stop alone.
+  void leave_out_verdict() { left_out_ = true; }
   void ended(StepVerdict verdict, int) override {
-    trace::verdict(verdict == StepVerdict::commit ? "commit" : "skip");
+    if (std::exchange(left_out_, false)) return;
+    trace::verdict(name_in({"commit", "skip", "stop"}, verdict));
   }
 
  private:
   const std::vector<Parameter>& parameters_;
+  bool left_out_ = false;
 };
 
 }  // namespace lockstep::dist

@@ -20,7 +20,8 @@
 ///
 /// A hook of your own can average, clip or add noise in `complete`. One that keeps something from
 /// step to step (error feedback) is not in nn::Checkpoint: a resumed run begins with an empty one.
-/// samples/power_sgd.cpp shows such a hook.
+/// It is also not told when optim::GradScaler changes the scale, when a step is skipped, or when
+/// survive() goes on without a rank. samples/power_sgd.cpp shows such a hook.
 
 #include <memory>
 #include <span>

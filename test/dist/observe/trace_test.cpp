@@ -237,6 +237,33 @@ TEST_CASE("trace: an exposed second is one in the statistics, in the trace, and 
   CHECK(statistics[1] < 0.1);
 }
 
+TEST_CASE("trace: the verdicts of synchronizations are commit, skip and stop") {
+  for (const auto& [policy, verdict] :
+       {std::pair(dist::NonFinite::skip, "skip"), std::pair(dist::NonFinite::stop, "stop")})
+    run_threads(2, {}, [&](World& world) {
+      const Parameter w(Tensor::full({3}, 1.0), "w");
+      dist::Reducer reducer({w}, world.communicator(), {.nonfinite = policy});
+      trace::Recorder recorder([] { return std::int64_t{0}; }, 1000);
+      trace::current = &recorder;
+      for (const double factor : {1.0, world.rank() == 1 ? 1e300 * 1e300 : 1.0}) {
+        Tape tape;
+        const Tensor loss = sum(Tensor(w) * factor);
+        try {
+          tape.backward(loss);
+        } catch (const StateError&) {
+          // The policy is to stop.
+        }
+        reducer.zero_grad();
+      }
+      trace::current = nullptr;
+      std::string verdicts;
+      for (const auto& chunk : recorder.events())
+        for (const trace::Event& event : chunk)
+          if (event.kind == trace::Kind::verdict) verdicts += std::string(event.name.data()) + " ";
+      check<Error>(verdicts == fmt::format("commit {} ", verdict), "{}", verdicts);
+    });
+}
+
 TEST_CASE("trace: clocks that differ are brought together, others are left alone") {
   std::mt19937_64 random(5);
   const auto below = [&](std::int64_t n) {
