@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dist/collectives/object_collectives.h"
 #include "lockstep/dist/ddp/guards/step_guard.h"
 
 namespace lockstep::dist {
@@ -40,7 +41,7 @@ bool windows_are_ragged(std::span<const StepMetadata> metadata);
 
 /// Which ranks stand against each other where the steps do not fit together: the ranks by the value
 /// of the first field that differs.
-std::vector<std::pair<std::string, std::vector<int>>> sides(std::span<const StepMetadata> metadata);
+RanksByValue sides(std::span<const StepMetadata> metadata);
 
 class StepExchange final : public StepGuard {
  public:

@@ -131,8 +131,7 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
   return "";
 }
 
-std::vector<std::pair<std::string, std::vector<int>>> sides(
-    std::span<const StepMetadata> metadata) {
+RanksByValue sides(std::span<const StepMetadata> metadata) {
   const auto fields = {+[](const StepMetadata& m) { return fmt::format("{}", m.plan); },
                        +[](const StepMetadata& m) { return fmt::format("{}", m.steps); },
                        +[](const StepMetadata& m) { return fmt::format("{}", m.origin.parts); },
@@ -143,7 +142,7 @@ std::vector<std::pair<std::string, std::vector<int>>> sides(
                          return fmt::format("{} {}", static_cast<int>(m.kind), m.divisor);
                        }};
   for (const auto field : fields) {
-    std::vector<std::pair<std::string, std::vector<int>>> result;
+    RanksByValue result;
     for (std::size_t r = 0; r < metadata.size(); ++r) {
       const std::string value = field(metadata[r]);
       auto side = std::ranges::find(result, value, [](const auto& s) { return s.first; });

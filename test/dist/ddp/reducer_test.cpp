@@ -234,3 +234,24 @@ TEST_CASE("gradient memory goes back to the parameters when the reducer goes") {
     check<Error>(model.parameters[0].gradient_state() == GradientState::local, "local");
   });
 }
+
+TEST_CASE("a sum that is not finite is no rank's fault, whichever rank has no data") {
+  constexpr double half_of_infinity = 1.5e308;
+  for (int without = 0; without < 3; ++without)
+    run({.size = 3}, Algorithm::two_shot, [&](Communicator& communicator) {
+      const Parameter w(Tensor::full({2}, 1, DType::f64), "w");
+      Reducer reducer({w}, communicator, {.nonfinite = NonFinite::stop});
+      try {
+        Tape tape;
+        const bool has_data = communicator.rank() != without;
+        const Tensor loss = sum(mul(w, Tensor::full({2}, half_of_infinity, DType::f64)));
+        tape.backward(loss, Weight{has_data ? 1 : 0});
+      } catch (const StateError& error) {
+        const std::string text = error.what();
+        check<Error>(text.find("finite on each rank, but not their sum") != text.npos, "{}", text);
+        check<Error>(!error.blame, "blames {}", error.blame ? text_of(*error.blame) : "");
+        return;
+      }
+      fail<Error>("the sum was taken");
+    });
+}
