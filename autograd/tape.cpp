@@ -66,7 +66,7 @@ Node* Tape::append(const char* operation, Tensor& output, std::span<const Operan
     else if (ref.tape != GradientRef::nothing)
       slots[i].node = static_cast<Node*>(ref.target);
   }
-  if (trace::watcher) show_output(*node, output, operands, makes, lanes());
+  if (trace::here.watcher) show_output(*node, output, operands, makes, lanes());
   output.set_gradient_ref({id_, node, generation_});
   return node;
 }
@@ -182,7 +182,7 @@ void Tape::run(Pass& pass, bool retain) {
       add_lanes(*node);
       continue;
     }
-    if (trace::watcher) show_gradient(*node, lanes());
+    if (trace::here.watcher) show_gradient(*node, lanes());
     Tensor kept = node->watched ? sum_of_lanes(*node) : Tensor();
     {
       const trace::Slice slice(trace::Kind::backward, node->operation);
@@ -205,7 +205,7 @@ void Tape::tell_ready(Node& node) {
   for (Node::Input& input : node.inputs) {
     if (!input.parameter || --input.parameter->pending > 0) continue;
     if (input.parameter->lanes_wait) add_waiting_lanes(*input.parameter);
-    if (trace::watcher) show_ready(node, *input.parameter);  // before a reducer adds it up
+    if (trace::here.watcher) show_ready(node, *input.parameter);  // before a reducer adds it up
     const Parameter parameter(input.parameter);
     for (GradientObserver* observer : input.parameter->observers)
       observer->gradient_ready(parameter);

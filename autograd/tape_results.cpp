@@ -24,11 +24,11 @@ std::string_view parameter_of(const Node& node) {
 void show_parameters(const Node& node) {
   for (const Node::Input& input : node.inputs)
     if (const auto& parameter = input.parameter)
-      trace::watcher->see({.place = Place::parameter,
-                           .operation = node.operation,
-                           .name = parameter->name,
-                           .value = parameter->value,
-                           .of_world = !parameter->kept_local});
+      trace::here.watcher->see({.place = Place::parameter,
+                                .operation = node.operation,
+                                .name = parameter->name,
+                                .value = parameter->value,
+                                .of_world = !parameter->kept_local});
 }
 
 }  // namespace
@@ -40,34 +40,36 @@ void show_output(const Node& node, const Tensor& output, std::span<const Operand
     if (const Tensor& x = *operand.tensor;
         x.defined() && x.gradient_ref().tape == GradientRef::nothing &&
         (makes != Makes::loss || is_any_floating(x.dtype())))  // labels show in the loss
-      trace::watcher->see({.place = Place::input,
-                           .operation = node.operation,
-                           .name = parameter_of(node),
-                           .value = x,
-                           .lanes = x.row_origin().is_samples() ? lanes_of(node, lanes) : nullptr});
-  trace::watcher->see({.place = Place::forward,
-                       .operation = node.operation,
-                       .name = parameter_of(node),
-                       .value = output,
-                       .lanes = lanes_of(node, lanes),
-                       .node = &node});
+      trace::here.watcher->see(
+          {.place = Place::input,
+           .operation = node.operation,
+           .name = parameter_of(node),
+           .value = x,
+           .lanes = x.row_origin().is_samples() ? lanes_of(node, lanes) : nullptr});
+  trace::here.watcher->see({.place = Place::forward,
+                            .operation = node.operation,
+                            .name = parameter_of(node),
+                            .value = output,
+                            .lanes = lanes_of(node, lanes),
+                            .node = &node});
 }
 
 void show_gradient(const Node& node, const Lanes* lanes) {
   const bool by_lanes = node.rows == Node::Rows::none && node.lanes.defined();
-  trace::watcher->see({.place = Place::backward,
-                       .operation = node.operation,
-                       .name = parameter_of(node),
-                       .value = by_lanes ? kernels::tree_sum(node.lanes.clone()) : node.gradient,
-                       .lanes = lanes_of(node, lanes),
-                       .node = &node});
+  trace::here.watcher->see(
+      {.place = Place::backward,
+       .operation = node.operation,
+       .name = parameter_of(node),
+       .value = by_lanes ? kernels::tree_sum(node.lanes.clone()) : node.gradient,
+       .lanes = lanes_of(node, lanes),
+       .node = &node});
 }
 
 void show_ready(const Node& node, const detail::ParameterState& parameter) {
-  trace::watcher->see({.place = Place::gradient,
-                       .operation = node.operation,
-                       .name = parameter.name,
-                       .value = parameter.slot});
+  trace::here.watcher->see({.place = Place::gradient,
+                            .operation = node.operation,
+                            .name = parameter.name,
+                            .value = parameter.slot});
 }
 
 }  // namespace lockstep

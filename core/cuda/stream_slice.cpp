@@ -118,11 +118,11 @@ thread_local std::unique_ptr<StreamTrace> streams;
 }  // namespace
 
 StreamSlice::StreamSlice(std::string_view name, void* stream)
-    : noted_(trace::current && !StepGraph::recording()) {
+    : noted_(trace::here.recorder && !StepGraph::recording()) {
   if (!noted_) return;
   if (!streams) {
-    streams = std::make_unique<StreamTrace>(*trace::current);
-    trace::current->at_end([] {
+    streams = std::make_unique<StreamTrace>(*trace::here.recorder);
+    trace::here.recorder->at_end([] {
       streams->read(true);
       streams.reset();
     });

@@ -75,7 +75,7 @@ void Slice::start(Kind kind, std::string_view name, const Numbers& numbers) {
 // An operation that communicates (SyncBatchNorm) contains the wait. Other kernels so far, and those
 // of the slice itself, belong to no later operation.
 void Slice::end() {
-  if (recorder_ != current) return;  // the trace has ended meanwhile
+  if (recorder_ != here.recorder) return;  // the trace has ended meanwhile
   recorder_->computing_since_ = kind_ >= Kind::call && kind_ <= Kind::wait ? outer_ : -1;
   Event event{.begin = begin_, .end = recorder_->now(), .numbers = numbers_, .kind = kind_};
   event.set_name(name_);

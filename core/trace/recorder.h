@@ -10,8 +10,8 @@
 ///                                                  | step 1 | step 2 | ...
 ///   slices of a GPU's stream:         | matmul_kernel |relu_kernel|   | copy |
 ///
-/// While no Recorder is current, a place that could note something costs one read of a thread-local
-/// pointer.
+/// While none observes the thread (core/trace/observers.h), a place that could note something costs
+/// one read of a thread-local pointer.
 ///
 /// Thread-safety: a Recorder belongs to one thread.
 
@@ -25,6 +25,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "lockstep/core/trace/observers.h"
 
 namespace lockstep::trace {
 
@@ -125,37 +127,35 @@ class Recorder {
 /// `name`, or, if it is too long for an event, one that fits and differs for each.
 std::string distinct_name(std::string_view name);
 
-/// This thread's recorder, or null: nothing is noted. The code that sets it keeps it alive.
-inline constinit thread_local Recorder* current = nullptr;
-
 /// An operation has computed its result.
 inline void forward_ends(const char* operation) {
-  if (current) current->forward_ends(operation);
+  if (here.recorder) here.recorder->forward_ends(operation);
 }
 
 inline void ready(std::string_view parameter, std::int64_t bucket, std::int64_t pending) {
-  if (current) current->instant(Kind::ready, parameter, {bucket, pending});
+  if (here.recorder) here.recorder->instant(Kind::ready, parameter, {bucket, pending});
 }
 inline void launched(std::string_view name, std::int64_t bucket, std::size_t bytes) {
-  if (current) current->instant(Kind::launched, name, {bucket, static_cast<std::int64_t>(bytes)});
+  if (here.recorder)
+    here.recorder->instant(Kind::launched, name, {bucket, static_cast<std::int64_t>(bytes)});
 }
 inline void verdict(std::string_view text) {
-  if (current) current->instant(Kind::verdict, text);
+  if (here.recorder) here.recorder->instant(Kind::verdict, text);
 }
 /// A number that the program had the time `ago` before now, and at which step by its own count.
 /// nn::Metrics calls it (nn/metrics/metrics.h). A name of more than 45 bytes is cut, and still
 /// differs from others: its beginning, a checksum of all of it, its end.
 inline void value(std::string_view name, std::int64_t step, double number,
                   std::chrono::nanoseconds ago = {}) {
-  if (current)
-    current->instant(Kind::value, distinct_name(name), {step, std::bit_cast<std::int64_t>(number)},
-                     ago);
+  if (here.recorder)
+    here.recorder->instant(Kind::value, distinct_name(name),
+                           {step, std::bit_cast<std::int64_t>(number)}, ago);
 }
 
 /// A slice of the thread, as long as this object lives. `name` must live longer.
 class Slice {
  public:
-  Slice(Kind kind, std::string_view name, const Numbers& numbers = {}) : recorder_(current) {
+  Slice(Kind kind, std::string_view name, const Numbers& numbers = {}) : recorder_(here.recorder) {
     if (recorder_) start(kind, name, numbers);
   }
   ~Slice() {

@@ -13,6 +13,7 @@
 #include "lockstep/core/enum_name.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/trace/observers.h"
 
 namespace lockstep::trace {
 
@@ -47,13 +48,10 @@ class ResultWatcher {
   std::string_view layer;  ///< the path of the module that computes
 };
 
-/// This thread's watcher, or null. The code that sets it keeps it alive.
-inline constinit thread_local ResultWatcher* watcher = nullptr;
-
 /// The module at `path` computes as long as this object lives, which is no longer than the watcher.
 class LayerScope {
  public:
-  explicit LayerScope(std::string_view path) : watcher_(watcher) {
+  explicit LayerScope(std::string_view path) : watcher_(here.watcher) {
     if (!watcher_) return;
     outer_ = watcher_->layer;
     watcher_->layer = path;

@@ -129,7 +129,9 @@ bool Work::progress() {
   if (!communicator) return true;
   Communicator::Inside here(*communicator, trace::Kind::progress, "progress");
   if (!here.slice.noted()) return communicator->progress(sequence_);
-  const auto moved = [&] { return std::pair(communicator->bytes_moved(), trace::current->size()); };
+  const auto moved = [&] {
+    return std::pair(communicator->bytes_moved(), trace::here.recorder->size());
+  };
   const auto before = moved();
   const bool done = communicator->progress(sequence_);
   if (moved() == before) here.slice.give_up();

@@ -19,7 +19,7 @@ void FlightRecorder::called(const CallHeader& header, Seconds now) {
 
 void FlightRecorder::finished(std::uint64_t sequence, std::optional<Seconds> now,
                               std::string_view name) {
-  if (trace::current) trace_call(sequence, name);
+  if (trace::here.recorder) trace_call(sequence, name);
   steps_ = 0;  // also of a call during which a trace has ended
   done_ = sequence + 1;
   Entry& call = entry(sequence);
@@ -38,7 +38,7 @@ std::int64_t FlightRecorder::begun() const {
 }
 
 void FlightRecorder::trace_step(const Step& step) {
-  trace::Recorder& recorder = *trace::current;
+  trace::Recorder& recorder = *trace::here.recorder;
   trace::Event event{
       .begin = steps_ == 0 ? begun() : step_ended_,
       .end = recorder.now(),
@@ -52,7 +52,7 @@ void FlightRecorder::trace_step(const Step& step) {
 }
 
 void FlightRecorder::trace_call(std::uint64_t sequence, std::string_view name) {
-  trace::Recorder& recorder = *trace::current;
+  trace::Recorder& recorder = *trace::here.recorder;
   const CallHeader& header = entry(sequence).header;
   trace::Event event{.begin = begun(),
                      .end = recorder.now(),

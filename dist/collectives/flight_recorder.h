@@ -44,7 +44,7 @@ class FlightRecorder {
   void finished(std::uint64_t sequence, std::optional<Seconds> now, std::string_view name);
   /// A step of the call under way has ended.
   void stepped(const Step& step) {
-    if (trace::current) trace_step(step);
+    if (trace::here.recorder) trace_step(step);
   }
   /// `peer` has said that it is in this call.
   void heard(int peer, const CallHeader& header) { heard_[index(peer)] = header; }

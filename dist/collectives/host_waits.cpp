@@ -24,9 +24,9 @@ std::shared_ptr<void> HostCommunicator::begin_work() {
 void HostCommunicator::relax(unsigned round, bool) {
   gpu::nudge();  // in the simulator: lets this rank's streams move on meanwhile
   if (watch_.due()) tell_wait();
-  const std::int64_t begin = trace::current ? trace::current->now() : 0;
+  const std::int64_t begin = trace::here.recorder ? trace::here.recorder->now() : 0;
   transport_->relax(round);
-  if (trace::current) trace::current->idle(executor_.awaited(), begin);
+  if (trace::here.recorder) trace::here.recorder->idle(executor_.awaited(), begin);
 }
 
 void HostCommunicator::tell_wait() {

@@ -25,7 +25,7 @@ Work QueuedCommunicator::append(const CollectiveCall& arguments, std::string_vie
   call.header.set_name(name);
   call.arguments = arguments;
   *std::copy_n(name.begin(), std::min(name.size(), call.name.size() - 1), call.name.begin()) = 0;
-  recorder_.called(call.header, trace::current ? now() : roughly_now());
+  recorder_.called(call.header, trace::here.recorder ? now() : roughly_now());
   const Work work(this, next_++);
   try {
     advance(false);

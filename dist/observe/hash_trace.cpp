@@ -136,7 +136,7 @@ class HashTrace::Writer : public trace::ResultWatcher {
 };
 
 HashTrace::HashTrace(const World& world, const std::string& path, const HashTraceOptions& options) {
-  check<StateError>(!trace::watcher, "[hash_trace] this thread has a HashTrace already");
+  check<StateError>(!trace::here.watcher, "[hash_trace] this thread has a HashTrace already");
   world.communicator().membership().refuse_if_ranks_may_be_lost(
       "a HashTrace", "it belongs to one world, and the next one would replace its files");
   const int rank = world.rank();
@@ -145,7 +145,7 @@ HashTrace::HashTrace(const World& world, const std::string& path, const HashTrac
   on_every_rank(communicator, [&] { writer_->open(); });
   const std::string mine = fmt::format("{:08x}", std::random_device{}());
   writer_->begin(gather_text(communicator, mine)[0], rank, world.size());
-  trace::watcher = writer_.get();
+  trace::here.watcher = writer_.get();
 }
 
 HashTrace::~HashTrace() {
@@ -159,7 +159,7 @@ HashTrace::~HashTrace() {
     (void)writer_.release();
     return;
   }
-  trace::watcher = nullptr;
+  trace::here.watcher = nullptr;
   if (writer_->by_exception()) return;
   try {
     writer_->end();

@@ -277,7 +277,7 @@ Trace::Trace(const World& world, const std::string& directory, const TraceOption
 
 Trace::Trace(Communicator& communicator, const std::string& directory,
              const TraceOptions& options) {
-  check<StateError>(!trace::current, "[trace] this thread has a Trace already");
+  check<StateError>(!trace::here.recorder, "[trace] this thread has a Trace already");
   communicator.membership().refuse_if_ranks_may_be_lost(
       "a Trace", "it belongs to one world, and its files would lack what others have done");
   check<UsageError>(options.most_events > 0, "[trace] most_events must be positive, got {}",
@@ -289,7 +289,7 @@ Trace::Trace(Communicator& communicator, const std::string& directory,
   state_->clock = measure_clocks(communicator)[index(communicator.rank())];
   state_->zero =
       std::stoll(gather_text(communicator, std::to_string(nanoseconds(communicator)))[0]);
-  trace::current = &state_->recorder;
+  trace::here.recorder = &state_->recorder;
 }
 
 Trace::~Trace() {
@@ -316,7 +316,7 @@ void Trace::write() {
                     "[trace] '{}' is not written: a Trace must end on the thread that made it",
                     state_->path.string());
   const std::unique_ptr<State> state = std::move(state_);
-  if (trace::current == &state->recorder) trace::current = nullptr;
+  if (trace::here.recorder == &state->recorder) trace::here.recorder = nullptr;
   try {
     state->write_file();
   } catch (...) {

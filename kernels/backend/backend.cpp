@@ -7,7 +7,7 @@ namespace lockstep::kernels {
 
 Backend& backend_of(Device device) {
   Progress::note();
-  if (trace::current) trace::current->kernel_begins();
+  if (trace::here.recorder) trace::here.recorder->kernel_begins();
   return device.kind == Device::Kind::cpu ? cpu_backend() : gpu_backend();
 }
 

@@ -125,16 +125,16 @@ void Optimizer::take_step(bool own) {
   if (sharding_) sharding_->gather();
   gradients_are_used();
   for (GradientReducer* reducer : reducers_) reducer->stepped(self_, options_digest(), own);
-  if (!trace::watcher) return;
+  if (!trace::here.watcher) return;
   show(trace::Place::parameter);
-  trace::watcher->step_ends();
+  trace::here.watcher->step_ends();
 }
 
 // From the last layer to the first, as backward goes: what differs first is shown first.
 void Optimizer::show(trace::Place place) const {
   for (const Parameter& parameter : all_ | std::views::reverse)
     if (takes_part(parameter))
-      trace::watcher->see(
+      trace::here.watcher->see(
           {.place = place,
            .operation = {},
            .name = parameter.name(),
@@ -143,7 +143,7 @@ void Optimizer::show(trace::Place place) const {
 }
 
 void Optimizer::update_and_fingerprint() {
-  if (trace::watcher) show(trace::Place::gradient);
+  if (trace::here.watcher) show(trace::Place::gradient);
   fingerprinted_ = false;
   update();
   if (sharding_) return fingerprint_a_gradient();

@@ -28,7 +28,7 @@ Tensor layer(std::size_t number, const Tensor& x, const Parameter& weight, const
     for (int k = 0; k < most_layers; ++k) all.push_back(fmt::format("layer {}", k));
     return all;
   }();
-  if (trace::current) trace::current->kernel_begins();
+  if (trace::here.recorder) trace::here.recorder->kernel_begins();
   compute(communicator, milliseconds);
   const Tensor w = weight, b = bias;
   return record(names.at(number).c_str(), Tensor::full({1}, 1), {&x, &w, &b},
@@ -67,9 +67,9 @@ void train(const SimulatedTraining& training, dist::HostCommunicator& communicat
     {
       const trace::Slice slice(trace::Kind::optimizer, "step");
       compute(communicator, training.milliseconds / 2);
-      trace::Recorder* const recorder = std::exchange(trace::current, nullptr);
+      trace::Recorder* const recorder = std::exchange(trace::here.recorder, nullptr);
       optimizer.step();  // it is part of that slice
-      trace::current = recorder;
+      trace::here.recorder = recorder;
     }
     optimizer.zero_grad();
   }

@@ -50,13 +50,13 @@ BufferSync::BufferSync(Buffers buffers, Communicator& communicator, BufferMode m
 
 void BufferSync::synchronize(int source) {
   if (mode_ != BufferMode::off && communicator_.size() > 1) make_equal(source);
-  if (!trace::watcher) return;
+  if (!trace::here.watcher) return;
   for (const Buffer& buffer : *buffers_)
-    trace::watcher->see({.place = trace::Place::buffer,
-                         .operation = {},
-                         .name = buffer.name,
-                         .value = buffer.value,
-                         .of_world = mode_ != BufferMode::off});
+    trace::here.watcher->see({.place = trace::Place::buffer,
+                              .operation = {},
+                              .name = buffer.name,
+                              .value = buffer.value,
+                              .of_world = mode_ != BufferMode::off});
 }
 
 void BufferSync::make_equal(int source) {

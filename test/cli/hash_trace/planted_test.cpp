@@ -125,7 +125,7 @@ TEST_CASE("hash trace: an end by an exception leaves a file that is cut off") {
                   StateError);
   expect_parts(difference(a, b),
                {"no difference in ", "b is cut off after record ", "of step 3, "});
-  CHECK(trace::watcher == nullptr);
+  CHECK(trace::here.watcher == nullptr);
 }
 
 TEST_CASE("hash trace: a thread has one, and what cannot be written is told to all ranks") {

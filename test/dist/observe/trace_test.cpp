@@ -244,7 +244,7 @@ TEST_CASE("trace: the verdicts of synchronizations are commit, skip and stop") {
       const Parameter w(Tensor::full({3}, 1.0), "w");
       dist::Reducer reducer({w}, world.communicator(), {.nonfinite = policy});
       trace::Recorder recorder([] { return std::int64_t{0}; }, 1000);
-      trace::current = &recorder;
+      trace::here.recorder = &recorder;
       for (const double factor : {1.0, world.rank() == 1 ? 1e300 * 1e300 : 1.0}) {
         Tape tape;
         const Tensor loss = sum(Tensor(w) * factor);
@@ -255,7 +255,7 @@ TEST_CASE("trace: the verdicts of synchronizations are commit, skip and stop") {
         }
         reducer.zero_grad();
       }
-      trace::current = nullptr;
+      trace::here.recorder = nullptr;
       std::string verdicts;
       for (const auto& chunk : recorder.events())
         for (const trace::Event& event : chunk)
@@ -308,7 +308,7 @@ TEST_CASE("trace: one that ends in the middle of a collective leaves nothing to 
       dist::Work work = world.communicator().all_reduce(data, "data");
       while (world.rank() == 0 && !stepped) {  // rank 2 has sent its part, rank 1 has not come
         (void)work.progress();
-        for (const auto& chunk : trace::current->events())
+        for (const auto& chunk : trace::here.recorder->events())
           for (const trace::Event& event : chunk)
             if (event.kind == trace::Kind::step) stepped = true;
       }
@@ -338,9 +338,9 @@ TEST_CASE("trace: it ends, once, and also while an exception is thrown") {
     dist::Trace trace(world, folder / "one");
     CHECK_THROWS_WITH_AS(dist::Trace(world, folder / "two"),
                          "[trace] this thread has a Trace already", StateError);
-    CHECK(trace::current != nullptr);
+    CHECK(trace::here.recorder != nullptr);
     trace.write();
-    CHECK(trace::current == nullptr);
+    CHECK(trace::here.recorder == nullptr);
     CHECK_THROWS_AS(trace.write(), StateError);
   }
   try {
@@ -348,7 +348,7 @@ TEST_CASE("trace: it ends, once, and also while an exception is thrown") {
     (void)relu(Tensor::zeros({3}));
     throw Error("an error");
   } catch (const Error&) {
-    CHECK(trace::current == nullptr);
+    CHECK(trace::here.recorder == nullptr);
   }
   const auto read = traces::read_traces(folder / "three");
   REQUIRE(read.size() == 1);
@@ -361,5 +361,5 @@ TEST_CASE("trace: where a folder cannot be written, every rank says so") {
   const auto messages = test::messages_on_threads(
       3, [&](World& world) { const dist::Trace trace(world, folder / "file"); });
   test::check_all_say(messages, {"cannot make the folder"});
-  CHECK(trace::current == nullptr);
+  CHECK(trace::here.recorder == nullptr);
 }
