@@ -7,6 +7,7 @@
 ///
 /// What each mode finds, and what the simulator cannot: docs/simulator.md.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -28,8 +29,11 @@ struct Config {
   int devices = 8;                                   ///< LOCKSTEP_SIM_DEVICES, at least 1
   std::size_t device_bytes = std::size_t{16} << 30;  ///< LOCKSTEP_SIM_MEMORY, of each device
   /// 10 * major + minor. Which kernels are chosen may depend on it; clusters are refused below 90.
-  int capability = 80;      ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
-  bool peer_access = true;  ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
+  int capability = 80;       ///< LOCKSTEP_SIM_CAPABILITY=MAJOR.MINOR
+  bool peer_access = true;   ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
+  int connections = 8;       ///< CUDA_DEVICE_MAX_CONNECTIONS, 1 to 32: hardware queues of a device
+  bool lazy_loading = true;  ///< CUDA_MODULE_LOADING=LAZY|EAGER: a kernel is loaded when first used
+  std::chrono::milliseconds patience{5000};  ///< nothing moves for so long: a deadlock
   /// In each NCCL communicator the call of an operation with this number (from 1) fails on this
   /// rank.
   int nccl_fail_rank = -1;  ///< LOCKSTEP_SIM_NCCL_FAIL=RANK:CALL; -1: none fails

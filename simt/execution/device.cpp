@@ -216,7 +216,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSynchronize() {
   return call_runtime([](Runtime& runtime) {
     refuse_in_capture(runtime);
-    runtime.wait_for_device(Runtime::current_device());
+    runtime.wait_for_device(Runtime::current_device(), "cudaDeviceSynchronize");
   });
 }
 
@@ -242,6 +242,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     require(flags == 0, cudaErrorInvalidValue);
     require(peer != Runtime::current_device(), cudaErrorInvalidDevice);
     require(runtime.config.peer_access, cudaErrorPeerAccessUnsupported);
+    runtime.may_synchronize("cudaDeviceEnablePeerAccess");
     auto& peers = runtime.device(Runtime::current_device()).peers;
     for (const int known : peers) require(known != peer, cudaErrorPeerAccessAlreadyEnabled);
     peers.push_back(peer);

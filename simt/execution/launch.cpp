@@ -86,7 +86,10 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
     Stream& stream = runtime.stream(config->stream);
     require(stream.device == Runtime::current_device(), cudaErrorInvalidResourceHandle);
 
-    const std::uint64_t number = ++runtime.device(stream.device).launches;
+    Device& on = runtime.device(stream.device);
+    if (on.loaded.insert(kernel).second && runtime.config.lazy_loading && !stream.capture)
+      runtime.may_synchronize(("the first launch of " + info.name).c_str());
+    const std::uint64_t number = ++on.launches;
     submit(
         runtime, stream, cudaGraphNodeTypeKernel,
         [&runtime, &info, thread = std::move(thread), device = stream.device,

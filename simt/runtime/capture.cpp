@@ -14,9 +14,9 @@ GraphContent::~GraphContent() {
   }
 }
 
-void Capture::add(const Stream& stream, cudaGraphNodeType type, Begin begin) {
+void Capture::add(const Stream& stream, cudaGraphNodeType type, Begin begin, std::string awaits) {
   std::vector<int>& end = ends[&stream];
-  content->nodes.push_back({type, std::move(begin), std::move(end)});
+  content->nodes.push_back({type, std::move(begin), std::move(end), std::move(awaits)});
   end = {static_cast<int>(content->nodes.size()) - 1};
 }
 
@@ -53,17 +53,18 @@ void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::funct
   });
 }
 
-void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin) {
+void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
+                std::string awaits) {
   if (stream.capture) {
     require(!stream.capture->invalid, cudaErrorStreamCaptureInvalidated);
-    stream.capture->add(stream, type, std::move(begin));
+    stream.capture->add(stream, type, std::move(begin), std::move(awaits));
     return;
   }
   if (&stream == runtime.device(stream.device).null_stream)
     for (const auto& other : runtime.streams)
       if (other->capture && other->blocking && other->device == stream.device)
         invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
-  Operation operation{.run = begin()};
+  Operation operation{.run = begin(), .awaits = std::move(awaits)};
   if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
   runtime.enqueue(stream, std::move(operation));
 }

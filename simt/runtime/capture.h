@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct CUgraphNode_st {
   cudaGraphNodeType type;
   simt::detail::Begin begin;
   std::vector<int> after;  ///< indices of nodes
+  std::string awaits;      ///< as in Operation
 };
 
 namespace simt::detail {
@@ -51,7 +53,7 @@ struct Capture {
   std::shared_ptr<GraphContent> content = std::make_shared<GraphContent>();
   std::map<const Stream*, std::vector<int>> ends;  ///< of each stream in it: its latest nodes
 
-  void add(const Stream& stream, cudaGraphNodeType type, Begin begin);
+  void add(const Stream& stream, cudaGraphNodeType type, Begin begin, std::string awaits = {});
   /// `stream` goes on after these nodes too.
   void join(const Stream& stream, const std::vector<int>& nodes);
   /// Does all work come before the end of the origin?
@@ -61,8 +63,9 @@ struct Capture {
 /// Enqueues the operation, or captures it if the stream is capturing. Throws Refusal for the legacy
 /// default stream while a stream that waits for it is capturing.
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run);
-/// The same for one that may wait in the stream.
-void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin);
+/// The same for one that may wait in the stream; `awaits` as in Operation.
+void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
+                std::string awaits = {});
 
 /// Throws the error; the capture can only be ended after that.
 [[noreturn]] void invalidate(Capture& capture, cudaError_t error);

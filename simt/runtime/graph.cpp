@@ -107,9 +107,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
         runtime.config.stream_seed + ++runtime.device(stream.device).launches;
     const auto replay = std::make_shared<Replay>(content, stream.device,
                                                  late ? std::optional(Random(seed)) : std::nullopt);
-    submit_run(runtime, stream, cudaGraphNodeTypeKernel, [&runtime, replay]() -> Run {
-      return [&runtime, replay] { return replay->go_on(runtime); };
-    });
+    std::string awaits;  // of its first node that waits, which may not be the one it comes to
+    for (const CUgraphNode_st& node : content->nodes)
+      if (awaits.empty()) awaits = node.awaits;
+    submit_run(
+        runtime, stream, cudaGraphNodeTypeKernel,
+        [&runtime, replay]() -> Run {
+          return [&runtime, replay] { return replay->go_on(runtime); };
+        },
+        std::move(awaits));
   });
 }
 

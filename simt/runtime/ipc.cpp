@@ -45,6 +45,7 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
     std::memcpy(&wanted, handle.reserved, sizeof wanted);
     require(wanted.mark == ipc_mark, cudaErrorInvalidResourceHandle);
     require(wanted.name.process != getpid(), cudaErrorDeviceUninitialized);
+    runtime.may_synchronize("cudaIpcOpenMemHandle");
     runtime.device(wanted.device);
     require(wanted.device == Runtime::current_device() || runtime.config.peer_access,
             cudaErrorPeerAccessUnsupported);
@@ -72,6 +73,6 @@ cudaError_t cudaIpcCloseMemHandle(void* data) {
     if (--one->times > 0) return;
     runtime.opened.erase(one);
     const AllocationPointer taken = runtime.take(data);
-    runtime.wait_for_device(Runtime::current_device());
+    runtime.wait_for_device(Runtime::current_device(), "cudaIpcCloseMemHandle");
   });
 }

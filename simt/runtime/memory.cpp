@@ -157,6 +157,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return call_runtime([&](Runtime& runtime) {
     require(data != nullptr, cudaErrorInvalidValue);
     refuse_in_capture(runtime);
+    runtime.may_synchronize("cudaMalloc");
     *data = nullptr;
     if (bytes == 0) return;
     const auto made =
@@ -171,7 +172,7 @@ cudaError_t cudaFree(void* data) {
     if (!data) return;
     refuse_in_capture(runtime);
     const AllocationPointer taken = take_of_kind(runtime, data, Kind::device);
-    runtime.wait_for_device(taken->device);
+    runtime.wait_for_device(taken->device, "cudaFree");
     if (taken->of_graph) poison(taken->data, taken->bytes);
   });
 }
@@ -217,6 +218,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   return call_runtime([&](Runtime& runtime) {
     require(data != nullptr, cudaErrorInvalidValue);
     refuse_in_capture(runtime);
+    runtime.may_synchronize("cudaHostAlloc");
     *data = nullptr;
     if (bytes == 0) return;
     const auto made = runtime.allocate(Kind::pinned, Runtime::current_device(), bytes);
@@ -234,7 +236,7 @@ cudaError_t cudaFreeHost(void* data) {
     if (!data) return;
     refuse_in_capture(runtime);
     const AllocationPointer taken = take_of_kind(runtime, data, Kind::pinned);
-    runtime.wait_for_all();
+    runtime.wait_for_all("cudaFreeHost");
   });
 }
 
@@ -242,6 +244,7 @@ cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned) {
   return call_runtime([&](Runtime& runtime) {
     require(data != nullptr && bytes > 0, cudaErrorInvalidValue);
     refuse_in_capture(runtime);
+    runtime.may_synchronize("cudaHostRegister");
     require(!runtime.find(data), cudaErrorHostMemoryAlreadyRegistered);
     runtime.allocations.emplace(
         reinterpret_cast<std::uintptr_t>(data),
@@ -257,7 +260,7 @@ cudaError_t cudaHostUnregister(void* data) {
     require(known && known->data == data && known->kind == Kind::registered,
             cudaErrorHostMemoryNotRegistered);
     runtime.take(data);
-    runtime.wait_for_all();
+    runtime.wait_for_all("cudaHostUnregister");
   });
 }
 

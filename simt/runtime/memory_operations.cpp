@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <string>
 #include <vector>
 
 #include "lockstep/simt/runtime/call.h"
@@ -78,6 +80,30 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
   });
 }
 
+/// What the first of these operations waits for that waits for memory which no other process has;
+/// empty if none does.
+std::string awaited_within(const Runtime& runtime,
+                           const std::vector<CUstreamBatchMemOpParams>& batch) {
+  constexpr const char* conditions[] = {">=", "==", "&", "nor"};
+  for (const CUstreamBatchMemOpParams& one : batch) {
+    if (!is_wait(one)) continue;
+    const AllocationPointer memory = runtime.find(reinterpret_cast<void*>(one.waitValue.address));
+    if (memory->shared || memory->source == Allocation::Source::opened ||
+        memory->kind != Allocation::Kind::device)
+      continue;
+    char text[80];
+    with_value(one, [&](const auto& value) {
+      std::snprintf(text, sizeof text, "until the value at %p is %s %llu",
+                    static_cast<void*>(value.address),
+                    conditions[condition_of(one.waitValue.flags)],
+                    static_cast<unsigned long long>(value.value));
+      return true;
+    });
+    return text;
+  }
+  return {};
+}
+
 /// What the driver's functions return where the runtime's return an error of the same number; they
 /// do not touch what cudaGetLastError returns.
 template <class Body>
@@ -92,20 +118,24 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
   return call_driver([&](Runtime& runtime) {
     Stream& stream = runtime.stream(handle);
     for (const CUstreamBatchMemOpParams& one : batch) check(runtime, one);
-    submit_run(runtime, stream, batch_node, [batch = std::move(batch)]() -> Run {
-      return [batch, next = std::size_t{0}]() mutable {
-        for (; next < batch.size(); ++next) {
-          const CUstreamBatchMemOpParams& one = batch[next];
-          const bool done = with_value(one, [&one](const auto& value) {
-            if (is_wait(one)) return value.there(condition_of(one.waitValue.flags));
-            value.write();
+    std::string awaits = awaited_within(runtime, batch);
+    submit_run(
+        runtime, stream, batch_node,
+        [batch = std::move(batch)]() -> Run {
+          return [batch, next = std::size_t{0}]() mutable {
+            for (; next < batch.size(); ++next) {
+              const CUstreamBatchMemOpParams& one = batch[next];
+              const bool done = with_value(one, [&one](const auto& value) {
+                if (is_wait(one)) return value.there(condition_of(one.waitValue.flags));
+                value.write();
+                return true;
+              });
+              if (!done) return false;
+            }
             return true;
-          });
-          if (!done) return false;
-        }
-        return true;
-      };
-    });
+          };
+        },
+        std::move(awaits));
   });
 }
 

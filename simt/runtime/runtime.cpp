@@ -48,6 +48,9 @@ void validate(const Config& config) {
   if (config.devices < 1 || config.devices > 1024)
     throw std::invalid_argument("[simt] " + std::to_string(config.devices) +
                                 " devices: at least 1, at most 1024");
+  if (config.connections < 1 || config.connections > 32)
+    throw std::invalid_argument("[simt] " + std::to_string(config.connections) +
+                                " connections: at least 1, at most 32");
 }
 
 }  // namespace
@@ -73,6 +76,13 @@ Config config_from_environment() {
   read("LOCKSTEP_SIM_PEER_ACCESS", "yes or no", [&](std::string_view text) {
     config.peer_access = text == "yes";
     return text == "yes" || text == "no";
+  });
+  read("CUDA_DEVICE_MAX_CONNECTIONS", "a number from 1 to 32", [&](std::string_view text) {
+    return number(text, config.connections) && config.connections <= 32;
+  });
+  read("CUDA_MODULE_LOADING", "LAZY or EAGER", [&](std::string_view text) {
+    config.lazy_loading = text == "LAZY";
+    return text == "LAZY" || text == "EAGER";
   });
   read("LOCKSTEP_SIM_NCCL_FAIL", "RANK:CALL, as 1:3", [&](std::string_view text) {
     const std::size_t colon = text.find(':');
@@ -132,7 +142,10 @@ void Runtime::apply(const Config& wanted) {
         make_stream(static_cast<int>(devices_.size()) - 1, cudaStreamDefault);
   }
   for (const auto& one : devices_) one->launches = 0;
-  for (const auto& stream : streams) draw_pace(*stream);
+  for (const auto& stream : streams) {
+    draw_pace(*stream);
+    deal_connection(*stream);
+  }
 }
 
 Device& Runtime::device(int index) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +52,9 @@ struct Operation {
   Run run = nullptr;  ///< null: nothing to do but wait
   std::vector<MarkPointer> after = {};
   MarkPointer mark = nullptr;
+  /// Of one that waits until a stream of this process writes to memory: what it waits for.
+  std::string awaits = {};
+  std::uint64_t ticket = 0;  ///< 1, 2, ... in the order in which the device got its operations
   /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it
   /// only if they wait for it.
   std::thread::id host_function_of = {};
@@ -103,6 +107,9 @@ struct Device {
   std::uint64_t launches = 0;
   std::uint64_t release_threshold = 0;
   std::vector<int> peers;
+  std::set<const void*> loaded;  ///< kernels that have been launched
+  std::uint64_t operations = 0;  ///< enqueued so far
+  int streams = 0;               ///< made so far
   Stream* null_stream = nullptr;
 };
 
@@ -110,8 +117,10 @@ struct Device {
 
 struct CUstream_st {
   int device;
-  bool blocking;  ///< waits for the legacy default stream, and it for this one
-  int pace;       ///< late mode: it moves at one in `pace` calls by itself; 0: only when waited for
+  int number;      ///< 0, 1, ... in the order in which the device's streams were made
+  int connection;  ///< the hardware queue through which its operations go
+  bool blocking;   ///< waits for the legacy default stream, and it for this one
+  int pace;  ///< late mode: it moves at one in `pace` calls by itself; 0: only when waited for
   std::deque<simt::detail::Operation> queue;
   simt::detail::MarkPointer last;  ///< of the operation enqueued last; null: none yet
   bool busy = false;               ///< its first operation is running (the lock may be open)
@@ -158,18 +167,25 @@ class Runtime {
   Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
   Stream* make_stream(int device, unsigned flags);
   void enqueue(Stream& stream, Operation operation);
-  void wait(const MarkPointer& mark);
+  /// A deadlock ends the wait of a `call` that nobody expects to wait for another thread.
+  void wait(const MarkPointer& mark, const char* call = nullptr);
   void wait_for(Stream& stream);
-  void wait_for_device(int device);
-  void wait_for_all();
+  void wait_for_device(int device, const char* call = nullptr);
+  void wait_for_all(const char* call = nullptr);
   /// Waits for something that is no operation's end; `there` is called with the lock held.
   void wait_until(const std::function<bool()>& there);
+  /// On a GPU this call may wait for all work of the current device. Here it waits for that of
+  /// streams which wait for memory: this finds programs in which it would wait for ever.
+  void may_synchronize(const char* call);
   /// Some call looks: late mode: streams may move; eager: those go on that waited for memory.
   void drift();
   void nudge(const MarkPointer& mark);  ///< late mode: somebody polls for it
   void run_all_that_can();
   /// Said by an operation that has done a part of its work: another look may find more of it.
-  void moved() { ++moves_; }
+  void moved() {
+    ++moves_;
+    last_move_ = std::chrono::steady_clock::now();
+  }
   bool idle(const Stream& stream) const;
   void drop_queues();
   /// Runs something that may take other locks: a host function of the user's.
@@ -192,7 +208,10 @@ class Runtime {
  private:
   Runtime();
   void draw_pace(Stream& stream);
+  void deal_connection(Stream& stream) const;
   bool runnable(const Stream& stream) const;
+  /// The stream whose operation is in front of this one's first in its hardware queue; or null.
+  const Stream* in_front_of(const Stream& stream) const;
   static bool for_this_thread(const Stream& stream);
   bool run_first(Stream& stream);
   std::vector<Stream*> streams_needed_for(const Mark& mark) const;
@@ -201,7 +220,14 @@ class Runtime {
   void forget_destroyed_streams();
 
   Random delays_{0};
+  // ---- deadlocks (deadlock.cpp) ----
+  bool nothing_moves() const;
+  void find_blocked_queues();
+  void break_if_stuck(const Mark& mark, const char* call);
+  void break_device(int device, std::string report);
+
   std::uint64_t moves_ = 0;
+  std::chrono::steady_clock::time_point last_move_ = std::chrono::steady_clock::now();
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

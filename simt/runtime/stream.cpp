@@ -23,9 +23,17 @@ Stream* Runtime::make_stream(int on_device, unsigned flags) {
   streams.push_back(std::make_unique<Stream>());
   Stream& made = *streams.back();
   made.device = on_device;
+  made.number = device(on_device).streams++;
+  deal_connection(made);
   made.blocking = !(flags & cudaStreamNonBlocking);
   draw_pace(made);
   return &made;
+}
+
+/// In turn. The legacy default stream, which is the first, shares with none here: what a GPU does
+/// with it is not documented.
+void Runtime::deal_connection(Stream& stream) const {
+  stream.connection = stream.number == 0 ? -1 : (stream.number - 1) % config.connections;
 }
 
 /// Some streams hurry, some dawdle, some do nothing unless they are waited for.
@@ -48,6 +56,8 @@ void Runtime::enqueue(Stream& to, Operation operation) {
   std::erase_if(after, [](const MarkPointer& one) { return one->done; });
   if (!operation.mark) operation.mark = std::make_shared<Mark>();
   operation.mark->stream = &to;
+  operation.ticket = ++device(to.device).operations;
+  moved();
   to.last = operation.mark;
   to.queue.push_back(std::move(operation));
   if (config.streams == Streams::eager) run_all_that_can();
@@ -56,7 +66,17 @@ void Runtime::enqueue(Stream& to, Operation operation) {
 bool Runtime::runnable(const Stream& stream) const {
   return !stream.busy && !stream.queue.empty() &&
          std::all_of(stream.queue.front().after.begin(), stream.queue.front().after.end(),
-                     [](const MarkPointer& mark) { return mark->done; });
+                     [](const MarkPointer& mark) { return mark->done; }) &&
+         !in_front_of(stream);
+}
+
+const Stream* Runtime::in_front_of(const Stream& stream) const {
+  for (const auto& other : streams)
+    if (other->connection == stream.connection && other->device == stream.device &&
+        other.get() != &stream && !other->queue.empty() &&
+        other->queue.front().ticket < stream.queue.front().ticket)
+      return other.get();
+  return nullptr;
 }
 
 /// False: the operation has not ended, as it waits for something that is not here yet.
@@ -76,7 +96,10 @@ bool Runtime::run_first(Stream& stream) {
     }
   }
   stream.busy = false;
-  if (ended) changed.notify_all();
+  if (ended) {
+    moved();
+    changed.notify_all();
+  }
   return ended;
 }
 
@@ -103,9 +126,12 @@ std::vector<Stream*> Runtime::streams_needed_for(const Mark& mark) const {
   std::vector<Stream*> needed{mark.stream};
   for (std::size_t i = 0; i < needed.size(); ++i) {
     if (needed[i]->queue.empty()) continue;
+    const auto need = [&needed](Stream* other) {
+      if (std::find(needed.begin(), needed.end(), other) == needed.end()) needed.push_back(other);
+    };
     for (const MarkPointer& one : needed[i]->queue.front().after)
-      if (!one->done && std::find(needed.begin(), needed.end(), one->stream) == needed.end())
-        needed.push_back(one->stream);
+      if (!one->done) need(one->stream);
+    if (const Stream* other = in_front_of(*needed[i])) need(const_cast<Stream*>(other));
   }
   return needed;
 }
@@ -139,7 +165,7 @@ class Patience {
   std::uint64_t moves_ = 0;
 };
 
-void Runtime::wait(const MarkPointer& mark) {
+void Runtime::wait(const MarkPointer& mark, const char* call) {
   Patience patience;
   while (!mark->done) {
     drift();
@@ -148,6 +174,7 @@ void Runtime::wait(const MarkPointer& mark) {
     // thread's host function.
     run_all_that_can();
     if (!mark->done) open_lock_for(patience.next(moves_));
+    if (call && !mark->done && nothing_moves()) break_if_stuck(*mark, call);
   }
 }
 
@@ -168,19 +195,20 @@ void Runtime::wait_for(Stream& stream) {
   require(device(of).fault.empty(), cudaErrorLaunchFailure);
 }
 
-void Runtime::wait_for_device(int index) {
+void Runtime::wait_for_device(int index, const char* call) {
   std::vector<MarkPointer> ends;  // waiting may open the lock, and others add streams then
   for (const auto& stream : streams)
     if (stream->device == index && stream->last) ends.push_back(stream->last);
-  for (const MarkPointer& end : ends) wait(end);
+  for (const MarkPointer& end : ends) wait(end, call);
 }
 
-void Runtime::wait_for_all() {
-  for (int index = 0; index < config.devices; ++index) wait_for_device(index);
+void Runtime::wait_for_all(const char* call) {
+  for (int index = 0; index < config.devices; ++index) wait_for_device(index, call);
 }
 
 void Runtime::drift() {
   forget_destroyed_streams();
+  if (nothing_moves()) find_blocked_queues();
   if (config.streams == Streams::eager) return run_all_that_can();
   const auto may_move = [this](const Stream& stream) {
     return stream.pace && runnable(stream) && for_this_thread(stream);

@@ -42,6 +42,7 @@ void wait_in_capture(Runtime& runtime, Stream& stream, const CUevent_st& event) 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return call_runtime([&](Runtime& runtime) {
     require(stream != nullptr && (flags & ~cudaStreamNonBlocking) == 0, cudaErrorInvalidValue);
+    runtime.may_synchronize("cudaStreamCreate");
     *stream = runtime.make_stream(Runtime::current_device(), flags);
   });
 }

@@ -46,10 +46,9 @@ TEST_CASE("a stream that waits for a value goes on when another stream has writt
     const Settings settings(mode);
     const Device<unsigned> flag(zeros(1)), data(zeros(4));
     Stream reader, writer;
-    ok(cuStreamWaitValue32(reader, address(flag + 0), 1, CU_STREAM_WAIT_VALUE_GEQ));
-    std::vector<unsigned> seen(4);
     unsigned* pinned = nullptr;
     ok(cudaMallocHost(&pinned, 16));
+    ok(cuStreamWaitValue32(reader, address(flag + 0), 1, CU_STREAM_WAIT_VALUE_GEQ));
     ok(cudaMemcpyAsync(pinned, data, 16, cudaMemcpyDeviceToHost, reader));
     CHECK(cudaStreamQuery(reader) == cudaErrorNotReady);  // the host was not held up
     ok(cudaMemsetAsync(data, 7, 16, writer));
