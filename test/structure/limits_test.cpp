@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -121,6 +122,31 @@ TEST_CASE("limits: a blame becomes text only where it is printed") {
         for (const char* text : {"deed_of(", "text_of(blame", "text_of(*error.blame"})
           CHECK(line.find(text) == std::string::npos);
       }
+}
+
+// CMake merges CUDA sources from 3.31 on, and kernels of several files have parameters of the same
+// names: lockstep_gpu_sources keeps them apart.
+TEST_CASE("limits: .cu files are sources by lockstep_gpu_sources, or listed by file(GLOB)") {
+  const std::regex word("([a-z_]+)\\(|\\.cu\\b");
+  int seen = 0;
+  for (const std::string& file : files_of_tree()) {
+    if (!file.ends_with("CMakeLists.txt") && !file.ends_with(".cmake")) continue;
+    CAPTURE(file);
+    std::string call;  // whose arguments these are
+    for (const std::string& line : lines_of_file(file)) {
+      CAPTURE(line);
+      const std::string code = line.substr(0, line.find('#'));
+      for (std::sregex_iterator at(code.begin(), code.end(), word), end; at != end; ++at) {
+        if ((*at)[1].matched) {
+          call = (*at)[1];
+        } else {
+          ++seen;
+          CHECK((call == "lockstep_gpu_sources" || call == "file" || call == "list"));
+        }
+      }
+    }
+  }
+  CHECK(seen >= 4);
 }
 
 TEST_CASE("limits: no folder has more than 25 files") {
