@@ -163,6 +163,8 @@ void check(const Findings& seen) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu");  // millions of numbers; the release has them
+
 TEST_CASE("accuracy: f32 functions are close to the truth, in their ranges, and monotone") {
   CHECK(functions().size() == 24);
   const std::vector<float> x = sample(on_cpu() ? 4099 : 4099 * 64 + 1);
@@ -250,6 +252,8 @@ TEST_CASE("accuracy: gradients hold at both ends") {
     }
   }
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("drill accuracy: all f32 numbers, one thousandth in each run") {
   if (!std::getenv("LOCKSTEP_RUNS")) return;  // only when it is asked for: all take half an hour

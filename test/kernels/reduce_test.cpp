@@ -229,7 +229,9 @@ TEST_CASE("sum_to takes tensors that a tape knows") {
   }
 }
 
-TEST_CASE_TEMPLATE("argmax takes the first of the largest, and NaN before all", T, float, double) {
+TEST_CASE_TEMPLATE("argmax takes the first of the largest, and NaN before all" *
+                       doctest::test_suite("not-late"),
+                   T, float, double) {
   const double nan_value = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const Tensor x = of_values<T>({6, 3}, {1, 3, 3, -2, -3, -2, 0, nan_value, inf, -inf, -inf, -inf,
                                          nan_value, 9, nan_value, nan_value, 9, 3});
@@ -242,7 +244,9 @@ TEST_CASE_TEMPLATE("argmax takes the first of the largest, and NaN before all", 
   CHECK(index.item() == 2);
 }
 
-TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, double) {
+TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length" *
+                       doctest::test_suite("not-late"),
+                   T, float, double) {
   for (const auto& [rows, columns] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 1},
                                                           {300, 1},
@@ -274,7 +278,9 @@ TEST_CASE_TEMPLATE("argmax finds the largest of rows of any length", T, float, d
   }
 }
 
-TEST_CASE_TEMPLATE("argmax finds what is not finite at every place of a row", T, float, double) {
+TEST_CASE_TEMPLATE("argmax finds what is not finite at every place of a row" *
+                       doctest::test_suite("not-late"),
+                   T, float, double) {
   for (const std::int64_t columns : {1, 15, 16, 17, 32, 47, 64, 97}) {
     CAPTURE(columns);
     for (const double odd : {std::nan(""), std::numeric_limits<double>::infinity()}) {
@@ -294,7 +300,8 @@ TEST_CASE_TEMPLATE("argmax finds what is not finite at every place of a row", T,
   }
 }
 
-TEST_CASE_TEMPLATE("argmax and argmin along any dimension", T, float, double) {
+TEST_CASE_TEMPLATE("argmax and argmin along any dimension" * doctest::test_suite("not-late"), T,
+                   float, double) {
   for (const Shape& shape :
        {Shape{7, 3}, Shape{2, 5000}, Shape{5, 1, 4}, Shape{2, 9, 515}, Shape{3, 700, 33},
         Shape{3, 5, 1025}, Shape{1, 1, 2}, Shape{40, 6, 1}}) {

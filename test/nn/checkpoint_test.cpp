@@ -107,6 +107,8 @@ void check_same_state(nn::StateDict a, nn::StateDict b) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("checkpoint: saved, ended and resumed is never interrupted, bit for bit") {
   const TemporaryFolder folder;
   for (const int size : {1, 2, 3})
@@ -268,6 +270,8 @@ TEST_CASE(
     test::expect(bytes_of(path) == before, "replicas that differ replaced a good checkpoint");
   });
 }
+
+TEST_SUITE_END();
 
 TEST_CASE("state of optimizers: what does not fit changes nothing, and is named") {
   manual_seed(5);

@@ -166,6 +166,8 @@ void check_recipe(const Recipe& recipe, bool as_ranks = true) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-late");  // about ranks
+
 TEST_CASE("lanes: an MLP, on 1 to 8 ranks and with a rank for each lane") {
   check_recipe({.model = mlp, .loss = classified});
   check_recipe({.model = mlp, .loss = classified, .adam = true, .bucket_cap_mb = 0.0005});
@@ -245,28 +247,15 @@ TEST_CASE("lanes: a tape without them does not add those of the step before") {
   CHECK(gradient(true) == gradient(false));
 }
 
-TEST_CASE("lanes: micro-batches of one step have the same lanes") {
-  nn::Sequential model = mlp();
-  (void)model.parameters();
-  const auto add = [&](int count) {
-    const data::Batch batch = data::Loader(make_data(), {.batch = 16, .lanes = count}).batch(0);
-    const LaneScope scope(batch.lanes);
-    Tape tape;
-    tape.backward(classified(model, batch), batch.weight, {.sync = false});
-  };
-  add(4);
-  add(4);
-  CHECK_THROWS_WITH_AS(
-      add(8), doctest::Contains("holds 4 lanes of this rank, and this batch has 8"), StateError);
-}
-
-TEST_CASE("lanes: several backwards of one batch, totals that nobody knows") {
+TEST_CASE("lanes: several backwards of one batch, totals that nobody knows" *
+          doctest::test_suite("not-sim not-late")) {
   check_recipe({.model = mlp, .loss = classified, .window = 2});
   check_recipe({.model = mlp, .loss = classified, .adam = true, .clip = 0.1, .window = 3});
   check_recipe({.model = mlp, .loss = classified, .total_known = false});
 }
 
-TEST_CASE("lanes: a parameter that is used several times, and blocks that are computed again") {
+TEST_CASE("lanes: a parameter that is used several times, and blocks that are computed again" *
+          doctest::test_suite("not-sim not-late")) {
   const auto twice = [] { return nn::Sequential{nn::Linear(12, 12), nn::Linear(12, 5)}; };
   check_recipe({.model = twice, .loss = [](nn::Sequential& model, const data::Batch& batch) {
                   Tensor h = model[0](batch.x);
@@ -397,3 +386,5 @@ TEST_CASE("lanes: what cannot keep the promise is refused, by name") {
           }),
           "is made of no samples");
 }
+
+TEST_SUITE_END();

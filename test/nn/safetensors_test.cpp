@@ -77,7 +77,8 @@ nn::Sequential tied_model() {
 
 }  // namespace
 
-TEST_CASE("safetensors: tied weights that PyTorch saved under one name, or under both") {
+TEST_CASE("safetensors: tied weights that PyTorch saved under one name, or under both" *
+          doctest::test_suite("not-cpu not-late")) {
   const TemporaryFolder folder;
   const nlohmann::json& tied = stored().at("tied");
   const auto inputs = tied.at("x").get<std::vector<std::vector<float>>>();
@@ -156,6 +157,8 @@ TEST_CASE("a layer that stands twice in a model has its buffers once, and loads 
     CHECK(elements(model.norm.running_mean) == std::vector<double>{7, 7});
   }
 }
+
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
 
 TEST_CASE("safetensors: a model that PyTorch saved computes what it did there") {
   const TemporaryFolder folder;
@@ -326,3 +329,5 @@ TEST_CASE("safetensors: a header of many entries takes memory in proportion") {
   const std::string path = written(folder, file_of(json + "}", 0));
   CHECK(nn::SafetensorsFile(path).header().entries.size() == 20000);
 }
+
+TEST_SUITE_END();

@@ -132,6 +132,8 @@ std::vector<std::string> digests(int ranks, const MakeSharded& make, bool sharde
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same shares, whatever computes
+
 TEST_CASE("sharded: a flat plan has every element once, aligned, in equal parts") {
   Generator draw(3);
   for (int round = 0; round < 200; ++round) {
@@ -320,3 +322,5 @@ TEST_CASE("sharded: what one rank alone does to gradients is found, what it does
     expect(parameter_digest(run.all) == plain[0], "healed");
   });
 }
+
+TEST_SUITE_END();

@@ -79,6 +79,8 @@ std::vector<std::byte> pattern(std::size_t count, int seed) {
   return bytes;
 }
 
+TEST_SUITE_BEGIN("not-thread");  // it sees no race between processes
+
 TEST_CASE("process transports: streams keep order and pairs apart") {
   for (const std::string name : {"shm", "tcp"}) {
     CAPTURE(name);
@@ -118,7 +120,7 @@ TEST_CASE("process transports: streams keep order and pairs apart") {
   }
 }
 
-TEST_CASE("process transports: collectives" * doctest::test_suite("slow")) {
+TEST_CASE("process transports: collectives" * doctest::test_suite("slow not-thread")) {
   for (const std::string name : {"shm", "tcp"}) {
     for (int size = 1; size <= 8; ++size) {
       CAPTURE(name);
@@ -168,7 +170,7 @@ std::vector<Outcome> run_world(const Kind& kind, int size,
       limit);
 }
 
-TEST_CASE("process transports: conformance" * doctest::test_suite("slow")) {
+TEST_CASE("process transports: conformance" * doctest::test_suite("slow not-thread")) {
   for (const Kind& kind : kinds)
     for (int size = 1; size <= 8; ++size) {
       CAPTURE(kind.transport);
@@ -231,7 +233,7 @@ TEST_CASE("process transports: more than 2 GiB in one call") {
   }
 }
 
-TEST_CASE("process transports: ten million elements" * doctest::test_suite("slow")) {
+TEST_CASE("process transports: ten million elements" * doctest::test_suite("slow not-thread")) {
   for (const std::string name : {"shm", "tcp"}) {
     for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot}) {
       CAPTURE(name);
@@ -316,7 +318,7 @@ TEST_CASE("process transports: the reason reaches who waits in allocate, though 
 }
 
 TEST_CASE("process transports: kill -9 in the middle of collectives" *
-          doctest::test_suite("slow")) {
+          doctest::test_suite("slow not-thread")) {
   for (const std::string name : {"shm", "tcp"}) {
     for (const int size : {2, 7}) {
       for (const int victim : {0, size - 1}) {
@@ -351,7 +353,7 @@ TEST_CASE("process transports: kill -9 in the middle of collectives" *
 }
 
 TEST_CASE("process transports: a stopped rank is waited for, or timed out" *
-          doctest::test_suite("slow")) {
+          doctest::test_suite("slow not-thread")) {
   for (const std::string name : {"shm", "tcp"}) {
     for (const double timeout : {0.3, 20.0}) {
       CAPTURE(name);
@@ -372,6 +374,8 @@ TEST_CASE("process transports: a stopped rank is waited for, or timed out" *
     }
   }
 }
+
+TEST_SUITE_END();
 
 }  // namespace
 }  // namespace lockstep::dist

@@ -70,7 +70,7 @@ void wait_through_pauses(const World& world, Job& job) {
 }
 
 TEST_CASE("paused job: the pause does not count, wherever the ranks wait" *
-          doctest::test_suite("slow")) {
+          doctest::test_suite("slow not-address not-thread")) {
   const struct {
     std::string transport;
     int size, ranks_per_node;

@@ -49,7 +49,8 @@ void await_loop(const dist::Pipe& pipe) {
   expect(::read(pipe.read_end.get(), &byte, 1) == 1, "no pipe");
 }
 
-TEST_CASE("watchdog: a rank that loops ends after its job has failed") {
+TEST_CASE("watchdog: a rank that loops ends after its job has failed" *
+          doctest::test_suite("not-address not-thread")) {
   for (const char* transport : {"shm", "tcp"})
     for (const int victim : {0, 1, 2})
       for (const std::string way : {"throws", "killed", "all killed"}) {
@@ -199,7 +200,7 @@ TEST_CASE("watchdog: time in which a rank was stopped is none in which it has he
   CHECK(outcomes[2].well());
 }
 
-TEST_CASE("watchdog: nobody else is ended") {
+TEST_CASE("watchdog: nobody else is ended" * doctest::test_suite("not-address not-thread")) {
   for (const char* transport : {"shm", "tcp"}) {
     INFO(transport);
     // The others have left in peace: by the end of World, or by exit().

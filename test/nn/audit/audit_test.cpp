@@ -159,6 +159,8 @@ bool owns(int rank, int ranks, int lane) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-address");  // audits compute everything twice
+
 TEST_CASE("audit: it changes no bit, and alarms nobody: an MLP") {
   check_audits_change_nothing({});
   check_audits_change_nothing({.batch = 7, .epochs = 1, .adam = true});  // ranks without rows
@@ -391,3 +393,5 @@ TEST_CASE("drill audits: in 100 audited steps of a random training nobody is ala
     audited_hash(it, static_cast<int>(1 + below(8)));
   });
 }
+
+TEST_SUITE_END();

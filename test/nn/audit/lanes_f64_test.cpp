@@ -60,7 +60,7 @@ std::string trained(const std::function<nn::Sequential()>& make, std::int64_t ba
 
 }  // namespace
 
-TEST_CASE("lanes: in f64, too, and audits find nothing") {
+TEST_CASE("lanes: in f64, too, and audits find nothing" * doctest::test_suite("not-sim not-late")) {
   const auto mlp = [] {
     return nn::Sequential{nn::Linear(6, 5, true, DType::f64), nn::Tanh(),
                           nn::Linear(5, 5, true, DType::f64)};

@@ -54,6 +54,8 @@ struct FailingJob {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("checkpoint agreement: what fails on one rank is thrown on all, and they go on") {
   const TemporaryFolder folder;
   const std::string path = folder / "run";
@@ -240,3 +242,5 @@ TEST_CASE("checkpoint agreement: an error lists only files that are there") {
   CHECK_THROWS_WITH_AS(checkpoint.save(folder / "folder"),
                        doctest::Contains("not a regular file (there is no older one)"), DataError);
 }
+
+TEST_SUITE_END();

@@ -58,6 +58,8 @@ void expect_unsaved(UnsavedJob& job, const std::string& path) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("checkpoint: refused within a window, and before the step, on any number of ranks") {
   const TemporaryFolder folder;
   const std::string path = folder / "run";
@@ -241,3 +243,5 @@ TEST_CASE("checkpoint: a model that was moved away is not saved as an empty one"
   const nn::Linear head = std::move(model.at<nn::Linear>("1"));
   check_refused(checkpoint, "'net' had 4 parameters when it was added, and has 2");
 }
+
+TEST_SUITE_END();

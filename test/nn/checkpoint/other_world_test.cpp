@@ -130,6 +130,8 @@ struct Drawing {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("checkpoint: with lanes, saved on n ranks and loaded by m, the bits are the same") {
   const TemporaryFolder folder;
   const std::string path = folder / "run";
@@ -219,3 +221,5 @@ TEST_CASE("checkpoint: a part of each rank's own that is not loaded is noted") {
   CHECK(stderr_of(folder, [&] { on(3, true); }).find("is not loaded, 'window' (") !=
         std::string::npos);
 }
+
+TEST_SUITE_END();

@@ -46,6 +46,8 @@ struct SharedJob {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE(
     "checkpoint share: a step that one rank has taken is taken on all, one that was begun not") {
   manual_seed(100);  // as rank 0
@@ -153,3 +155,5 @@ TEST_CASE("checkpoint share: a job that survives is told of what is shared, and 
     }
   });
 }
+
+TEST_SUITE_END();

@@ -32,6 +32,8 @@ std::map<std::string, std::string> hashes(const nn::StateDict& state) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("checkpoint snapshot: a file has the tensors of its save, and none of an earlier one") {
   const test::TemporaryFolder folder;
   const std::vector<nn::StateDict> states{
@@ -83,3 +85,5 @@ TEST_CASE("checkpoint snapshot: of several parts that fail the first is named") 
   fails({&first, &third}, "one");
   fails({&third}, "three");
 }
+
+TEST_SUITE_END();

@@ -12,6 +12,8 @@
 using namespace lockstep;
 using lockstep::test::TemporaryFolder;
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // the same files, whatever computes
+
 TEST_CASE("safetensors: what cannot be read harms no other tensor, and is refused by name") {
   const TemporaryFolder folder;
   struct Unread {
@@ -90,3 +92,5 @@ TEST_CASE("safetensors: names and texts that are not UTF-8 are refused where the
     CHECK(Parameter(one, name).name() == name);
   }
 }
+
+TEST_SUITE_END();

@@ -68,6 +68,8 @@ std::string train(int ranks, const F& step) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-late");  // about ranks
+
 TEST_CASE("lanes: SyncBatchNorm over what is made of parameters alone asks no other rank") {
   const auto step = [](World&, TwoTowers& model, dist::DistributedDataParallel&,
                        const data::Batch& batch) {
@@ -107,3 +109,5 @@ TEST_CASE("lanes: parameters that ranks have trained apart are not averaged") {
 }
 
 }  // namespace lane_exchanges
+
+TEST_SUITE_END();

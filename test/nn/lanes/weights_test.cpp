@@ -1,4 +1,4 @@
-// What a batch with lanes counts for.
+// What a batch with lanes counts for, and which batches may make one step.
 
 #include <doctest/doctest.h>
 
@@ -29,6 +29,8 @@ Tensor classified(nn::Sequential& model, const data::Batch& batch) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-late");  // about ranks
+
 TEST_CASE("lanes: weights other than the number of samples, and a tape that does not know them") {
   const data::Loader loader(make_data(), {.batch = batch_size, .lanes = lanes});
   nn::Sequential model = mlp();
@@ -55,4 +57,21 @@ TEST_CASE("lanes: weights other than the number of samples, and a tape that does
   CHECK(test::contains(message(false, batch.weight), "has 8 lanes, which the tape does not know"));
 }
 
+TEST_CASE("lanes: micro-batches of one step have the same lanes") {
+  nn::Sequential model = mlp();
+  (void)model.parameters();
+  const auto add = [&](int count) {
+    const data::Batch batch = data::Loader(make_data(), {.batch = 16, .lanes = count}).batch(0);
+    const LaneScope scope(batch.lanes);
+    Tape tape;
+    tape.backward(classified(model, batch), batch.weight, {.sync = false});
+  };
+  add(4);
+  add(4);
+  CHECK_THROWS_WITH_AS(
+      add(8), doctest::Contains("holds 4 lanes of this rank, and this batch has 8"), StateError);
+}
+
 }  // namespace lane_weights
+
+TEST_SUITE_END();

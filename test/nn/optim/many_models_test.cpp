@@ -221,6 +221,8 @@ void check_processes(const std::string& transport) {
 
 }  // namespace
 
+TEST_SUITE_BEGIN("not-cpu not-late");  // once is enough: they train for long
+
 TEST_CASE("many models: one hook serves one model after another, of any size") {
   run_threads(2, {.timeout = dist::Seconds(60)}, [](World& world) {
     const auto hook = dist::compress(DType::bf16);
@@ -247,3 +249,5 @@ TEST_CASE("many models: what ranks that are threads hold, stays constant") {
 }
 
 }  // namespace lockstep::many_models
+
+TEST_SUITE_END();
