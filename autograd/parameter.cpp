@@ -38,7 +38,7 @@ void check_name(std::string_view name) {
 
 }  // namespace
 
-Parameter::Parameter(Tensor value, std::string name)
+Parameter::Parameter(const Tensor& value, std::string name)
     : state_(std::make_shared<detail::ParameterState>()) {
   const auto named = [&] {
     return name.empty() ? "one without a name" : fmt::format("'{}'", name);

@@ -46,7 +46,7 @@ class Parameter {
  public:
   Parameter() = default;  ///< undefined; a Linear without bias has one
   /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
-  explicit Parameter(Tensor value, std::string name = {});
+  explicit Parameter(const Tensor& value, std::string name = {});
 
   bool defined() const { return state_ != nullptr; }  ///< false for Parameter()
   /// Whether both are handles of the same parameter.

@@ -183,6 +183,7 @@ struct SineAndCosine {
   double sine, cosine;
 };
 SineAndCosine sine_and_cosine(double angle) {
+  // NOLINTNEXTLINE: not negative
   const auto quarter = static_cast<std::int32_t>(angle * (2 / std::numbers::pi) + 0.5);
   const double x = angle - static_cast<double>(quarter) * (std::numbers::pi / 2), q = x * x;
   const double s =

@@ -40,7 +40,7 @@ void check_rows(const Fields& fields, std::size_t samples) {
 }  // namespace
 
 Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, int epoch)
-    : dataset_(std::move(dataset)),
+    : dataset_(dataset),
       epoch_(epoch),
       options_(options),
       plan_(dataset_->size(), options, shard),

@@ -42,7 +42,7 @@ std::int64_t Random::below(std::int64_t n) {
 }
 
 Map::Map(AnyDataset dataset, Function function, std::uint64_t seed)
-    : dataset_(std::move(dataset)), function_(std::move(function)), seed_(seed) {
+    : dataset_(dataset), function_(std::move(function)), seed_(seed) {
   check<UsageError>(function_ != nullptr, "[Map] there is no function");
 }
 

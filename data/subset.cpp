@@ -11,7 +11,7 @@
 namespace lockstep::data {
 
 Subset::Subset(AnyDataset dataset, Tensor indices)
-    : dataset_(std::move(dataset)), indices_(std::move(indices)) {
+    : dataset_(dataset), indices_(std::move(indices)) {
   check<DataError>(indices_.defined() && indices_.dtype() == DType::i64 && indices_.rank() == 1,
                    "[Subset] indices are i64 of one dimension, not {} {}", indices_.dtype(),
                    indices_.defined() ? indices_.shape().to_string() : "without elements");

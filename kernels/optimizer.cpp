@@ -64,7 +64,7 @@ void lion_step(std::span<const LionItem> items, const LionConfig& config) {
 
 void add_fingerprint(std::span<const Tensor> tensors, const Fingerprint& fingerprint) {
   if (!fingerprint.sum) return;
-  check<UsageError>(tensors.size() >= 1 && tensors.size() <= 4,
+  check<UsageError>(!tensors.empty() && tensors.size() <= 4,
                     "[add_fingerprint] takes one to four tensors, got {}", tensors.size());
   check_defined("add_fingerprint", "tensor", tensors[0]);
   check_differentiable("add_fingerprint", tensors[0]);

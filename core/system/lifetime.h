@@ -36,8 +36,8 @@ class Lifetime {
   };
 
   Lifetime() : place_(take()) {}
-  Lifetime(const Lifetime&) : Lifetime() {}  ///< of another object
-  Lifetime& operator=(const Lifetime&) { return *this; }
+  Lifetime(const Lifetime&) : Lifetime() {}               ///< of another object
+  Lifetime& operator=(const Lifetime&) { return *this; }  // NOLINT: nothing is assigned
   ~Lifetime() {
     ++place_->number;  // from here on it has ended
     Free& free = Free::get();

@@ -46,6 +46,7 @@ bool QueuedCommunicator::advance(bool timed) {
       const Progress progress = carry_on(front());
       moved |= progress != Progress::none;
       if (progress != Progress::ended) break;
+      // NOLINTNEXTLINE
       CollectiveCall(std::move(front().arguments));  // ends here, and keeps no memory
       begun_ = false;
       if (timed) finished_ = now();

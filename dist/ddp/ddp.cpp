@@ -23,13 +23,14 @@ std::string manifest(const std::vector<Parameter>& parameters, const std::vector
 
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers, const World& world,
-                                                 DdpOptions options)
+                                                 const DdpOptions& options)
     : DistributedDataParallel(std::move(parameters), std::move(buffers), world.communicator(),
-                              std::move(options)) {}
+                              options) {}
 
 DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> parameters,
                                                  std::vector<Buffer> buffers,
-                                                 Communicator& communicator, DdpOptions options)
+                                                 Communicator& communicator,
+                                                 const DdpOptions& options)
     : communicator_(communicator), needs_(communicator.membership().needed) {
   check_each_once("DistributedDataParallel", parameters);
   for (std::size_t i = 0; i < parameters.size(); ++i)

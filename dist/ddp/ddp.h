@@ -67,14 +67,14 @@ class [[nodiscard]] DistributedDataParallel {
   /// check_each_once.
   [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
                                         std::vector<Buffer> buffers, const World& world,
-                                        DdpOptions options = {});
+                                        const DdpOptions& options = {});
   /// A world that ends at once cannot train.
   DistributedDataParallel(std::vector<Parameter>, std::vector<Buffer>, const World&&,
                           DdpOptions = {}) = delete;
   /// The same over any communicator.
   [[nodiscard]] DistributedDataParallel(std::vector<Parameter> parameters,
                                         std::vector<Buffer> buffers, Communicator& communicator,
-                                        DdpOptions options = {});
+                                        const DdpOptions& options = {});
 
   /// A scope in which backwards only accumulate, whatever they ask for.
   NoSync no_sync() { return NoSync(reducer().paused()); }

@@ -41,7 +41,7 @@ std::size_t parts_apart(std::size_t bytes, int ranks) {
   return apart;
 }
 
-SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes) {
+SharedRegion cut_into_parts(const std::shared_ptr<void>& memory, int ranks, std::size_t bytes) {
   SharedRegion region{.bytes = bytes, .base = {}, .keeper = memory};
   const std::size_t apart = parts_apart(bytes, ranks);
   for (int r = 0; r < ranks; ++r)

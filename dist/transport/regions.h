@@ -20,7 +20,7 @@ constexpr std::size_t whole_pages(std::size_t bytes) {
 std::size_t parts_apart(std::size_t bytes, int ranks);
 
 /// The region whose parts lie in `memory`, parts_apart(bytes, ranks) from each other.
-SharedRegion cut_into_parts(std::shared_ptr<void> memory, int ranks, std::size_t bytes);
+SharedRegion cut_into_parts(const std::shared_ptr<void>& memory, int ranks, std::size_t bytes);
 
 /// Maps pages to read and write, until the last owner is gone. Null, with errno, if that fails.
 std::shared_ptr<void> map_pages(std::size_t bytes, int flags, int descriptor);

@@ -2,6 +2,8 @@
 // the kinds' own headers include this list in a class, with LOCKSTEP_BACKEND as `= 0` or
 // `override`.
 
+// NOLINTBEGIN(modernize-use-override)
+
 // elementwise.h
 virtual void unary(Unary op, const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 /// `saved` is `dy` where the operation looks at nothing saved.
@@ -119,3 +121,5 @@ virtual void clip_by_value(std::span<const Tensor> tensors, double limit) LOCKST
 virtual void tree_reduce(DType dtype, std::span<const std::byte* const> sources,
                          std::span<std::byte* const> destinations, std::int64_t count,
                          Device device) LOCKSTEP_BACKEND;
+
+// NOLINTEND(modernize-use-override)

@@ -65,7 +65,7 @@ void sum_plan(const StridePlan& plan, const T* x, std::int64_t n, const Put& put
 /// Whether b comes before a, which came first.
 template <bool least, class T>
 bool beats(T b, T a) {
-  return !(least ? b >= a : b <= a) && a == a;  // NaN beats numbers, and nothing beats it
+  return !(least ? b >= a : b <= a) && a == a;  // NOLINT: NaN beats numbers, nothing beats it
 }
 
 /// Where the first of n neighbours is that equals `value`; there is one.
@@ -92,7 +92,9 @@ std::int64_t place_in_run(const T* x, std::int64_t n) {
     bool finite = false;
     const T candidate = row_extreme<least>(from, count, &finite);
     int unknown = 0;
+    // NOLINTNEXTLINE: v != v is whether it is NaN
     for (std::int64_t j = finite ? count : 0; j < count; ++j) unknown |= from[j] != from[j];
+    // NOLINTNEXTLINE
     if (unknown) return std::find_if(from, from + count, [](T v) { return v != v; }) - x;
     if (first == 0 || beats<least>(candidate, best)) best = candidate, at = first;
   }

@@ -114,7 +114,8 @@ struct Adam {
     mean = lerp(mean, g, mean_weight, mean_keep, on);
     variance = variance * beta2 + variance_weight * g * g;
     T v = variance;
-    if (on & amsgrad) largest = v = v <= largest || largest != largest ? largest : v;
+    if (on & amsgrad)
+      largest = v = v <= largest || largest != largest ? largest : v;  // NOLINT: or is NaN
     const T denominator = sqrt(v) / root_correction + eps;
     value = value * shrink + minus_step_size * mean / denominator;
   }

@@ -193,8 +193,8 @@ class Comparer {
     tell_lines(a, b, where, hash(a_.at(rank)), hash(b_.at(rank)));
   }
 
-  void tell_lines(Elements a, Elements b, const std::string& where, const std::string& hash_a,
-                  const std::string& hash_b) {
+  void tell_lines(const Elements& a, const Elements& b, const std::string& where,
+                  const std::string& hash_a, const std::string& hash_b) {
     const Record& record = a_.at(0);
     text_ = heading(where);
     text_ += fmt::format("  {}, {} {}\n", record.describe(), a.dtype, text_of(a.shape));
