@@ -2,8 +2,12 @@
 /// Who is told about gradients. Observers are registered on parameters (Parameter::observe), not on
 /// a model: you cannot bypass them by calling the model in another way.
 ///
-///     observer   backward_begins         gradient_ready        gradient_ready   backward_ends
-///     kernels                   | k | k |              | k |
+///     kernels                      | 4.w 4.b |                | 2.w 2.b | ... |
+///     observers   backward_begins             ready 4.w, 4.b              ...   backward_ends
+///
+/// Words: a *weight* says how much a rank's batch counts in the mean; its *origin* says which batch
+/// that is (core/shard.h). Skip *lanes* at first: they are equal parts of a batch, which are summed
+/// apart (core/lanes.h). Most training has none, and members named `lanes` are then 0 or empty.
 
 #include <cstdint>
 #include <memory>
@@ -25,23 +29,24 @@ enum class GradientState : std::uint8_t {
 /// What one backward adds to gradients: `weight` / `divisor` times the gradient of its loss.
 /// Example: a rank with 32 of all ranks' 128 rows has weight 32 and divisor 128 (given).
 struct Contribution {
-  /// Where the divisor comes from. It decides what must be done after the sum over the ranks. (If
-  /// some ranks have no data, the sum is corrected whatever the divisor is.)
+  /// Where the divisor comes from, and what remains to be done after the sum over the ranks. (If a
+  /// rank has no data, the sum is corrected with every kind of divisor.)
   enum class Divisor : std::uint8_t {
-    none,    ///< no gradient is contributed, perhaps a weight
-    given,   ///< the caller knew the total of the weights: nothing
-    ranks,   ///< the number of ranks, for the mean over ranks of their means: nothing
-    summed,  ///< the divisor is 1 for now: the sum is divided by the sum of all weights
+    none,    ///< this backward adds no gradient; it may add a weight
+    given,   ///< the total of the weights, which the caller knew. Nothing remains
+    ranks,   ///< the number of ranks: the mean over ranks of their means. Nothing remains
+    summed,  ///< 1, because no rank knows the total: the sum is divided by the sum of all weights
   };
-  double weight = 1;
-  double divisor = 1;
-  Divisor kind = Divisor::given;
-  bool sync = true;   ///< when this backward ends, reducers have summed the gradients
+  double weight = 1;              ///< how much this rank's batch counts
+  double divisor = 1;             ///< what the weight is divided by before the sum over the ranks
+  Divisor kind = Divisor::given;  ///< where `divisor` comes from
+  bool sync = true;               ///< reducers sum in this backward; false: they only accumulate
   bool eager = true;  ///< the reducer may start collectives before backward ends. Only the first of
                       ///< several reducers may, so that all ranks use the same order
-  BatchOrigin origin = {};  ///< Weight::origin
-  int lanes = 0;            ///< of the batch. The ranks add up their gradients in the lanes' tree
-  double window = -1;       ///< the weights in the window of the reducer before; -1: there is none
+  BatchOrigin origin = {};  ///< which batch this is, for comparison between the ranks
+  int lanes = 0;            ///< into how many lanes the batch of all ranks is cut; 0: none
+  double window = -1;       ///< the sum of weights in the previous reducer's accumulation window,
+                            ///< which this reducer compares with its sum; -1: no previous reducer
 
   /// True if the sum over the ranks is the mean, where all ranks have data.
   bool total_known() const { return kind == Divisor::given || kind == Divisor::ranks; }
@@ -54,7 +59,7 @@ class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
   /// Before the first backward kernel, if the loss reaches one of the observed parameters.
-  /// Parameter::pending() now tells how many contributions each parameter will get: 0 for a
+  /// Parameter::uses_left() now tells how many contributions each parameter will get: 0 for a
   /// parameter that the loss does not reach.
   virtual void backward_begins(const Contribution&) {}
   /// The last contribution to this parameter's gradient has been written (on a GPU: its kernel is

@@ -33,7 +33,7 @@ struct ParameterState : std::enable_shared_from_this<ParameterState> {
   std::uint64_t listed = 0;  // by which call of check_each_once
   bool lanes_wait = false;   // `lanes` holds what the slot is made of
   Tensor lanes{};            // row_sum.h
-  int pending = 0;
+  int uses_left = 0;         // in the backward that is running: contributions still to come
   std::vector<GradientObserver*> observers{};
   GradientReducer* reducer = nullptr;  // one of the observers
 };
@@ -45,7 +45,7 @@ class LaneRecord;
 class Parameter {
  public:
   Parameter() = default;  ///< undefined; a Linear without bias has one
-  /// Throws StateError for an undefined value, DTypeError for one that is neither f32 nor f64.
+  /// Throws StateError for an undefined value, DTypeError for a value that is neither f32 nor f64.
   explicit Parameter(const Tensor& value, std::string name = {});
 
   bool defined() const { return state_ != nullptr; }  ///< false for Parameter()
@@ -87,15 +87,16 @@ class Parameter {
   /// Sets only "the next contribution overwrites": the memory stays where it is.
   void zero_grad() const { set_gradient_state(GradientState::nothing); }
 
-  /// The gradient's memory, whatever it holds. Unless it was placed, the first call allocates it.
+  /// The gradient's memory, also if it holds nothing. Unless it was placed, the first call
+  /// allocates it.
   const Tensor& gradient_slot() const;
   /// Gives the gradient its memory, of the value's shape, dtype and device: backward writes there.
-  /// An undefined tensor gives it its own memory again. What the slot held is lost. Throws
+  /// An undefined tensor gives it separate memory again. What the slot held is lost. Throws
   /// StateError while a reducer manages the parameter.
   void place_gradient(Tensor slot) const;
 
-  /// During backward: how many contributions are still to come.
-  int pending() const { return state("pending").pending; }
+  /// During backward: how many uses of this parameter have not written their contribution yet.
+  int uses_left() const { return state("uses_left").uses_left; }
 
   /// `observer` must outlive the returned Observation. Throws StateError for a second reducer.
   [[nodiscard]] Observation observe(GradientObserver& observer) const;
@@ -117,8 +118,8 @@ class Parameter {
   bool replicated() const { return state("replicated").replicated; }
 
   /// An optimizer has been made for this parameter: said by optimizers. Beside such parameters,
-  /// backward takes a parameter without a name and without an optimizer for one that a module's
-  /// visit() leaves out.
+  /// backward assumes that a module's visit() leaves out a parameter without a name and without an
+  /// optimizer.
   void set_optimized() const { state("set_optimized").optimized = true; }
   bool optimized() const { return state("optimized").optimized; }
 

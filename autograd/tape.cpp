@@ -111,7 +111,7 @@ void Tape::mark(Pass& pass) {
     for (Node::Input& input : node->inputs) {
       if (input.node && !std::exchange(input.node->reached, true)) ++open;
       input.written = false;
-      if (!input.parameter || ++input.parameter->pending > 1) continue;
+      if (!input.parameter || ++input.parameter->uses_left > 1) continue;
       const Parameter parameter(input.parameter);  // met for the first time
       check<StateError>(!pass.nested,
                         "[backward] the recomputation uses {}, which the first run did not",
@@ -203,7 +203,7 @@ void Tape::run(Pass& pass, bool retain) {
 
 void Tape::tell_ready(Node& node) {
   for (Node::Input& input : node.inputs) {
-    if (!input.parameter || --input.parameter->pending > 0) continue;
+    if (!input.parameter || --input.parameter->uses_left > 0) continue;
     if (input.parameter->lanes_wait) add_waiting_lanes(*input.parameter);
     if (trace::here.watcher) show_ready(node, *input.parameter);  // before a reducer adds it up
     const Parameter parameter(input.parameter);

@@ -15,7 +15,7 @@ void Tape::clear_marks() noexcept {
     if (!node->watched) node->gradient = {};
     if (node->rows == Node::Rows::none) node->lanes = {};
     for (Node::Input& input : node->inputs)
-      if (input.parameter) input.parameter->pending = 0;
+      if (input.parameter) input.parameter->uses_left = 0;
   }
 }
 
@@ -79,7 +79,7 @@ void Tape::continue_backward(const Tensor& result, const Gradients& outer,
                              std::span<const Parameter> declared) {
   if (result.gradient_ref().tape == GradientRef::nothing && declared.empty()) return;
   std::vector<int> before;
-  for (const Parameter& parameter : declared) before.push_back(parameter.pending());
+  for (const Parameter& parameter : declared) before.push_back(parameter.uses_left());
   Pass pass{.loss = node_of("backward", result),
             .nested = true,
             .zero_weight = outer.zero_weight_,
@@ -87,7 +87,7 @@ void Tape::continue_backward(const Tensor& result, const Gradients& outer,
   try {
     mark(pass);
     for (std::size_t i = 0; i < declared.size(); ++i)
-      check<StateError>(declared[i].pending() > before[i],
+      check<StateError>(declared[i].uses_left() > before[i],
                         "[{}] the recomputation does not use {}, which the first run did",
                         outer.node_.operation, declared[i]);
     pass.loss->gradient = outer.output();

@@ -12,16 +12,17 @@ struct Shard {
   int size = 1;
 };
 
-/// Where a batch comes from, as data::Loader says it. Reducers compare it: every rank must take
-/// another part of the same step of the same plan.
+/// Which batch this is, as data::Loader says it. A *deal* says which sample goes to which rank in
+/// which step of an epoch. Reducers compare origins: every rank must take another part of the same
+/// step of the same deal.
 struct BatchOrigin {
   static constexpr std::uint16_t several = 0xffff;
 
-  std::uint64_t plan = 0;   ///< digest of how an epoch is dealt to the ranks; 0: nothing is said;
-                            ///< of several batches: of all their plans and steps, in any order
-  std::int32_t step = -1;   ///< of the epoch; -1: not said; of k > 1 batches: -k
-  std::uint16_t part = 0;   ///< Shard::rank
-  std::uint16_t parts = 0;  ///< Shard::size; 0: not said; `several`: the batches are of several
+  std::uint64_t deal_digest = 0;  ///< of the deal; 0: not said; of several batches: of all their
+                                  ///< deals and steps, in any order
+  std::int32_t step = -1;         ///< of the epoch; -1: not said; of k > 1 batches: -k
+  std::uint16_t part = 0;         ///< Shard::rank
+  std::uint16_t parts = 0;        ///< Shard::size; 0: not said; `several`: of several Shards
 };
 
 /// What a weight can be. An f32 holds numbers from 1e-38 to 3e38; half of that room, on either

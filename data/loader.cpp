@@ -26,7 +26,7 @@ std::uint64_t digest_of(const Dataset& dataset, const LoaderOptions& options, Sh
   return digest.value() | 1;  // not 0
 }
 
-// A data set of one's own may give anything.
+// A data set that a program defines may give anything.
 void check_rows(const Fields& fields, std::size_t samples) {
   for (const auto& [name, value] : fields) {
     check<DataError>(value.defined(), "[Loader] rows() gave an undefined tensor for field '{}'",
@@ -45,7 +45,7 @@ Loader::Loader(AnyDataset dataset, const LoaderOptions& options, Shard shard, in
       options_(options),
       plan_(dataset_->size(), options, shard),
       order_(epoch_permutation(dataset_->size(), options.shuffle, options.seed, epoch)),
-      origin_{.plan = digest_of(*dataset_, options, shard, epoch)} {
+      origin_{.deal_digest = digest_of(*dataset_, options, shard, epoch)} {
   if (constexpr std::int64_t first = 0; dataset_->size() > 0) {
     const Fields rows = dataset_->rows({&first, 1}, epoch);
     check_rows(rows, 1);

@@ -29,8 +29,8 @@ class Watcher final : public GradientObserver {
   }
   void backward_begins(const Contribution&) override {
     for (const Parameter& parameter : all_)
-      fmt::print("{:<7} waits for {} contribution{}\n", parameter.name(), parameter.pending(),
-                 parameter.pending() == 1 ? "" : "s");
+      fmt::print("{:<7} waits for {} contribution{}\n", parameter.name(), parameter.uses_left(),
+                 parameter.uses_left() == 1 ? "" : "s");
   }
   void gradient_ready(const Parameter& parameter) override {
     fmt::print("{:<7} is ready\n", parameter.name());

@@ -59,7 +59,7 @@ class Notes final : public GradientObserver {
 
   void backward_begins(const Contribution& contribution) override {
     *this << fmt::format("a sweep from the loss counts what will come: {}",
-                         join([](const Parameter& p) { return p.pending(); }));
+                         join([](const Parameter& p) { return p.uses_left(); }));
     std::vector<std::string> waiting;
     for (const auto& bucket : ddp_.buckets().all())
       waiting.push_back(fmt::format("{} for {}", bucket.name, bucket.pending));

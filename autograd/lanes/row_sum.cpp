@@ -82,7 +82,7 @@ void RowSum::take_lanes(Gradients& g, int i, const Lanes& lanes) {
 
 void RowSum::wait_in_parameter(const Gradients& g, ParameterState& parameter) {
   const bool first = parameter.state == GradientState::nothing;
-  const bool waits = g.lanes_wait_ || parameter.pending > 1;
+  const bool waits = g.lanes_wait_ || parameter.uses_left > 1;
   if (first) parameter.lanes_wait = waits;
   check<StateError>(parameter.lanes_wait || !waits,
                     "[{}] the gradient of '{}' has been added up already, without its lanes: "

@@ -19,7 +19,7 @@ void check_recordable(const Contribution& contribution, const DdpOptions& option
     refuse(bucket.memory.device() != bucket.wire.device(),
            "gradients cannot travel through the host: take nccl, or transport ipc");
   for (const Parameter& parameter : buckets.parameters()) {
-    check<StateError>(parameter.pending() > 0,
+    check<StateError>(parameter.uses_left() > 0,
                       "[backward] in a step that is being recorded every parameter must be used, "
                       "'{}' is not",
                       parameter.name());

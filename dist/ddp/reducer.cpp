@@ -26,7 +26,7 @@ void Reducer::backward_begins(const Contribution& contribution) {
     auto* used = buckets_.used().data<decltype(zero)>();
     for (std::size_t i = 0; i < parameters().size(); ++i) {
       used[i] = prepare_slot(i) ? 1 : 0;
-      if (parameters()[i].pending() > 0) ++buckets_.of(i).pending;
+      if (parameters()[i].uses_left() > 0) ++buckets_.of(i).pending;
     }
   });
   launch_ready();
@@ -42,7 +42,7 @@ bool Reducer::prepare_slot(std::size_t i) {
     if (communicator_.rank() == 0) return true;  // it alone sends what all ranks have
   }
   parameter.zero_grad();  // sets only the state: the first contribution overwrites
-  if (parameter.pending() == 0) parameter.gradient_slot().fill_zero();  // there will be none
+  if (parameter.uses_left() == 0) parameter.gradient_slot().fill_zero();  // there will be none
   return window_.used(i);
 }
 

@@ -74,13 +74,13 @@ void Reducer::stepped(const std::weak_ptr<Stepper>& stepper, std::uint64_t optio
   replicas_.note(stepper);
   if (const auto& survival = communicator_.membership().survival) survival->marked = false;
   drifted_ = drifted_ || (local && ranks() > 1);
-  if (!local) exchange_.mine.steps += Fnv1a().add(options).value();
+  if (!local) exchange_.mine.steps_digest += Fnv1a().add(options).value();
 }
 
 void Reducer::requires_grad_changes(const Parameter& parameter, bool yes) {
   Fnv1a digest;  // freezing and thawing again is nothing
   digest.add(index_.at(parameter.id()));
-  exchange_.mine.steps += yes ? digest.value() : -digest.value();
+  exchange_.mine.steps_digest += yes ? digest.value() : -digest.value();
 }
 
 void Reducer::check_replicas() {

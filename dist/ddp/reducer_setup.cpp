@@ -64,7 +64,7 @@ Reducer::Reducer(const std::vector<Parameter>& parameters, Communicator& communi
 }
 
 void Reducer::observe_all() {
-  exchange_.mine.plan = fnv1a(to_text(buckets_.layout()));
+  exchange_.mine.layout_digest = fnv1a(to_text(buckets_.layout()));
   transfer_->prepare(buckets_);
   for (const Parameter& parameter : parameters()) observations_.push_back(parameter.observe(*this));
 }
@@ -74,7 +74,7 @@ void Reducer::observe_all() {
 void Reducer::rebuild_buckets(int source) {
   std::vector<int> order = ready_order_.agree(communicator_, source);
   BucketLayout layout = capped_layout(buckets_.sizes(), std::move(order), caps_of(options_));
-  if (bucket_plan(buckets_.sizes(), layout).buckets == buckets_.plan().buckets) return;
+  if (bucket_places(buckets_.sizes(), layout).buckets == buckets_.places().buckets) return;
   observations_.clear();
   buckets_.lay_out(std::move(layout));
   observe_all();

@@ -27,9 +27,14 @@ Problem contradiction_among(const StepOutcome& outcome, std::span<const StepMeta
 
 // Optimizers' steps differ, and nothing before them: the options may say why.
 void add_options(Problem& problem, std::span<const StepMetadata> all, ReplicaCheck& replicas) {
-  const auto plan_as_first = [&](const StepMetadata& m) { return m.plan == all[0].plan; };
-  const auto steps_as_first = [&](const StepMetadata& m) { return m.steps == all[0].steps; };
-  if (!std::ranges::all_of(all, plan_as_first) || std::ranges::all_of(all, steps_as_first)) return;
+  const auto layout_as_first = [&](const StepMetadata& m) {
+    return m.layout_digest == all[0].layout_digest;
+  };
+  const auto steps_as_first = [&](const StepMetadata& m) {
+    return m.steps_digest == all[0].steps_digest;
+  };
+  if (!std::ranges::all_of(all, layout_as_first) || std::ranges::all_of(all, steps_as_first))
+    return;
   try {  // all ranks are here, as they have read the same, unless one has ended meanwhile
     const std::string options = replicas.find_options_difference();
     problem.text += options.empty() ? ". (The options are equal now.)" : ": " + options;

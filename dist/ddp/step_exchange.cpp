@@ -30,7 +30,7 @@ void StepExchange::send(const GradientBuckets& buckets) {
     to_elements(mine, metadata.slice(begin, begin + metadata_elements).span<decltype(zero)>());
   });
   buckets.send_trailer();
-  mine.steps = 0;  // the digest of the optimizer's steps begins anew
+  mine.steps_digest = 0;  // the digest of the optimizer's steps begins anew
 }
 
 StepOutcome StepExchange::read(const GradientBuckets& buckets) {

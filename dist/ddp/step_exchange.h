@@ -43,6 +43,10 @@ bool windows_are_ragged(std::span<const StepMetadata> metadata);
 /// of the first field that differs.
 RanksByValue sides(std::span<const StepMetadata> metadata);
 
+/// Three jobs, which share a step's metadata:
+///   exchange     `mine`, send, read: this rank's metadata goes, that of all ranks comes
+///   clock        write, ended (as a guard): how long this rank computed, and waited for others
+///   report       report, statistics: what came of the last step, and of all steps
 class StepExchange final : public StepGuard {
  public:
   /// `communicator` must outlive this.
@@ -54,7 +58,7 @@ class StepExchange final : public StepGuard {
   /// Adds the times to it.
   void write(StepMetadata& metadata) override;
   /// Puts `mine` behind the last bucket, which has not been sent. An optimizer's steps are told
-  /// once: takes mine.steps back to 0.
+  /// once: takes mine.steps_digest back to 0.
   void send(const GradientBuckets& buckets);
   /// The last bucket has arrived: what all ranks make of all ranks' metadata. Waits for the GPU.
   StepOutcome read(const GradientBuckets& buckets);

@@ -39,7 +39,7 @@ StepOutcome decide_step(std::span<const StepMetadata> metadata, NonFinite policy
     outcome.weight += m.weight;
     adds_to_sum = adds_to_sum || m.already_reduced == 1;
     any_joined = any_joined || m.joined == 1;
-    outcome.replicas_differ = outcome.replicas_differ || m.replicas != metadata[0].replicas;
+    if (m.replica_fingerprint != metadata[0].replica_fingerprint) outcome.replicas_differ = true;
     if (m.kind != none && !first) {
       first = &m;
       outcome.source = static_cast<int>(r);

@@ -1,12 +1,13 @@
 #pragma once
 /// Step metadata: what every rank tells the others about its step, and what all of them decide. It
-/// travels with the last bucket, as elements behind the gradients, and so needs no message of its
-/// own (except after a communication hook, which sends something else):
+/// travels with the last bucket, as elements behind the gradients, and so needs no separate message
+/// (except after a communication hook, which sends something else):
 ///
-///     last bucket    | gradients | used by how many | rank 0's metadata | rank 1's | ...
+///     bucket 1   | 0.w 0.b | used by how many ranks | rank 0's metadata | rank 1's | ...
 ///
-/// A rank writes its own metadata and zeros for the others: the sum is everybody's. Metadata is cut
-/// into numbers of 16 bits, one per element. f32 and f64 add them to zeros without rounding.
+/// A rank writes its metadata, and zeros for the other ranks: the sum is the metadata of all ranks.
+/// It is cut into numbers of 16 bits, one per element. f32 and f64 add them to zeros without
+/// rounding.
 ///
 /// The decision is a pure function of all ranks' metadata, so all ranks come to the same verdict.
 
@@ -24,11 +25,11 @@ struct StepMetadata {
   double compute_seconds = 0;  ///< from the end of the last step until its last gradient was ready,
                                ///< without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
-  std::uint64_t plan = 0;      ///< digest of its bucket layout
-  BatchOrigin origin;          ///< of its batch
-  std::uint64_t steps = 0;     ///< digest of the optimizers' options in the steps since the last
-  std::uint64_t replicas = 0;  ///< fingerprint of what all steps so far have left (replica_check.h)
-  std::int64_t bad_element = -1;  ///< of `bad_parameter` or its gradient: infinite or NaN
+  std::uint64_t layout_digest = 0;  ///< of its bucket layout
+  BatchOrigin origin;               ///< which batch it took (core/shard.h)
+  std::uint64_t steps_digest = 0;   ///< of the optimizers' options in the steps since the last
+  std::uint64_t replica_fingerprint = 0;  ///< of what all steps so far have left (replica_check.h)
+  std::int64_t bad_element = -1;          ///< of `bad_parameter` or its gradient: infinite or NaN
   std::int32_t bad_parameter = -1;
   Contribution::Divisor kind = Contribution::Divisor::none;
   std::uint8_t already_reduced = 0;  ///< 1: its gradients held what an earlier backward reduced
@@ -54,7 +55,7 @@ enum class StepVerdict : std::uint8_t {
 /// What to do about numbers that are infinite or NaN. `skip` and `stop` look through gradients.
 enum class NonFinite : std::uint8_t {
   report,  ///< a step, in its pass, left one in a parameter: the next backward stops all ranks
-  ignore,  ///< nothing; nobody looks for one
+  ignore,  ///< nothing, and no search for one
   skip,    ///< one in a gradient: give up the step, on all ranks
   stop,    ///< one in a gradient: stop training, on all ranks
 };

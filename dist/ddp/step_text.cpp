@@ -43,8 +43,8 @@ std::optional<std::size_t> taken_twice(std::span<const StepMetadata> metadata, s
   return std::nullopt;
 }
 
-// Why the ranks' Shards are not those of one world. Who accumulates parts of several Shards may
-// stand for several ranks.
+// Why the ranks' Shards are not those of one world. A rank that accumulates parts of several Shards
+// may stand for several ranks.
 std::string contradiction_of_parts(std::span<const StepMetadata> metadata, const Numbers& number) {
   for (const StepMetadata& m : metadata)
     if (m.origin.parts == BatchOrigin::several) return "";
@@ -72,15 +72,15 @@ std::string contradiction_of_data(std::span<const StepMetadata> metadata, const 
   const StepMetadata* first = nullptr;  // of those whose loader says something
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const BatchOrigin& mine = metadata[r].origin;
-    if (mine.plan == 0) continue;
+    if (mine.deal_digest == 0) continue;
     if (!first) first = &metadata[r];
     const int source = number.of(static_cast<std::size_t>(first - metadata.data()));
-    if (mine.plan != first->origin.plan && mine.step < -1)
+    if (mine.deal_digest != first->origin.deal_digest && mine.step < -1)
       return fmt::format(
           "of the {} batches that they accumulated, ranks {} and {} took different ones: other "
           "loaders, or other batches of the epoch",
           -mine.step, source, number.of(r));
-    if (mine.plan != first->origin.plan)
+    if (mine.deal_digest != first->origin.deal_digest)
       return fmt::format(
           "ranks {} and {} deal the data differently: their loaders' batch, shuffle, seed, epoch, "
           "padded, drop_last, samples or labels differ. (For data that was split beforehand: "
@@ -100,12 +100,13 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
   const Numbers number{known_as};
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
-    if (m.plan != metadata[0].plan)
-      return fmt::format("ranks {} and {} have different bucket plans", number.of(0), number.of(r));
+    if (m.layout_digest != metadata[0].layout_digest)
+      return fmt::format("ranks {} and {} have different bucket layouts", number.of(0),
+                         number.of(r));
   }
   for (std::size_t r = 0; r < metadata.size(); ++r) {
     const StepMetadata& m = metadata[r];
-    if (m.steps != metadata[0].steps)
+    if (m.steps_digest != metadata[0].steps_digest)
       return fmt::format(
           "ranks {} and {} did not take the same optimizer steps since the last backward: their "
           "options differ, one has stepped more often, or set_requires_grad was not called alike",
@@ -132,15 +133,16 @@ std::string contradiction(std::span<const StepMetadata> metadata, const StepMeta
 }
 
 RanksByValue sides(std::span<const StepMetadata> metadata) {
-  const auto fields = {+[](const StepMetadata& m) { return fmt::format("{}", m.plan); },
-                       +[](const StepMetadata& m) { return fmt::format("{}", m.steps); },
-                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.parts); },
-                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.plan); },
-                       +[](const StepMetadata& m) { return fmt::format("{}", m.origin.step); },
-                       +[](const StepMetadata& m) { return fmt::format("{}", m.already_reduced); },
-                       +[](const StepMetadata& m) {
-                         return fmt::format("{} {}", static_cast<int>(m.kind), m.divisor);
-                       }};
+  const auto fields = {
+      +[](const StepMetadata& m) { return fmt::format("{}", m.layout_digest); },
+      +[](const StepMetadata& m) { return fmt::format("{}", m.steps_digest); },
+      +[](const StepMetadata& m) { return fmt::format("{}", m.origin.parts); },
+      +[](const StepMetadata& m) { return fmt::format("{}", m.origin.deal_digest); },
+      +[](const StepMetadata& m) { return fmt::format("{}", m.origin.step); },
+      +[](const StepMetadata& m) { return fmt::format("{}", m.already_reduced); },
+      +[](const StepMetadata& m) {
+        return fmt::format("{} {}", static_cast<int>(m.kind), m.divisor);
+      }};
   for (const auto field : fields) {
     RanksByValue result;
     for (std::size_t r = 0; r < metadata.size(); ++r) {
@@ -157,7 +159,7 @@ RanksByValue sides(std::span<const StepMetadata> metadata) {
 bool windows_are_ragged(std::span<const StepMetadata> metadata) {
   std::optional<std::int32_t> length;  // -1, or -k
   for (const StepMetadata& m : metadata) {
-    if (m.origin.plan == 0) continue;
+    if (m.origin.deal_digest == 0) continue;
     const std::int32_t mine = std::min(m.origin.step, -1);
     if (length.value_or(mine) != mine) return true;
     length = mine;

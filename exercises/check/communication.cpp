@@ -136,13 +136,14 @@ std::string check_ready(
     std::vector<int> writes(static_cast<std::size_t>(below(9)));
     for (int& parameter : writes) parameter = below(static_cast<unsigned>(parameters));
     // As a reducer does it: count, and launch what is ready whenever a gradient becomes ready.
-    std::vector<int> pending(static_cast<std::size_t>(parameters)), right;
-    for (const int p : writes) ++pending[static_cast<std::size_t>(p)];
+    std::vector<int> writes_left(static_cast<std::size_t>(parameters)), right;
+    for (const int p : writes) ++writes_left[static_cast<std::size_t>(p)];
     for (std::size_t done = 0; done <= writes.size(); ++done) {
-      if (done > 0) --pending[static_cast<std::size_t>(writes[done - 1])];
+      if (done > 0) --writes_left[static_cast<std::size_t>(writes[done - 1])];
       while (right.size() < buckets.size() &&
-             std::ranges::all_of(buckets[right.size()],
-                                 [&](int p) { return pending[static_cast<std::size_t>(p)] == 0; }))
+             std::ranges::all_of(buckets[right.size()], [&](int p) {
+               return writes_left[static_cast<std::size_t>(p)] == 0;
+             }))
         right.push_back(static_cast<int>(done));
     }
     const std::string what = fmt::format("buckets {}, writes {}", buckets, writes);

@@ -140,8 +140,8 @@ TEST_CASE(
   };
   CHECK_THROWS_WITH_AS(differs(m.a, m.b),
                        doctest::Contains("uses 'b', which the first run did not"), StateError);
-  CHECK(m.a.pending() == 0);
-  CHECK(m.b.pending() == 0);
+  CHECK(m.a.uses_left() == 0);
+  CHECK(m.b.uses_left() == 0);
   const auto less = [&] {
     Tape inner;
     const Tensor y = checkpoint(

@@ -19,7 +19,7 @@ TEST_CASE("a backward that failed can be run again: nothing of it is left in the
   const Tensor loss = add(z, scale(y, 3));  // y's part reaches x before the other fails
   CHECK_THROWS_WITH_AS(tape.backward(loss, {}, {.retain = true}), "[failing] on purpose",
                        StateError);
-  CHECK(a.pending() == 0);
+  CHECK(a.uses_left() == 0);
   a.zero_grad();
   fails = false;
   tape.backward(loss, {}, {.retain = true});

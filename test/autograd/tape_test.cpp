@@ -23,7 +23,7 @@ struct Recorder : GradientObserver {
 
   void backward_begins(const Contribution&) override {
     std::string counts = "begin";
-    for (const Parameter& p : watched) counts += fmt::format(" {}:{}", p.name(), p.pending());
+    for (const Parameter& p : watched) counts += fmt::format(" {}:{}", p.name(), p.uses_left());
     events.push_back(counts);
   }
   void gradient_ready(const Parameter& p) override { events.push_back("ready " + p.name()); }
@@ -68,7 +68,7 @@ TEST_CASE("a parameter is ready at its last contribution, while the loop goes on
   tape.backward(sum(x));
   CHECK(recorder.events == std::vector<std::string>{"begin a:1 b:2 c:1 unused:0", "ready c",
                                                     "ready a", "ready b", "end"});
-  CHECK(a.pending() == 0);
+  CHECK(a.uses_left() == 0);
 
   observations.clear();
   Tape silent;
@@ -285,7 +285,7 @@ TEST_CASE("an exception in an operation leaves no counts behind and tells the ob
                               [](Gradients&) { fail<StateError>("[bad] on purpose"); });
     CHECK_THROWS_WITH_AS(tape.backward(sum(bad + w)), "[bad] on purpose", StateError);
   }
-  CHECK(w.pending() == 0);
+  CHECK(w.uses_left() == 0);
   CHECK(recorder.events.back() == "failed");
 }
 
@@ -302,7 +302,7 @@ TEST_CASE("a backward that is refused tells its observers, and leaves gradients 
   CHECK_THROWS_AS(tape.backward(loss), StateError);
   CHECK(w.gradient_state() == GradientState::synchronized);
   CHECK(recorder.events == std::vector<std::string>{"failed", "begin", "ready w", "end"});
-  CHECK(w.pending() == 0);
+  CHECK(w.uses_left() == 0);
 }
 
 TEST_CASE("undefined operands, a parameter as loss") {

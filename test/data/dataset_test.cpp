@@ -61,7 +61,7 @@ std::string message_of(const AnyDataset& dataset, std::int64_t batch = 4) {
 }
 
 std::uint64_t plan_of(const AnyDataset& dataset) {
-  return Loader(dataset, {}).batch(0).weight.origin.plan;
+  return Loader(dataset, {}).batch(0).weight.origin.deal_digest;
 }
 
 TEST_CASE("dataset: one's own and tensors in memory give the same batches, in every world") {

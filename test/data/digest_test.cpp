@@ -16,7 +16,7 @@ constexpr std::int64_t many = 160;  // of which every tenth is read for a digest
 
 std::uint64_t digest_of(const AnyDataset& dataset, const LoaderOptions& options = {},
                         Shard shard = {}, int epoch = 0) {
-  return Loader(dataset, options, shard, epoch).batch(0).weight.origin.plan;
+  return Loader(dataset, options, shard, epoch).batch(0).weight.origin.deal_digest;
 }
 
 /// One field of zeros: no bytes tell two of them apart.

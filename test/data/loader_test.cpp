@@ -84,7 +84,7 @@ TEST_CASE("loader: any rank gets any lane, with the rows that its owner has") {
 TEST_CASE("loader: ranks that deal the data differently have other digests") {
   const auto digest = [](const TensorDataset& dataset, const LoaderOptions& options, Shard shard,
                          int epoch) {
-    return Loader(dataset, options, shard, epoch).batch(0).weight.origin.plan;
+    return Loader(dataset, options, shard, epoch).batch(0).weight.origin.deal_digest;
   };
   const TensorDataset dataset = dataset_of(24);  // divided by every world without a rest
   TensorDataset swapped = dataset_of(24);
@@ -257,7 +257,7 @@ TEST_CASE("loader: hardly any two orders of labels have one digest") {
     const Tensor order = Generator(seed).randperm(60);
     for (std::size_t i = 0; i < 60; ++i)
       dataset["y"].span<std::int64_t>()[i] = order.span<std::int64_t>()[i] % 2;
-    digests.insert(Loader(dataset, {}).batch(0).weight.origin.plan >> 1);
+    digests.insert(Loader(dataset, {}).batch(0).weight.origin.deal_digest >> 1);
   }
   CHECK(digests.size() == 2000);
 }

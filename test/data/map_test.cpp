@@ -98,7 +98,7 @@ TEST_CASE("map: of a subset, of a map, of no rows, and of no samples") {
 TEST_CASE("map: what the function does wrong is said; ranks with other functions are told apart") {
   const TensorDataset dataset = numbered(6);
   const auto plan = [](const AnyDataset& any) {
-    return Loader(any, {}).batch(0).weight.origin.plan;
+    return Loader(any, {}).batch(0).weight.origin.deal_digest;
   };
   const Map usual(dataset, noisy, 7);
   CHECK(plan(usual) == plan(Map(dataset, noisy, 7)));

@@ -31,18 +31,18 @@ TEST_CASE("trap 18: the buckets are the gradients: one copy of them, before and 
     const std::vector<Parameter> parameters = model.parameters();
     DistributedDataParallel ddp(parameters, {}, world,
                                 {.bucket_cap_mb = 1, .rebuild_buckets = false});
-    const dist::BucketPlan& plan = ddp.buckets().plan();
+    const dist::BucketPlaces& places = ddp.buckets().places();
     std::int64_t elements = 0;
     for (const dist::GradientSize& size : ddp.buckets().sizes()) elements += size.numel;
-    expect(elements == 535818 && plan.buckets.size() > 1, "another model");
+    expect(elements == 535818 && places.buckets.size() > 1, "another model");
     expect(static_cast<double>(ddp.buckets().bytes()) <= 1.05 * 4 * 535818, "{} bytes",
            ddp.buckets().bytes());
 
     // Every gradient lies where the plan has it, in one piece of memory.
     const std::vector<std::byte*> before = places(parameters);
-    const auto& first = plan.buckets[0].slots[0];
+    const auto& first = places.buckets[0].slots[0];
     const std::byte* start = before[dist::index(first.parameter)] - 4 * first.offset;
-    for (const auto& bucket : plan.buckets)
+    for (const auto& bucket : places.buckets)
       for (const auto& slot : bucket.slots)
         expect(before[dist::index(slot.parameter)] == start + 4 * (bucket.begin + slot.offset),
                "'{}' lies elsewhere", parameters[dist::index(slot.parameter)].name());
@@ -134,10 +134,10 @@ TEST_CASE("trap 23: the first and the last bucket are small, the middle ones as 
         parameters, {}, world,
         {.bucket_cap_mb = 6 * kib, .first_bucket_mb = 1 * kib, .last_bucket_mb = 2 * kib});
     std::vector<std::size_t> sizes;
-    for (const auto& bucket : ddp.buckets().plan().buckets) sizes.push_back(bucket.slots.size());
+    for (const auto& bucket : ddp.buckets().places().buckets) sizes.push_back(bucket.slots.size());
     expect(sizes == std::vector<std::size_t>{1, 6, 6, 5, 2}, "{} buckets: {} .. {}", sizes.size(),
            sizes.front(), sizes.back());
-    expect(ddp.buckets().plan().buckets.front().slots[0].parameter == 19, "the last layer first");
+    expect(ddp.buckets().places().buckets.front().slots[0].parameter == 19, "the last layer first");
   });
 }
 

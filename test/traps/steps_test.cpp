@@ -18,7 +18,7 @@ TEST_CASE("a rank that says nothing of its data is not compared, whatever it sai
       w.zero_grad();
       Tape tape;
       const bool silent = static_cast<std::uint64_t>(world.rank()) < epoch - 1;
-      tape.backward(scale(w, 2), Weight{1, Weight::summed, {.plan = silent ? 0 : epoch}});
+      tape.backward(scale(w, 2), Weight{1, Weight::summed, {.deal_digest = silent ? 0 : epoch}});
     }
   });
   check_all_well(messages);

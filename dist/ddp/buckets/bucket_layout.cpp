@@ -66,9 +66,9 @@ BucketLayout capped_layout(std::span<const GradientSize> sizes, std::vector<int>
   return layout;
 }
 
-BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& layout) {
+BucketPlaces bucket_places(std::span<const GradientSize> sizes, const BucketLayout& layout) {
   check_layout(layout, sizes.size());
-  BucketPlan plan;
+  BucketPlaces places;
   const auto alike = [](const auto& a, const auto& b) {
     return a.dtype == b.dtype && a.device == b.device;
   };
@@ -79,19 +79,19 @@ BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& 
     std::vector<int> segment(begin, layout.order.begin() + cut);
     begin = layout.order.begin() + cut;
     std::ranges::sort(segment);  // registration order
-    const auto first = static_cast<std::ptrdiff_t>(plan.buckets.size());
+    const auto first = static_cast<std::ptrdiff_t>(places.buckets.size());
     for (const int p : segment) {
       const GradientSize& size = sizes[static_cast<std::size_t>(p)];
-      auto bucket = std::find_if(plan.buckets.begin() + first, plan.buckets.end(),
+      auto bucket = std::find_if(places.buckets.begin() + first, places.buckets.end(),
                                  [&](const auto& other) { return alike(size, other); });
-      if (bucket == plan.buckets.end())
-        bucket = plan.buckets.insert(bucket, {size.dtype, size.device, {}, 0, 0});
+      if (bucket == places.buckets.end())
+        bucket = places.buckets.insert(bucket, {size.dtype, size.device, {}, 0, 0});
       bucket->slots.push_back({p, bucket->numel});
       bucket->numel += aligned(size.numel, size.dtype);
     }
   }
-  std::vector<BucketPlan::Bucket*> newest;  // of each dtype and device
-  for (BucketPlan::Bucket& bucket : plan.buckets) {
+  std::vector<BucketPlaces::Bucket*> newest;  // of each dtype and device
+  for (BucketPlaces::Bucket& bucket : places.buckets) {
     const auto before =
         std::ranges::find_if(newest, [&](const auto* other) { return alike(*other, bucket); });
     if (before == newest.end()) {
@@ -101,7 +101,7 @@ BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& 
     bucket.begin = (*before)->begin + (*before)->numel;
     *before = &bucket;
   }
-  return plan;
+  return places;
 }
 
 }  // namespace lockstep::dist

@@ -1,20 +1,20 @@
 #pragma once
-/// Which gradient lies where: the plan of the buckets, as pure functions.
+/// Which gradient lies where in the buckets, as pure functions.
 ///
 /// Gradients become ready in about the reverse order of registration. Buckets are filled and
 /// launched in that order: while the first layers' gradients are still being computed, the last
 /// layers' travel. The *layout* says in which order gradients are taken and where that order is cut
-/// into buckets. The *plan* gives each gradient its place in memory.
+/// into buckets. From it follow the *places*: where in memory each gradient lies.
 ///
-///     registered:   0.weight  0.bias  2.weight  2.bias  4.weight  4.bias
-///     bucket 1:    [0.weight  0.bias | step metadata]
-///     bucket 0:                      [2.weight  2.bias  4.weight  4.bias]
+///     registered:   0.w 0.b  2.w 2.b 4.w 4.b
+///     bucket 1:    [0.w 0.b | step metadata]
+///     bucket 0:             [2.w 2.b 4.w 4.b]
 ///
 /// Within a bucket gradients lie in registration order. Each is aligned to 64 bytes, so that
 /// kernels write whole vectors and no two gradients share a cache line. A bucket has one dtype and
-/// one device. A parameter is never split; one larger than the cap has a bucket of its own. All
-/// buckets of a dtype and device lie one after another in one piece of memory. Its size does not
-/// depend on the layout: another layout is another cut of the same memory.
+/// one device. A parameter is never split; a parameter that is larger than the cap has a bucket to
+/// itself. All buckets of a dtype and device lie one after another in one piece of memory. Its size
+/// does not depend on the layout: another layout is another cut of the same memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -53,15 +53,15 @@ struct BucketCaps {
 /// The reverse of registration: the order before any is known.
 std::vector<int> reverse_order(std::size_t parameters);
 
-/// `ready` is the order in which some parameters became ready. Each of the others is put behind the
-/// one that comes before it in the reverse of registration.
+/// `ready` is the order in which some parameters became ready. Each other parameter is put behind
+/// the parameter that comes before it in the reverse of registration.
 std::vector<int> complete_order(std::span<const int> ready, std::size_t parameters);
 
 /// `order`, cut by size.
 BucketLayout capped_layout(std::span<const GradientSize> sizes, std::vector<int> order,
                            const BucketCaps& caps);
 
-struct BucketPlan {
+struct BucketPlaces {
   struct Slot {
     int parameter = 0;        ///< index in registration order
     std::int64_t offset = 0;  ///< elements from the start of the bucket
@@ -79,7 +79,7 @@ struct BucketPlan {
 };
 
 /// Without parameters there are no buckets. Throws UsageError for a layout of other parameters.
-BucketPlan bucket_plan(std::span<const GradientSize> sizes, const BucketLayout& layout);
+BucketPlaces bucket_places(std::span<const GradientSize> sizes, const BucketLayout& layout);
 
 // --- second reading: bucket_layout_text.cpp ---
 

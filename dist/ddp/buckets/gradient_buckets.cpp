@@ -29,11 +29,11 @@ std::int64_t GradientBuckets::trailer_elements() const {
   return std::ssize(parameters_) + communicator_.size() * metadata_elements;
 }
 
-// The plan of any layout says how large the arenas are: they are as large for every other layout.
+// The places of any layout say how large the arenas are: every other layout needs as much memory.
 void GradientBuckets::make_arenas() {
-  const BucketPlan plan = bucket_plan(sizes_, {reverse_order(sizes_.size()), {}});
+  const BucketPlaces places = bucket_places(sizes_, {reverse_order(sizes_.size()), {}});
   const std::int64_t trailer = trailer_elements();
-  for (const BucketPlan::Bucket& whole : plan.buckets) {
+  for (const BucketPlaces::Bucket& whole : places.buckets) {
     const Tensor wire = communicator_.allocate(whole.numel + trailer, whole.dtype, whole.device);
     const bool reached = wire.device() == whole.device;
     arenas_.push_back(
@@ -57,13 +57,13 @@ void GradientBuckets::lay_out(BucketLayout layout) {
     saved.emplace_back(parameter.gradient_state(), now.defined() ? now.clone() : now);
   }
   layout_ = std::move(layout);
-  plan_ = bucket_plan(sizes_, layout_);
+  places_ = bucket_places(sizes_, layout_);
   buckets_.clear();
   for (const Arena& arena : arenas_) {
     arena.memory.fill_zero();  // what becomes padding travels too
     if (arena.wire.storage() != arena.memory.storage()) arena.wire.fill_zero();
   }
-  for (const BucketPlan::Bucket& planned : plan_.buckets)
+  for (const BucketPlaces::Bucket& planned : places_.buckets)
     place(static_cast<int>(buckets_.size()), planned);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [state, contents] = saved[i];
@@ -73,14 +73,14 @@ void GradientBuckets::lay_out(BucketLayout layout) {
   }
 }
 
-void GradientBuckets::place(int number, const BucketPlan::Bucket& planned) {
+void GradientBuckets::place(int number, const BucketPlaces::Bucket& planned) {
   const Arena& arena = arena_of(planned.dtype, planned.device);
   const std::int64_t begin = planned.begin, end = begin + planned.numel;
   Bucket bucket{.index = number,
                 .name = fmt::format("bucket {}{}", number, suffix_),
                 .memory = arena.memory.slice(begin, end),
                 .wire = arena.wire.slice(begin, end)};
-  for (const BucketPlan::Slot& slot : planned.slots) {
+  for (const BucketPlaces::Slot& slot : planned.slots) {
     const auto p = static_cast<std::size_t>(slot.parameter);
     const Tensor place = bucket.memory.slice(slot.offset, slot.offset + sizes_[p].numel);
     parameters_[p].place_gradient(place.view(parameters_[p].value().shape()));
@@ -88,7 +88,7 @@ void GradientBuckets::place(int number, const BucketPlan::Bucket& planned) {
     bucket.members.push_back(slot.parameter);
     bucket.parameters.push_back(parameters_[p]);
   }
-  if (buckets_.size() + 1 == plan_.buckets.size()) {
+  if (buckets_.size() + 1 == places_.buckets.size()) {
     place_trailer(bucket, arena.wire.slice(end, end + trailer_elements()));
     bucket.wire = arena.wire.slice(begin, end + trailer_elements());
   }

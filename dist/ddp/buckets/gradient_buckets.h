@@ -5,9 +5,9 @@
 /// All buckets of a dtype and device are cut from one piece of memory, an *arena*. It comes from
 /// the communicator, so that the transport reaches it. Behind the last bucket lies the *trailer*: a
 /// count per parameter of how many ranks used it, and every rank's metadata (step_metadata.h). It
-/// travels with the last bucket (with a communication hook, in a collective of its own).
+/// travels with the last bucket (with a communication hook, in a separate collective).
 ///
-///     arena of f32   | bucket 0: 2.weight 2.bias | bucket 1: 0.weight 0.bias | used | metadata |
+///     arena of f32   | bucket 0: 2.w 2.b 4.w 4.b | bucket 1: 0.w 0.b | used | metadata |
 ///
 /// A GPU parameter's gradient lies on its GPU. If the communicator only reaches host memory, a
 /// bucket that is ready is copied to the host, and back when it has arrived.
@@ -46,7 +46,7 @@ class GradientBuckets {
   /// this.
   GradientBuckets(const std::vector<Parameter>& parameters, Communicator& communicator,
                   BucketLayout layout, std::string suffix);
-  /// Gives the gradients memory of their own again. No reducer may observe them.
+  /// Gives each gradient separate memory again. No reducer may observe them.
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -58,7 +58,7 @@ class GradientBuckets {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<GradientSize>& sizes() const { return sizes_; }
   const BucketLayout& layout() const { return layout_; }
-  const BucketPlan& plan() const { return plan_; }
+  const BucketPlaces& places() const { return places_; }
   std::vector<Bucket>& all() { return buckets_; }
   const std::vector<Bucket>& all() const { return buckets_; }
   Bucket& of(std::size_t parameter) { return buckets_[bucket_of_[parameter]]; }
@@ -81,7 +81,7 @@ class GradientBuckets {
   };
   Arena& arena_of(DType dtype, Device device);
   void make_arenas();
-  void place(int number, const BucketPlan::Bucket& planned);
+  void place(int number, const BucketPlaces::Bucket& planned);
   void place_trailer(Bucket& bucket, const Tensor& wire);
   std::int64_t trailer_elements() const;
 
@@ -90,7 +90,7 @@ class GradientBuckets {
   std::string suffix_;
   std::vector<GradientSize> sizes_;
   BucketLayout layout_;
-  BucketPlan plan_;
+  BucketPlaces places_;
   std::vector<Arena> arenas_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;

@@ -30,20 +30,20 @@ void AccumulationWindow::enter(const Contribution& contribution) {
   if (contribution_.kind == none) contribution_ = contribution;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (parameters_[i].gradient_state() == GradientState::nothing) entries_[i] = {};
-    if (parameters_[i].pending() > 0 && contribution.kind != none) entries_[i].used = true;
+    if (parameters_[i].uses_left() > 0 && contribution.kind != none) entries_[i].used = true;
   }
 }
 
-// Of several parts: a sum over all plans and steps, so that their order does not matter.
+// Of several batches: a sum over all deals and steps, so that their order does not matter.
 void AccumulationWindow::note(const BatchOrigin& origin) {
-  if (origin.plan == 0) return;
+  if (origin.deal_digest == 0) return;
   const auto digest = [](const BatchOrigin& part) {
-    return Fnv1a().add(part.plan).add(static_cast<std::uint64_t>(part.step)).value() | 1;
+    return Fnv1a().add(part.deal_digest).add(static_cast<std::uint64_t>(part.step)).value() | 1;
   };
   const BatchOrigin before = std::exchange(origin_, origin);
-  if (before.plan == 0) return;
+  if (before.deal_digest == 0) return;
   const bool first_two = before.step >= -1;
-  origin_.plan = (first_two ? digest(before) : before.plan) + digest(origin);
+  origin_.deal_digest = (first_two ? digest(before) : before.deal_digest) + digest(origin);
   origin_.step = first_two ? -2 : before.step - 1;
   if (before.part != origin.part || before.parts != origin.parts)
     origin_.part = 0, origin_.parts = BatchOrigin::several;

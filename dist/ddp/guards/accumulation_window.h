@@ -2,7 +2,7 @@
 /// The backwards between two synchronizations: one *accumulation window*.
 ///
 /// A backward that does not synchronize (BackwardOptions::sync, or NoSync) opens a window. The next
-/// one that synchronizes closes it. All backwards of a window, on all ranks, are parts of one
+/// synchronizing backward closes it. All backwards of a window, on all ranks, are parts of one
 /// batch. The result is the mean over them by their weights w, with g the gradient of each part:
 ///
 ///     sum over ranks and parts of w g  /  sum over ranks and parts of w
@@ -26,7 +26,7 @@ class AccumulationWindow final : public StepGuard {
 
   /// Between backwards a gradient is local only while a window is open. zero_grad gives it up.
   bool open() const;
-  /// A backward with this contribution begins. Parameter::pending() tells what it reaches. Throws
+  /// A backward with this contribution begins. Parameter::uses_left() tells what it reaches. Throws
   /// StateError if some gradients were zeroed or stepped on within the window and others were not.
   void enter(const Contribution& contribution);
   /// All parts have been sent, or given up.

@@ -9,16 +9,16 @@
 ///                                                               `-- ranks compare
 ///
 /// Nothing is taken from the sum: once ranks have stepped differently, their sums stay different.
-/// So whatever one rank does to what is stepped on (writes to a parameter, loses its momentum,
-/// clips by another norm, zeroes a gradient) is found by the second synchronizing backward after
-/// it, with DdpOptions::deferred one backward later. A parameter that no optimizer has stepped on
-/// is read instead: one of them per step, in turn.
+/// So a change that one rank makes to what is stepped on (it writes to a parameter, loses its
+/// momentum, clips by another norm, zeroes a gradient) is found by the second synchronizing
+/// backward after it, with DdpOptions::deferred one backward later. A parameter that no optimizer
+/// has stepped on is read instead: one of them per step, in turn.
 ///
-/// Not compared: what the ranks are meant to have of their own (Parameter::keep_local, the memory
-/// of communication hooks); what an optimizer keeps of a parameter that it does not step on; and
-/// what lies between step(optim::local) and average_parameters(), unless it is the end.
-/// Recorded steps (core/gpu/graph.h) add to the sum, too; it is compared before every 64th replay,
-/// and in the next backward that is not recorded.
+/// Not compared: what may differ between ranks (Parameter::keep_local, the memory of communication
+/// hooks); what an optimizer keeps of a parameter that it does not step on; and what lies between
+/// step(optim::local) and average_parameters(), unless it is the end. Recorded steps
+/// (core/gpu/graph.h) add to the sum, too; it is compared before every 64th replay, and in the next
+/// backward that is not recorded.
 ///
 /// The same pass sees a parameter that has become infinite or NaN (NonFinite::report), also in a
 /// world of 1.
@@ -61,8 +61,8 @@ class ReplicaCheck final : public StepGuard {
   /// An error has left a backward: no last comparison is needed.
   void error_told() noexcept { difference_known_ = true; }
 
-  /// Where a step on parameter i adds its fingerprint; nowhere if nobody wants it.
-  /// A step on a `part` of it adds nothing: its value is read as that of one that was not stepped.
+  /// Where a step on parameter i adds its fingerprint; nowhere if no comparison needs it. A step on
+  /// a `part` of it adds nothing: its value is read, like the value of a parameter without a step.
   kernels::Fingerprint step_on(std::size_t i, bool part = false);
   /// An optimizer has stepped; what it keeps is compared, too. It may end at any time.
   void note(const std::weak_ptr<Stepper>& stepper);
@@ -71,7 +71,7 @@ class ReplicaCheck final : public StepGuard {
   void begins(bool recorded) override;
   /// The sum as of begins(); 0 if nothing is compared. Waits for what a GPU was given until then,
   /// not for later work.
-  void write(StepMetadata& metadata) override { metadata.replicas = sum(); }
+  void write(StepMetadata& metadata) override { metadata.replica_fingerprint = sum(); }
   void ended(StepVerdict verdict, int) override {
     if (verdict == StepVerdict::stop) error_told();
   }
@@ -135,7 +135,7 @@ class ReplicaCheck final : public StepGuard {
   std::vector<Sum> sums_;
   bool compares_, watches_;
   std::int64_t nonfinite_ = 0;   // in the last sum
-  std::vector<Tensor*> sum_of_;  // by parameter; empty if nobody wants it
+  std::vector<Tensor*> sum_of_;  // by parameter; empty: not needed
   std::vector<bool> stepped_;    // by parameter, since the last begins()
   Blame blame_;
   bool difference_known_ = false;  // all ranks know that replicas differ

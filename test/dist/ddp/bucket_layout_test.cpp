@@ -1,4 +1,4 @@
-// The layout and the plan of the buckets, as pure functions.
+// The layout and the places of the buckets, as pure functions.
 
 #include "lockstep/dist/ddp/buckets/bucket_layout.h"
 
@@ -21,8 +21,8 @@ namespace {
 // The layers of 64-128-64-10.
 const std::vector<GradientSize> mlp = {{8192}, {128}, {8192}, {64}, {640}, {10}};
 
-BucketPlan capped(const std::vector<GradientSize>& sizes, const BucketCaps& caps) {
-  return bucket_plan(sizes, capped_layout(sizes, reverse_order(sizes.size()), caps));
+BucketPlaces capped(const std::vector<GradientSize>& sizes, const BucketCaps& caps) {
+  return bucket_places(sizes, capped_layout(sizes, reverse_order(sizes.size()), caps));
 }
 
 using Members = std::vector<std::vector<int>>;
@@ -70,10 +70,10 @@ TEST_CASE("every parameter has its own aligned place, whatever the layout, dtype
     for (std::size_t i = 1; i < count; ++i)
       if (random() % 3 == 0) layout.cuts.push_back(static_cast<int>(i));
     CHECK(layout_from_text(to_text(layout), count) == layout);
-    const BucketPlan plan = bucket_plan(sizes, layout);
+    const BucketPlaces places = bucket_places(sizes, layout);
     std::set<int> seen;
     std::map<std::pair<DType, std::string>, std::int64_t> end_of;  // of each piece of memory
-    for (const auto& bucket : plan.buckets) {
+    for (const auto& bucket : places.buckets) {
       std::int64_t& end = end_of[{bucket.dtype, bucket.device.to_string()}];
       CHECK(bucket.begin == end);
       int previous = -1;
@@ -95,7 +95,7 @@ TEST_CASE("every parameter has its own aligned place, whatever the layout, dtype
     CHECK(seen.size() == count);
     // Every layout needs as much memory as any other.
     std::map<std::pair<DType, std::string>, std::int64_t> whole;
-    for (const auto& bucket : bucket_plan(sizes, {reverse_order(count), {}}).buckets)
+    for (const auto& bucket : bucket_places(sizes, {reverse_order(count), {}}).buckets)
       whole[{bucket.dtype, bucket.device.to_string()}] += bucket.numel;
     CHECK(whole == end_of);
   }
@@ -122,9 +122,9 @@ TEST_CASE("orders and plans of a million parameters") {
   for (std::size_t p = 0; p + 1 < count; ++p) wrong += p % 3 != 0 && place[p] != place[p + 1] + 1;
   CHECK(wrong == 0);
   const std::vector<GradientSize> sizes(count, {1});
-  const BucketPlan plan = capped(sizes, {1, 1, 1});
-  REQUIRE(plan.buckets.size() == count);
-  CHECK(plan.buckets.back().begin == 16 * (std::int64_t{count} - 1));
+  const BucketPlaces places = capped(sizes, {1, 1, 1});
+  REQUIRE(places.buckets.size() == count);
+  CHECK(places.buckets.back().begin == 16 * (std::int64_t{count} - 1));
 }
 
 TEST_CASE("a layout that is none is refused with what is wrong") {

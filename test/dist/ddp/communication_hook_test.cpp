@@ -215,7 +215,7 @@ TEST_CASE("a hook is called in index order, and sees windows as one, unused ones
       with.hook = hook;
       DistributedDataParallel ddp(model.parameters, {}, c, with);
       DistributedDataParallel other(plain.parameters, {}, c, options);
-      const std::size_t buckets = ddp.buckets().plan().buckets.size();
+      const std::size_t buckets = ddp.buckets().places().buckets.size();
       expect(buckets == 3, "{} buckets", buckets);
       const auto both = [&](unsigned used, Weight weight, bool sync) {
         for (const WeightedSum* m : {&model, &plain}) {

@@ -63,16 +63,17 @@ TEST_CASE("after the first step the buckets follow the ready order, and gradient
       const FourLayers net, fixed;
       const DistributedDataParallel ddp(net.all, {}, world, options(true));
       const DistributedDataParallel never(fixed.all, {}, world, options(false));
-      check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
-                   "the first plan");
+      check<Error>(members(ddp.buckets().places()) == std::vector<std::vector<int>>{{2, 3}, {0, 1}},
+                   "the first layout");
       for (int step = 0; step < 3; ++step) {
         for (const FourLayers* n : {&net, &fixed}) {
           for (const Parameter& p : n->all) p.zero_grad();
           Tape tape;
           tape.backward(n->loss(world.rank(), step));
         }
-        check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
-                     "step {}: the plan by ready order", step);
+        check<Error>(
+            members(ddp.buckets().places()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+            "step {}: the layout by ready order", step);
         for (std::size_t k = 0; k < 4; ++k)
           check<Error>(net.all[k].gradient().to_vector<double>() ==
                            fixed.all[k].gradient().to_vector<double>(),
@@ -140,10 +141,10 @@ TEST_CASE("what becomes padding in another layout is zero: it travels with the g
       tape.backward(loss);
     }
     check<Error>(ddp.bucket_layout() != first, "one layout: {}", first);
-    const BucketPlan& plan = ddp.buckets().plan();
-    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const BucketPlaces& places = ddp.buckets().places();
+    for (std::size_t b = 0; b < places.buckets.size(); ++b) {
       std::vector<double> rest = ddp.buckets().all()[b].memory.to_vector<double>();
-      for (const BucketPlan::Slot& slot : plan.buckets[b].slots) {
+      for (const BucketPlaces::Slot& slot : places.buckets[b].slots) {
         const auto begin = rest.begin() + slot.offset;
         const auto end = begin + all[static_cast<std::size_t>(slot.parameter)].value().numel();
         check<Error>(std::find(begin, end, 0.0) == end, "a gradient has a zero");
@@ -190,8 +191,8 @@ TEST_CASE("a layout from a checkpoint holds from the first step on") {
     const FourLayers net;
     const DistributedDataParallel ddp(net.all, {}, world, options(true, "1 2 0 3 / 2"));
     for (int step = 0; step < 2; ++step) {
-      check<Error>(members(ddp.buckets().plan()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
-                   "the plan");
+      check<Error>(members(ddp.buckets().places()) == std::vector<std::vector<int>>{{1, 2}, {0, 3}},
+                   "the layout");
       Tape tape;
       tape.backward(net.loss(world.rank(), step));
     }

@@ -133,7 +133,7 @@ TEST_CASE("buckets travel while backward goes on") {
     std::vector<Observation> observations;  // before the reducer's: told before it launches
     for (const Parameter& p : model.parameters) observations.push_back(p.observe(watch));
     Reducer reducer(model.parameters, communicator, {.bucket_cap_mb = test::mebibytes(1)});
-    check<Error>(reducer.buckets().plan().buckets.size() == 12, "12 buckets");
+    check<Error>(reducer.buckets().places().buckets.size() == 12, "12 buckets");
     const int r = communicator.rank();
     Tape tape;
     tape.backward(model.loss(rows(r, r + 1), 0xfff));

@@ -73,7 +73,7 @@ std::string difference(ReplicaCheck& check) { return check.find_difference(); }
 std::uint64_t sum_of(ReplicaCheck& check) {
   StepMetadata metadata;
   check.write(metadata);
-  return metadata.replicas;
+  return metadata.replica_fingerprint;
 }
 
 /// What the last comparison says, after `body(world, parameters, check)`.

@@ -30,10 +30,10 @@ StepMetadata of_step(int size, int step) {
   StepMetadata m;
   m.divisor = 1;
   m.kind = Contribution::Divisor::summed;
-  m.plan = 7 + static_cast<std::uint64_t>(step);
-  m.steps = 100 + static_cast<std::uint64_t>(step);
-  m.replicas = ~std::uint64_t{0} - static_cast<std::uint64_t>(step);
-  m.origin = {.plan = 9, .step = step, .parts = static_cast<std::uint16_t>(size)};
+  m.layout_digest = 7 + static_cast<std::uint64_t>(step);
+  m.steps_digest = 100 + static_cast<std::uint64_t>(step);
+  m.replica_fingerprint = ~std::uint64_t{0} - static_cast<std::uint64_t>(step);
+  m.origin = {.deal_digest = 9, .step = step, .parts = static_cast<std::uint16_t>(size)};
   return m;
 }
 
@@ -45,7 +45,7 @@ struct Exchanging {
     exchange.mine = mine;
     exchange.write(exchange.mine);
     exchange.send(buckets);
-    expect(exchange.mine.steps == 0, "steps are told twice");
+    expect(exchange.mine.steps_digest == 0, "steps are told twice");
     const GradientBuckets::Bucket& last = buckets.all().back();
     communicator.all_reduce(last.wire, last.name).wait();
     const StepOutcome outcome = exchange.read(buckets);
@@ -120,9 +120,9 @@ TEST_CASE("step exchange: after windows of different lengths origins say nothing
       mine.origin.step = step;
       (void)ranks.once(mine);
       for (const StepMetadata& m : ranks.exchange.all())
-        if (m.origin.plan == 0)
+        if (m.origin.deal_digest == 0)
           expect(m.origin.step == -1 && m.origin.parts == 0, "a part of an origin");
-      return ranks.exchange.all()[0].origin.plan != 0;
+      return ranks.exchange.all()[0].origin.deal_digest != 0;
     };
     expect(step_of(0) && step_of(-2) && step_of(1), "origins are told");
     expect(step_of(communicator.rank() == 1 ? -3 : -2), "and so is the last one of them");

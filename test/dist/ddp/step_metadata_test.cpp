@@ -79,17 +79,17 @@ TEST_CASE("weights that do not fit together are a problem that names both ranks"
 
 TEST_CASE("plans that differ are a problem, also where nobody contributes") {
   std::vector<StepMetadata> messages(3, nothing);
-  messages[2].plan = 7;
+  messages[2].layout_digest = 7;
   CHECK(decide_step(messages, NonFinite::ignore).problem ==
-        "ranks 0 and 2 have different bucket plans");
+        "ranks 0 and 2 have different bucket layouts");
 }
 
 TEST_CASE("ranks that stepped differently, or zeroed their gradients on some only, are told") {
   std::vector<StepMetadata> messages(3, contributes(1, 3, Divisor::ranks));
-  messages[1].steps = 5;
+  messages[1].steps_digest = 5;
   CHECK(decide_step(messages, NonFinite::ignore)
             .problem.find("ranks 0 and 1 did not take the same") == 0);
-  messages[1].steps = 0;
+  messages[1].steps_digest = 0;
   messages[2].already_reduced = 1;
   CHECK(decide_step(messages, NonFinite::ignore)
             .problem.find(
@@ -128,13 +128,13 @@ TEST_CASE("every rank counts alike: whichever one differs, rank 0 included") {
       };
       const std::size_t seen = odd == 0 ? 1 : odd;  // the others are compared with rank 0
       CHECK(decide_step(alike, NonFinite::stop).verdict == StepVerdict::commit);
-      const StepOutcome replicas = outcome([](StepMetadata& m) { m.replicas = 9; });
+      const StepOutcome replicas = outcome([](StepMetadata& m) { m.replica_fingerprint = 9; });
       CHECK(replicas.replicas_differ);
       CHECK(replicas.verdict == StepVerdict::stop);
-      CHECK(outcome([](StepMetadata& m) { m.plan = 9; }).problem ==
-            fmt::format("ranks 0 and {} have different bucket plans", seen));
+      CHECK(outcome([](StepMetadata& m) { m.layout_digest = 9; }).problem ==
+            fmt::format("ranks 0 and {} have different bucket layouts", seen));
       CHECK(outcome([](StepMetadata& m) {
-              m.steps = 9;
+              m.steps_digest = 9;
             }).problem.find(fmt::format("ranks 0 and {} did not take", seen)) == 0);
       for (const bool forgotten : {true, false}) {  // by this rank alone, or by all others
         std::vector<StepMetadata> messages = alike;
@@ -149,8 +149,8 @@ TEST_CASE("every rank counts alike: whichever one differs, rank 0 included") {
       // Data are compared among those that say something of it.
       for (std::size_t first = 0; first < odd; ++first) {
         std::vector<StepMetadata> messages = alike;
-        messages[first].origin.plan = 5;
-        messages[odd].origin.plan = 6;
+        messages[first].origin.deal_digest = 5;
+        messages[odd].origin.deal_digest = 6;
         CHECK(decide_step(messages, NonFinite::stop)
                   .problem.find(fmt::format("ranks {} and {} deal the data", first, odd)) == 0);
       }
@@ -199,17 +199,17 @@ TEST_CASE("every field of the metadata, changed on one rank, has the effect that
       {[](StepMetadata& m) { m.divisor += 1; }, Effect::problem},
       {[](StepMetadata& m) { m.compute_seconds = 3; }, Effect::none},
       {[](StepMetadata& m) { m.wait_seconds = 3; }, Effect::none},
-      {[](StepMetadata& m) { m.plan ^= 1; }, Effect::problem},
-      {[](StepMetadata& m) { m.plan ^= 1ull << 63; }, Effect::problem},
-      {[](StepMetadata& m) { m.steps ^= 1; }, Effect::problem},
-      {[](StepMetadata& m) { m.steps ^= 1ull << 63; }, Effect::problem},
-      {[](StepMetadata& m) { m.origin.plan ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.layout_digest ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.layout_digest ^= 1ull << 63; }, Effect::problem},
+      {[](StepMetadata& m) { m.steps_digest ^= 1; }, Effect::problem},
+      {[](StepMetadata& m) { m.steps_digest ^= 1ull << 63; }, Effect::problem},
+      {[](StepMetadata& m) { m.origin.deal_digest ^= 1; }, Effect::problem},
       {[](StepMetadata& m) { m.origin.step += 1; }, Effect::problem},
       {[](StepMetadata& m) { m.origin.part = static_cast<std::uint16_t>(m.origin.part ? 0 : 1); },
        Effect::problem},
       {[](StepMetadata& m) { m.origin.parts += 1; }, Effect::problem},
-      {[](StepMetadata& m) { m.replicas ^= 1; }, Effect::replicas},
-      {[](StepMetadata& m) { m.replicas ^= 1ull << 63; }, Effect::replicas},
+      {[](StepMetadata& m) { m.replica_fingerprint ^= 1; }, Effect::replicas},
+      {[](StepMetadata& m) { m.replica_fingerprint ^= 1ull << 63; }, Effect::replicas},
       {[](StepMetadata& m) { m.bad_parameter = 0; }, Effect::bad},
       {[](StepMetadata& m) { m.kind = Divisor::summed; }, Effect::problem},
       {[](StepMetadata& m) { m.already_reduced ^= 1; }, Effect::problem},
@@ -225,7 +225,7 @@ TEST_CASE("every field of the metadata, changed on one rank, has the effect that
           std::vector<StepMetadata> messages(
               size, contributes(1, static_cast<double>(size), Divisor::given));
           for (std::size_t r = 0; r < size; ++r) {
-            messages[r].origin = {.plan = 6,
+            messages[r].origin = {.deal_digest = 6,
                                   .step = 4,
                                   .part = static_cast<std::uint16_t>(r),
                                   .parts = static_cast<std::uint16_t>(size)};
@@ -261,10 +261,10 @@ TEST_CASE("every field of the metadata, changed on one rank, has the effect that
 
 TEST_CASE("which ranks stand against each other: by the first field that differs, whichever") {
   using Change = std::function<void(StepMetadata&)>;
-  const std::vector<Change> changes = {[](StepMetadata& m) { m.plan ^= 1; },
-                                       [](StepMetadata& m) { m.steps ^= 1; },
+  const std::vector<Change> changes = {[](StepMetadata& m) { m.layout_digest ^= 1; },
+                                       [](StepMetadata& m) { m.steps_digest ^= 1; },
                                        [](StepMetadata& m) { m.origin.parts ^= 1; },
-                                       [](StepMetadata& m) { m.origin.plan ^= 1; },
+                                       [](StepMetadata& m) { m.origin.deal_digest ^= 1; },
                                        [](StepMetadata& m) { m.origin.step ^= 1; },
                                        [](StepMetadata& m) { m.already_reduced ^= 1; },
                                        [](StepMetadata& m) { m.kind = Divisor::summed; },
@@ -301,7 +301,7 @@ TEST_CASE("a total corrected for a rank without data: only if that rank is missi
       // Several shards on a rank: parts are not compared.
       messages[odd].origin.parts = BatchOrigin::several;
       for (std::size_t r = 0; r < size; ++r)
-        if (r != odd) messages[r].origin = {.plan = 0, .part = 1, .parts = 3};
+        if (r != odd) messages[r].origin = {.deal_digest = 0, .part = 1, .parts = 3};
       CHECK(decide_step(messages, NonFinite::ignore).problem == "");
     }
 }
@@ -321,8 +321,10 @@ TEST_CASE("origins: who says nothing of its batch contradicts nobody, and ends n
     std::vector<StepMetadata> messages(3, contributes(1, 3, Divisor::ranks));
     for (std::size_t r = 0; r < 3; ++r)
       if (r != silent)
-        messages[r].origin = {
-            .plan = 5, .step = -2, .part = static_cast<std::uint16_t>(r == 2 ? 0 : r), .parts = 3};
+        messages[r].origin = {.deal_digest = 5,
+                              .step = -2,
+                              .part = static_cast<std::uint16_t>(r == 2 ? 0 : r),
+                              .parts = 3};
     if (silent == 0) CHECK(decide_step(messages, NonFinite::ignore).problem == "");
     CHECK_FALSE(windows_are_ragged(messages));
     messages[silent == 2 ? 1 : 2].origin.step = -3;
@@ -330,9 +332,9 @@ TEST_CASE("origins: who says nothing of its batch contradicts nobody, and ends n
   }
   // A part that is another rank's, which itself says nothing.
   std::vector<StepMetadata> messages(2, contributes(1, 2, Divisor::ranks));
-  messages[1].origin = {.plan = 5, .step = 1, .part = 0, .parts = 2};
+  messages[1].origin = {.deal_digest = 5, .step = 1, .part = 0, .parts = 2};
   CHECK(decide_step(messages, NonFinite::ignore).problem == "");
-  messages[0].origin = {.plan = 5, .step = 1, .part = 0, .parts = 2};
+  messages[0].origin = {.deal_digest = 5, .step = 1, .part = 0, .parts = 2};
   CHECK(decide_step(messages, NonFinite::ignore).problem.find("both took part 0 of 2") !=
         std::string::npos);
 }
