@@ -8,11 +8,11 @@
 ///   }
 ///   tape.backward(loss);                    // inside the scope or after it, as you like
 ///
-/// Which operations. `matmul` and `linear`, and whatever is made of them. Their factors are rounded
-/// to 16 bits, products are exact, sums are f32 and stay f32. Backward does the same with the same
-/// rounded factors, and with the incoming gradient rounded. Everything else stays as it is, in f32:
-/// biases, sums, softmax, losses, norms, activations, weights, gradients of weights and what
-/// travels between ranks. (PyTorch's autocast leaves products in 16 bits and has a list of
+/// Which operations. `matmul` and `linear`, and the operations that are made of them. Their factors
+/// are rounded to 16 bits, products are exact, sums are f32 and stay f32. Backward does the same
+/// with the same rounded factors, and with the incoming gradient rounded. Everything else stays as
+/// it is, in f32: biases, sums, softmax, losses, norms, activations, weights, gradients of weights
+/// and what travels between ranks. (PyTorch's autocast leaves products in 16 bits and has a list of
 /// operations that take them; here no operation sees a new dtype.) f64 and 16-bit operands are left
 /// alone.
 ///

@@ -22,7 +22,7 @@ struct StateTensor {
 class Stepper {
  public:
   virtual ~Stepper() = default;
-  /// What it keeps of `parameter` from step to step; nothing for one that is not its own.
+  /// What it keeps of `parameter` from step to step; nothing for a parameter that it does not step.
   virtual std::vector<StateTensor> state_of(const Parameter& parameter) const = 0;
   /// Its options, a line each, for an error that says where ranks differ.
   virtual std::string options_text() const { return ""; }

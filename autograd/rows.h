@@ -1,7 +1,7 @@
 #pragma once
 /// What operations say, and ask, about rows. The rows of a batch may be cut into parts (lanes,
 /// core/lanes.h): then a sum over samples is made part by part, and a row must have the same bits
-/// whatever stands beside it. An operation does not know whether rows are cut. It says what it does
+/// beside any other rows. An operation does not know whether rows are cut. It says what it does
 /// with the rows of its operands, where it records:
 ///
 ///   record("linear", y, {apart(x), shared(w), shared(b)}, backward)

@@ -3,14 +3,15 @@
 /// its end to its start: no graph search, no recursion.
 ///
 ///   Tape tape;                                   // this thread's current tape until it is gone
-///   Tensor loss = cross_entropy(linear(x, w, b), y);
-///   tape.backward(loss);                         // w.gradient(), b.gradient()
+///   Tensor loss = cross_entropy(model(x), y);    // three linear layers: parameters 0.w ... 4.b
+///   tape.backward(loss);                         // the gradients of 0.w ... 4.b
 ///
-///     cross_entropy          3  --> one sweep marks what the loss reaches and counts,
-///       ^                            for every parameter, the contributions to come;
-///     relu                   2       then the loop runs 3, 2, 1. A parameter whose last
-///       ^                            contribution has been written is *ready*: its observers
-///     linear <- w, b         1       are told at once, while the loop goes on.
+///     operation   1 linear  2 relu  3 linear  4 relu  5 linear  6 cross_entropy
+///     uses        0.w 0.b           2.w 2.b           4.w 4.b
+///
+/// Backward first marks, in one sweep, what the loss reaches, and counts the contributions to come
+/// for every parameter. Then the loop runs 6, 5, ..., 1. A parameter whose last contribution has
+/// been written is *ready*: its observers are told at once, while the loop goes on.
 ///
 /// While no tape lives, nothing is recorded: that is inference. Tapes nest, and end in any order;
 /// the innermost records. Saved tensors and gradients of intermediate results are freed as the loop
@@ -41,7 +42,7 @@ namespace lockstep {
 
 struct BackwardOptions {
   bool retain = false;  ///< keep what the operations saved, so that backward can run again
-  /// False: reducers only accumulate. This backward and the next one that synchronizes are parts
+  /// False: reducers only accumulate. This backward and the next synchronizing backward are parts
   /// of one batch (an *accumulation window*); the result is their mean, by their weights. Where
   /// there is no reducer, there is no window: gradients are added up.
   bool sync = true;
@@ -70,9 +71,10 @@ class Tape : public ThreadScope<Tape> {
   /// even if its values are NaN. If the total is not known, reducers divide when they know it;
   /// where there is no reducer, the weight is {1, 1}.
   ///
-  /// Throws StateError for a loss of another or no tape, or one that an earlier backward used up;
-  /// if it reaches both a managed parameter and one that is neither managed nor kept local (which
-  /// would differ between ranks). If an operation or an observer throws, gradients are undefined.
+  /// Throws StateError for a loss of another or no tape, or a loss that an earlier backward used
+  /// up; if it reaches both a managed parameter and a parameter that is neither managed nor kept
+  /// local (which would differ between ranks). If an operation or an observer throws, gradients are
+  /// undefined.
   void backward(const Tensor& loss, std::optional<Weight> weight = {},
                 BackwardOptions options = {});
   void backward(const Tensor& loss, BackwardOptions options) { backward(loss, {}, options); }

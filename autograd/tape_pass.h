@@ -1,5 +1,5 @@
 #pragma once
-/// One backward over a tape, or the part of one that a nested tape runs.
+/// One backward over a tape, or the part of a backward that a nested tape runs.
 
 #include "lockstep/autograd/gradient_reducer.h"
 #include "lockstep/autograd/tape.h"

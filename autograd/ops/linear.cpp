@@ -7,8 +7,15 @@
 
 namespace lockstep {
 
-// y (n, out) = x (n, in) w^T + b, w (out, in):  dw = dy^T x, db = the sum of dy's rows, dx = dy w.
-// The parameters' gradients come first: the sooner they are ready, the sooner they travel.
+// A linear layer: n rows of `in` numbers become n rows of `out` numbers. b may be undefined.
+//
+//     forward    y  (n, out)  = x w^T + b             x (n, in), w (out, in), b (out)
+//     backward   dw (out, in) = dy^T x                dy is the gradient of y, ...
+//                db (out)     = the sum of dy's rows
+//                dx (n, in)   = dy w
+//
+// Backward writes dw and db first: the sooner they are ready, the sooner they travel. An x of
+// another rank is viewed as a matrix. Autocast rounds the factors (detail::factor).
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check_defined("linear", {{"x", x}, {"w", w}});
   check<ShapeError>(x.rank() >= 1 && w.rank() == 2,

@@ -68,7 +68,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Parameter> paramete
 }
 
 // Who has joined is known from the last step's messages. The first call is before this rank has
-// told anybody: the others count on it for their next step, if only to learn that nobody has data
+// told the others: they count on it for their next step, if only to learn that no rank has data
 // left.
 bool DistributedDataParallel::join() {
   if (buckets().all().empty()) return false;  // there is nothing to take part in

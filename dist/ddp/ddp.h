@@ -15,7 +15,7 @@
 /// refused, by name: by backward if the loss also reaches managed ones, else by an optimizer that
 /// also has managed ones. (A parameter that neither DDP nor the optimizer knows cannot be checked.)
 ///
-/// Gradient accumulation: backwards that do not synchronize, and one that does.
+/// Gradient accumulation: backwards that do not synchronize, and at last a backward that does.
 ///
 ///   for (int i = 0; i < 4; ++i) {
 ///     Tape tape;
@@ -76,13 +76,13 @@ class [[nodiscard]] DistributedDataParallel {
                                         std::vector<Buffer> buffers, Communicator& communicator,
                                         const DdpOptions& options = {});
 
-  /// A scope in which backwards only accumulate, whatever they ask for.
+  /// A scope in which backwards only accumulate, also with BackwardOptions::sync.
   NoSync no_sync() { return NoSync(reducer().paused()); }
   /// Collective, in the place of a synchronizing backward: closes this rank's window, or takes part
   /// with nothing. A rank whose loss reaches no parameter must call it, with that loss's weight.
   void synchronize(double weight = 0) { reducer().synchronize(weight); }
 
-  /// As the optimizer's, for all parameters: also those that are in no optimizer.
+  /// As the optimizer's, for all parameters: also parameters that are in no optimizer.
   void zero_grad() { reducer().zero_grad(); }
 
   /// For a rank that has no more data. True while others may have some: this rank then takes one

@@ -13,8 +13,8 @@
 namespace lockstep::dist {
 
 /// The same on all ranks. The three sizes are in MiB (2^20 bytes) of gradients, and may be
-/// fractions. One that is not positive and finite throws UsageError; one below a byte counts as a
-/// byte.
+/// fractions. A size that is not positive and finite throws UsageError; a size below a byte counts
+/// as a byte.
 struct DdpOptions {
   /// See BucketCaps for what the three do.
   double bucket_cap_mb = 25;
@@ -44,7 +44,7 @@ struct DdpOptions {
 
 /// A line for each option: the ranks compare them.
 std::string to_text(const DdpOptions& options);
-/// Its sizes in bytes. Throws UsageError for one that makes no sense.
+/// Its sizes in bytes. Throws UsageError for a size that makes no sense.
 BucketCaps caps_of(const DdpOptions& options);
 
 }  // namespace lockstep::dist

@@ -13,8 +13,8 @@
 ///     bucket 1 (0.)                                    |wait|-- all-reduce --| verdict
 ///
 /// Unused parameters. A parameter that the loss does not reach is ready before the first kernel and
-/// travels as zero. Behind the last bucket travels how many ranks used each parameter. One that no
-/// rank used has no gradient afterwards, and the optimizer skips it.
+/// travels as zero. Behind the last bucket travels how many ranks used each parameter. A parameter
+/// that no rank used has no gradient afterwards, and the optimizer skips it.
 ///
 /// The mean. A result is sum(w g) / sum(w) over all parts of one accumulation window
 /// (accumulation_window.h). If the total of the weights is known when backward begins, the loss is

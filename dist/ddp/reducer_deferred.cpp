@@ -7,8 +7,8 @@
 //   GPU        | backward 1 | buckets |step 1 | forward 2 | ...
 //
 // The metadata must have nothing to change: the total weight is known, this rank has used every
-// parameter, nobody looks for infinite gradients. Whether this holds on all ranks is seen one step
-// late. If not, the error stops training after one step too many.
+// parameter, no guard looks for infinite gradients. Whether this holds on all ranks is seen one
+// step late. If not, the error stops training after one step too many.
 
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/dist/ddp/agreed_error.h"

@@ -26,7 +26,7 @@ class BufferSync final : public StepGuard {
   BufferSync(Buffers buffers, Communicator& communicator, BufferMode mode);
 
   /// Collective: one message per dtype that is averaged, and one for all that is broadcast. Throws
-  /// StateError for a buffer that nobody else holds any more.
+  /// StateError for a buffer that no other handle holds any more.
   void synchronize(int source);
 
   /// Keeps a copy of all buffers, and brings it back. A step that is skipped has been through
@@ -34,7 +34,7 @@ class BufferSync final : public StepGuard {
   void keep();
   void restore();
 
-  /// Equal after a step that is taken, and restored after one that is skipped, if they are kept.
+  /// Equal after a step that is taken, and restored after a skipped step, if they are kept.
   void ended(StepVerdict verdict, int source) override;
 
  private:
