@@ -2,7 +2,7 @@
 // costs.
 //
 // Method: training steps of an MLP on random data, as in bench step, with one bucket cap after
-// another: round by round in turns, each with a model and a reducer of its own. Before anything is
+// another: round by round in turns, each with a separate model and reducer. Before anything is
 // timed, each one's gradients are compared with the mean of what the ranks compute without a
 // reducer. A figure is the median of the rounds; its spread goes from their 10th to their 90th
 // percentile.

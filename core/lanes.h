@@ -1,10 +1,10 @@
 #pragma once
 /// Lanes: how a batch is cut, so that its result has the same bits on any number of ranks.
 ///
-/// The batch of all ranks is cut into L consecutive lanes, L a power of two. Whatever is a sum over
-/// samples (gradients of weights, statistics of a batch) is computed lane by lane, and the lanes'
-/// parts are added in one balanced binary tree. A rank owns a node of that tree: it adds what lies
-/// below, and the all-reduce adds the rest. So the bits depend on L, and not on the ranks:
+/// The batch of all ranks is cut into L consecutive lanes, L a power of two. Each sum over samples
+/// (gradients of weights, statistics of a batch) is computed lane by lane, and the lanes' parts are
+/// added in one balanced binary tree. A rank owns a node of that tree: it adds what lies below, and
+/// the all-reduce adds the rest. So the bits depend on L, and not on the ranks:
 ///
 ///     lanes     0   1   2   3   4   5   6   7         2 ranks: the node over 0..3, that over 4..7
 ///                \ /     \ /     \ /     \ /          3 ranks: 0..1, 2..3, 4..7
@@ -87,8 +87,8 @@ class Lanes {
 /// The lanes of the batch on which this thread works; null: it has none.
 const std::shared_ptr<const Lanes>& current_lanes();
 
-/// Sets current_lanes() until it ends: of several scopes, the one that has set them last. A copy
-/// sets none.
+/// Sets current_lanes() until it ends: of several scopes, the last that was set counts. A copy sets
+/// none.
 class LaneScope {
  public:
   LaneScope() = default;

@@ -2,8 +2,8 @@
 /// A caching allocator for host memory. Fresh pages cost a fault each, and a training step asks for
 /// the same sizes every time: freed blocks wait in a list per size class and are handed out again.
 /// Size classes grow by a quarter (four per power of two), so at most a fifth of a block is unused;
-/// from 2 MiB on, blocks are whole huge pages. Thread-safe; a block may be freed by another thread
-/// than the one that allocated it.
+/// from 2 MiB on, blocks are whole huge pages. Thread-safe; a thread may free a block that another
+/// thread allocated.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// A tensor: a value handle {storage, shape, offset, dtype}, always contiguous and row-major.
 /// Copying a Tensor shares its elements. The only views are `view` (another shape), `slice` (a
-/// range of the first dimension) and `rows`; whatever changes the order of elements copies them.
+/// range of the first dimension) and `rows`; an operation that changes the order of elements copies
+/// them.
 ///
 /// Thread-safety: distinct handles may be used by distinct threads; writes to shared elements need
 /// the caller's own ordering.
@@ -131,11 +132,10 @@ class Tensor {
   /// A copy of the elements. On a GPU it waits for them.
   template <class T>
   std::vector<T> to_vector() const;
-  /// The value of a tensor of one element, whatever its dtype. On a GPU it waits for it.
+  /// The value of a tensor of one element, of any dtype. On a GPU it waits for it.
   double item() const;
-  /// The element at an index of rank() numbers, whatever the dtype: x.item({1, -1}). Negative ones
-  /// count from the end. On a GPU it waits for it. Throws ShapeError for an element that does not
-  /// exist.
+  /// The element at an index of rank() numbers, of any dtype: x.item({1, -1}). Negative ones count
+  /// from the end. On a GPU it waits for it. Throws ShapeError for an element that does not exist.
   double item(std::initializer_list<std::int64_t> index) const;
   /// Sets that element, as fill() converts `value`. What writes to elements, here and elsewhere,
   /// throws StateError for a tensor that is recorded on a tape, or a parameter's operand: gradients

@@ -1,6 +1,6 @@
 #pragma once
-/// Where samples come from: a data set of one's own, or tensors in memory. data::Loader (loader.h)
-/// makes batches of either.
+/// Where samples come from: a data set that a program defines, or tensors in memory. data::Loader
+/// (loader.h) makes batches of either.
 ///
 ///   struct Squares : data::Dataset {
 ///     std::int64_t size() const override { return 100; }
@@ -106,7 +106,7 @@ class AnyDataset {
 namespace detail {
 
 /// Samples of these numbers, for messages, stacked along a new first dimension: `sample` gives the
-/// one of a row. Throws DataError for one that differs from the first, or wants a gradient.
+/// sample of a row. Throws DataError for a sample that differs from the first, or wants a gradient.
 Fields stack(std::span<const std::int64_t> numbers,
              const std::function<Fields(std::size_t row)>& sample);
 /// Room for rows like this sample.

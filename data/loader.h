@@ -50,8 +50,8 @@ class Loader {
   /// Gathers the batch of a step, 0 <= step < steps(). Throws DataError if its fields are not those
   /// of sample 0, in names, dtypes and shapes.
   Batch batch(std::int64_t step) const;
-  /// One lane of the batch of all ranks, 0 <= lane < LoaderOptions::lanes, whoever owns it: the
-  /// batch of a rank that has no other lane. Its weight does not say where it comes from.
+  /// One lane of the batch of all ranks, 0 <= lane < LoaderOptions::lanes, of any rank: the batch
+  /// of a rank that has no other lane. Its weight does not say where it comes from.
   Batch lane(std::int64_t step, int lane) const;
 
   class Iterator;

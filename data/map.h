@@ -53,9 +53,9 @@ class Random {
 };
 
 /// The samples of another data set, each as `function` gives it back: with other values, fields or
-/// shapes, but like all the others. The function gets fields that are its own to change: nobody
-/// else sees their elements when it writes to them. Loaders of several threads may call it at a
-/// time; what it throws ends the batch.
+/// shapes, but like all the others. The function may change the fields that it gets: no other code
+/// sees their elements. Loaders of several threads may call it at a time; what it throws ends the
+/// batch.
 class Map : public Dataset {
  public:
   using Function = std::function<Fields(Fields sample, Random& random)>;

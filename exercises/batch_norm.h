@@ -1,7 +1,7 @@
 #pragma once
 // BATCH NORM. SyncBatchNorm normalizes by the mean and variance of all ranks' rows. Each rank sends
-// three numbers of its own rows: their count, their mean, and M2, the sum of (x - mean)^2. Merge
-// them into the three numbers of all rows together.
+// three numbers of its rows: their count, their mean, and M2, the sum of (x - mean)^2. Merge them
+// into the three numbers of all rows together.
 //
 // A first idea is E(x^2) - E(x)^2. It is wrong in practice: with a mean of a million and a variance
 // of 1 both terms are 1e12, and their difference is noise. M2 has no such problem (Chan, Golub and

@@ -4,8 +4,8 @@
 // places.
 //
 // A bucket takes gradients one after another. It ends before the one with which it would hold more
-// than `cap` bytes. A gradient that is larger than the cap has a bucket of its own. So with a cap
-// of 100 the sizes 40, 50, 20, 300, 10 become
+// than `cap` bytes. A gradient that is larger than the cap has a bucket to itself. So with a cap of
+// 100 the sizes 40, 50, 20, 300, 10 become
 //
 //     {0, 1}, {2}, {3}, {4}
 //

@@ -2,12 +2,12 @@
 // READY. When is each bucket launched?
 //
 // `buckets[k]` lists the parameters of bucket k. `writes` lists, in the order of backward, the
-// parameter to whose gradient each operation adds. A parameter that several operations use is
-// there several times; one that the loss does not reach is not there at all.
+// parameter to whose gradient each operation adds. A parameter that several operations use is there
+// several times; a parameter that the loss does not reach is not there at all.
 //
-// A gradient is ready after its last write. One that is never written is ready before the first. A
-// bucket is ready when all its gradients are. Buckets are launched in index order, the same on
-// every rank: one that is ready early waits for those before it.
+// A gradient is ready after its last write. A gradient that is never written is ready before the
+// first write. A bucket is ready when all its gradients are. Buckets are launched in index order,
+// the same on every rank: a bucket that is ready early waits for the buckets before it.
 //
 // Return, for each bucket, after how many writes it is launched. For
 //

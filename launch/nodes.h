@@ -18,8 +18,8 @@
 ///
 /// They prove to each other that they have the same secret file (dist/rendezvous/handshake.h). The
 /// token of the ranks is made from that file and the nonces of all nodes: it never travels. Without
-/// a secret file, everyone on the network who knows the address can join: use it on a network you
-/// trust.
+/// a secret file, any program on the network that knows the address can join: use it on a network
+/// you trust.
 
 #include <poll.h>
 

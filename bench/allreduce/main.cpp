@@ -2,7 +2,7 @@
 // beside gloo (through PyTorch) and Open MPI where they are installed, and beside what the machine
 // can do at all.
 //
-// Method: every contender is a set of rank processes of its own (contender.h), which are blocked
+// Method: every contender is a separate set of rank processes (contender.h), which are blocked
 // while others are timed. At each size all of them are verified, on data that is unique per rank
 // and index; then rounds in turns, in an order that is drawn for every round. A round has as many
 // calls as take about --round seconds, but 1 to 5000, and before them a tenth as many, at least

@@ -17,8 +17,8 @@ namespace {
 using lockstep::check;
 using Clock = std::chrono::steady_clock;
 
-// mpirun puts each rank on a core of its own, if there are enough; here all contenders' ranks stay
-// on one. Else the ranks of one may share a core for all rounds of a size, on a busy machine.
+// mpirun puts each rank on a separate core, if there are enough; here all contenders' ranks stay on
+// one. Else the ranks of one may share a core for all rounds of a size, on a busy machine.
 void take_core(int rank, int ranks) {
   cpu_set_t cores, own;
   if (::sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < ranks) return;

@@ -19,7 +19,7 @@
 
 namespace bench {
 
-/// One rank's end of an all-reduce of f32, with memory of its own for the elements.
+/// One rank's end of an all-reduce of f32, with separate memory for the elements.
 class Engine {
  public:
   virtual ~Engine() = default;

@@ -19,7 +19,7 @@ using lockstep::Device;
 using lockstep::DType;
 using lockstep::Tensor;
 
-/// Somebody who computes what the case computes, from its inputs into its outputs.
+/// One way to compute what the case computes, from its inputs into its outputs.
 struct Contender {
   std::string name;
   std::function<void()> run;  ///< on a GPU: enqueues it on the current stream

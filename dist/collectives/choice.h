@@ -1,7 +1,8 @@
 #pragma once
-/// Which algorithm an all-reduce takes: the one that the alpha-beta-gamma model predicts to be done
-/// first (dist/collectives/plan/plan.h). The choice is a pure function of the bytes, the world, the
-/// memory and the costs, so that all ranks choose alike. The costs are constants per transport.
+/// Which algorithm an all-reduce takes: the algorithm that the alpha-beta-gamma model predicts to
+/// be done first (dist/collectives/plan/plan.h). The choice is a pure function of the bytes, the
+/// world, the memory and the costs, so that all ranks choose alike. The costs are constants per
+/// transport.
 ///
 /// Determinism: the bits of a result depend on the choice only where "ring" and "hierarchical" are
 /// among the candidates; all others add up the same tree.
@@ -16,7 +17,7 @@
 namespace lockstep::dist {
 
 /// What `--comm` asks for: auto, ring, direct, one-shot, halving or hierarchical; nothing for
-/// another name. "direct" is the tree of two_shot, by whichever of its variants is fastest.
+/// another name. "direct" is the tree of two_shot, by the fastest of its variants.
 std::optional<Algorithm> algorithm_named(std::string_view name);
 
 /// Whether the algorithm that Communicator::algorithm() names adds up in tree order, so that the

@@ -78,8 +78,9 @@ class Communicator {
   /// Waits on the host for work of a GPU. CommError or PeerError if another rank has failed
   /// meanwhile, or after the timeout: the work may be waiting for that rank.
   virtual void wait_for(const Event& event, std::string_view /*what*/) { event.synchronize(); }
-  /// This rank does work of its own, for which others wait, until the result ends: meanwhile it
-  /// tells them that it is at work (transport/pulse.h). Null if they do not hear of it.
+  /// This rank does work in which no other rank takes part, and for which others wait, until the
+  /// result ends: meanwhile it tells them that it is at work (transport/pulse.h). Null if they do
+  /// not hear of it.
   virtual std::shared_ptr<void> begin_work() { return nullptr; }
   virtual bool hears_of_work() const { return false; }
   virtual Seconds now() const = 0;     ///< the world's clock, virtual in a simulated world
@@ -112,7 +113,7 @@ class Communicator {
 
   Lifetime lifetime_;
   Membership membership_;
-  std::optional<Seconds> exposed_;  // nothing: nobody wants to know
+  std::optional<Seconds> exposed_;  // nothing: it is not measured
 };
 
 inline Work::Work(Communicator* communicator, std::uint64_t sequence)

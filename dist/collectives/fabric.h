@@ -32,8 +32,8 @@ class Fabric {
   virtual std::unique_ptr<Communicator> connect() = 0;
 
   /// The group of `members`, ranks in ascending order. Collective over all ranks; may block. Each
-  /// rank gives the members of its own group; none if it is in no group, and gets null then. A
-  /// group outlives the fabric that it was split from.
+  /// rank gives the members of its group. A rank in no group gives none, and gets null. A group
+  /// outlives the fabric that it was split from.
   virtual std::shared_ptr<Fabric> split(const std::vector<int>& members) = 0;
 
   /// Makes ranks that wait in connect() or split() fail with this reason. Best effort.

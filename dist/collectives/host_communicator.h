@@ -33,8 +33,8 @@ struct CommunicatorOptions {
 };
 
 /// The regions that all ranks have allocated alike and that this rank still uses. The n-th
-/// allocation has the number n on every rank. A region ends here with the last storage over it,
-/// whatever the other ranks do: their tensors keep the memory that they address, of all ranks.
+/// allocation has the number n on every rank. A region ends here with the last storage over it.
+/// Other ranks may go on to use it: their tensors keep the memory that they address, of all ranks.
 class Regions {
  public:
   /// A storage over this rank's part. It keeps the region.
@@ -43,7 +43,7 @@ class Regions {
   RegionPlace place_of(const Tensor& buffer) const;
   /// For a place of a tensor that still lives. Not invalidated by add().
   const SharedRegion& at(const RegionPlace& place) const { return known_.at(place.region).region; }
-  /// How many there are at most: those that have ended since the last add() count.
+  /// How many there are at most: regions that have ended since the last add() count.
   std::size_t size() const { return known_.size(); }
 
  private:

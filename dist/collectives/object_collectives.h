@@ -61,7 +61,7 @@ double sum_over_ranks(Communicator& communicator, double value);
 /// writes a file (core/system/atomic_file.h), or waits for a slow disk or the like
 /// (core/system/progress.h). If it does nothing of that for the communicator's timeout, because it
 /// was stopped, or loops, it hangs. A task that does other work for so long needs a `timeout`: then
-/// the others wait for that, whatever rank 0 does.
+/// the others wait for that long, also if rank 0 hangs.
 void on_rank0(Communicator& communicator, const std::function<void()>& task,
               std::optional<Seconds> timeout = {});
 

@@ -7,8 +7,8 @@
 /// process (MPI_THREAD_SERIALIZED).
 ///
 /// A program that uses MPI itself calls MPI_Init before World::join, and MPI_Finalize after the end
-/// of its World. Below MPI_THREAD_SERIALIZED the thread that has called MPI_Init is the one that
-/// calls World::join and all collectives. MPI_COMM_WORLD's error handler stays the program's.
+/// of its World. Below MPI_THREAD_SERIALIZED one thread calls MPI_Init, World::join and all
+/// collectives. MPI_COMM_WORLD's error handler stays the program's.
 ///
 /// The end: if the program has called neither, MPI_Finalize is called when the program exits, and
 /// waits for the other ranks. It is not called if a communicator has failed or still exists,

@@ -222,7 +222,7 @@ Seconds MpiCommunicator::now() const { return std::chrono::steady_clock::now().t
 // ---- when something is wrong ----
 
 void MpiCommunicator::look_around(bool tell) {
-  if (front_ == next_ || phase_ == Phase::comparing) return;  // everybody is about to know
+  if (front_ == next_ || phase_ == Phase::comparing) return;  // all ranks are about to know
   while (const std::optional<MpiNote> note = next_note(comm_)) {
     Peer& peer = peers_[index(note->from)];
     switch (note->kind) {

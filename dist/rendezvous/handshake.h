@@ -16,9 +16,9 @@
 /// machines without a token, the network has to be trusted.
 ///
 /// Both sides make two keys from the token and all messages, one for each direction. From Admission
-/// on, all that is sent over the connection is sealed with them (seal.h). Without a token, everyone
-/// who reads the handshake can make these keys. Nothing is encrypted: everyone who can read the
-/// network's traffic can read what is sent.
+/// on, all that is sent over the connection is sealed with them (seal.h). Without a token, any
+/// program that reads the handshake can make these keys. Nothing is encrypted: a program that can
+/// read the network's traffic can read what is sent.
 ///
 /// Thread-safety: functions may be called from any thread, an Acceptor from one thread at a time.
 

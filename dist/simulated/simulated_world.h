@@ -4,7 +4,7 @@
 /// finds, the same seed finds again.
 ///
 /// Each rank runs ordinary blocking code on its own thread, because tapes and generators are per
-/// thread. But only one thread runs at any moment: the one that holds the baton. It may lose the
+/// thread. But only one thread runs at any moment: the thread that holds the baton. It may lose the
 /// baton at any call to the transport, and it gives it up in relax().
 ///
 ///   rank 0  ===send==|            |==receive==relax|

@@ -35,7 +35,7 @@ std::vector<int> members_in_job(std::vector<int> members, const std::vector<int>
 std::vector<std::shared_ptr<Fabric>> threads_fabrics(int size, const FabricOptions& options);
 
 /// One line on stderr: these ranks run on, although the others have failed, `patience` ago. A
-/// thread that loops sees no error, and nobody can end it from outside.
+/// thread that loops sees no error, and no other thread can end it.
 void tell_who_runs_on(const std::vector<int>& ranks, Seconds patience,
                       const std::exception_ptr& failure);
 
@@ -44,10 +44,10 @@ void tell_who_runs_on(const std::vector<int>& ranks, Seconds patience,
 ///   one machine         shm
 ///   several machines    shm+tcp if some machine has several ranks, else tcp
 ///
-/// A group is a world of its own with a rendezvous of its own: its first rank listens, the others
-/// join it there. Blocks until all ranks that the launcher started have come. Errors as
-/// join_rendezvous; UsageError for a transport that cannot be. Where the launcher does not say
-/// which ranks share a machine, it fills in launch.local_rank and local_size.
+/// A group is a separate world with a separate rendezvous: its first rank listens, the others join
+/// it there. Blocks until all ranks that the launcher started have come. Errors as join_rendezvous;
+/// UsageError for a transport that cannot be. Where the launcher does not say which ranks share a
+/// machine, it fills in launch.local_rank and local_size.
 std::shared_ptr<Fabric> process_fabric(LaunchInfo& launch, const std::string& transport,
                                        const FabricOptions& options);
 

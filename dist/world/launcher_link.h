@@ -29,7 +29,7 @@ class LauncherLink {
   virtual std::shared_ptr<Fabric> meet(const Generation& generation) = 0;
 };
 
-/// The newest generation, once this rank is in it: one that was started later asks to be let in.
+/// The newest generation, once this rank is in it: a rank that was started later asks to be let in.
 /// Throws CommError if that takes a minute.
 Generation let_in(LauncherLink& link);
 
@@ -42,7 +42,7 @@ bool newer_than(LauncherLink& link, int number);
 void blame_by_launcher_number(Error& error, const Generation& generation);
 
 /// If `error` blames a rank of this generation, tells the launcher. Ranks have the numbers of this
-/// world; `own` is the one that says so.
+/// world; `own` is the rank that says so.
 void suspect_blamed(LauncherLink& link, const CommError& error, const Generation& generation,
                     int own);
 

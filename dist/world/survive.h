@@ -17,20 +17,21 @@
 ///   });
 ///
 /// The launcher must allow it (LaunchOptions::survive, `lockstep-run --survive`). Without it this
-/// is body(world). With lanes (core/lanes.h) the result has the bits of a run that lost nobody.
+/// is body(world). With lanes (core/lanes.h) the result has the bits of a run that lost no rank.
 ///
-/// A lost rank is one that a signal has killed, or that others found hanging (the launcher kills
-/// that one), or whose machine is lost. The launcher then publishes a new generation
+/// A rank is lost if a signal has killed it, if others found it hanging (the launcher then kills
+/// it), or if its machine is lost. The launcher then publishes a new generation
 /// (dist/rendezvous/survival/generation.h). The ranks that are left end `body` by a CommError,
-/// which destroys what body has made, join a world of their own, and call body again. No step is
-/// lost: one that a rank has taken is taken by all, and one that nobody has taken is repeated. For
+/// which destroys what body has made, join a new world, and call body again. No step is lost: a
+/// step that one rank has taken is taken by all, and a step that no rank has taken is repeated. For
 /// this
 ///   - body leaves its state as it was before the step whenever a collective throws. Steps of
 ///     optimizers do that, without a collective in them: not with Optimizer::shard.
 ///   - what refers to the world is made anew by body: DDP, Loader, groups, convert_sync_batchnorm.
-///     A DDP that lives outside of body is a StateError, and so is one that is made before share().
+///     A DDP that lives outside of body is a StateError, and so is a DDP that is made before
+///     share().
 ///   - mark() follows each step before the next collective, which is a StateError else. So a step
-///     is one backward: a second network that steps in between has a mark() of its own.
+///     is one backward: a second network that steps in between needs a separate mark().
 ///
 /// In a job that may lose ranks, UsageError is thrown by Optimizer::shard, dist::Trace,
 /// dist::HashTrace, asynchronous checkpoints, and World::join with MPI, NCCL or CUDA IPC. With

@@ -36,9 +36,9 @@ struct JoinOptions {
 ///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/collectives/choice.h
 ///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); on the host: auto
 ///   mpi                 MPI's collectives and transport
-/// With auto and direct, tensors on GPUs use NCCL if every rank has a GPU of its own. Otherwise,
-/// and with ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied
-/// to the host (DDP does that).
+/// With auto and direct, tensors on GPUs use NCCL if no two ranks share a GPU. Otherwise, and with
+/// ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied to the
+/// host (DDP does that).
 std::vector<std::string> communicator_names();
 
 /// A value: copies stand for the same membership, which ends with the last of them. Ranks that
@@ -53,11 +53,11 @@ std::vector<std::string> communicator_names();
 class World {
  public:
   /// Joins the world that the environment describes (dist/rendezvous/environment.h), which may also
-  /// ask that the rank ends with its parent. A process that was started alone is a world of 1.
-  /// From now on an error that nobody catches ends the process with one line and an exit code
-  /// (report_uncaught_errors, dist/rendezvous/events/failure_record.h).
-  /// Blocks until all ranks have joined. Throws UsageError for options or an environment that make
-  /// no sense; CommError and PeerError as join_rendezvous.
+  /// ask that the rank ends with its parent. A process that was started alone is a world of 1. From
+  /// now on an uncaught error ends the process with one line and an exit code
+  /// (report_uncaught_errors, dist/rendezvous/events/failure_record.h). Blocks until all ranks have
+  /// joined. Throws UsageError for options or an environment that make no sense; CommError and
+  /// PeerError as join_rendezvous.
   static World join(const JoinOptions& options = {});
 
   /// The same over a link to a launcher that loses ranks (world/launcher_link.h): joins its newest
@@ -70,9 +70,10 @@ class World {
   int local_size() const;  ///< how many of them there are
   /// For collectives among all ranks. It lives as long as the world.
   dist::Communicator& communicator() const;
-  /// A second one among the same ranks, with an order of its own: for collectives of layers, within
-  /// forward and backward. The first one runs the reducer's buckets in call order, and when a
-  /// bucket is called depends on what each rank's loss reaches. Collective the first time.
+  /// A second communicator among the same ranks, with a separate order of calls: for collectives of
+  /// layers, within forward and backward. The first one runs the reducer's buckets in call order,
+  /// and when a bucket is called depends on what each rank's loss reaches. Collective the first
+  /// time.
   dist::Communicator& layer_communicator() const;
   /// Of a job that survives (survive.h): how often a new world was made, and who is in this one, by
   /// the numbers that the launcher gave them. In other jobs 0, and all ranks.

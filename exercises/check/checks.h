@@ -1,7 +1,7 @@
 #pragma once
 /// The checks of the exercises. Each draws cases, asks the answer, and returns what is wrong with
-/// the first one that is: one sentence. Empty if all are right. Answers come as functions, so that
-/// tests can give wrong ones.
+/// the first wrong answer, in one sentence: an empty one if all are right. Answers come as
+/// functions, so that tests can give wrong ones.
 
 #include <functional>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace exercise {
 
-/// What a check says of a hole that nobody has filled.
+/// What a check says of a hole that is not filled yet.
 inline const std::string not_written = "not written yet";
 
 std::string check_ring(const std::function<std::vector<RingStep>(int, int)>& ring);
@@ -30,8 +30,8 @@ std::string check_tape(
 void ask(const std::string& about);
 
 /// Prints what the check of the exercise `name` says, in a line, and returns the exit code: 0 if
-/// the answer is right. An answer that throws is wrong; one that has not ended after 10 s ends the
-/// process with 1. Either line names the case.
+/// the answer is right. An answer that throws is wrong; an answer that has not ended after 10 s
+/// ends the process with 1. Either line names the case.
 int tell(const char* name, const std::function<std::string()>& check);
 
 }  // namespace exercise

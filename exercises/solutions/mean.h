@@ -8,7 +8,7 @@
 //     sum of w g / sum of w        over all ranks
 //
 // `seed`: what rank r seeds its loss with. It knows its own `weight` w. It may know the `total` of
-// all ranks' weights, or nothing of them. A rank without rows must send 0, whatever its g is.
+// all ranks' weights, or nothing of them. A rank without rows must send 0, also if its g is NaN.
 // `scale`: by what the sum is multiplied at the end, when the weights of all ranks are known. If
 // the total was known before, nothing may be left to do: 1. If no rank had rows, there is no
 // mean: 0.

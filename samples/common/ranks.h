@@ -45,7 +45,7 @@ void set_ranks(RunOptions& options, int ranks, std::string_view source);
 /// should be known before the work, not after it, that a file cannot be written.
 bool writes_results();
 
-/// Runs `body` once per rank, in whichever way the options and the environment ask for, and returns
+/// Runs `body` once per rank, in the way that the options and the environment ask for, and returns
 /// the exit code. `otherwise` is the number of ranks if neither says one.
 int run_ranks(const RunOptions& options, int otherwise, int argc, const char* const* argv,
               const std::function<void(World&)>& body);

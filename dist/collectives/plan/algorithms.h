@@ -1,6 +1,6 @@
 #pragma once
 /// The algorithms: each appends its steps to a plan. reduce_scatter leaves with every rank the sum
-/// of its own part of the buffer; all_gather begins with that and leaves all parts with every rank.
+/// of the part that it owns; all_gather begins with that and leaves all parts with every rank.
 /// `header`: the first message to each peer carries one, because no step before it has done that.
 ///
 /// The costs in their files are those of the alpha-beta-gamma model, for S bytes, n ranks and p =

@@ -9,8 +9,8 @@
 
 namespace lockstep::dist {
 
-/// A rank joins: from now on its launcher's pipe is the one that LOCKSTEP_ERROR_FD says now,
-/// whatever becomes of the environment.
+/// A rank joins: from now on its launcher's pipe is the descriptor that LOCKSTEP_ERROR_FD names
+/// now. Later changes of the environment do not matter.
 void remember_launcher_pipe();
 /// The launcher's pipe, if there is one and the descriptor still is that pipe.
 std::optional<int> launcher_pipe();
