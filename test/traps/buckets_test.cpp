@@ -16,7 +16,7 @@ nn::Sequential large_model() {
 }
 
 /// By parameter: where its gradient lies.
-std::vector<std::byte*> places(const std::vector<Parameter>& parameters) {
+std::vector<std::byte*> memory_of(const std::vector<Parameter>& parameters) {
   std::vector<std::byte*> result;
   for (const Parameter& p : parameters) result.push_back(p.gradient_slot().raw());
   return result;
@@ -38,8 +38,8 @@ TEST_CASE("trap 18: the buckets are the gradients: one copy of them, before and 
     expect(static_cast<double>(ddp.buckets().bytes()) <= 1.05 * 4 * 535818, "{} bytes",
            ddp.buckets().bytes());
 
-    // Every gradient lies where the plan has it, in one piece of memory.
-    const std::vector<std::byte*> before = places(parameters);
+    // Every gradient lies where its place is, in one piece of memory.
+    const std::vector<std::byte*> before = memory_of(parameters);
     const auto& first = places.buckets[0].slots[0];
     const std::byte* start = before[dist::index(first.parameter)] - 4 * first.offset;
     for (const auto& bucket : places.buckets)
@@ -52,13 +52,13 @@ TEST_CASE("trap 18: the buckets are the gradients: one copy of them, before and 
     const std::uint64_t copies = copies_made;
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
-      expect(places(parameters) == before, "moved by zero_grad");
+      expect(memory_of(parameters) == before, "moved by zero_grad");
       Tape tape;
       tape.backward(mean(model(x)));
-      expect(places(parameters) == before, "moved by backward");
+      expect(memory_of(parameters) == before, "moved by backward");
       expect(parameters[0].gradient().raw() == before[0], "the gradient is its place");
       optimizer.step();
-      expect(places(parameters) == before, "moved by step");
+      expect(memory_of(parameters) == before, "moved by step");
     }
     expect(copies_made == copies, "{} copies", copies_made - copies);
   });
