@@ -7,7 +7,7 @@
 ///
 /// Words: a *weight* says how much a rank's batch counts in the mean; its *origin* says which batch
 /// that is (core/shard.h). Skip *lanes* at first: they are equal parts of a batch, which are summed
-/// apart (core/lanes.h). Most training has none, and members named `lanes` are then 0 or empty.
+/// apart (core/lanes.h). Most training has none. So skip what has lane, Rows or Row in its name.
 
 #include <cstdint>
 #include <memory>
@@ -29,8 +29,8 @@ enum class GradientState : std::uint8_t {
 /// What one backward adds to gradients: `weight` / `divisor` times the gradient of its loss.
 /// Example: a rank with 32 of all ranks' 128 rows has weight 32 and divisor 128 (given).
 struct Contribution {
-  /// Where the divisor comes from, and what remains to be done after the sum over the ranks. (If a
-  /// rank has no data, the sum is corrected with every kind of divisor.)
+  /// Where the divisor comes from, and what remains to be done after the sum over the ranks. (Ranks
+  /// without data can add a correction: decide_step in dist/ddp/step_metadata.cpp.)
   enum class Divisor : std::uint8_t {
     none,    ///< this backward adds no gradient; it may add a weight
     given,   ///< the total of the weights, which the caller knew. Nothing remains
@@ -53,7 +53,7 @@ struct Contribution {
 };
 
 /// Watches backward. A reducer is an observer; a test can be one. Observers that are no reducers
-/// are told after the reducers: in backward_ends they see gradients that are summed. If a call
+/// are told of its begin and its end after the reducers: the gradients are summed then. If a call
 /// throws, backward ends with that exception, and every observer gets backward_failed.
 class GradientObserver {
  public:

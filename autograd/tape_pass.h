@@ -29,7 +29,7 @@ struct Tape::Pass {
   void refuse_strays(const std::optional<Weight>& weight) const;
 };
 
-// To the watcher of this thread, which there is (tape_results.cpp).
+// What the watcher of this thread sees (tape_results.cpp).
 void show_output(const detail::Node& node, const Tensor& output, std::span<const Operand> operands,
                  Makes makes, const Lanes* lanes);
 void show_gradient(const detail::Node& node, const Lanes* lanes);

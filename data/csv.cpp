@@ -241,8 +241,8 @@ std::vector<Column> choose_columns(const std::string& file, const std::vector<st
   return columns;
 }
 
-// A first line of numbers alone is a row, more likely than names; unless the program asks for a
-// number by that name. Taken for the header, it would be missing in the data without a word.
+// A first line of numbers alone is a row, more likely than names, unless the program names a column
+// by one of them. Taken for the header, the row would be missing in the data without a word.
 void refuse_row_as_header(const Lines& lines, const CsvOptions& options,
                           const std::vector<std::string>& complete) {
   const std::vector<std::string>& there = lines.fields();

@@ -215,10 +215,10 @@ std::vector<Bucket> cut_into_buckets(const std::vector<std::size_t>& order,
   return buckets;
 }
 
-// ---- 5. The reducer: dist/ddp/reducer.h, ready_order.h, step_metadata.h ---- The reducer counts
-// ready gradients. When no gradient of a bucket is missing, the communication thread sums it over
-// the ranks. All ranks launch the buckets in the same order, even if a later bucket is ready first,
-// because a ring adds up whatever its neighbours send next.
+// ---- 5. The reducer: dist/ddp/reducer.h, buckets/ready_order.h, step_metadata.h ----
+// The reducer counts ready gradients. When no gradient of a bucket is missing, the communication
+// thread sums it over the ranks. All ranks launch the buckets in the same order, even if a later
+// bucket is ready first, because a ring adds up whatever its neighbours send next.
 //
 // A communication thread keeps the ring simple: it waits for the neighbour, and backward goes on.
 // The library has no such thread, because it would compete with the computing threads for the

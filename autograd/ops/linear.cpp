@@ -14,8 +14,7 @@ namespace lockstep {
 //                db (out)     = the sum of dy's rows
 //                dx (n, in)   = dy w
 //
-// Backward writes dw and db first: the sooner they are ready, the sooner they travel. An x of
-// another rank is viewed as a matrix. Autocast rounds the factors (detail::factor).
+// An x that is no matrix is viewed as one. Autocast rounds the factors (detail::factor).
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check_defined("linear", {{"x", x}, {"w", w}});
   check<ShapeError>(x.rank() >= 1 && w.rank() == 2,

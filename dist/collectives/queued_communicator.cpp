@@ -46,8 +46,7 @@ bool QueuedCommunicator::advance(bool timed) {
       const Progress progress = carry_on(front());
       moved |= progress != Progress::none;
       if (progress != Progress::ended) break;
-      // NOLINTNEXTLINE
-      CollectiveCall(std::move(front().arguments));  // ends here, and keeps no memory
+      front().arguments = {};  // keeps no memory
       begun_ = false;
       if (timed) finished_ = now();
       recorder_.finished(front_, timed ? std::optional(finished_) : std::nullopt,

@@ -9,7 +9,8 @@
 /// It is cut into numbers of 16 bits, one per element. f32 and f64 add them to zeros without
 /// rounding.
 ///
-/// The decision is a pure function of all ranks' metadata, so all ranks come to the same verdict.
+/// The decision is a pure function of all ranks' metadata (and of the sums, if NonFinite looks in
+/// them), so all ranks come to the same verdict. A step, here, is one synchronizing backward.
 
 #include <cstdint>
 #include <span>
@@ -22,8 +23,8 @@ namespace lockstep::dist {
 struct StepMetadata {
   double weight = 0;           ///< of what this rank contributes
   double divisor = 0;          ///< by which its contributions were divided: see Contribution
-  double compute_seconds = 0;  ///< from the end of the last step until its last gradient was ready,
-                               ///< without waiting for other ranks
+  double compute_seconds = 0;  ///< from the last synchronization's end until its last gradient was
+                               ///< ready, without waiting for other ranks
   double wait_seconds = 0;     ///< that it waited for others in the step before
   std::uint64_t layout_digest = 0;  ///< of its bucket layout
   BatchOrigin origin;               ///< which batch it took (core/shard.h)
@@ -34,9 +35,9 @@ struct StepMetadata {
   Contribution::Divisor kind = Contribution::Divisor::none;
   std::uint8_t already_reduced = 0;  ///< 1: its gradients held what an earlier backward reduced
   std::uint8_t joined = 0;           ///< 1: it has no more data (DistributedDataParallel::join)
-  std::uint8_t padding = 0;
+  std::uint8_t unused = 0;           ///< for the next field of one byte
 };
-static_assert(sizeof(StepMetadata) == 88, "no padding: every byte is sent");
+static_assert(sizeof(StepMetadata) == 88, "every byte is sent: none may be padding");
 
 constexpr std::int64_t metadata_elements = sizeof(StepMetadata) / 2;
 
@@ -65,11 +66,11 @@ struct StepOutcome {
   double weight = 0;        ///< of all ranks
   double scale = 1;         ///< by which the sums are to be multiplied
   bool all_joined = false;  ///< no rank has data left
-  int source = 0;           ///< the first rank that contributed; 0 if none did
+  int source = 0;           ///< the first rank with data, whose buffers all take over; 0 if none
   bool nonfinite = false;   ///< `bad_rank` found what is infinite or NaN
   int bad_rank = 0;
   bool replicas_differ = false;
-  std::string problem;  ///< why the verdict is `stop`, unless it is one of the two above
+  std::string problem;  ///< why the verdict is `stop`, unless `nonfinite` or `replicas_differ` is
 };
 
 /// Why all ranks must stop, or "" (step_text.cpp). Contributions can be scaled to the mean only if

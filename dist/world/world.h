@@ -36,9 +36,9 @@ struct JoinOptions {
 ///   auto, ring, direct, one-shot, halving, hierarchical   an algorithm: dist/collectives/choice.h
 ///   nccl, nccl-direct   engines for tensors on GPUs (dist/gpu/device_engine.h); on the host: auto
 ///   mpi                 MPI's collectives and transport
-/// With auto and direct, tensors on GPUs use NCCL if no two ranks share a GPU. Otherwise, and with
-/// ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must be copied to the
-/// host (DDP does that).
+/// With auto and direct, tensors on GPUs use NCCL if every rank has a GPU that no other rank uses.
+/// Otherwise, and with ring, they use CUDA IPC if the ranks are on one machine. Elsewhere they must
+/// be copied to the host (DDP does that).
 std::vector<std::string> communicator_names();
 
 /// A value: copies stand for the same membership, which ends with the last of them. Ranks that

@@ -15,8 +15,8 @@
 ///     StepTrace            instants of a trace
 ///     BufferSync           running statistics become equal at the end
 ///
-/// A guard only writes. What all ranks decide from all pieces: decide_step (step_metadata.h). What
-/// a stop says: contradiction (step_text.cpp) and stop_step (step_error.h).
+/// What all ranks decide from all pieces: decide_step (step_metadata.h). NonFiniteCheck alone adds
+/// to that: it looks in the sums. A stop says: contradiction (step_text.cpp), stop_step.
 ///
 /// Guards are called in the order of Reducer::guards_ (reducer_setup.cpp). Two places matter:
 /// ReplicaCheck writes before NonFiniteCheck, which asks it what steps have left; StepExchange is
@@ -42,8 +42,8 @@ class StepGuard {
   virtual void launches(const GradientBuckets::Bucket&) {}
   /// Writes its piece. Called once, before the last bucket is sent.
   virtual void write(StepMetadata&) {}
-  /// The gradients hold the mean, or are given up. `source`: the first rank that contributed. A
-  /// second time, with `stop`, if the verdict was deferred and is read later.
+  /// The gradients hold the mean, or are given up. `source`: the first rank with data. Of a verdict
+  /// that was deferred: at once as `commit`, and once more if it turns out to be `stop`.
   virtual void ended(StepVerdict, int /*source*/) {}
 };
 

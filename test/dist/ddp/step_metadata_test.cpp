@@ -77,7 +77,7 @@ TEST_CASE("weights that do not fit together are a problem that names both ranks"
                             "of 5") != std::string::npos);
 }
 
-TEST_CASE("plans that differ are a problem, also where nobody contributes") {
+TEST_CASE("layouts that differ are a problem, also where nobody contributes") {
   std::vector<StepMetadata> messages(3, nothing);
   messages[2].layout_digest = 7;
   CHECK(decide_step(messages, NonFinite::ignore).problem ==
@@ -191,9 +191,9 @@ TEST_CASE("all have joined when all say so") {
 TEST_CASE("every field of the metadata, changed on one rank, has the effect that it is for") {
   enum class Effect { none, problem, replicas, bad, weight, joined };
   using Change = std::function<void(StepMetadata&)>;
-  // A new field makes this fail to compile: add it below.
-  [[maybe_unused]] const auto& [weight, divisor, compute, wait, plan, origin, steps, replicas,
-                                element, parameter, kind, reduced, joined, padding] = nothing;
+  // A new field makes this fail to compile (unless it replaces `unused`): add it below.
+  [[maybe_unused]] const auto& [weight, divisor, compute, wait, layout, origin, steps, replicas,
+                                element, parameter, kind, reduced, joined, unused] = nothing;
   const std::vector<std::pair<Change, Effect>> changes = {
       {[](StepMetadata& m) { m.weight += 2; }, Effect::weight},
       {[](StepMetadata& m) { m.divisor += 1; }, Effect::problem},
