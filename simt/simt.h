@@ -33,7 +33,11 @@ struct Config {
   bool peer_access = true;   ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
   int connections = 8;       ///< CUDA_DEVICE_MAX_CONNECTIONS, 1 to 32: hardware queues of a device
   bool lazy_loading = true;  ///< CUDA_MODULE_LOADING=LAZY|EAGER: a kernel is loaded when first used
-  std::chrono::milliseconds patience{5000};  ///< nothing moves for so long: a deadlock
+  bool cautious = false;  ///< LOCKSTEP_SIM_CAUTIOUS=yes|no: new streams, pinned memory and the like
+                          ///< may wait for the whole device, as some drivers are said to do
+  bool allow_fork = false;  ///< a child that was forked may use CUDA even if its parent had used it
+  /// LOCKSTEP_SIM_PATIENCE, in milliseconds: if nothing moves for so long, waits can be deadlocks.
+  std::chrono::milliseconds patience{10000};
   /// In each NCCL communicator the call of an operation with this number (from 1) fails on this
   /// rank.
   int nccl_fail_rank = -1;  ///< LOCKSTEP_SIM_NCCL_FAIL=RANK:CALL; -1: none fails

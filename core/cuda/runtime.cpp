@@ -43,24 +43,29 @@ std::shared_ptr<Stream::State> make_stream(Device device) {
   return state;
 }
 
-// The streams of this thread, by device index; null until it first asks.
-thread_local std::vector<std::shared_ptr<Stream::State>> own_streams;
+struct OwnStreams {
+  std::shared_ptr<Stream::State> computing, reading;
+};
 
-std::shared_ptr<Stream::State>& own_stream(Device device) {
+// The streams of this thread, by device index; null until it first asks.
+thread_local std::vector<OwnStreams> own_streams;
+
+OwnStreams& streams_of_this_thread(Device device) {
   if (device.kind != this_kind || device.index < 0) cuda::check_device("stream", device);
   const auto index = static_cast<std::size_t>(device.index);
   if (own_streams.size() <= index) {
     cuda::check_device("stream", device);
     own_streams.resize(index + 1);
   }
-  if (!own_streams[index]) own_streams[index] = make_stream(device);
-  return own_streams[index];
+  OwnStreams& streams = own_streams[index];
+  if (!streams.computing) streams = {make_stream(device), make_stream(device)};
+  return streams;
 }
 
 const std::shared_ptr<Stream::State>& current_stream(Device device) {
   for (const StreamGuard* guard = StreamGuard::innermost(); guard; guard = guard->outer())
     if (guard->stream().device() == device) return guard->stream().shared();
-  return own_stream(device);
+  return streams_of_this_thread(device).computing;
 }
 
 const std::shared_ptr<Stream::State>& cpu_stream() {
@@ -74,6 +79,10 @@ bool on_cpu(Device device) { return device.kind == Device::Kind::cpu; }
 
 Stream Stream::current(Device device) {
   return Stream(on_cpu(device) ? cpu_stream() : current_stream(device));
+}
+
+Stream Stream::reading(Device device) {
+  return Stream(on_cpu(device) ? cpu_stream() : streams_of_this_thread(device).reading);
 }
 
 Stream Stream::create(Device device) {

@@ -27,6 +27,7 @@ Stream Stream::current(Device device) {
   static const auto state = std::make_shared<State>();
   return Stream(state);
 }
+Stream Stream::reading(Device device) { return current(device); }
 Stream Stream::create(Device device) { return current(device); }
 Device Stream::device() const { return {}; }
 void Stream::synchronize() const {}

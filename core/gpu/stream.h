@@ -33,6 +33,10 @@ class Stream {
   /// The calling thread's current stream of the device. Throws DeviceError where there is no such
   /// device.
   static Stream current(Device device);
+  /// The calling thread's second stream of the device. To read what is known to be complete while
+  /// the current stream goes on; nothing is left in it. It is made together with the thread's own:
+  /// making a stream may wait for the whole GPU, and so for peers.
+  static Stream reading(Device device);
   /// Another stream of the device.
   static Stream create(Device device);
 

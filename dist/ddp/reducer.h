@@ -10,11 +10,11 @@
 ///
 ///     backward kernels   | 4.w 4.b | 2.w 2.b | 0.w 0.b |
 ///     bucket 0 (4., 2.)                      |--- all-reduce ---|
-///     bucket 1 (0.)                                    |wait|-- all-reduce --| verdict
+///     bucket 1 (0.)                                    | queued |-- all-reduce --| verdict
 ///
-/// Unused parameters. A parameter that the loss does not reach is ready before the first kernel and
-/// travels as zero. Behind the last bucket travels how many ranks used each parameter. A parameter
-/// that no rank used has no gradient afterwards, and the optimizer skips it.
+/// Unused parameters. A parameter that the loss does not reach is ready before the first kernel
+/// and travels as zero, or as what its window holds. Behind the last bucket travels how many ranks
+/// used each parameter. One that no rank used has no gradient then: the optimizer skips it.
 ///
 /// The mean. A result is sum(w g) / sum(w) over all parts of one accumulation window
 /// (accumulation_window.h). If the total of the weights is known when backward begins, the loss is
@@ -165,7 +165,6 @@ class Reducer final : public GradientReducer {
   std::size_t launched_ = 0;  // buckets [0, launched_) are on their way
 
   bool deferred_ = false;  // the metadata of the last backward has not been read
-  std::optional<Stream> side_stream_;
 };
 
 }  // namespace lockstep::dist

@@ -51,10 +51,9 @@ void Reducer::check_before_replay() {
 void Reducer::settle() {
   check_world_lives("backward");
   if (!std::exchange(deferred_, false)) return;
-  if (!side_stream_) side_stream_ = Stream::create(buckets_.all().back().wire.device());
   StepOutcome outcome;
   {
-    const StreamGuard guard(*side_stream_);
+    const StreamGuard guard(Stream::reading(buckets_.all().back().wire.device()));
     buckets_.all().back().work.finish();
     outcome = exchange_.read(buckets_);
   }

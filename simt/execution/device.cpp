@@ -24,6 +24,8 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorCudartUnloading, "cudaErrorCudartUnloading",
+     "the process ends: static objects made before CUDA's end after it"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
      "invalid configuration: a grid or block of no threads, or of too many"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
@@ -83,7 +85,7 @@ const ErrorText* find(cudaError_t error) {
 
 /// The error that no call makes go away, if there is one.
 cudaError_t sticky_error(Runtime& runtime) {
-  if (!runtime.bad_environment.empty()) return cudaErrorInitializationError;
+  if (!runtime.unusable.empty()) return cudaErrorInitializationError;
   const int device = Runtime::current_device();
   return device < runtime.config.devices && !runtime.device(device).fault.empty()
              ? cudaErrorLaunchFailure
@@ -95,8 +97,8 @@ cudaError_t sticky_error(Runtime& runtime) {
 const char* cudaGetErrorString(cudaError_t error) {
   Runtime& runtime = Runtime::get();
   const std::lock_guard lock(runtime.mutex);
-  if (error == cudaErrorInitializationError && !runtime.bad_environment.empty())
-    return runtime.bad_environment.c_str();
+  if (error == cudaErrorInitializationError && !runtime.unusable.empty())
+    return runtime.unusable.c_str();
   if (error == cudaErrorLaunchFailure && !runtime.reports.empty())
     return runtime.reports.back().c_str();
   const ErrorText* found = find(error);
@@ -216,7 +218,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSynchronize() {
   return call_runtime([](Runtime& runtime) {
     refuse_in_capture(runtime);
-    runtime.wait_for_device(Runtime::current_device(), "cudaDeviceSynchronize");
+    runtime.wait_for_device(Runtime::current_device());
   });
 }
 

@@ -73,6 +73,14 @@ void run_kernel(Runtime& runtime, int device, const GridRun& run) {
 
 }  // namespace
 
+/// A kernel is loaded when it is first asked for: on a GPU, that may wait for all of its work.
+void load(Runtime& runtime, const void* kernel, const KernelInfo& info) {
+  std::set<const void*>& loaded = runtime.device(Runtime::current_device()).loaded;
+  if (!runtime.config.lazy_loading || loaded.contains(kernel)) return;
+  runtime.may_synchronize(("the loading of " + info.name).c_str(), Runtime::Source::documented);
+  loaded.insert(kernel);
+}
+
 cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
                    std::function<void()> thread) {
   return call_runtime([&](Runtime& runtime) {
@@ -87,8 +95,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
     require(stream.device == Runtime::current_device(), cudaErrorInvalidResourceHandle);
 
     Device& on = runtime.device(stream.device);
-    if (on.loaded.insert(kernel).second && runtime.config.lazy_loading && !stream.capture)
-      runtime.may_synchronize(("the first launch of " + info.name).c_str());
+    load(runtime, kernel, info);
     const std::uint64_t number = ++on.launches;
     submit(
         runtime, stream, cudaGraphNodeTypeKernel,
@@ -110,11 +117,12 @@ using namespace simt::detail;
 namespace limits = simt::limits;
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
-  return call_runtime([&](Runtime&) {
+  return call_runtime([&](Runtime& runtime) {
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return;
     require(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize, cudaErrorInvalidValue);
     KernelInfo& info = kernel_info(kernel);
+    load(runtime, kernel, info);
     require(
         value >= 0 && static_cast<std::size_t>(value) + info.shared_bytes <= limits::shared_opt_in,
         cudaErrorInvalidValue);
@@ -127,6 +135,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
     require(attributes != nullptr, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
     const KernelInfo& info = kernel_info(kernel);
+    load(runtime, kernel, info);
     *attributes = {};
     attributes->sharedSizeBytes = info.shared_bytes;
     attributes->maxThreadsPerBlock = static_cast<int>(limits::block_threads);
@@ -140,9 +149,10 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel,
                                                           int block_threads,
                                                           std::size_t shared_bytes) {
-  return call_runtime([&](Runtime&) {
+  return call_runtime([&](Runtime& runtime) {
     require(blocks != nullptr && block_threads > 0, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
+    load(runtime, kernel, kernel_info(kernel));
     const std::size_t per_block =
         kernel_info(kernel).shared_bytes + shared_bytes + limits::shared_reserved;
     const int warps = (block_threads + 31) / 32;

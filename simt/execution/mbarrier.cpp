@@ -4,6 +4,10 @@
 
 #include <bit>
 #include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/copy_engine.h"
@@ -20,7 +24,7 @@ struct State {
   std::uint64_t expected : 20;  ///< arrivals in each phase
   std::uint64_t missing : 20;   ///< arrivals in this one
   std::int64_t bytes : 21;      ///< announced, and not copied yet
-  std::uint64_t mark : 2;       ///< 1: initialized
+  std::uint64_t mark : 2;       ///< 1: initialized, 2: and fenced; else it is no barrier
 };
 static_assert(sizeof(State) == 8);
 
@@ -46,6 +50,15 @@ void settle(void* barrier, State state) {
   if (complete) wake(barrier);
 }
 
+bool is_barrier(State state) { return state.mark == 1 || state.mark == 2; }
+
+/// Barriers that were initialized in this cluster of blocks, and by which of its threads.
+struct Initialized {
+  std::uint64_t cluster = 0;
+  std::vector<std::pair<unsigned, void*>> barriers;
+};
+Initialized unfenced;
+
 std::string describe(const void* barrier) {
   const State state = load(barrier);
   return "for a barrier whose phase (parity " + std::to_string(state.parity) + ") lacks " +
@@ -64,13 +77,16 @@ std::byte* mbarrier_in(unsigned rank, const void* barrier, const char* name) {
   std::byte* there = shared_at(rank, address, sizeof(State));
   if (address % sizeof(State) != 0 || !there)
     fail_thread(std::string(name) + " on a barrier that is not 8 aligned bytes of shared memory");
-  if (load(there).mark != 1) fail_thread(std::string(name) + " on a barrier before its init");
+  if (!is_barrier(load(there))) fail_thread(std::string(name) + " on a barrier before its init");
+  const bool elsewhere = rank != cluster_rank() || std::string_view(name).starts_with("cp.async");
+  if (elsewhere && load(there).mark != 2)
+    fail_thread(std::string(name) + " on a barrier without a fence.mbarrier_init after its init");
   return there;
 }
 
 std::string mbarrier_copied(std::byte* barrier, std::int64_t bytes) {
   State state = load(barrier);
-  if (state.mark != 1) return "the barrier of a copy was overwritten";
+  if (!is_barrier(state)) return "the barrier of a copy was overwritten";
   if (state.bytes - bytes < -most) return "a barrier's count of bytes is beyond its range";
   state.bytes -= bytes;
   settle(barrier, state);
@@ -83,6 +99,19 @@ void mbarrier_init(void* barrier, std::uint32_t arrivals) {
   if (shared_address(barrier) % sizeof(State) != 0)
     fail_thread("mbarrier.init of a barrier that is not aligned to 8 bytes");
   store(barrier, {.parity = 0, .expected = arrivals, .missing = arrivals, .bytes = 0, .mark = 1});
+  if (unfenced.cluster != clusters_begun()) unfenced = {clusters_begun(), {}};
+  unfenced.barriers.emplace_back(linear_thread(), barrier);
+}
+
+void mbarrier_fence_init() {
+  if (unfenced.cluster != clusters_begun()) return;
+  std::erase_if(unfenced.barriers, [](const auto& one) {
+    if (one.first != linear_thread()) return false;
+    State state = load(one.second);
+    state.mark = 2;
+    store(one.second, state);
+    return true;
+  });
 }
 
 void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes) {

@@ -50,7 +50,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 
 enum CUmoduleLoadingMode : int { CU_MODULE_EAGER_LOADING = 1, CU_MODULE_LAZY_LOADING = 2 };
 
-/// Eager if CUDA_MODULE_LOADING says EAGER. (Here kernels are always loaded.)
+/// Eager if CUDA_MODULE_LOADING said EAGER when CUDA was first used, or simt::configure said so.
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode);
 
 // ---- stream memory operations -------------------------------------------------------------------

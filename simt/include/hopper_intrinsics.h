@@ -13,6 +13,7 @@
 
 #include "simt/cluster.h"
 #include "simt/copy_engine.h"
+#include "simt/registers.h"
 #include "simt/warpgroup.h"
 
 namespace hopper {
@@ -32,7 +33,7 @@ inline void init(Barrier& barrier, int arrivals) {
   simt::detail::mbarrier_init(&barrier, static_cast<std::uint32_t>(arrivals));
 }
 
-inline void fence_init() {}  // every store is visible at once
+inline void fence_init() { simt::detail::mbarrier_fence_init(); }
 
 inline void arrive_expecting(Barrier& barrier, std::uint32_t bytes) {
   simt::detail::mbarrier_arrive(cluster_rank(), &barrier, bytes);
@@ -58,20 +59,26 @@ inline void load_panel_to(std::uint16_t blocks, void* panel, const CUtensorMap& 
   simt::detail::copy_box(blocks, panel, map, inner, outer, &barrier);
 }
 
-// ---- registers: here they are as many as are needed --------------------------------------------
+// ---- registers ---------------------------------------------------------------------------------
 
 template <int count>
-void give_registers() {}
+void give_registers() {
+  static_assert(count % 8 == 0 && 24 <= count && count <= 256);
+  simt::detail::Registers::mine().give(count);
+}
 
 template <int count>
-void take_registers() {}
+void take_registers() {
+  static_assert(count % 8 == 0 && 24 <= count && count <= 256);
+  simt::detail::Registers::mine().take(count);
+}
 
 // ---- wgmma -------------------------------------------------------------------------------------
 
 constexpr int PRODUCT_N = simt::detail::wgmma_columns;
 using Accumulators = float[PRODUCT_N / 8][4];
 
-inline void fence_products() {}
+inline void fence_products() { simt::detail::PendingProducts::mine().fence(); }
 inline void pin(Accumulators&) {}
 
 inline void commit_products() { simt::detail::PendingProducts::mine().commit(); }

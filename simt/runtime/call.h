@@ -33,7 +33,9 @@ cudaError_t call_runtime(Body&& body) {
   if (this_thread.in_host_function) return remember(cudaErrorNotPermitted);
   Runtime& runtime = Runtime::get();
   const std::lock_guard lock(runtime.mutex);
-  if (!runtime.bad_environment.empty()) return remember(cudaErrorInitializationError);
+  runtime.used = true;
+  if (!runtime.unusable.empty()) return remember(cudaErrorInitializationError);
+  if (runtime.unloading) return remember(cudaErrorCudartUnloading);
   try {
     runtime.drift();
     const auto broken = [&runtime] {

@@ -17,12 +17,19 @@ namespace simt::detail {
 /// Called when the host enqueues an operation, or launches a graph that it is a node of: what is to
 /// be called when the stream is there. Each run has a state of its own.
 using Begin = std::function<Run()>;
+
+/// How an operation waits: as in Operation.
+struct Waits {
+  bool in_queue = false;
+  std::string awaits = {};
+};
 }  // namespace simt::detail
 
 struct CUgraphNode_st {
   cudaGraphNodeType type;
   simt::detail::Begin begin;
   std::vector<int> after;  ///< indices of nodes
+  bool can_wait;           ///< in the stream
   std::string awaits;      ///< as in Operation
 };
 
@@ -53,7 +60,7 @@ struct Capture {
   std::shared_ptr<GraphContent> content = std::make_shared<GraphContent>();
   std::map<const Stream*, std::vector<int>> ends;  ///< of each stream in it: its latest nodes
 
-  void add(const Stream& stream, cudaGraphNodeType type, Begin begin, std::string awaits = {});
+  void add(const Stream& stream, cudaGraphNodeType type, Begin begin, const Waits* waits = nullptr);
   /// `stream` goes on after these nodes too.
   void join(const Stream& stream, const std::vector<int>& nodes);
   /// Does all work come before the end of the origin?
@@ -63,9 +70,9 @@ struct Capture {
 /// Enqueues the operation, or captures it if the stream is capturing. Throws Refusal for the legacy
 /// default stream while a stream that waits for it is capturing.
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run);
-/// The same for one that may wait in the stream; `awaits` as in Operation.
+/// The same for one that may wait in the stream.
 void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
-                std::string awaits = {});
+                const Waits& waits = {});
 
 /// Throws the error; the capture can only be ended after that.
 [[noreturn]] void invalidate(Capture& capture, cudaError_t error);

@@ -1,7 +1,7 @@
-/// What would wait for ever on a GPU, found and explained: a call that may wait for all work of a
+/// What would wait for ever on a GPU, found and explained: a call that waits for all work of a
 /// device while a stream waits for the calling thread, and a stream that is behind a waiting one in
-/// their hardware queue. Only waits for streams of this process count: who knows when another
-/// process comes.
+/// their hardware queue. Only waits for streams of this process count: when another process comes,
+/// is not known. And nothing on the device has moved since the wait began, for Config::patience.
 
 #include <string>
 #include <utility>
@@ -15,28 +15,34 @@ std::string name_of(const Stream& stream) {
   return "stream " + std::to_string(stream.number) + " of device " + std::to_string(stream.device);
 }
 
-/// What its first operation waits for; empty if that is no memory of this process.
+/// What its first operation waits for, which has begun; empty if that is no memory of this process.
 const std::string& awaited_by(const Stream& stream) {
   static const std::string nothing;
-  return stream.queue.empty() ? nothing : stream.queue.front().awaits;
+  return stream.queue.empty() || !stream.queue.front().begun ? nothing
+                                                             : stream.queue.front().awaits;
 }
 
 }  // namespace
 
-bool Runtime::nothing_moves() const {
-  return std::chrono::steady_clock::now() - last_move_ > config.patience;
+/// Also notes when the wait for this mark began, and begins anew whenever something moves.
+bool Runtime::stuck(Mark& mark) const {
+  const auto now = std::chrono::steady_clock::now();
+  const std::uint64_t moves = devices_[mark.stream->device]->moves;
+  const bool host_function =
+      std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return stream->busy; });
+  if (!mark.asked_since || mark.moves_then != moves || host_function) {
+    mark.asked_since = now;
+    mark.moves_then = moves;
+  }
+  return now - *mark.asked_since > config.patience;
 }
 
-void Runtime::break_device(int index, std::string report) {
-  reports.push_back(std::move(report));
-  device(index).fault = reports.back();
-  moved();
-}
-
-// "Two commands from different streams cannot run concurrently if [...] the host thread issues in
-// between: a page-locked host memory allocation, a device memory allocation, ..." (Programming
-// Guide, "Implicit Synchronization"); loading a kernel may need it as well ("Lazy Loading").
-void Runtime::may_synchronize(const char* call) {
+// Documented: loading a kernel may need to synchronize the context (Programming Guide, "Lazy
+// Loading"). Older guides also list pinned allocations ("Implicit Synchronization"), and projects
+// that share a GPU among threads have met new streams that wait; on an H100 with CUDA 13 neither
+// did. So all but loading is assumed.
+void Runtime::may_synchronize(const char* call, Source source) {
+  if (source == Source::assumed && !config.cautious) return;
   std::vector<MarkPointer> ends;
   for (const auto& stream : streams)
     if (stream->device == current_device())
@@ -46,29 +52,28 @@ void Runtime::may_synchronize(const char* call) {
   require(device(current_device()).fault.empty(), cudaErrorLaunchFailure);
 }
 
-void Runtime::break_if_stuck(const Mark& mark, const char* call) {
-  for (const Stream* stream : streams_needed_for(mark))
-    if (const std::string& awaited = awaited_by(*stream); !awaited.empty())
-      return break_device(stream->device,
-                          std::string("deadlock: ") + call +
-                              " may wait for all work of its device, and " + name_of(*stream) +
-                              " waits " + awaited +
-                              ", which no stream writes. Make such calls before a stream can wait "
-                              "for this thread");
-}
-
-// A stream may be behind one that is itself behind another: the first of them waits for memory.
-void Runtime::find_blocked_queues() {
-  for (const auto& stream : streams) {
-    const Stream* front = stream->queue.empty() ? nullptr : in_front_of(*stream);
-    if (!front || awaited_by(*front).empty() || !device(stream->device).fault.empty()) continue;
-    break_device(stream->device, "deadlock: " + name_of(*stream) + " is behind stream " +
-                                     std::to_string(front->number) + " in hardware queue " +
-                                     std::to_string(stream->connection) + " of " +
-                                     std::to_string(config.connections) +
-                                     " (CUDA_DEVICE_MAX_CONNECTIONS), and " + "that one waits " +
-                                     awaited_by(*front) + ", which no stream writes");
+/// Follows what the mark needs to the stream that waits for memory. `call`: null: a host thread
+/// asks for the mark, which is a deadlock only if another stream is in front of it.
+void Runtime::break_if_deadlocked(const Mark& mark, const char* call) {
+  const Stream *waiter = nullptr, *behind = nullptr;
+  for (const Stream* stream : streams_needed_for(mark)) {
+    if (!awaited_by(*stream).empty()) waiter = stream;
+    if (!stream->queue.empty() && in_front_of(*stream)) behind = stream;
   }
+  if (!waiter || (!call && !behind)) return;
+  std::string report = "deadlock: ";
+  if (call) report += std::string(call) + " may wait for all work of its device";
+  if (call && behind) report += ", ";
+  if (behind)
+    report += name_of(*behind) + " is behind stream " +
+              std::to_string(in_front_of(*behind)->number) + " in hardware queue " +
+              std::to_string(behind->connection) + " of " + std::to_string(config.connections) +
+              " (CUDA_DEVICE_MAX_CONNECTIONS)";
+  report += ", and " + name_of(*waiter) + " waits " + awaited_by(*waiter) +
+            ", which nothing has written for " + std::to_string(config.patience.count()) + " ms";
+  if (call) report += ". Make such calls before a stream can wait for this thread";
+  reports.push_back(std::move(report));
+  device(waiter->device).fault = reports.back();
 }
 
 }  // namespace simt::detail

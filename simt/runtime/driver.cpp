@@ -31,10 +31,9 @@ const EntryPoint entry_points[] = {
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  const char* wanted = std::getenv("CUDA_MODULE_LOADING");
-  const bool eager = wanted && std::strcmp(wanted, "EAGER") == 0;
-  *mode = eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
-  return CUDA_SUCCESS;
+  return static_cast<CUresult>(call_runtime<Context::not_needed>([mode](Runtime& runtime) {
+    *mode = runtime.config.lazy_loading ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
+  }));
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,

@@ -42,7 +42,9 @@ class Replay {
       for (const AllocationPointer& memory : content_->memory) poison(memory->data, memory->bytes);
     waiting_.assign(done_.size(), false);
     while (const std::optional<std::size_t> node = next()) {
-      (runs_[*node]() ? done_ : waiting_)[*node] = true;
+      const bool ended = runs_[*node]();
+      (ended ? done_ : waiting_)[*node] = true;
+      if (ended) ++runtime.device(device_).moves;
       if (!runtime.device(device_).fault.empty()) return true;
     }
     return first_ == done_.size();
@@ -107,15 +109,19 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
         runtime.config.stream_seed + ++runtime.device(stream.device).launches;
     const auto replay = std::make_shared<Replay>(content, stream.device,
                                                  late ? std::optional(Random(seed)) : std::nullopt);
-    std::string awaits;  // of its first node that waits, which may not be the one it comes to
-    for (const CUgraphNode_st& node : content->nodes)
-      if (awaits.empty()) awaits = node.awaits;
-    submit_run(
-        runtime, stream, cudaGraphNodeTypeKernel,
-        [&runtime, replay]() -> Run {
-          return [&runtime, replay] { return replay->go_on(runtime); };
-        },
-        std::move(awaits));
+    std::string awaits;  // of its first node that waits, unless another one waits for others
+    for (const CUgraphNode_st& node : content->nodes) {
+      if (node.can_wait && awaits.empty()) awaits = node.awaits;
+      if (node.can_wait && node.awaits.empty()) {
+        awaits.clear();
+        break;
+      }
+    }
+    submit_run(runtime, stream, cudaGraphNodeTypeKernel,
+               [&runtime, replay]() -> Run {
+                 return [&runtime, replay] { return replay->go_on(runtime); };
+               },
+               {.awaits = std::move(awaits)});
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
@@ -55,9 +56,9 @@ cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigne
         *data = one.data;
         return;
       }
-    const std::optional<SharedFile> file = SharedFile::open(wanted.name);
+    std::optional<SharedFile> file = SharedFile::open(wanted.name);
     require(file.has_value(), cudaErrorMapBufferObjectFailed);
-    const auto made = std::make_shared<Allocation>(*file, wanted.device, wanted.bytes);
+    const auto made = std::make_shared<Allocation>(std::move(*file), wanted.device, wanted.bytes);
     runtime.allocations.emplace(reinterpret_cast<std::uintptr_t>(made->data), made);
     runtime.opened.push_back({wanted.name, made->data, 1});
     *data = made->data;

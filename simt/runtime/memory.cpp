@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/simt/execution/poison.h"
 #include "lockstep/simt/runtime/call.h"
@@ -33,12 +34,14 @@ Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
       bytes(bytes_),
       data(static_cast<std::byte*>(registered)) {}
 
-Allocation::Allocation(const SharedFile& opened, int device_, std::size_t bytes_)
+Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
     : kind(Kind::device),
       source(Source::opened),
       device(device_),
       bytes(bytes_),
-      data(opened.map(bytes)) {
+      data(opened.map(bytes)),
+      shared(std::move(opened)) {
+  shared->hold();
   poison(data + bytes, SharedFile::whole_pages(bytes) - bytes);
 }
 
@@ -157,7 +160,6 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return call_runtime([&](Runtime& runtime) {
     require(data != nullptr, cudaErrorInvalidValue);
     refuse_in_capture(runtime);
-    runtime.may_synchronize("cudaMalloc");
     *data = nullptr;
     if (bytes == 0) return;
     const auto made =

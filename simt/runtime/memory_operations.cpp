@@ -80,28 +80,29 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
   });
 }
 
-/// What the first of these operations waits for that waits for memory which no other process has;
-/// empty if none does.
+/// What the first of these waits for; empty if none waits, or one waits for what another process or
+/// the host can write.
 std::string awaited_within(const Runtime& runtime,
                            const std::vector<CUstreamBatchMemOpParams>& batch) {
-  constexpr const char* conditions[] = {">=", "==", "&", "nor"};
+  constexpr const char* conditions[] = {" is at least ", " is ", " has a bit of ",
+                                        " lacks a bit of "};
+  std::string awaited;
   for (const CUstreamBatchMemOpParams& one : batch) {
     if (!is_wait(one)) continue;
     const AllocationPointer memory = runtime.find(reinterpret_cast<void*>(one.waitValue.address));
-    if (memory->shared || memory->source == Allocation::Source::opened ||
-        memory->kind != Allocation::Kind::device)
-      continue;
-    char text[80];
+    if (memory->kind != Allocation::Kind::device || memory->source == Allocation::Source::opened ||
+        (memory->shared && memory->shared->held_elsewhere()))
+      return {};
+    if (!awaited.empty()) continue;
     with_value(one, [&](const auto& value) {
-      std::snprintf(text, sizeof text, "until the value at %p is %s %llu",
-                    static_cast<void*>(value.address),
-                    conditions[condition_of(one.waitValue.flags)],
-                    static_cast<unsigned long long>(value.value));
+      char address[32];
+      std::snprintf(address, sizeof address, "%p", static_cast<void*>(value.address));
+      awaited = std::string("until the value at ") + address +
+                conditions[condition_of(one.waitValue.flags)] + std::to_string(value.value);
       return true;
     });
-    return text;
   }
-  return {};
+  return awaited;
 }
 
 /// What the driver's functions return where the runtime's return an error of the same number; they
@@ -118,7 +119,8 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
   return call_driver([&](Runtime& runtime) {
     Stream& stream = runtime.stream(handle);
     for (const CUstreamBatchMemOpParams& one : batch) check(runtime, one);
-    std::string awaits = awaited_within(runtime, batch);
+    const bool waits = std::ranges::any_of(batch, is_wait);
+    const Waits how{.in_queue = waits, .awaits = awaited_within(runtime, batch)};
     submit_run(
         runtime, stream, batch_node,
         [batch = std::move(batch)]() -> Run {
@@ -135,7 +137,7 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
             return true;
           };
         },
-        std::move(awaits));
+        how);
   });
 }
 

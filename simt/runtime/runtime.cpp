@@ -1,5 +1,7 @@
 #include "lockstep/simt/runtime/runtime.h"
 
+#include <pthread.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <stdexcept>
@@ -77,12 +79,22 @@ Config config_from_environment() {
     config.peer_access = text == "yes";
     return text == "yes" || text == "no";
   });
-  read("CUDA_DEVICE_MAX_CONNECTIONS", "a number from 1 to 32", [&](std::string_view text) {
-    return number(text, config.connections) && config.connections <= 32;
+  read("LOCKSTEP_SIM_CAUTIOUS", "yes or no", [&](std::string_view text) {
+    config.cautious = text == "yes";
+    return text == "yes" || text == "no";
   });
-  read("CUDA_MODULE_LOADING", "LAZY or EAGER", [&](std::string_view text) {
-    config.lazy_loading = text == "LAZY";
-    return text == "LAZY" || text == "EAGER";
+  read("LOCKSTEP_SIM_PATIENCE", "a number of milliseconds", [&](std::string_view text) {
+    int milliseconds = 0;
+    if (!number(text, milliseconds)) return false;
+    config.patience = std::chrono::milliseconds(milliseconds);
+    return true;
+  });
+  read("CUDA_DEVICE_MAX_CONNECTIONS", "a number from 1 to 32", [&](std::string_view text) {
+    return text.empty() || (number(text, config.connections) && config.connections <= 32);
+  });
+  read("CUDA_MODULE_LOADING", "DEFAULT, LAZY or EAGER", [&](std::string_view text) {
+    config.lazy_loading = text != "EAGER";
+    return text.empty() || text == "DEFAULT" || text == "LAZY" || text == "EAGER";
   });
   read("LOCKSTEP_SIM_NCCL_FAIL", "RANK:CALL, as 1:3", [&](std::string_view text) {
     const std::size_t colon = text.find(':');
@@ -128,9 +140,15 @@ Runtime::Runtime() {
   try {
     wanted = config_from_environment();
   } catch (const std::invalid_argument& error) {
-    bad_environment = error.what();
+    unusable = error.what();
   }
   apply(wanted);
+  // A child has the parent's pages and none of its threads and device mappings.
+  pthread_atfork(nullptr, nullptr, [] {
+    if (get().used && !get().config.allow_fork)
+      get().unusable = "this process was forked from one that had used CUDA: it cannot use CUDA";
+  });
+  std::atexit([] { get().unloading = true; });
 }
 
 void Runtime::apply(const Config& wanted) {
@@ -141,7 +159,10 @@ void Runtime::apply(const Config& wanted) {
     devices_.back()->null_stream =
         make_stream(static_cast<int>(devices_.size()) - 1, cudaStreamDefault);
   }
-  for (const auto& one : devices_) one->launches = 0;
+  for (const auto& one : devices_) {
+    one->launches = 0;
+    one->loaded.clear();
+  }
   for (const auto& stream : streams) {
     draw_pace(*stream);
     deal_connection(*stream);

@@ -37,6 +37,9 @@ inline void require(bool condition, cudaError_t error) {
 struct Mark {
   Stream* stream;
   bool done = false;
+  /// Of host threads that ask again and again: since when, and what had moved then.
+  std::optional<std::chrono::steady_clock::time_point> asked_since = std::nullopt;
+  std::uint64_t moves_then = 0;
   std::chrono::steady_clock::time_point time{};  ///< of its end
 };
 using MarkPointer = std::shared_ptr<Mark>;
@@ -52,7 +55,9 @@ struct Operation {
   Run run = nullptr;  ///< null: nothing to do but wait
   std::vector<MarkPointer> after = {};
   MarkPointer mark = nullptr;
-  /// Of one that waits until a stream of this process writes to memory: what it waits for.
+  bool waits_in_queue = false;  ///< for memory: what is behind it in its hardware queue waits too
+  bool begun = false;           ///< it has run, and not ended yet
+  /// Of one that can wait for nothing but memory of this process: what it waits for.
   std::string awaits = {};
   std::uint64_t ticket = 0;  ///< 1, 2, ... in the order in which the device got its operations
   /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it
@@ -69,7 +74,7 @@ struct Allocation {
 
   Allocation(Kind kind, Source heap_or_pages, int device, std::size_t bytes);
   Allocation(void* registered, int device, std::size_t bytes);
-  Allocation(const SharedFile& opened, int device, std::size_t bytes);
+  Allocation(SharedFile opened, int device, std::size_t bytes);
   ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
@@ -83,7 +88,7 @@ struct Allocation {
   int device;
   std::size_t bytes;
   std::byte* data;
-  std::optional<SharedFile> shared = std::nullopt;  ///< pages that were shared
+  std::optional<SharedFile> shared = std::nullopt;  ///< pages that were shared, or opened
   // Memory that a graph allocates when it is launched (capture.h):
   bool of_graph = false;
   bool live = true;             ///< false: before the launch, and once freed
@@ -109,6 +114,7 @@ struct Device {
   std::vector<int> peers;
   std::set<const void*> loaded;  ///< kernels that have been launched
   std::uint64_t operations = 0;  ///< enqueued so far
+  std::uint64_t moves = 0;       ///< operations that have ended, and parts of them
   int streams = 0;               ///< made so far
   Stream* null_stream = nullptr;
 };
@@ -156,7 +162,11 @@ class Runtime {
 
   // ---- settings and devices ----
   Config config;
-  std::string bad_environment;  ///< why every call fails: a variable with a bad value
+  /// Why every call fails: a variable has a bad value, or this process was forked from one that had
+  /// used CUDA.
+  std::string unusable;
+  bool used = false;       ///< by a call, of whatever kind
+  bool unloading = false;  ///< the process is ending
   std::deque<std::string>
       reports;  ///< of kernels that failed; kept, for their texts are handed out
   void apply(const Config& wanted);
@@ -167,25 +177,24 @@ class Runtime {
   Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
   Stream* make_stream(int device, unsigned flags);
   void enqueue(Stream& stream, Operation operation);
-  /// A deadlock ends the wait of a `call` that nobody expects to wait for another thread.
+  /// `call`: one that may be in a program by accident: a deadlock breaks the device (deadlock.cpp).
   void wait(const MarkPointer& mark, const char* call = nullptr);
   void wait_for(Stream& stream);
   void wait_for_device(int device, const char* call = nullptr);
   void wait_for_all(const char* call = nullptr);
   /// Waits for something that is no operation's end; `there` is called with the lock held.
   void wait_until(const std::function<bool()>& there);
-  /// On a GPU this call may wait for all work of the current device. Here it waits for that of
-  /// streams which wait for memory: this finds programs in which it would wait for ever.
-  void may_synchronize(const char* call);
+  /// On a GPU this call may wait for all work of the current device; `assumed`: no document says
+  /// so. Here it waits for that of streams which wait for memory: this finds programs in which it
+  /// would wait for ever.
+  enum class Source { documented, assumed };
+  void may_synchronize(const char* call, Source source = Source::assumed);
   /// Some call looks: late mode: streams may move; eager: those go on that waited for memory.
   void drift();
-  void nudge(const MarkPointer& mark);  ///< late mode: somebody polls for it
+  void nudge(const MarkPointer& mark);  ///< a host thread asks for it; late mode: it moves on
   void run_all_that_can();
   /// Said by an operation that has done a part of its work: another look may find more of it.
-  void moved() {
-    ++moves_;
-    last_move_ = std::chrono::steady_clock::now();
-  }
+  void moved() { ++moves_; }
   bool idle(const Stream& stream) const;
   void drop_queues();
   /// Runs something that may take other locks: a host function of the user's.
@@ -221,13 +230,10 @@ class Runtime {
 
   Random delays_{0};
   // ---- deadlocks (deadlock.cpp) ----
-  bool nothing_moves() const;
-  void find_blocked_queues();
-  void break_if_stuck(const Mark& mark, const char* call);
-  void break_device(int device, std::string report);
+  bool stuck(Mark& mark) const;
+  void break_if_deadlocked(const Mark& mark, const char* call);
 
   std::uint64_t moves_ = 0;
-  std::chrono::steady_clock::time_point last_move_ = std::chrono::steady_clock::now();
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

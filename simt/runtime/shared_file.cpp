@@ -37,6 +37,19 @@ SharedFile::~SharedFile() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+// A lock belongs to the open file, and so ends with its process, however that ends.
+void SharedFile::hold() const {
+  struct flock lock {};
+  lock.l_type = F_RDLCK;
+  if (fcntl(descriptor_, F_OFD_SETLK, &lock) != 0) throw std::bad_alloc();
+}
+
+bool SharedFile::held_elsewhere() const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  return fcntl(descriptor_, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 SharedName SharedFile::name() const { return {id_, getpid(), descriptor_}; }
 
 std::byte* SharedFile::map(std::size_t bytes, void* fixed) const {

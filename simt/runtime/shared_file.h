@@ -39,6 +39,10 @@ class SharedFile {
   SharedFile& operator=(const SharedFile&) = delete;
   ~SharedFile();
 
+  /// This process uses the memory as long as the object lives; and whether another process does.
+  void hold() const;
+  bool held_elsewhere() const;
+
   SharedName name() const;  ///< of a file that this process made
   /// Its memory, at `fixed` in place of what is there if that is not null. Throws std::bad_alloc.
   std::byte* map(std::size_t bytes, void* fixed = nullptr) const;

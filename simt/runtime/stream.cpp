@@ -57,7 +57,6 @@ void Runtime::enqueue(Stream& to, Operation operation) {
   if (!operation.mark) operation.mark = std::make_shared<Mark>();
   operation.mark->stream = &to;
   operation.ticket = ++device(to.device).operations;
-  moved();
   to.last = operation.mark;
   to.queue.push_back(std::move(operation));
   if (config.streams == Streams::eager) run_all_that_can();
@@ -70,13 +69,34 @@ bool Runtime::runnable(const Stream& stream) const {
          !in_front_of(stream);
 }
 
-const Stream* Runtime::in_front_of(const Stream& stream) const {
-  for (const auto& other : streams)
-    if (other->connection == stream.connection && other->device == stream.device &&
-        other.get() != &stream && !other->queue.empty() &&
-        other->queue.front().ticket < stream.queue.front().ticket)
-      return other.get();
+namespace {
+
+/// The first operation of the stream that is still in its hardware queue: what has begun has left
+/// it, unless it waits there. Host functions are none of the GPU's.
+const Operation* in_hardware_queue(const Stream& stream) {
+  for (const Operation& one : stream.queue)
+    if ((!one.begun || one.waits_in_queue) && one.host_function_of == std::thread::id())
+      return &one;
   return nullptr;
+}
+
+}  // namespace
+
+const Stream* Runtime::in_front_of(const Stream& stream) const {
+  if (devices_[stream.device]->streams <= config.connections + 1) return nullptr;
+  const Stream* first = nullptr;
+  std::uint64_t ticket = stream.queue.front().ticket;
+  if (stream.queue.front().begun) return nullptr;
+  for (const auto& other : streams) {
+    if (other->connection != stream.connection || other->device != stream.device ||
+        other.get() == &stream)
+      continue;
+    const Operation* queued = in_hardware_queue(*other);
+    if (!queued || queued->ticket >= ticket) continue;
+    first = other.get();
+    ticket = queued->ticket;
+  }
+  return first;
 }
 
 /// False: the operation has not ended, as it waits for something that is not here yet.
@@ -92,12 +112,13 @@ bool Runtime::run_first(Stream& stream) {
       operation.mark->done = true;
       operation.mark->time = std::chrono::steady_clock::now();
     } else {
+      operation.begun = true;
       stream.queue.push_front(std::move(operation));
     }
   }
   stream.busy = false;
   if (ended) {
-    moved();
+    ++device(stream.device).moves;
     changed.notify_all();
   }
   return ended;
@@ -174,7 +195,7 @@ void Runtime::wait(const MarkPointer& mark, const char* call) {
     // thread's host function.
     run_all_that_can();
     if (!mark->done) open_lock_for(patience.next(moves_));
-    if (call && !mark->done && nothing_moves()) break_if_stuck(*mark, call);
+    if (!mark->done && stuck(*mark)) break_if_deadlocked(*mark, call);
   }
 }
 
@@ -208,7 +229,6 @@ void Runtime::wait_for_all(const char* call) {
 
 void Runtime::drift() {
   forget_destroyed_streams();
-  if (nothing_moves()) find_blocked_queues();
   if (config.streams == Streams::eager) return run_all_that_can();
   const auto may_move = [this](const Stream& stream) {
     return stream.pace && runnable(stream) && for_this_thread(stream);
@@ -221,6 +241,7 @@ void Runtime::drift() {
 
 void Runtime::nudge(const MarkPointer& mark) {
   if (mark && !mark->done && config.streams == Streams::late) step_towards(*mark);
+  if (mark && !mark->done && stuck(*mark)) break_if_deadlocked(*mark, nullptr);
 }
 
 bool Runtime::idle(const Stream& stream) const {

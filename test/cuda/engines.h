@@ -2,6 +2,10 @@
 
 // Ways for GPUs to reach each other.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,9 +26,22 @@ inline JoinOptions options_of(const GpuEngine& engine, double timeout) {
   return {.comm = engine.comm, .transport = engine.transport, .timeout = dist::Seconds(timeout)};
 }
 
-/// With NCCL each rank has a GPU of its own.
+/// The number of GPUs, counted in a child: a process that has asked CUDA cannot fork ranks any
+/// more. First called before this process uses CUDA.
+inline int gpus() {
+  static const int counted = [] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(std::min(gpu::count(), 255));
+    int status = 0;
+    (void)::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  }();
+  return counted;
+}
+
+/// With NCCL no two ranks share a GPU.
 inline bool enough_gpus(int ranks, const GpuEngine& engine) {
-  return engine.transport == "ipc" || ranks <= gpu::count();
+  return engine.transport == "ipc" || ranks <= gpus();
 }
 
 }  // namespace lockstep::test

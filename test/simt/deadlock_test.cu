@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -23,6 +24,7 @@ CUdeviceptr address(const unsigned* data) { return reinterpret_cast<CUdeviceptr>
 Config impatient() {
   Config wanted;
   wanted.patience = std::chrono::milliseconds(50);
+  wanted.cautious = true;
   return wanted;
 }
 
@@ -49,7 +51,6 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
   void* memory = nullptr;
   cudaStream_t stream{};
   const Synchronizing calls[] = {
-      {"cudaMalloc", [&] { return cudaMalloc(&memory, 8); }},
       {"cudaHostAlloc", [&] { return cudaMallocHost(&memory, 8); }},
       {"cudaHostRegister",
        [&] { return cudaHostRegister(pageable.data(), pageable.size(), cudaHostRegisterDefault); }},
@@ -57,8 +58,7 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
       {"cudaDeviceEnablePeerAccess", [&] { return cudaDeviceEnablePeerAccess(3, 0); }},
       {"cudaFree", [&] { return cudaFree(spare); }},
       {"cudaFreeHost", [&] { return cudaFreeHost(pinned); }},
-      {"cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); }},
-      {"the first launch of", [&] { return try_launch(nothing_kernel, {}, nullptr); }}};
+      {"the loading of", [&] { return try_launch(nothing_kernel, {}, nullptr); }}};
   for (const Synchronizing& one : calls) {
     CAPTURE(one.name);
     Stream waiter;
@@ -68,7 +68,7 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
     CAPTURE(report);
     CHECK(report.starts_with("deadlock: " + std::string(one.name)));
     CHECK(report.find("of device 0 waits until the value at 0x") != report.npos);
-    CHECK(report.find("is >= 7") != report.npos);
+    CHECK(report.find("is at least 7, which nothing has written for 50 ms") != report.npos);
   }
 }
 
@@ -83,16 +83,20 @@ TEST_CASE("deadlock: calls that wait for nothing, and kernels that are loaded") 
   void* memory = nullptr;
   ok(cudaMallocAsync(&memory, 8, other));
   ok(cudaFreeAsync(memory, other));
+  void* kept = nullptr;
+  ok(cudaMalloc(&kept, 8));  // seen on an H100
   ok(cudaEventRecord(event, other));
   ok(cudaStreamSynchronize(other));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ok(cudaSetDevice(1));  // another device's work is not waited for
-  ok(cudaMalloc(&memory, 8));
-  ok(cudaFree(memory));
+  cudaStream_t elsewhere = nullptr;
+  ok(cudaStreamCreate(&elsewhere));
+  ok(cudaStreamDestroy(elsewhere));
   ok(cudaSetDevice(0));
   CHECK(cudaStreamQuery(waiter) == cudaErrorNotReady);
   ok(cuStreamWriteValue32(other, address(flag), 7, CU_STREAM_WRITE_VALUE_DEFAULT));
   ok(cudaStreamSynchronize(waiter));
+  ok(cudaFree(kept));
 }
 
 TEST_CASE("deadlock: a peer that comes in time ends the wait") {
@@ -107,10 +111,10 @@ TEST_CASE("deadlock: a peer that comes in time ends the wait") {
     ok(cuStreamWriteValue32(writer, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
   });
   void* memory = nullptr;
-  ok(cudaMalloc(&memory, 8));
+  ok(cudaMallocHost(&memory, 8));
   peer.join();
   ok(cudaStreamQuery(waiter));
-  ok(cudaFree(memory));
+  ok(cudaFreeHost(memory));
 }
 
 TEST_CASE("hardware queues: a stream behind one that waits, once there are more than queues") {
@@ -139,6 +143,68 @@ TEST_CASE("hardware queues: a stream behind one that waits, once there are more 
     CHECK(report.find("of " + std::to_string(connections) + " (CUDA_DEVICE_MAX_CONNECTIONS)") !=
           report.npos);
   }
+}
+
+TEST_CASE("deadlock: what the host does before a wait is no part of it") {
+  Config wanted = impatient();
+  wanted.patience = std::chrono::milliseconds(400);
+  wanted.connections = 2;
+  const Settings settings(wanted);
+  const Device<unsigned> flag(std::vector<unsigned>(1));
+  launch(nothing_kernel, {}, nullptr);  // loads it
+  Stream waiter, writer, behind;
+  ok(cuStreamWaitValue32(waiter, address(flag), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  launch(nothing_kernel, {}, behind);
+  CHECK(cudaStreamQuery(behind) == cudaErrorNotReady);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::thread peer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ok(cuStreamWriteValue32(writer, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  });
+  void* memory = nullptr;
+  ok(cudaMallocHost(&memory, 8));
+  peer.join();
+  ok(cudaStreamSynchronize(behind));
+  ok(cudaFreeHost(memory));
+}
+
+TEST_CASE("hardware queues: a host thread that asks again and again gets the report too") {
+  Config wanted = impatient();
+  wanted.connections = 1;
+  const Settings settings(wanted);
+  const Device<unsigned> flag(std::vector<unsigned>(1));
+  Stream waiter, behind;
+  Event written;
+  ok(cuStreamWaitValue32(waiter, address(flag), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  ok(cuStreamWriteValue32(behind, address(flag), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  ok(cudaEventRecord(written, behind));
+  cudaError_t error = cudaErrorNotReady;
+  while (error == cudaErrorNotReady) error = cudaEventQuery(written);
+  CHECK(error == cudaErrorLaunchFailure);
+  CHECK(broken().find("is behind stream") != std::string::npos);
+}
+
+TEST_CASE("hardware queues: a host function is in none") {
+  Config wanted = impatient();
+  wanted.connections = 1;
+  const Settings settings(wanted);
+  static std::atomic<bool> go;
+  go = false;
+  Stream first, second;
+  const Device<unsigned> flag(std::vector<unsigned>(1));
+  std::thread other([&] {
+    ok(cudaMemsetAsync(flag, 1, 4, second));
+    ok(cudaStreamSynchronize(second));
+    go = true;
+  });
+  ok(cudaLaunchHostFunc(
+      first,
+      [](void*) {
+        while (!go) std::this_thread::yield();
+      },
+      nullptr));
+  ok(cudaStreamSynchronize(first));
+  other.join();
 }
 
 TEST_CASE("hardware queues: what was enqueued before the wait goes first") {

@@ -1,6 +1,7 @@
 /// Stream capture and graphs.
 
 #include <cmath>
+#include <thread>
 
 #include "simt/support.h"
 
@@ -159,6 +160,25 @@ TEST_CASE("what a capture does not allow") {
   CHECK(cudaStreamWaitEvent(b, event) == cudaErrorStreamCaptureMerge);
   CHECK(end(a) == cudaErrorStreamCaptureInvalidated);
   CHECK(end(b) == cudaErrorStreamCaptureInvalidated);
+
+  begin(a);
+  std::thread([&] { CHECK(end(a) == cudaErrorStreamCaptureWrongThread); }).join();
+  ok(end(a));
+  ok(cudaGraphDestroy(graph));
+
+  for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                          cudaStreamCaptureModeRelaxed}) {  // another thread's calls, and its own
+    ok(cudaStreamBeginCapture(a, mode));
+    std::thread([&] {
+      CHECK((cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported) ==
+            (mode == cudaStreamCaptureModeGlobal));
+    }).join();
+    CHECK((end(a) == cudaSuccess) == (mode != cudaStreamCaptureModeGlobal));
+    ok(cudaStreamBeginCapture(a, mode));
+    CHECK((cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported) ==
+          (mode != cudaStreamCaptureModeRelaxed));
+    CHECK((end(a) == cudaSuccess) == (mode == cudaStreamCaptureModeRelaxed));
+  }
 
   begin(blocking);
   CHECK(cudaMemsetAsync(data, 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);

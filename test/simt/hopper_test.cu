@@ -78,7 +78,7 @@ TEST_CASE("clusters: static shared memory is refused") {
         cudaErrorNotSupported);
 }
 
-enum class Bug { none, no_wait, no_announcement, next_parity, leaves, twice };
+enum class Bug { none, no_fence, no_wait, no_announcement, next_parity, leaves, twice };
 
 /// Block 0 of two copies a box into both. They write what is in their shared memory.
 template <Bug bug>
@@ -87,7 +87,7 @@ __global__ void copy_kernel(const __grid_constant__ CUtensorMap map, float* out)
   auto& full = *reinterpret_cast<hopper::Barrier*>(panel + panel_bytes);
   if (threadIdx.x == 0) {
     hopper::init(full, 1);
-    hopper::fence_init();
+    if (bug != Bug::no_fence) hopper::fence_init();
   }
   hopper::cluster_sync();
   if (threadIdx.x == 0) {
@@ -142,6 +142,116 @@ TEST_CASE("a copy that was not waited for reads as NaN; one that comes too late 
       report_of(copy_kernel<Bug::leaves>, copy_shape, map_of(data, 70, 40), out);
   INFO(report);
   CHECK(contains(report, "a copy arrives in a block that has ended in kernel "));
+}
+
+TEST_CASE("barriers in shared memory: a fence between their init and the copy engine") {
+  const Device<float> data(numbers()), out(2 * 64 * 32);
+  const Settings settings(hopper());
+  const std::string report =
+      report_of(copy_kernel<Bug::no_fence>, copy_shape, map_of(data, 70, 40), out);
+  INFO(report);
+  CHECK(contains(report,
+                 "cp.async.bulk.tensor on a barrier without a fence.mbarrier_init after its init"));
+}
+
+/// One of two blocks arrives at the other's barrier.
+template <bool fenced>
+__global__ void neighbour_kernel() {
+  auto& barrier = *reinterpret_cast<hopper::Barrier*>(first_panel());
+  if (threadIdx.x == 0) {
+    hopper::init(barrier, 1);
+    if (fenced) hopper::fence_init();
+  }
+  hopper::cluster_sync();
+  if (threadIdx.x == 0) hopper::arrive_in_block(barrier, 1 - hopper::cluster_rank());
+  hopper::wait(barrier, 0);
+  hopper::cluster_sync();
+}
+
+TEST_CASE("barriers in shared memory: a fence between their init and the other block") {
+  const Settings settings(hopper());
+  const Shape shape{.grid = 2, .block = 32, .shared_bytes = 2048, .cluster = 2};
+  launch(neighbour_kernel<true>, shape, nullptr);
+  CHECK(contains(report_of(neighbour_kernel<false>, shape),
+                 "mbarrier.arrive on a barrier without a fence.mbarrier_init after its init"));
+}
+
+TEST_CASE("tensor maps: what the driver refuses") {
+  void* function = nullptr;
+  ok(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                      cudaEnableDefault));
+  const auto encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  const Device<float> data(1024);
+  struct Box {
+    std::size_t offset = 0;  // of the matrix in memory, in bytes
+    cuuint64_t columns = 40, rows = 16, stride = 160;
+    cuuint32_t width = 32, height = 16;
+  };
+  const auto result = [&](const Box& box) {
+    const cuuint64_t sizes[] = {box.columns, box.rows}, strides[] = {box.stride};
+    const cuuint32_t boxes[] = {box.width, box.height}, ones[] = {1, 1};
+    CUtensorMap map;
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2,
+                  reinterpret_cast<char*>(static_cast<float*>(data)) + box.offset, sizes, strides,
+                  boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CHECK(result({}) == CUDA_SUCCESS);
+  CHECK(result({.offset = 16}) == CUDA_SUCCESS);
+  CHECK(result({.offset = 8}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.stride = 168}) == CUDA_ERROR_INVALID_VALUE);  // no multiple of 16
+  CHECK(result({.stride = 144}) == CUDA_ERROR_INVALID_VALUE);  // less than a row
+  CHECK(result({.columns = 0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.width = 33}) == CUDA_ERROR_INVALID_VALUE);  // more than the swizzle's 128 bytes
+  CHECK(result({.width = 3}) == CUDA_ERROR_INVALID_VALUE);   // no multiple of 16 bytes
+  CHECK(result({.height = 257}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result({.height = 256}) == CUDA_SUCCESS);
+}
+
+/// Warpgroup 0 gives registers; each thread of the others takes.
+template <int given, int taken>
+__global__ void registers_kernel() {
+  if (threadIdx.x < 128)
+    hopper::give_registers<given>();
+  else
+    hopper::take_registers<taken>();
+}
+
+TEST_CASE("registers: as many are taken as were given, of 65536 in a block") {
+  const Shape shape{.grid = 1, .block = 384};
+  for (const Config& config : every_order()) {
+    const Settings settings(hopper(config));
+    launch(registers_kernel<40, 232>, shape, nullptr);
+    const std::string report = report_of(registers_kernel<48, 232>, shape);
+    INFO(report);
+    CHECK(contains(report, "deadlock in kernel "));
+    CHECK(contains(report, " at setmaxnreg.inc for 64 more registers, and its block has 0 free"));
+  }
+  const Settings settings(hopper());
+  CHECK(contains(report_of(registers_kernel<176, 232>, shape),
+                 "setmaxnreg.dec to 176 registers of a thread that has 168"));
+  CHECK(contains(report_of(registers_kernel<40, 160>, shape),
+                 "setmaxnreg.inc to 160 registers of a thread that has 168"));
+}
+
+template <bool fenced, bool again>
+__global__ void __launch_bounds__(128) product_kernel() {
+  hopper::Accumulators sum{};
+  if (fenced) hopper::fence_products();
+  for (int round = 0; round < (again ? 2 : 1); ++round) {
+    hopper::issue_product<__half, false, false>(sum, 0, 0);  // is never computed: no descriptor
+    hopper::commit_products();
+    if (again && round == 0) hopper::wait_products<1>();
+  }
+}
+
+TEST_CASE("products by warpgroups: a fence after the thread's access to sums") {
+  const Settings settings(hopper());
+  const Shape shape{.grid = 1, .block = 128};
+  launch(product_kernel<true, false>, shape, nullptr);
+  const std::string missing = "wgmma.mma_async without a wgmma.fence since";
+  CHECK(contains(report_of(product_kernel<false, false>, shape), missing));
+  CHECK(contains(report_of(product_kernel<true, true>, shape), missing));
 }
 
 TEST_CASE("barriers in shared memory: what never comes is a deadlock") {

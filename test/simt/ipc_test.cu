@@ -110,6 +110,35 @@ TEST_CASE("ipc: neighbours read each other's memory, ordered by flags in it") {
     }
 }
 
+TEST_CASE("ipc: a wait for another process is no deadlock, however long that takes") {
+  Config impatient = config();
+  impatient.patience = std::chrono::milliseconds(50);
+  impatient.cautious = true;
+  const Board<Handles> handles;
+  check_all_well(run_processes(2, [&](int rank) {
+    const Settings settings(impatient);
+    cudaStream_t stream = nullptr;
+    expect_ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    int* mine = allocate({0});
+    expect_ok(cudaIpcGetMemHandle(&handles->of[rank], mine));
+    handles->meeting.meet(2);
+    int* theirs = open_handle(handles->of[1 - rank]);
+    handles->meeting.meet(2);
+    if (rank == 0) {
+      wait(stream, mine);
+      int* more = allocate({1});  // waits for the stream
+      expect_ok(cudaFree(more));
+    } else {
+      usleep(300'000);
+      set(stream, theirs);
+    }
+    expect_ok(cudaStreamSynchronize(stream));
+    expect_ok(cudaIpcCloseMemHandle(theirs));
+    handles->meeting.meet(2);
+    expect_ok(cudaFree(mine));
+  }));
+}
+
 TEST_CASE("ipc: what can be exported, and what a handle is good for") {
   const Board<Handles> handles;
   check_all_well(run_processes(2, [&](int rank) {

@@ -74,6 +74,9 @@ TEST_CASE("handles, attributes and devices that do not fit") {
   Stream stream;
   ok(cudaSetDevice(1));
   CHECK(try_launch(nothing_kernel, {}, stream) == cudaErrorInvalidResourceHandle);
+  Event of_device_1;
+  CHECK(cudaEventRecord(of_device_1, stream) == cudaErrorInvalidResourceHandle);
+  ok(cudaStreamWaitEvent(stream, of_device_1));  // to wait for another device is fine
   ok(cudaSetDevice(0));
   CHECK(try_launch(nothing_kernel, {}, stream) == cudaSuccess);
   CHECK(try_launch(nothing_kernel, {}, reinterpret_cast<cudaStream_t>(&stream)) ==

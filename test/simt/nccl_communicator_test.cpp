@@ -116,7 +116,7 @@ TEST_CASE("nccl: one thread makes all ranks in a group") {
   expect_ok(cudaSetDevice(0));
 }
 
-TEST_CASE("nccl: ranks that disagree about themselves, and an id whose maker is gone") {
+TEST_CASE("nccl: ranks that disagree about themselves") {
   run_ranks(Ranks::threads, 3, [](Common& common, int rank) {
     expect_ok(cudaSetDevice(rank));
     const ncclUniqueId id = unique_id(common, rank);
@@ -133,7 +133,9 @@ TEST_CASE("nccl: ranks that disagree about themselves, and an id whose maker is 
     common.meeting.meet(3);
     if (comm) expect_ok(ncclCommAbort(comm));
   });
+}
 
+TEST_CASE("nccl: an id whose maker is gone") {
   const Board<Common> board;
   check_all_well(run_processes(2, [&](int rank) {
     if (rank == 0) {

@@ -22,9 +22,21 @@ struct WithoutPeerAccess {
   WithoutPeerAccess() {
     simt::Config config = before;
     config.peer_access = false;
+    config.lazy_loading = false;  // as run_threads sees to, if it is early enough
     simt::configure(config);
   }
   ~WithoutPeerAccess() { simt::configure(before); }
+  simt::Config before = simt::config();
+};
+
+/// As the environment could have said before CUDA was first used.
+struct Loading {
+  explicit Loading(bool lazy) {
+    simt::Config config = before;
+    config.lazy_loading = lazy;
+    simt::configure(config);
+  }
+  ~Loading() { simt::configure(before); }
   simt::Config before = simt::config();
 };
 
@@ -67,13 +79,13 @@ TEST_CASE("GPUs that do not reach each other: ipc is refused on every rank") {
 }
 
 TEST_CASE("ranks that are threads of one GPU: ipc wants kernels that are loaded early") {
-  run_threads(2, {.transport = "ipc"}, [](World& world) {  // which sees to it
-    (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
-  });
-  const char* const before = std::getenv("CUDA_MODULE_LOADING");
-  REQUIRE(before);
-  const std::string kept = before;
-  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  {
+    const Loading early(false);
+    run_threads(2, {.transport = "ipc"}, [](World& world) {
+      (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
+    });
+  }
+  const Loading late(true);
   run_threads(2, {.transport = "ipc"}, [](World& world) {  // a GPU each
     (void)world.communicator().allocate(10, DType::f32, own_gpu(world));
   });
@@ -83,7 +95,34 @@ TEST_CASE("ranks that are threads of one GPU: ipc wants kernels that are loaded 
                     (void)world.communicator().allocate(10, DType::f32, {*gpu::kind(), 0});
                   }),
       doctest::Contains("need CUDA_MODULE_LOADING=EAGER in the environment"), DeviceError);
-  ::setenv("CUDA_MODULE_LOADING", kept.c_str(), 1);
+}
+
+TEST_CASE("ranks that are threads of one GPU: a call that may wait for it, too late, is reported") {
+  const simt::Config before = simt::config();
+  simt::Config impatient = before;
+  impatient.patience = std::chrono::milliseconds(300);
+  impatient.lazy_loading = false;
+  impatient.cautious = true;
+  impatient.connections = 32;
+  simt::configure(impatient);
+  std::string report;
+  const auto train = [&report](World& world) -> void {
+    dist::Communicator& communicator = world.communicator();
+    const Tensor sum = communicator.allocate(10, DType::f32, {*gpu::kind(), 0});
+    communicator.all_reduce(sum, "first").finish();
+    if (world.rank() == 0) return communicator.all_reduce(sum, "second").finish();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    void* data = nullptr;
+    if (cudaMallocHost(&data, 8) != cudaSuccess)
+      report = cudaGetErrorString(cudaErrorLaunchFailure);
+    communicator.all_reduce(sum, "second").finish();
+  };
+  CHECK_THROWS(run_threads(2, {.transport = "ipc"}, train));
+  INFO(report);
+  CHECK(report.starts_with(
+      "deadlock: cudaHostAlloc may wait for all work of its device, and stream"));
+  simt::reset();
+  simt::configure(before);
 }
 
 TEST_CASE("peer memory: what others may have mapped is kept for the next region, not freed") {

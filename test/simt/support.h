@@ -17,7 +17,8 @@
 namespace simt::test {
 
 /// These tests choose orders and delays themselves: what the environment asks for is for others.
-inline const bool starts_from_defaults = (configure({}), true);
+/// Some have ranks that are threads, and after that ranks that are processes.
+inline const bool starts_from_defaults = (configure({.allow_fork = true}), true);
 
 /// The call must succeed.
 inline void ok(cudaError_t error) {

@@ -34,13 +34,14 @@ void GradientBuckets::make_arenas() {
   const BucketPlaces places = bucket_places(sizes_, {reverse_order(sizes_.size()), {}});
   const std::int64_t trailer = trailer_elements();
   for (const BucketPlaces::Bucket& whole : places.buckets) {
+    // Once for all layouts: freeing it would wait for the GPU, and so for ranks that wait for us.
+    // Before all ranks meet in allocate(): then a stream of a faster rank may wait for this one.
+    if (whole.device != Device{} && !pinned_)
+      pinned_ = gpu::allocate_pinned(static_cast<std::size_t>(trailer) * size_of(DType::f64));
     const Tensor wire = communicator_.allocate(whole.numel + trailer, whole.dtype, whole.device);
     const bool reached = wire.device() == whole.device;
     arenas_.push_back(
         {reached ? wire : Tensor::zeros({whole.numel}, whole.dtype, whole.device), wire});
-    // Once for all layouts: freeing it would wait for the GPU, and so for ranks that wait for us.
-    if (wire.device() != Device{} && !pinned_)
-      pinned_ = gpu::allocate_pinned(static_cast<std::size_t>(trailer) * size_of(DType::f64));
   }
 }
 

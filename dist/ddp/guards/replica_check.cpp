@@ -192,7 +192,7 @@ void ReplicaCheck::begins(bool recorded) {
 void ReplicaCheck::record_events() {
   for (Sum& sum : sums_) {
     if (sum.device == Device{}) continue;
-    if (!sum.ready) sum.ready.emplace(sum.device), sum.side = Stream::create(sum.device);
+    if (!sum.ready) sum.ready.emplace(sum.device);
     sum.ready->record(Stream::current(sum.device));
   }
 }
@@ -201,15 +201,15 @@ std::uint64_t ReplicaCheck::sum() {
   std::uint64_t total = 0;
   nonfinite_ = 0;
   for (Sum& sum : sums_) {
-    if (sum.side) {  // what the current stream was given since then is not waited for
+    if (sum.ready) {  // what the current stream was given since then is not waited for
       if (world_.ended())
         sum.ready->synchronize();
       else
         communicator_.wait_for(*sum.ready, "replicas");
-      const StreamGuard guard(*sum.side);
+      const StreamGuard guard(Stream::reading(sum.device));
       sum.on_host.copy_from(sum.value);
     }
-    const Tensor& readable = sum.side ? sum.on_host : sum.value;
+    const Tensor& readable = sum.ready ? sum.on_host : sum.value;
     total += std::bit_cast<std::uint64_t>(readable.data<std::int64_t>()[0]);
     nonfinite_ += readable.data<std::int64_t>()[1];
   }

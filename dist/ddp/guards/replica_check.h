@@ -107,7 +107,6 @@ class ReplicaCheck final : public StepGuard {
     Tensor value;  // i64, (2,): see Fingerprint
     Tensor on_host = Tensor::zeros({2}, DType::i64);
     std::optional<Event> ready{};
-    std::optional<Stream> side{};
   };
   struct Compared {
     std::string name;

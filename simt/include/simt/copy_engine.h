@@ -15,6 +15,8 @@ namespace simt::detail {
 
 // `barrier` lies in dynamic shared memory of the running block.
 void mbarrier_init(void* barrier, std::uint32_t arrivals);
+/// fence.mbarrier_init: other blocks and the copy engine may use what this thread has initialized.
+void mbarrier_fence_init();
 /// One arrival at the barrier at the same place in block `rank`, that announces bytes of copies.
 void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes);
 void mbarrier_wait(const void* barrier, std::uint32_t parity);

@@ -129,7 +129,14 @@ class PendingProducts {
     return pending;
   }
 
-  void issue(const WarpgroupProduct& product) { open_.push_back(product); }
+  /// wgmma.fence: what the thread did with the registers of sums comes before the products.
+  void fence() { fenced_ = true; }
+
+  void issue(const WarpgroupProduct& product) {
+    if (!fenced_)
+      fail_thread("wgmma.mma_async without a wgmma.fence since the thread's last access to sums");
+    open_.push_back(product);
+  }
 
   void commit() {
     groups_.push_back(std::move(open_));
@@ -138,6 +145,7 @@ class PendingProducts {
 
   /// All threads of the warp come here together (`.sync.aligned`), and compute together.
   void wait(std::size_t unfinished) {
+    fenced_ = false;  // the thread may use sums from here on
     Turn turn{{}, static_cast<int>(linear_thread() / 32 % 4)};
     for (; groups_.size() > unfinished; groups_.erase(groups_.begin()))
       turn.products.insert(turn.products.end(), groups_.front().begin(), groups_.front().end());
@@ -182,6 +190,7 @@ class PendingProducts {
   }
 
   std::uint64_t cluster_ = 0;
+  bool fenced_ = false;
   WarpgroupProducts open_;
   std::vector<WarpgroupProducts> groups_;
 };
