@@ -133,9 +133,9 @@ double hidden_share(const Way& way) {
 
 void print_ideal(const std::vector<traces::RankTrace>& all) {
   std::vector<double> ideal;
-  const std::vector<traces::Step> steps = traces::steps_of(all);
-  const auto cost = traces::bucket_costs(steps);
-  for (const traces::Step& step : steps) ideal.push_back(traces::ideal_exposed(step, cost));
+  const std::vector<traces::Step> read = traces::steps_of(all);
+  const auto cost = traces::bucket_costs(read);
+  for (const traces::Step& step : read) ideal.push_back(traces::ideal_exposed(step, cost));
   fmt::print(
       "The ideal, with the same gradients ready at the same times and bytes that move by "
       "themselves:\n{:.0f} us exposed.\n\n",

@@ -10,8 +10,8 @@
 ///                                                  | step 1 | step 2 | ...
 ///   slices of a GPU's stream:         | matmul_kernel |relu_kernel|   | copy |
 ///
-/// While none observes the thread (core/trace/observers.h), a place that could note something costs
-/// one read of a thread-local pointer.
+/// While no recorder observes the thread (core/trace/observers.h), a place that could note
+/// something costs one read of a thread-local pointer.
 ///
 /// Thread-safety: a Recorder belongs to one thread.
 

@@ -25,7 +25,7 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
     {cudaErrorCudartUnloading, "cudaErrorCudartUnloading",
-     "the process ends: static objects made before CUDA's end after it"},
+     "the process is ending, and CUDA has ended before it"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
      "invalid configuration: a grid or block of no threads, or of too many"},
     {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",

@@ -71,8 +71,6 @@ void run_kernel(Runtime& runtime, int device, const GridRun& run) {
   runtime.device(device).fault = std::move(report);
 }
 
-}  // namespace
-
 /// A kernel is loaded when it is first asked for: on a GPU, that may wait for all of its work.
 void load(Runtime& runtime, const void* kernel, const KernelInfo& info) {
   std::set<const void*>& loaded = runtime.device(Runtime::current_device()).loaded;
@@ -80,6 +78,8 @@ void load(Runtime& runtime, const void* kernel, const KernelInfo& info) {
   runtime.may_synchronize(("the loading of " + info.name).c_str(), Runtime::Source::documented);
   loaded.insert(kernel);
 }
+
+}  // namespace
 
 cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
                    std::function<void()> thread) {
@@ -94,9 +94,8 @@ cudaError_t launch(const cudaLaunchConfig_t* config, const void* kernel,
     Stream& stream = runtime.stream(config->stream);
     require(stream.device == Runtime::current_device(), cudaErrorInvalidResourceHandle);
 
-    Device& on = runtime.device(stream.device);
     load(runtime, kernel, info);
-    const std::uint64_t number = ++on.launches;
+    const std::uint64_t number = ++runtime.device(stream.device).launches;
     submit(
         runtime, stream, cudaGraphNodeTypeKernel,
         [&runtime, &info, thread = std::move(thread), device = stream.device,
@@ -152,9 +151,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return call_runtime([&](Runtime& runtime) {
     require(blocks != nullptr && block_threads > 0, cudaErrorInvalidValue);
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
-    load(runtime, kernel, kernel_info(kernel));
-    const std::size_t per_block =
-        kernel_info(kernel).shared_bytes + shared_bytes + limits::shared_reserved;
+    const KernelInfo& info = kernel_info(kernel);
+    load(runtime, kernel, info);
+    const std::size_t per_block = info.shared_bytes + shared_bytes + limits::shared_reserved;
     const int warps = (block_threads + 31) / 32;
     const int by_threads = static_cast<unsigned>(block_threads) > limits::block_threads
                                ? 0

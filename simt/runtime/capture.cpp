@@ -14,10 +14,10 @@ GraphContent::~GraphContent() {
   }
 }
 
-void Capture::add(const Stream& stream, cudaGraphNodeType type, Begin begin, const Waits* waits) {
+void Capture::add(const Stream& stream, cudaGraphNodeType type, Begin begin,
+                  std::optional<Waits> waits) {
   std::vector<int>& end = ends[&stream];
-  content->nodes.push_back({type, std::move(begin), std::move(end), waits != nullptr,
-                            waits ? waits->awaits : std::string()});
+  content->nodes.push_back({type, std::move(begin), std::move(end), std::move(waits)});
   end = {static_cast<int>(content->nodes.size()) - 1};
 }
 
@@ -45,31 +45,6 @@ void invalidate(Capture& capture, cudaError_t error) {
   throw Refusal{error};
 }
 
-namespace {
-
-/// `waits`: null: it does not wait.
-void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
-            const Waits* waits) {
-  if (stream.capture) {
-    require(!stream.capture->invalid, cudaErrorStreamCaptureInvalidated);
-    stream.capture->add(stream, type, std::move(begin), waits);
-    return;
-  }
-  if (&stream == runtime.device(stream.device).null_stream)
-    for (const auto& other : runtime.streams)
-      if (other->capture && other->blocking && other->device == stream.device)
-        invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
-  Operation operation{.run = begin()};
-  if (waits) {
-    operation.waits_in_queue = waits->in_queue;
-    operation.awaits = waits->awaits;
-  }
-  if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
-  runtime.enqueue(stream, std::move(operation));
-}
-
-}  // namespace
-
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run) {
   const auto begin = [run = std::move(run)]() -> Run {
     return [run] {
@@ -77,12 +52,23 @@ void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::funct
       return true;
     };
   };
-  submit(runtime, stream, type, begin, nullptr);
+  submit_run(runtime, stream, type, begin, std::nullopt);
 }
 
 void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
-                const Waits& waits) {
-  submit(runtime, stream, type, std::move(begin), &waits);
+                std::optional<Waits> waits) {
+  if (stream.capture) {
+    require(!stream.capture->invalid, cudaErrorStreamCaptureInvalidated);
+    stream.capture->add(stream, type, std::move(begin), std::move(waits));
+    return;
+  }
+  if (&stream == runtime.device(stream.device).null_stream)
+    for (const auto& other : runtime.streams)
+      if (other->capture && other->blocking && other->device == stream.device)
+        invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
+  Operation operation{.run = begin(), .waits = std::move(waits)};
+  if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
+  runtime.enqueue(stream, std::move(operation));
 }
 
 void end_capture(Runtime& runtime, const std::shared_ptr<Capture>& capture) {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -17,20 +17,13 @@ namespace simt::detail {
 /// Called when the host enqueues an operation, or launches a graph that it is a node of: what is to
 /// be called when the stream is there. Each run has a state of its own.
 using Begin = std::function<Run()>;
-
-/// How an operation waits: as in Operation.
-struct Waits {
-  bool in_queue = false;
-  std::string awaits = {};
-};
 }  // namespace simt::detail
 
 struct CUgraphNode_st {
   cudaGraphNodeType type;
   simt::detail::Begin begin;
   std::vector<int> after;  ///< indices of nodes
-  bool can_wait;           ///< in the stream
-  std::string awaits;      ///< as in Operation
+  std::optional<simt::detail::Waits> waits;
 };
 
 namespace simt::detail {
@@ -60,7 +53,7 @@ struct Capture {
   std::shared_ptr<GraphContent> content = std::make_shared<GraphContent>();
   std::map<const Stream*, std::vector<int>> ends;  ///< of each stream in it: its latest nodes
 
-  void add(const Stream& stream, cudaGraphNodeType type, Begin begin, const Waits* waits = nullptr);
+  void add(const Stream& stream, cudaGraphNodeType type, Begin begin, std::optional<Waits> waits);
   /// `stream` goes on after these nodes too.
   void join(const Stream& stream, const std::vector<int>& nodes);
   /// Does all work come before the end of the origin?
@@ -72,7 +65,7 @@ struct Capture {
 void submit(Runtime& runtime, Stream& stream, cudaGraphNodeType type, std::function<void()> run);
 /// The same for one that may wait in the stream.
 void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin begin,
-                const Waits& waits = {});
+                std::optional<Waits> waits = Waits{});
 
 /// Throws the error; the capture can only be ended after that.
 [[noreturn]] void invalidate(Capture& capture, cudaError_t error);

@@ -18,8 +18,9 @@ std::string name_of(const Stream& stream) {
 /// What its first operation waits for, which has begun; empty if that is no memory of this process.
 const std::string& awaited_by(const Stream& stream) {
   static const std::string nothing;
-  return stream.queue.empty() || !stream.queue.front().begun ? nothing
-                                                             : stream.queue.front().awaits;
+  if (stream.queue.empty()) return nothing;
+  const Operation& first = stream.queue.front();
+  return first.begun && first.waits ? first.waits->awaits : nothing;
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ void Runtime::may_synchronize(const char* call, Source source) {
   for (const auto& stream : streams)
     if (stream->device == current_device())
       for (const Operation& operation : stream->queue)
-        if (!operation.awaits.empty()) ends.push_back(operation.mark);
+        if (operation.waits && !operation.waits->awaits.empty()) ends.push_back(operation.mark);
   for (const MarkPointer& end : ends) wait(end, call);
   require(device(current_device()).fault.empty(), cudaErrorLaunchFailure);
 }

@@ -76,6 +76,18 @@ class Replay {
   bool begun_ = false;
 };
 
+/// A launch waits as its nodes do: for what the first of them waits, if all that wait do so for
+/// streams of this process.
+std::optional<Waits> waits_of(const GraphContent& content) {
+  std::optional<Waits> waits;
+  for (const CUgraphNode_st& node : content.nodes) {
+    if (!node.waits) continue;
+    if (node.waits->awaits.empty()) return Waits{};
+    if (!waits) waits = Waits{.awaits = node.waits->awaits};
+  }
+  return waits;
+}
+
 }  // namespace
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
@@ -109,19 +121,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
         runtime.config.stream_seed + ++runtime.device(stream.device).launches;
     const auto replay = std::make_shared<Replay>(content, stream.device,
                                                  late ? std::optional(Random(seed)) : std::nullopt);
-    std::string awaits;  // of its first node that waits, unless another one waits for others
-    for (const CUgraphNode_st& node : content->nodes) {
-      if (node.can_wait && awaits.empty()) awaits = node.awaits;
-      if (node.can_wait && node.awaits.empty()) {
-        awaits.clear();
-        break;
-      }
-    }
-    submit_run(runtime, stream, cudaGraphNodeTypeKernel,
-               [&runtime, replay]() -> Run {
-                 return [&runtime, replay] { return replay->go_on(runtime); };
-               },
-               {.awaits = std::move(awaits)});
+    submit_run(
+        runtime, stream, cudaGraphNodeTypeKernel,
+        [&runtime, replay]() -> Run {
+          return [&runtime, replay] { return replay->go_on(runtime); };
+        },
+        waits_of(*content));
   });
 }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/simt/runtime/call.h"
@@ -80,29 +82,31 @@ void check(const Runtime& runtime, const CUstreamBatchMemOpParams& operation) {
   });
 }
 
-/// What the first of these waits for; empty if none waits, or one waits for what another process or
-/// the host can write.
-std::string awaited_within(const Runtime& runtime,
-                           const std::vector<CUstreamBatchMemOpParams>& batch) {
+/// Nothing if none waits. It tells what the first one waits for, unless another process, or the
+/// host, can write what one of them waits for.
+std::optional<Waits> waits_of(const Runtime& runtime,
+                              const std::vector<CUstreamBatchMemOpParams>& batch) {
   constexpr const char* conditions[] = {" is at least ", " is ", " has a bit of ",
                                         " lacks a bit of "};
-  std::string awaited;
+  std::optional<Waits> waits;
   for (const CUstreamBatchMemOpParams& one : batch) {
     if (!is_wait(one)) continue;
     const AllocationPointer memory = runtime.find(reinterpret_cast<void*>(one.waitValue.address));
     if (memory->kind != Allocation::Kind::device || memory->source == Allocation::Source::opened ||
         (memory->shared && memory->shared->held_elsewhere()))
-      return {};
-    if (!awaited.empty()) continue;
+      return Waits{.in_queue = true};
+    if (waits) continue;
     with_value(one, [&](const auto& value) {
       char address[32];
       std::snprintf(address, sizeof address, "%p", static_cast<void*>(value.address));
-      awaited = std::string("until the value at ") + address +
-                conditions[condition_of(one.waitValue.flags)] + std::to_string(value.value);
+      waits = {.in_queue = true,
+               .awaits = std::string("until the value at ") + address +
+                         conditions[condition_of(one.waitValue.flags)] +
+                         std::to_string(value.value)};
       return true;
     });
   }
-  return awaited;
+  return waits;
 }
 
 /// What the driver's functions return where the runtime's return an error of the same number; they
@@ -119,8 +123,7 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
   return call_driver([&](Runtime& runtime) {
     Stream& stream = runtime.stream(handle);
     for (const CUstreamBatchMemOpParams& one : batch) check(runtime, one);
-    const bool waits = std::ranges::any_of(batch, is_wait);
-    const Waits how{.in_queue = waits, .awaits = awaited_within(runtime, batch)};
+    std::optional<Waits> waits = waits_of(runtime, batch);
     submit_run(
         runtime, stream, batch_node,
         [batch = std::move(batch)]() -> Run {
@@ -137,7 +140,7 @@ CUresult submit_batch(CUstream handle, std::vector<CUstreamBatchMemOpParams> bat
             return true;
           };
         },
-        how);
+        std::move(waits));
   });
 }
 

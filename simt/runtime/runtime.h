@@ -49,16 +49,20 @@ using MarkPointer = std::shared_ptr<Mark>;
 /// memory that another process writes, and the call is repeated until it is there.
 using Run = std::function<bool()>;
 
+/// How an operation can wait in its stream for something that is no operation's end.
+struct Waits {
+  bool in_queue = false;    ///< what is behind it in its hardware queue waits too
+  std::string awaits = {};  ///< for what, if only streams of this process can bring it
+};
+
 /// What a stream does: when the operations before it in the stream and those in `after` have ended,
 /// it runs.
 struct Operation {
   Run run = nullptr;  ///< null: nothing to do but wait
   std::vector<MarkPointer> after = {};
   MarkPointer mark = nullptr;
-  bool waits_in_queue = false;  ///< for memory: what is behind it in its hardware queue waits too
-  bool begun = false;           ///< it has run, and not ended yet
-  /// Of one that can wait for nothing but memory of this process: what it waits for.
-  std::string awaits = {};
+  std::optional<Waits> waits = {};
+  bool begun = false;        ///< it has run, and not ended yet
   std::uint64_t ticket = 0;  ///< 1, 2, ... in the order in which the device got its operations
   /// Of a host function: the host thread that enqueued it. It may wait for others, so they run it
   /// only if they wait for it.
@@ -220,7 +224,7 @@ class Runtime {
   void deal_connection(Stream& stream) const;
   bool runnable(const Stream& stream) const;
   /// The stream whose operation is in front of this one's first in its hardware queue; or null.
-  const Stream* in_front_of(const Stream& stream) const;
+  Stream* in_front_of(const Stream& stream) const;
   static bool for_this_thread(const Stream& stream);
   bool run_first(Stream& stream);
   std::vector<Stream*> streams_needed_for(const Mark& mark) const;

@@ -75,18 +75,19 @@ namespace {
 /// it, unless it waits there. Host functions are none of the GPU's.
 const Operation* in_hardware_queue(const Stream& stream) {
   for (const Operation& one : stream.queue)
-    if ((!one.begun || one.waits_in_queue) && one.host_function_of == std::thread::id())
+    if ((!one.begun || (one.waits && one.waits->in_queue)) &&
+        one.host_function_of == std::thread::id())
       return &one;
   return nullptr;
 }
 
 }  // namespace
 
-const Stream* Runtime::in_front_of(const Stream& stream) const {
-  if (devices_[stream.device]->streams <= config.connections + 1) return nullptr;
-  const Stream* first = nullptr;
+Stream* Runtime::in_front_of(const Stream& stream) const {
+  const bool all_apart = devices_[stream.device]->streams <= config.connections + 1;
+  if (all_apart || stream.queue.front().begun) return nullptr;
+  Stream* first = nullptr;
   std::uint64_t ticket = stream.queue.front().ticket;
-  if (stream.queue.front().begun) return nullptr;
   for (const auto& other : streams) {
     if (other->connection != stream.connection || other->device != stream.device ||
         other.get() == &stream)
@@ -152,7 +153,7 @@ std::vector<Stream*> Runtime::streams_needed_for(const Mark& mark) const {
     };
     for (const MarkPointer& one : needed[i]->queue.front().after)
       if (!one->done) need(one->stream);
-    if (const Stream* other = in_front_of(*needed[i])) need(const_cast<Stream*>(other));
+    if (Stream* other = in_front_of(*needed[i])) need(other);
   }
   return needed;
 }

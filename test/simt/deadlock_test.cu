@@ -72,6 +72,27 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
   }
 }
 
+TEST_CASE("deadlock: a stream that waits within a graph, beside nodes that do not") {
+  const Settings settings(impatient());
+  const Device<unsigned> flags(std::vector<unsigned>(2)), spare(std::vector<unsigned>(1));
+  Stream stream;
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  ok(cuStreamWriteValue32(stream, address(flags), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  ok(cuStreamWaitValue32(stream, address(flags + 1), 5, CU_STREAM_WAIT_VALUE_EQ));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ok(cudaStreamEndCapture(stream, &graph));
+  ok(cudaGraphInstantiate(&exec, graph, 0));
+  ok(cudaGraphLaunch(exec, stream));
+  CHECK(cudaFree(spare) == cudaErrorLaunchFailure);
+  const std::string report = broken();
+  CAPTURE(report);
+  CHECK(report.starts_with("deadlock: cudaFree"));
+  CHECK(report.find(" is 5, which nothing has written") != report.npos);
+  ok(cudaGraphExecDestroy(exec));
+  ok(cudaGraphDestroy(graph));
+}
+
 TEST_CASE("deadlock: calls that wait for nothing, and kernels that are loaded") {
   const Settings settings(impatient());
   const Device<unsigned> flag(std::vector<unsigned>(1));
