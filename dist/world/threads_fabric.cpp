@@ -58,12 +58,12 @@ class Meeting {
   /// The meeting of the group with these members in the `number`-th split.
   std::shared_ptr<Meeting> group(int number, const std::vector<int>& members) {
     const std::lock_guard lock(mutex_);
-    const auto size = static_cast<int>(members.size());
+    const auto count = static_cast<int>(members.size());
     const auto found = groups_.try_emplace({number, members.front()}).first;
     auto& [meeting, came] = found->second;
-    if (!meeting) meeting = std::make_shared<Meeting>(size, options);
+    if (!meeting) meeting = std::make_shared<Meeting>(count, options);
     const std::shared_ptr<Meeting> group = meeting;
-    if (++came == size) groups_.erase(found);
+    if (++came == count) groups_.erase(found);
     return group;
   }
 

@@ -42,7 +42,7 @@ std::vector<std::string> load_random_state_of_other_world(const std::vector<Stat
       there.push_back(found == rank.end() ? "" : sha256_of(found->second));
     }
     if (communicator) here = dist::gather_text(*communicator, here[0], "random");
-    if (all_equal(there) && all_equal(here) && there[0] != "")
+    if (all_equal(there) && all_equal(here) && !there[0].empty())
       own = saved[0].at(name);
     else
       stay.push_back(name);

@@ -66,7 +66,7 @@ void GradScaler::unscale(Optimizer& optimizer) {
     kernels::scale(1.0 / scale_, gradient, gradient, false);
     gradient.storage().changed();
   }
-  unscaled_.emplace(optimizer.life(), std::move(progress));
+  unscaled_.emplace(optimizer.life(), progress);
 }
 
 bool GradScaler::step(Optimizer& optimizer) {

@@ -257,10 +257,11 @@ void Grouped<Rule>::take_values() {
   for (std::size_t k = 0; k < groups_.size(); ++k) {
     const auto& [parameters, options] = groups_[k];
     for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
       Item& state = kept_[k].states[i];
-      state.value = own_part(parameters[i], parameters[i].value());
+      state.value = own_part(parameter, parameter.value());
       const auto cut = [&](std::string_view, Tensor& tensor, bool) {
-        if (tensor.defined() && sharding()) tensor = own_part(parameters[i], tensor).clone();
+        if (tensor.defined() && sharding()) tensor = own_part(parameter, tensor).clone();
       };
       kernels::visit_kept(state, options, cut);
     }
@@ -298,13 +299,14 @@ nn::StateDict Grouped<Rule>::state_dict() const {
       state[option_name(k, name)] = Tensor::scalar(static_cast<double>(value), DType::f64);
     });
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      state[group_name(parameters[i])] = Tensor::scalar(static_cast<double>(k), DType::i64);
-      visit_named(kept_[k].states[i], parameters[i], options,
+      const Parameter& parameter = parameters[i];
+      state[group_name(parameter)] = Tensor::scalar(static_cast<double>(k), DType::i64);
+      visit_named(kept_[k].states[i], parameter, options,
                   [&](const std::string& name, const Tensor& tensor, bool needed) {
                     if (needed && !tensor.defined())  // the next step makes it
-                      state[name] = zeros_like(parameters[i].value());
+                      state[name] = zeros_like(parameter.value());
                     else if (tensor.defined())
-                      state[name] = is_count(tensor) ? tensor : whole(parameters[i], tensor);
+                      state[name] = is_count(tensor) ? tensor : whole(parameter, tensor);
                   });
     }
   }
@@ -332,11 +334,12 @@ void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
     });
     check_ranges<Rule>(options);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const double group = take_number(rest, group_name(parameters[i]), DType::i64);
+      const Parameter& parameter = parameters[i];
+      const double group = take_number(rest, group_name(parameter), DType::i64);
       check<StateError>(group == static_cast<double>(k),
                         "[load_state_dict] {} is in group {}, and in group {} in the state",
-                        parameters[i], k, group);
-      visit_named(kept[k].states[i], parameters[i], options,
+                        parameter, k, group);
+      visit_named(kept[k].states[i], parameter, options,
                   [&](const std::string& name, Tensor& tensor, bool needed) {
                     const auto saved = rest.find(name);
                     if (!needed && saved == rest.end()) return void(tensor = Tensor());
@@ -345,11 +348,11 @@ void Grouped<Rule>::load_state_dict(const nn::StateDict& state) {
                     if (saved != rest.end() && is_count(tensor) && saved->second.numel() == 1)
                       nn::count_in(name, saved->second);
                     if (saved == rest.end() || !sharding() || is_count(tensor)) return;
-                    const Shape& shape = parameters[i].value().shape();
+                    const Shape& shape = parameter.value().shape();
                     check<ShapeError>(saved->second.shape() == shape,
                                       "[load_state_dict] '{}' is {}, and {} in the state", name,
                                       shape, saved->second.shape());
-                    saved->second = own_part(parameters[i], saved->second);
+                    saved->second = own_part(parameter, saved->second);
                   });
     }
   }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <ranges>
 #include <set>
 
 #include "lockstep/autograd/gradient_reducer.h"
@@ -132,14 +131,14 @@ void Optimizer::take_step(bool own) {
 
 // From the last layer to the first, as backward goes: what differs first is shown first.
 void Optimizer::show(trace::Place place) const {
-  for (const Parameter& parameter : all_ | std::views::reverse)
-    if (takes_part(parameter))
-      trace::here.watcher->see(
-          {.place = place,
-           .operation = {},
-           .name = parameter.name(),
-           .value = place == trace::Place::gradient ? parameter.gradient_slot() : parameter.value(),
-           .of_world = !local_ && !parameter.kept_local()});
+  const bool gradients = place == trace::Place::gradient;
+  for (auto one = all_.rbegin(); one != all_.rend(); ++one)
+    if (takes_part(*one))
+      trace::here.watcher->see({.place = place,
+                                .operation = {},
+                                .name = one->name(),
+                                .value = gradients ? one->gradient_slot() : one->value(),
+                                .of_world = !local_ && !one->kept_local()});
 }
 
 void Optimizer::update_and_fingerprint() {

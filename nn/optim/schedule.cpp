@@ -25,7 +25,8 @@ double half_cosine(double begin, double end, double done) {
 
 double step_decay(std::int64_t step, std::int64_t every, double gamma) {
   check_steps("step_decay", step, every, 1);
-  return std::pow(gamma, static_cast<double>(step / every));
+  const std::int64_t decays = step / every;
+  return std::pow(gamma, static_cast<double>(decays));
 }
 
 double multi_step_decay(std::int64_t step, std::span<const std::int64_t> milestones, double gamma) {
