@@ -105,14 +105,4 @@ Statistics statistics() {
   return cache().statistics;
 }
 
-void trim() noexcept {
-  std::lock_guard lock(cache().mutex);
-  for (FreeBlock*& list : cache().lists)
-    while (FreeBlock* block = list) {
-      list = block->next;
-      std::free(block);
-    }
-  cache().statistics.cached_bytes = 0;
-}
-
 }  // namespace lockstep::memory

@@ -35,7 +35,4 @@ struct Statistics {
 };
 Statistics statistics();
 
-/// Gives all waiting blocks back to the operating system.
-void trim() noexcept;
-
 }  // namespace lockstep::memory

@@ -9,17 +9,14 @@
 ///
 /// This division is cuRAND's, as is the meaning of an offset: the number of 32-bit outputs that
 /// every subsequence has given before, always a multiple of 4. Which subsequence and round an
-/// element takes its numbers from is PyTorch's choice on a GPU of 132 multiprocessors (an H100 or
-/// H200), where its kernels run with 132 * 2048 threads, one subsequence each:
+/// element of a dropout takes its number from is PyTorch's choice on a GPU of 132 multiprocessors
+/// (an H100 or H200), where its kernels run with 132 * 2048 threads, one subsequence each: a block
+/// of 4 decides over 4 neighbouring elements,
 ///
-///   fills (`uniform`, `normal`): a block of k = 4 numbers (f32; k = 2 for f64) goes to k elements
-///   that lie `philox_threads` apart:  element i = j + threads * (output + k * round), j < threads
-///   dropout: a block of 4 decides over 4 neighbouring elements:
-///                                     i = output + 4 * (j + threads * round)
+///   element i = output + 4 * (j + threads * round), j < threads
 ///
-/// So on every device f32 numbers are those of PyTorch there; on a GPU of S multiprocessors PyTorch
-/// has the same ones for fills of up to 2048 S elements. (Its dropout agrees for numbers of
-/// elements that 4 divides; for others it has other layouts.)
+/// So on every device masks are those of PyTorch there, for numbers of elements that 4 divides; for
+/// others it has other layouts.
 
 #include <cstdint>
 
@@ -81,11 +78,11 @@ class PhiloxGenerator {
   const PhiloxState& state() const { return state_; }
   void set_state(const PhiloxState& state) { state_ = state; }
 
-  /// Where to draw numbers for `elements` from, of which a block serves `per_block`: 2 in a fill in
-  /// f64, else 4. What follows is drawn after them; 0 elements take nothing.
-  PhiloxState reserve(std::int64_t elements, int per_block = 4) {
+  /// Where to draw numbers for `elements` from, of which a block serves 4. What follows is drawn
+  /// after them; 0 elements take nothing.
+  PhiloxState reserve(std::int64_t elements) {
     const PhiloxState here = state_;
-    const std::int64_t per_round = philox_threads * per_block;
+    constexpr std::int64_t per_round = philox_threads * 4;
     state_.offset += 4 * static_cast<std::uint64_t>((elements + per_round - 1) / per_round);
     return here;
   }

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <string_view>
 
@@ -109,11 +108,7 @@ std::string_view without_plus(std::string_view text) {
 
 // The whole number that the whole text is, if it is one.
 std::optional<std::int64_t> whole_number_of(std::string_view text) {
-  text = without_plus(text);
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number<std::int64_t>(without_plus(text));
 }
 
 // Any other one, as parse_decimal.

@@ -6,7 +6,6 @@
 ///   const data::TensorDataset train({{"x", all["x"]}, {"y", all["y"]}});
 
 #include <string>
-#include <vector>
 
 #include "lockstep/data/fields.h"
 
@@ -27,7 +26,5 @@ Tensor read_npy(const std::string& path);
 /// one) harms no other one: the result refuses it, by name and type, when it is asked for. Where
 /// "x.npy" and "x" are there, "x" is the array.
 Fields read_npz(const std::string& path);
-/// These arrays alone, in this order. Throws DataError for one that is not there or cannot be read.
-Fields read_npz(const std::string& path, const std::vector<std::string>& names);
 
 }  // namespace lockstep::data

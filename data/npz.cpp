@@ -1,8 +1,6 @@
 #include <zip.h>
 
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,20 +55,6 @@ std::string shown(const std::string& path, std::string_view member) {
 
 bool is_array(std::string_view member) { return member.ends_with(suffix) && member != suffix; }
 
-/// Calls take(array, stat) for each member: of an array its name, else the member's.
-template <class Take>
-void for_each_member(zip_t* archive, const std::string& path, const Take& take) {
-  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive, 0));
-  for (zip_uint64_t i = 0; i < members; ++i) {
-    zip_stat_t stat;
-    check<DataError>(zip_stat_index(archive, i, ZIP_FL_ENC_RAW, &stat) == 0, "[npz] {}: {}", path,
-                     zip_strerror(archive));
-    std::string_view array = stat.name;
-    if (is_array(array)) array.remove_suffix(suffix.size());
-    take(array, stat);
-  }
-}
-
 Tensor read_member(zip_t* archive, const std::string& path, const zip_stat_t& stat) {
   const std::string_view file = stat.name;
   const std::string name = shown(path, file);
@@ -96,7 +80,13 @@ Tensor read_member(zip_t* archive, const std::string& path, const zip_stat_t& st
 Fields read_npz(const std::string& path) {
   const Archive archive = open_archive(path);
   Fields arrays;
-  for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
+  const auto members = static_cast<zip_uint64_t>(zip_get_num_entries(archive.get(), 0));
+  for (zip_uint64_t i = 0; i < members; ++i) {
+    zip_stat_t stat;
+    check<DataError>(zip_stat_index(archive.get(), i, ZIP_FL_ENC_RAW, &stat) == 0, "[npz] {}: {}",
+                     path, zip_strerror(archive.get()));
+    std::string_view array = stat.name;
+    if (is_array(array)) array.remove_suffix(suffix.size());
     check<DataError>(!is_array(stat.name) || !arrays.find(array),
                      "[npz] {}: there are two of this name", shown(path, stat.name));
     try {
@@ -104,31 +94,6 @@ Fields read_npz(const std::string& path) {
     } catch (const UnsupportedError& error) {
       arrays.refuse(array, error.what());
     }
-  });
-  return arrays;
-}
-
-Fields read_npz(const std::string& path, const std::vector<std::string>& names) {
-  const Archive archive = open_archive(path);
-  struct Found {
-    std::vector<zip_stat_t> arrays, others;  // others are no arrays
-  };
-  std::map<std::string, Found, std::less<>> there;
-  for (const std::string& name : names) there[name];
-  for_each_member(archive.get(), path, [&](std::string_view array, const zip_stat_t& stat) {
-    const auto wanted = there.find(array);
-    if (wanted == there.end()) return;
-    auto& [arrays, others] = wanted->second;
-    (is_array(stat.name) ? arrays : others).push_back(stat);
-  });
-  Fields arrays;
-  for (const std::string& name : names) {
-    const Found& all = there.at(name);
-    const std::vector<zip_stat_t>& found = all.arrays.empty() ? all.others : all.arrays;
-    check<DataError>(!found.empty(), "[npz] {}: it has no array '{}'", path, printable(name));
-    check<DataError>(found.size() == 1, "[npz] {}: there are two of this name",
-                     shown(path, found[0].name));
-    arrays.set(name, read_member(archive.get(), path, found[0]));
   }
   return arrays;
 }

@@ -79,17 +79,6 @@ void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate, double al
   repeat("broadcast_to", x, out, accumulate, alpha);
 }
 
-void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
-                     const Tensor& out) {
-  check_defined("bias_activation", "x", x);
-  check_differentiable("bias_activation", x);
-  check_rank("bias_activation", "x", x, 2);
-  check_beside("bias_activation", "bias", bias, x.dtype(), x);
-  check_shape("bias_activation", "bias", bias, {x.size(1)});
-  check_alike("bias_activation", "out", out, x);
-  backend_of(x.device()).bias_activation(x, bias, activation, out);
-}
-
 void cast(const Tensor& x, const Tensor& out) {
   check_defined("cast", "x", x);
   check_defined("cast", "out", out);

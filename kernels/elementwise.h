@@ -43,7 +43,6 @@ enum class Binary : std::uint8_t {
   leaky,
   leaky_slope
 };
-enum class Activation : std::uint8_t { none, relu };
 
 /// The enumerator's name, which error messages carry.
 std::string_view name_of(Unary op);
@@ -76,9 +75,6 @@ void scale(double alpha, const Tensor& x, const Tensor& out, bool accumulate);
 /// ShapeError unless x broadcasts to the shape of `out`. `out` may be x if it has x's shape, and
 /// must not overlap it otherwise. f16 and bf16 too.
 void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate = false, double alpha = 1);
-
-/// out = activation(x + bias), one pass: x (N, C), bias (C,). `out` may be x.
-void bias_activation(const Tensor& x, const Tensor& bias, Activation activation, const Tensor& out);
 
 /// out = x in out's dtype, of the same shape. Rounds to the nearest, ties to even; f64 reaches the
 /// 16-bit types by way of f32, rounded twice. To an integer it drops the fraction; a number that

@@ -11,7 +11,6 @@ namespace lockstep::kernels {
 namespace {
 
 std::atomic<bool> tf32 = false;
-std::atomic<CpuProducts> on_cpu = CpuProducts::library;
 
 std::atomic<GemmLibrary>& library() {
   static std::atomic<GemmLibrary> chosen =
@@ -97,10 +96,6 @@ void set_gemm_library(GemmLibrary chosen) {
 }
 
 GemmLibrary gemm_library() { return library(); }
-void set_cpu_products(CpuProducts products) { on_cpu = products; }
-CpuProducts cpu_products() {
-  return ChainProducts::innermost() ? CpuProducts::chain : on_cpu.load();
-}
 void allow_tf32(bool allow) { tf32 = allow; }
 bool tf32_allowed() { return tf32; }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Matrix products, row-major: f32, f64, and f16 and bf16, which are multiplied exactly and added
 /// up in f32. On the CPU, on the calling thread alone, f32 goes to oneDNN where it was found at
-/// configuration, else to Eigen; f64 to Eigen; both elsewhere if `cpu_products` says so; bf16 to
+/// configuration, else to Eigen; f64 to Eigen; both elsewhere under `ChainProducts`; bf16 to
 /// bf16_unit(); what is left is multiplied as f32. On a GPU `gemm_library` chooses. Empty
 /// dimensions are allowed: a product over K = 0 is all zeros.
 ///
@@ -24,7 +24,8 @@ void set_gemm_library(GemmLibrary library);
 GemmLibrary gemm_library();
 bool has_cublas();
 
-/// What multiplies f32 and f64 on the CPU: the library, or the handwritten products of cpu/chain/.
+/// While one lives, the handwritten products of cpu/chain/ multiply this thread's f32 and f64 on
+/// the CPU, in place of the library. A tape whose rows are cut has one.
 ///
 /// A chain product computes every element alone, as one chain of fused multiply-adds over k in
 /// ascending order: sum = fma(a_k, b_k, sum). The chain starts at +0, with `accumulate` at what
@@ -32,16 +33,11 @@ bool has_cublas();
 /// column of op(b) and its start alone: not on the rows beside it, the widths of vectors, the
 /// processor or the compiler. (NaNs are NaNs everywhere; which NaN is left open.) A library
 /// promises none of it. Products of 16-bit factors that are multiplied as f32 are chains, too.
-enum class CpuProducts : std::uint8_t { library, chain };
-/// Per process; at first the library.
-void set_cpu_products(CpuProducts products);
-/// What this thread's products take now.
-CpuProducts cpu_products();
-
-/// While one lives, this thread's products are chains. A tape whose rows are cut has one.
 class [[nodiscard]] ChainProducts : public ThreadScope<ChainProducts> {
  public:
   ChainProducts() : ThreadScope("ChainProducts") {}
+  /// Whether one lives.
+  static bool on() { return innermost() != nullptr; }
 };
 
 /// Whether f32 products on GPUs may round their inputs to tf32 (10 bits of mantissa), for tensor

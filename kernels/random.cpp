@@ -1,7 +1,5 @@
 #include "lockstep/kernels/random.h"
 
-#include <cmath>
-
 #include "lockstep/kernels/backend/backend.h"
 #include "lockstep/kernels/checks.h"
 
@@ -13,23 +11,6 @@ void check_probability(double p) {
 }
 
 }  // namespace
-
-void uniform(const PhiloxState& state, const Tensor& out, double low, double high) {
-  check_defined("uniform", "out", out);
-  check_differentiable("uniform", out);
-  check<UsageError>(low <= high && std::isfinite(high - low),
-                    "[uniform] there are no numbers from {} to {}", low, high);
-  backend_of(out.device()).uniform(state, out, low, high);
-}
-
-void normal(const PhiloxState& state, const Tensor& out, double mean, double stddev) {
-  check_defined("normal", "out", out);
-  check_differentiable("normal", out);
-  check<UsageError>(stddev >= 0,
-                    "[normal] the standard deviation must be 0 or more, got {} (mean {})", stddev,
-                    mean);
-  backend_of(out.device()).normal(state, out, mean, stddev);
-}
 
 void dropout(const PhiloxState& state, const Tensor& x, double p, const Tensor& out,
              const Tensor& mask) {

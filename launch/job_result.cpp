@@ -179,9 +179,9 @@ JobResult compare_ends(std::span<const JobResult> results) {
   }
   if (!leavers.empty() && parted)  // what replicas they leave follows from that
     return {1,
-            fmt::format("error: {} {} left with exit code 0 inside of a World that others have "
+            fmt::format("error: {} left with exit code 0 inside of a World that others have "
                         "ended\n",
-                        leavers.size() == 1 ? "rank" : "ranks", fmt::join(leavers, ", ")),
+                        dist::name_ranks(leavers)),
             Cause::failed};
   const std::string difference = left.difference();
   if (difference.empty()) return {};

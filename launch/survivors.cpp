@@ -1,7 +1,6 @@
 #include "lockstep/launch/survivors.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -128,8 +127,8 @@ std::vector<Order> Survivors::lose_node(int node, const std::string& how) {
   }
   if (was_in) publish();
   if (!gone.empty())
-    tell(fmt::format("node {} ({} {}) is lost: {}; {}", node, gone.size() == 1 ? "rank" : "ranks",
-                     fmt::join(gone, ", "), how, go_on(generation_.members.size())));
+    tell(fmt::format("node {} ({}) is lost: {}; {}", node, dist::name_ranks(gone), how,
+                     go_on(generation_.members.size())));
   show_first();
   return std::exchange(orders_, {});
 }

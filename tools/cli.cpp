@@ -4,9 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +15,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/atomic_file.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/dist/rendezvous/ranks.h"
+#include "lockstep/tools/split.h"
 
 namespace lockstep::cli {
 namespace {
@@ -34,16 +34,11 @@ bool same_file(const std::string& path, int descriptor) {
 std::vector<std::int64_t> widths(std::string_view option, const std::string& text) {
   constexpr std::int64_t largest = 1 << 24;
   std::vector<std::int64_t> result;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::int64_t width = 0;
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, width);
-    check<UsageError>(
-        error == std::errc() && stop == text.data() + end && width > 0 && width <= largest,
-        "{} {}: '{}' is not a size in 1..{}", option, text, text.substr(begin, end - begin),
-        largest);
-    result.push_back(width);
-    begin = end + 1;
+  for (const std::string_view part : split(text, ',')) {
+    const auto width = dist::parse_number<std::int64_t>(part);
+    check<UsageError>(width && *width > 0 && *width <= largest,
+                      "{} {}: '{}' is not a size in 1..{}", option, text, part, largest);
+    result.push_back(*width);
   }
   check<UsageError>(result.size() >= 2, "{} {}: at least two sizes are needed", option, text);
   return result;

@@ -87,11 +87,6 @@ class Report {
   int bad_ = 0;
 };
 
-doctor::MachineOptions machine_options(const Options& o, int ranks) {
-  return {
-      .ranks = ranks, .bytes = static_cast<std::uint64_t>(o.megabytes * 1e6), .folder = o.folder};
-}
-
 /// What is wrong with each machine but rank 0's, as one of its ranks has found it. Collective.
 std::vector<Finding> of_other_machines(const World& world, const std::vector<Finding>& mine) {
   std::string bad;
@@ -129,7 +124,9 @@ int run_rank(const Options& o) {
   if (!first) report.keep_silent();
   std::vector<Finding> machine;
   if (!info || info->local_rank == 0)
-    machine = doctor::check_machine(machine_options(o, info ? info->local_size : 1));
+    machine = doctor::check_machine({.ranks = info ? info->local_size : 1,
+                                     .bytes = static_cast<std::uint64_t>(o.megabytes * 1e6),
+                                     .folder = o.folder});
   if (first) report.add(machine);
   std::optional<World> world;
   try {

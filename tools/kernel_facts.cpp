@@ -20,11 +20,10 @@ int run(int argc, char** argv) {
   check<UsageError>(argc == 1 || write, "kernel_facts takes --write or nothing");
   const std::filesystem::path root = LOCKSTEP_SOURCE_DIR, build = LOCKSTEP_BINARY_DIR;
   const std::string text = facts::document(facts::read_build(build, root), facts::read_list(root));
-  if (!write) {
+  if (write)
+    write_file(root / "docs/kernels.md", text);
+  else
     fmt::print("{}", text);
-    return 0;
-  }
-  write_file(root / "docs/kernels.md", text);
   return 0;
 }
 

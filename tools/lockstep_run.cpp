@@ -127,10 +127,7 @@ int run(int argc, char** argv) {
   cli::refuse_empty_values(app, argc, pointers.data());
   try {
     app.parse(argc, pointers.data());
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::Success& answer) {  // --version
+  } catch (const CLI::Success& answer) {  // --help, --version
     return app.exit(answer);
   } catch (const CLI::ParseError& error) {
     fail<UsageError>("lockstep-run: {} (see lockstep-run --help)", error.what());

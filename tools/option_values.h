@@ -2,7 +2,6 @@
 /// What the programs ask of the values of all their options, with CLI11.
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/text/number.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::cli {
 namespace validators {
@@ -20,10 +20,7 @@ template <class T = std::int64_t>
 CLI::Validator whole_number() {
   return CLI::Validator(
       [](const std::string& text) {
-        T value{};
-        const char* end = text.data() + text.size();
-        const auto result = std::from_chars(text.data(), end, value);
-        return result.ec == std::errc() && result.ptr == end
+        return dist::parse_number<T>(text)
                    ? std::string()
                    : fmt::format("'{}' is not a whole number{} in its range", text,
                                  std::is_unsigned_v<T> ? " of 0 or more" : "");

@@ -68,25 +68,17 @@ struct Figure {
 Figure measure(const Options& o, const std::string& program, int ranks, int batch) {
   const cli::TemporaryFolder folder("lockstep-scaling");
   const std::string figures = folder.path() + "/json";
-  const std::vector<std::string> command = {program,
-                                            "--layers",
-                                            o.layers,
-                                            "--ranks",
-                                            std::to_string(ranks),
-                                            "--batch",
-                                            std::to_string(batch),
-                                            "--optimizer",
-                                            o.optimizer,
-                                            "--comm",
-                                            o.comm,
-                                            "--transport",
-                                            o.transport,
-                                            "--rounds",
-                                            std::to_string(o.rounds),
-                                            "--round",
-                                            fmt::format("{}", o.round),
-                                            "--json",
-                                            figures};
+  const std::pair<const char*, std::string> options[] = {{"--layers", o.layers},
+                                                         {"--ranks", fmt::to_string(ranks)},
+                                                         {"--batch", fmt::to_string(batch)},
+                                                         {"--optimizer", o.optimizer},
+                                                         {"--comm", o.comm},
+                                                         {"--transport", o.transport},
+                                                         {"--rounds", fmt::to_string(o.rounds)},
+                                                         {"--round", fmt::to_string(o.round)},
+                                                         {"--json", figures}};
+  std::vector<std::string> command = {program};
+  for (const auto& [name, value] : options) command.insert(command.end(), {name, value});
   const pid_t child = ::fork();
   check<Error>(child >= 0, "[scaling] cannot start '{}'", program);
   if (child == 0) {

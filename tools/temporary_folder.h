@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/system/signals_blocked.h"
 
 namespace lockstep::cli {
 
@@ -27,17 +28,11 @@ class TemporaryFolder {
   /// "lockstep-overlap" makes /tmp/lockstep-overlap-Ab3dE6.
   explicit TemporaryFolder(std::string_view name)
       : path_(fmt::format("{}/{}-XXXXXX", std::filesystem::temp_directory_path().string(), name)) {
-    sigset_t set, before;
-    ::sigemptyset(&set);
-    for (const int signal : signals) ::sigaddset(&set, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set, &before);  // until a handler knows the folder
-    const int problem = ::mkdtemp(path_.data()) ? 0 : errno;
-    if (problem == 0) {
-      removed_by_signal = path_.c_str();
-      replace_handlers(SIG_DFL, remove_and_end);
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    check<DataError>(problem == 0, "[folder] cannot make '{}': {}", path_, std::strerror(problem));
+    const SignalsBlocked blocked;  // until a handler knows the folder
+    const bool made = ::mkdtemp(path_.data()) != nullptr;
+    check<DataError>(made, "[folder] cannot make '{}': {}", path_, std::strerror(errno));
+    removed_by_signal = path_.c_str();
+    replace_handlers(SIG_DFL, remove_and_end);
   }
   ~TemporaryFolder() {
     std::error_code error;

@@ -77,33 +77,23 @@ Tensor unary(const char* name, Unary op, const Tensor& x) {
                 steps ? Makes::steps : Makes::rows);
 }
 
+// y = a + sign b: da = dy, db = sign dy
+Tensor add_signed(const char* name, Binary op, double sign, const Tensor& a, const Tensor& b) {
+  if (all_16_bit(name, {{"a", a}, {"b", b}})) return in_f32(add_signed, name, op, sign, a, b);
+  const Shape shape = Shape::broadcast(name, a.shape(), b.shape());
+  return record_linear(
+      name, {aligned(a, shape), aligned(b, shape)},
+      [&](const auto& of) { return combined(op, of(a), of(b)); },
+      [sign](Gradients& g) {
+        contribute(g, 0, g.output());
+        contribute(g, 1, g.output(), sign);
+      });
+}
+
 }  // namespace
 
-// y = a + b: da = dy, db = dy
-Tensor add(const Tensor& a, const Tensor& b) {
-  if (all_16_bit("add", {{"a", a}, {"b", b}})) return in_f32(add, a, b);
-  const Shape shape = Shape::broadcast("add", a.shape(), b.shape());
-  return record_linear(
-      "add", {aligned(a, shape), aligned(b, shape)},
-      [&](const auto& of) { return combined(Binary::add, of(a), of(b)); },
-      [](Gradients& g) {
-        contribute(g, 0, g.output());
-        contribute(g, 1, g.output());
-      });
-}
-
-// y = a - b: da = dy, db = -dy
-Tensor sub(const Tensor& a, const Tensor& b) {
-  if (all_16_bit("sub", {{"a", a}, {"b", b}})) return in_f32(sub, a, b);
-  const Shape shape = Shape::broadcast("sub", a.shape(), b.shape());
-  return record_linear(
-      "sub", {aligned(a, shape), aligned(b, shape)},
-      [&](const auto& of) { return combined(Binary::sub, of(a), of(b)); },
-      [](Gradients& g) {
-        contribute(g, 0, g.output());
-        contribute(g, 1, g.output(), -1);
-      });
-}
+Tensor add(const Tensor& a, const Tensor& b) { return add_signed("add", Binary::add, 1, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return add_signed("sub", Binary::sub, -1, a, b); }
 
 // y = a b: da = dy b, db = dy a
 Tensor mul(const Tensor& a, const Tensor& b) {

@@ -160,27 +160,6 @@ Row broadcast_to(Scale scale) {
           }};
 }
 
-Row bias_relu(Scale scale) {
-  return {.name = "bias_relu",
-          .sizes = matrices(scale),
-          .bytes = 8,
-          .precision = {},
-          .prepare = [](const Size& size, Source& source) -> Case {
-            const std::int64_t n = size.dims[0], c = size.dims[1];
-            const Tensor x = source.normal({n, c}), bias = source.normal({c});
-            const Tensor out = source.empty({n, c});
-            const auto expected = [c](Inputs in, std::int64_t i) {
-              return std::max(in[0][i] + in[1][i % c], 0.0);
-            };
-            const auto run = [=] {
-              kernels::bias_activation(x, bias, kernels::Activation::relu, out);
-            };
-            return {.run = run,
-                    .inputs = {x, bias},
-                    .outputs = {{out, expected, 1, elementwise_tolerance}}};
-          }};
-}
-
 Row cast(DType from, DType to, Scale scale) {
   return {.name = fmt::format("cast_{}_{}", from, to),
           .sizes = flat(scale),
@@ -225,7 +204,6 @@ std::vector<Row> elementwise_rows(Scale scale) {
   for (const bool row : {true, false}) rows.push_back(broadcast(row, scale));
   for (const bool accumulate : {false, true}) rows.push_back(scale_row(accumulate, scale));
   rows.push_back(broadcast_to(scale));
-  rows.push_back(bias_relu(scale));
   rows.push_back(cast(DType::f32, DType::bf16, scale));
   rows.push_back(cast(DType::bf16, DType::f32, scale));
   rows.push_back(cast(DType::f32, DType::f16, scale));

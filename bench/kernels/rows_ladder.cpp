@@ -10,19 +10,10 @@ namespace bench {
 namespace {
 
 using namespace lockstep;
-using kernels::GemmProblem;
 
 template <class T>
-GemmProblem<T> problem_of(const Product& p) {
-  return {.m = p.out.size(0),
-          .n = p.out.size(1),
-          .k = p.a.size(p.flags.transpose_a ? 0 : 1),
-          .a = p.a.data<T>(),
-          .transpose_a = p.flags.transpose_a,
-          .b = p.b.data<T>(),
-          .transpose_b = p.flags.transpose_b,
-          .c = p.out.data<T>(),
-          .accumulate = false};
+kernels::GemmProblem<T> problem_of(const Product& p) {
+  return kernels::problem_of<T>(p.a, p.b, {}, p.out, p.flags);
 }
 
 /// Rungs 1 and 2 would take seconds for the largest square.

@@ -57,18 +57,11 @@ Row matmul(DType dtype, bool tf32, std::vector<Size> sizes) {
   return {"matmul_" + precision, std::move(sizes), 0, precision, prepare};
 }
 
-/// Chain products while it lives.
-class Chain {
- public:
-  Chain() { kernels::set_cpu_products(kernels::CpuProducts::chain); }
-  ~Chain() { kernels::set_cpu_products(kernels::CpuProducts::library); }
-};
-
 Row chain(Scale scale) {
   const auto prepare = [](const Size& size, Source& source) {
     const Product product = product_of(size, source, DType::f32, false);
     return product_case(product, [=] {
-      const Chain chain;
+      const kernels::ChainProducts chains;
       kernels::matmul(product.a, product.b, product.out, product.flags);
     });
   };
@@ -88,11 +81,11 @@ Row chain_lanes(Scale scale) {
     std::vector<std::int64_t> lanes;
     for (std::int64_t i = 0; i <= 8; ++i) lanes.push_back(size.dims[2] * i / 8);
     Case result = product_case(product, [=] {
-      const Chain chain;
+      const kernels::ChainProducts chains;
       kernels::matmul_blocks(product.a, product.b, product.out, lanes);
     });
     const auto one_lane = [=] {
-      const Chain chain;
+      const kernels::ChainProducts chains;
       kernels::matmul(product.a, product.b, product.out, product.flags);
     };
     result.peers.push_back({"one-lane", one_lane});

@@ -1,7 +1,6 @@
-// Random numbers, optimizer steps and folds: kernels/random.h, optimizer.h and tree_reduce.h.
+// Dropout, optimizer steps and folds: kernels/random.h, optimizer.h and tree_reduce.h.
 #include <array>
 #include <cmath>
-#include <numbers>
 
 #include "case.h"
 #include "lockstep/kernels/optimizer.h"
@@ -18,47 +17,10 @@ using Inputs = const std::vector<Values>&;
 constexpr double update_tolerance = 1e-5;
 constexpr PhiloxState stream{.seed = 7, .offset = 0};
 
-// --- Random numbers ------------------------------------------------------------------------------
+// --- Dropout -------------------------------------------------------------------------------------
 
-/// In (0, 1]: what a 32-bit output stands for, (r + 1/2) / 2^32, rounded to f32 as random.h says.
+/// In (0, 1]: what a 32-bit output stands for, (r + 1/2) / 2^32, rounded to f32 as draws.h says.
 float unit(std::uint32_t word) { return static_cast<float>(word) * 0x1p-32f + 0x1p-33f; }
-
-/// Which output of which block belongs to element i of a fill in f32 (core/philox.h).
-struct Place {
-  PhiloxBlock block;
-  int output;
-};
-Place place(std::int64_t i) {
-  const std::int64_t round = i / (4 * philox_threads), rest = i % (4 * philox_threads);
-  return {philox_block(stream, round, rest % philox_threads),
-          static_cast<int>(rest / philox_threads)};
-}
-
-Case uniform(const Size& size, Source& source) {
-  const Tensor out = source.empty({size.dims[0]});
-  const auto expected = [](Inputs, std::int64_t i) {
-    const auto [block, output] = place(i);
-    const float value = std::fma(unit(block.words[output]), 3.0f, -1.0f);
-    return value < 2 ? double{value} : -1.0;
-  };
-  return {.run = [=] { kernels::uniform(stream, out, -1, 2); },
-          .inputs = {},
-          .outputs = {{out, expected, 1, update_tolerance}}};
-}
-
-Case normal(const Size& size, Source& source) {
-  const Tensor out = source.empty({size.dims[0]});
-  const auto expected = [](Inputs, std::int64_t i) {
-    const auto [block, output] = place(i);
-    const int pair = output / 2 * 2;
-    const double radius = std::sqrt(-2 * std::log(double{unit(block.words[pair])}));
-    const double angle = 2 * std::numbers::pi * unit(block.words[pair + 1]);
-    return 1 + 2 * radius * (output % 2 == 0 ? std::sin(angle) : std::cos(angle));
-  };
-  return {.run = [=] { kernels::normal(stream, out, 1, 2); },
-          .inputs = {},
-          .outputs = {{out, expected, 1, update_tolerance}}};
-}
 
 constexpr double p = 0.25;
 
@@ -172,9 +134,7 @@ Case tree_reduce(const Size& size, Source& source) {
 
 std::vector<Row> update_rows(Scale scale) {
   const std::vector<Size> sizes = flat(scale);
-  return {{"uniform", sizes, 4, {}, uniform},
-          {"normal", sizes, 4, {}, normal},
-          {"dropout", sizes, 9, {}, dropout},
+  return {{"dropout", sizes, 9, {}, dropout},
           {"dropout_backward", sizes, 9, {}, dropout_backward},
           {"sgd_step", sizes, 20, {}, sgd},
           {"adam_step", sizes, 28, {}, adam},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "lockstep/core/generator.h"
 #include "lockstep/core/tensor.h"
 
 namespace bench {
@@ -25,6 +26,10 @@ class Source {
                          lockstep::DType dtype = lockstep::DType::f32) const;
 
  private:
+  /// What draw(generator, tensor of the host) writes.
+  template <class Draw>
+  lockstep::Tensor drawn(const lockstep::Shape& shape, lockstep::DType dtype, const Draw& draw);
+
   lockstep::Device device_;
   std::uint64_t seed_ = 0;
 };

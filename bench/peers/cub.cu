@@ -106,7 +106,7 @@ const std::map<std::string, Maker>& makers() {
       {"scale", unary<Scale>},
       {"add", binary<Add>},
       {"mul", binary<Multiply>},
-      {"fold_2", binary<Add>},
+      {"tree_reduce_2", binary<Add>},
       {"scale_accumulate", binary<ScaleAdd>},
       {"sum", sum},
       {"sum_cols", sum_cols},

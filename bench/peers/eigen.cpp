@@ -49,18 +49,12 @@ const std::map<std::string, Maker>& makers() {
        [](const Case& w) {
          return elementwise(w, [](Flat x, Flat out) { return out + 0.75f * x; });
        }},
-      {"fold_2",
+      {"tree_reduce_2",
        [](const Case& w) { return elementwise(w, [](Flat a, Flat b) { return a + b; }); }},
       {"add_row",
        [](const Case& w) -> Run {
          return [x = w.inputs[0], b = w.inputs[1], out = w.outputs[0].tensor] {
            rows(out) = rows(x).rowwise() + flat(b).transpose();
-         };
-       }},
-      {"bias_relu",
-       [](const Case& w) -> Run {
-         return [x = w.inputs[0], b = w.inputs[1], out = w.outputs[0].tensor] {
-           rows(out) = (rows(x).rowwise() + flat(b).transpose()).max(0.0f);
          };
        }},
       {"transpose",

@@ -114,7 +114,6 @@ void StepGraph::operator()() {
   call("step graph", "cudaGraphLaunch", cudaGraphLaunch(state.executable.get(), native));
 }
 
-void StepGraph::reset() { state_->executable = {}; }
 std::size_t StepGraph::kernels() const { return state_->kernels; }
 int StepGraph::recordings() const { return state_->recordings; }
 

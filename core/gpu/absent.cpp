@@ -53,7 +53,6 @@ StepGraph::~StepGraph() = default;
 StepGraph::StepGraph(StepGraph&&) noexcept = default;
 StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
 void StepGraph::operator()() { state_->step(); }
-void StepGraph::reset() {}
 std::size_t StepGraph::kernels() const { return 0; }
 int StepGraph::recordings() const { return 0; }
 void StepGraph::depends_on(std::function<bool()>) {}  // NOLINT: the others keep it

@@ -51,9 +51,6 @@ class StepGraph {
   /// another stream than before it begins again: it runs the function, then records it.
   void operator()();
 
-  /// Records anew at the next call.
-  void reset();
-
   /// How many kernels the recording launches; 0 before it is recorded, and on the cpu.
   std::size_t kernels() const;
   /// How often the step has been recorded.

@@ -165,7 +165,6 @@ class Slice {
   Slice& operator=(const Slice&) = delete;
 
   bool noted() const { return recorder_ != nullptr; }
-  void set_numbers(const Numbers& numbers) { numbers_ = numbers; }
   void give_up() { recorder_ = nullptr; }  ///< nothing is noted
 
  private:

@@ -12,16 +12,9 @@ void CallHeader::set_name(std::string_view text) {
   std::copy_n(text.begin(), std::min(text.size(), name.size()), name.begin());
 }
 
-std::string printable_name(const CallHeader& header) {
-  std::string name(header.name.data(), strnlen(header.name.data(), header.name.size()));
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return name;
-}
-
 std::string describe(const CallHeader& header) {
   std::string text = fmt::format("{} #{} '{}'", name_of(header.operation), header.sequence,
-                                 printable_name(header));
+                                 header.printable_name());
   if (header.operation == Operation::barrier) return text;
   text += fmt::format(" of {} {}", header.count, header.dtype);
   if (header.operation == Operation::broadcast)

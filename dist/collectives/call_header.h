@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/dist/collectives/operation.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
 
@@ -38,11 +39,9 @@ struct CallHeader {
   std::array<char, 16> name{};  ///< how the name begins, for people
 
   void set_name(std::string_view text);
+  std::string printable_name() const { return text_of_peer({name.data(), name.size()}); }
 };
 static_assert(sizeof(CallHeader) == 64, "no padding, and one cache line");
-
-/// The beginning of its name. A peer's may hold anything: '?' stands for what cannot be printed.
-std::string printable_name(const CallHeader& header);
 
 /// "all_reduce #17 'bucket 0' of 1024 f32 (two-shot)"
 std::string describe(const CallHeader& header);

@@ -119,7 +119,7 @@ Work Communicator::issue(const CollectiveCall& call, std::string_view name) {
 }
 
 Communicator* Work::living(const char* call) const {
-  if (life_.ended()) [[unlikely]]
+  if (communicator_ && life_.expired()) [[unlikely]]
     CommunicatorRef::fail_ended(fmt::format("[{}] {} #{}", call, name_of(operation_), sequence_));
   return communicator_;
 }
@@ -150,15 +150,6 @@ void Work::finish(std::optional<Seconds> timeout) {
   if (!communicator) return;
   const Communicator::Inside here(*communicator, trace::Kind::wait, "finish");
   communicator->finish(sequence_, timeout);
-}
-
-std::exception_ptr Work::exception() const {
-  try {
-    Communicator* const communicator = living("exception");
-    return communicator ? communicator->failure(sequence_) : nullptr;
-  } catch (const StateError&) {
-    return std::current_exception();
-  }
 }
 
 }  // namespace lockstep::dist

@@ -103,7 +103,6 @@ class Communicator {
   virtual void finish(std::uint64_t sequence, std::optional<Seconds> timeout) {
     wait(sequence, timeout);
   }
-  virtual std::exception_ptr failure(std::uint64_t sequence) const = 0;
 
   Communicator* linked_ = nullptr;
 
@@ -124,7 +123,7 @@ class CommunicatorRef {
  public:
   explicit CommunicatorRef(Communicator& communicator)
       : communicator_(&communicator), life_(communicator.lifetime()) {}
-  bool ended() const { return life_.ended(); }
+  bool ended() const { return life_.expired(); }
   /// Throws StateError once it has ended; `what` then stands before the reason: "[step] an
   /// optimizer".
   Communicator& get(std::string_view what) const {

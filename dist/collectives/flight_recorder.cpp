@@ -7,7 +7,7 @@ namespace lockstep::dist {
 namespace {
 
 std::string short_name(const CallHeader& header) {
-  return fmt::format("#{} '{}'", header.sequence, printable_name(header));
+  return fmt::format("#{} '{}'", header.sequence, header.printable_name());
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ class HostCommunicator final : public QueuedCommunicator {
   bool spins(unsigned round) const override { return transport_->spins(round); }
   static WaitWatch make_watch(const Transport& transport, const CommunicatorOptions& options);
   void tell_wait();  // whom this rank waits for, to all
-  CommError timed_out(Seconds limit) override;
+  void look_again_or_time_out(Seconds limit) override;
   void tell_failure(std::string_view reason, bool) noexcept override { transport_->abort(reason); }
 
   std::unique_ptr<Transport> transport_;

@@ -42,11 +42,15 @@ void HostCommunicator::tell_wait() {
                                                    front_, call.name.data()));
 }
 
-CommError HostCommunicator::timed_out(Seconds limit) {
+void HostCommunicator::look_again_or_time_out(Seconds limit) {
+  if (watch_.board()) {
+    tell_wait();  // and hear what the others have told since the last time
+    if (watch_.look(now(), limit) <= limit) return;
+  }
   const int awaited = executor_.awaited();
   const auto [text, blame] = watch_.blame(awaited, executor_.position());
-  return blaming(blame, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(), text,
-                                              recorder_.last_seen(awaited))));
+  throw blaming(blame, CommError(fmt::format("timed out after {:g} s, {}; {}", limit.count(), text,
+                                             recorder_.last_seen(awaited))));
 }
 
 }  // namespace lockstep::dist

@@ -63,6 +63,16 @@ double sum_over_ranks(Communicator& communicator, double value) {
   return sum.item();
 }
 
+RanksByValue ranks_by_value(std::span<const std::string> values) {
+  RanksByValue result;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    auto group = std::ranges::find(result, values[r], [](const auto& one) { return one.first; });
+    if (group == result.end()) group = result.insert(group, {values[r], {}});
+    group->second.push_back(static_cast<int>(r));
+  }
+  return result;
+}
+
 std::vector<Difference> differences(std::span<const std::string> texts) {
   std::vector<std::istringstream> streams;
   for (const std::string& text : texts) streams.push_back(classic_stream(text));
@@ -77,12 +87,7 @@ std::vector<Difference> differences(std::span<const std::string> texts) {
     }
     if (!any) return found;
     if (std::ranges::count(lines, lines[0]) == std::ssize(lines)) continue;
-    auto& said = found.emplace_back(Difference{line, {}}).said;
-    for (std::size_t r = 0; r < lines.size(); ++r) {
-      auto group = std::ranges::find(said, lines[r], [](const auto& one) { return one.first; });
-      if (group == said.end()) group = said.insert(group, {lines[r], {}});
-      group->second.push_back(static_cast<int>(r));
-    }
+    found.push_back({line, ranks_by_value(lines)});
   }
 }
 
@@ -91,8 +96,7 @@ std::string describe(const RanksByValue& said) {
   std::ranges::stable_sort(sorted, {}, [](const auto& group) { return group.second.size(); });
   std::string text;
   for (const auto& [what, by] : sorted)
-    text += fmt::format("{}{} on {} {}", text.empty() ? "" : ", ", what,
-                        by.size() == 1 ? "rank" : "ranks", fmt::join(by, ", "));
+    text += fmt::format("{}{} on {}", text.empty() ? "" : ", ", what, name_ranks(by));
   const std::vector<int> wrong = minority(said);
   return wrong.empty() ? text : text + ": " + describe_ranks(wrong, "in the minority");
 }

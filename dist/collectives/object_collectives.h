@@ -23,6 +23,7 @@ std::vector<std::string> gather_text(Communicator& communicator, std::string_vie
 
 /// What ranks have, and which ranks have it: in the order of each one's first rank.
 using RanksByValue = std::vector<std::pair<std::string, std::vector<int>>>;
+RanksByValue ranks_by_value(std::span<const std::string> values);  ///< from what each rank has
 /// A line that is not the same in all ranks' texts.
 struct Difference {
   std::size_t line;

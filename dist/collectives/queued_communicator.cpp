@@ -75,16 +75,15 @@ void QueuedCommunicator::wait(std::uint64_t sequence, std::optional<Seconds> tim
       watch_.moved();
       continue;
     }
-    bool late = false;
+    Seconds idle(0);
     if (round >= untimed || !spins(round)) {
       const Seconds time = now();
       start = start.value_or(time);
-      const Seconds idle = watch_.look(time, limit);
-      if (idle > limit) give_up(timed_out(limit));
-      late = idle > limit / 2;
+      idle = watch_.look(time, limit);
     }
     try {
-      relax(round++, late);
+      if (idle > limit) look_again_or_time_out(limit);
+      relax(round++, idle > limit / 2);
     } catch (const CommError& error) {
       give_up(error);
     }

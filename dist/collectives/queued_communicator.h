@@ -59,8 +59,9 @@ class QueuedCommunicator : public Communicator {
   virtual void relax(unsigned round, bool late) = 0;
   /// Whether relax(round) returns sooner than a look at the clock would.
   virtual bool spins(unsigned /*round*/) const { return false; }
-  /// The error of a timeout, "timed out after 60 s, waiting for rank 2 (step 1 of 5)". Called once.
-  virtual CommError timed_out(Seconds limit) = 0;
+  /// Throws the error of a timeout, "timed out after 60 s, waiting for rank 2 (step 1 of 5)"; not
+  /// if another look finds that a rank has moved.
+  virtual void look_again_or_time_out(Seconds limit) = 0;
 
   /// Tells the other ranks that this one is broken. `consequence`: by another rank's error.
   virtual void tell_failure(std::string_view reason, bool consequence) noexcept = 0;
@@ -73,7 +74,6 @@ class QueuedCommunicator : public Communicator {
 
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
-  std::exception_ptr failure(std::uint64_t sequence) const override;
 
   /// Carries on with the queue; true if anything moved. `timed`: notes the time when a call ends.
   bool advance(bool timed = true);

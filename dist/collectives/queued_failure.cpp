@@ -13,10 +13,6 @@ void QueuedCommunicator::check_on_host(const CollectiveCall& call, std::string_v
                         name_of(call.operation), name, tensor->device().to_string());
 }
 
-std::exception_ptr QueuedCommunicator::failure(std::uint64_t sequence) const {
-  return sequence < front_ ? nullptr : failure_;
-}
-
 void QueuedCommunicator::abort(std::string_view reason) noexcept {
   if (failure_) return;
   try {

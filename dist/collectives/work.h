@@ -2,7 +2,6 @@
 /// What a call of a collective returns at once.
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 
 #include "lockstep/core/system/lifetime.h"
@@ -28,8 +27,6 @@ class Work {
   void wait(std::optional<Seconds> timeout = {});
   /// Waits until the collective has ended, for tensors on a GPU too.
   void finish(std::optional<Seconds> timeout = {});
-  /// What it failed with, or null. That its communicator has ended is such an error.
-  std::exception_ptr exception() const;
 
  private:
   friend class Communicator;

@@ -2,10 +2,44 @@
 
 #include "lockstep/core/hash.h"
 #include "lockstep/dist/ddp/agreed_error.h"
-#include "lockstep/dist/ddp/recordable.h"
 #include "lockstep/dist/ddp/reducer.h"
 
 namespace lockstep::dist {
+namespace {
+
+// What a backward must be like in a step that is being recorded (core/gpu/graph.h). Such a step
+// runs again without the host, so nothing may depend on what the host would read: no metadata
+// travels. The total is known, every parameter is used, and the sums are the gradients. The step
+// before the recording has checked that the ranks agree, and their calls are compared while the
+// recording is made. Before every 64th replay the host compares what the steps have added
+// (replica_check.h). `sync`: as the pauses of no_sync() leave it.
+void check_recordable(const Contribution& contribution, bool sync, const DdpOptions& options,
+                      const GradientBuckets& buckets) {
+  const auto refuse = [](bool bad, std::string_view why) {
+    check<StateError>(!bad, "[backward] in a step that is being recorded {}", why);
+  };
+  refuse(!contribution.total_known(),
+         "the total weight must be known when backward begins: give Weight a total, or no Weight");
+  refuse(looks_in_gradients(options.nonfinite),
+         "nobody can look for infinite gradients: NonFinite::report");
+  refuse(options.hook != nullptr, "there can be no communication hook");
+  refuse(!sync, "gradients cannot only be accumulated");
+  for (const GradientBuckets::Bucket& bucket : buckets.all())
+    refuse(bucket.memory.device() != bucket.wire.device(),
+           "gradients cannot travel through the host: take nccl, or transport ipc");
+  for (const Parameter& parameter : buckets.parameters()) {
+    check<StateError>(parameter.uses_left() > 0,
+                      "[backward] in a step that is being recorded every parameter must be used, "
+                      "'{}' is not",
+                      parameter.name());
+    check<StateError>(parameter.gradient_state() == GradientState::nothing,
+                      "[backward] in a step that is being recorded gradients begin at nothing, and "
+                      "that of '{}' does not: zero_grad() first",
+                      parameter.name());
+  }
+}
+
+}  // namespace
 
 void Reducer::check_world_lives(std::string_view operation) const {
   if (world_.ended())
@@ -27,10 +61,7 @@ void Reducer::check_can_add(const Contribution& contribution) const {
         "total is to be summed, cannot be added to it: zero_grad() first (if it is in no "
         "optimizer, DistributedDataParallel::zero_grad()), or give a Weight with a total",
         parameter.name());
-  if (!recording_) return;
-  Contribution now = contribution;
-  now.sync = synchronizing_;
-  check_recordable(now, options_, buckets_);
+  if (recording_) check_recordable(contribution, synchronizing_, options_, buckets_);
 }
 
 // The other ranks go on to launch this backward's buckets. Nothing that this rank sends later may

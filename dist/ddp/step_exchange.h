@@ -31,9 +31,6 @@ struct StepStatistics {
   /// By rank: in how many steps it computed longest, so that the others waited for it.
   std::vector<std::int64_t> slowest;
 };
-/// A line per rank: milliseconds per step that it computes, that it waits for others, and how often
-/// they waited for it.
-std::string describe(const StepStatistics& statistics);
 
 /// Whether windows with different numbers of a loader's batches end: from then on the ranks
 /// are at different places of the epoch.

@@ -1,5 +1,4 @@
-// Second reading: in words, why the steps of the ranks do not fit together, and who waited for
-// whom.
+// Second reading: in words, why the steps of the ranks do not fit together.
 
 #include <fmt/format.h>
 
@@ -144,14 +143,9 @@ RanksByValue sides(std::span<const StepMetadata> metadata) {
         return fmt::format("{} {}", static_cast<int>(m.kind), m.divisor);
       }};
   for (const auto field : fields) {
-    RanksByValue result;
-    for (std::size_t r = 0; r < metadata.size(); ++r) {
-      const std::string value = field(metadata[r]);
-      auto side = std::ranges::find(result, value, [](const auto& s) { return s.first; });
-      if (side == result.end()) side = result.insert(side, {value, {}});
-      side->second.push_back(static_cast<int>(r));
-    }
-    if (result.size() > 1) return result;
+    std::vector<std::string> values;
+    for (const StepMetadata& m : metadata) values.push_back(field(m));
+    if (RanksByValue result = ranks_by_value(values); result.size() > 1) return result;
   }
   return {};
 }
@@ -165,16 +159,6 @@ bool windows_are_ragged(std::span<const StepMetadata> metadata) {
     length = mine;
   }
   return false;
-}
-
-std::string describe(const StepStatistics& s) {
-  std::string text = "rank   computes ms/step   waits ms/step   slowest in\n";
-  const double per_step = 1e3 / static_cast<double>(std::max<std::int64_t>(s.steps, 1));
-  for (std::size_t r = 0; r < s.compute_seconds.size(); ++r)
-    text += fmt::format("{:>4}   {:>16.3f}   {:>13.3f}   {:>8.0f} %\n", r,
-                        s.compute_seconds[r] * per_step, s.wait_seconds[r] * per_step,
-                        static_cast<double>(s.slowest[r]) * per_step / 10);
-  return text;
 }
 
 }  // namespace lockstep::dist

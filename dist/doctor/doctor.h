@@ -20,6 +20,7 @@
 #include "lockstep/autograd/parameter.h"
 #include "lockstep/core/system/memory_limits.h"
 #include "lockstep/dist/rendezvous/environment.h"
+#include "lockstep/dist/transport/backoff.h"
 #include "lockstep/dist/world/world.h"
 
 namespace lockstep::doctor {
@@ -50,11 +51,10 @@ Finding check_descriptors(int ranks);
 /// (memfd_create): the limit is what this process may still take, not the size of /dev/shm.
 Finding check_shared_memory(int ranks, std::uint64_t bytes,
                             std::optional<std::uint64_t> available = available_memory());
-int usable_cores();     ///< that this process may run on
 double load_average();  ///< how many processes have wanted a core in the last minute
 /// Whether each rank of this machine has a core, and whether other processes use the cores. Never
 /// bad: it tells why times may mean little.
-Finding check_cores(int ranks, int cores = usable_cores(), double load = load_average());
+Finding check_cores(int ranks, int cores = dist::available_cores(), double load = load_average());
 /// A file can be written and renamed there; there is room for `bytes`.
 Finding check_folder(const std::string& folder, std::uint64_t bytes);
 /// No process listens yet where rank 0 is to listen ("host:port" or "unix:/path").

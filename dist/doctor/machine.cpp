@@ -2,18 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -102,12 +99,6 @@ Finding check_shared_memory(int ranks, std::uint64_t bytes,
   return finding;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 double load_average() {
   double load = 0;
   return ::getloadavg(&load, 1) == 1 ? load : 0;
@@ -153,40 +144,30 @@ Finding check_folder(const std::string& folder, std::uint64_t bytes) {
 
 namespace {
 
-// Whether a process listens on a Unix socket; nothing if the file is no socket.
-std::optional<bool> somebody_listens(const std::string& path) {
-  const dist::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  struct stat about {};
-  if (::stat(path.c_str(), &about) != 0 || !S_ISSOCK(about.st_mode)) return {};
-  if (path.size() >= sizeof(address.sun_path)) return {};
-  path.copy(address.sun_path, path.size());
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
-    return true;
-  if (errno == ECONNREFUSED) return false;
-  return {};
-}
-
-Finding check_socket(const std::string& path) {
+Finding check_socket(const dist::Endpoint& where) {
   Finding finding{.check = "meeting place", .found = {}, .advice = {}};
+  const std::string& path = where.path;
   if (::access(path.c_str(), F_OK) != 0) {
     finding.found = fmt::format("unix:{} is free", path);
     return finding;
   }
-  const std::optional<bool> listens = somebody_listens(path);
-  if (listens == false && ::access(path.c_str(), W_OK) == 0) {
+  std::error_code ignored;
+  const bool is_socket = std::filesystem::is_socket(path, ignored);
+  std::string why_not;
+  const bool listens =
+      is_socket && dist::connect_to(where, dist::Deadline(dist::Seconds(1)), why_not);
+  if (is_socket && !listens && ::access(path.c_str(), W_OK) == 0) {
     finding.found =
         fmt::format("unix:{} was left by a process that is gone; rank 0 will replace it", path);
     return finding;
   }
   finding.good = false;
   finding.found = fmt::format("unix:{} {}", path,
-                              listens == true    ? "is in use: another job's rank 0 listens there"
-                              : listens == false ? "was left by another user's process"
-                                                 : "is no socket");
-  finding.advice = listens == true ? "End that job, or give this one another path."
-                                   : fmt::format("Remove it: rm '{}'", path);
+                              listens     ? "is in use: another job's rank 0 listens there"
+                              : is_socket ? "was left by another user's process"
+                                          : "is no socket");
+  finding.advice = listens ? "End that job, or give this one another path."
+                           : fmt::format("Remove it: rm '{}'", path);
   return finding;
 }
 
@@ -196,7 +177,7 @@ Finding check_meeting_place(const std::string& address) {
   Finding finding{.check = "meeting place", .found = {}, .advice = {}};
   try {
     const dist::Endpoint where = dist::Endpoint::parse(address);
-    if (where.is_unix()) return check_socket(where.path);
+    if (where.is_unix()) return check_socket(where);
     const dist::Descriptor listener = dist::listen_on(where, false);
     finding.found = fmt::format("{} is free", address);
   } catch (const Error& error) {

@@ -210,13 +210,6 @@ void DeviceCommunicator::wait_on_host(const std::function<bool()>& done, std::st
   }
 }
 
-std::exception_ptr DeviceCommunicator::failure(std::uint64_t sequence) const {
-  const Call& it = calls_[sequence % calls_.size()];
-  const bool ended =
-      sequence < next_ && (it.sequence != sequence || !it.arguments.buffer.defined());
-  return ended ? nullptr : failure_;
-}
-
 void DeviceCommunicator::check_health() {
   if (failure_) std::rethrow_exception(failure_);
   if (next_ > 0) try {

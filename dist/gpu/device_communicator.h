@@ -72,7 +72,6 @@ class DeviceCommunicator final : public Communicator {
   bool progress(std::uint64_t sequence) override;
   void wait(std::uint64_t sequence, std::optional<Seconds> timeout) override;
   void finish(std::uint64_t sequence, std::optional<Seconds> timeout) override;
-  std::exception_ptr failure(std::uint64_t sequence) const override;
 
   DeviceEngine* engine_for(Device device);
   Call& call(std::uint64_t sequence) { return calls_[sequence % calls_.size()]; }

@@ -246,16 +246,16 @@ void MpiCommunicator::look_around(bool tell) {
   tell_all(comm_, {.kind = MpiNote::Kind::waits, .header = front().header});
 }
 
-CommError MpiCommunicator::timed_out(Seconds limit) {
+void MpiCommunicator::look_again_or_time_out(Seconds limit) {
   const std::string late = fmt::format("timed out after {:g} s, ", limit.count());
   const std::string position = phase_ == Phase::moving
                                    ? fmt::format("piece {} of {}", ended_ + 1, pieces_)
                                    : "agreeing on the call";
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && peers_[index(peer)].begun <= front_)
-      return CommError(late + fmt::format("waiting for rank {} ({}); {}", peer, position,
-                                          recorder_.last_seen(peer)));
-  return CommError(late + fmt::format("though every rank is in this call ({})", position));
+      throw CommError(late + fmt::format("waiting for rank {} ({}); {}", peer, position,
+                                         recorder_.last_seen(peer)));
+  throw CommError(late + fmt::format("though every rank is in this call ({})", position));
 }
 
 void MpiCommunicator::tell_failure(std::string_view reason, bool consequence) noexcept {

@@ -89,7 +89,7 @@ class MpiCommunicator final : public QueuedCommunicator {
   Progress take_turn(Call& call);
   bool progress(std::uint64_t sequence) override;
   void relax(unsigned round, bool late) override;
-  CommError timed_out(Seconds limit) override;
+  void look_again_or_time_out(Seconds limit) override;
   void tell_failure(std::string_view reason, bool consequence) noexcept override;
 
   void start_comparing(const CallHeader& mine);

@@ -55,16 +55,6 @@ void meet(MPI_Comm comm, Seconds timeout, int ranks_here) {
                      timeout.count());
 }
 
-ErrorsReturn::ErrorsReturn() {
-  check_mpi(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_), "MPI_Comm_get_errhandler");
-  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-}
-
-ErrorsReturn::~ErrorsReturn() {
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, before_);
-  MPI_Errhandler_free(&before_);
-}
-
 MpiProcess& MpiProcess::get(Seconds timeout) {
   static MpiProcess process(timeout);  // its destructor runs when the program exits
   return process;
@@ -87,16 +77,15 @@ MpiProcess::MpiProcess(Seconds timeout) {
       "[mpi] this MPI can be called by the thread alone that initialized it{}",
       programs_own ? ": call World::join there, or MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)"
                    : "");
-  const ErrorsReturn scope;
   // After the program's MPI_Init the other ranks come when they like. Some may have left MPI_Init
   // to us.
   meet(MPI_COMM_WORLD, timeout, 1);
-  MPI_Comm here = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
-            "MPI_Comm_split_type");
-  ranks_here_ = ranks_of(here);
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &everybody_), "MPI_Comm_dup");
   check_mpi(MPI_Comm_set_errhandler(everybody_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MPI_Comm here = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(everybody_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here),
+            "MPI_Comm_split_type");
+  ranks_here_ = ranks_of(here);
 }
 
 // The level of thread support.

@@ -55,19 +55,6 @@ bool mpi_finalized();
 /// Returns once all ranks of `comm` have called it. Throws CommError after `timeout`.
 void meet(MPI_Comm comm, Seconds timeout, int ranks_here);
 
-/// While it exists, errors in MPI_COMM_WORLD are return values. Afterwards it is as the program has
-/// it.
-class ErrorsReturn {
- public:
-  ErrorsReturn();
-  ~ErrorsReturn();
-  ErrorsReturn(const ErrorsReturn&) = delete;
-  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
-
- private:
-  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
-};
-
 /// Throws CommError with MPI's own message unless `code` is MPI_SUCCESS.
 void check_mpi(int code, std::string_view function);
 

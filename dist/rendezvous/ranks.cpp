@@ -6,11 +6,20 @@
 
 namespace lockstep::dist {
 
+std::string name_ranks(const std::vector<int>& ranks, std::string_view who) {
+  return fmt::format("{}{} {}", who, ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who) {
-  const bool one = ranks.size() == 1;
-  return fmt::format("{}{} {} {} {}", who, one ? "" : "s", fmt::join(ranks, ", "),
-                     one ? "is" : "are", state);
+  return fmt::format("{} {} {}", name_ranks(ranks, who), ranks.size() == 1 ? "is" : "are", state);
+}
+
+std::string text_of_peer(std::string_view text) {
+  std::string result(text.substr(0, text.find('\0')));
+  std::ranges::replace_if(
+      result, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return result;
 }
 
 LostPeer::LostPeer(int rank_, Fault how_)

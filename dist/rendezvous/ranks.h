@@ -4,7 +4,6 @@
 /// called by any thread; an object is used by one thread at a time.
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/text/number.h"
 
 namespace lockstep::dist {
 
@@ -22,7 +22,9 @@ using Seconds = std::chrono::duration<double>;
 /// A rank as an index into what is kept by rank.
 constexpr std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-/// "rank 2 is gone", "ranks 1, 2 are gone". `who` is the singular of what is counted.
+/// "rank 2", "ranks 1, 2". `who` is the singular of what is counted.
+std::string name_ranks(const std::vector<int>& ranks, std::string_view who = "rank");
+/// "rank 2 is gone", "ranks 1, 2 are gone".
 std::string describe_ranks(const std::vector<int>& ranks, std::string_view state,
                            std::string_view who = "rank");
 
@@ -34,14 +36,11 @@ struct LostPeer : PeerError {
   Fault how;  ///< gone or left
 };
 
-/// The number that is the whole of `text`; nothing if it is anything else.
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
-}
+/// A text of a peer, up to its first zero. It may hold anything: '?' stands for what cannot be
+/// printed.
+std::string text_of_peer(std::string_view text);
+
+using lockstep::parse_number;
 
 /// Which ranks share a machine: hierarchical collectives cut a world into nodes. Nodes are numbered
 /// by their first rank.

@@ -79,17 +79,11 @@ void notice_silence(int socket) {
 }
 
 std::ptrdiff_t send_some(int socket, std::span<const std::byte> bytes) {
-  if (bytes.empty()) return 0;
-  const ssize_t sent = TEMP_FAILURE_RETRY(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL));
-  if (sent >= 0) return sent;
-  return errno == EAGAIN ? 0 : peer_closed;
+  return send_pieces(socket, {&bytes, 1});
 }
 
 std::ptrdiff_t receive_some(int socket, std::span<std::byte> bytes) {
-  if (bytes.empty()) return 0;
-  const ssize_t got = TEMP_FAILURE_RETRY(::recv(socket, bytes.data(), bytes.size(), 0));
-  if (got < 0 && errno == EAGAIN) return 0;
-  return got > 0 ? got : peer_closed;  // 0 is the end of the stream
+  return receive_pieces(socket, {&bytes, 1});
 }
 
 std::ptrdiff_t send_pieces(int socket, std::span<const std::span<const std::byte>> pieces) {
@@ -107,7 +101,7 @@ std::ptrdiff_t receive_pieces(int socket, std::span<const std::span<std::byte>> 
   if (message.msg_iovlen == 0) return 0;
   const ssize_t got = TEMP_FAILURE_RETRY(::recvmsg(socket, &message, 0));
   if (got < 0 && errno == EAGAIN) return 0;
-  return got > 0 ? got : peer_closed;
+  return got > 0 ? got : peer_closed;  // 0 is the end of the stream
 }
 
 bool wait_for(int socket, short events, const Deadline& deadline) {

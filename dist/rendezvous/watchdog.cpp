@@ -33,10 +33,8 @@ std::string waiting_bytes(int socket, ssize_t& got) {
 std::string reason_in(std::string_view frame) {
   std::uint32_t length = 0;
   std::memcpy(&length, frame.data(), sizeof length);
-  std::string text(frame.substr(std::min(frame.size(), frame_head_bytes), length));
+  const auto text = text_of_peer(frame.substr(std::min(frame.size(), frame_head_bytes), length));
   if (text.empty()) return "a rank gave up";  // or the reason is still on its way
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstring>
 
 #include "lockstep/dist/transport/regions.h"
 
@@ -55,13 +54,6 @@ class MemoryWaitBoard final : public WaitBoard {
 };
 
 }  // namespace
-
-std::string WaitNote::call_text() const {
-  std::string text(call.data(), strnlen(call.data(), call.size()));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
 
 void WaitBoard::tell(WaitNote::Kind kind, int rank, std::string_view call) noexcept {
   mine_.kind = kind;

@@ -36,8 +36,7 @@ struct WaitNote {
   std::uint64_t beat = 0;        ///< grows with each note of a rank: one that waits is alive
   std::array<char, 112> call{};  ///< in which it waits: "all_reduce #5 'bucket 0'"
 
-  /// A peer's may hold anything: '?' stands for what cannot be printed.
-  std::string call_text() const;
+  std::string call_text() const { return text_of_peer({call.data(), call.size()}); }
 };
 static_assert(std::is_trivially_copyable_v<WaitNote> && sizeof(WaitNote) == 128);
 

@@ -20,23 +20,25 @@ void WaitWatch::exchange(int awaited, std::string_view call) {
     board_->tell(WaitNote::Kind::waits, in_job(awaited), call);
   }
   read_board(first);
-  worked_ = std::max(worked_, last_work(awaited));
+  moved_ = std::max(moved_, last_move(awaited));
 }
 
 void WaitWatch::read_board(bool first) {
   for (int rank = 0; rank < board_->size(); ++rank) {
     const WaitNote note = board_->of(rank);
     Seen& seen = seen_[index(rank)];
-    if (first || note.beat != seen.note.beat) seen = {note, idle_.time()};
+    if (first || note.beat != seen.note.beat) seen = {note, idle_.time(), !first};
   }
 }
 
-// When the rank at the end of the chain of waits has told that it is at work.
-Seconds WaitWatch::last_work(int awaited) const {
+// When the rank at the end of the chain of waits has told that it is at work, or has withdrawn a
+// note. A rank that waits and moves in turn, elsewhere, is heard for one timeout only.
+Seconds WaitWatch::last_move(int awaited) const {
   int rank = in_job(awaited);
   for (int link = 0; link < board_->size() && rank != board_->rank(); ++link) {
-    const auto& [note, at] = seen_[index(rank)];
+    const auto& [note, at, replaced] = seen_[index(rank)];
     if (note.kind == WaitNote::Kind::works) return at;
+    if (note.kind == WaitNote::Kind::none && replaced && at <= 9 * interval_) return at;
     const WaitNote* const waits = current(rank);
     if (!waits || waits->kind != WaitNote::Kind::waits) break;
     rank = waits->rank;
@@ -45,7 +47,7 @@ Seconds WaitWatch::last_work(int awaited) const {
 }
 
 const WaitNote* WaitWatch::current(int rank) const {
-  const auto& [note, at] = seen_[index(rank)];
+  const auto& [note, at, replaced] = seen_[index(rank)];
   const bool told = note.kind != WaitNote::Kind::none && note.rank >= 0 &&
                     note.rank < board_->size() && rank != board_->rank();
   const bool repeated = idle_.time() - at <= 3 * interval_;  // it may be late with one note

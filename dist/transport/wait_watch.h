@@ -8,7 +8,8 @@
 ///   0                   1/8          2/8                8/8
 ///
 /// A rank that works alone and says so (pulse.h) is not idle: the wait of the others counts from
-/// the last time that it has said so.
+/// the last time that it has said so. A rank whose own wait ends has moved: the wait of the others
+/// counts from then, but lasts at most twice as long.
 ///
 /// Thread-safety: none; it belongs to its communicator.
 
@@ -38,7 +39,7 @@ class WaitWatch {
   /// Something moved: the wait begins anew, or has ended.
   void moved() {
     idle_.restart();
-    worked_ = Seconds(0);
+    moved_ = Seconds(0);
     next_look_ = next_note_ = interval_;
     if (board_) board_->withdraw();
   }
@@ -47,7 +48,7 @@ class WaitWatch {
   Seconds look(Seconds now, Seconds limit) {
     const Seconds interval = std::min(limit, timeout_) / 8;
     if (interval != std::exchange(interval_, interval)) next_look_ = next_note_ = interval;
-    return idle_.look(now) - worked_;
+    return idle_.look(now) - moved_;
   }
 
   /// Whether it is time to exchange notes.
@@ -69,10 +70,11 @@ class WaitWatch {
  private:
   struct Seen {
     WaitNote note{};
-    Seconds at{0};  // in the time of this wait
+    Seconds at{0};         // in the time of this wait
+    bool replaced{false};  // it took the place of another note that this wait has seen
   };
   void read_board(bool first);
-  Seconds last_work(int awaited) const;
+  Seconds last_move(int awaited) const;
   /// The note of a rank that still repeats it, or has timed out; else null.
   const WaitNote* current(int rank) const;
   std::string name(int rank_in_job) const;
@@ -84,8 +86,8 @@ class WaitWatch {
   std::vector<int> members_;
 
   RunningTime idle_;
-  // When the rank that is waited for was last at work, in the time of this wait.
-  Seconds worked_{0};
+  // When the rank that is waited for last worked or moved, in the time of this wait.
+  Seconds moved_{0};
   Seconds next_look_ = interval_, next_note_ = interval_;
   std::vector<Seen> seen_;  // by rank of the job
 };

@@ -13,8 +13,6 @@ virtual void binary(Binary op, const Tensor& a, const Tensor& b, const Tensor& o
                     bool accumulate) LOCKSTEP_BACKEND;
 virtual void broadcast_to(const Tensor& x, const Tensor& out, bool accumulate,
                           double alpha) LOCKSTEP_BACKEND;
-virtual void bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
-                             const Tensor& out) LOCKSTEP_BACKEND;
 virtual void cast(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 virtual void transpose(const Tensor& x, const Tensor& out) LOCKSTEP_BACKEND;
 
@@ -91,10 +89,6 @@ virtual void row_norm_dx(const Tensor& dy, const Tensor& x, const Tensor& mean,
                          bool accumulate) LOCKSTEP_BACKEND;
 
 // random.h
-virtual void uniform(const PhiloxState& state, const Tensor& out, double low,
-                     double high) LOCKSTEP_BACKEND;
-virtual void normal(const PhiloxState& state, const Tensor& out, double mean,
-                    double stddev) LOCKSTEP_BACKEND;
 virtual void dropout(const PhiloxState& state, const Tensor& x, double p, const Tensor& out,
                      const Tensor& mask) LOCKSTEP_BACKEND;
 virtual void dropout_backward(const Tensor& dy, const Tensor& mask, double p, const Tensor& dx,

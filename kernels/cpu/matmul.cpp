@@ -11,8 +11,7 @@ template <class T, class C = T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
               const MatmulFlags& flags) {
   if constexpr (std::is_floating_point_v<T>)
-    if (cpu_products() == CpuProducts::chain)
-      return cpu::chain_gemm(problem_of<T>(a, b, bias, out, flags));
+    if (ChainProducts::on()) return cpu::chain_gemm(problem_of<T>(a, b, bias, out, flags));
   GemmProblem<T, C> problem = problem_of<T, C>(a, b, bias, out, flags);
   if (problem.bias) {
     // The product is added to rows that already hold the bias: cheaper than another pass after it.
@@ -56,7 +55,7 @@ void CpuBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, co
 void CpuBackend::matmul_blocks(const Tensor& a, const Tensor& b, const Tensor& out,
                                RowBlocks blocks, bool accumulate) {
   const MatmulFlags flags{.transpose_a = true, .accumulate = accumulate};
-  const bool chains = cpu_products() == CpuProducts::chain;
+  const bool chains = ChainProducts::on();
   if (chains && a.dtype() == DType::f32)
     return cpu::chain_gemm(problem_of<float>(a, b, {}, out, flags), blocks);
   if (chains && a.dtype() == DType::f64)

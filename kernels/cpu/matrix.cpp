@@ -1,27 +1,6 @@
 #include "lockstep/kernels/cpu/backend.h"
-#include "lockstep/kernels/formulas/functors.h"
 
 namespace lockstep::kernels {
-
-void CpuBackend::bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
-                                 const Tensor& out) {
-  visit_floating("bias_activation", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const std::int64_t columns = x.size(1);
-    const T* b = bias.data<T>();
-    const auto run = [&](auto f) {
-      for (std::int64_t row = 0; row < x.size(0); ++row) {
-        const T* from = x.data<T>() + row * columns;
-        T* to = out.data<T>() + row * columns;
-        for (std::int64_t i = 0; i < columns; ++i) to[i] = f(from[i] + b[i]);
-      }
-    };
-    if (activation == Activation::relu)
-      run([](T value) { return Relu::forward(value); });
-    else
-      run([](T value) { return value; });
-  });
-}
 
 void CpuBackend::cast(const Tensor& x, const Tensor& out) {
   visit_any_floating("cast", x.dtype(), [&](auto from) {

@@ -3,6 +3,7 @@
 #include <cublas_v2.h>
 
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/core/cuda/check.h"
@@ -54,11 +55,20 @@ constexpr cudaDataType_t type_of<Half> = CUDA_R_16F;
 template <>
 constexpr cudaDataType_t type_of<BFloat16> = CUDA_R_16BF;
 
+}  // namespace
+
+bool cublas_available() { return true; }
+
 // cuBLAS is column-major: it sees every row-major matrix transposed. c^T = op(b)^T op(a)^T, so the
 // operands change places and the flags stay.
-template <class Scalar, class T, class C>
-void gemm(const GemmProblem<T, C>& p, cudaStream_t stream, cublasComputeType_t compute) {
-  const Scalar one = 1, beta = p.accumulate ? 1 : 0;
+template <class T, class C>
+void cublas_gemm(const GemmProblem<T, C>& p, cudaStream_t stream, bool tf32) {
+  constexpr bool wide = std::is_same_v<T, double>;
+  const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F
+                                      : tf32 && std::is_same_v<T, float>
+                                          ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                          : CUBLAS_COMPUTE_32F;
+  const std::conditional_t<wide, double, float> one = 1, beta = p.accumulate ? 1 : 0;
   const auto flag = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   call("cublasGemmEx_64",
        cublasGemmEx_64(handle_for(stream), flag(p.transpose_b), flag(p.transpose_a), p.n, p.m, p.k,
@@ -66,33 +76,11 @@ void gemm(const GemmProblem<T, C>& p, cudaStream_t stream, cublasComputeType_t c
                        p.transpose_a ? p.m : p.k, &beta, p.c, type_of<C>, p.n, compute,
                        CUBLAS_GEMM_DEFAULT));
 }
-
-}  // namespace
-
-bool cublas_available() { return true; }
-
-void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf32) {
-  gemm<float>(problem, stream, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
-}
-
-void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool) {
-  gemm<double>(problem, stream, CUBLAS_COMPUTE_64F);
-}
-
-void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool) {
-  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
-}
-
-void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool) {
-  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
-}
-
-void cublas_gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream, bool) {
-  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
-}
-
-void cublas_gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream, bool) {
-  gemm<float>(problem, stream, CUBLAS_COMPUTE_32F);
-}
+template void cublas_gemm(const GemmProblem<float>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<double>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<Half>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<BFloat16>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<Half, float>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<BFloat16, float>&, cudaStream_t, bool);
 
 }  // namespace lockstep::kernels::cuda

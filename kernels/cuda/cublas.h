@@ -12,12 +12,9 @@ namespace lockstep::kernels::cuda {
 bool cublas_available();
 
 /// c (+)= op(a) op(b), enqueued on `stream`; `bias` is left to the caller. f32 sums for all but
-/// f64. `tf32`: f32 inputs may be rounded to it.
-void cublas_gemm(const GemmProblem<float>& problem, cudaStream_t stream, bool tf32);
-void cublas_gemm(const GemmProblem<double>& problem, cudaStream_t stream, bool tf32);
-void cublas_gemm(const GemmProblem<Half>& problem, cudaStream_t stream, bool tf32);
-void cublas_gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream, bool tf32);
-void cublas_gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream, bool tf32);
-void cublas_gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream, bool tf32);
+/// f64. `tf32`: f32 inputs may be rounded to it. T is any floating type; C is T, or float for
+/// factors of 16 bits.
+template <class T, class C>
+void cublas_gemm(const GemmProblem<T, C>& problem, cudaStream_t stream, bool tf32);
 
 }  // namespace lockstep::kernels::cuda

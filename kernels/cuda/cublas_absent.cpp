@@ -3,17 +3,18 @@
 #include "lockstep/kernels/cuda/cublas.h"
 
 namespace lockstep::kernels::cuda {
-namespace {
-[[noreturn]] void absent() { fail<DeviceError>("[matmul] this build has no cuBLAS"); }
-}  // namespace
 
 bool cublas_available() { return false; }
 
-void cublas_gemm(const GemmProblem<float>&, cudaStream_t, bool) { absent(); }
-void cublas_gemm(const GemmProblem<double>&, cudaStream_t, bool) { absent(); }
-void cublas_gemm(const GemmProblem<Half>&, cudaStream_t, bool) { absent(); }
-void cublas_gemm(const GemmProblem<BFloat16>&, cudaStream_t, bool) { absent(); }
-void cublas_gemm(const GemmProblem<Half, float>&, cudaStream_t, bool) { absent(); }
-void cublas_gemm(const GemmProblem<BFloat16, float>&, cudaStream_t, bool) { absent(); }
+template <class T, class C>
+void cublas_gemm(const GemmProblem<T, C>&, cudaStream_t, bool) {
+  fail<DeviceError>("[matmul] this build has no cuBLAS");
+}
+template void cublas_gemm(const GemmProblem<float>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<double>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<Half>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<BFloat16>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<Half, float>&, cudaStream_t, bool);
+template void cublas_gemm(const GemmProblem<BFloat16, float>&, cudaStream_t, bool);
 
 }  // namespace lockstep::kernels::cuda

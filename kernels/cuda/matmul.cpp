@@ -28,7 +28,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor
   const bool fused = bias.defined() && !is_differentiable(out.dtype());  // only ours add that bias
   if (fused || gemm_library() == GemmLibrary::handwritten) return handwritten(problem, stream);
   cuda::cublas_gemm(problem, stream, tf32_allowed());
-  if (bias.defined()) bias_activation(out, bias, Activation::none, out);
+  if (bias.defined()) binary(Binary::add, out, bias, out);
 }
 
 }  // namespace

@@ -1,30 +1,13 @@
-// Bias with activation, casts, and transposes on a GPU.
+// Casts and transposes on a GPU.
 #include "lockstep/kernels/cuda/backend.h"
 #include "lockstep/kernels/cuda/convert.cuh"
 #include "lockstep/kernels/cuda/map.cuh"
-#include "lockstep/kernels/formulas/functors.h"
 
 namespace lockstep::kernels {
 namespace {
 
 using lockstep::cuda::launch;
 using lockstep::cuda::queue_of;
-
-struct Identity {
-  template <class T>
-  static __device__ T forward(T x) {
-    return x;
-  }
-};
-
-/// out (N, C) = Activation(x (N, C) + bias (C)), n = N C. 16-byte loads.
-template <class T, class Activation>
-__global__ void __launch_bounds__(map_threads)
-    bias_activation_kernel(std::int64_t n, T* out, const T* x,
-                           const __grid_constant__ Repeated<T> bias) {
-  map_elements<2>(
-      n, [](T value, T b) { return Activation::forward(value + b); }, out, x, bias);
-}
 
 /// out (n) = x (n), each thread 16 bytes at a time of the wider type.
 template <class To, class From>
@@ -129,25 +112,6 @@ void transpose_words(const Tensor& x, const Tensor& out) {
 }
 
 }  // namespace
-
-void CudaBackend::bias_activation(const Tensor& x, const Tensor& bias, Activation activation,
-                                  const Tensor& out) {
-  const std::int64_t n = x.numel();
-  if (n == 0) return;
-  const StridePlan plan = broadcast_plan(x.shape(), bias.shape(), out.shape());
-  visit_floating("bias_activation", x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const auto run = [&](auto functor) {
-      launch<bias_activation_kernel<T, decltype(functor)>>(
-          {.grid = map_blocks<2, T>(n), .block = map_threads}, queue_of(x).stream, n, out.data<T>(),
-          x.data<T>(), Repeated<T>(bias, plan, plan.stride_b, n));
-    };
-    if (activation == Activation::relu)
-      run(Relu{});
-    else
-      run(Identity{});
-  });
-}
 
 void CudaBackend::cast(const Tensor& x, const Tensor& out) {
   const std::int64_t n = x.numel();

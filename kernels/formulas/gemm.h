@@ -43,7 +43,7 @@ GemmProblem<T, C> problem_of(const Tensor& a, const Tensor& b, const Tensor& bia
 }
 
 namespace cpu {
-/// Chain products (CpuProducts::chain); sizes may be 0. They start at the bias. With `blocks` it is
+/// Chain products (ChainProducts); sizes may be 0. They start at the bias. With `blocks` it is
 /// matmul_blocks, of (k, m) and (k, n), without a bias.
 void chain_gemm(const GemmProblem<float>& problem, std::span<const std::int64_t> blocks = {});
 void chain_gemm(const GemmProblem<double>& problem, std::span<const std::int64_t> blocks = {});

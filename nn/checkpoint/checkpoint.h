@@ -215,7 +215,7 @@ class Checkpoint {
     Lifetime::Ref life{};
     explicit operator bool() const { return it != nullptr; }
     dist::DistributedDataParallel* operator->() const {
-      check<StateError>(!life.ended(),
+      check<StateError>(!life.expired(),
                         "[checkpoint] its DistributedDataParallel has ended: make a Checkpoint "
                         "for each");
       return it;

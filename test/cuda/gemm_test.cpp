@@ -186,10 +186,10 @@ TEST_CASE_TEMPLATE("every rung agrees with three loops", T, float, double, BFloa
 }
 
 TEST_CASE("products of 16-bit factors into f32, on every rung that has them") {
-  check_all_kinds<BFloat16, float>(gemm_tensor_bf16);
-  check_all_kinds<Half, float>(gemm_tensor_f16);
-  check_all_kinds<BFloat16, float>(gemm_hopper_bf16);
-  check_all_kinds<Half, float>(gemm_hopper_f16);
+  check_all_kinds<BFloat16, float>(gemm_tensor_16);
+  check_all_kinds<Half, float>(gemm_tensor_16);
+  check_all_kinds<BFloat16, float>(gemm_hopper_16);
+  check_all_kinds<Half, float>(gemm_hopper_16);
   check_all_kinds<BFloat16, float>(gemm);
   check_all_kinds<Half, float>(gemm);
 }
@@ -210,10 +210,10 @@ TEST_CASE("medium and large tiles") {
 TEST_CASE("large tiles on tensor cores") {
   for (const bool ta : flags)
     for (const bool tb : flags)
-      check_product<BFloat16>(gemm_tensor_bf16, {127 * 128 + 8, 8, 24, ta, tb, Then::accumulate});
+      check_product<BFloat16>(gemm_tensor_16, {127 * 128 + 8, 8, 24, ta, tb, Then::accumulate});
   check_product<float>(gemm_tensor_tf32, {127 * 128 + 4, 4, 12, true, true, Then::bias}, true);
   check_product<float>(gemm_tensor_tf32, {5, 127 * 128 + 1, 15, false, false}, true);
-  check_product<Half>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
+  check_product<Half>(gemm_tensor_16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
 }
 
 TEST_CASE("large tiles of 16-bit factors, into f32") {
@@ -221,8 +221,8 @@ TEST_CASE("large tiles of 16-bit factors, into f32") {
   for (const bool ta : flags)
     for (const bool tb : flags) {
       const Then then = thens[turn++ % 3];
-      check_product<BFloat16, float>(gemm_tensor_bf16, {127 * 128 + 8, 8, 24, ta, tb, then});
-      check_product<Half, float>(gemm_tensor_f16, {9, 127 * 128 + 1, 24, ta, tb, then, 1});
+      check_product<BFloat16, float>(gemm_tensor_16, {127 * 128 + 8, 8, 24, ta, tb, then});
+      check_product<Half, float>(gemm_tensor_16, {9, 127 * 128 + 1, 24, ta, tb, then, 1});
     }
   // The default is Hopper's rung from 64 tiles on.
   check_product<BFloat16, float>(gemm, {63 * 128 + 8, 8, 24, true, false, Then::bias});
@@ -232,7 +232,7 @@ TEST_CASE("large tiles of 16-bit factors, into f32") {
 TEST_CASE("tiles in several bands") {
   for (const std::int64_t m : {9 * 64, 19 * 64 + 1}) {
     check_product<float>(gemm_tensor_tf32, {m, 130, 3}, true);
-    check_product<BFloat16>(gemm_tensor_bf16, {m, 72, 8});
+    check_product<BFloat16>(gemm_tensor_16, {m, 72, 8});
   }
 }
 

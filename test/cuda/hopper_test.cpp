@@ -130,11 +130,11 @@ void check_everywhere(std::int64_t m, std::int64_t n, std::int64_t k) {
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
       const Reference r = Reference{m, n, k, ta, tb}.compute();
-      check_exact<BFloat16>(r, afters[turn++ % 3], ladder::gemm_hopper_bf16);
-      check_exact<Half>(r, afters[turn++ % 3], ladder::gemm_hopper_f16);
+      check_exact<BFloat16>(r, afters[turn++ % 3], ladder::gemm_hopper_16);
+      check_exact<Half>(r, afters[turn++ % 3], ladder::gemm_hopper_16);
       check_exact<float>(r, afters[turn++ % 3], ladder::gemm_hopper_tf32);
-      check_exact<BFloat16, float>(r, afters[turn % 3], ladder::gemm_hopper_bf16);
-      check_exact<Half, float>(r, afters[(turn + 1) % 3], ladder::gemm_hopper_f16);
+      check_exact<BFloat16, float>(r, afters[turn % 3], ladder::gemm_hopper_16);
+      check_exact<Half, float>(r, afters[(turn + 1) % 3], ladder::gemm_hopper_16);
     }
 }
 
@@ -151,11 +151,11 @@ TEST_CASE("hopper: several tiles, several rounds of the ring") {
   // Three columns of tiles, and two of 256 rows: with four multiprocessors, three tiles per
   // cluster.
   check_exact<BFloat16>(Reference{264, 520, 72, false, false}.compute(), After::bias,
-                        ladder::gemm_hopper_bf16);
+                        ladder::gemm_hopper_16);
   check_exact<float>(Reference{264, 520, 36, true, false}.compute(), After::accumulate,
                      ladder::gemm_hopper_tf32);
   check_exact<Half, float>(Reference{264, 516, 72, false, true}.compute(), After::accumulate,
-                           ladder::gemm_hopper_f16);
+                           ladder::gemm_hopper_16);
 }
 
 TEST_CASE("hopper: many tiles, many rounds of the ring") {

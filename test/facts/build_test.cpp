@@ -10,8 +10,9 @@
 #include <regex>
 #include <set>
 
+#include "facts/source_kernels.h"
 #include "lockstep/tools/facts/document.h"
-#include "lockstep/tools/facts/sources.h"
+#include "lockstep/tools/facts/kernel_list.h"
 #include "lockstep/tools/facts/text.h"
 
 using namespace lockstep::facts;

@@ -1,11 +1,13 @@
 // Every kernel of the library is on the list test/facts/kernels.txt, with a test that exists. That
 // the test really launches the kernel is for facts_launches (launches_test.cpp).
+#include "lockstep/tools/facts/kernel_list.h"
+
 #include <doctest/doctest.h>
 
 #include <map>
 #include <set>
 
-#include "lockstep/tools/facts/sources.h"
+#include "facts/source_kernels.h"
 #include "lockstep/tools/facts/text.h"
 #include "support/capture_binding.h"
 

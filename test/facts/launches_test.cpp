@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "lockstep/tools/facts/sources.h"
+#include "lockstep/tools/facts/kernel_list.h"
 #include "lockstep/tools/facts/text.h"
 
 using namespace lockstep::facts;
@@ -39,7 +39,8 @@ TEST_CASE("launches: every listed kernel, by its test" * doctest::skip()) {
   REQUIRE_MESSAGE(folder, "LOCKSTEP_LAUNCH_RECORDS is not set: run this through ctest");
   std::map<std::string, Record> records;  // by ctest's name of the run
   for (const ListedKernel& kernel : read_list(LOCKSTEP_SOURCE_DIR)) {
-    const std::string run = kernel.test_folder() + (kernel.hopper ? "_hopper" : "");
+    const std::string program = std::filesystem::path(kernel.test_file).parent_path().filename();
+    const std::string run = program + (kernel.hopper ? "_hopper" : "");
     if (!records.count(run)) records[run] = read_records(std::filesystem::path(folder) / run);
     CAPTURE(kernel.name);
     CAPTURE(kernel.test_file);

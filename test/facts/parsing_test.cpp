@@ -1,10 +1,11 @@
 // The parts that read reports, PTX and sources, on small texts of the same kind.
 #include <doctest/doctest.h>
 
+#include "facts/source_kernels.h"
 #include "lockstep/core/error.h"
 #include "lockstep/tools/facts/build.h"
 #include "lockstep/tools/facts/document.h"
-#include "lockstep/tools/facts/sources.h"
+#include "lockstep/tools/facts/kernel_list.h"
 
 using namespace lockstep;
 using namespace lockstep::facts;
@@ -145,7 +146,7 @@ TEST_CASE("the list of kernels") {
   REQUIRE(list.size() == 2);
   CHECK(list[0].name == "a_kernel");
   CHECK(list[0].source == "kernels/cuda/a.cu");
-  CHECK(list[0].test_folder() == "kernels");
+  CHECK(list[0].test_file == "test/kernels/a_test.cpp");
   CHECK(list[0].test_case == "a: of all sizes");
   CHECK_FALSE(list[0].hopper);
   CHECK(list[1].test_file == "test/cuda/b_test.cpp");

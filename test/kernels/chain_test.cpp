@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "kernels/support.h"
 #include "lockstep/kernels/cpu/chain/multiply.h"
@@ -133,12 +134,6 @@ Blocks uneven(std::int64_t count, std::int64_t k) {
   return blocks;
 }
 
-/// Chain products while it lives.
-struct ChainsEverywhere {
-  ChainsEverywhere() { set_cpu_products(CpuProducts::chain); }
-  ~ChainsEverywhere() { set_cpu_products(CpuProducts::library); }
-};
-
 template <class T>
 Tensor tensor_of(const Shape& shape, const Numbers<T>& shifted_by_one) {
   return Tensor::of<T>(shape, Numbers<T>(shifted_by_one.begin() + 1, shifted_by_one.end()));
@@ -223,7 +218,7 @@ TEST_CASE_TEMPLATE("zeros of both signs, infinities and NaN in chain products", 
 
 TEST_CASE_TEMPLATE("with chain products, matmul and linear give rows that know nothing of others",
                    T, float, double) {
-  const ChainsEverywhere chains;
+  const ChainProducts chains;
   const std::int64_t n = 21, k = 530;
   const Case<T> product({40, n, k}, false, true);
   const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
@@ -240,7 +235,7 @@ TEST_CASE_TEMPLATE("with chain products, matmul and linear give rows that know n
 }
 
 TEST_CASE("with chain products, f16 factors are multiplied as f32") {
-  const ChainsEverywhere chains;
+  const ChainProducts chains;
   const std::int64_t n = 21, k = 530;
   const Case<float> product({40, n, k}, false, true);
   const Tensor x = tensor_of({40, k}, product.a), w = tensor_of({n, k}, product.b);
@@ -257,15 +252,6 @@ TEST_CASE("with chain products, f16 factors are multiplied as f32") {
   CHECK(same_bits(of_halves, all));
 }
 
-TEST_CASE("the products of the CPU are chosen per process") {
-  CHECK(cpu_products() == CpuProducts::library);
-  {
-    const ChainsEverywhere chains;
-    CHECK(cpu_products() == CpuProducts::chain);
-  }
-  CHECK(cpu_products() == CpuProducts::library);
-}
-
 TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float, double) {
   const std::int64_t m = 5, n = 7, k = 40;
   const Tensor a = varied<T>({k, m}, 1), b = varied<T>({k, n}, 2);
@@ -275,7 +261,8 @@ TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float
         CAPTURE(chain);
         CAPTURE(count);
         CAPTURE(accumulate);
-        if (chain) set_cpu_products(CpuProducts::chain);
+        std::optional<ChainProducts> chains;
+        if (chain) chains.emplace();
         const Blocks blocks = uneven(count, k);
         std::vector<std::vector<T>> parts;
         for (std::int64_t i = 0; i < count; ++i) {
@@ -294,7 +281,6 @@ TEST_CASE_TEMPLATE("matmul_blocks is the tree of the blocks' products", T, float
             parts[0][e] = out.template to_vector<T>()[e] + parts[0][e];
         matmul_blocks(a, b, out, blocks, {.transpose_a = true, .accumulate = accumulate});
         check_close<T>(out, Values(parts[0].begin(), parts[0].end()), 0);
-        set_cpu_products(CpuProducts::library);
       }
 }
 

@@ -171,46 +171,12 @@ TEST_CASE("transpose at all sizes, element sizes and alignments") {
     }
 }
 
-TEST_CASE_TEMPLATE("bias_activation adds and clips in one pass", T, float, double) {
-  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {1, 1}, {0, 5}, {5, 0}, {3, 5}, {7, 4}, {300, 10}, {64, 128}})
-    for (const std::int64_t skipped : {0, 1}) {
-      CAPTURE_BINDING(rows);
-      CAPTURE_BINDING(columns);
-      const auto part = [&](const Tensor& whole, const Shape& shape) {
-        return whole.slice(skipped, skipped + shape.numel()).view(shape);
-      };
-      const std::int64_t n = rows * columns;
-      const Tensor x = part(varied<T>({n + 1}, 1), {rows, columns});
-      const Tensor bias = part(varied<T>({columns + 1}, 2), {columns});
-      const Tensor out = part(nan<T>({n + 1}), {rows, columns});
-      Values plain, clipped;
-      for (std::int64_t i = 0; i < n; ++i) {
-        plain.push_back(value_at(i + skipped, 1) + value_at(i % columns + skipped, 2));
-        clipped.push_back(std::max(plain.back(), 0.0));
-      }
-      bias_activation(x, bias, Activation::none, out);
-      check_close<T>(out, plain, tolerance<T>(1e-7, 0));
-      bias_activation(x, bias, Activation::relu, out);
-      check_close<T>(out, clipped, tolerance<T>(1e-7, 0));
-      bias_activation(x, bias, Activation::relu, x);  // in place
-      check_close<T>(x, clipped, tolerance<T>(1e-7, 0));
-    }
-  const Tensor unknown = nan<T>({2, 3});
-  bias_activation(unknown, varied<T>({3}), Activation::relu, unknown);
-  for (const double v : to_values<T>(unknown)) CHECK(std::isnan(v));
-}
-
 TEST_CASE("matrix kernels refuse what does not fit") {
-  const Tensor x = varied<float>({2, 3}), d = varied<double>({2, 3});
+  const Tensor x = varied<float>({2, 3});
   CHECK_THROWS_WITH_AS(transpose(x, x), "[transpose] out: expected shape (3, 2), got (2, 3)",
                        ShapeError);
   CHECK_THROWS_WITH_AS(transpose(x, varied<double>({3, 2})),
                        "[transpose] out: expected f32, got f64", DTypeError);
   CHECK_THROWS_AS(transpose(varied<float>({3}), varied<float>({3})), ShapeError);
   CHECK_THROWS_AS(cast(x, varied<double>({6})), ShapeError);
-  CHECK_THROWS_WITH_AS(bias_activation(x, varied<float>({2}), Activation::none, x),
-                       "[bias_activation] bias: expected shape (3,), got (2,)", ShapeError);
-  CHECK_THROWS_AS(bias_activation(x, varied<double>({3}), Activation::none, x), DTypeError);
-  CHECK_THROWS_AS(bias_activation(x, varied<float>({3}), Activation::none, d), DTypeError);
 }

@@ -95,8 +95,6 @@ std::vector<Timed> draws(const Tensor& x, const Tensor& out) {
   const PhiloxState state{.seed = 3};
   const Tensor mask = Tensor::zeros(x.shape(), DType::u8), norm = Tensor::zeros({}, DType::f64);
   return {
-      {"uniform", 200, [=] { uniform(state, out, -1, 1); }},
-      {"normal", 1000, [=] { normal(state, out, 0, 1); }},
       {"dropout", 110, [=] { dropout(state, x, 0.4, out, mask); }},
       {"dropout_backward", 12, [=] { dropout_backward(x, mask, 0.4, out, false); }},
       {"global_norm", 8, [=] { global_norm(std::span(&x, 1), norm); }},

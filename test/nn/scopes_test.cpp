@@ -83,10 +83,7 @@ std::vector<ScopeKind> kinds() {
        [](int i) { return address(i < 0 ? nullptr : &records[static_cast<std::size_t>(i)]); },
        [] { return address(LaneRecord::current()); }},
       {"ChainProducts", [](int) { return Scope(std::make_shared<kernels::ChainProducts>()); }, yes,
-       [] {
-         const bool chains = kernels::cpu_products() == kernels::CpuProducts::chain;
-         return std::string(chains ? "yes" : "no");
-       }},
+       [] { return std::string(kernels::ChainProducts::on() ? "yes" : "no"); }},
       {"Rerun", [](int) { return Scope(std::make_shared<Rerun>(Surroundings{})); }, yes,
        [] { return std::string(recomputing() ? "yes" : "no"); }},
       {"StreamGuard",

@@ -1,9 +1,7 @@
-// Writes curand.json: elements of long tensors as PyTorch draws them on a GPU of 132
-// multiprocessors, for test/kernels/random_test.cpp. Computed by cuRAND's own functions, on the
-// processor, in the layouts of PyTorch's kernels (aten/src/ATen/native/cuda,
-// DistributionTemplates.h and Dropout.cu): what each thread draws, and to which elements it gives
-// it. "uniform" is on (0, 1], as cuRAND has it; "dropout" is the number by which an element is
-// kept, if it is below 1 - p.
+// Writes curand.json: for elements of long tensors the number by which PyTorch's dropout keeps one
+// on a GPU of 132 multiprocessors, if it is below 1 - p; for test/kernels/random_test.cpp. Computed
+// by cuRAND's own functions, on the processor, in the layout of PyTorch's kernel
+// (aten/src/ATen/native/cuda/Dropout.cu): what each thread draws, and to which elements it gives it.
 //
 // Usage: nvcc -O2 -o make_curand make_curand.cu && ./make_curand > curand.json    (needs no GPU)
 
@@ -13,15 +11,12 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <string>
-#include <vector>
 
 namespace {
 
 constexpr std::int64_t threads = 132 * 2048;
 
 struct Case {
-  std::string kind, dtype;
   std::uint64_t seed, offset;
 };
 
@@ -37,27 +32,14 @@ double number(const float4& v, std::int64_t k) {
 }
 
 double element(const Case& c, std::int64_t i) {
-  if (c.kind == "dropout") {
-    auto state = state_of(c, i / 4 % threads, i / 4 / threads);
-    return number(curand_uniform4(&state), i % 4);
-  }
-  const int per_call = c.dtype == "f64" ? 2 : 4;
-  auto state = state_of(c, i % threads, i / threads / per_call);
-  const std::int64_t k = i / threads % per_call;
-  if (c.dtype == "f32")
-    return number(c.kind == "uniform" ? curand_uniform4(&state) : curand_normal4(&state), k);
-  const double2 v =
-      c.kind == "uniform" ? curand_uniform2_double(&state) : curand_normal2_double(&state);
-  return k == 0 ? v.x : v.y;
+  auto state = state_of(c, i / 4 % threads, i / 4 / threads);
+  return number(curand_uniform4(&state), i % 4);
 }
 
 void print(const Case& c, const char* separator) {
-  const std::int64_t round = threads * (c.dtype == "f64" ? 2 : 4);
-  std::printf(
-      "%s\n  {\"kind\": \"%s\", \"dtype\": \"%s\", \"seed\": %llu, \"offset\": %llu, "
-      "\"elements\": [",
-      separator, c.kind.c_str(), c.dtype.c_str(), static_cast<unsigned long long>(c.seed),
-      static_cast<unsigned long long>(c.offset));
+  const std::int64_t round = threads * 4;
+  std::printf("%s\n  {\"seed\": %llu, \"offset\": %llu, \"elements\": [", separator,
+              static_cast<unsigned long long>(c.seed), static_cast<unsigned long long>(c.offset));
   const char* comma = "";
   for (const std::int64_t i :
        {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{7},
@@ -73,15 +55,7 @@ void print(const Case& c, const char* separator) {
 
 int main() {
   std::printf("[");
-  const char* separator = "";
-  for (const char* dtype : {"f32", "f64"})
-    for (const char* kind : {"uniform", "normal"}) {
-      print({kind, dtype, 7, 0}, separator);
-      separator = ",";
-      // A seed of two words, and an offset from which the counter carries into its second word.
-      print({kind, dtype, 0x123456789abcdef, std::uint64_t{4} * 0xffffffff}, separator);
-    }
-  print({"dropout", "f32", 7, 0}, separator);
-  print({"dropout", "f32", 0x123456789abcdef, 12}, separator);
+  print({7, 0}, "");
+  print({0x123456789abcdef, 12}, ",");  // a seed of two words
   std::printf("\n]\n");
 }

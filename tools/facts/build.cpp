@@ -3,14 +3,14 @@
 #include <cxxabi.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <memory>
+#include <regex>
 #include <set>
 #include <tuple>
 
 #include "lockstep/core/error.h"
-#include "lockstep/tools/facts/sources.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 #include "lockstep/tools/facts/text.h"
 
 namespace lockstep::facts {
@@ -20,13 +20,11 @@ namespace {
 int number_before(std::string_view line, std::string_view unit) {
   const auto end = line.find(unit);
   if (end == std::string_view::npos) return 0;
-  auto begin = end;
-  while (begin > 0 && std::isdigit(static_cast<unsigned char>(line[begin - 1]))) --begin;
-  int value = 0;
-  const auto [rest, error] = std::from_chars(line.data() + begin, line.data() + end, value);
-  check<DataError>(error == std::errc() && rest == line.data() + end,
-                   "[kernel facts] no number before '{}' in '{}'", unit, line);
-  return value;
+  const std::string_view before = line.substr(0, end);
+  const auto value =
+      dist::parse_number<int>(before.substr(before.find_last_not_of("0123456789") + 1));
+  check<DataError>(value.has_value(), "[kernel facts] no number before '{}' in '{}'", unit, line);
+  return *value;
 }
 
 /// Whether the instruction loads 16 bytes of global memory: "ld.global.nc.v4.f32 {...". PTX says
@@ -34,18 +32,10 @@ int number_before(std::string_view line, std::string_view unit) {
 bool is_load_16(std::string_view line) {
   if (line.starts_with("cp.async.c")) return line.find("], 16") != std::string_view::npos;
   if (!line.starts_with("ld.")) return false;
-  const std::string_view opcode = line.substr(0, line.find_first_of(" \t"));
-  for (const std::string_view elsewhere : {".shared", ".local", ".param", ".const"})
-    if (opcode.find(elsewhere) != std::string_view::npos) return false;
-  const auto vector = opcode.find(".v");
-  if (vector == std::string_view::npos) return false;
-  const int count = opcode[vector + 2] - '0';
-  const std::string_view type = opcode.substr(opcode.rfind('.'));  // .f32
-  const auto digits = type.find_first_of("0123456789");
-  int bits = 0;
-  if (digits == std::string_view::npos) return false;
-  std::from_chars(type.data() + digits, type.data() + type.size(), bits);
-  return count * bits == 128;
+  const std::string opcode(line.substr(0, line.find_first_of(" \t")));
+  static const std::regex elsewhere("\\.(shared|local|param|const)");
+  static const std::regex of_16_bytes("\\.(v2\\.[a-z]+64|v4\\.[a-z]+32)$");
+  return !std::regex_search(opcode, elsewhere) && std::regex_search(opcode, of_16_bytes);
 }
 
 void look_at(std::string_view line, Instructions& found) {
@@ -110,14 +100,9 @@ std::string short_name(const std::string& symbol) {
   const std::unique_ptr<char, void (*)(void*)> demangled(
       abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), std::free);
   if (status != 0) return symbol;
-  std::string name = demangled.get();
-  for (const std::string_view scope : {"(anonymous namespace)::", "lockstep::kernels::cuda::",
-                                       "lockstep::kernels::", "lockstep::gpu::", "lockstep::"})
-    for (auto at = name.find(scope); at != std::string::npos; at = name.find(scope))
-      name.erase(at, scope.size());
-  for (auto at = name.find("> >"); at != std::string::npos; at = name.find("> >"))
-    name.erase(at + 1, 1);
-  if (name.starts_with("void ")) name.erase(0, 5);
+  static const std::regex left_out(
+      "^void |\\(anonymous namespace\\)::|lockstep::(kernels::(cuda::)?|gpu::)?| (?=>)");
+  const std::string name = std::regex_replace(demangled.get(), left_out, "");
   int depth = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
     if (name[i] == '(' && depth == 0) return name.substr(0, i);
@@ -134,7 +119,9 @@ Build read_build(const std::filesystem::path& folder, const std::filesystem::pat
     const std::string first_line = read_file(entry.path() / "source.txt");
     const std::filesystem::path source = first_line.substr(0, first_line.find('\n'));
     const std::string relative = source.lexically_relative(root).string();
-    if (!is_of_library(relative) || !std::filesystem::exists(source)) continue;
+    const bool of_library = std::ranges::any_of(
+        kernel_folders, [&](std::string_view name) { return relative.starts_with(name); });
+    if (!of_library || !std::filesystem::exists(source)) continue;
 
     std::map<std::string, Ptx> by_architecture;
     for (const auto& file : std::filesystem::directory_iterator(entry.path())) {

@@ -49,6 +49,9 @@ struct Build {
   std::vector<Kernel> kernels;             ///< by source, name, architecture
 };
 
+/// The folders of the sources whose kernels make up the library.
+inline constexpr std::string_view kernel_folders[] = {"core/cuda", "kernels/cuda"};
+
 /// Everything that the build in `folder` knows of the library's sources under `root`, as far as
 /// they still exist. Throws DataError if a kernel's report or PTX is missing, or cannot be read.
 Build read_build(const std::filesystem::path& folder, const std::filesystem::path& root);

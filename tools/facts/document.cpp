@@ -48,9 +48,8 @@ std::string per_architecture(const std::vector<std::string>& architectures, cons
   std::vector<std::string> parts;
   for (const std::string& architecture : architectures) {
     Group own;
-    std::ranges::copy_if(group, std::back_inserter(own), [&](const Kernel* kernel) {
-      return kernel->architecture == architecture;
-    });
+    for (const Kernel* kernel : group)
+      if (kernel->architecture == architecture) own.push_back(kernel);
     parts.push_back(own.empty() ? "-" : range(own, member));
   }
   const bool all_same = std::ranges::all_of(parts, [&](const auto& p) { return p == parts[0]; });

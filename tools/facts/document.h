@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/tools/facts/build.h"
-#include "lockstep/tools/facts/sources.h"
+#include "lockstep/tools/facts/kernel_list.h"
 
 namespace lockstep::facts {
 

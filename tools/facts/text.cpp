@@ -5,6 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/tools/split.h"
 
 namespace lockstep::facts {
 
@@ -16,12 +17,8 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
+  std::vector<std::string_view> lines = cli::split(text, '\n');
+  if (lines.back().empty()) lines.pop_back();  // behind the last line's end
   return lines;
 }
 

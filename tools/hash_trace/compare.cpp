@@ -70,12 +70,12 @@ class Run {
   }
   /// The rows of all ranks, if all have written them.
   Elements elements() const {
-    Elements all{at(0).dtype, at(0).shape, ""};
-    if (!all.shape.empty()) all.shape[0] = 0;
-    for (const RankFile& file : files_) {
-      const Record& record = file.record();
-      if (!all.shape.empty() && !record.shape.empty()) all.shape[0] += record.shape[0];
-      all.hex += record.values;
+    Elements all = at(0).elements;
+    for (int rank = 1; rank < ranks(); ++rank) {
+      const auto& [dtype, shape, hex] = at(rank).elements;
+      if (all.shape.rank() > 0 && shape.rank() > 0)
+        all.shape = all.shape.with(0, 1, {all.shape[0] + shape[0]});
+      all.hex += hex;
     }
     return all;
   }
@@ -85,16 +85,13 @@ class Run {
   const RankFile* ended_ = nullptr;
 };
 
-Elements elements_of(const Record& record) { return {record.dtype, record.shape, record.values}; }
-
-std::string with_type(const Record& record) {
-  return fmt::format("{}, {} {}", record.describe(), record.dtype, text_of(record.shape));
-}
-
 class Comparer {
  public:
   Comparer(const std::string& a, const std::string& b)
-      : a_(a), b_(b), width_(std::max(a.size(), b.size())) {}
+      : a_(a),
+        b_(b),
+        compared_ranks_(same_ranks() ? a_.ranks() : 1),
+        width_(std::max(a.size(), b.size())) {}
 
   Comparison compare() {
     bool more_a = a_.next(), more_b = b_.next();
@@ -120,19 +117,13 @@ class Comparer {
   // True if they differ, which text_ then says.
   bool compare_records() {
     if (const auto rank = other_result()) return tell_other_result(*rank), true;
-    const Record& a = a_.at(0);
-    const Record& b = b_.at(0);
+    const Record &a = a_.at(0), &b = b_.at(0);
     if (a.of_lanes() != b.of_lanes() || (a.of_lanes() && a.lanes() != b.lanes()))
       return ++not_compared_["that have other lanes, or only in one run"][a.place], false;
     if (same_ranks()) return compare_ranks();
-    if (a.of == "world") {
-      if (a.hashes != b.hashes) return tell(0, elements_of(a), elements_of(b), "", 0), true;
-    } else if (a.of_lanes()) {
-      return compare_lanes();
-    } else {
-      return ++not_compared_["that belong to one rank"][a.place], false;
-    }
-    return equal();
+    if (a.of_lanes()) return compare_lanes();
+    if (a.of == "rank") return ++not_compared_["that belong to one rank"][a.place], false;
+    return compare_ranks();
   }
 
   bool equal() {
@@ -143,32 +134,31 @@ class Comparer {
 
   // A rank where the two runs compute something else.
   std::optional<int> other_result() const {
-    const int ranks = same_ranks() ? a_.ranks() : 1;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < compared_ranks_; ++rank) {
       const Record &a = a_.at(rank), &b = b_.at(rank);
       if (a.step != b.step || a.place != b.place || a.operation != b.operation ||
-          a.name != b.name || a.dtype != b.dtype || (a.of == "world") != (b.of == "world"))
+          a.name != b.name || (a.of == "world") != (b.of == "world") ||
+          a.elements.dtype != b.elements.dtype)
         return rank;
-      const std::ptrdiff_t rows = same_ranks() || a.of == "world" ? 0 : 1;
-      if (a.shape.size() != b.shape.size() ||
-          !std::equal(a.shape.begin() + std::min(rows, std::ssize(a.shape)), a.shape.end(),
-                      b.shape.begin() + std::min(rows, std::ssize(b.shape))))
+      const Shape &x = a.elements.shape, &y = b.elements.shape;
+      const int rows = same_ranks() || a.of == "world" ? 0 : std::min(1, x.rank());
+      if (x.rank() != y.rank() || !std::equal(x.begin() + rows, x.end(), y.begin() + rows))
         return rank;
     }
     return {};
   }
 
   bool compare_ranks() {
-    for (int rank = 0; rank < a_.ranks(); ++rank) {
+    for (int rank = 0; rank < compared_ranks_; ++rank) {
       const Record &a = a_.at(rank), &b = b_.at(rank);
       if (a.of == b.of && a.hashes == b.hashes) continue;
       const auto [x, y] = std::ranges::mismatch(a.hashes, b.hashes);
-      const auto k = static_cast<std::size_t>(x - a.hashes.begin());
-      std::string where = a_.ranks() == 1 ? "" : fmt::format("rank {}", rank);
+      std::string where = compared_ranks_ == 1 ? "" : fmt::format("rank {}", rank);
       if (a.of_lanes())
         where += fmt::format("{}lane {}", where.empty() ? "" : ", ",
-                             a.first_lane() + static_cast<int>(k));
-      tell(rank, elements_of(a), elements_of(b), where, k);
+                             a.first_lane() + (x - a.hashes.begin()));
+      tell(a.elements, b.elements, where, x == a.hashes.end() ? "none" : *x,
+           y == b.hashes.end() ? "none" : *y);
       return true;
     }
     return equal();
@@ -181,28 +171,18 @@ class Comparer {
     const auto x = std::ranges::mismatch(a, b).in1;
     if (x == a.end()) return equal();
     const auto lane = static_cast<std::size_t>(x - a.begin());
-    tell_lines(a_.elements(), b_.elements(), fmt::format("lane {}", lane), a[lane], b[lane]);
+    tell(a_.elements(), b_.elements(), fmt::format("lane {}", lane), a[lane], b[lane]);
     return true;
   }
 
-  void tell(int rank, const Elements& a, const Elements& b, const std::string& where,
-            std::size_t k) {
-    const auto hash = [k](const Record& record) {
-      return k < record.hashes.size() ? record.hashes[k] : std::string("none");
-    };
-    tell_lines(a, b, where, hash(a_.at(rank)), hash(b_.at(rank)));
-  }
-
-  void tell_lines(const Elements& a, const Elements& b, const std::string& where,
-                  const std::string& hash_a, const std::string& hash_b) {
+  void tell(const Elements& a, const Elements& b, const std::string& where,
+            const std::string& hash_a, const std::string& hash_b) {
     const Record& record = a_.at(0);
-    text_ = heading(where);
-    text_ += fmt::format("  {}, {} {}\n", record.describe(), a.dtype, text_of(a.shape));
+    text_ = heading(where) + fmt::format("  {}, {}\n", record.describe(), a.type());
     const std::string elements = first_different_element(a, b, a_.path(), b_.path());
-    if (elements.empty())
-      text_ += fmt::format("    {:<{}}  hash {}\n    {:<{}}  hash {}\n", a_.path(), width_, hash_a,
-                           b_.path(), width_, hash_b);
-    text_ += elements;
+    text_ += !elements.empty() ? elements
+                               : fmt::format("    {:<{}}  hash {}\n    {:<{}}  hash {}\n",
+                                             a_.path(), width_, hash_a, b_.path(), width_, hash_b);
     text_ += before();
     if (elements.empty())
       text_ +=
@@ -215,8 +195,8 @@ class Comparer {
     text_ += "  the runs do other things here:\n";
     for (const Run* run : {&a_, &b_}) {
       const Record& record = run->at(rank);
-      text_ += fmt::format("    {:<{}}  step {}: {}\n", run->path(), width_, record.step,
-                           with_type(record));
+      text_ += fmt::format("    {:<{}}  step {}: {}, {}\n", run->path(), width_, record.step,
+                           record.describe(), record.elements.type());
     }
     text_ += before();
   }
@@ -263,6 +243,7 @@ class Comparer {
   }
 
   Run a_, b_;
+  int compared_ranks_;  // all of them, or rank 0 alone
   std::size_t width_;
   std::string text_, notes_;
   std::int64_t equal_ = 0;

@@ -3,9 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
+#include <cstring>
 #include <optional>
+#include <vector>
 
 #include "lockstep/core/dtype.h"
 
@@ -17,16 +18,6 @@ std::optional<DType> dtype_named(const std::string& name) {
        {DType::f32, DType::f64, DType::i64, DType::i32, DType::u8, DType::f16, DType::bf16})
     if (name_of(dtype) == name) return dtype;
   return {};
-}
-
-// -1 if there are more than a file has.
-std::int64_t count(const std::vector<std::int64_t>& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t size : shape) {
-    if (size > 0 && product > (std::int64_t{1} << 48) / size) return -1;
-    product *= size;
-  }
-  return product;
 }
 
 // The bits of element i, whose bytes are given from the lowest on.
@@ -41,24 +32,26 @@ std::uint64_t bits_of(const Elements& elements, std::size_t size, std::int64_t i
   return bits;
 }
 
+// Calls f with the element of these bits, in its C++ type.
+template <class F>
+auto with_element(DType dtype, std::uint64_t bits, const F& f) {
+  return visit_any(dtype, [&](auto element) {
+    std::memcpy(&element, &bits, sizeof element);
+    return f(element);
+  });
+}
+
 double floating(DType dtype, std::uint64_t bits) {
-  switch (dtype) {
-    case DType::f64: return std::bit_cast<double>(bits);
-    case DType::f32: return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
-    case DType::f16:
-      return static_cast<double>(std::bit_cast<Half>(static_cast<std::uint16_t>(bits)));
-    default: return static_cast<double>(std::bit_cast<BFloat16>(static_cast<std::uint16_t>(bits)));
-  }
+  return with_element(dtype, bits, [](auto element) { return static_cast<double>(element); });
 }
 
 std::string value_of(DType dtype, std::uint64_t bits) {
-  switch (dtype) {
-    case DType::i64: return fmt::format("{}", static_cast<std::int64_t>(bits));
-    case DType::i32: return fmt::format("{}", static_cast<std::int32_t>(bits));
-    case DType::u8: return fmt::format("{}", bits);
-    case DType::f32: return fmt::format("{}", static_cast<float>(floating(dtype, bits)));
-    default: return fmt::format("{}", floating(dtype, bits));
-  }
+  return with_element(dtype, bits, [](auto element) {
+    if constexpr (is_16_bit(dtype_of<decltype(element)>()))
+      return fmt::format("{}", static_cast<double>(element));
+    else
+      return fmt::format("{}", element);
+  });
 }
 
 // A number that counts the values of a dtype in their order; 0 and -0 are the same.
@@ -80,9 +73,10 @@ std::string distance(DType dtype, std::uint64_t a, std::uint64_t b) {
   return fmt::format("{} ulp{} apart", apart, apart == 1 ? "" : "s");
 }
 
-std::vector<std::int64_t> index_of(std::int64_t i, const std::vector<std::int64_t>& shape) {
-  std::vector<std::int64_t> index(shape.size());
-  for (std::size_t k = shape.size(); k-- > 0; i /= shape[k]) index[k] = i % shape[k];
+std::vector<std::int64_t> index_of(std::int64_t i, const Shape& shape) {
+  std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()));
+  for (int k = shape.rank(); k-- > 0; i /= shape[k])
+    index[static_cast<std::size_t>(k)] = i % shape[k];
   return index;
 }
 
@@ -93,8 +87,7 @@ std::string first_different_element(const Elements& a, const Elements& b, const 
   const std::optional<DType> dtype = dtype_named(a.dtype);
   if (!dtype || a.dtype != b.dtype || a.shape != b.shape || a.hex.empty()) return "";
   const std::size_t size = size_of(*dtype);
-  const std::int64_t elements = count(a.shape);
-  if (elements < 0) return "";
+  const std::int64_t elements = a.shape.numel();
   const auto digits = static_cast<std::size_t>(elements) * size * 2;
   if (a.hex.size() != digits || b.hex.size() != digits) return "";
   std::int64_t first = -1, different = 0;

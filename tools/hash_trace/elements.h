@@ -1,17 +1,20 @@
 #pragma once
 /// The elements of two values, compared by their bits.
 
-#include <cstdint>
 #include <string>
-#include <vector>
+
+#include "lockstep/core/shape.h"
 
 namespace lockstep::hashes {
 
 /// Elements as a trace has them: their bytes in hex, the lowest first.
 struct Elements {
   std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::string hex;
+  Shape shape;
+  std::string hex;  ///< empty unless they were asked for
+
+  /// "f32 (32, 64)"
+  std::string type() const { return fmt::format("{} {}", dtype, shape); }
 };
 
 /// Where the first different element is, both values with their bits, how far they are apart, and

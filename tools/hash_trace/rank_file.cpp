@@ -1,31 +1,22 @@
 #include "lockstep/tools/hash_trace/rank_file.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <cstring>
 #include <limits>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/lanes.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/dist/rendezvous/ranks.h"
+#include "lockstep/tools/split.h"
 
 namespace lockstep::hashes {
 namespace {
 
-constexpr std::string_view magic = "lockstep hash trace ";
+using cli::split;
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
+constexpr std::string_view magic = "lockstep hash trace ";
 
 bool in_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == text.npos;
@@ -50,15 +41,10 @@ std::string Record::describe() const {
                      operation);
 }
 
-std::string text_of(const std::vector<std::int64_t>& shape) {
-  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
-}
-
 RankFile::RankFile(const std::string& path) : path_(path) {
   const std::string why = why_unreadable(path);
   check<UsageError>(why.empty(), "cannot read '{}': {}", path, why);
   file_.open(path, std::ios::binary);
-  check<UsageError>(file_.is_open(), "cannot read '{}': {}", path, std::strerror(errno));
   const bool whole = read_line();
   if (!whole && (line_.empty() || magic.starts_with(line_) || line_.starts_with(magic)))
     fail<UsageError>("'{}' is {}: its run has not begun to compute", path,
@@ -86,27 +72,26 @@ void RankFile::refuse(std::string_view why) const {
 }
 
 std::int64_t RankFile::number(std::string_view text, std::int64_t least) const {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < least ||
-      value > std::numeric_limits<int>::max() * std::int64_t{1024})
+  const auto value = dist::parse_number<std::int64_t>(text);
+  if (!value || *value < least || *value > std::numeric_limits<int>::max() * std::int64_t{1024})
     refuse(fmt::format("has '{}' for a number", text));
-  return value;
+  return *value;
 }
 
-std::vector<std::int64_t> RankFile::numbers_of_shape(std::string_view text) const {
-  if (text.size() < 2 || text.front() != '(' || text.back() != ')')
-    refuse(fmt::format("has '{}' for a shape", text));
-  text = text.substr(1, text.size() - 2);
-  if (text.ends_with(',')) text.remove_suffix(1);
-  std::vector<std::int64_t> shape;
-  if (text.empty()) return shape;
-  for (std::string_view part : split(text, ',')) {
-    if (part.starts_with(' ')) part.remove_prefix(1);
-    shape.push_back(number(part, 0));
+Shape RankFile::shape_of(std::string_view text) const {
+  std::vector<std::int64_t> sizes;
+  constexpr std::string_view digits = "0123456789";
+  for (std::size_t at = 0; (at = text.find_first_of(digits, at)) != text.npos;) {
+    const std::size_t end = std::min(text.find_first_not_of(digits, at), text.size());
+    sizes.push_back(number(text.substr(at, end - at), 0));
+    at = end;
   }
-  return shape;
+  try {
+    const Shape shape(sizes);
+    if (shape.to_string() == text) return shape;
+  } catch (const ShapeError&) {  // too many of them, or too large
+  }
+  refuse(fmt::format("has '{}' for a shape", text));
 }
 
 void RankFile::check_of(const Record& record) const {
@@ -137,15 +122,15 @@ bool RankFile::next() {
   record.place = visible(std::string(fields[1]));  // what is shown may be anybody's
   record.operation = visible(std::string(fields[2]));
   record.name = visible(std::string(fields[3]));
-  record.dtype = visible(std::string(fields[4]));
-  record.shape = numbers_of_shape(fields[5]);
+  record.elements.dtype = visible(std::string(fields[4]));
+  record.elements.shape = shape_of(fields[5]);
   record.of = fields[6];
   for (const std::string_view hash : split(fields[7], ',')) {
     if (hash.size() != 16 || !in_hex(hash)) refuse(fmt::format("has '{}' for a hash", hash));
     record.hashes.emplace_back(hash);
   }
-  if (fields.size() == 9) record.values = fields[8];
-  if (!in_hex(record.values)) refuse("has values that are not in hex");
+  if (fields.size() == 9) record.elements.hex = fields[8];
+  if (!in_hex(record.elements.hex)) refuse("has values that are not in hex");
   check_of(record);
   record_ = std::move(record);
   ++records_;

@@ -10,17 +10,16 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/shape.h"
+#include "lockstep/tools/hash_trace/elements.h"
 
 namespace lockstep::hashes {
 
 struct Record {
   std::int64_t step = 0, number = 0;  ///< number: in its step, from 1
-  std::string place, operation, name, dtype;
-  std::vector<std::int64_t> shape;
+  std::string place, operation, name;
   std::string of;                   ///< "rank", "world", or "4/8": from lane 4 of 8 on
   std::vector<std::string> hashes;  ///< one, or one for each lane
-  std::string values;               ///< in hex; empty unless they were asked for
+  Elements elements;
 
   bool of_lanes() const { return of != "rank" && of != "world"; }
   int first_lane() const;  ///< these two: if of_lanes()
@@ -47,7 +46,7 @@ class RankFile {
   bool read_line();
   [[noreturn]] void refuse(std::string_view why) const;
   std::int64_t number(std::string_view text, std::int64_t least) const;
-  std::vector<std::int64_t> numbers_of_shape(std::string_view text) const;
+  Shape shape_of(std::string_view text) const;
   void check_of(const Record& record) const;
 
   std::string path_, run_, line_;
@@ -58,8 +57,5 @@ class RankFile {
   std::int64_t records_ = 0;
   bool complete_ = false;
 };
-
-/// "(32, 64)"
-std::string text_of(const std::vector<std::int64_t>& shape);
 
 }  // namespace lockstep::hashes

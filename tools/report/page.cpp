@@ -39,20 +39,8 @@ json more_of(const Event& event) {
   return numbers;
 }
 
-/// Numbers every text once.
-class Names {
- public:
-  std::size_t number_of(const std::string& name) {
-    const auto [found, is_new] = numbers_.try_emplace(name, names_.size());
-    if (is_new) names_.push_back(name);
-    return found->second;
-  }
-  const std::vector<std::string>& all() const { return names_; }
-
- private:
-  std::map<std::string, std::size_t> numbers_;
-  std::vector<std::string> names_;
-};
+/// Texts and their numbers: 0, 1, ... in the order in which they are met.
+using Names = std::map<std::string, std::size_t>;
 
 json packed(const RankTrace& trace, Names& names) {
   json events = json::array(), more = json::object();
@@ -61,9 +49,10 @@ json packed(const RankTrace& trace, Names& names) {
     const Event& event = trace.events[i];
     const auto begin = std::llround(event.begin * 1e3), end = std::llround(event.end * 1e3);
     const auto kind = std::ranges::find(kinds, event.category) - kinds.begin();
-    for (const std::int64_t number : {std::int64_t{event.track}, static_cast<std::int64_t>(kind),
-                                      static_cast<std::int64_t>(names.number_of(event.name)),
-                                      std::int64_t{begin - before}, std::int64_t{end - begin}})
+    const std::size_t name = names.try_emplace(event.name, names.size()).first->second;
+    for (const std::int64_t number :
+         {std::int64_t{event.track}, std::int64_t{kind}, static_cast<std::int64_t>(name),
+          std::int64_t{begin - before}, std::int64_t{end - begin}})
       events.push_back(number);
     before = begin;
     if (json numbers = more_of(event); !numbers.empty())
@@ -85,22 +74,17 @@ json figures_json(const RankFigures& f, std::size_t ranks) {
 /// Per name, by step: JSON has no NaN, which becomes null.
 json values_json(const RankTrace& trace) {
   json all = json::array();
-  std::map<std::string, std::vector<const Value*>> by_name;
-  std::vector<std::string> names;  // in the order in which the program noted them
-  for (const Value& value : trace.values) {
-    if (!by_name.contains(value.name)) names.push_back(value.name);
-    by_name[value.name].push_back(&value);
-  }
-  for (const std::string& name : names) {
-    std::vector<const Value*>& values = by_name[name];
-    std::ranges::stable_sort(values, {}, &Value::step);
-    json one = {{"name", name}, {"steps", {}}, {"numbers", {}}, {"times", {}}};
-    for (const Value* value : values) {
-      one["steps"].push_back(value->step);
-      one["numbers"].push_back(value->number);
-      one["times"].push_back(value->time);
-    }
-    all.push_back(std::move(one));
+  Names names;
+  for (const Value& value : trace.values)
+    if (names.try_emplace(value.name, names.size()).second)
+      all.push_back({{"name", value.name}, {"steps", {}}, {"numbers", {}}, {"times", {}}});
+  std::vector<Value> values = trace.values;
+  std::ranges::stable_sort(values, {}, &Value::step);
+  for (const Value& value : values) {
+    json& one = all[names.at(value.name)];
+    one["steps"].push_back(value.step);
+    one["numbers"].push_back(value.number);
+    one["times"].push_back(value.time);
   }
   return all;
 }
@@ -153,12 +137,14 @@ json page_data(const std::vector<RankTrace>& traces) {
     figures.push_back(figures_json(of_all[r], traces.size()));
     by_step.push_back(figures_by_step(traces, steps, r));
   }
+  std::vector<std::string> texts(names.size());
+  for (const auto& [name, number] : names) texts[number] = name;
   const std::map<std::string, double> cost = bucket_costs(steps);
   for (std::size_t k = 0; k < steps.size(); ++k)
     all.push_back(step_json(steps[k], by_step, k, ideal_exposed(steps[k], cost)));
   return {{"kinds", kinds},
           {"words", words},
-          {"names", names.all()},
+          {"names", texts},
           {"figures", figures},
           {"steps", all},
           {"ranks", ranks},

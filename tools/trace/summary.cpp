@@ -122,13 +122,11 @@ std::string summary(const std::vector<RankTrace>& traces) {
   for (const Step& step : steps) ideal.push_back(ideal_exposed(step, cost));
   text += fmt::format(
       "The same buckets, ready at the same times and moved by nobody's thread, would leave {:.1f} "
-      "us "
-      "exposed (median).\n",
+      "us exposed (median).\n",
       median(ideal));
   text += notes(traces, steps.size() + 1);
-  double uncertainty = 0;
-  for (const RankTrace& trace : traces)
-    uncertainty = std::max(uncertainty, trace.clock_uncertainty);
+  const double uncertainty =
+      std::ranges::max_element(traces, {}, &RankTrace::clock_uncertainty)->clock_uncertainty;
   if (uncertainty > 0)
     text += fmt::format(
         "Ranks of one machine share a clock. Those of different machines may be apart by up to "

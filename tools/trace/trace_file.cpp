@@ -4,16 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/system/file_kind.h"
+#include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::traces {
 namespace {
@@ -27,12 +28,9 @@ std::string path_of(const std::string& directory, int rank) {
 
 /// N of "rank-N.json".
 std::optional<int> rank_of(const std::string& name) {
-  int rank = 0;
-  if (!name.starts_with("rank-")) return {};
-  const char* end = name.data() + name.size();
-  const auto [after, error] = std::from_chars(name.data() + 5, end, rank);
-  if (error != std::errc{} || rank < 0 || std::string_view(after, end) != ".json") return {};
-  return rank;
+  if (!name.starts_with("rank-") || !name.ends_with(".json")) return {};
+  const auto rank = dist::parse_number<int>(std::string_view(name).substr(5, name.size() - 10));
+  return rank >= 0 ? rank : std::nullopt;
 }
 
 std::set<int> ranks_in(const std::string& directory) {
@@ -44,10 +42,8 @@ std::set<int> ranks_in(const std::string& directory) {
   return ranks;
 }
 
-/// What is wrong in a file, whose name is not known here.
-struct Damage : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+/// What is wrong in a file, whose name is not known where it is found.
+using Damage = std::domain_error;
 
 constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
 
@@ -190,13 +186,8 @@ std::vector<RankTrace> read_traces(const std::string& directory) {
 
 std::string missing_ranks(const std::vector<RankTrace>& traces) {
   std::vector<int> missing;
-  std::size_t next = 0;
-  for (int rank = 0; !traces.empty() && rank < traces[0].world; ++rank) {
-    if (next < traces.size() && traces[next].rank == rank)
-      ++next;
-    else
-      missing.push_back(rank);
-  }
+  for (int rank = 0; !traces.empty() && rank < traces[0].world; ++rank)
+    if (!std::ranges::binary_search(traces, rank, {}, &RankTrace::rank)) missing.push_back(rank);
   if (missing.empty()) return "";
   return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
 }

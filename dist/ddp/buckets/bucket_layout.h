@@ -81,7 +81,7 @@ struct BucketPlaces {
 /// Without parameters there are no buckets. Throws UsageError for a layout of other parameters.
 BucketPlaces bucket_places(std::span<const GradientSize> sizes, const BucketLayout& layout);
 
-// --- second reading: bucket_layout_text.cpp ---
+// --- second reading ---
 
 /// "3 2 1 0 / 2": order / cuts, for checkpoints.
 std::string to_text(const BucketLayout& layout);

@@ -7,10 +7,11 @@ using Bucket = GradientBuckets::Bucket;
 
 class AllReduce final : public BucketTransfer {
  public:
-  explicit AllReduce(Communicator& communicator) : communicator_(communicator) {}
+  AllReduce(Communicator& communicator, bool recorded)
+      : communicator_(communicator), recorded_(recorded) {}
   Work send(const Bucket& bucket, bool) override {
-    copy_to_host(bucket);
-    return communicator_.all_reduce(bucket.wire, bucket.name);
+    copy_to_host(bucket);  // in a recorded step gradients do not go through the host
+    return communicator_.all_reduce(recorded_ ? bucket.memory : bucket.wire, bucket.name);
   }
   void receive(Bucket& bucket) override {
     bucket.work.wait();
@@ -19,6 +20,7 @@ class AllReduce final : public BucketTransfer {
 
  private:
   Communicator& communicator_;
+  bool recorded_;
 };
 
 class Hooked final : public BucketTransfer {
@@ -46,29 +48,17 @@ class Hooked final : public BucketTransfer {
   std::shared_ptr<CommunicationHook> hook_;
 };
 
-class Recorded final : public BucketTransfer {
- public:
-  explicit Recorded(Communicator& communicator) : communicator_(communicator) {}
-  Work send(const Bucket& bucket, bool) override {
-    return communicator_.all_reduce(bucket.memory, bucket.name);
-  }
-  void receive(Bucket& bucket) override { bucket.work.wait(); }
-
- private:
-  Communicator& communicator_;
-};
-
 }  // namespace
 
 std::unique_ptr<BucketTransfer> all_reduce_transfer(Communicator& communicator) {
-  return std::make_unique<AllReduce>(communicator);
+  return std::make_unique<AllReduce>(communicator, false);
 }
 std::unique_ptr<BucketTransfer> hook_transfer(Communicator& communicator,
                                               std::shared_ptr<CommunicationHook> hook) {
   return std::make_unique<Hooked>(communicator, std::move(hook));
 }
 std::unique_ptr<BucketTransfer> recorded_transfer(Communicator& communicator) {
-  return std::make_unique<Recorded>(communicator);
+  return std::make_unique<AllReduce>(communicator, true);
 }
 
 }  // namespace lockstep::dist

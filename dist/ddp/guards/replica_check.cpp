@@ -44,28 +44,26 @@ std::string element_text(const Tensor& host, std::size_t i) {
   });
 }
 
-std::set<std::string> lines_of(const std::string& text) {
+/// The names in a list of lines. A line that it repeats is another name: "momentum (2)".
+std::set<std::string> names_in(const std::string& list) {
   std::set<std::string> all;
-  std::istringstream lines = classic_stream(text);
-  for (std::string line; std::getline(lines, line);) all.insert(line);
+  std::map<std::string, int> times;
+  std::istringstream lines = classic_stream(list);
+  for (std::string line; std::getline(lines, line);) {
+    const int time = ++times[line];
+    all.insert(time == 1 ? line : fmt::format("{} ({})", line, time));
+  }
   return all;
 }
 
 /// Of lists of names, one for each rank: the names that some ranks lack, in words, and which ranks
-/// keep and lack the first of them; empty if the lists are equal as sets. A line that a list
-/// repeats is another name.
+/// keep and lack the first of them; empty if the lists are equal as sets.
 std::pair<std::string, RanksByValue> find_lacked(const Communicator& communicator,
                                                  const std::vector<std::string>& lists) {
   std::map<std::string, std::vector<int>> ranks_with;
-  for (std::size_t r = 0; r < lists.size(); ++r) {
-    std::map<std::string, int> times;
-    std::istringstream lines = classic_stream(lists[r]);
-    for (std::string line; std::getline(lines, line);) {
-      const int time = ++times[line];
-      ranks_with[time == 1 ? line : fmt::format("{} ({})", line, time)].push_back(
-          static_cast<int>(r));
-    }
-  }
+  for (std::size_t r = 0; r < lists.size(); ++r)
+    for (const std::string& name : names_in(lists[r]))
+      ranks_with[name].push_back(static_cast<int>(r));
   std::string text;
   RanksByValue said;
   std::size_t more = 0;
@@ -306,9 +304,9 @@ void ReplicaCheck::forget_what_some_lack() {
     if (tensor.state) names += tensor.name + "\n";
   std::vector<std::set<std::string>> kept;  // by rank
   for (const std::string& text : gather_text(communicator_, names, "average"))
-    kept.push_back(lines_of(text));
+    kept.push_back(names_in(text));
   const auto all_have = [&](const std::string& name) {
-    return std::ranges::all_of(kept, [&](const auto& lines) { return lines.contains(name); });
+    return std::ranges::all_of(kept, [&](const auto& names) { return names.contains(name); });
   };
   for (const Compared& tensor : tensors())
     if (tensor.state && !all_have(tensor.name))

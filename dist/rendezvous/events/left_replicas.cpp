@@ -10,13 +10,6 @@
 #include "lockstep/dist/rendezvous/ranks.h"
 
 namespace lockstep::dist {
-namespace {
-
-std::string name_of(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
-}  // namespace
 
 void LeftReplicas::add(std::uint64_t model, int rank, std::uint64_t fingerprint, int replicas) {
   const std::lock_guard lock(mutex_);
@@ -43,13 +36,13 @@ std::string LeftReplicas::difference() const {
       return fmt::format(
           "{} did not end their DistributedDataParallel: nobody knows whether the replicas are "
           "equal (did they call std::exit, or never delete it?)",
-          name_of(groups.at(not_ended)));
+          name_ranks(groups.at(not_ended)));
     if (groups.size() < 2) continue;
     if (const auto silent = groups.find(not_ended); silent != groups.end())
       return fmt::format(
           "{} did not end the DistributedDataParallel that other ranks have ended: nobody knows "
           "whether the replicas are equal (did it call std::exit, or never delete it?)",
-          name_of(silent->second));
+          name_ranks(silent->second));
     const auto most =
         std::ranges::max_element(groups, {}, [](const auto& group) { return group.second.size(); });
     constexpr std::string_view rest =
@@ -60,12 +53,12 @@ std::string LeftReplicas::difference() const {
       if (fingerprint != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     std::ranges::sort(others);
     if (most->second.size() > others.size())
-      return fmt::format("{} ended with another replica than {}: {}", name_of(others),
-                         name_of(most->second), rest);
+      return fmt::format("{} ended with another replica than {}: {}", name_ranks(others),
+                         name_ranks(most->second), rest);
     std::vector<std::string> all;  // no replica has most ranks on its side
     for (const auto& [rank, fingerprint] : fingerprints)
       if (fingerprint != not_compared && groups.at(fingerprint).front() == rank)
-        all.push_back(name_of(groups.at(fingerprint)));
+        all.push_back(name_ranks(groups.at(fingerprint)));
     return fmt::format("{} ended with different replicas: {}", fmt::join(all, " and "), rest);
   }
   return "";

@@ -90,17 +90,13 @@ void choose(const GemmProblem<T, C>& p, cudaStream_t stream) {
 
 }  // namespace
 
-void gemm_tensor_bf16(const GemmProblem<BFloat16>& p, cudaStream_t stream) {
+template <class T, class C>
+void gemm_tensor_16(const GemmProblem<T, C>& p, cudaStream_t stream) {
   choose(on_device(p), stream);
 }
-void gemm_tensor_f16(const GemmProblem<Half>& p, cudaStream_t stream) {
-  choose(on_device(p), stream);
-}
-void gemm_tensor_bf16(const GemmProblem<BFloat16, float>& p, cudaStream_t stream) {
-  choose(on_device(p), stream);
-}
-void gemm_tensor_f16(const GemmProblem<Half, float>& p, cudaStream_t stream) {
-  choose(on_device(p), stream);
-}
+template void gemm_tensor_16(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<Half>&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm_tensor_16(const GemmProblem<Half, float>&, cudaStream_t);
 
 }  // namespace lockstep::kernels::cuda

@@ -53,8 +53,8 @@ namespace {
 template <class Bits, class CBits>
 void hopper_product(const GemmProblem<Bits, CBits>& bits, cudaStream_t stream) {
   const auto p = on_device(bits);
-  using T = typename CudaType<Bits>::Type;
-  using C = typename CudaType<CBits>::Type;
+  using T = OnDevice<Bits>;
+  using C = OnDevice<CBits>;
   const auto *a = p.a, *b = p.b;
   const Output<C> out{p.c, p.bias, static_cast<int>(p.m), static_cast<int>(p.n), p.accumulate};
   const CUtensorMap a_map =
@@ -69,33 +69,18 @@ void hopper_product(const GemmProblem<Bits, CBits>& bits, cudaStream_t stream) {
   launch(a_map, b_map, out, static_cast<int>(p.k), stream);
 }
 
-template <class T, class C>
-bool can(const GemmProblem<T, C>& problem) {
-  return hopper_can(problem) && hopper_available();
-}
-
 }  // namespace
 
 bool hopper_available() { return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
 
-void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream) {
-  if (!can(problem)) return gemm_tensor_bf16(problem, stream);
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream) {
+  if (!hopper_can(problem) || !hopper_available()) return gemm_tensor_16(problem, stream);
   hopper_product(problem, stream);
 }
-
-void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream) {
-  if (!can(problem)) return gemm_tensor_f16(problem, stream);
-  hopper_product(problem, stream);
-}
-
-void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream) {
-  if (!can(problem)) return gemm_tensor_bf16(problem, stream);
-  hopper_product(problem, stream);
-}
-
-void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream) {
-  if (!can(problem)) return gemm_tensor_f16(problem, stream);
-  hopper_product(problem, stream);
-}
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
 
 }  // namespace lockstep::kernels::cuda

@@ -7,21 +7,14 @@ namespace lockstep::kernels::cuda {
 
 bool hopper_available() { return false; }
 
-void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream) {
-  gemm_tensor_bf16(problem, stream);
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream) {
+  gemm_tensor_16(problem, stream);
 }
-
-void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream) {
-  gemm_tensor_f16(problem, stream);
-}
-
-void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream) {
-  gemm_tensor_bf16(problem, stream);
-}
-
-void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream) {
-  gemm_tensor_f16(problem, stream);
-}
+template void gemm_hopper_16(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm_hopper_16(const GemmProblem<Half, float>&, cudaStream_t);
 
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream) {
   gemm_tensor_tf32(problem, stream);

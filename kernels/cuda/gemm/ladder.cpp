@@ -11,26 +11,22 @@ bool large(const GemmProblem<T, C>& p) {
   return (p.m + 127) / 128 * ((p.n + 127) / 128) >= 64;
 }
 
-template <class C>
-void gemm_16_bit(const GemmProblem<BFloat16, C>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_bf16(p, stream) : gemm_tensor_bf16(p, stream);
-}
-template <class C>
-void gemm_16_bit(const GemmProblem<Half, C>& p, cudaStream_t stream) {
-  large(p) ? gemm_hopper_f16(p, stream) : gemm_tensor_f16(p, stream);
-}
-
 }  // namespace
 
 void gemm(const GemmProblem<float>& p, cudaStream_t stream) { gemm_double_buffered(p, stream); }
 void gemm(const GemmProblem<double>& p, cudaStream_t stream) { gemm_tile_2d(p, stream); }
-void gemm(const GemmProblem<BFloat16>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
-void gemm(const GemmProblem<Half>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
-void gemm(const GemmProblem<BFloat16, float>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
-void gemm(const GemmProblem<Half, float>& p, cudaStream_t stream) { gemm_16_bit(p, stream); }
 void gemm_tf32(const GemmProblem<float>& p, cudaStream_t stream) {
   large(p) ? gemm_hopper_tf32(p, stream) : gemm_tensor_tf32(p, stream);
 }
+
+template <class T, class C>
+void gemm(const GemmProblem<T, C>& p, cudaStream_t stream) {
+  large(p) ? gemm_hopper_16(p, stream) : gemm_tensor_16(p, stream);
+}
+template void gemm(const GemmProblem<BFloat16>&, cudaStream_t);
+template void gemm(const GemmProblem<Half>&, cudaStream_t);
+template void gemm(const GemmProblem<BFloat16, float>&, cudaStream_t);
+template void gemm(const GemmProblem<Half, float>&, cudaStream_t);
 
 template <>
 std::span<const Rung<float>> rungs() {
@@ -61,8 +57,8 @@ std::span<const Rung<double>> rungs() {
 template <>
 std::span<const Rung<BFloat16>> rungs() {
   static constexpr Rung<BFloat16> all[] = {
-      {10, "10_tensor_bf16", false, "", gemm_tensor_bf16},
-      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_bf16},
+      {10, "10_tensor_bf16", false, "", gemm_tensor_16},
+      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_16},
   };
   return all;
 }
@@ -70,8 +66,8 @@ std::span<const Rung<BFloat16>> rungs() {
 template <>
 std::span<const Rung<Half>> rungs() {
   static constexpr Rung<Half> all[] = {
-      {10, "10_tensor_bf16", false, "", gemm_tensor_f16},
-      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_f16},
+      {10, "10_tensor_bf16", false, "", gemm_tensor_16},
+      {11, "11_hopper_bf16", false, "sm_90a", gemm_hopper_16},
   };
   return all;
 }

@@ -36,10 +36,8 @@ namespace lockstep::kernels::cuda {
 /// (and, for 16-bit types, by whether the GPU is a Hopper and the rows are aligned for it).
 void gemm(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm(const GemmProblem<double>& problem, cudaStream_t stream);
-void gemm(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
-void gemm(const GemmProblem<Half>& problem, cudaStream_t stream);
-void gemm(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
-void gemm(const GemmProblem<Half, float>& problem, cudaStream_t stream);
+template <class T, class C>  // as rungs 10 and 11
+void gemm(const GemmProblem<T, C>& problem, cudaStream_t stream);
 /// The same on tensor cores, for callers that accept inputs rounded to tf32: 11 significant bits
 /// instead of 24 in each factor; sums stay f32.
 void gemm_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
@@ -55,16 +53,13 @@ void gemm_vectorized(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_warp_tile(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_double_buffered(const GemmProblem<float>& problem, cudaStream_t stream);
 void gemm_tensor_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
-void gemm_tensor_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
-void gemm_tensor_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
-void gemm_tensor_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
-void gemm_tensor_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream);
+/// Rungs 10 and 11: T is BFloat16 or Half, C is T or float.
+template <class T, class C>
+void gemm_tensor_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 /// On other GPUs than Hopper's (the simulated one is one if it is asked to be: docs/simulator.md),
 /// and for rows that the copy engine cannot take, these call their portable twins, gemm_tensor_*.
-void gemm_hopper_bf16(const GemmProblem<BFloat16>& problem, cudaStream_t stream);
-void gemm_hopper_f16(const GemmProblem<Half>& problem, cudaStream_t stream);
-void gemm_hopper_bf16(const GemmProblem<BFloat16, float>& problem, cudaStream_t stream);
-void gemm_hopper_f16(const GemmProblem<Half, float>& problem, cudaStream_t stream);
+template <class T, class C>
+void gemm_hopper_16(const GemmProblem<T, C>& problem, cudaStream_t stream);
 void gemm_hopper_tf32(const GemmProblem<float>& problem, cudaStream_t stream);
 
 /// One row of a table that tests and benchmarks go through.

@@ -12,13 +12,11 @@
 ///
 /// So a kernel needs two ways to read an operand, not four combinations of flags.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "lockstep/core/half.h"
+#include "lockstep/kernels/cuda/convert.cuh"
 #include "lockstep/kernels/formulas/gemm.h"
 
 namespace lockstep::kernels::cuda {
@@ -55,41 +53,16 @@ __host__ __device__ Operand<T> operand_b(const GemmProblem<T, C>& p) {
   return {p.b, p.n, p.k, p.transpose_b};
 }
 
-/// CUDA's names for the types of numbers.
-template <class T>
-struct CudaType {
-  using Type = T;
-};
-template <>
-struct CudaType<BFloat16> {
-  using Type = __nv_bfloat16;
-};
-template <>
-struct CudaType<Half> {
-  using Type = __half;
-};
-
-/// The same problem with them.
+/// The same problem with CUDA's names for the types of numbers.
 template <class T, class C>
 auto on_device(const GemmProblem<T, C>& p) {
-  using Factor = typename CudaType<T>::Type;
-  using Result = typename CudaType<C>::Type;
+  using Factor = OnDevice<T>;
+  using Result = OnDevice<C>;
   return GemmProblem<Factor, Result>{p.m,           p.n,
                                      p.k,           reinterpret_cast<const Factor*>(p.a),
                                      p.transpose_a, reinterpret_cast<const Factor*>(p.b),
                                      p.transpose_b, reinterpret_cast<Result*>(p.c),
                                      p.accumulate,  reinterpret_cast<const Result*>(p.bias)};
-}
-
-__device__ __forceinline__ float widen(float x) { return x; }
-__device__ __forceinline__ double widen(double x) { return x; }
-__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void narrow(float x, float& out) { out = x; }
-__device__ __forceinline__ void narrow(double x, double& out) { out = x; }
-__device__ __forceinline__ void narrow(float x, __half& out) { out = __float2half_rn(x); }
-__device__ __forceinline__ void narrow(float x, __nv_bfloat16& out) {
-  out = __float2bfloat16_rn(x);
 }
 
 /// Finishes c[row][column], if it exists: sum + bias, or sum + what was there.
@@ -98,9 +71,9 @@ __device__ __forceinline__ void store(const GemmProblem<T, C>& p, std::int64_t r
                                       std::int64_t column, Sum sum) {
   if (row >= p.m || column >= p.n) return;
   C& c = p.c[row * p.n + column];
-  if (p.bias) sum += widen(p.bias[column]);
-  if (p.accumulate) sum += widen(c);
-  narrow(sum, c);
+  if (p.bias) sum += convert<Sum>(p.bias[column]);
+  if (p.accumulate) sum += convert<Sum>(c);
+  c = convert<C>(sum);
 }
 
 /// The number of tiles of `size` that cover `length`.

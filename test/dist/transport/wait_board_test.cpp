@@ -177,6 +177,27 @@ TEST_CASE("wait watch: a rank that stood still reads what was told meanwhile bef
   }
 }
 
+TEST_CASE("wait watch: a rank whose wait has just ended has moved, and is waited for once more") {
+  // Rank 1 waits for rank 2 until `free`, and again and again if it goes on `elsewhere`.
+  const auto timed_out_at = [](int free, bool elsewhere) {
+    const auto boards = threads_wait_boards(3);
+    WaitWatch watch(Seconds(8), Seconds(1), boards[0]);
+    for (int second = 0;; ++second) {
+      if (second < free || (elsewhere && second % 4 != 0))
+        boards[1]->tell(WaitNote::Kind::waits, 2, "barrier #3 'b'");
+      else
+        boards[1]->withdraw();
+      watch.look(Seconds(100 + second), Seconds(8));
+      watch.exchange(1, "all_reduce #3 'a'");
+      if (watch.look(Seconds(100 + second), Seconds(8)) > Seconds(8)) return second;
+    }
+  };
+  CHECK(timed_out_at(0, false) == 9);
+  CHECK(timed_out_at(5, false) == 14);
+  CHECK(timed_out_at(9, false) == 18);  // in the moment in which the wait would have ended
+  CHECK(timed_out_at(5, true) == 17);   // not for ever
+}
+
 TEST_CASE("wait watch: time in which the process did not run does not count") {
   WaitWatch watch(Seconds(8), Seconds(0.1));
   CHECK(watch.look(Seconds(100), Seconds(8)) == Seconds(0));

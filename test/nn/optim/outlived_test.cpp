@@ -69,8 +69,6 @@ void ask_late(std::vector<dist::Work>& works) {
     expect_error<StateError>(ended, [&] { work.wait(); });
     expect_error<StateError>("[finish] " + what, [&] { work.finish(); });
     expect_error<StateError>("[progress] " + what, [&] { (void)work.progress(); });
-    expect_error<StateError>("[exception] " + what,
-                             [&] { std::rethrow_exception(work.exception()); });
   }
 }
 
@@ -112,7 +110,6 @@ TEST_CASE("outlived: a Work after its group or its World, of threads") {
   dist::Work done;
   done.wait();
   CHECK(done.progress());
-  CHECK(done.exception() == nullptr);
 }
 
 TEST_CASE("outlived: a Work after its group or its World, of processes") {

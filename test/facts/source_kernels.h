@@ -1,23 +1,40 @@
-#include "lockstep/tools/facts/sources.h"
+#pragma once
+/// What the sources say about kernels.
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
+#include <iterator>
+#include <regex>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "lockstep/core/error.h"
+#include "lockstep/tools/facts/build.h"
 #include "lockstep/tools/facts/text.h"
 
 namespace lockstep::facts {
-namespace {
 
-constexpr std::string_view folders[] = {"core/cuda", "kernels/cuda"};
+/// A `__global__` function.
+struct SourceKernel {
+  std::string name;
+  std::string source;   ///< relative to the root of the sources
+  std::string comment;  ///< the // lines directly above it, in one line
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+  /// Whether the comment has this phrase, between other words: "mma" is not in "wgmma".
+  bool claims(const std::string& phrase) const {
+    return std::regex_search(comment, std::regex("\\b" + phrase + "\\b"));
+  }
+};
 
-bool is_comment(std::string_view line) { return trimmed(line).starts_with("//"); }
+inline bool is_comment(std::string_view line) { return trimmed(line).starts_with("//"); }
 
 /// The name of the function declared by `text`, which follows `__global__`: the first word before
 /// an opening parenthesis that is no attribute (they begin with two underscores).
-std::string declared_name(std::string_view text) {
+inline std::string declared_name(std::string_view text) {
+  const auto is_word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
   std::size_t at = 0;
   while (true) {
     const auto open = text.find('(', at);
@@ -35,7 +52,7 @@ std::string declared_name(std::string_view text) {
 }
 
 /// The comment that ends above lines[index], or above the `template <...>` that is there.
-std::string comment_above(const std::vector<std::string_view>& lines, std::size_t index) {
+inline std::string comment_above(const std::vector<std::string_view>& lines, std::size_t index) {
   std::size_t end = index;
   if (end > 0 && !is_comment(lines[end - 1]) && trimmed(lines[end - 1]).ends_with('>')) {
     while (end > 0 && !trimmed(lines[--end]).starts_with("template")) {
@@ -53,18 +70,8 @@ std::string comment_above(const std::vector<std::string_view>& lines, std::size_
   return comment;
 }
 
-}  // namespace
-
-bool SourceKernel::claims(std::string_view phrase) const {
-  for (auto at = comment.find(phrase); at != std::string::npos; at = comment.find(phrase, at + 1)) {
-    const auto end = at + phrase.size();
-    if ((at == 0 || !is_word(comment[at - 1])) && (end == comment.size() || !is_word(comment[end])))
-      return true;
-  }
-  return false;
-}
-
-std::vector<SourceKernel> kernels_in(std::string_view text, const std::string& source) {
+/// Those of one file's text.
+inline std::vector<SourceKernel> kernels_in(std::string_view text, const std::string& source) {
   std::vector<SourceKernel> kernels;
   const std::vector<std::string_view> lines = lines_of(text);
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -77,14 +84,10 @@ std::vector<SourceKernel> kernels_in(std::string_view text, const std::string& s
   return kernels;
 }
 
-bool is_of_library(std::string_view source) {
-  return std::ranges::any_of(folders,
-                             [&](std::string_view folder) { return source.starts_with(folder); });
-}
-
-std::vector<SourceKernel> find_kernels(const std::filesystem::path& root) {
+/// The kernels of the library, by name.
+inline std::vector<SourceKernel> find_kernels(const std::filesystem::path& root) {
   std::vector<SourceKernel> kernels;
-  for (const std::string_view folder : folders)
+  for (const std::string_view folder : kernel_folders)
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const auto extension = entry.path().extension();
       if (extension != ".cu" && extension != ".cuh") continue;
@@ -93,33 +96,6 @@ std::vector<SourceKernel> find_kernels(const std::filesystem::path& root) {
     }
   std::ranges::sort(kernels, {}, &SourceKernel::name);
   return kernels;
-}
-
-std::string ListedKernel::test_folder() const {
-  return std::filesystem::path(test_file).parent_path().filename().string();
-}
-
-std::vector<ListedKernel> parse_list(std::string_view text) {
-  std::vector<ListedKernel> list;
-  for (const std::string_view line : lines_of(text)) {
-    if (trimmed(line).empty() || line.starts_with('#')) continue;
-    std::vector<std::string> fields;
-    for (std::size_t begin = 0; begin <= line.size();) {
-      const auto end = std::min(line.find('|', begin), line.size());
-      fields.emplace_back(trimmed(line.substr(begin, end - begin)));
-      begin = end + 1;
-    }
-    const bool hopper = fields.size() == 5 && fields[4] == "hopper";
-    check<DataError>(fields.size() == 4 || hopper,
-                     "[kernel facts] not name | source | test file | test case [| hopper]: {}",
-                     line);
-    list.push_back({fields[0], fields[1], fields[2], fields[3], hopper});
-  }
-  return list;
-}
-
-std::vector<ListedKernel> read_list(const std::filesystem::path& root) {
-  return parse_list(read_file(root / "test/facts/kernels.txt"));
 }
 
 }  // namespace lockstep::facts
