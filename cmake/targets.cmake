@@ -51,9 +51,12 @@ set(is_slow_to_run $<IN_LIST:$<TARGET_PROPERTY:NAME>,lockstep_core;lockstep_kern
 if(NOT LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,${is_test}>:-O0>)
 else()
+  if(NOT LOCKSTEP_SANITIZE STREQUAL "races")  # which is the simulator's (gpu.cmake)
+    set(sanitizer -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all)
+    target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
-    -fsanitize=${LOCKSTEP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
-    -O$<IF:${is_slow_to_run},1,0>>)
+    ${sanitizer} -fno-omit-frame-pointer -g1 -O$<IF:${is_slow_to_run},1,0>>)
   if(LOCKSTEP_SANITIZE MATCHES "undefined")
     # AddressSanitizer sees most of these too, x86 loads what is not aligned, and without them half
     # of the compile time is saved. In the tests' own sources there is nothing to be looked for.
@@ -62,7 +65,6 @@ else()
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=nonnull-attribute,returns-nonnull-attribute>
       $<$<AND:$<COMPILE_LANGUAGE:CXX>,${is_test}>:-fno-sanitize=undefined>)
   endif()
-  target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
   # ThreadSanitizer sees a copy only as a call. From -O1 on the compiler writes a short one out, and
   # a race on it goes unseen.
   if(LOCKSTEP_SANITIZE STREQUAL "thread")

@@ -35,6 +35,7 @@ struct Config {
   bool lazy_loading = true;  ///< CUDA_MODULE_LOADING=LAZY|EAGER: a kernel is loaded when first used
   bool cautious = false;  ///< LOCKSTEP_SIM_CAUTIOUS=yes|no: new streams, pinned memory and the like
                           ///< may wait for the whole device, as some drivers are said to do
+  bool races = true;      ///< LOCKSTEP_SIM_RACES=yes|no: whether a build that watches accesses does
   bool allow_fork = false;  ///< a child that was forked may use CUDA even if its parent had used it
   /// LOCKSTEP_SIM_PATIENCE, in milliseconds: if nothing moves for so long, waits can be deadlocks.
   std::chrono::milliseconds patience{10000};

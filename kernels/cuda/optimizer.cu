@@ -136,7 +136,7 @@ __device__ std::int64_t next_step(std::int64_t* step, unsigned blocks) {
   auto* counter = reinterpret_cast<unsigned long long*>(step);
   const unsigned long long seen = atomicAdd(counter, 1ull << 32);
   const unsigned long long next = (seen & 0xffffffffu) + 1;
-  if ((seen >> 32) + 1 == blocks) *counter = next;
+  if ((seen >> 32) + 1 == blocks) atomicExch(counter, next);
   return static_cast<std::int64_t>(next);
 }
 

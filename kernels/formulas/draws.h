@@ -1,6 +1,6 @@
 #pragma once
-/// From the 32-bit outputs of core/philox.h to dropout's decisions: the formulas of random.h, shared
-/// by all devices, as functors.h is.
+/// From the 32-bit outputs of core/philox.h to dropout's decisions: the formulas of random.h,
+/// shared by all devices, as functors.h is.
 
 #include <cmath>
 

@@ -66,9 +66,10 @@ struct Indices {
   LOCKSTEP_HOST_DEVICE std::int64_t at(std::int64_t o, std::int64_t k, std::int64_t j) const {
     const std::int64_t i = what.each ? index[(o * what.count + k) * what.inner + j] : index[k];
     if (i >= 0 && i < what.n) return i;
-    if (fault)
-      *fault = (1ull << 31 | (static_cast<unsigned long long>(what.n) & 0x7fffffffu)) << 32 |
-               (static_cast<unsigned long long>(i) & 0xffffffffu);
+    if (fault)  // volatile: several threads may write, each a whole word
+      *static_cast<volatile unsigned long long*>(fault) =
+          (1ull << 31 | (static_cast<unsigned long long>(what.n) & 0x7fffffffu)) << 32 |
+          (static_cast<unsigned long long>(i) & 0xffffffffu);
     return 0;
   }
 };

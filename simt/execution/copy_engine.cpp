@@ -12,6 +12,7 @@
 #include "lockstep/simt/execution/mbarrier.h"
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/tensor_core.h"
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 
 namespace simt::detail {
@@ -88,10 +89,13 @@ void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int 
     std::byte* counter = mbarrier_in(rank, barrier, name);
     std::byte* there = shared_at(rank, address, matrix.box_bytes());
     if (!there) fail_thread(std::string(name) + " to beyond the end of shared memory");
+    const std::uint32_t ticket =
+        races::copy_begins(there, matrix.box_bytes(), __builtin_return_address(0));
     std::memset(there, 0xff, matrix.box_bytes());
     defer([=]() -> std::string {
       if (block_has_ended(rank)) return "a copy arrives in a block that has ended";
       copy(matrix, inner, outer, there, address);
+      races::copy_arrives(counter, ticket);
       return mbarrier_copied(counter, matrix.box_bytes());
     });
   }

@@ -6,10 +6,12 @@
 #include <cstring>
 #include <new>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "lockstep/simt/execution/running_blocks.h"
 #include "lockstep/simt/include/simt/language.h"
+#include "lockstep/simt/races/races.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -58,6 +60,7 @@ void Executor::prepare(const GridRun& run) {
     if (posix_memalign(&memory, 128, run.shared_bytes) != 0) throw std::bad_alloc();
     block.shared.reset(memory);
   }
+  races::begin_launch(run);
 }
 
 void Executor::fill_shared_memory() {
@@ -92,6 +95,10 @@ void Executor::run_cluster(std::uint64_t index) {
   ready_.insert(0, count_);
   ended_ = 0;
   blockIdx = blocks_[0].index;
+  std::vector<std::span<std::byte>> shared;
+  for (const Block& block : blocks_)
+    shared.emplace_back(static_cast<std::byte*>(block.shared.get()), run_->shared_bytes);
+  races::begin_blocks(blockIdx, shared);
 
   Fiber host;
   host_ = &host;
@@ -99,6 +106,8 @@ void Executor::run_cluster(std::uint64_t index) {
   leave(host);  // until all threads have ended, or one has failed
   host_ = nullptr;
   deferred_.clear();
+  const std::string race = races::end_blocks();
+  if (fault_.empty()) fault_ = race;
   if (fault_.empty()) return;
   for (const auto& fiber : fibers_) fiber->restart();
   idle_.clear();
@@ -221,6 +230,12 @@ void Executor::finish(int thread) {
     const Waiting& lane = threads_[warp * 32 + std::countr_zero(left)];
     if (lane.complete) complete_rendezvous(warp, lane.mask);
   }
+}
+
+void Executor::abandon(const std::string& report) {
+  fault_ = report;
+  threads_[current_].fiber->switch_to(*host_);
+  std::abort();  // never continued
 }
 
 void Executor::report_deadlock() {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <new>
 
 #ifndef __x86_64__
@@ -133,6 +134,12 @@ void Fiber::switch_to(Fiber& to) {
   __sanitizer_start_switch_fiber(&fake_stack_, to.bottom_, to.size_);
   switch_stack(stack_pointer_, to.stack_pointer_);
   __sanitizer_finish_switch_fiber(fake_stack_, &left->bottom_, &left->size_);
+}
+
+bool Fiber::holds(const void* data) const {
+  const auto* const bottom = static_cast<const std::byte*>(bottom_);
+  return std::less_equal<>()(bottom, static_cast<const std::byte*>(data)) &&
+         std::less<>()(static_cast<const std::byte*>(data), bottom + size_);
 }
 
 void Fiber::arrived() { __sanitizer_finish_switch_fiber(nullptr, &left->bottom_, &left->size_); }

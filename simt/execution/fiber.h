@@ -23,6 +23,9 @@ class Fiber {
   /// To begin again in its entry; what was on its stack is dropped (no destructors run).
   void restart();
 
+  /// Whether it is on this flow's stack.
+  bool holds(const void* data) const;
+
   /// What a new fiber must call first.
   static void arrived();
 

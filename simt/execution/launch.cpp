@@ -66,9 +66,7 @@ void run_kernel(Runtime& runtime, int device, const GridRun& run) {
   } catch (const std::bad_alloc&) {
     report = "no memory for the stacks or the shared memory of kernel " + run.kernel->name;
   }
-  if (report.empty()) return;
-  runtime.reports.push_back(report);
-  runtime.device(device).fault = std::move(report);
+  if (!report.empty()) runtime.break_device(device, std::move(report));
 }
 
 /// A kernel is loaded when it is first asked for: on a GPU, that may wait for all of its work.

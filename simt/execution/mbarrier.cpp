@@ -12,6 +12,7 @@
 #include "lockstep/simt/include/simt/cluster.h"
 #include "lockstep/simt/include/simt/copy_engine.h"
 #include "lockstep/simt/include/simt/warp.h"
+#include "lockstep/simt/races/races.h"
 
 namespace simt::detail {
 namespace {
@@ -47,7 +48,9 @@ void settle(void* barrier, State state) {
     state.missing = state.expected;
   }
   store(barrier, state);
-  if (complete) wake(barrier);
+  if (!complete) return;
+  races::complete(barrier);
+  wake(barrier);
 }
 
 bool is_barrier(State state) { return state.mark == 1 || state.mark == 2; }
@@ -122,6 +125,7 @@ void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes) {
                 " arrivals that the barrier expects in a phase");
   if (state.bytes + std::int64_t{bytes} > most)
     fail_thread("mbarrier.arrive that expects too many bytes");
+  races::arrive(there);
   --state.missing;
   state.bytes += std::int64_t{bytes};
   settle(there, state);
@@ -132,6 +136,7 @@ void mbarrier_wait(const void* barrier, std::uint32_t parity) {
   while (load(here).parity == parity)
     wait_for(parity ? "mbarrier.try_wait with parity 1" : "mbarrier.try_wait with parity 0", here,
              describe);
+  races::wait(here);
 }
 
 }  // namespace simt::detail

@@ -6,12 +6,21 @@
 #include <utility>
 
 #include "lockstep/simt/execution/running_blocks.h"
+#include "lockstep/simt/include/simt/async_copy.h"
+#include "lockstep/simt/include/simt/atomics.h"
+#include "lockstep/simt/races/races.h"
 
 namespace simt::detail {
 namespace {
 
 /// Names are literals: one may have several addresses.
 bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+
+/// Of a warp's instructions these alone promise that accesses before are seen by accesses after
+/// (Programming Guide, "Warp Vote Functions" and "Warp Shuffle Functions": no memory barrier).
+bool orders_memory(const char* name) {
+  return same_name(name, "__syncwarp") || same_name(name, "wgmma.wait_group");
+}
 
 }  // namespace
 
@@ -35,6 +44,7 @@ BarrierCounts Executor::meet(Meeting& meeting, int first, int end, const char* n
   if (++meeting.waiting == end - first) {
     meeting.counts = {end - first, std::exchange(meeting.predicates, 0)};
     meeting.waiting = 0;
+    races::meet(first, end);
     ready_.insert(first, end);
   }
   block_this_thread();
@@ -102,6 +112,7 @@ void Executor::complete_rendezvous(int warp, unsigned mask) {
   }
   if (!any) return;
   any->complete(any->all, inputs, results, present);
+  if (orders_memory(any->name)) races::meet_in_warp(warp, present);
   lanes.waiting &= ~present;
   for (unsigned left = present; left; left &= left - 1) {
     const int thread = warp * 32 + std::countr_zero(left);
@@ -148,6 +159,15 @@ SharedMemory shared_memory_of(unsigned rank) {
 }
 
 std::uint64_t clusters_begun() { return executor().clusters_begun(); }
+
+void atomic_access(const void* address, std::size_t bytes, const void* caller) {
+  races::access(address, bytes, races::Kind::atomic, caller);
+}
+
+void async_access(const void* data, std::size_t bytes, bool writes) {
+  races::access(data, bytes, writes ? races::Kind::write : races::Kind::read,
+                __builtin_return_address(0));
+}
 
 void fail_thread(const std::string& what) { throw Failure{what}; }
 

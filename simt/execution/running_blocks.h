@@ -56,7 +56,12 @@ class Executor {
   void wake(const void* what);
   void defer(std::function<std::string()> work) { deferred_.push_back(std::move(work)); }
 
+  /// The running thread cannot go on, and none can catch it: the launch ends with this report.
+  [[noreturn]] void abandon(const std::string& report);
+
   int current() const { return current_; }
+  /// Of the running thread: what is there is its alone.
+  bool on_its_stack(const void* data) const { return threads_[current_].fiber->holds(data); }
   std::uint64_t clusters_begun() const { return clusters_begun_; }
   int rank() const { return blocks_.size() == 1 ? 0 : current_ / block_threads_; }
   int cluster_size() const { return static_cast<int>(blocks_.size()); }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
 
@@ -37,7 +38,10 @@ void copy(Runtime& runtime, void* to, const void* from, std::size_t bytes, cudaM
   if (bytes == 0) return check_kind(kind, Place::pinned, Place::pinned);
   const Place target = place_of(runtime, to, bytes), source = place_of(runtime, from, bytes);
   check_kind(kind, target, source);
-  const auto move = [to, bytes](const void* data) { std::memmove(to, data, bytes); };
+  const auto move = [to, bytes](const void* data) {
+    std::memmove(to, data, bytes);
+    races::defined(to, bytes);
+  };
 
   if (source == Place::pageable && target != Place::pageable && !stream.capture) {
     const auto* first = static_cast<const std::byte*>(from);
@@ -56,8 +60,10 @@ void copy(Runtime& runtime, void* to, const void* from, std::size_t bytes, cudaM
 void fill(Runtime& runtime, void* data, int value, std::size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   require(place_of(runtime, data, bytes) != Place::pageable, cudaErrorInvalidValue);
-  submit(runtime, stream, cudaGraphNodeTypeMemset,
-         [data, value, bytes] { std::memset(data, value, bytes); });
+  submit(runtime, stream, cudaGraphNodeTypeMemset, [data, value, bytes] {
+    std::memset(data, value, bytes);
+    races::defined(data, bytes);
+  });
 }
 
 }  // namespace

@@ -73,8 +73,7 @@ void Runtime::break_if_deadlocked(const Mark& mark, const char* call) {
   report += ", and " + name_of(*waiter) + " waits " + awaited_by(*waiter) +
             ", which nothing has written for " + std::to_string(config.patience.count()) + " ms";
   if (call) report += ". Make such calls before a stream can wait for this thread";
-  reports.push_back(std::move(report));
-  device(waiter->device).fault = reports.back();
+  break_device(waiter->device, std::move(report));
 }
 
 }  // namespace simt::detail

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/simt/execution/poison.h"
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
 
@@ -25,6 +26,7 @@ Allocation::Allocation(Kind kind_, Source source_, int device_, std::size_t byte
     throw std::bad_alloc();
   data = static_cast<std::byte*>(memory);
   poison(data + bytes, size - bytes);
+  races::memory_begins(data, bytes);
 }
 
 Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
@@ -32,7 +34,9 @@ Allocation::Allocation(void* registered, int device_, std::size_t bytes_)
       source(Source::user),
       device(device_),
       bytes(bytes_),
-      data(static_cast<std::byte*>(registered)) {}
+      data(static_cast<std::byte*>(registered)) {
+  races::memory_begins(data, bytes);
+}
 
 Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
     : kind(Kind::device),
@@ -43,9 +47,11 @@ Allocation::Allocation(SharedFile opened, int device_, std::size_t bytes_)
       shared(std::move(opened)) {
   shared->hold();
   poison(data + bytes, SharedFile::whole_pages(bytes) - bytes);
+  races::memory_begins(data, bytes);
 }
 
 Allocation::~Allocation() {
+  races::memory_ends(data);
   if (source == Source::user) return;
   const std::size_t size = source == Source::heap ? bytes : SharedFile::whole_pages(bytes);
   unpoison(data, size);
@@ -69,11 +75,15 @@ SharedName Allocation::share() {
     file.map(size, data);
     poison(data + bytes, size - bytes);
     shared.emplace(std::move(file));
+    races::defined(data, bytes);  // another process may write it
   }
   return shared->name();
 }
 
-void Allocation::fill_with_nan() const { std::memset(data, 0xff, bytes); }
+void Allocation::fill_with_nan() const {
+  std::memset(data, 0xff, bytes);
+  races::undefined(data, bytes);
+}
 
 AllocationPointer Runtime::allocate(Allocation::Kind kind, int on_device, std::size_t bytes,
                                     Allocation::Source source) {
@@ -175,6 +185,10 @@ cudaError_t cudaFree(void* data) {
     refuse_in_capture(runtime);
     const AllocationPointer taken = take_of_kind(runtime, data, Kind::device);
     runtime.wait_for_device(taken->device, "cudaFree");
+    if (taken->shared && taken->shared->held_elsewhere())
+      runtime.break_device(taken->device,
+                           "cudaFree of memory that another process has open: it must call "
+                           "cudaIpcCloseMemHandle first");
     if (taken->of_graph) poison(taken->data, taken->bytes);
   });
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
 
@@ -83,6 +84,11 @@ Config config_from_environment() {
     config.cautious = text == "yes";
     return text == "yes" || text == "no";
   });
+  read("LOCKSTEP_SIM_RACES", "yes, in a build with LOCKSTEP_RACES, or no",
+       [&](std::string_view text) {
+         config.races = text == "yes";
+         return text == "no" || (text == "yes" && detail::races::watched());
+       });
   read("LOCKSTEP_SIM_PATIENCE", "a number of milliseconds", [&](std::string_view text) {
     int milliseconds = 0;
     if (!number(text, milliseconds)) return false;
@@ -153,6 +159,7 @@ Runtime::Runtime() {
 
 void Runtime::apply(const Config& wanted) {
   config = wanted;
+  races::watch(wanted.races);
   delays_ = Random(wanted.stream_seed);
   while (devices_.size() < static_cast<std::size_t>(wanted.devices)) {
     devices_.push_back(std::make_unique<Device>());
@@ -172,6 +179,11 @@ void Runtime::apply(const Config& wanted) {
 Device& Runtime::device(int index) {
   require(0 <= index && index < config.devices, cudaErrorInvalidDevice);
   return *devices_[index];
+}
+
+void Runtime::break_device(int index, std::string report) {
+  reports.push_back(std::move(report));
+  device(index).fault = reports.back();
 }
 
 int Runtime::current_device() { return this_thread.device; }

@@ -175,6 +175,8 @@ class Runtime {
       reports;  ///< of kernels that failed; kept, for their texts are handed out
   void apply(const Config& wanted);
   Device& device(int index);  ///< made when first asked for
+  /// From now on each call for this device fails, and says why.
+  void break_device(int index, std::string report);
   static int current_device();
 
   // ---- streams (stream.cpp) ----

@@ -78,7 +78,8 @@ Result train(int ranks, const How& how) {
 
 }  // namespace
 
-TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in tree order") {
+TEST_CASE("GPU DDP: the losses of the CPU, and one digest for all that fold in tree order" *
+          doctest::test_suite("not-races")) {
   for (const int ranks : {1, 2, 3, 4}) {
     if (ranks > gpu::count()) continue;
     CAPTURE(ranks);

@@ -197,7 +197,7 @@ TEST_CASE("products of 16-bit factors into f32, on every rung that has them") {
 // Rungs that choose their tiles by the sizes take larger ones for 128 tiles of 64 x 64 or 128 x
 // 128: a column or a row of tiles is enough for that.
 
-TEST_CASE("medium and large tiles") {
+TEST_CASE("medium and large tiles" * doctest::test_suite("not-races")) {
   for (const bool ta : flags)
     for (const bool tb : flags) {
       check_product<float>(gemm_double_buffered, {127 * 64 + 4, 8, 36, ta, tb});
@@ -216,7 +216,7 @@ TEST_CASE("large tiles on tensor cores") {
   check_product<Half>(gemm_tensor_16, {9, 127 * 128 + 1, 24, false, true, Then::bias});
 }
 
-TEST_CASE("large tiles of 16-bit factors, into f32") {
+TEST_CASE("large tiles of 16-bit factors, into f32" * doctest::test_suite("not-races")) {
   std::size_t turn = 0;
   for (const bool ta : flags)
     for (const bool tb : flags) {

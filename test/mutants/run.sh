@@ -2,7 +2,7 @@
 # Plants the slips of the tables beside this script, one at a time, and demands that the test that
 # an entry names notices it. ./lockstep mutants calls it with a build folder that is up to date:
 #
-#     run.sh BUILD [--list] [--pick N] [--seed TEXT] [NAME or PATTERN...]
+#     run.sh BUILD [--races] [--list] [--pick N] [--seed TEXT] [NAME or PATTERN...]
 #
 # No changed file touches the source tree or the build's own objects. For each slip a folder of its
 # own gets the changed source, an object of it, and the test program linked with that object before
@@ -17,10 +17,11 @@
 #     + new text            "+" alone: nothing
 #     test_FOLDER: CASE     the test case that must fail
 #     program NAME          it starts this program of bin/, which is linked with the slip too
+#     races                 it is for the build that watches simulated kernels (--races), no other
 #     may hang              running into the time limit counts as noticed
 #     equivalent: WHY       no test can see it; it has no test case
 set -uo pipefail
-export LC_ALL=C LOCKSTEP_TEST_DEVICE=cpu
+export LC_ALL=C LOCKSTEP_TEST_DEVICE=cpu LOCKSTEP_SIM_CAPABILITY=9.0  # so that all kernels run
 
 tables=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 root=${tables%/test/mutants}
@@ -31,7 +32,7 @@ misuse() { say "$@"; exit 2; }
 
 # --- The tables -----------------------------------------------------------------------------------
 
-declare -A file source_of old new program test case may_hang equivalent
+declare -A file source_of old new program test case may_hang equivalent of_races
 names=()
 
 read_tables() {
@@ -51,6 +52,7 @@ read_tables() {
         test_*': '*) test[$name]=${line%%: *} case[$name]=${line#*: } ;;
         'program '*) program[$name]=${line#program } ;;
         'may hang') may_hang[$name]=yes ;;
+        races) of_races[$name]=yes ;;
         'equivalent: '*) equivalent[$name]=${line#equivalent: } ;;
         ''|'#'*) ;;
         *) misuse "${table##*/}: what does '$line' mean?" ;;
@@ -75,7 +77,7 @@ change() {
 # a slip may leave a name unused. A changed header lies in a folder that is looked through first.
 compile() {
   local folder=$2 source=$root/${source_of[$1]} changed=$2/changed.cpp unit command
-  if [[ ${file[$1]} == *.h ]]; then
+  if [[ ${file[$1]} =~ \.(h|cuh)$ ]]; then
     changed=$folder/lockstep/${file[$1]}
     mkdir -p "${changed%/*}"
   fi
@@ -146,14 +148,15 @@ try() {
 
 # --- All of them ----------------------------------------------------------------------------------
 
-build=$1 list='' pick='' seed='' chosen=()
+build=$1 list='' pick='' seed='' races='' chosen=()
 shift
 while (( $# )); do
   case $1 in
     --pick) pick=${2-}; shift; [[ $pick =~ ^[0-9]+$ ]] || misuse "--pick takes a number" ;;
     --seed) seed=${2-}; shift; [[ -n $seed ]] || misuse "--seed takes a text" ;;
     --list) list=yes ;;
-    -*) misuse "mutants takes --list, --pick, --seed and names, not '$1'" ;;
+    --races) races=yes LOCKSTEP_TEST_DEVICE=sim ;;
+    -*) misuse "mutants takes --races, --list, --pick, --seed and names, not '$1'" ;;
     *) chosen+=("$1") ;;
   esac
   shift
@@ -161,6 +164,7 @@ done
 read_tables
 wanted=()
 for name in "${names[@]}"; do
+  [[ ${of_races[$name]-} == "$races" ]] || continue
   for pattern in "${chosen[@]-*}"; do
     # shellcheck disable=SC2053  # it is a pattern
     [[ $name != $pattern ]] || { wanted+=("$name"); break; }

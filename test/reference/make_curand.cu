@@ -1,7 +1,7 @@
 // Writes curand.json: for elements of long tensors the number by which PyTorch's dropout keeps one
 // on a GPU of 132 multiprocessors, if it is below 1 - p; for test/kernels/random_test.cpp. Computed
 // by cuRAND's own functions, on the processor, in the layout of PyTorch's kernel
-// (aten/src/ATen/native/cuda/Dropout.cu): what each thread draws, and to which elements it gives it.
+// (aten/src/ATen/native/cuda/Dropout.cu): what each thread draws, and which elements get it.
 //
 // Usage: nvcc -O2 -o make_curand make_curand.cu && ./make_curand > curand.json    (needs no GPU)
 

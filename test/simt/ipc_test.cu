@@ -91,8 +91,10 @@ void add_left(Handles& handles, int rank, int world, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)
     expect(end[i] == static_cast<int>(i) * 20 + left + far_left + 2, "rank {}, element {}: {}",
            rank, i, end[i]);
-  if (world > 1) expect_ok(cudaIpcCloseMemHandle(of_left));
-  if (world > 2) expect_ok(cudaIpcCloseMemHandle(of_right));
+  if (world > 1) {  // of two, these are the same memory, opened twice
+    expect_ok(cudaIpcCloseMemHandle(of_left));
+    expect_ok(cudaIpcCloseMemHandle(of_right));
+  }
   handles.meeting.meet(world);
   expect_ok(cudaFree(mine));
   expect_ok(cudaFree(sum));
@@ -160,11 +162,13 @@ TEST_CASE("ipc: what can be exported, and what a handle is good for") {
       handles->step = 1;
       await([&] { return handles->step == 2; });
       expect(read(data, 3) == std::vector<int>{1, 9, 3}, "the other one's copy is not here");
+      handles->step = 3;
+      await([&] { return handles->step == 4; });
       expect_ok(cudaFree(data));
       int* next = allocate({7});  // may be where the other was, with its descriptor
       expect_ok(cudaIpcGetMemHandle(&handles->of[1], next));
-      handles->step = 3;
-      await([&] { return handles->step == 4; });
+      handles->step = 5;
+      await([&] { return handles->step == 6; });
       return;
     }
     await([&] { return handles->step == 1; });
@@ -186,9 +190,33 @@ TEST_CASE("ipc: what can be exported, and what a handle is good for") {
     for (int i = 0; i < 3; ++i) expect_ok(cudaIpcCloseMemHandle(data));
     expect(cudaIpcCloseMemHandle(data) == cudaErrorInvalidValue, "closed once too often");
     expect(cudaMemset(data, 0, 4) == cudaErrorInvalidValue, "used after that");
+    handles->step = 4;
+    await([&] { return handles->step == 5; });
     expect(try_open(handles->of[0]) == cudaErrorMapBufferObjectFailed, "freed by its owner");
     expect(read(open_handle(handles->of[1]), 1)[0] == 7, "the next one");
-    handles->step = 4;
+    handles->step = 6;
+  }));
+}
+
+TEST_CASE("ipc: memory that another process has open is not freed") {
+  const Board<Handles> handles;
+  check_all_well(run_processes(2, [&](int rank) {
+    if (rank == 1) {
+      await([&] { return handles->step == 1; });
+      open_handle(handles->of[0]);
+      handles->step = 2;
+      await([&] { return handles->step == 3; });
+      return;
+    }
+    int* data = allocate({1, 2, 3});
+    expect_ok(cudaIpcGetMemHandle(&handles->of[0], data));
+    handles->step = 1;
+    await([&] { return handles->step == 2; });
+    const cudaError_t error = cudaFree(data);
+    const std::string report = cudaGetErrorString(cudaErrorLaunchFailure);
+    handles->step = 3;
+    expect(error != cudaSuccess || cudaDeviceSynchronize() == cudaErrorLaunchFailure, "freed");
+    expect(contains(report, "cudaFree of memory that another process has open"), "no report");
   }));
 }
 

@@ -186,10 +186,10 @@ TEST_CASE("settings from the environment") {
     unsetenv(name);
     return result;
   };
-  const char* variables[] = {"LOCKSTEP_SIM_ORDER",      "LOCKSTEP_SIM_STREAMS",
-                             "LOCKSTEP_SIM_DEVICES",    "LOCKSTEP_SIM_MEMORY",
-                             "LOCKSTEP_SIM_CAPABILITY", "LOCKSTEP_SIM_NCCL_FAIL",
-                             "LOCKSTEP_SIM_PEER_ACCESS"};
+  const char* variables[] = {"LOCKSTEP_SIM_ORDER",       "LOCKSTEP_SIM_STREAMS",
+                             "LOCKSTEP_SIM_DEVICES",     "LOCKSTEP_SIM_MEMORY",
+                             "LOCKSTEP_SIM_CAPABILITY",  "LOCKSTEP_SIM_NCCL_FAIL",
+                             "LOCKSTEP_SIM_PEER_ACCESS", "LOCKSTEP_SIM_RACES"};
   std::vector<std::pair<const char*, std::string>> before;
   for (const char* name : variables)
     if (const char* value = getenv(name)) {
@@ -214,6 +214,9 @@ TEST_CASE("settings from the environment") {
   CHECK(with("LOCKSTEP_SIM_CAPABILITY", "90") ==
         "LOCKSTEP_SIM_CAPABILITY is '90': it must be a compute capability, as 8.0 or 9.0");
   CHECK(with("LOCKSTEP_SIM_CAPABILITY", "9.0") == "0 0 0 0 8");
+  CHECK(with("LOCKSTEP_SIM_RACES", "no") == "0 0 0 0 8");
+  CHECK(with("LOCKSTEP_SIM_RACES", "maybe") ==
+        "LOCKSTEP_SIM_RACES is 'maybe': it must be yes, in a build with LOCKSTEP_RACES, or no");
   CHECK(with("LOCKSTEP_SIM_PEER_ACCESS", "maybe") ==
         "LOCKSTEP_SIM_PEER_ACCESS is 'maybe': it must be yes or no");
   CHECK(with("LOCKSTEP_SIM_NCCL_FAIL", "0:3") == "0 0 0 0 8");

@@ -17,8 +17,8 @@
 namespace simt::test {
 
 /// These tests choose orders and delays themselves: what the environment asks for is for others.
-/// Some have ranks that are threads, and after that ranks that are processes.
-inline const bool starts_from_defaults = (configure({.allow_fork = true}), true);
+/// Some have ranks that are threads, and after that ranks that are processes. Many plant a race.
+inline const bool starts_from_defaults = (configure({.races = false, .allow_fork = true}), true);
 
 /// The call must succeed.
 inline void ok(cudaError_t error) {

@@ -57,7 +57,8 @@ std::vector<Entry> entries_of(const std::string& table) {
     } else if (cut(line, "equivalent: ", rest)) {
       entry.equivalent = true;
     } else {
-      CHECK_MESSAGE((line == "may hang" || line.starts_with("program ")), "what does this mean?");
+      CHECK_MESSAGE((line == "may hang" || line == "races" || line.starts_with("program ")),
+                    "what does this mean?");
     }
   }
   return entries;
@@ -95,9 +96,12 @@ TEST_CASE("mutants: every entry has its source, its old text once, and its test 
     for (const Entry& entry : entries_of(table)) {
       CAPTURE(entry.name);
       CHECK_MESSAGE(names.insert(entry.name).second, "two entries have this name");
-      CHECK_MESSAGE(entry.source.ends_with(".cpp"),
-                    "only a .cpp file can be linked in another's place");
-      CHECK_MESSAGE((entry.file == entry.source || entry.file.ends_with(".h")), "no header");
+      const std::string kind = entry.source.substr(entry.source.rfind('.'));
+      CHECK_MESSAGE((kind == ".cpp" || kind == ".cu"),
+                    "only a source can be linked in another's place");
+      CHECK_MESSAGE((entry.file == entry.source || entry.file.ends_with(".h") ||
+                     entry.file.ends_with(".cuh")),
+                    "no header");
       CHECK_FALSE(lines_of_file(entry.source).empty());
       CHECK_MESSAGE(count_of(joined(lines_of_file(entry.file)), entry.old_text) == 1,
                     "stale: the old text is not in ", entry.file, " exactly once");

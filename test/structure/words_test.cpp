@@ -49,7 +49,8 @@ std::set<std::string> known_words() {
   for (const char* pattern : {"WAYS ([a-z][a-z ]*)", "set\\(way ([a-z]+)\\)"})
     for (const std::string& ways : all(runs, pattern))
       for (const std::string& way : words_of(ways)) words.insert("not-" + way);
-  for (const char* sanitizer : {"address", "thread"}) words.insert(std::string("not-") + sanitizer);
+  for (const char* sanitizer : {"address", "thread", "races"})
+    words.insert(std::string("not-") + sanitizer);
   return words;
 }
 
@@ -73,7 +74,7 @@ std::map<std::string, std::string> words_of_cases() {
 TEST_CASE("words: every word of a test case is a known one, and every known one is used") {
   const std::map<std::string, std::string> used = words_of_cases();
   const std::set<std::string> known = known_words();
-  CHECK(known.size() == 6);
+  CHECK(known.size() == 7);
   for (const auto& [word, file] : used)
     CHECK_MESSAGE(known.contains(word), file << ": no such word of a case: " << word);
   for (const std::string& word : known) CHECK_MESSAGE(used.contains(word), "nobody says " << word);
@@ -107,7 +108,7 @@ TEST_CASE("words: a part of a file that has words ends in that file, and its cas
 
 TEST_CASE("words: CI leaves cases out by labels, and never by their names") {
   const std::string commands = text_of_file(".ci/run");
-  CHECK(all(commands, "(\\./lockstep test)").size() == 3);
+  CHECK(all(commands, "(\\./lockstep test)").size() == 4);
   CHECK(all(commands, "[ (](-E|-R|--exclude-regex|--tests-regex|-I|-FA|-FS|-FC)[ =]").empty());
   const std::vector<std::string> labels = all(commands, "-LE '\\^([a-z|()]*)\\$'");
   CHECK(labels.size() == all(commands, "[ (](-L|-LE|--label-[a-z]*)[ =]").size());

@@ -193,14 +193,16 @@ __device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& o
   if (out.bias != nullptr) add_bias(sum, out, column + 2 * (lane % 4));
 #pragma unroll
   for (int first = 0; first < TILE_N / 8; first += groups, column += Patch<C>::columns) {
-    // use(16 bytes of the patch, the same of c): 8 threads per row of 128 bytes, 4 rows at a time.
+    // use(16 bytes of the patch, the same of c, or null beyond its end): 8 threads per row of 128
+    // bytes, 4 rows at a time.
     const int at_column = column + lane % 8 * chunk;
     const auto each_chunk = [&](auto&& use) {
 #pragma unroll
       for (int r = lane / 8; r < 16; r += 4)
-        if (row + r < out.m && at_column < out.n)
-          use(*reinterpret_cast<uint4*>(&patch.rows[r][lane % 8 * chunk]),
-              *reinterpret_cast<uint4*>(out.c + std::int64_t{row + r} * out.n + at_column));
+        use(*reinterpret_cast<uint4*>(&patch.rows[r][lane % 8 * chunk]),
+            row + r < out.m && at_column < out.n
+                ? reinterpret_cast<uint4*>(out.c + std::int64_t{row + r} * out.n + at_column)
+                : nullptr);
     };
     // use(a pair of the patch, and the two sums that belong there).
     const auto each_pair = [&](auto&& use) {
@@ -213,7 +215,7 @@ __device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& o
     };
     __syncwarp();  // the patch before this one has been read
     if (out.accumulate) {
-      each_chunk([](uint4& staged, const uint4& c) { staged = c; });
+      each_chunk([](uint4& staged, const uint4* c) { staged = c ? *c : uint4{}; });
       __syncwarp();
       each_pair([](const Pair& staged, float& left, float& right) {
         const float2 old = Element<C>::floats(staged);
@@ -224,7 +226,9 @@ __device__ void store(hw::Accumulators& sum, Patch<C>& patch, const Output<C>& o
       staged = Element<C>::pair(make_float2(left, right));
     });
     __syncwarp();
-    each_chunk([](const uint4& staged, uint4& c) { c = staged; });
+    each_chunk([](const uint4& staged, uint4* c) {
+      if (c) *c = staged;
+    });
   }
 }
 

@@ -13,6 +13,13 @@
 
 namespace simt::detail {
 
+/// Tells a build that watches accesses (races/races.h) of one that no instruction here makes: a
+/// copy may write from its begin on, and until it has been waited for.
+void async_access(const void* data, std::size_t bytes, bool writes);
+
+/// So that what calls async_access() is the kernel.
+#define SIMT_INLINE __attribute__((always_inline)) inline
+
 /// The copies that one thread has under way.
 class AsyncCopies {
  public:
@@ -28,22 +35,26 @@ class AsyncCopies {
     return copies;
   }
 
-  void start(void* shared, const void* global, std::size_t bytes, bool valid) {
+  SIMT_INLINE void start(void* shared, const void* global, std::size_t bytes, bool valid) {
     check_aligned(shared, bytes, "shared");
     check_aligned(global, bytes, "global");
     Copy copy{shared, bytes, {}};
     if (valid) std::memcpy(copy.data.data(), global, bytes);
+    if (valid) async_access(global, bytes, false);
+    async_access(shared, bytes, true);
     std::memset(shared, 0xff, bytes);
     copies_.push_back(copy);
   }
 
   void commit() { group_ends_.push_back(copies_.size()); }
 
-  void wait(std::size_t unfinished) {
+  SIMT_INLINE void wait(std::size_t unfinished) {
     if (group_ends_.size() <= unfinished) return;
     const std::size_t groups = group_ends_.size() - unfinished, end = group_ends_[groups - 1];
-    for (std::size_t i = 0; i < end; ++i)
+    for (std::size_t i = 0; i < end; ++i) {
       std::memcpy(copies_[i].to, copies_[i].data.data(), copies_[i].bytes);
+      async_access(copies_[i].to, copies_[i].bytes, true);
+    }
     copies_.erase(copies_.begin(), copies_.begin() + static_cast<std::ptrdiff_t>(end));
     group_ends_.erase(group_ends_.begin(),
                       group_ends_.begin() + static_cast<std::ptrdiff_t>(groups));
@@ -70,17 +81,19 @@ class AsyncCopies {
 
 }  // namespace simt::detail
 
-inline void cp_async_16(void* shared, const void* global, bool valid) {
+SIMT_INLINE void cp_async_16(void* shared, const void* global, bool valid) {
   simt::detail::AsyncCopies::mine().start(shared, global, 16, valid);
 }
 
-inline void cp_async_4(void* shared, const void* global, bool valid) {
+SIMT_INLINE void cp_async_4(void* shared, const void* global, bool valid) {
   simt::detail::AsyncCopies::mine().start(shared, global, 4, valid);
 }
 
 inline void cp_async_commit() { simt::detail::AsyncCopies::mine().commit(); }
 
 template <int unfinished>
-void cp_async_wait() {
+SIMT_INLINE void cp_async_wait() {
   simt::detail::AsyncCopies::mine().wait(unfinished);
 }
+
+#undef SIMT_INLINE

@@ -1,7 +1,9 @@
 #pragma once
 /// Atomics and fences. One thread of one block runs at a time, and switches only where threads
-/// meet: plain accesses are atomic, and every fence holds.
+/// meet: plain accesses are atomic, and every fence holds. A build that watches accesses
+/// (races/races.h) is told which of them are atomics.
 
+#include <cstddef>
 #include <type_traits>
 
 #include "warp.h"
@@ -15,10 +17,15 @@ concept AtomicInteger =
 template <class T>
 concept AtomicNumber = AtomicInteger<T> || std::is_same_v<T, float> || std::is_same_v<T, double>;
 
-template <class T>
-T replace(T* address, T value) {
+/// The running thread accesses these bytes at once, in a function that returns to `caller`.
+void atomic_access(const void* address, std::size_t bytes, const void* caller);
+
+/// Not to be watched, for it is no two accesses; so it is not inlined either where others are.
+template <class T, class Function>
+__attribute__((no_sanitize("thread"))) T replace(T* address, const Function& new_value) {
+  atomic_access(address, sizeof(T), __builtin_return_address(0));
   const T old = *address;
-  *address = value;
+  *address = new_value(old);
   return old;
 }
 
@@ -28,44 +35,44 @@ T replace(T* address, T value) {
 
 template <simt::detail::AtomicNumber T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, static_cast<T>(*address + value));
+  return simt::detail::replace(address, [&](T old) { return static_cast<T>(old + value); });
 }
 template <simt::detail::AtomicInteger T>
 T atomicSub(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, static_cast<T>(*address - value));
+  return simt::detail::replace(address, [&](T old) { return static_cast<T>(old - value); });
 }
 template <simt::detail::AtomicInteger T>
 T atomicMax(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, *address < value ? value : *address);
+  return simt::detail::replace(address, [&](T old) { return old < value ? value : old; });
 }
 template <simt::detail::AtomicInteger T>
 T atomicMin(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, value < *address ? value : *address);
+  return simt::detail::replace(address, [&](T old) { return value < old ? value : old; });
 }
 template <simt::detail::AtomicInteger T>
 T atomicOr(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, static_cast<T>(*address | value));
+  return simt::detail::replace(address, [&](T old) { return static_cast<T>(old | value); });
 }
 template <simt::detail::AtomicInteger T>
 T atomicAnd(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, static_cast<T>(*address & value));
+  return simt::detail::replace(address, [&](T old) { return static_cast<T>(old & value); });
 }
 template <simt::detail::AtomicInteger T>
 T atomicXor(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, static_cast<T>(*address ^ value));
+  return simt::detail::replace(address, [&](T old) { return static_cast<T>(old ^ value); });
 }
 template <class T>
 requires simt::detail::AtomicInteger<T> || std::is_same_v<T, float> T
 atomicExch(T* address, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, value);
+  return simt::detail::replace(address, [&](T) { return value; });
 }
 template <simt::detail::AtomicInteger T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  return simt::detail::replace(address, *address == expected ? value : *address);
+  return simt::detail::replace(address, [&](T old) { return old == expected ? value : old; });
 }
 /// Counts 0, 1, ..., limit, 0, ...
 inline unsigned atomicInc(unsigned* address, unsigned limit) {
-  return simt::detail::replace(address, *address >= limit ? 0u : *address + 1);
+  return simt::detail::replace(address, [&](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
 
 inline void __threadfence() { simt::detail::compiler_fence(); }

@@ -1,0 +1,26 @@
+/// Of a build that does not watch.
+
+#include "lockstep/simt/races/races.h"
+
+namespace simt::detail::races {
+
+bool watched() { return false; }
+void watch(bool) {}
+void memory_begins(const void*, std::size_t) {}
+void memory_ends(const void*) {}
+void undefined(const void*, std::size_t) {}
+void defined(const void*, std::size_t) {}
+void begin_launch(const GridRun&) {}
+void begin_blocks(uint3, std::span<const std::span<std::byte>>) {}
+std::string end_blocks() { return {}; }
+void meet(int, int) {}
+void meet_in_warp(int, unsigned) {}
+void arrive(const void*) {}
+void complete(const void*) {}
+void wait(const void*) {}
+void access(const void*, std::size_t, Kind, const void*) {}
+void misaligned(std::uintptr_t, std::size_t, const std::string&) {}
+std::uint32_t copy_begins(const void*, std::size_t, const void*) { return 0; }
+void copy_arrives(const void*, std::uint32_t) {}
+
+}  // namespace simt::detail::races

@@ -1,0 +1,97 @@
+/// What the compiler calls before each access in a file that was compiled with -fsanitize=thread
+/// (g++'s and clang's names, of LLVM's ThreadSanitizer, whose runtime is not linked). Kernels are
+/// such files. So is the host's code beside them, which is passed over.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/simt/races/races.h"
+
+namespace races = simt::detail::races;
+
+// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
+extern "C" {
+
+#define ACCESS(name, kind, bytes)                                               \
+  void __tsan_##name##bytes(void* data) {                                       \
+    races::access(data, bytes, races::Kind::kind, __builtin_return_address(0)); \
+  }
+#define VOLATILE(kind, bytes)                                                            \
+  void __tsan_volatile_##kind##bytes(void* data) {                                       \
+    races::access(data, bytes, races::Kind::atomic_##kind, __builtin_return_address(0)); \
+  }
+#define ACCESSES(bytes)                 \
+  ACCESS(read, read, bytes)             \
+  ACCESS(write, write, bytes)           \
+  ACCESS(unaligned_read, read, bytes)   \
+  ACCESS(unaligned_write, write, bytes) \
+  VOLATILE(read, bytes)                 \
+  VOLATILE(write, bytes)
+
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+
+void __tsan_read_range(void* data, unsigned long bytes) {
+  races::access(data, bytes, races::Kind::read, __builtin_return_address(0));
+}
+void __tsan_write_range(void* data, unsigned long bytes) {
+  races::access(data, bytes, races::Kind::write, __builtin_return_address(0));
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+
+/// What the compiler says of a pointer (-fsanitize=alignment; the runtime of that is not linked
+/// either).
+struct Pointer {
+  const char* file;
+  std::uint32_t line, column;
+  const void* type;
+  unsigned char alignment;  ///< the power of two
+  unsigned char use;
+};
+void __ubsan_handle_type_mismatch_v1(const Pointer* pointer, std::uintptr_t address) {
+  races::misaligned(address, std::size_t{1} << pointer->alignment,
+                    std::string(pointer->file) + ":" + std::to_string(pointer->line));
+}
+
+// Atomics of the host: they are what they would be without the calls.
+#define ATOMICS(bits, T)                                                                          \
+  T __tsan_atomic##bits##_load(const volatile T* at, int) {                                       \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                 \
+  }                                                                                               \
+  void __tsan_atomic##bits##_store(volatile T* at, T value, int) {                                \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                \
+  }                                                                                               \
+  T __tsan_atomic##bits##_exchange(volatile T* at, T value, int) {                                \
+    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                      \
+  }                                                                                               \
+  T __tsan_atomic##bits##_fetch_add(volatile T* at, T value, int) {                               \
+    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                               \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* at, T value, int) {                               \
+    return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                               \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* at, T* expected, T value, int,    \
+                                                    int) {                                        \
+    return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST,              \
+                                       __ATOMIC_SEQ_CST);                                         \
+  }                                                                                               \
+  T __tsan_atomic##bits##_compare_exchange_val(volatile T* at, T expected, T value, int, int) {   \
+    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    return expected;                                                                              \
+  }
+
+ATOMICS(8, unsigned char)
+ATOMICS(32, unsigned)
+ATOMICS(64, unsigned long)
+
+}  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)

@@ -1,0 +1,83 @@
+#pragma once
+/// Races between the threads of a kernel, and reads of memory that nobody has written: what
+/// compute-sanitizer's racecheck and initcheck look for.
+///
+/// In a build that watches (LOCKSTEP_RACES) the compiler puts a call before each access of a .cu
+/// file (instrumentation.cpp). Each thread has a clock, which goes on where the thread meets
+/// others, and knows up to which time of each other thread all is behind it. Of each word of memory
+/// that threads share, the last write and the last reads are kept, with thread and time. Two
+/// accesses of which one writes are a race if the later thread does not know of the earlier access,
+/// in whatever order the threads happen to run (vector clocks: Mattern 1989; the last accesses
+/// alone: Flanagan and Freund, "FastTrack", 2009).
+///
+///     thread 0:  tile[0] = x   at 1 |             | time 2
+///     thread 1:                     | __syncthreads: all know all others up to time 1
+///     thread 1:  y = tile[0]        | thread 0 at 1 is known: no race
+///
+/// Blocks of a launch do not know of each other. Atomics race with other accesses only. Launches in
+/// several streams are not compared with each other.
+///
+/// In other builds these functions do nothing (absent.cpp). The simulator's lock guards them.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "lockstep/simt/execution/executor.h"
+
+namespace simt::detail::races {
+
+/// Whether this build watches.
+bool watched();
+void watch(bool on);  ///< from the next launch on; at first it does
+
+// ---- memory ------------------------------------------------------------------------------------
+
+/// Global memory: device memory, or of the host and known to devices.
+void memory_begins(const void* data, std::size_t bytes);
+void memory_ends(const void* data);
+/// It was allocated, and holds nothing yet; something else than a kernel has written it.
+void undefined(const void* data, std::size_t bytes);
+void defined(const void* data, std::size_t bytes);
+
+// ---- a launch ----------------------------------------------------------------------------------
+
+void begin_launch(const GridRun& run);
+/// Blocks that run at once: the first has this index; their dynamic shared memory.
+void begin_blocks(uint3 index, std::span<const std::span<std::byte>> shared);
+/// The running blocks have ended. Returns the first thing found in them, in words, or nothing.
+std::string end_blocks();
+
+// ---- where threads meet ------------------------------------------------------------------------
+
+/// All threads [first, end) have met, and know of each other's past.
+void meet(int first, int end);
+/// Those of a warp whose bits are set.
+void meet_in_warp(int warp, unsigned threads);
+/// The running thread arrives at a barrier in memory; its phase completes; the running thread has
+/// waited for that.
+void arrive(const void* barrier);
+void complete(const void* barrier);
+void wait(const void* barrier);
+
+// ---- accesses ----------------------------------------------------------------------------------
+
+/// `atomic` reads and writes. Accesses of volatile variables are atomics that order nothing, too
+/// (PTX ISA, "Memory Consistency Model").
+enum class Kind { read, write, atomic, atomic_read, atomic_write };
+
+/// By the running thread, at the place `caller` in the program. Anything but shared and global
+/// memory is passed over.
+void access(const void* data, std::size_t bytes, Kind kind, const void* caller);
+
+/// The running thread uses an address that is not a multiple of its type's alignment. This ends the
+/// launch: for some of these this processor has a signal, too.
+void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line);
+
+/// The copy engine begins to write for the running thread. Returns a ticket.
+std::uint32_t copy_begins(const void* to, std::size_t bytes, const void* caller);
+/// It has written, and says so at a barrier in memory.
+void copy_arrives(const void* barrier, std::uint32_t ticket);
+
+}  // namespace simt::detail::races

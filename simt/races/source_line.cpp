@@ -1,0 +1,70 @@
+#include "lockstep/simt/races/source_line.h"
+
+#include <link.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+namespace simt::detail::races {
+namespace {
+
+/// The lines that a command prints.
+std::string output_of(const std::string& command) {
+  std::FILE* const pipe = popen(command.c_str(), "r");
+  if (!pipe) return {};
+  std::string output;
+  std::array<char, 512> buffer;
+  while (std::fgets(buffer.data(), buffer.size(), pipe)) output += buffer.data();
+  pclose(pipe);
+  return output;
+}
+
+std::uintptr_t load_address() {
+  std::uintptr_t address = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* found) {
+        *static_cast<std::uintptr_t*>(found) = info->dlpi_addr;
+        return 1;  // the first is the program
+      },
+      &address);
+  return address;
+}
+
+/// "FILE:LINE" without symbolic links in FILE.
+std::string resolved(std::string_view line) {
+  const std::size_t colon = line.rfind(':');
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(line.substr(0, colon), ignored).string() +
+         std::string(line.substr(colon));
+}
+
+}  // namespace
+
+std::string source_line(const void* address) {
+  std::array<char, 4096> program{};
+  const bool known = readlink("/proc/self/exe", program.data(), program.size() - 1) > 0;
+  std::array<char, 32> offset;
+  const std::uintptr_t call = reinterpret_cast<std::uintptr_t>(address) - load_address() - 1;
+  std::snprintf(offset.data(), offset.size(), "0x%zx", static_cast<std::size_t>(call));
+  const std::string command =
+      std::string("addr2line -i -e '") + program.data() + "' " + offset.data() + " 2>/dev/null";
+  // One line for each function that was inlined, the innermost first.
+  const std::string lines = known ? output_of(command) : std::string();
+  for (std::string_view left = lines; !left.empty();) {
+    const std::size_t end = left.find('\n');
+    const std::string_view line = left.substr(0, end);
+    left.remove_prefix(end == left.npos ? left.size() : end + 1);
+    if (line.starts_with("??") || line.find("/simt/include/") != line.npos ||
+        line.find("/include/c++/") != line.npos)
+      continue;
+    return resolved(line.substr(0, line.find(" (")));  // " (discriminator 2)"
+  }
+  return std::string("the instruction at ") + offset.data();
+}
+
+}  // namespace simt::detail::races

@@ -1,0 +1,12 @@
+#pragma once
+/// Where in the sources an instruction of the running program comes from.
+
+#include <string>
+
+namespace simt::detail::races {
+
+/// "FILE:LINE" of the call that returns to `address`, in the kernel rather than in the simulator's
+/// headers; its address if binutils' addr2line or the line is not there. It starts a process.
+std::string source_line(const void* address);
+
+}  // namespace simt::detail::races
