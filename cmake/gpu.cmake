@@ -84,10 +84,7 @@ function(lockstep_gpu_sources target)
   if(LOCKSTEP_GPU STREQUAL "sim")
     set(options -xc++)
     if(LOCKSTEP_RACES)  # calls before each access, which simt/races/ answers
-      list(APPEND options -fsanitize=thread,alignment -O1)
-      if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-        list(APPEND options --param=tsan-distinguish-volatile=1)
-      endif()
+      list(APPEND options ${SIMT_RACES_OPTIONS})
       set_source_files_properties(${kernel_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
     set_source_files_properties(${kernel_files} PROPERTIES LANGUAGE CXX

@@ -9,7 +9,7 @@
 ///
 /// A rank that works alone and says so (pulse.h) is not idle: the wait of the others counts from
 /// the last time that it has said so. A rank whose own wait ends has moved: the wait of the others
-/// counts from then, but lasts at most twice as long.
+/// counts from then, but all of it lasts no longer than a good two timeouts.
 ///
 /// Thread-safety: none; it belongs to its communicator.
 

@@ -5,6 +5,7 @@
 
 #include <cudaTypedefs.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -84,13 +85,22 @@ void copy_box(unsigned blocks, void* to, const CUtensorMap& map, int inner, int 
   const std::uint32_t address = shared_address(to);
   if (address % 1024 != 0)
     fail_thread(std::string(name) + " to an address that is not a multiple of 1024");
+  for (std::uint64_t row = 0; row < matrix.box_outer; ++row) {
+    const std::uint64_t i = static_cast<std::uint64_t>(outer) + row,
+                        j = static_cast<std::uint64_t>(inner);
+    if (outer < 0 || inner < 0 || i >= matrix.outer || j >= matrix.inner) continue;
+    races::access(
+        matrix.data + i * matrix.row_bytes + j * matrix.element_bytes,
+        std::min<std::uint64_t>(matrix.box_inner, matrix.inner - j) * matrix.element_bytes,
+        races::Kind::read, __builtin_return_address(0));
+  }
   for (unsigned rank = 0; rank < 32; ++rank) {
     if (!(blocks >> rank & 1u)) continue;
     std::byte* counter = mbarrier_in(rank, barrier, name);
     std::byte* there = shared_at(rank, address, matrix.box_bytes());
     if (!there) fail_thread(std::string(name) + " to beyond the end of shared memory");
-    const std::uint32_t ticket =
-        races::copy_begins(there, matrix.box_bytes(), __builtin_return_address(0));
+    const auto ticket =
+        races::copy_begins(there, matrix.box_bytes(), counter, __builtin_return_address(0));
     std::memset(there, 0xff, matrix.box_bytes());
     defer([=]() -> std::string {
       if (block_has_ended(rank)) return "a copy arrives in a block that has ended";

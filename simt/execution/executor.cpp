@@ -100,14 +100,18 @@ void Executor::run_cluster(std::uint64_t index) {
     shared.emplace_back(static_cast<std::byte*>(block.shared.get()), run_->shared_bytes);
   races::begin_blocks(blockIdx, shared);
 
+  struct End {  // also if there is no memory for a stack
+    ~End() { races::end_blocks(); }
+  } const end;
   Fiber host;
   host_ = &host;
   become(pick());
   leave(host);  // until all threads have ended, or one has failed
   host_ = nullptr;
   deferred_.clear();
-  const std::string race = races::end_blocks();
-  if (fault_.empty()) fault_ = race;
+  // A fault may be the race's consequence: both are told.
+  if (const std::string race = races::end_blocks(); !race.empty())
+    fault_ += (fault_.empty() ? "" : "\n") + race;
   if (fault_.empty()) return;
   for (const auto& fiber : fibers_) fiber->restart();
   idle_.clear();

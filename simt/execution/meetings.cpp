@@ -16,8 +16,9 @@ namespace {
 /// Names are literals: one may have several addresses.
 bool same_name(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
-/// Of a warp's instructions these alone promise that accesses before are seen by accesses after
-/// (Programming Guide, "Warp Vote Functions" and "Warp Shuffle Functions": no memory barrier).
+/// Of a warp's instructions __syncwarp alone promises that accesses before are seen by accesses
+/// after (Programming Guide, "Warp Vote Functions", "Warp Shuffle Functions": no memory barrier).
+/// The operands of wgmma are read by one thread of the simulator for the warp: so the others know.
 bool orders_memory(const char* name) {
   return same_name(name, "__syncwarp") || same_name(name, "wgmma.wait_group");
 }

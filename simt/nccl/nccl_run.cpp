@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "lockstep/simt/nccl/nccl_communicator.h"
+#include "lockstep/simt/races/races.h"
 
 namespace simt::detail {
 namespace {
@@ -104,6 +105,7 @@ class Receive : public Stage {
       if (!front) return false;
       const std::size_t bytes = std::min(left_, Channel::chunk_bytes);
       std::memcpy(data_, front, bytes);
+      races::defined(data_, bytes);
       channel_.take();
       data_ += bytes;
       left_ -= bytes;
@@ -148,6 +150,7 @@ class CopyOwn : public Stage {
       : to_(to), from_(from), bytes_(bytes) {}
   bool go_on() override {
     std::memmove(to_, from_, bytes_);
+    races::defined(to_, bytes_);
     return true;
   }
 
@@ -207,6 +210,7 @@ class Sum : public Stage {
       if (!parts.back()) return false;
     }
     add_parts(parts, call_.to + done_ * element_, count, call_.type);
+    races::defined(call_.to + done_ * element_, count * element_);
     for (int peer = 0; peer < comm_.size; ++peer)
       if (peer != comm_.rank) comm_.segment->channel(peer, comm_.rank).take();
     return true;

@@ -20,7 +20,7 @@ void complete(const void*) {}
 void wait(const void*) {}
 void access(const void*, std::size_t, Kind, const void*) {}
 void misaligned(std::uintptr_t, std::size_t, const std::string&) {}
-std::uint32_t copy_begins(const void*, std::size_t, const void*) { return 0; }
-void copy_arrives(const void*, std::uint32_t) {}
+Clocks::Copy copy_begins(const void*, std::size_t, const void*, const void*) { return {}; }
+void copy_arrives(const void*, const Clocks::Copy&) {}
 
 }  // namespace simt::detail::races

@@ -5,20 +5,19 @@
 namespace simt::detail::races {
 
 void Clocks::begin(int threads) {
-  const auto nothing = std::make_shared<const Times>(threads + 1, 0);
+  const auto nothing = std::make_shared<const Times>(threads, 0);
   threads_.assign(threads, {1, nothing});
-  engine_now_ = 0;
   barriers_.clear();
 }
 
 void Clocks::raise(Times& times, const Times& to) {
-  if (times.empty()) times.resize(to.size());
+  times.resize(std::max(times.size(), to.size()));
   std::transform(to.begin(), to.end(), times.begin(), times.begin(),
                  [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
 }
 
 void Clocks::meet(const std::vector<int>& threads) {
-  auto all = std::make_shared<Times>(threads_.size() + 1);
+  auto all = std::make_shared<Times>(threads_.size());
   const Times* latest = nullptr;
   for (const int thread : threads) {
     const Times* known = threads_[thread].known.get();
@@ -29,26 +28,36 @@ void Clocks::meet(const std::vector<int>& threads) {
   for (const int thread : threads) threads_[thread].known = all;
 }
 
+Clocks::Barrier& Clocks::barrier_at(const void* barrier) {
+  const int number = static_cast<int>(barriers_.size());
+  return barriers_.try_emplace(barrier, Barrier{.number = number}).first->second;
+}
+
 void Clocks::arrive(int thread, const void* barrier) {
-  Times& arrived = barriers_[barrier].arrived;
+  Times& arrived = barrier_at(barrier).arrived;
   raise(arrived, *threads_[thread].known);
   arrived[thread] = threads_[thread].now++;
 }
 
-void Clocks::copy_arrives(const void* barrier, std::uint32_t ticket) {
-  Times& arrived = barriers_[barrier].arrived;
-  arrived.resize(threads_.size() + 1);
-  arrived.back() = std::max(arrived.back(), ticket);
+Clocks::Copy Clocks::begin_copy(const void* barrier) {
+  Barrier& one = barrier_at(barrier);
+  return {threads() + one.number, ++one.copies};
+}
+
+void Clocks::copy_arrives(const void* barrier, const Copy& copy) {
+  Times& arrived = barrier_at(barrier).arrived;
+  arrived.resize(std::max(arrived.size(), static_cast<std::size_t>(copy.thread) + 1));
+  arrived[copy.thread] = std::max(arrived[copy.thread], copy.time);
 }
 
 void Clocks::complete(const void* barrier) {
-  Barrier& one = barriers_[barrier];
-  if (!one.arrived.empty()) raise(one.completed, one.arrived);
+  Barrier& one = barrier_at(barrier);
+  raise(one.completed, one.arrived);
   one.arrived.clear();
 }
 
 void Clocks::wait(int thread, const void* barrier) {
-  const Times& completed = barriers_[barrier].completed;
+  const Times& completed = barrier_at(barrier).completed;
   if (completed.empty()) return;
   auto known = std::make_shared<Times>(*threads_[thread].known);
   raise(*known, completed);

@@ -1,7 +1,6 @@
 #include "lockstep/simt/races/races.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -75,15 +74,20 @@ class Watcher {
     const Space space = space_of(address);
     if (space == Space::other) return;
     const int thread = executor().current();
-    const bool atomic = kind != Kind::read && kind != Kind::write;
-    const Access now{clocks_.now(thread), running_blocks(), thread, atomic, caller};
-    if (space == Space::global) check_defined(address, bytes, kind, now);
+    const bool reads = kind != Kind::write && kind != Kind::atomic_write;
+    const Access now{.time = clocks_.now(thread),
+                     .blocks = running_blocks(),
+                     .thread = thread,
+                     .writes = kind != Kind::read && kind != Kind::atomic_read,
+                     .atomic = kind != Kind::read && kind != Kind::write,
+                     .caller = caller};
+    bool written = space == Space::global && !undefined_.any(address, bytes);
     shadow(space).each(address, bytes, [&](Cell& cell) {
-      if (kind == Kind::read || kind == Kind::atomic_read)
-        read(cell, now, space, bytes);
-      else
-        write(cell, now, now, space, bytes);
+      written |= cell.written;
+      compare(cell, now, now, space, bytes);
     });
+    if (reads && !written && untouched(address, bytes)) report_unwritten(now, space, bytes);
+    if (space == Space::global && now.writes) undefined_.set(address, bytes, false);
   }
 
   void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line) {
@@ -93,14 +97,21 @@ class Watcher {
                        thread_name({1, running_blocks(), executor().current()}) + "\n  at " + line);
   }
 
-  std::uint32_t copy_begins(std::uintptr_t address, std::size_t bytes, const void* caller) {
+  Clocks::Copy copy_begins(std::uintptr_t address, std::size_t bytes, const void* barrier,
+                           const void* caller) {
+    const Clocks::Copy copy = clocks_.begin_copy(barrier);
     const int thread = executor().current();
-    const Access now{clocks_.now(thread), running_blocks(), thread, false, caller};
-    const std::uint32_t ticket = clocks_.begin_copy();
-    const Access copy{ticket, running_blocks(), clocks_.engine(), false, caller};
+    const Access now{.time = clocks_.now(thread),
+                     .blocks = running_blocks(),
+                     .thread = thread,
+                     .writes = true,
+                     .caller = caller};
+    Access made = now;
+    made.time = copy.time;
+    made.thread = copy.thread;
     shared_shadow_.each(address, bytes,
-                        [&](Cell& cell) { write(cell, now, copy, Space::shared, bytes); });
-    return ticket;
+                        [&](Cell& cell) { compare(cell, now, made, Space::shared, bytes); });
+    return copy;
   }
 
  private:
@@ -120,81 +131,59 @@ class Watcher {
     return Space::global;
   }
 
-  /// Whether all threads have it behind them, or this one has.
-  bool behind(const Access& earlier, const Access& now) const {
-    return earlier.time == 0 || (earlier.blocks == now.blocks &&
-                                 clocks_.knows(now.thread, earlier.thread, earlier.time));
+  bool knows(const Access& now, const Access& earlier) const {
+    return earlier.blocks == now.blocks && clocks_.knows(now.thread, earlier.thread, earlier.time);
   }
 
-  void read(Cell& cell, const Access& now, Space space, std::size_t bytes) {
-    if (space == Space::shared && cell.write.time == 0)
-      report("a read of shared memory that no thread has written", now, bytes);
-    compare_with_writes(cell, now, "reads", space, bytes);
-    Access& kept =
-        !cell.reads[0].time || behind(cell.reads[0], now) ? cell.reads[0] : cell.reads[1];
-    kept = now;
+  /// `made`: what is kept; of the copy engine, it is not what the running thread does.
+  void compare(Cell& cell, const Access& now, const Access& made, Space space, std::size_t bytes) {
+    std::erase_if(cell.last, [&](const Access& earlier) {
+      const bool known = knows(now, earlier);
+      if (!known && now.conflicts_with(earlier)) report_race(now, earlier, space, bytes);
+      return known && now.covers(earlier);
+    });
+    cell.written |= now.writes;
+    cell.keep(made);
   }
 
-  /// `made`: what is kept; of the copy engine, it is not what `now` is.
-  void write(Cell& cell, const Access& now, const Access& made, Space space, std::size_t bytes) {
-    compare_with_writes(cell, now, "writes", space, bytes);
-    for (Access& earlier : cell.reads) {
-      if (!behind(earlier, now) && !(earlier.atomic && now.atomic))
-        report_race(now, "writes", earlier, "has read", space, bytes);
-      earlier = {};
-    }
-    if (!now.atomic) cell.other_atomic = {};
-    if (now.atomic && !behind(cell.write, now)) cell.other_atomic = cell.write;
-    cell.write = made;
-  }
-
-  void compare_with_writes(const Cell& cell, const Access& now, const char* does, Space space,
-                           std::size_t bytes) {
-    for (const Access* written : {&cell.write, &cell.other_atomic})
-      if (!behind(*written, now) && !(written->atomic && now.atomic))
-        report_race(now, does, *written, "has written", space, bytes);
-  }
-
-  void check_defined(std::uintptr_t address, std::size_t bytes, Kind kind, const Access& now) {
-    // What something unseen has written since is defined: it no longer is all ones.
-    const auto untouched = [&] {
-      const auto* data = reinterpret_cast<const unsigned char*>(address);
-      return std::all_of(data, data + bytes, [](unsigned char byte) { return byte == 0xff; });
-    };
-    const bool reads_only = kind == Kind::read || kind == Kind::atomic_read;
-    if (kind != Kind::write && kind != Kind::atomic_write && undefined_.any(address, bytes) &&
-        untouched())
-      report("a read of global memory that nobody has written", now, bytes);
-    if (!reads_only) undefined_.set(address, bytes, false);
+  /// What something unseen has written (memset(), say) is no longer all ones.
+  static bool untouched(std::uintptr_t address, std::size_t bytes) {
+    const auto* data = reinterpret_cast<const unsigned char*>(address);
+    return std::all_of(data, data + bytes, [](unsigned char byte) { return byte == 0xff; });
   }
 
   // ---- words ----
   std::string thread_name(const Access& access) const {
-    if (access.thread >= clocks_.engine()) return "the copy engine";
+    if (access.thread >= clocks_.threads()) return "the copy engine";
     const dim3& block = run_->block;
     const auto in_block = static_cast<unsigned>(access.thread % block_threads_);
     const uint3 index{in_block % block.x, in_block / block.x % block.y,
                       in_block / block.x / block.y};
-    std::string name = "thread " + text_of(index) + " of block ";
-    const int rank = access.thread / block_threads_;
-    return name + text_of(firsts_[access.blocks - 1]) +
-           (rank > 0 ? " + " + std::to_string(rank) : "");
+    const std::string first = "block " + text_of(firsts_[access.blocks - 1]);
+    return "thread " + text_of(index) + " of " +
+           (clocks_.threads() == block_threads_
+                ? first
+                : "block " + std::to_string(access.thread / block_threads_) +
+                      " of the cluster of " + first);
   }
 
-  void report(const std::string& what, const Access& now, std::size_t bytes) {
+  void report_unwritten(const Access& now, Space space, std::size_t bytes) {
     if (!report_.empty()) return;
-    report_ = what + ": " + std::to_string(bytes) + " bytes in kernel " + run_->kernel->name +
-              ", by " + thread_name(now) + "\n  at " + source_line(now.caller);
+    report_ =
+        std::string("a read of ") +
+        (space == Space::shared ? "shared memory that no thread" : "global memory that nobody") +
+        " has written: " + std::to_string(bytes) + " bytes in kernel " + run_->kernel->name +
+        ", by " + thread_name(now) + "\n  at " + source_line(now.caller);
   }
 
-  void report_race(const Access& now, const char* does, const Access& earlier, const char* did,
-                   Space space, std::size_t bytes) {
+  void report_race(const Access& now, const Access& earlier, Space space, std::size_t bytes) {
     if (!report_.empty()) return;
     report_ = "a race for " + std::to_string(bytes) + " bytes of " +
               (space == Space::shared ? "shared" : "global") + " memory in kernel " +
-              run_->kernel->name + ": " + thread_name(now) + " " + does + "\n  at " +
-              source_line(now.caller) + "\n  what " + thread_name(earlier) + " " + did + "\n  at " +
-              source_line(earlier.caller) + "\n  and nothing between puts one after the other";
+              run_->kernel->name + ": " + thread_name(now) + (now.writes ? " writes" : " reads") +
+              "\n  at " + source_line(now.caller) + "\n  what " + thread_name(earlier) +
+              (earlier.writes ? " has written" : " has read") + "\n  at " +
+              source_line(earlier.caller) + "\n  and nothing orders the two";
   }
 
   std::map<std::uintptr_t, std::uintptr_t> global_;  ///< from begin to end
@@ -271,12 +260,13 @@ void misaligned(std::uintptr_t address, std::size_t alignment, const std::string
   if (in_kernel) watcher().misaligned(address, alignment, line);
 }
 
-std::uint32_t copy_begins(const void* to, std::size_t bytes, const void* caller) {
-  if (!in_kernel) return 0;
-  return watcher().copy_begins(reinterpret_cast<std::uintptr_t>(to), bytes, caller);
+Clocks::Copy copy_begins(const void* to, std::size_t bytes, const void* barrier,
+                         const void* caller) {
+  if (!in_kernel) return {};
+  return watcher().copy_begins(reinterpret_cast<std::uintptr_t>(to), bytes, barrier, caller);
 }
-void copy_arrives(const void* barrier, std::uint32_t ticket) {
-  watcher().clocks().copy_arrives(barrier, ticket);
+void copy_arrives(const void* barrier, const Clocks::Copy& copy) {
+  watcher().clocks().copy_arrives(barrier, copy);
 }
 
 }  // namespace simt::detail::races

@@ -14,8 +14,8 @@
 ///     thread 1:                     | __syncthreads: all know all others up to time 1
 ///     thread 1:  y = tile[0]        | thread 0 at 1 is known: no race
 ///
-/// Blocks of a launch do not know of each other. Atomics race with other accesses only. Launches in
-/// several streams are not compared with each other.
+/// Blocks of a launch do not know of each other, except those of one cluster. Atomics race with
+/// other accesses only. Launches in several streams are not compared with each other.
 ///
 /// In other builds these functions do nothing (absent.cpp). The simulator's lock guards them.
 
@@ -25,6 +25,7 @@
 #include <string>
 
 #include "lockstep/simt/execution/executor.h"
+#include "lockstep/simt/races/clocks.h"
 
 namespace simt::detail::races {
 
@@ -37,7 +38,7 @@ void watch(bool on);  ///< from the next launch on; at first it does
 /// Global memory: device memory, or of the host and known to devices.
 void memory_begins(const void* data, std::size_t bytes);
 void memory_ends(const void* data);
-/// It was allocated, and holds nothing yet; something else than a kernel has written it.
+/// It was allocated, and holds nothing yet; something other than a kernel has written it.
 void undefined(const void* data, std::size_t bytes);
 void defined(const void* data, std::size_t bytes);
 
@@ -75,9 +76,10 @@ void access(const void* data, std::size_t bytes, Kind kind, const void* caller);
 /// launch: for some of these this processor has a signal, too.
 void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line);
 
-/// The copy engine begins to write for the running thread. Returns a ticket.
-std::uint32_t copy_begins(const void* to, std::size_t bytes, const void* caller);
-/// It has written, and says so at a barrier in memory.
-void copy_arrives(const void* barrier, std::uint32_t ticket);
+/// The copy engine begins to write for the running thread.
+Clocks::Copy copy_begins(const void* to, std::size_t bytes, const void* barrier,
+                         const void* caller);
+/// It has written, and says so at the barrier in memory.
+void copy_arrives(const void* barrier, const Clocks::Copy& copy);
 
 }  // namespace simt::detail::races

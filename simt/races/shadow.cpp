@@ -1,8 +1,28 @@
 #include "lockstep/simt/races/shadow.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace simt::detail::races {
+
+void Cell::keep(const Access& access) {
+  if (!last.empty() && last.front().blocks != access.blocks) {
+    std::vector<Access> kept;
+    for (const Access& one : last)
+      if (one.blocks == access.blocks ||
+          std::ranges::none_of(kept, [&](const Access& other) { return other.same_kind(one); }))
+        kept.push_back(one);
+    last = std::move(kept);
+  }
+  int of_warp = 0;
+  for (Access& one : last)
+    if (one.same_kind(access) && one.blocks == access.blocks &&
+        one.thread / 32 == access.thread / 32 && ++of_warp == 2) {
+      one = access;
+      return;
+    }
+  last.push_back(access);
+}
 
 void Undefined::set(std::uintptr_t address, std::size_t bytes, bool undefined) {
   for (const std::uintptr_t end = address + bytes; address < end;) {

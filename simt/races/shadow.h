@@ -1,7 +1,6 @@
 #pragma once
 /// What is kept of each word of memory that threads share: its last accesses.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -10,19 +9,33 @@
 namespace simt::detail::races {
 
 struct Access {
-  std::uint32_t time = 0;    ///< of its thread; 0: there was none
+  std::uint32_t time = 0;    ///< of its thread
   std::uint32_t blocks = 0;  ///< of which cluster of blocks, in the order in which they ran
   int thread = 0;            ///< of the cluster
-  bool atomic = false;
+  bool writes = false, atomic = false;
   const void* caller = nullptr;  ///< where it is in the program
+
+  bool same_kind(const Access& other) const {
+    return writes == other.writes && atomic == other.atomic;
+  }
+  /// One of the two writes, and not both are atomics.
+  bool conflicts_with(const Access& other) const {
+    return (writes || other.writes) && !(atomic && other.atomic);
+  }
+  /// Whatever conflicts with the other one conflicts with this one.
+  bool covers(const Access& other) const {
+    return (writes || !other.writes) && (other.atomic || !atomic);
+  }
 };
 
-/// A write, and the reads since. Atomics are unordered: one that the newest does not know of is
-/// kept, too. Two reads are enough: a writer that does not know of any is found,
-/// and of threads that met in part at least one read by another thread is kept.
+/// The accesses of a piece of memory with which a later one may conflict.
 struct Cell {
-  Access write, other_atomic;
-  std::array<Access, 2> reads;
+  std::vector<Access> last;
+  bool written = false;
+
+  /// Of a warp two of a kind are kept, by two threads. Blocks run one after another, so of all
+  /// earlier ones an access of each kind is enough.
+  void keep(const Access& access);
 };
 
 /// Cells of words, or of bytes where a smaller piece than a word was accessed.

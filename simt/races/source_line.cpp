@@ -55,15 +55,19 @@ std::string source_line(const void* address) {
       std::string("addr2line -i -e '") + program.data() + "' " + offset.data() + " 2>/dev/null";
   // One line for each function that was inlined, the innermost first.
   const std::string lines = known ? output_of(command) : std::string();
+  std::string_view innermost;
   for (std::string_view left = lines; !left.empty();) {
     const std::size_t end = left.find('\n');
     const std::string_view line = left.substr(0, end);
     left.remove_prefix(end == left.npos ? left.size() : end + 1);
-    if (line.starts_with("??") || line.find("/simt/include/") != line.npos ||
-        line.find("/include/c++/") != line.npos)
+    if (line.starts_with("??")) continue;
+    if (line.find("/simt/include/") != line.npos || line.find("/include/c++/") != line.npos) {
+      if (innermost.empty()) innermost = line.substr(0, line.find(" ("));
       continue;
+    }
     return resolved(line.substr(0, line.find(" (")));  // " (discriminator 2)"
   }
+  if (!innermost.empty()) return resolved(innermost);
   return std::string("the instruction at ") + offset.data();
 }
 

@@ -239,6 +239,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
     if (bytes == 0) return;
     const auto made = runtime.allocate(Kind::pinned, Runtime::current_device(), bytes);
     made->fill_with_nan();
+    races::defined(made->data, bytes);  // the host may write it
     *data = made->data;
   });
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
 
@@ -28,7 +29,10 @@ struct Value {
   T value;
 
   /// A release: what the stream did before is seen by every thread that sees the value.
-  void write() const { std::atomic_ref(*address).store(value, std::memory_order_release); }
+  void write() const {
+    std::atomic_ref(*address).store(value, std::memory_order_release);
+    races::defined(address, sizeof value);
+  }
 
   /// An acquire, if it is there.
   bool there(unsigned flags) const {

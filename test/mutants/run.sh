@@ -18,6 +18,7 @@
 #     test_FOLDER: CASE     the test case that must fail
 #     program NAME          it starts this program of bin/, which is linked with the slip too
 #     races                 it is for the build that watches simulated kernels (--races), no other
+#     report TEXT           the test must fail with this text
 #     may hang              running into the time limit counts as noticed
 #     equivalent: WHY       no test can see it; it has no test case
 set -uo pipefail
@@ -32,7 +33,7 @@ misuse() { say "$@"; exit 2; }
 
 # --- The tables -----------------------------------------------------------------------------------
 
-declare -A file source_of old new program test case may_hang equivalent of_races
+declare -A file source_of old new program test case may_hang equivalent of_races report
 names=()
 
 read_tables() {
@@ -53,6 +54,7 @@ read_tables() {
         'program '*) program[$name]=${line#program } ;;
         'may hang') may_hang[$name]=yes ;;
         races) of_races[$name]=yes ;;
+        'report '*) report[$name]=${line#report } ;;
         'equivalent: '*) equivalent[$name]=${line#equivalent: } ;;
         ''|'#'*) ;;
         *) misuse "${table##*/}: what does '$line' mean?" ;;
@@ -141,6 +143,8 @@ try() {
   verdict=caught
   grep -q '^\[doctest\] test cases: *0 ' "$folder/test.log" && verdict="stale: no such test case,"
   (( code != 0 )) || [[ $verdict != caught ]] || verdict=SURVIVED
+  [[ $verdict != caught ]] || grep -qF -- "${report[$name]-}" "$folder/test.log" ||
+    verdict="SURVIVED (another failure)"
   (( code != 124 && code != 137 )) || [[ -n ${may_hang[$name]-} ]] || verdict="SURVIVED (hangs)"
   echo "$name $verdict $((SECONDS - begin)) s"
   [[ $verdict != caught ]] || rm -rf -- "$folder"

@@ -4,7 +4,7 @@
 
 #include "simt/panels.h"
 
-#ifdef __SANITIZE_THREAD__  // how the compiler tells that it puts a call before each access
+#ifdef LOCKSTEP_RACES  // the build watches
 
 namespace simt::test {
 namespace {
@@ -59,7 +59,7 @@ TEST_CASE("races: a barrier orders what is before and after it, and so does __sy
     CHECK(contains(report, "reverse_kernel<"));
     CHECK(contains(report, line(reverse_write)));
     CHECK(contains(report, line(reverse_read)));
-    CHECK(contains(report, "\n  and nothing between puts one after the other"));
+    CHECK(contains(report, "\n  and nothing orders the two"));
   }
   CHECK(found_in(reverse_kernel<Meet::barrier>, shape, out) == "");
   CHECK(found_in(reverse_kernel<Meet::warp>, shape, out) == "");
@@ -130,10 +130,11 @@ __global__ void block_sum_kernel(float* sums, int apart) {
   if (threadIdx.x == 0) sums[blockIdx.x * apart] = 1.0f;
 }
 
-enum class Count { atomically, plainly, plainly_at_last };
+enum class Count { atomically, plainly, plainly_at_last, plainly_at_first };
 
 __global__ void count_kernel(int* count, Count how) {
   int before = -1;
+  if (how == Count::plainly_at_first && threadIdx.x == 0 && blockIdx.x == 0) *count = 0;
   if (how == Count::plainly && threadIdx.x == 3 && blockIdx.x == 1)
     *count = 7;
   else
@@ -163,6 +164,7 @@ TEST_CASE("races: blocks know nothing of each other; atomics race with other acc
   CHECK(counted(Count::atomically) == "");
   CHECK(contains(counted(Count::plainly), "a race"));
   CHECK(contains(counted(Count::plainly_at_last), "a race"));
+  CHECK(contains(counted(Count::plainly_at_first), "a race"));
   CHECK(found_in(flag_kernel, {.grid = 4, .block = 32}, count, false) == "");
   CHECK(contains(found_in(flag_kernel, {.grid = 4, .block = 32}, count, true), "a race"));
 }
@@ -201,16 +203,17 @@ TEST_CASE("races: cp.async writes from its begin until its wait") {
   CHECK(found_in(async_kernel<Copy::no_barrier>, shape, rows, out) != "");
 }
 
-enum class Panel { right, one_tells, one_waits, refilled };
+enum class Panel { right, one_tells, one_waits, refilled, other_barrier };
 
 /// Thread 0 has a panel copied, and another one into the same place; all threads add both up.
 template <Panel panel>
 __global__ void panel_kernel(const __grid_constant__ CUtensorMap map, float* out) {
   unsigned char* place = first_panel();
   auto* barriers = reinterpret_cast<hopper::Barrier*>(place + panel_bytes);
-  hopper::Barrier &full = barriers[0], &empty = barriers[1];
+  hopper::Barrier &full = barriers[0], &empty = barriers[1], &other = barriers[2];
   if (threadIdx.x == 0) {
     hopper::init(full, 1);
+    hopper::init(other, 1);
     hopper::init(empty, static_cast<int>(blockDim.x));
     hopper::fence_init();
   }
@@ -221,7 +224,12 @@ __global__ void panel_kernel(const __grid_constant__ CUtensorMap map, float* out
       if (round == 1 && panel != Panel::refilled) hopper::wait(empty, 0);
       hopper::load_panel(place, map, 32 * round, 0, full);
       hopper::arrive_expecting(full, panel_bytes);
+      if (panel == Panel::other_barrier && round == 0) {
+        hopper::load_panel(place + 2 * panel_bytes, map, 0, 0, other);
+        hopper::arrive_expecting(other, panel_bytes);
+      }
     }
+    if (panel == Panel::other_barrier && threadIdx.x > 0 && round == 0) hopper::wait(other, 0);
     if (threadIdx.x == 0 || panel == Panel::right || panel == Panel::refilled)
       hopper::wait(full, round);
     if (panel == Panel::one_tells) __syncthreads();  // thread 0 has waited for all
@@ -234,11 +242,12 @@ __global__ void panel_kernel(const __grid_constant__ CUtensorMap map, float* out
 TEST_CASE("races: the copy engine writes for all that wait for its barrier, and for no others") {
   const Device<float> matrix(std::vector<float>(64 * 64)), out(64);
   const CUtensorMap map = map_of(matrix, 64, 64);
-  const Shape shape{.block = 64, .shared_bytes = panel_bytes + 1024 + 16};
+  const Shape shape{.block = 64, .shared_bytes = 3 * panel_bytes + 1024};
   const Settings settings(hopper());
   CHECK(found_in(panel_kernel<Panel::right>, shape, map, out) == "");
   CHECK(found_in(panel_kernel<Panel::one_tells>, shape, map, out) == "");
-  for (auto* kernel : {panel_kernel<Panel::one_waits>, panel_kernel<Panel::refilled>}) {
+  for (auto* kernel : {panel_kernel<Panel::one_waits>, panel_kernel<Panel::refilled>,
+                       panel_kernel<Panel::other_barrier>}) {
     const std::string report = found_in(kernel, shape, map, out);
     INFO(report);
     CHECK(contains(report, "a race"));
@@ -256,6 +265,13 @@ __global__ void shared_kernel(float* out, int written) {
 }
 constexpr int shared_read = __LINE__ - 2;
 
+__global__ void shared_count_kernel(int* out, bool begun) {
+  __shared__ int count;
+  if (begun && threadIdx.x == 0) count = 0;
+  __syncthreads();
+  out[threadIdx.x] = atomicAdd(&count, 1);
+}
+
 __global__ void double_kernel(const float* in, float* out) {
   out[threadIdx.x] = 2 * in[threadIdx.x];
 }
@@ -269,6 +285,10 @@ TEST_CASE("races: memory that nobody has written is not read") {
   CHECK(contains(report, "by thread (0, 0, 0) of block (0, 0, 0)"));
   CHECK(contains(report + "\n", line(shared_read)));
 
+  const Device<int> counts(32);
+  CHECK(found_in(shared_count_kernel, {.block = 32}, counts, true) == "");
+  CHECK(contains(found_in(shared_count_kernel, {.block = 32}, counts, false), "a read of shared"));
+
   CHECK(contains(found_in(double_kernel, {.block = 32}, in, out),
                  "a read of global memory that nobody has written: 4 bytes in kernel "));
   const std::vector<float> values(31, 1.0f);
@@ -277,6 +297,23 @@ TEST_CASE("races: memory that nobody has written is not read") {
   ok(cudaMemset(in, 0xff, 32 * sizeof(float)));  // written, with the very bytes of new memory
   CHECK(found_in(double_kernel, {.block = 32}, in, out) == "");
   CHECK(found_in(double_kernel, {.block = 32}, out, in) == "");  // by a kernel
+}
+
+__global__ void copy_kernel(const int* in, int* out) { out[threadIdx.x] = in[threadIdx.x]; }
+
+TEST_CASE("races: what the host, a stream or a copy has written is written, whatever it is") {
+  const Device<int> out(1);
+  int* pinned = nullptr;
+  ok(cudaMallocHost(&pinned, sizeof(int)));
+  *pinned = -1;
+  CHECK(found_in(copy_kernel, {}, pinned, out) == "");
+  const Device<int> in(2);
+  ok(cudaMemcpyAsync(in, pinned, sizeof(int), cudaMemcpyHostToDevice, nullptr));
+  CHECK(found_in(copy_kernel, {}, in, out) == "");
+  REQUIRE(cuStreamWriteValue32(nullptr, reinterpret_cast<CUdeviceptr>(in + 1), 0xffffffffu,
+                               CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS);
+  CHECK(found_in(copy_kernel, {}, in + 1, out) == "");
+  ok(cudaFreeHost(pinned));
 }
 
 TEST_CASE("races: memory that the pool gives again is new") {

@@ -16,7 +16,7 @@ namespace {
 
 struct Entry {
   std::string name{}, file{}, source{}, old_text{}, folder{}, test_case{};
-  bool has_new = false, equivalent = false;
+  bool has_new = false, equivalent = false, races = false;
 };
 
 std::string joined(const std::vector<std::string>& lines) {
@@ -57,7 +57,9 @@ std::vector<Entry> entries_of(const std::string& table) {
     } else if (cut(line, "equivalent: ", rest)) {
       entry.equivalent = true;
     } else {
-      CHECK_MESSAGE((line == "may hang" || line == "races" || line.starts_with("program ")),
+      entry.races |= line == "races";
+      CHECK_MESSAGE((line == "may hang" || line == "races" || line.starts_with("program ") ||
+                     line.starts_with("report ")),
                     "what does this mean?");
     }
   }
@@ -97,8 +99,8 @@ TEST_CASE("mutants: every entry has its source, its old text once, and its test 
       CAPTURE(entry.name);
       CHECK_MESSAGE(names.insert(entry.name).second, "two entries have this name");
       const std::string kind = entry.source.substr(entry.source.rfind('.'));
-      CHECK_MESSAGE((kind == ".cpp" || kind == ".cu"),
-                    "only a source can be linked in another's place");
+      CHECK_MESSAGE((kind == ".cpp" || (kind == ".cu" && entry.races)),
+                    "only a source can be linked in another's place, and kernels are for --races");
       CHECK_MESSAGE((entry.file == entry.source || entry.file.ends_with(".h") ||
                      entry.file.ends_with(".cuh")),
                     "no header");
