@@ -101,6 +101,7 @@ void mbarrier_init(void* barrier, std::uint32_t arrivals) {
     fail_thread("mbarrier.init for " + std::to_string(arrivals) + " arrivals");
   if (shared_address(barrier) % sizeof(State) != 0)
     fail_thread("mbarrier.init of a barrier that is not aligned to 8 bytes");
+  races::access(barrier, sizeof(State), races::Kind::write, __builtin_return_address(0));
   store(barrier, {.parity = 0, .expected = arrivals, .missing = arrivals, .bytes = 0, .mark = 1});
   if (unfenced.cluster != clusters_begun()) unfenced = {clusters_begun(), {}};
   unfenced.barriers.emplace_back(linear_thread(), barrier);
@@ -125,6 +126,7 @@ void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes) {
                 " arrivals that the barrier expects in a phase");
   if (state.bytes + std::int64_t{bytes} > most)
     fail_thread("mbarrier.arrive that expects too many bytes");
+  races::access(there, sizeof(State), races::Kind::atomic, __builtin_return_address(0));
   races::arrive(there);
   --state.missing;
   state.bytes += std::int64_t{bytes};
@@ -133,6 +135,7 @@ void mbarrier_arrive(unsigned rank, const void* barrier, std::uint32_t bytes) {
 
 void mbarrier_wait(const void* barrier, std::uint32_t parity) {
   const std::byte* here = mbarrier_in(cluster_rank(), barrier, "mbarrier.try_wait");
+  races::access(here, sizeof(State), races::Kind::atomic_read, __builtin_return_address(0));
   while (load(here).parity == parity)
     wait_for(parity ? "mbarrier.try_wait with parity 1" : "mbarrier.try_wait with parity 0", here,
              describe);

@@ -1,4 +1,4 @@
-/// Of a build that does not watch.
+/// races.h in a build that does not watch: nothing is done.
 
 #include "lockstep/simt/races/races.h"
 

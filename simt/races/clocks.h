@@ -29,8 +29,8 @@ class Clocks {
   // A barrier in memory collects what those know that arrive, and gives it to those that wait for
   // the end of the phase.
   void arrive(int thread, const void* barrier);
-  // The copies that one barrier counts are the work of one more thread, for copies to several
-  // barriers end in any order.
+  // Copies count as the work of one more thread for each barrier. One for all would be wrong:
+  // copies that several barriers count end in any order.
   struct Copy {
     int thread;
     std::uint32_t time;

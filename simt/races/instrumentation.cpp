@@ -1,6 +1,6 @@
-/// What the compiler calls before each access in a file that was compiled with -fsanitize=thread
-/// (g++'s and clang's names, of LLVM's ThreadSanitizer, whose runtime is not linked). Kernels are
-/// such files. So is the host's code beside them, which is passed over.
+/// The functions that the compiler calls before each access in a file that was compiled with
+/// -fsanitize=thread. Their names are ThreadSanitizer's, whose own runtime is not linked. Such a
+/// file has kernels, and code for the host, whose accesses are ignored.
 
 #include <cstddef>
 #include <cstdint>

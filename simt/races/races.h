@@ -3,12 +3,13 @@
 /// compute-sanitizer's racecheck and initcheck look for.
 ///
 /// In a build that watches (LOCKSTEP_RACES) the compiler puts a call before each access of a .cu
-/// file (instrumentation.cpp). Each thread has a clock, which goes on where the thread meets
-/// others, and knows up to which time of each other thread all is behind it. Of each word of memory
-/// that threads share, the last write and the last reads are kept, with thread and time. Two
-/// accesses of which one writes are a race if the later thread does not know of the earlier access,
-/// in whatever order the threads happen to run (vector clocks: Mattern 1989; the last accesses
-/// alone: Flanagan and Freund, "FastTrack", 2009).
+/// file (instrumentation.cpp). Each thread has a clock, which advances at a barrier, at __syncwarp
+/// and at an arrival at an mbarrier, and a list: for each other thread, the time up to which that
+/// one's accesses are ordered before its own. It *knows* of these. Of each word of shared or global
+/// memory the latest accesses are kept, with thread and time (shadow.h). Two accesses of which one
+/// writes are a race if the later thread does not know of the earlier access, in whatever order the
+/// threads happen to run (vector clocks: Mattern 1989; the last accesses alone: Flanagan and
+/// Freund, "FastTrack", 2009).
 ///
 ///     thread 0:  tile[0] = x   at 1 |             | time 2
 ///     thread 1:                     | __syncthreads: all know all others up to time 1
@@ -38,7 +39,7 @@ void watch(bool on);  ///< from the next launch on; at first it does
 /// Global memory: device memory, or of the host and known to devices.
 void memory_begins(const void* data, std::size_t bytes);
 void memory_ends(const void* data);
-/// It was allocated, and holds nothing yet; something other than a kernel has written it.
+/// It is new: allocated, and nobody has written it; something other than a kernel has written it.
 void undefined(const void* data, std::size_t bytes);
 void defined(const void* data, std::size_t bytes);
 
@@ -73,7 +74,7 @@ enum class Kind { read, write, atomic, atomic_read, atomic_write };
 void access(const void* data, std::size_t bytes, Kind kind, const void* caller);
 
 /// The running thread uses an address that is not a multiple of its type's alignment. This ends the
-/// launch: for some of these this processor has a signal, too.
+/// launch at once: on this processor some such accesses would else end the program (SIGSEGV).
 void misaligned(std::uintptr_t address, std::size_t alignment, const std::string& line);
 
 /// The copy engine begins to write for the running thread.

@@ -33,8 +33,8 @@ struct Cell {
   std::vector<Access> last;
   bool written = false;
 
-  /// Of a warp two of a kind are kept, by two threads. Blocks run one after another, so of all
-  /// earlier ones an access of each kind is enough.
+  /// At most two accesses of each kind for a warp: the first one, and the newest of other threads.
+  /// Of blocks that ran earlier one of each kind is enough: no later block knows them.
   void keep(const Access& access);
 };
 

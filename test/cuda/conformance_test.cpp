@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-TEST_CASE("GPU communicators: conformance") {
+TEST_CASE("GPU communicators: conformance" * doctest::test_suite("not-races")) {
   for (const test::GpuEngine& engine : test::gpu_engines)
     for (const int size : {1, 2, 3, 5, 8}) {
       if (!test::enough_gpus(size, engine)) continue;

@@ -207,7 +207,7 @@ TEST_CASE("medium and large tiles" * doctest::test_suite("not-races")) {
     }
 }
 
-TEST_CASE("large tiles on tensor cores") {
+TEST_CASE("large tiles on tensor cores" * doctest::test_suite("not-races")) {
   for (const bool ta : flags)
     for (const bool tb : flags)
       check_product<BFloat16>(gemm_tensor_16, {127 * 128 + 8, 8, 24, ta, tb, Then::accumulate});
@@ -256,7 +256,8 @@ TEST_CASE("the default products") {
   }
 }
 
-TEST_CASE_TEMPLATE("two runs give the same bits", T, float, double, BFloat16, Half) {
+TEST_CASE_TEMPLATE("two runs give the same bits" * doctest::test_suite("not-races"), T, float,
+                   double, BFloat16, Half) {
   for (const Rung<T>& rung : rungs<T>()) {
     CAPTURE(rung.name);
     const Trial<T> trial({65, 33, 600});

@@ -87,7 +87,7 @@ void collectives(Rank& rank, ncclDataType_t type, std::size_t count) {
   }
 }
 
-TEST_CASE("nccl: collectives of every type, in place and not") {
+TEST_CASE("nccl: collectives of every type, in place and not" * doctest::test_suite("not-races")) {
   for_every_world([](Ranks ranks, int world) {
     run_ranks(ranks, world, [&](Common& common, int rank) {
       Rank me(common, rank, world);

@@ -28,7 +28,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 TEST_CASE("every operation has the same bits in ascending, descending and random thread order" *
-          doctest::test_suite("not-address")) {
+          doctest::test_suite("not-races")) {
   for (const OpCase& op : op_table()) {
     auto all = op.shapes;
     for (const auto& shapes : large_shapes(op)) all.push_back(shapes);
