@@ -32,7 +32,8 @@ void WaitWatch::read_board(bool first) {
 }
 
 // When the rank at the end of the chain of waits has told that it is at work, or has withdrawn a
-// note. A rank that waits and moves in turn, elsewhere, is heard for one timeout only.
+// note. A rank that waits and moves in turn, elsewhere, is heard for one timeout only, and in the
+// moment in which it ends.
 Seconds WaitWatch::last_move(int awaited) const {
   int rank = in_job(awaited);
   for (int link = 0; link < board_->size() && rank != board_->rank(); ++link) {

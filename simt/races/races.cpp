@@ -73,14 +73,8 @@ class Watcher {
   void access(std::uintptr_t address, std::size_t bytes, Kind kind, const void* caller) {
     const Space space = space_of(address);
     if (space == Space::other) return;
-    const int thread = executor().current();
     const bool reads = kind != Kind::write && kind != Kind::atomic_write;
-    const Access now{.time = clocks_.now(thread),
-                     .blocks = running_blocks(),
-                     .thread = thread,
-                     .writes = kind != Kind::read && kind != Kind::atomic_read,
-                     .atomic = kind != Kind::read && kind != Kind::write,
-                     .caller = caller};
+    const Access now = by_this_thread(kind, caller);
     bool written = space == Space::global && !undefined_.any(address, bytes);
     shadow(space).each(address, bytes, [&](Cell& cell) {
       written |= cell.written;
@@ -94,18 +88,13 @@ class Watcher {
     if (space_of(address) == Space::other) return;
     executor().abandon("an address that is not a multiple of " + std::to_string(alignment) +
                        " in kernel " + run_->kernel->name + ", by " +
-                       thread_name({1, running_blocks(), executor().current()}) + "\n  at " + line);
+                       thread_name(by_this_thread(Kind::read, nullptr)) + "\n  at " + line);
   }
 
   Clocks::Copy copy_begins(std::uintptr_t address, std::size_t bytes, const void* barrier,
                            const void* caller) {
     const Clocks::Copy copy = clocks_.begin_copy(barrier);
-    const int thread = executor().current();
-    const Access now{.time = clocks_.now(thread),
-                     .blocks = running_blocks(),
-                     .thread = thread,
-                     .writes = true,
-                     .caller = caller};
+    const Access now = by_this_thread(Kind::write, caller);
     Access made = now;
     made.time = copy.time;
     made.thread = copy.thread;
@@ -115,7 +104,15 @@ class Watcher {
   }
 
  private:
-  std::uint32_t running_blocks() const { return static_cast<std::uint32_t>(firsts_.size()); }
+  Access by_this_thread(Kind kind, const void* caller) const {
+    const int thread = executor().current();
+    return {.time = clocks_.now(thread),
+            .blocks = static_cast<std::uint32_t>(firsts_.size()),
+            .thread = thread,
+            .writes = kind != Kind::read && kind != Kind::atomic_read,
+            .atomic = kind != Kind::read && kind != Kind::write,
+            .caller = caller};
+  }
   Shadow& shadow(Space space) { return space == Space::shared ? shared_shadow_ : global_shadow_; }
 
   Space space_of(std::uintptr_t address) {
