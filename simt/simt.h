@@ -33,9 +33,11 @@ struct Config {
   bool peer_access = true;   ///< LOCKSTEP_SIM_PEER_ACCESS=yes|no: between different devices
   int connections = 8;       ///< CUDA_DEVICE_MAX_CONNECTIONS, 1 to 32: hardware queues of a device
   bool lazy_loading = true;  ///< CUDA_MODULE_LOADING=LAZY|EAGER: a kernel is loaded when first used
-  bool cautious = false;  ///< LOCKSTEP_SIM_CAUTIOUS=yes|no: new streams, pinned memory and the like
-                          ///< may wait for the whole device, as some drivers are said to do
-  bool races = true;      ///< LOCKSTEP_SIM_RACES=yes|no: whether a build that watches accesses does
+  /// LOCKSTEP_SIM_CAUTIOUS=yes|no: as some drivers are said to do, new streams, pinned memory and
+  /// the like may wait for the whole device; and while cudaFree or its like waits for the device,
+  /// other threads' calls do, too.
+  bool cautious = false;
+  bool races = true;  ///< LOCKSTEP_SIM_RACES=yes|no: whether a build that watches accesses does
   bool allow_fork = false;  ///< a child that was forked may use CUDA even if its parent had used it
   /// LOCKSTEP_SIM_PATIENCE, in milliseconds: if nothing moves for so long, waits can be deadlocks.
   std::chrono::milliseconds patience{10000};

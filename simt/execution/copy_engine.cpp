@@ -12,7 +12,7 @@
 
 #include "lockstep/simt/execution/mbarrier.h"
 #include "lockstep/simt/include/simt/cluster.h"
-#include "lockstep/simt/include/simt/tensor_core.h"
+#include "lockstep/simt/include/simt/warp.h"
 #include "lockstep/simt/races/races.h"
 #include "lockstep/simt/runtime/call.h"
 
@@ -44,6 +44,13 @@ std::uint32_t bytes_of(CUtensorMapDataType type) {
   return 0;
 }
 
+/// To the nearest; ties to even, which no document says, but a GPU was reported to do. (to_tf32
+/// rounds them away from zero.) Infinity and NaN stay what they are.
+std::uint32_t rounded_to_tf32(std::uint32_t bits) {
+  if ((bits & 0x7f800000u) == 0x7f800000u) return bits;
+  return (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
+}
+
 /// Copies the box at (inner, outer) to `to`, which has the shared address `address`. What lies
 /// outside of the matrix is zero. The swizzle flips bits 4-6 of an address by its bits 7-9 (5.5.7).
 void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byte* to,
@@ -57,7 +64,7 @@ void copy(const Matrix& matrix, std::int64_t inner, std::int64_t outer, std::byt
       if (i < matrix.outer && j < matrix.inner)
         std::memcpy(element, matrix.data + i * matrix.row_bytes + j * bytes, bytes);
       if (matrix.to_tf32) {
-        const std::uint32_t rounded = ::to_tf32(std::bit_cast<float>(element));
+        const std::uint32_t rounded = rounded_to_tf32(std::bit_cast<std::uint32_t>(element));
         std::memcpy(element, &rounded, sizeof rounded);
       }
       const std::uint32_t place = address + (row * matrix.box_inner + column) * bytes;

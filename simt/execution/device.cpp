@@ -224,8 +224,8 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return call_runtime([&](Runtime&) {
-    if (least) *least = 0;
-    if (greatest) *greatest = 0;
+    if (least) *least = limits::least_priority;
+    if (greatest) *greatest = limits::greatest_priority;
   });
 }
 

@@ -42,7 +42,9 @@ void check_cluster(const cudaLaunchConfig_t& config, dim3 cluster, const KernelI
                    int capability) {
   const dim3 grid = config.gridDim;
   const std::uint64_t blocks = volume(cluster), threads = volume(config.blockDim);
-  require(blocks >= 1 && blocks <= limits::cluster_blocks, cudaErrorInvalidClusterSize);
+  const unsigned most =
+      kernel.non_portable_clusters ? limits::cluster_opt_in : limits::cluster_blocks;
+  require(blocks >= 1 && blocks <= most, cudaErrorInvalidClusterSize);
   require(grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0,
           cudaErrorInvalidClusterSize);
   if (blocks == 1) return;
@@ -117,9 +119,15 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   return call_runtime([&](Runtime& runtime) {
     require(kernel != nullptr, cudaErrorInvalidDeviceFunction);
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return;
-    require(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize, cudaErrorInvalidValue);
+    require(attribute == cudaFuncAttributeMaxDynamicSharedMemorySize ||
+                attribute == cudaFuncAttributeNonPortableClusterSizeAllowed,
+            cudaErrorInvalidValue);
     KernelInfo& info = kernel_info(kernel);
     load(runtime, kernel, info);
+    if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+      info.non_portable_clusters = value != 0;
+      return;
+    }
     require(
         value >= 0 && static_cast<std::size_t>(value) + info.shared_bytes <= limits::shared_opt_in,
         cudaErrorInvalidValue);

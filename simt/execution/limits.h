@@ -15,6 +15,7 @@ constexpr int cache_bytes = 4 << 20;
 
 constexpr unsigned block_threads = 1024;  ///< and along x and y; of a cluster too
 constexpr unsigned cluster_blocks = 8;
+constexpr unsigned cluster_opt_in = 16;  ///< of kernels that say that they need not be portable
 constexpr unsigned block_z = 64;
 constexpr unsigned grid_x = 0x7fffffff;
 constexpr unsigned grid_yz = 65535;
@@ -23,6 +24,8 @@ constexpr std::size_t shared_unasked = 48 << 10;  ///< per block, static and dyn
 constexpr std::size_t shared_opt_in = 227 << 10;  ///< per block, after cudaFuncSetAttribute
 constexpr std::size_t shared_multiprocessor = 228 << 10;
 constexpr std::size_t shared_reserved = 1 << 10;  ///< per block, by the system
+
+constexpr int least_priority = 0, greatest_priority = -5;  ///< of streams
 
 constexpr int cuda_version = 13000;
 

@@ -14,6 +14,7 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   bool in_host_function = false;
+  cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 };
 inline thread_local ThreadState this_thread;
 
@@ -37,6 +38,7 @@ cudaError_t call_runtime(Body&& body) {
   if (!runtime.unusable.empty()) return remember(cudaErrorInitializationError);
   if (runtime.unloading) return remember(cudaErrorCudartUnloading);
   try {
+    runtime.wait_for_holder();
     runtime.drift();
     const auto broken = [&runtime] {
       return context == Context::needed && !runtime.device(Runtime::current_device()).fault.empty();

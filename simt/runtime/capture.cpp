@@ -1,6 +1,7 @@
 #include "lockstep/simt/runtime/capture.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/simt/runtime/call.h"
 
@@ -40,6 +41,19 @@ bool Capture::is_joined() const {
   });
 }
 
+namespace {
+
+/// A capturing stream for which work of `stream` would wait, if that is the legacy default stream;
+/// or null.
+Stream* captures_before(Runtime& runtime, const Stream& stream) {
+  if (&stream != runtime.device(stream.device).null_stream) return nullptr;
+  for (const auto& other : runtime.streams)
+    if (other->capture && other->blocking && other->device == stream.device) return other.get();
+  return nullptr;
+}
+
+}  // namespace
+
 void invalidate(Capture& capture, cudaError_t error) {
   capture.invalid = true;
   throw Refusal{error};
@@ -62,10 +76,8 @@ void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin 
     stream.capture->add(stream, type, std::move(begin), std::move(waits));
     return;
   }
-  if (&stream == runtime.device(stream.device).null_stream)
-    for (const auto& other : runtime.streams)
-      if (other->capture && other->blocking && other->device == stream.device)
-        invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
+  if (Stream* other = captures_before(runtime, stream))
+    invalidate(*other->capture, cudaErrorStreamCaptureImplicit);
   Operation operation{.run = begin(), .waits = std::move(waits)};
   if (type == cudaGraphNodeTypeHost) operation.host_function_of = std::this_thread::get_id();
   runtime.enqueue(stream, std::move(operation));
@@ -79,11 +91,13 @@ void end_capture(Runtime& runtime, const std::shared_ptr<Capture>& capture) {
 }
 
 void refuse_in_capture(Runtime& runtime) {
+  const cudaStreamCaptureMode mode = this_thread.capture_mode;
+  if (mode == cudaStreamCaptureModeRelaxed) return;
   bool prohibited = false;
   for (const auto& capture : runtime.captures) {
     const bool here = capture->thread == std::this_thread::get_id();
-    if (capture->mode == cudaStreamCaptureModeGlobal ||
-        (here && capture->mode == cudaStreamCaptureModeThreadLocal))
+    if (here ? capture->mode != cudaStreamCaptureModeRelaxed
+             : capture->mode == cudaStreamCaptureModeGlobal && mode == cudaStreamCaptureModeGlobal)
       capture->invalid = prohibited = true;
   }
   require(!prohibited, cudaErrorStreamCaptureUnsupported);
@@ -129,7 +143,9 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatu
                                      unsigned long long* id) {
   return call_runtime([&](Runtime& runtime) {
     require(status != nullptr, cudaErrorInvalidValue);
-    const auto& capture = runtime.stream(handle).capture;
+    const Stream& stream = runtime.stream(handle);
+    require(!captures_before(runtime, stream), cudaErrorStreamCaptureImplicit);
+    const auto& capture = stream.capture;
     *status = !capture           ? cudaStreamCaptureStatusNone
               : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                  : cudaStreamCaptureStatusActive;
@@ -139,4 +155,14 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatu
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return cudaStreamGetCaptureInfo(stream, status, nullptr);
+}
+
+// A broken context does not keep a thread from putting its mode back.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call_runtime<Context::not_needed>([&](Runtime&) {
+    require(mode != nullptr && *mode >= cudaStreamCaptureModeGlobal &&
+                *mode <= cudaStreamCaptureModeRelaxed,
+            cudaErrorInvalidValue);
+    std::swap(*mode, this_thread.capture_mode);
+  });
 }

@@ -74,7 +74,7 @@ void submit_run(Runtime& runtime, Stream& stream, cudaGraphNodeType type, Begin 
 void end_capture(Runtime& runtime, const std::shared_ptr<Capture>& capture);
 
 /// For calls that could wait for a device or change its memory at once: refuses them while they are
-/// prohibited (cudaStreamCaptureMode).
+/// prohibited: by the mode of the calling thread and those of the captures.
 void refuse_in_capture(Runtime& runtime);
 
 }  // namespace simt::detail

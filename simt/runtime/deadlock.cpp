@@ -38,6 +38,19 @@ bool Runtime::stuck(Mark& mark) const {
   return now - *mark.asked_since > config.patience;
 }
 
+// No document says that a driver keeps its lock while it waits for a device. It would explain why
+// ranks that are threads hung on an H100 where one of them freed pinned memory while its stream
+// waited for a rank whose thread was about to launch.
+std::shared_ptr<void> Runtime::hold() {
+  if (!config.cautious || holder_) return nullptr;
+  holder_ = std::this_thread::get_id();
+  return {this, [this](void*) { holder_.reset(); }};
+}
+
+void Runtime::wait_for_holder() {
+  if (holder_ && *holder_ != std::this_thread::get_id()) wait_until([this] { return !holder_; });
+}
+
 // Documented: loading a kernel may need to synchronize the context (Programming Guide, "Lazy
 // Loading"). Older guides also list pinned allocations ("Implicit Synchronization"), and projects
 // that share a GPU among threads have met new streams that wait; on an H100 with CUDA 13 neither

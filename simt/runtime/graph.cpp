@@ -94,7 +94,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                  unsigned long long flags) {
   return call_runtime([&](Runtime& runtime) {
     require(exec != nullptr, cudaErrorInvalidValue);
-    require((flags & ~cudaGraphInstantiateFlagAutoFreeOnLaunch) == 0, cudaErrorNotSupported);
+    require((flags & ~(cudaGraphInstantiateFlagAutoFreeOnLaunch |
+                       cudaGraphInstantiateFlagUseNodePriority)) == 0,
+            cudaErrorNotSupported);
     runtime.graph_execs.push_back(std::make_unique<CUgraphExec_st>(CUgraphExec_st{
         find(runtime, graph).content, (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0}));
     *exec = runtime.graph_execs.back().get();
@@ -110,7 +112,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
   return call_runtime([&](Runtime& runtime) {
     Stream& stream = runtime.stream(stream_handle);
     if (stream.capture) invalidate(*stream.capture, cudaErrorNotSupported);  // no child graphs
-    const CUgraphExec_st& exec = find(runtime, handle);
+    CUgraphExec_st& exec = find(runtime, handle);
     const auto content = exec.content;
     for (const AllocationPointer& memory : content->memory) {
       require(!memory->live || exec.free_on_launch, cudaErrorInvalidValue);
@@ -121,12 +123,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
         runtime.config.stream_seed + ++runtime.device(stream.device).launches;
     const auto replay = std::make_shared<Replay>(content, stream.device,
                                                  late ? std::optional(Random(seed)) : std::nullopt);
+    // Launches of one executable graph run one after the other, whatever their streams.
+    if (exec.last && !exec.last->done && exec.last->stream != &stream)
+      runtime.enqueue(stream, {.after = {exec.last}});
     submit_run(
         runtime, stream, cudaGraphNodeTypeKernel,
         [&runtime, replay]() -> Run {
           return [&runtime, replay] { return replay->go_on(runtime); };
         },
         waits_of(*content));
+    exec.last = stream.last;
   });
 }
 

@@ -130,6 +130,7 @@ struct CUstream_st {
   int number;      ///< 0, 1, ... in the order in which the device's streams were made
   int connection;  ///< the hardware queue through which its operations go
   bool blocking;   ///< waits for the legacy default stream, and it for this one
+  int priority;    ///< is kept for who asks: it changes no order
   int pace;  ///< late mode: it moves at one in `pace` calls by itself; 0: only when waited for
   std::deque<simt::detail::Operation> queue;
   simt::detail::MarkPointer last;  ///< of the operation enqueued last; null: none yet
@@ -153,6 +154,7 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   std::shared_ptr<simt::detail::GraphContent> content;
   bool free_on_launch;
+  simt::detail::MarkPointer last = nullptr;  ///< the end of its latest launch; null: none yet
 };
 
 namespace simt::detail {
@@ -181,7 +183,7 @@ class Runtime {
 
   // ---- streams (stream.cpp) ----
   Stream& stream(cudaStream_t handle);  ///< of a handle, checked; null: the current device's
-  Stream* make_stream(int device, unsigned flags);
+  Stream* make_stream(int device, unsigned flags, int priority = 0);
   void enqueue(Stream& stream, Operation operation);
   /// `call`: one that may be in a program by accident: a deadlock breaks the device (deadlock.cpp).
   void wait(const MarkPointer& mark, const char* call = nullptr);
@@ -195,6 +197,8 @@ class Runtime {
   /// would wait for ever.
   enum class Source { documented, assumed };
   void may_synchronize(const char* call, Source source = Source::assumed);
+  /// Waits while another host thread's call waits for a device: it may hold the driver's lock.
+  void wait_for_holder();
   /// Some call looks: late mode: streams may move; eager: those go on that waited for memory.
   void drift();
   void nudge(const MarkPointer& mark);  ///< a host thread asks for it; late mode: it moves on
@@ -236,10 +240,13 @@ class Runtime {
 
   Random delays_{0};
   // ---- deadlocks (deadlock.cpp) ----
+  /// This thread's call waits for a device until the result ends.
+  std::shared_ptr<void> hold();
   bool stuck(Mark& mark) const;
   void break_if_deadlocked(const Mark& mark, const char* call);
 
   std::uint64_t moves_ = 0;
+  std::optional<std::thread::id> holder_;  // cautious: whose call waits for a device
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

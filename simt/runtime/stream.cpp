@@ -19,13 +19,14 @@ Stream& Runtime::stream(cudaStream_t handle) {
   throw Refusal{cudaErrorInvalidResourceHandle};
 }
 
-Stream* Runtime::make_stream(int on_device, unsigned flags) {
+Stream* Runtime::make_stream(int on_device, unsigned flags, int priority) {
   streams.push_back(std::make_unique<Stream>());
   Stream& made = *streams.back();
   made.device = on_device;
   made.number = device(on_device).streams++;
   deal_connection(made);
   made.blocking = !(flags & cudaStreamNonBlocking);
+  made.priority = priority;
   draw_pace(made);
   return &made;
 }
@@ -221,6 +222,7 @@ void Runtime::wait_for_device(int index, const char* call) {
   std::vector<MarkPointer> ends;  // waiting may open the lock, and others add streams then
   for (const auto& stream : streams)
     if (stream->device == index && stream->last) ends.push_back(stream->last);
+  const std::shared_ptr<void> held = call ? hold() : nullptr;
   for (const MarkPointer& end : ends) wait(end, call);
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "lockstep/simt/execution/limits.h"
 #include "lockstep/simt/runtime/call.h"
 #include "lockstep/simt/runtime/capture.h"
 
 using namespace simt::detail;
+namespace limits = simt::limits;
 
 namespace {
 
@@ -39,20 +41,22 @@ void wait_in_capture(Runtime& runtime, Stream& stream, const CUevent_st& event) 
 
 }  // namespace
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return call_runtime([&](Runtime& runtime) {
     require(stream != nullptr && (flags & ~cudaStreamNonBlocking) == 0, cudaErrorInvalidValue);
     runtime.may_synchronize("cudaStreamCreate");
-    *stream = runtime.make_stream(Runtime::current_device(), flags);
+    *stream = runtime.make_stream(
+        Runtime::current_device(), flags,
+        std::clamp(priority, limits::greatest_priority, limits::least_priority));
   });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, limits::least_priority);
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
-
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(stream, flags);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
@@ -85,6 +89,13 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return call_runtime([&](Runtime& runtime) {
     require(device != nullptr, cudaErrorInvalidValue);
     *device = runtime.stream(stream).device;
+  });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return call_runtime([&](Runtime& runtime) {
+    require(priority != nullptr, cudaErrorInvalidValue);
+    *priority = runtime.stream(stream).priority;
   });
 }
 

@@ -72,6 +72,28 @@ TEST_CASE("deadlock: a call that may wait for the device, while a stream waits f
   }
 }
 
+// Rank 0 frees pinned memory while its stream waits for rank 1, which is about to launch.
+TEST_CASE("deadlock: a call that waits for the device keeps other threads' calls from going on") {
+  for (const bool cautious : {false, true}) {
+    Config wanted = impatient();
+    wanted.cautious = cautious;
+    const Settings settings(wanted);
+    const Device<unsigned> flag(std::vector<unsigned>(1));
+    void* pinned = nullptr;
+    ok(cudaMallocHost(&pinned, 8));
+    Stream waiter, writer;
+    ok(cuStreamWaitValue32(waiter, address(flag), 7, CU_STREAM_WAIT_VALUE_GEQ));
+    std::thread peer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      (void)cuStreamWriteValue32(writer, address(flag), 7, CU_STREAM_WRITE_VALUE_DEFAULT);
+    });
+    const cudaError_t freed = cudaFreeHost(pinned);
+    peer.join();
+    CHECK(freed == (cautious ? cudaErrorLaunchFailure : cudaSuccess));
+    if (cautious) CHECK(broken().starts_with("deadlock: cudaFreeHost"));
+  }
+}
+
 TEST_CASE("deadlock: a stream that waits within a graph, beside nodes that do not") {
   const Settings settings(impatient());
   const Device<unsigned> flags(std::vector<unsigned>(2)), spare(std::vector<unsigned>(1));

@@ -181,6 +181,10 @@ TEST_CASE("what a capture does not allow") {
   }
 
   begin(blocking);
+  cudaStreamCaptureStatus status{};
+  CHECK(cudaStreamIsCapturing(nullptr, &status) == cudaErrorStreamCaptureImplicit);
+  ok(cudaStreamIsCapturing(blocking, &status));
+  CHECK(status == cudaStreamCaptureStatusActive);  // to ask does no harm
   CHECK(cudaMemsetAsync(data, 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);
   CHECK(end(blocking) == cudaErrorStreamCaptureInvalidated);
 
@@ -196,6 +200,90 @@ TEST_CASE("what a capture does not allow") {
   ok(end(a));
   ok(cudaGraphDestroy(graph));
   CHECK(cudaGraphDestroy(graph) == cudaErrorInvalidValue);
+  (void)cudaGetLastError();
+}
+
+/// Makes this mode the calling thread's; the one it had.
+cudaStreamCaptureMode exchange(cudaStreamCaptureMode mode) {
+  ok(cudaThreadExchangeStreamCaptureMode(&mode));
+  return mode;
+}
+
+TEST_CASE("a thread in relaxed mode may wait for other streams while it captures") {
+  constexpr auto global = cudaStreamCaptureModeGlobal, relaxed = cudaStreamCaptureModeRelaxed,
+                 thread_local_ = cudaStreamCaptureModeThreadLocal;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const Settings settings(seed == 0 ? config() : late(seed));
+    const Device<int> data(std::vector<int>(8, 1)), other(std::vector<int>(8, 5));
+    Stream a, beside;
+    Event done, captured;
+    std::vector<int> read(8);
+    const Graph graph(capture(a, [&] {
+      launch(add_kernel, {.block = 8}, a, data, 10);
+      ok(cudaEventRecord(captured, a));
+      CHECK(exchange(relaxed) == global);
+      launch(add_kernel, {.block = 8}, beside, other, 2);
+      ok(cudaMemcpyAsync(read.data(), other, 32, cudaMemcpyDeviceToHost, beside));
+      ok(cudaEventRecord(done, beside));
+      ok(cudaStreamSynchronize(beside));
+      ok(cudaEventQuery(done));
+      int* memory = nullptr;
+      ok(cudaMalloc(&memory, 4));
+      ok(cudaFree(memory));
+      CHECK(exchange(global) == relaxed);
+    }));
+    CHECK(read == std::vector<int>(8, 7));
+    ok(graph.launch(a));
+    ok(cudaStreamSynchronize(a));
+    CHECK(data.read() == std::vector<int>(8, 11));
+  }
+
+  Stream a;
+  Event event, outside;
+  cudaGraph_t graph = nullptr;
+  const auto begin = [&](cudaStreamCaptureMode mode) { ok(cudaStreamBeginCapture(a, mode)); };
+  const auto end = [&] {
+    const cudaError_t error = cudaStreamEndCapture(a, &graph);
+    if (error == cudaSuccess) ok(cudaGraphDestroy(graph));
+    return error;
+  };
+
+  begin(thread_local_);  // the mode is back
+  CHECK(exchange(relaxed) == global);
+  CHECK(exchange(global) == relaxed);
+  CHECK(cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported);
+  CHECK(end() == cudaErrorStreamCaptureInvalidated);
+
+  CHECK(exchange(relaxed) == global);  // what can never be, is not allowed in any mode
+  begin(thread_local_);
+  ok(cudaEventRecord(event, a));
+  CHECK(cudaEventQuery(event) == cudaErrorCapturedEvent);
+  CHECK(end() == cudaErrorStreamCaptureInvalidated);
+  begin(thread_local_);
+  CHECK(cudaStreamSynchronize(a) == cudaErrorStreamCaptureUnsupported);
+  CHECK(end() == cudaErrorStreamCaptureInvalidated);
+
+  CHECK(exchange(thread_local_) == relaxed);  // its own captures count
+  begin(thread_local_);
+  CHECK(cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported);
+  CHECK(end() == cudaErrorStreamCaptureInvalidated);
+  begin(relaxed);
+  ok(cudaEventQuery(outside));
+  ok(end());
+  CHECK(exchange(global) == thread_local_);
+
+  for (const auto mode : {global, thread_local_, relaxed}) {  // beside another's capture
+    begin(global);
+    std::thread([&] {
+      CHECK(exchange(mode) == global);  // each thread has its own
+      CHECK((cudaEventQuery(outside) == cudaErrorStreamCaptureUnsupported) == (mode == global));
+    }).join();
+    CHECK((end() == cudaSuccess) == (mode != global));
+  }
+
+  CHECK(cudaThreadExchangeStreamCaptureMode(nullptr) == cudaErrorInvalidValue);
+  auto none = static_cast<cudaStreamCaptureMode>(3);
+  CHECK(cudaThreadExchangeStreamCaptureMode(&none) == cudaErrorInvalidValue);
   (void)cudaGetLastError();
 }
 
@@ -239,6 +327,31 @@ TEST_CASE("memory that a replay leaves must be freed before the next, unless tha
   ok(graph.launch(stream));
   ok(cudaFree(data));
   (void)cudaGetLastError();
+}
+
+/// Doubles one value in two streams, by launches of one executable graph or of one for each.
+int doubled(bool of_one) {
+  const Device<int> value(std::vector<int>{1}), copy(1);
+  Stream a, b;
+  const auto body = [&] {
+    launch(double_kernel, {}, a, copy, value);
+    ok(cudaMemcpyAsync(value, copy, 4, cudaMemcpyDeviceToDevice, a));
+  };
+  const Graph one(capture(a, body)), other(capture(a, body));
+  for (int i = 0; i < 4; ++i) ok((of_one || i % 2 == 0 ? one : other).launch(i % 2 ? b : a));
+  launch(add_kernel, {}, b, value, 100);
+  ok(cudaStreamSynchronize(b));
+  return value.read()[0];
+}
+
+TEST_CASE("launches of one executable graph run one after the other, in whatever streams") {
+  int wrong = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Settings settings(late(seed));
+    CHECK(doubled(true) == 116);
+    wrong += doubled(false) != 116;
+  }
+  CHECK(wrong > 0);  // two executable graphs know nothing of each other
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 /// (Products by warpgroups: test/cuda/hopper_test.cpp runs the kernels that use them.)
 
 #include <cmath>
+#include <cstring>
+#include <iterator>
 
 #include "simt/panels.h"
 
@@ -31,6 +33,26 @@ TEST_CASE("clusters: ranks, and what is refused") {
         cudaErrorInvalidClusterSize);
   CHECK(try_launch(where_kernel, {.grid = 2, .block = 33, .cluster = 2}, nullptr, out) ==
         cudaErrorNotSupported);
+}
+
+TEST_CASE("clusters: 8 blocks, 16 if that is allowed, and no more") {
+  const Settings settings(hopper());
+  const Device<int> out(32);
+  const auto of = [&](unsigned blocks) {
+    return try_launch(where_kernel, {.grid = 32, .block = 32, .cluster = blocks}, nullptr, out);
+  };
+  const auto allow = [](int value) {
+    ok(cudaFuncSetAttribute(where_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, value));
+  };
+  CHECK(of(8) == cudaSuccess);
+  CHECK(of(16) == cudaErrorInvalidClusterSize);
+  allow(1);
+  CHECK(of(16) == cudaSuccess);
+  const std::vector<int> ranks = out.read();
+  for (int i = 0; i < 32; ++i) CHECK(ranks[i] == i % 16);
+  CHECK(of(32) == cudaErrorInvalidClusterSize);
+  allow(0);
+  CHECK(of(16) == cudaErrorInvalidClusterSize);
 }
 
 __global__ void static_kernel(int* out) {
@@ -98,6 +120,32 @@ TEST_CASE("the copy engine: swizzled, to two blocks, zeros from outside of the m
       wrong += results[i] != static_cast<float>(expected);
     }
     CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("the copy engine: floats to tf32, to the nearest, ties to even") {
+  constexpr std::uint32_t pairs[][2] = {
+      {0x3f800fff, 0x3f800000}, {0x3f801000, 0x3f800000},  // below a tie, and at it
+      {0x3f801001, 0x3f802000}, {0x3f803000, 0x3f804000},  // above it; the next one goes up
+      {0xbf801000, 0xbf800000}, {0x3fffffff, 0x40000000},  // carries into the exponent
+      {0x7f7fffff, 0x7f800000}, {0xff800000, 0xff800000},  // to infinity, which stays
+      {0x7fc12345, 0x7fc12345}, {0x3f804000, 0x3f804000},  // NaN stays, and what fits
+  };
+  std::vector<float> values = numbers();
+  float* first = &values[32 * 40 + 16];  // of the box
+  for (std::size_t i = 0; i < std::size(pairs); ++i) std::memcpy(first + i, pairs[i], 4);
+  const Device<float> data(values), out(2 * 64 * 32);
+  const Settings settings(hopper());
+  for (const bool to_tf32 : {false, true}) {
+    const auto type = to_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    launch(copy_kernel<Bug::none>, copy_shape, nullptr, map_of(data, 70, 40, type), out);
+    const std::vector<float> results = out.read();
+    for (std::size_t i = 0; i < std::size(pairs); ++i) {
+      CAPTURE(i);
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, &results[i], 4);
+      CHECK(bits == pairs[i][to_tf32]);
+    }
   }
 }
 

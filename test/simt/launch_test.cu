@@ -60,6 +60,19 @@ TEST_CASE("shared memory: 48 KB, more if asked for, and no more than there is") 
   (void)cudaGetLastError();
 }
 
+__global__ void __launch_bounds__(32) bounded_kernel(int* out) { out[threadIdx.x] = 1; }
+
+TEST_CASE("launch bounds and registers are not known here") {
+  const Device<int> out(64);
+  cudaFuncAttributes attributes{};
+  ok(cudaFuncGetAttributes(&attributes, bounded_kernel));
+  CHECK(attributes.maxThreadsPerBlock == 1024);
+  CHECK(attributes.numRegs == 0);
+  launch(bounded_kernel, {.block = 32}, nullptr, out);
+  launch(bounded_kernel, {.block = 64}, nullptr, out);  // a GPU would refuse it
+  CHECK(out.read() == std::vector<int>(64, 1));
+}
+
 TEST_CASE("1024 threads meet") {
   for (const Config& config : every_order()) {
     const Settings settings(config);

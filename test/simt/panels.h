@@ -22,7 +22,8 @@ inline unsigned char* first_panel() {
 }
 
 /// A matrix of floats as the copy engine takes it: boxes of 64 rows, 32 columns.
-inline CUtensorMap map_of(float* data, cuuint64_t rows, cuuint64_t columns) {
+inline CUtensorMap map_of(float* data, cuuint64_t rows, cuuint64_t columns,
+                          CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32) {
   void* function = nullptr;
   ok(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
                                       cudaEnableDefault));
@@ -30,9 +31,8 @@ inline CUtensorMap map_of(float* data, cuuint64_t rows, cuuint64_t columns) {
   const cuuint64_t sizes[] = {columns, rows}, strides[] = {columns * sizeof(float)};
   const cuuint32_t box[] = {32, 64}, ones[] = {1, 1};
   CUtensorMap map;
-  REQUIRE(encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, data, sizes, strides, box, ones,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
+  REQUIRE(encode(&map, type, 2, data, sizes, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
   return map;
 }

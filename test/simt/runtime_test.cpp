@@ -115,6 +115,43 @@ TEST_CASE("pointers know where they point") {
   ok(cudaFreeHost(pinned));
 }
 
+TEST_CASE("handles: what is destroyed cannot be used; what was made of it can") {
+  cudaStream_t stream = nullptr, gone = nullptr;
+  cudaEvent_t event = nullptr;
+  ok(cudaStreamCreate(&stream));
+  ok(cudaStreamCreate(&gone));
+  ok(cudaEventCreate(&event));
+  ok(cudaEventRecord(event, gone));
+  ok(cudaStreamDestroy(gone));
+  ok(cudaStreamWaitEvent(stream, event));  // the record is the event's
+  ok(cudaEventSynchronize(event));
+  CHECK(cudaEventRecord(event, gone) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaStreamQuery(gone) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaStreamDestroy(gone) == cudaErrorInvalidResourceHandle);
+  ok(cudaEventDestroy(event));
+  CHECK(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventQuery(event) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaStreamWaitEvent(stream, event) == cudaErrorInvalidResourceHandle);
+
+  const Device<int> data(std::vector<int>{1});
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  ok(cudaMemsetAsync(data, 0, 4, stream));
+  ok(cudaStreamEndCapture(stream, &graph));
+  ok(cudaGraphInstantiate(&exec, graph));
+  ok(cudaGraphDestroy(graph));
+  ok(cudaGraphLaunch(exec, stream));
+  ok(cudaStreamSynchronize(stream));
+  CHECK(data.read()[0] == 0);
+  cudaGraphExec_t another = nullptr;
+  CHECK(cudaGraphInstantiate(&another, graph) == cudaErrorInvalidValue);
+  ok(cudaGraphExecDestroy(exec));
+  CHECK(cudaGraphLaunch(exec, stream) == cudaErrorInvalidValue);
+  ok(cudaStreamDestroy(stream));
+  (void)cudaGetLastError();
+}
+
 TEST_CASE("copies: every direction, and wrong ones") {
   const std::vector<int> values{1, 2, 3, 4, 5};
   const Device<int> a(values), b(5);

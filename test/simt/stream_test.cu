@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "simt/support.h"
 
@@ -182,6 +183,68 @@ TEST_CASE("events: queries, and a wait is for the record before it") {
   ok(cudaStreamWaitEvent(nullptr, event));  // across devices it is allowed
   ok(cudaSetDevice(0));
   CHECK(cudaEventRecord(nullptr, a) == cudaErrorInvalidResourceHandle);
+  (void)cudaGetLastError();
+}
+
+TEST_CASE("events: the time between them, if both have a time and are over") {
+  int not_ready = 0;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const Settings settings(late(seed));
+    Stream stream;
+    Event begin(cudaEventDefault), end(cudaEventDefault), never(cudaEventDefault), untimed;
+    float milliseconds = -1;
+    const auto between = [&](cudaEvent_t first, cudaEvent_t last) {
+      return cudaEventElapsedTime(&milliseconds, first, last);
+    };
+    for (cudaEvent_t event : {cudaEvent_t{begin}, cudaEvent_t{untimed}, cudaEvent_t{end}})
+      ok(cudaEventRecord(event, stream));
+    not_ready += between(begin, end) == cudaErrorNotReady;
+    ok(cudaStreamSynchronize(stream));
+    CHECK(between(begin, never) == cudaErrorInvalidResourceHandle);
+    CHECK(between(begin, untimed) == cudaErrorInvalidResourceHandle);
+    ok(between(begin, end));
+    CHECK(milliseconds >= 0);
+    (void)cudaGetLastError();
+  }
+  CHECK(not_ready > 0);
+}
+
+TEST_CASE("priorities: kept, moved into the range, and of no influence on what is computed") {
+  int least = 1, greatest = 1;
+  ok(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  ok(cudaDeviceGetStreamPriorityRange(nullptr, nullptr));
+  CHECK(least == 0);
+  CHECK(greatest == -5);
+  for (const auto& [asked, kept] : {std::pair{0, 0}, {-3, -3}, {-5, -5}, {-6, -5}, {7, 0}}) {
+    cudaStream_t stream = nullptr;
+    ok(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, asked));
+    int priority = 1;
+    ok(cudaStreamGetPriority(stream, &priority));
+    CHECK(priority == kept);
+    CHECK(cudaStreamGetPriority(stream, nullptr) == cudaErrorInvalidValue);
+    ok(cudaStreamDestroy(stream));
+  }
+  int priority = 1;
+  ok(cudaStreamGetPriority(nullptr, &priority));
+  CHECK(priority == 0);
+  CHECK(cudaStreamCreateWithPriority(nullptr, cudaStreamDefault, 0) == cudaErrorInvalidValue);
+
+  // Without an event the urgent stream may still be the later one: a priority orders nothing.
+  int first = 0;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const Settings settings(late(seed));
+    const Device<int> log(std::vector<int>(4));
+    cudaStream_t urgent = nullptr;
+    ok(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+    Stream other;
+    launch(append_kernel, {}, other, log, 1);
+    launch(append_kernel, {}, urgent, log, 2);
+    ok(cudaDeviceSynchronize());
+    first += log.read()[1] == 2;
+    ok(cudaStreamDestroy(urgent));
+  }
+  CHECK(first > 0);
+  CHECK(first < static_cast<int>(seeds));
   (void)cudaGetLastError();
 }
 
