@@ -18,18 +18,26 @@ struct DeviceOptions {
     using kernels::GemmLibrary;
     if (gemm != "auto")
       kernels::set_gemm_library(gemm == "cublas" ? GemmLibrary::cublas : GemmLibrary::handwritten);
-    if (device.empty() || device == "cpu") {
+    if (!names_gpu()) {
       const Device chosen = device.empty() ? gpu::default_device(local_rank) : Device{};
       check<UsageError>(gemm == "auto" || chosen.kind != Device::Kind::cpu,
                         "--gemm {} is for products on a GPU, and the device is the cpu", gemm);
       return chosen;
     }
-    const Device::Kind kind = gpu::kind().value_or(Device::Kind::cpu);
+    check_build();
     const int count = gpu::count();
-    check<UsageError>(device == Device::name_of(kind), "--device {}: this build drives {}", device,
-                      kind == Device::Kind::cpu ? "the cpu alone" : Device::name_of(kind));
     check<UsageError>(count > 0, "--device {}: no such device is found on this machine", device);
-    return {kind, local_rank % count};
+    return {*gpu::kind(), local_rank % count};
+  }
+
+  bool names_gpu() const { return !device.empty() && device != "cpu"; }  ///< or the simulator
+
+  /// Throws UsageError for a device that this build does not drive.
+  void check_build() const {
+    const Device::Kind kind = gpu::kind().value_or(Device::Kind::cpu);
+    check<UsageError>(!names_gpu() || device == Device::name_of(kind),
+                      "--device {}: this build drives {}", device,
+                      kind == Device::Kind::cpu ? "the cpu alone" : Device::name_of(kind));
   }
 };
 

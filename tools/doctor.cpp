@@ -6,11 +6,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lockstep/core/text/number.h"
+#include "lockstep/dist/doctor/gpu.h"
+#include "lockstep/dist/gpu/device_engine.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/launch/report.h"
 #include "lockstep/tools/cli.h"
@@ -24,6 +27,9 @@ struct Options {
   int ranks = 2;
   std::string comm = "auto", transport, folder = ".", json;
   double timeout = 10, megabytes = 64;
+  cli::DeviceOptions device;
+
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(megabytes * 1e6); }
 };
 
 std::optional<Options> parse(int argc, const char* const* argv) {
@@ -31,6 +37,9 @@ std::optional<Options> parse(int argc, const char* const* argv) {
   cli::App app("Checks whether jobs can train here, and says what to do if not", "lockstep doctor");
   app.add_option("--ranks", o.ranks, "Ranks to start; in a launcher's world: its size (2)")
       .check(cli::whole_number<int>());
+  app.add_option("--device", o.device.device,
+                 "cpu, sim or cuda: with GPUs, they are checked too (cuda where a GPU is found)")
+      .check(cli::one_of({"cpu", "sim", "cuda"}));
   app.add_option("--comm", o.comm, fmt::format("{} (auto)", fmt::join(communicator_names(), ", ")))
       .check(cli::one_of(communicator_names()));
   app.add_option("--transport", o.transport, "shm or tcp (shm inside a machine)")
@@ -47,6 +56,7 @@ std::optional<Options> parse(int argc, const char* const* argv) {
                     "--timeout {} and --gradients-mb {}: both must be positive, and below 1e9 MB",
                     o.timeout, o.megabytes);
   cli::check_writable("--json", o.json);
+  o.device.check_build();
   return o;
 }
 
@@ -109,6 +119,48 @@ std::vector<Finding> of_other_machines(const World& world, const std::vector<Fin
   return findings;
 }
 
+/// This rank's GPU.
+struct Gpu {
+  bool asked = false;     // by the options, or because there is one
+  Device device;          // the cpu if there is none
+  bool computes = false;  // the driver and the kernels of this build fit it
+};
+
+Gpu gpu_of(const Options& o, int local_rank) {
+  Gpu mine;
+  if (!o.device.names_gpu() || gpu::count() > 0) mine.device = o.device.choose(local_rank);
+  mine.asked = o.device.names_gpu() || mine.device != Device{};
+  if (mine.device == Device{}) return mine;
+  const gpu::Facts facts = gpu::facts();
+  mine.computes = doctor::check_driver(facts, {}).good && doctor::check_capability(facts).good;
+  return mine;
+}
+
+/// What only one rank of a machine needs to look at.
+std::vector<Finding> look_at_machine(const Options& o, const std::optional<dist::LaunchInfo>& info,
+                                     const Gpu& mine) {
+  const int ranks = info ? info->local_size : 1;
+  auto findings = doctor::check_machine({.ranks = ranks, .bytes = o.bytes(), .folder = o.folder});
+  if (!mine.asked) return findings;
+  const doctor::GpuJob job{.ranks = ranks,
+                           .several_machines = info && info->local_size < info->size,
+                           .nccl = dist::nccl_available()};
+  for (Finding& finding : doctor::check_gpus(gpu::facts(), doctor::look_around(&std::getenv), job))
+    findings.push_back(std::move(finding));
+  return findings;
+}
+
+/// With tensors on GPUs, if every rank has one that computes. Collective.
+void look_at_gpus(const World& world, const Options& o, const Gpu& mine, Report& report) {
+  const auto computes =
+      dist::gather_text(world.communicator(), mine.computes ? "computes" : "", "doctor");
+  if (!std::ranges::none_of(computes, &std::string::empty)) return;
+  report.add(doctor::check_containers(world));
+  report.add(doctor::check_gpu_memory(world, mine.device, o.bytes()));
+  report.add(doctor::check_all_reduce(world, mine.device));
+  report.add(doctor::check_gradients(world, mine.device));
+}
+
 /// One rank: all look at what only they see, rank 0 prints.
 int run_rank(const Options& o) {
   Report report(o);
@@ -122,11 +174,9 @@ int run_rank(const Options& o) {
   const auto info = dist::read_environment();
   const bool first = !info || info->rank == 0;
   if (!first) report.keep_silent();
+  const Gpu mine = gpu_of(o, info ? info->local_rank : 0);
   std::vector<Finding> machine;
-  if (!info || info->local_rank == 0)
-    machine = doctor::check_machine({.ranks = info ? info->local_size : 1,
-                                     .bytes = static_cast<std::uint64_t>(o.megabytes * 1e6),
-                                     .folder = o.folder});
+  if (!info || info->local_rank == 0) machine = look_at_machine(o, info, mine);
   if (first) report.add(machine);
   std::optional<World> world;
   try {
@@ -140,6 +190,7 @@ int run_rank(const Options& o) {
     report.add(of_other_machines(*world, machine));
     report.add(doctor::check_all_reduce(*world));
     report.add(doctor::check_gradients(*world));
+    look_at_gpus(*world, o, mine, report);
     report.add(doctor::judge_links(doctor::measure_links(*world)));
     report.add(doctor::measure_step(*world));
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 // In place of cuda/, in builds without a GPU and without the simulator: there is the cpu alone.
 #include "lockstep/core/gpu/device_memory.h"
+#include "lockstep/core/gpu/facts.h"
 #include "lockstep/core/gpu/gpu.h"
 #include "lockstep/core/gpu/graph.h"
 #include "lockstep/core/gpu/stream_slice.h"
@@ -67,6 +68,12 @@ void nudge() {}
 void prepare_for_threads() {}
 std::string describe(int index) { absent("describe", {Device::Kind::cuda, index}); }
 std::map<std::string, std::uint64_t> kernel_launches() { return {}; }
+Facts facts() {
+  Facts none;
+  none.trouble = "this build drives no GPU";
+  return none;
+}
+std::optional<Memory> memory(int) { return {}; }
 Storage allocate_pinned(std::size_t bytes) { return Storage::allocate(bytes); }
 StreamSlice::StreamSlice(std::string_view, void*) : noted_(false) {}
 StreamSlice::~StreamSlice() { (void)noted_; }

@@ -74,13 +74,14 @@ Finding check_placement(const World& world, const std::vector<Parameter>& parame
                         const std::vector<Buffer>& buffers, const std::vector<Tensor>& tensors);
 /// The ranks have the same parameters: names, order, shapes, dtypes.
 Finding check_same_model(const World& world, const std::vector<Parameter>& parameters);
-/// The sum of known numbers is right, at sizes that take each algorithm and several pieces.
-Finding check_all_reduce(const World& world);
+/// The sum of known numbers is right, at sizes that take each algorithm and several pieces. Of
+/// tensors on `device`: on a GPU of this rank, of fewer sizes; bad also if no engine reaches it.
+Finding check_all_reduce(const World& world, Device device = {});
 /// What is wrong with that sum over `ranks` ranks, each of which gave i % 1000 + 1000 rank for
 /// element i; empty if nothing is. A pure function.
 std::string wrong_sum(std::span<const float> sums, int ranks);
-/// DDP's mean of known gradients is right, with uneven batches and an unused parameter.
-Finding check_gradients(const World& world);
+/// DDP's mean of known gradients on `device` is right, with uneven batches and an unused parameter.
+Finding check_gradients(const World& world, Device device = {});
 /// What is wrong with that mean over `ranks` ranks; empty if nothing is. A pure function.
 std::string wrong_mean(std::span<const float> means, bool unused_has_gradient, int ranks);
 

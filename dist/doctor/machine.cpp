@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "lockstep/core/system/atomic_file.h"
+#include "lockstep/dist/doctor/bytes.h"
 #include "lockstep/dist/doctor/doctor.h"
 #include "lockstep/dist/rendezvous/endpoint.h"
 
 namespace lockstep::doctor {
-namespace {
 
 std::string gib(std::uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
@@ -27,14 +27,11 @@ std::string gib(std::uint64_t bytes) {
                              : fmt::format("{:.1f} GiB", value / (1U << 30U));
 }
 
-/// Free bytes where `path` lies; nothing, and errno, if that cannot be known.
 std::optional<std::uint64_t> free_bytes(const std::string& path) {
   struct statvfs about {};
   if (::statvfs(path.c_str(), &about) != 0) return {};
   return std::uint64_t{about.f_bavail} * about.f_frsize;
 }
-
-}  // namespace
 
 std::string to_text(const Finding& finding) {
   std::string text = fmt::format("{:<8}{}: {}", finding.good ? "ok" : "PROBLEM", finding.check,
@@ -248,12 +245,17 @@ Finding explain_join(const std::exception& error) {
 }
 
 Finding explain_loss(const std::exception& error) {
-  return {.check = "world",
-          .good = false,
-          .found = error.what(),
-          .advice =
-              "The ranks had joined. Has one ended (its own message says why), or been "
-              "started with other options (--comm, --transport)?"};
+  Finding finding{.check = "world",
+                  .good = false,
+                  .found = error.what(),
+                  .advice =
+                      "The ranks had joined. Has one ended (its own message says why), or been "
+                      "started with other options (--comm, --transport)?"};
+  if (dynamic_cast<const DeviceError*>(&error))
+    finding.advice =
+        "A GPU refused work: see the findings above, and what the driver saw (dmesg | grep -i "
+        "xid).";
+  return finding;
 }
 
 std::vector<Finding> check_machine(const MachineOptions& options) {

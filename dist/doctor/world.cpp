@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/generator.h"
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/ddp/ddp.h"
-#include "lockstep/dist/doctor/doctor.h"
+#include "lockstep/dist/doctor/bytes.h"
+#include "lockstep/dist/doctor/gpu.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -103,25 +107,48 @@ std::string wrong_sum(std::span<const float> sums, int ranks) {
   return "";
 }
 
-Finding check_all_reduce(const World& world) {
+namespace {
+
+/// "all-reduce", or of tensors on a GPU "all-reduce on cuda".
+std::string check_on(Device device, std::string_view check) {
+  return device == Device{} ? std::string(check)
+                            : fmt::format("{} on {}", check, Device::name_of(device.kind));
+}
+
+}  // namespace
+
+Finding check_all_reduce(const World& world, Device device) {
   dist::Communicator& communicator = world.communicator();
-  std::string complaint;
-  const std::vector<std::int64_t> sizes{0, 1, 7, 1000, 65536, 1'000'003};
+  const bool on_host = device == Device{};
+  std::string complaint, advice =
+                             "Run it again with --transport tcp and with --comm ring: which of "
+                             "them fails? Then suspect "
+                             "memory or network.";
+  // A simulator takes seconds for the largest.
+  const auto sizes = on_host ? std::vector<std::int64_t>{0, 1, 7, 1000, 65536, 1'000'003}
+                             : std::vector<std::int64_t>{1, 7, 1000, 65536};
   for (const std::int64_t count : sizes) {
-    for (const bool shared : {false, true}) {
-      const Tensor data =
-          shared ? communicator.allocate(count, DType::f32) : Tensor::empty({count});
+    for (const bool shared : {true, false}) {
+      Tensor data = Tensor::empty({count}, DType::f32, device);
+      if (shared) data = communicator.allocate(count, DType::f32, device);
+      if (data.device() != device) {  // on all ranks: an engine is for all or for none
+        advice = "DDP copies gradients to the host and back. See GPU peers, NCCL and containers.";
+        return join(world, check_on(device, "all-reduce"), "nothing reaches the GPUs of all ranks",
+                    {}, advice);
+      }
+      const Tensor known = Tensor::empty({count});
       for (std::int64_t i = 0; i < count; ++i)
-        data.data<float>()[i] = static_cast<float>(i % 1000 + 1000 * world.rank());
-      communicator.all_reduce(data, "doctor").wait();
-      if (complaint.empty()) complaint = wrong_sum(data.span<float>(), world.size());
+        known.data<float>()[i] = static_cast<float>(i % 1000 + 1000 * world.rank());
+      data.copy_from(known);
+      communicator.all_reduce(data, "doctor").finish();
+      if (complaint.empty()) complaint = wrong_sum(data.to_vector<float>(), world.size());
     }
   }
-  return join(world, "all-reduce", complaint,
-              fmt::format("{} sums of up to {} numbers are right ({} over {})", 2 * sizes.size(),
-                          sizes.back(), communicator.algorithm(4 << 20), world.transport()),
-              "Run it again with --transport tcp and with --comm ring: which of them fails? Then "
-              "suspect memory or network.");
+  return join(world, check_on(device, "all-reduce"), complaint,
+              fmt::format("{} sums of up to {} numbers are right ({}{})", 2 * sizes.size(),
+                          sizes.back(), communicator.algorithm(4 << 20),
+                          on_host ? fmt::format(" over {}", world.transport()) : ""),
+              advice);
 }
 
 namespace {
@@ -147,20 +174,48 @@ std::string wrong_mean(std::span<const float> means, bool unused_has_gradient, i
   return unused_has_gradient ? "a parameter that no rank used has a gradient" : "";
 }
 
-Finding check_gradients(const World& world) {
+Finding check_gradients(const World& world, Device device) {
   const int n = world.size(), rows = world.rank() + 1;
-  const Parameter w(Tensor::full({3}, 1.0), "w"), unused(Tensor::full({2}, 1.0), "unused");
+  const auto full = [&](const Shape& shape, double value) {
+    return Tensor::full(shape, value, DType::f32, device);
+  };
+  const Parameter w(full({3}, 1.0), "w"), unused(full({2}, 1.0), "unused");
   dist::DistributedDataParallel ddp({w, unused}, {}, world, {.check_replicas = false});
   {
     Tape tape;
-    const Tensor x = Tensor::full({rows, 3}, static_cast<double>(rows));
+    const Tensor x = full({rows, 3}, static_cast<double>(rows));
     const Tensor loss = mean(sum(x * Tensor(w) * 2.0, 1));
     tape.backward(loss, Weight{static_cast<double>(rows)});
   }
   const bool unused_has = unused.gradient_state() != GradientState::nothing;
-  return join(world, "gradients", wrong_mean(w.gradient().to_vector<float>(), unused_has, n),
+  return join(world, check_on(device, "gradients"),
+              wrong_mean(w.gradient().to_vector<float>(), unused_has, n),
               fmt::format("the mean over {} uneven batches is {:.6g}", n, expected_mean(n)),
-              "Run ./lockstep test on this machine.");
+              device == Device{} ? "Run ./lockstep test on this machine."
+                                 : "Run ./lockstep test --device cuda on this machine.");
+}
+
+Finding check_gpu_memory(const World& world, Device device, std::uint64_t bytes) {
+  const int devices = std::max(gpu::count(), 1);
+  const int sharing = (world.local_size() + devices - 1) / devices;
+  return join(world, "GPU memory", lacking_memory(gpu::memory(device.index), sharing, bytes),
+              fmt::format("as far as known, there is room for {} on each rank's GPU",
+                          gib(memory_needed(sharing, bytes))),
+              "End what else uses it (nvidia-smi shows it), or a smaller model, or fewer ranks on "
+              "each GPU.");
+}
+
+Finding check_containers(const World& world) {
+  // This rank's place; a file that cannot be read leaves its text empty, which is unknown.
+  std::string machine;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), machine);
+  std::error_code ignored;
+  const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  std::vector<Place> places;
+  for (const std::string& text :
+       dist::gather_text(world.communicator(), machine + "\n" + processes, "doctor"))
+    places.push_back({text.substr(0, text.find('\n')), text.substr(text.find('\n') + 1)});
+  return judge_places(places);
 }
 
 std::vector<Link> measure_links(const World& world) {

@@ -4,9 +4,12 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/core/gpu/gpu.h"
 #include "lockstep/dist/rendezvous/endpoint.h"
 #include "support/free_address.h"
 #include "support/program.h"
@@ -15,6 +18,9 @@
 using namespace lockstep;
 using lockstep::test::contains;
 using lockstep::test::Ended;
+using lockstep::test::free_address;
+using lockstep::test::free_port;
+using lockstep::test::own_host;
 using lockstep::test::TemporaryFolder;
 
 namespace {
@@ -23,8 +29,8 @@ Ended shell(const std::string& text) { return test::run({"/bin/sh", "-c", text})
 
 /// A rank's command in `folder`, which it may write to.
 std::string doctor_in(const std::string& folder, const std::string& options = "--gradients-mb 1") {
-  return fmt::format("'{}/lockstep_doctor' --folder '{}' --timeout 3 {}", LOCKSTEP_BIN_DIR, folder,
-                     options);
+  return fmt::format("'{}/lockstep_doctor' --device cpu --folder '{}' --timeout 3 {}",
+                     LOCKSTEP_BIN_DIR, folder, options);
 }
 std::string doctor_in(const TemporaryFolder& folder,
                       const std::string& options = "--gradients-mb 1") {
@@ -193,8 +199,9 @@ TEST_CASE("doctor: a rank whose messages are delayed has slow links") {
   const std::string address =
       fmt::format("export WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR={} MASTER_PORT={};",
                   own_host(), free_port());
-  const std::string rank = fmt::format("'{}/lockstep_doctor' --transport tcp --folder '{}'",
-                                       LOCKSTEP_BIN_DIR, folder.path().string());
+  const std::string rank =
+      fmt::format("'{}/lockstep_doctor' --device cpu --transport tcp --folder '{}'",
+                  LOCKSTEP_BIN_DIR, folder.path().string());
   const Ended ended =
       test::run({"/bin/sh", "-c",
                  fmt::format("{0} RANK=1 LOCAL_RANK=1 {1} >/dev/null 2>&1 & "
@@ -213,4 +220,128 @@ TEST_CASE("doctor: a rank whose messages are delayed has slow links") {
     CHECK_FALSE(contains(found, "ranks 0 and 1: "));
     CHECK(contains(std::string(finding.at("advice")), "slowest link"));
   }
+}
+
+// Findings of GPUs, here the simulator's, and what the script and CMake say to a CUDA toolkit that
+// will not do.
+
+namespace {
+
+/// Two ranks with two simulated GPUs on a system with this nvidia-smi, unless `variables` say
+/// otherwise.
+Ended doctor_on_sim(const TemporaryFolder& folder, const std::string& variables,
+                    const std::string& options = "") {
+  std::ofstream(folder / "nvidia-smi") << "#!/bin/sh\necho 'Disabled, Default'\n";
+  std::filesystem::permissions(folder / "nvidia-smi", std::filesystem::perms::owner_all);
+  return test::run(
+      {"/bin/sh", "-c",
+       fmt::format("unset CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING; "
+                   "exec env PATH='{0}':\"$PATH\" CUDA_MPS_PIPE_DIRECTORY= LOCKSTEP_SIM_DEVICES=2 "
+                   "{1} '{2}/lockstep_doctor' --device sim --gradients-mb 1 --folder '{0}' {3}",
+                   folder.path().string(), variables, LOCKSTEP_BIN_DIR, options)});
+}
+
+/// It is the only problem.
+void check_problem(const Ended& ended, const std::string& finding, const std::string& advice) {
+  CAPTURE(ended.out);
+  CAPTURE(ended.err);
+  CHECK(ended.code == 1);
+  CHECK(test::count(ended.out, "PROBLEM") == 1);
+  CHECK(contains(ended.out, "PROBLEM " + finding));
+  CHECK(contains(ended.out, advice));
+}
+
+}  // namespace
+
+TEST_CASE("doctor: through the front door, simulated GPUs") {
+  if (gpu::kind() != Device::Kind::sim) return;
+  const TemporaryFolder folder;
+  const Ended well = doctor_on_sim(folder, "");
+  CAPTURE(well.out);
+  CAPTURE(well.err);
+  CHECK(well.code == 0);
+  CHECK(test::count(well.out, "ok      ") == 22);
+  for (const char* found :
+       {"ok      GPU driver: the driver", "ok      GPU kernels: simulated GPU is sm_80",
+        "ok      GPU peers: all 2 GPUs", "ok      NCCL: ", "compute mode Default",
+        "GPU persistence: off", "ok      GPU queues: ", "ok      GPU loading: ",
+        "ok      containers: ", "ok      GPU memory: ", "ok      all-reduce on sim: ",
+        "ok      gradients on sim: ", "Nothing is wrong."})
+    CHECK(contains(well.out, found));
+}
+
+TEST_CASE("doctor: through the front door, what is planted about simulated GPUs") {
+  if (gpu::kind() != Device::Kind::sim) return;
+  const TemporaryFolder folder;
+  check_problem(doctor_on_sim(folder, "CUDA_DEVICE_MAX_CONNECTIONS=1"),
+                "GPU queues: ", "unset it, or set 8 to 32");
+  check_problem(doctor_on_sim(folder, "CUDA_MPS_PIPE_DIRECTORY=/nowhere"),
+                "GPU sharing: ", "asks for MPS");
+  check_problem(doctor_on_sim(folder, "LOCKSTEP_SIM_MEMORY=2500000"),
+                "GPU memory: rank 0: ", "fewer ranks on each GPU");
+  // NCCL serves such GPUs, the ring of ours does not.
+  const std::string apart = "LOCKSTEP_SIM_PEER_ACCESS=no";
+  const Ended nccl = doctor_on_sim(folder, apart);
+  CAPTURE(nccl.out);
+  CHECK(nccl.code == 0);
+  CHECK(contains(nccl.out, "cannot address each other's memory: 0 and 1"));
+  check_problem(doctor_on_sim(folder, apart, "--comm ring"),
+                "all-reduce on sim: rank 0: nothing reaches the GPUs", "See GPU peers");
+}
+
+TEST_CASE("doctor: through the front door, a device that this build does not drive is one line") {
+  for (const auto kind : {Device::Kind::sim, Device::Kind::cuda}) {
+    if (gpu::kind() == kind) continue;
+    const std::string name(Device::name_of(kind));
+    const Ended ended = test::run({LOCKSTEP_BIN_DIR "/lockstep_doctor", "--device", name});
+    CHECK(ended.code == 2);
+    CHECK(ended.out == "");
+    CHECK(test::lines_of(ended.err).size() == 1);
+    CHECK(contains(ended.err, "--device " + name + ": this build drives"));
+  }
+}
+
+TEST_CASE("lockstep: a CUDA toolkit that is too old, or none, is one line") {
+  const TemporaryFolder folder;
+  const auto facts = [](const std::string& nvcc) {
+    return test::run({"env", "CUDACXX=" + nvcc, LOCKSTEP_SOURCE_DIR "/lockstep", "facts"});
+  };
+  const std::string nvcc = folder / "nvcc";
+  std::ofstream(nvcc) << "#!/bin/sh\necho 'Cuda compilation tools, release 11.8, V11.8.89'\n";
+  std::filesystem::permissions(nvcc, std::filesystem::perms::owner_all);
+  const std::pair<std::string, std::string> table[] = {
+      {nvcc, "found nvcc 11.8, " + nvcc}, {folder / "none", "nvcc of an unknown release"}};
+  for (const auto& [named, found] : table) {
+    const Ended ended = facts(named);
+    CAPTURE(ended.err);
+    CHECK(ended.code == 1);
+    CHECK(test::lines_of(ended.err).size() == 1);
+    CHECK(contains(ended.err, "facts needs the CUDA toolkit 12.5 or newer, for sm_"));
+    CHECK(contains(ended.err, found));
+    CHECK(contains(ended.err, "let CUDACXX name its nvcc"));
+  }
+
+  // CMake says the same, and breaks its lines.
+  const auto cmake = [&](const std::string& architectures) {
+    Ended ended = test::run({"env", "CUDACXX=" + nvcc, "cmake", "-DLOCKSTEP_CUDA=ON",
+                             "-DLOCKSTEP_OLDEST_CUDA=12.5", "-DLOCKSTEP_OLDEST_SM=80",
+                             "-DCMAKE_CUDA_ARCHITECTURES=" + architectures, "-P",
+                             LOCKSTEP_SOURCE_DIR "/cmake/gpu.cmake"});
+    std::string words;  // as one line
+    for (const std::string& line : test::lines_of(ended.err))
+      words += line.substr(std::min(line.find_first_not_of(' '), line.size())) + " ";
+    ended.err = words;
+    return ended;
+  };
+  const Ended old = cmake("80;90a");
+  CAPTURE(old.err);
+  CHECK(old.code == 1);
+  CHECK(contains(old.err,
+                 "LOCKSTEP_CUDA=ON needs the CUDA toolkit 12.5 or newer, for sm_80, "
+                 "sm_90a; found nvcc 11.8, "));
+  // A newer toolkit than needed, which does not know the GPU, or a GPU that is too old.
+  std::ofstream(nvcc) << "#!/bin/sh\ncase $1 in --version) echo 'release 12.6, V12.6.1';;\n"
+                         "--list-gpu-arch) printf 'compute_75\\ncompute_80\\n';; esac\n";
+  CHECK(contains(cmake("120").err, "needs a CUDA toolkit that knows sm_120; found nvcc 12.6"));
+  CHECK(contains(cmake("75").err, "needs GPUs of sm_80 or newer, not sm_75"));
 }

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 
+#include "dist/doctor/findings.h"
 #include "lockstep/dist/rendezvous/endpoint.h"
 #include "lockstep/nn/layers.h"
 #include "support/device.h"
@@ -20,33 +21,11 @@
 
 using namespace lockstep;
 using lockstep::doctor::Finding;
+using lockstep::test::check_bad;
+using lockstep::test::check_good;
 using lockstep::test::contains;
+using lockstep::test::from;
 using lockstep::test::TemporaryFolder;
-
-namespace {
-
-void check_bad(const Finding& finding, const std::string& found, const std::string& advice) {
-  INFO(doctor::to_text(finding));
-  CHECK_FALSE(finding.good);
-  CHECK(contains(finding.found, found));
-  CHECK(contains(finding.advice, advice));
-}
-
-void check_good(const Finding& finding) {
-  INFO(doctor::to_text(finding));
-  CHECK(finding.good);
-  CHECK(finding.advice == "");
-  CHECK(finding.found != "");
-}
-
-dist::Getenv from(const std::map<std::string, std::string>& variables) {
-  return [variables](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  };
-}
-
-}  // namespace
 
 TEST_CASE("doctor: variables that contradict each other") {
   check_good(doctor::check_environment(from({})));
